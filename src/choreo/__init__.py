@@ -1,0 +1,171 @@
+"""Choreo: collective communication written once, as a schedule, and then proved, priced, shown, simulated and run.
+
+Everything here is loaded when it is first used, so that `import choreo` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from choreo.algorithms import (
+        EVEN,
+        POWER_OF_TWO,
+        Axes,
+        Cost,
+        Requirement,
+        algorithm,
+        build,
+        list_algorithms,
+        load_algorithms,
+    )
+    from choreo.collectives import COLLECTIVES, Collective, Layout
+    from choreo.errors import (
+        ChoreoError,
+        ContradictionError,
+        FormatError,
+        ProofError,
+        RefusedError,
+        ScheduleError,
+        SizeError,
+        UnknownNameError,
+        UsageError,
+    )
+    from choreo.price import Link, Price, WinningRange, compare, price, winners
+    from choreo.prove import Proof, prove
+    from choreo.schedule import (
+        Schedule,
+        Transfers,
+        along_axis,
+        as_collective,
+        backwards,
+        load,
+        move,
+        on_ranks,
+        pipelined,
+        save,
+        then,
+        together,
+    )
+    from choreo.show import to_html, to_svg, to_text
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "choreo.algorithms": (
+        "EVEN",
+        "POWER_OF_TWO",
+        "Axes",
+        "Cost",
+        "Requirement",
+        "algorithm",
+        "build",
+        "list_algorithms",
+        "load_algorithms",
+    ),
+    "choreo.collectives": ("COLLECTIVES", "Collective", "Layout"),
+    "choreo.errors": (
+        "ChoreoError",
+        "ContradictionError",
+        "FormatError",
+        "ProofError",
+        "RefusedError",
+        "ScheduleError",
+        "SizeError",
+        "UnknownNameError",
+        "UsageError",
+    ),
+    "choreo.price": ("Link", "Price", "WinningRange", "compare", "price", "winners"),
+    "choreo.prove": ("Proof", "prove"),
+    "choreo.schedule": (
+        "Schedule",
+        "Transfers",
+        "along_axis",
+        "as_collective",
+        "backwards",
+        "load",
+        "move",
+        "on_ranks",
+        "pipelined",
+        "save",
+        "then",
+        "together",
+    ),
+    "choreo.show": ("to_html", "to_svg", "to_text"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "COLLECTIVES",
+    "EVEN",
+    "POWER_OF_TWO",
+    "Axes",
+    "ChoreoError",
+    "Collective",
+    "ContradictionError",
+    "Cost",
+    "FormatError",
+    "Layout",
+    "Link",
+    "Price",
+    "Proof",
+    "ProofError",
+    "RefusedError",
+    "Requirement",
+    "Schedule",
+    "ScheduleError",
+    "SizeError",
+    "Transfers",
+    "UnknownNameError",
+    "UsageError",
+    "WinningRange",
+    "__version__",
+    "algorithm",
+    "along_axis",
+    "as_collective",
+    "backwards",
+    "build",
+    "compare",
+    "list_algorithms",
+    "load",
+    "load_algorithms",
+    "move",
+    "on_ranks",
+    "pipelined",
+    "price",
+    "prove",
+    "save",
+    "then",
+    "to_html",
+    "to_svg",
+    "to_text",
+    "together",
+    "winners",
+]
+
+
+class _Package(types.ModuleType):
+    """The package itself: a verb's folder and its function have one name, and `choreo.prove` is the function.
+
+    Importing `choreo.prove` (the folder) would otherwise put the module where the function belongs.
+    """
+
+    def __getattr__(self, name: str) -> object:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'choreo' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        self.__dict__[name] = value
+        return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _MODULE_OF and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted(__all__)
+
+
+sys.modules[__name__].__class__ = _Package

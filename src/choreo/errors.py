@@ -1,0 +1,111 @@
+"""Every error Choreo raises, in one tree.
+
+ChoreoError
+├── UsageError (also a ValueError)      the caller asked for something that does not exist or make sense
+│   ├── UnknownNameError                no such collective, algorithm, option; the nearest names are in the message
+│   └── SizeError                       text that is not a size, a time or a bandwidth
+├── RefusedError                        this algorithm cannot do this at this number of ranks; use another
+├── ScheduleError                       these transfers are not a schedule
+│   ├── FormatError                     a file or document that is not a schedule; names the field
+│   └── ContradictionError              two writes of one step contradict each other
+└── ProofError                          a schedule that does not do what its collective promises
+
+A message says what was wrong, where, with which values, and what to do instead. `ValueError` is kept as a base of
+the caller's mistakes so that code which knows nothing of Choreo can still catch them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "ChoreoError",
+    "ContradictionError",
+    "FormatError",
+    "ProofError",
+    "RefusedError",
+    "ScheduleError",
+    "SizeError",
+    "UnknownNameError",
+    "UsageError",
+]
+
+
+class ChoreoError(Exception):
+    """The root of everything Choreo raises on purpose."""
+
+
+class UsageError(ChoreoError, ValueError):
+    """The caller's mistake: a value that does not exist, is out of range, or does not fit the rest."""
+
+
+class UnknownNameError(UsageError):
+    """A name that is not there; the message lists the nearest ones that are."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        hint = f"did you mean {_either(close)}?" if close else f"known: {', '.join(names) or 'none'}"
+        super().__init__(f"there is no {kind} {name!r}; {hint}")
+        self.name = name
+        self.suggestions = close
+
+
+class SizeError(UsageError):
+    """Text that is not a size, a time, a bandwidth or a range of them."""
+
+
+class RefusedError(ChoreoError):
+    """An algorithm that cannot do what is asked at this number of ranks, by name and with what to use instead."""
+
+
+class ScheduleError(ChoreoError):
+    """Transfers that are not a schedule: out of range, of the wrong shape, or contradicting each other.
+
+    `field` is the place, as a JSON document would name it: "steps[0][2].dst".
+    """
+
+    def __init__(self, message: str, *, field: str = "steps") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class FormatError(ScheduleError):
+    """A file or document that does not hold a schedule; `field` names the place in it."""
+
+
+class ContradictionError(ScheduleError):
+    """Two transfers of one step that store into one place, or store and reduce into it."""
+
+    def __init__(self, step: int, rank: int, chunk: int, sources: tuple[int, int], both_store: bool) -> None:
+        low, high = sorted(sources)
+        senders = f"twice by rank {low}" if low == high else f"by rank {low} and by rank {high}"
+        what = "both store into it" if both_store else "one stores into it while the other reduces into it"
+        self.story = (
+            f"step {step}: rank {rank} is sent chunk {chunk} {senders}, and {what}; put them in different steps, or "
+            "let both reduce"
+        )
+        super().__init__(self.story, field=f"steps[{step}]")
+        self.step, self.rank, self.chunk = step, rank, chunk
+
+
+class ProofError(ChoreoError):
+    """A schedule that does not do what its collective promises.
+
+    `step`, `rank` and `chunk` say where it first goes wrong, `contributor` whose contribution it is about, `kind`
+    how: "absent" (sent before anything was there), "missing", "doubled" or "contradiction".
+    """
+
+    def __init__(
+        self, story: str, *, kind: str, step: int, rank: int, chunk: int, contributor: int | None = None
+    ) -> None:
+        super().__init__(story)
+        self.story = story
+        self.kind = kind
+        self.step, self.rank, self.chunk, self.contributor = step, rank, chunk, contributor
+
+
+def _either(names: list[str]) -> str:
+    quoted = [repr(name) for name in names]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"

@@ -1,0 +1,42 @@
+"""The schedule: who sends which chunk to whom, in which step, and how schedules compose."""
+
+from choreo.schedule.compose import (
+    after,
+    as_collective,
+    backwards,
+    beside,
+    pipelined,
+    refined,
+    then,
+    together,
+    turned,
+)
+from choreo.schedule.files import load, save
+from choreo.schedule.groups import along_axis, in_groups, mesh_groups, on_ranks
+from choreo.schedule.schedule import Schedule
+from choreo.schedule.steps import Steps
+from choreo.schedule.transfers import Move, StepMoves, Transfers, move
+
+__all__ = [
+    "Move",
+    "Schedule",
+    "StepMoves",
+    "Steps",
+    "Transfers",
+    "after",
+    "along_axis",
+    "as_collective",
+    "backwards",
+    "beside",
+    "in_groups",
+    "load",
+    "mesh_groups",
+    "move",
+    "on_ranks",
+    "pipelined",
+    "refined",
+    "save",
+    "then",
+    "together",
+    "turned",
+]

@@ -1,0 +1,243 @@
+"""New schedules out of old: one after another, side by side, backwards, in segments.
+
+A collective is an arrow between two layouts (see `choreo.collectives`). `then` composes arrows that meet and
+`backwards` turns one round, so the collective of the result follows from those of the parts. All of it is lazy: the
+rows of a composition are made when they are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from choreo.collectives import Layout, collective_between, get_collective
+from choreo.errors import ScheduleError, UsageError
+from choreo.schedule.schedule import Schedule
+from choreo.schedule.steps import Steps
+from choreo.schedule.transfers import Transfers
+
+__all__ = [
+    "after",
+    "as_collective",
+    "backwards",
+    "beside",
+    "pipelined",
+    "refined",
+    "then",
+    "together",
+    "turned",
+]
+
+
+def then(first: Schedule, second: Schedule) -> Schedule:
+    """One schedule after another: reduce_scatter then all_gather is an all_reduce.
+
+    The second starts from what the first left in the ranks' work places. Nothing waits for everybody between the
+    two: only the data orders things.
+    """
+    meet = first.contract.after is second.contract.before is not Layout.EVERYWHERE
+    made = collective_between(first.contract.before, second.contract.after) if meet else None
+    if made is None:
+        raise UsageError(
+            f"{first.collective} then {second.collective} is no collective: after the first "
+            f"{first.contract.after.value}, before the second {second.contract.before.value}"
+        )
+    roots = {s.root for s in (first, second)} - {None}
+    if first.ranks != second.ranks or len(roots) > 1:
+        raise UsageError(f"{first!r} and {second!r} differ in ranks or root and cannot follow one another")
+    chunks = math.lcm(first.num_chunks, second.num_chunks)
+    first, second = refined(first, chunks // first.num_chunks), refined(second, chunks // second.num_chunks)
+    if not np.array_equal(np.diff(first.cumulative_weights()), np.diff(second.cumulative_weights())):
+        raise UsageError(f"{first!r} and {second!r} cut the vector differently and cannot follow one another")
+    body = after(first.body, replace(second.body, rows=_from_work(second)))
+    root = roots.pop() if roots and made.rooted else None
+    return Schedule(made.name, body, root, first.algorithm, first.weights)
+
+
+def after(*parts: Steps) -> Steps:
+    """Steps one part after another; the parts share ranks and chunks."""
+    ranks, chunks = _same_size(parts)
+    starts = np.cumsum([0, *(part.num_steps for part in parts)])
+
+    def rows(first: int, last: int) -> Transfers:
+        made = []
+        for part, start in zip(parts, starts[:-1].tolist(), strict=True):
+            low, high = max(first - start, 0), min(last - start, part.num_steps)
+            if low < high:
+                piece = part.rows(low, high)
+                made.append(replace(piece, step=piece.step + start))
+        return Transfers.join(made)
+
+    return Steps(ranks, chunks, int(starts[-1]), rows)
+
+
+def beside(*parts: Steps) -> Steps:
+    """Steps of several parts at the same time: step k is step k of every part that has one."""
+    ranks, chunks = _same_size(parts)
+
+    def rows(first: int, last: int) -> Transfers:
+        made = [p.rows(min(first, p.num_steps), min(last, p.num_steps)) for p in parts if p.num_steps > first]
+        return Transfers.join(made).by_step()
+
+    return Steps(ranks, chunks, max(part.num_steps for part in parts), rows)
+
+
+def together(*schedules: Schedule) -> Schedule:
+    """Schedules of one collective side by side, each on its own equal part of the vector.
+
+    Where the contract has blocks, each schedule takes its part of every block.
+    """
+    kinds = {(s.collective, s.ranks, s.root) for s in schedules}
+    if len(kinds) != 1 or any(s.weights is not None for s in schedules):
+        raise UsageError(f"only unweighted schedules of one collective, ranks and root go together, not {schedules}")
+    chunks = math.lcm(*(s.num_chunks for s in schedules))
+    parts = [refined(s, chunks // s.num_chunks) for s in schedules]
+    bodies = [_interleaved(s, index, len(parts)) for index, s in enumerate(parts)]
+    return replace(parts[0], body=beside(*bodies))
+
+
+def backwards(schedule: Schedule) -> Schedule:
+    """The schedule run backwards in time: of a broadcast a reduce, of a scatter a gather, of an all_gather a
+    reduce_scatter, and the other way round.
+
+    Every transfer goes the other way, last step first; what the forward schedule copied along a tree the backward
+    one adds up along it. That is right when each rank receives each chunk once, as in every tree; `prove` says so.
+    """
+    contract = schedule.contract
+    dual = collective_between(contract.after, contract.before)
+    if dual is None or dual.name == contract.name:
+        raise UsageError(
+            f"{schedule.collective} run backwards is no collective; only broadcast, reduce, scatter, gather, "
+            "all_gather and reduce_scatter can be turned round"
+        )
+    return replace(schedule, collective=dual.name, body=turned(schedule.body, reduce=dual.reduces))
+
+
+def turned(steps: Steps, *, reduce: bool) -> Steps:
+    """Every transfer the other way round, last step first, all of them reducing or all storing."""
+
+    def rows(first: int, last: int) -> Transfers:
+        forward = steps.rows(steps.num_steps - last, steps.num_steps - first).take(slice(None, None, -1))
+        return replace(
+            forward,
+            step=steps.num_steps - 1 - forward.step,
+            src=forward.dst,
+            dst=forward.src,
+            reduce=np.full(len(forward), reduce),
+            from_input=np.zeros(len(forward), np.bool_),
+        )
+
+    return replace(steps, rows=rows)
+
+
+def refined(schedule: Schedule, factor: int) -> Schedule:
+    """The same schedule with every chunk cut into `factor` equal ones that always travel together."""
+    if factor == 1:
+        return schedule
+    body = schedule.body
+
+    def rows(first: int, last: int) -> Transfers:
+        made = body.rows(first, last)
+        return replace(made, chunk=made.chunk * factor, count=made.count * factor)
+
+    finer = Steps(body.ranks, body.num_chunks * factor, body.num_steps, rows)
+    weights = None if schedule.weights is None else np.repeat(schedule.weights, factor)
+    return replace(schedule, body=finer, weights=weights)
+
+
+def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> Schedule:
+    """The schedule run on `segments` equal parts of every block, each starting `stride` steps after the one before.
+
+    Without a stride it is the smallest at which no rank sends, or receives, for two segments in one step; at worst
+    the segments follow one another.
+    """
+    if segments < 1:
+        raise UsageError(f"a schedule cannot be cut into {segments} segments; there must be at least 1")
+    if stride is not None and stride < 1:
+        raise UsageError(f"segments cannot start {stride} steps apart; the stride must be at least 1")
+    if segments == 1 or schedule.num_steps == 0:
+        return schedule
+    apart = _least_stride(schedule, segments) if stride is None else min(stride, schedule.num_steps)
+    lanes = [_interleaved(schedule, index, segments) for index in range(segments)]
+    num_chunks, num_steps = lanes[0].num_chunks, schedule.num_steps
+
+    def rows(first: int, last: int) -> Transfers:
+        made = []
+        for index, lane in enumerate(lanes):
+            low, high = max(first - index * apart, 0), min(last - index * apart, num_steps)
+            if low < high:
+                piece = lane.rows(low, high)
+                made.append(replace(piece, step=piece.step + index * apart))
+        return Transfers.join(made).by_step()
+
+    body = Steps(schedule.ranks, num_chunks, num_steps + (segments - 1) * apart, rows)
+    weights = schedule.weights
+    if weights is not None:
+        weights = np.tile(weights.reshape(-1, schedule.chunks_a_block), segments).reshape(-1)
+    return replace(schedule, body=body, weights=weights)
+
+
+def as_collective(schedule: Schedule, collective: str) -> Schedule:
+    """The same steps under another promise between the same layouts: an all_gather of tokens is a barrier."""
+    wanted, has = get_collective(collective), schedule.contract
+    if (wanted.before, wanted.after) != (has.before, has.after):
+        raise UsageError(f"a {has.name} schedule does not do what {wanted.name} promises")
+    return replace(schedule, collective=collective)
+
+
+def _interleaved(schedule: Schedule, index: int, parts: int) -> Steps:
+    """The steps moved to part `index` of `parts` of every block: in a block of k chunks, chunks index k and on."""
+    body, a_block = schedule.body, schedule.chunks_a_block
+    one_block = a_block == body.num_chunks
+
+    def rows(first: int, last: int) -> Transfers:
+        made = body.rows(first, last)
+        if one_block:
+            return replace(made, chunk=made.chunk + index * a_block)
+        made = made.expanded()
+        return replace(made, chunk=(made.chunk // a_block * parts + index) * a_block + made.chunk % a_block)
+
+    return Steps(body.ranks, body.num_chunks * parts, body.num_steps, rows)
+
+
+def _least_stride(schedule: Schedule, segments: int) -> int:
+    """The smallest stride at which no port is used by two segments in one step."""
+    busy: dict[tuple[str, int], int] = {}
+    for rows in schedule.steps():
+        bit = 1 << int(rows.step[0])
+        for name, column in (("out", rows.src), ("in", rows.dst)):
+            for rank in np.unique(column).tolist():
+                busy[name, rank] = busy.get((name, rank), 0) | bit
+    patterns = set(busy.values())
+
+    def collides(stride: int) -> bool:
+        gaps = range(stride, min(stride * segments, schedule.num_steps), stride)
+        return any(pattern & (pattern >> gap) for gap in gaps for pattern in patterns)
+
+    return next(stride for stride in range(1, schedule.num_steps + 1) if not collides(stride))
+
+
+def _from_work(schedule: Schedule) -> Callable[[int, int], Transfers]:
+    """The rows of a schedule that starts from what another left: its input is no longer the rank's input."""
+
+    def rows(first: int, last: int) -> Transfers:
+        made = schedule.body.rows(first, last)
+        if made.from_input.any():
+            bad = int(np.flatnonzero(made.from_input)[0])
+            raise ScheduleError(
+                f"{schedule!r} cannot follow another schedule: in its step {made.step[bad]} rank {made.src[bad]} sends "
+                "from its input, which by then is somebody else's; send from the work place instead"
+            )
+        return made
+
+    return rows
+
+
+def _same_size(parts: Sequence[Steps]) -> tuple[int, int]:
+    sizes = {(part.ranks, part.num_chunks) for part in parts}
+    if len(sizes) != 1:
+        raise UsageError(f"steps of different (ranks, chunks) {sorted(sizes)} do not go together")
+    return sizes.pop()

@@ -1,0 +1,160 @@
+"""A schedule as a JSON document that a person can write by hand.
+
+    {
+      "collective": "broadcast", "ranks": 3, "root": 0,
+      "steps": [
+        [{"src": 0, "dst": 2, "chunk": 0}],
+        [{"src": 0, "dst": 1, "chunk": 0}]
+      ]
+    }
+
+`root` is 0, `chunks` one for each block, `count` 1, `reduce` and `from_input` false, unless given. `algorithm` names
+the schedule and `weights` gives the chunks' relative sizes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from choreo.collectives import get_collective
+from choreo.errors import FormatError, ScheduleError, UsageError
+from choreo.schedule.schedule import MAX_CHUNKS, MAX_RANKS, Schedule
+from choreo.schedule.steps import Steps
+from choreo.schedule.transfers import IntColumn, Transfers
+
+__all__ = ["from_document", "from_parts", "to_document"]
+
+_Index = Annotated[int, Meta(ge=0, le=MAX_CHUNKS)]
+
+
+class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True, gc=False):
+    src: _Index
+    dst: _Index
+    chunk: _Index
+    count: Annotated[int, Meta(ge=1, le=MAX_CHUNKS)] = 1
+    reduce: bool = False
+    from_input: bool = False
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    collective: str
+    ranks: Annotated[int, Meta(ge=1, le=MAX_RANKS)]
+    steps: list[list[_Row]]
+    root: _Index | None = None
+    chunks: Annotated[int, Meta(ge=1, le=MAX_CHUNKS)] | None = None
+    weights: list[Annotated[int, Meta(ge=0, le=1 << 53)]] | None = None
+    algorithm: Annotated[str, Meta(max_length=200)] = "unnamed"
+
+
+def from_document(text: bytes | str) -> Schedule:
+    """The schedule that a JSON document holds, checked field by field."""
+    try:
+        document = msgspec.json.decode(text, type=_Document)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at ")
+        field = path.strip("`").removeprefix("$").removeprefix(".") or "the document"
+        raise FormatError(f"{field}: {problem[0].lower()}{problem[1:]}", field=field) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"the document is not JSON: {error}", field="the document") from None
+    columns = _columns(document)
+    return from_parts(
+        document.collective,
+        document.ranks,
+        len(document.steps),
+        columns,
+        root=document.root,
+        num_chunks=document.chunks,
+        weights=None if document.weights is None else np.asarray(document.weights, np.int64),
+        algorithm=document.algorithm,
+    )
+
+
+def from_parts(
+    collective: str,
+    ranks: int,
+    num_steps: int,
+    columns: Transfers,
+    *,
+    root: int | None,
+    num_chunks: int | None,
+    weights: IntColumn | None,
+    algorithm: str,
+) -> Schedule:
+    """A schedule from what a file held, with an error that names the field where something does not fit."""
+    try:
+        contract = get_collective(collective)
+    except UsageError as error:
+        raise FormatError(f"collective: {error}", field="collective") from None
+    if root is not None and not contract.rooted:
+        raise FormatError(f"root: {collective} has no root; leave it out", field="root")
+    if root is not None and root >= ranks:
+        raise FormatError(f"root: {root} is not a rank; with {ranks} ranks it must be 0 to {ranks - 1}", field="root")
+    chunks = contract.blocks(ranks) if num_chunks is None else num_chunks
+    if not 1 <= chunks <= MAX_CHUNKS or chunks % contract.blocks(ranks):
+        blocks = contract.blocks(ranks)
+        raise FormatError(
+            f"chunks: {collective} over {ranks} ranks has {blocks} blocks, so chunks must be a multiple of that, up to "
+            f"{MAX_CHUNKS}, not {chunks}",
+            field="chunks",
+        )
+    try:
+        schedule = Schedule(
+            collective, Steps.from_transfers(ranks, chunks, num_steps, columns), root, algorithm, weights
+        )
+    except ScheduleError as error:
+        raise FormatError(f"weights: {error}", field="weights") from None
+    try:
+        for _ in schedule.body.blocks():
+            pass
+    except ScheduleError as error:
+        raise FormatError(f"{error.field}: {error}", field=error.field) from None
+    return schedule
+
+
+def to_document(schedule: Schedule) -> bytes:
+    """The schedule as JSON, a line a step, with only what differs from the defaults."""
+    head: dict[str, object] = {"collective": schedule.collective, "algorithm": schedule.algorithm}
+    head["ranks"] = schedule.ranks
+    if schedule.root is not None:
+        head["root"] = schedule.root
+    head["chunks"] = schedule.num_chunks
+    if schedule.weights is not None:
+        head["weights"] = schedule.weights.tolist()
+    encode = msgspec.json.encode
+    lines = [f'  "{key}": {encode(value).decode()}' for key, value in head.items()]
+    steps = [f"    {encode(_rows(rows)).decode()}" for rows in schedule.steps()]
+    body = "[\n" + ",\n".join(steps) + "\n  ]" if steps else "[]"
+    return ("{\n" + ",\n".join(lines) + f',\n  "steps": {body}\n' + "}\n").encode()
+
+
+def _rows(rows: Transfers) -> list[dict[str, int | bool]]:
+    written = []
+    for index in range(len(rows)):
+        row: dict[str, int | bool] = {name: int(rows[name][index]) for name in ("src", "dst", "chunk")}
+        if rows.count[index] != 1:
+            row["count"] = int(rows.count[index])
+        row |= {name: True for name in ("reduce", "from_input") if rows[name][index]}
+        written.append(row)
+    return written
+
+
+def _columns(document: _Document) -> Transfers:
+    rows = [row for step in document.steps for row in step]
+    lengths = [len(step) for step in document.steps]
+
+    def numbers(name: str) -> IntColumn:
+        return np.fromiter((getattr(row, name) for row in rows), np.int64, len(rows))
+
+    return Transfers(
+        np.repeat(np.arange(len(lengths), dtype=np.int64), lengths),
+        numbers("src"),
+        numbers("dst"),
+        numbers("chunk"),
+        numbers("count"),
+        numbers("reduce").astype(np.bool_),
+        numbers("from_input").astype(np.bool_),
+    )

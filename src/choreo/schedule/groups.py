@@ -1,0 +1,79 @@
+"""The same steps run by many groups of ranks at once: on a sub-set of ranks, along one axis of a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from choreo.errors import UsageError
+from choreo.schedule.steps import Steps
+from choreo.schedule.transfers import IntColumn, Transfers
+
+__all__ = ["along_axis", "in_groups", "mesh_groups", "on_ranks"]
+
+
+def in_groups(steps: Steps, members: IntColumn, chunks: IntColumn, count: int, *, ranks: int, num_chunks: int) -> Steps:
+    """`steps` run by several groups at once, each on its own ranks and its own part of a larger vector.
+
+    `members[g, i]` is the rank that plays rank i in group g. `chunks[g, c]` lists where chunk c of group g lies in
+    the larger vector: the first chunk of one or more runs of `count` chunks each, so its shape is (groups, chunks,
+    runs).
+    """
+    if members.shape[1] != steps.ranks or chunks.shape[:2] != (members.shape[0], steps.num_chunks):
+        raise UsageError(
+            f"steps among {steps.ranks} ranks with {steps.num_chunks} chunks do not fit members {members.shape} and "
+            f"chunks {chunks.shape}; they must be (groups, ranks) and (groups, chunks, runs)"
+        )
+    # Neighbouring chunks that stay neighbours let a range of chunks stay one row.
+    contiguous = chunks.shape[2] == 1 and bool((np.diff(chunks[:, :, 0], axis=1) == count).all())
+    rank_of, chunk_of = members.T, chunks.transpose(1, 0, 2)
+
+    def rows(first: int, last: int) -> Transfers:
+        inner = steps.rows(first, last)
+        if not contiguous:
+            inner = inner.expanded()
+        shape = (len(inner), members.shape[0], chunks.shape[2])
+
+        def spread(column: IntColumn) -> IntColumn:
+            return np.broadcast_to(column.reshape(len(inner), -1, 1), shape).reshape(-1)
+
+        return Transfers(
+            step=spread(inner.step),
+            src=spread(rank_of[inner.src]),
+            dst=spread(rank_of[inner.dst]),
+            chunk=chunk_of[inner.chunk].reshape(-1),
+            count=spread(inner.count * count),
+            reduce=np.broadcast_to(inner.reduce[:, None, None], shape).reshape(-1),
+            from_input=np.broadcast_to(inner.from_input[:, None, None], shape).reshape(-1),
+        )
+
+    return Steps(ranks, num_chunks, steps.num_steps, rows)
+
+
+def on_ranks(steps: Steps, members: Sequence[int], *, ranks: int) -> Steps:
+    """`steps` among a sub-set of `ranks` ranks: rank i of the steps is rank members[i]."""
+    column = np.asarray(members, np.int64)
+    if len(set(members)) != len(members) or len(column) != steps.ranks:
+        raise UsageError(f"members {list(members)} must be {steps.ranks} different ranks")
+    chunks = np.arange(steps.num_chunks, dtype=np.int64).reshape(1, -1, 1)
+    return in_groups(steps, column[None, :], chunks, 1, ranks=ranks, num_chunks=steps.num_chunks)
+
+
+def mesh_groups(shape: Sequence[int], axis: int) -> IntColumn:
+    """The groups of ranks along one axis of a mesh, one a row; the first axis varies fastest in rank order."""
+    grid = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(tuple(reversed(shape)))
+    return np.moveaxis(grid, len(shape) - 1 - axis, -1).reshape(-1, shape[axis])
+
+
+def along_axis(steps: Steps, shape: Sequence[int], axis: int) -> Steps:
+    """`steps` run along one axis of a mesh by every group there, all on the same chunks."""
+    if not 0 <= axis < len(shape) or shape[axis] != steps.ranks:
+        raise UsageError(
+            f"steps among {steps.ranks} ranks do not fit axis {axis} of the mesh {'x'.join(map(str, shape))}"
+        )
+    members = mesh_groups(shape, axis)
+    chunks = np.broadcast_to(
+        np.arange(steps.num_chunks, dtype=np.int64)[None, :, None], (len(members), steps.num_chunks, 1)
+    )
+    return in_groups(steps, members, chunks, 1, ranks=members.size, num_chunks=steps.num_chunks)

@@ -1,0 +1,124 @@
+"""The body of a schedule: its steps, made on demand and in blocks, so that a long one is never held whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from choreo.errors import ScheduleError
+from choreo.schedule.transfers import IntColumn, StepMoves, Transfers
+
+__all__ = ["Steps"]
+
+# Rows that are made and looked at together: large enough that NumPy's overhead vanishes, small enough for the cache.
+ROWS_A_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """`num_steps` steps among `ranks` ranks that move chunks 0 to `num_chunks` - 1, with no promise attached.
+
+    `rows(first, last)` makes the transfers of steps first to last - 1, ordered by step. It may be called any number
+    of times, in any order, and always gives the same rows.
+    """
+
+    ranks: int
+    num_chunks: int
+    num_steps: int
+    rows: Callable[[int, int], Transfers]
+
+    @staticmethod
+    def from_rule(ranks: int, num_chunks: int, num_steps: int, rule: Callable[[IntColumn], StepMoves]) -> Steps:
+        """Steps given by a rule: `rule(k)` is the moves of step k.
+
+        The rule is called with a column vector of step numbers, shape (m, 1), and must treat it as NumPy treats
+        a number: no `if` on k. A ring's `move(rank, (rank + 1) % p, (rank - k) % p)` then makes thousands of steps
+        in one call.
+        """
+
+        def rows(first: int, last: int) -> Transfers:
+            step = np.arange(first, last, dtype=np.int64)[:, None]
+            return Transfers.from_moves(step, rule(step)) if last > first else Transfers.none()
+
+        return Steps(ranks, num_chunks, num_steps, rows)
+
+    @staticmethod
+    def from_function(ranks: int, num_chunks: int, num_steps: int, step: Callable[[int], StepMoves]) -> Steps:
+        """Steps made one at a time: `step(k)` is the moves of step k, and k is a plain number."""
+
+        def rows(first: int, last: int) -> Transfers:
+            made = [Transfers.from_moves(np.full((1, 1), k, np.int64), step(k)) for k in range(first, last)]
+            return Transfers.join(made)
+
+        return Steps(ranks, num_chunks, num_steps, rows)
+
+    @staticmethod
+    def from_list(ranks: int, num_chunks: int, steps: Sequence[StepMoves]) -> Steps:
+        """Steps given one by one, each a move or a list of moves."""
+        lazy = Steps.from_function(ranks, num_chunks, len(steps), steps.__getitem__)
+        return Steps.from_transfers(ranks, num_chunks, len(steps), lazy.rows(0, len(steps)))
+
+    @staticmethod
+    def from_transfers(ranks: int, num_chunks: int, num_steps: int, transfers: Transfers) -> Steps:
+        """Steps held as one table, ordered by step."""
+        starts = np.searchsorted(transfers.step, np.arange(num_steps + 1))
+
+        def rows(first: int, last: int) -> Transfers:
+            return transfers.take(slice(int(starts[first]), int(starts[last])))
+
+        return Steps(ranks, num_chunks, num_steps, rows)
+
+    def blocks(self) -> Iterator[Transfers]:
+        """All rows in order, some whole steps at a time, each row checked to be inside the schedule's bounds."""
+        first, at_once = 0, 1
+        while first < self.num_steps:
+            last = min(first + at_once, self.num_steps)
+            block = self.rows(first, last)
+            self._check(block, first, last)
+            yield block
+            rows_a_step = max(1, len(block) // (last - first))
+            at_once = max(1, min(4 * at_once, ROWS_A_BLOCK // rows_a_step))
+            first = last
+
+    def each(self) -> Iterator[Transfers]:
+        """The transfers of each step in turn."""
+        for block in self.blocks():
+            edges = [0, *(np.flatnonzero(np.diff(block.step)) + 1).tolist(), len(block)]
+            if len(edges) == 2:
+                yield block
+                continue
+            for start, end in pairwise(edges):
+                yield block.take(slice(start, end))
+
+    def all(self) -> Transfers:
+        """Every row at once."""
+        return Transfers.join(list(self.blocks()))
+
+    def _check(self, rows: Transfers, first: int, last: int) -> None:
+        """Refuse rows that are out of bounds, and steps with no transfer in them."""
+        if len(rows) == 0 or rows.step[0] != first or rows.step[-1] != last - 1 or (np.diff(rows.step) > 1).any():
+            present = set(np.unique(rows.step).tolist())
+            empty = next(k for k in range(first, last) if k not in present)
+            raise ScheduleError(f"step {empty} has no transfers; leave it out", field=f"steps[{empty}]")
+        for name, limit in (("src", self.ranks), ("dst", self.ranks), ("chunk", self.num_chunks)):
+            column = rows[name]
+            if column.min() < 0 or column.max() >= limit:
+                bad = int(np.flatnonzero((column < 0) | (column >= limit))[0])
+                what = "chunks" if name == "chunk" else "ranks"
+                raise _wrong(rows, bad, name, f"is out of range; with {limit} {what} it must be 0 to {limit - 1}")
+        if rows.count.min() < 1 or (rows.chunk + rows.count).max() > self.num_chunks:
+            bad = int(np.flatnonzero((rows.count < 1) | (rows.chunk + rows.count > self.num_chunks))[0])
+            most = self.num_chunks - rows.chunk[bad]
+            raise _wrong(rows, bad, "count", f"is out of range; from chunk {rows.chunk[bad]} on it must be 1 to {most}")
+        if (rows.src == rows.dst).any():
+            bad = int(np.flatnonzero(rows.src == rows.dst)[0])
+            raise _wrong(rows, bad, "dst", "is the sender itself; leave that transfer out")
+
+
+def _wrong(rows: Transfers, bad: int, name: str, problem: str) -> ScheduleError:
+    step = int(rows.step[bad])
+    place = bad - int(np.searchsorted(rows.step, step))
+    return ScheduleError(f"step {step}: {name} {rows[name][bad]} {problem}", field=f"steps[{step}][{place}].{name}")
