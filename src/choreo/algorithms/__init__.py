@@ -1,0 +1,31 @@
+"""The library of algorithms, one file each, and the registry that finds them.
+
+A module here whose name does not start with an underscore is an algorithm of that name. Adding one is adding a file.
+"""
+
+from choreo.algorithms._axes import Axes, parse_axes
+from choreo.algorithms._cost import Cost
+from choreo.algorithms._registry import (
+    Algorithm,
+    algorithm,
+    build,
+    get_algorithm,
+    list_algorithms,
+    load_algorithms,
+)
+from choreo.algorithms._requires import EVEN, POWER_OF_TWO, Requirement
+
+__all__ = [
+    "EVEN",
+    "POWER_OF_TWO",
+    "Algorithm",
+    "Axes",
+    "Cost",
+    "Requirement",
+    "algorithm",
+    "build",
+    "get_algorithm",
+    "list_algorithms",
+    "load_algorithms",
+    "parse_axes",
+]

@@ -1,0 +1,231 @@
+"""Hierarchical: one axis of a mesh of ranks after another, each with the algorithm that suits its links.
+
+All_reduce does a reduce_scatter along axis 1, 2, ... d and then an all_gather along d, ... 2, 1, so the outer axes
+carry only what the inner ones left. An axis whose algorithm has no reduce_scatter reduces to the first rank along it,
+and only those go on: a parameter server inside each server with rings across servers is `8x4:parameter_server,ring`.
+With `rotate` the vector is cut into d parts that take the axes in different orders, so that all links work at once.
+
+Source: M. Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy",
+MLSys 2019; the rotation as in S. Rashidi et al., "Themis", ISCA 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.algorithms import Axes, Cost, algorithm, build, list_algorithms, mst, parse_axes
+from choreo.errors import UnknownNameError, UsageError
+from choreo.schedule import Schedule, Steps, after, backwards, in_groups, mesh_groups, then, together
+
+AxesLike: TypeAlias = str | Axes | Sequence[int]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+# The flat reduce and broadcast that a parameter server is made of.
+PARAMETER_SERVER = "linear"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mesh:
+    """The axes longer than 1, innermost first, and the algorithm along each."""
+
+    sizes: tuple[int, ...]
+    algorithms: tuple[str, ...]
+
+    def stride(self, axis: int) -> int:
+        """How far apart in rank order neighbours along an axis are."""
+        return math.prod(self.sizes[:axis])
+
+    def coordinate(self, rank: Ints, axis: int) -> Ints:
+        """Where ranks lie along an axis."""
+        return rank // self.stride(axis) % self.sizes[axis]
+
+    def groups(self, axis: int, active: npt.NDArray[np.bool_]) -> Ints:
+        """The groups along an axis whose ranks are all active, one a row."""
+        groups = mesh_groups(self.sizes, axis)
+        return groups[active[groups].all(axis=1)]
+
+    def orders(self, rotate: bool) -> list[list[int]]:
+        """The orders in which parts of the vector take the axes."""
+        axes = list(range(len(self.sizes)))
+        return [axes[first:] + axes[:first] for first in axes] if rotate else [axes]
+
+
+@algorithm(
+    "all_reduce",
+    cost=Cost(alpha="4 * (sqrt(p) - 1)", beta="2 * (p - 1) / p", gamma="(p - 1) / p", at="squares"),
+)
+def all_reduce(ranks: int, axes: AxesLike | None = None, rotate: bool = False) -> Schedule:
+    """Reduce along the axes, innermost first, then back."""
+    mesh = _mesh(ranks, axes)
+    return together(*(_there_and_back(mesh, order) for order in mesh.orders(rotate)))
+
+
+@algorithm("all_gather", cost=Cost(alpha="2 * (sqrt(p) - 1)", beta="(p - 1) / p", at="squares"))
+def all_gather(ranks: int, axes: AxesLike | None = None, rotate: bool = False) -> Schedule:
+    """Gather along the axes, outermost first."""
+    mesh = _mesh(ranks, axes)
+    return together(*(_gather_blocks(mesh, order) for order in mesh.orders(rotate)))
+
+
+@algorithm(
+    "reduce_scatter",
+    cost=Cost(alpha="2 * (sqrt(p) - 1)", beta="(p - 1) / p", gamma="(p - 1) / p", at="squares"),
+)
+def reduce_scatter(ranks: int, axes: AxesLike | None = None, rotate: bool = False) -> Schedule:
+    """An all_gather backwards: scatter along the axes, innermost first."""
+    return backwards(all_gather(ranks, axes, rotate))
+
+
+@algorithm(
+    "broadcast",
+    cost=Cost(alpha="lg(p) + 2 * (sqrt(p) - 1)", beta="4 * (sqrt(p) - 1) / sqrt(p)", at="powers of four"),
+)
+def broadcast(ranks: int, root: int, axes: AxesLike | None = None, rotate: bool = False) -> Schedule:
+    """Broadcast along the axes, outermost first, so that the outer links carry the vector once."""
+    mesh = _mesh(ranks, axes)
+    return together(*(_spread(mesh, order, root) for order in mesh.orders(rotate)))
+
+
+def _there_and_back(mesh: _Mesh, order: list[int]) -> Schedule:
+    """Reduce_scatter, or reduce, along each axis in order, then all_gather, or broadcast, along them backwards.
+
+    Chunks are numbered so that what a rank still has to do with is always one range: `held` chunks from `start`.
+    """
+    phases = [_phase(mesh.sizes[axis], mesh.algorithms[axis]) for axis in order]
+    num_chunks, parts = 1, 1
+    for phase in phases:
+        num_chunks = math.lcm(num_chunks, parts * phase.there.num_chunks, parts * phase.back.num_chunks)
+        parts *= phase.parts
+    rank = np.arange(math.prod(mesh.sizes))
+    start, held, active = np.zeros_like(rank), num_chunks, np.ones(len(rank), np.bool_)
+    there: list[Steps] = []
+    back: list[Steps] = []
+    for axis, phase in zip(order, phases, strict=True):
+        groups = mesh.groups(axis, active)
+        there.append(_on_range(phase.there, groups, start[groups[:, 0]], held, ranks=len(rank), num_chunks=num_chunks))
+        back.insert(0, _on_range(phase.back, groups, start[groups[:, 0]], held, ranks=len(rank), num_chunks=num_chunks))
+        if phase.parts > 1:
+            held //= phase.parts
+            start = start + mesh.coordinate(rank, axis) * held
+        else:
+            active = active & (mesh.coordinate(rank, axis) == 0)
+    return Schedule("all_reduce", after(*there, *back))
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """What is done along one axis on the way there and on the way back, and into how many parts it cuts the vector."""
+
+    there: Schedule
+    back: Schedule
+    parts: int
+
+
+def _phase(size: int, name: str) -> _Phase:
+    if _does("reduce_scatter", name) and _does("all_gather", name):
+        return _Phase(build("reduce_scatter", name, size), build("all_gather", name, size), size)
+    leader = PARAMETER_SERVER if name == "parameter_server" else name
+    if _does("reduce", leader) and _does("broadcast", leader):
+        return _Phase(build("reduce", leader, size), build("broadcast", leader, size), 1)
+    raise UsageError(
+        f"{name} cannot reduce along an axis and spread the result again; use {_sharding()}, or {_leading()}"
+    )
+
+
+def _on_range(inner: Schedule, groups: Ints, start: Ints, held: int, *, ranks: int, num_chunks: int) -> Steps:
+    """`inner` in every group, on the range of `held` chunks that the group has to do with."""
+    piece = held // inner.num_chunks
+    chunks = start[:, None] + np.arange(inner.num_chunks) * piece
+    return in_groups(inner.body, groups, chunks[:, :, None], piece, ranks=ranks, num_chunks=num_chunks)
+
+
+def _gather_blocks(mesh: _Mesh, order: list[int]) -> Schedule:
+    """All_gather along the axes, the last of `order` first.
+
+    Along the axis at place i a rank holds the blocks of the ranks that agree with it in the axes up to place i; one
+    block of the algorithm along that axis is all of those that also share a coordinate there.
+    """
+    for name in mesh.algorithms:
+        if not (_does("all_gather", name) and _does("reduce_scatter", name)):
+            raise UsageError(f"{name} cannot gather or scatter blocks along an axis; use {_sharding()}")
+    ranks = math.prod(mesh.sizes)
+    inners = [build("all_gather", mesh.algorithms[axis], mesh.sizes[axis]) for axis in order]
+    a_block = math.lcm(*(inner.chunks_a_block for inner in inners))
+    everyone = np.ones(ranks, np.bool_)
+    parts: list[Steps] = []
+    for place, (axis, inner) in enumerate(zip(order, inners, strict=True)):
+        groups = mesh.groups(axis, everyone)
+        base = sum(mesh.coordinate(groups[:, 0], a) * mesh.stride(a) for a in order[:place])
+        free = np.zeros(1, np.int64)
+        for other in order[place + 1 :]:
+            free = (free[:, None] + np.arange(mesh.sizes[other]) * mesh.stride(other)).reshape(-1)
+        block, piece = np.divmod(np.arange(inner.num_chunks), inner.chunks_a_block)
+        blocks = np.reshape(base, (-1, 1, 1)) + (block * mesh.stride(axis))[None, :, None] + free
+        count = a_block // inner.chunks_a_block
+        chunks = np.broadcast_to(blocks, (len(groups), *blocks.shape[1:])) * a_block + piece[None, :, None] * count
+        parts.insert(0, in_groups(inner.body, groups, chunks, count, ranks=ranks, num_chunks=ranks * a_block))
+    return Schedule("all_gather", after(*parts))
+
+
+def _spread(mesh: _Mesh, order: list[int], root: int) -> Schedule:
+    """Broadcast along the axes, the last of `order` first, from the ranks that have the vector by then."""
+    rank = np.arange(math.prod(mesh.sizes))
+    at_root = [mesh.coordinate(rank, axis) == mesh.coordinate(rank[root : root + 1], axis) for axis in order]
+    inners = [
+        _broadcast_along(mesh.sizes[axis], mesh.algorithms[axis], int(mesh.coordinate(rank[root : root + 1], axis)[0]))
+        for axis in order
+    ]
+    num_chunks = math.lcm(*(inner.num_chunks for inner in inners))
+    whole = {"ranks": len(rank), "num_chunks": num_chunks}
+    parts: list[Steps] = []
+    for place, (axis, inner) in enumerate(zip(order, inners, strict=True)):
+        holds = np.logical_and.reduce([np.ones(len(rank), np.bool_), *at_root[:place]])
+        groups = mesh.groups(axis, holds)
+        parts.insert(0, _on_range(inner, groups, np.zeros(len(groups), np.int64), num_chunks, **whole))
+    return Schedule("broadcast", after(*parts), root)
+
+
+def _broadcast_along(size: int, name: str, root: int) -> Schedule:
+    """The algorithm's broadcast, or a tree scatter and its all_gather."""
+    name = PARAMETER_SERVER if name == "parameter_server" else name
+    if _does("broadcast", name):
+        return build("broadcast", name, size, root=root)
+    if _does("all_gather", name):
+        return then(mst.scatter(size, root), build("all_gather", name, size))
+    raise UsageError(f"{name} cannot broadcast along an axis; use {_leading()}, or {_sharding()}")
+
+
+def _mesh(ranks: int, axes: AxesLike | None) -> _Mesh:
+    if axes is None:
+        inner = next(size for size in range(math.isqrt(ranks), 0, -1) if ranks % size == 0)
+        axes = (inner, ranks // inner)
+    parsed = parse_axes(axes)
+    if parsed.ranks != ranks:
+        product = " x ".join(map(str, parsed.sizes))
+        raise UsageError(f"axes {product} make {parsed.ranks} ranks, not {ranks}; let them multiply to the ranks")
+    known = {a.name for a in list_algorithms()} - {"hierarchical"}
+    for name in parsed.algorithms:
+        if name not in known:
+            raise UnknownNameError("algorithm to run along an axis:", name, known)
+    long = [axis for axis, size in enumerate(parsed.sizes) if size > 1] or [0]
+    return _Mesh(tuple(parsed.sizes[a] for a in long), tuple(parsed.algorithms[a] for a in long))
+
+
+def _does(collective: str, name: str) -> bool:
+    return name != "hierarchical" and any(a.name == name for a in list_algorithms(collective))
+
+
+def _sharding() -> str:
+    names = [a.name for a in list_algorithms("reduce_scatter") if _does("all_gather", a.name)]
+    return ", ".join(names)
+
+
+def _leading() -> str:
+    names = [a.name for a in list_algorithms("reduce") if _does("broadcast", a.name)]
+    return ", ".join([*names, "parameter_server"])

@@ -1,0 +1,36 @@
+"""Partitioned: every rank owns one part of the vector, collects it from everybody and sends the sum back.
+
+As few bytes as a ring and fan-in 1, with a different partner in every round: the fourth station on the road to the
+ring.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from choreo.algorithms import Cost, algorithm
+from choreo.schedule import Schedule, backwards, move, then
+
+
+@algorithm("reduce_scatter", cost=Cost(alpha="p - 1", beta="(p - 1) / p", gamma="(p - 1) / p"))
+def reduce_scatter(ranks: int) -> Schedule:
+    """In step k every rank sends the rank k + 1 further on the part that one owns."""
+    rank = np.arange(ranks)
+    return Schedule.from_rule(
+        "reduce_scatter",
+        ranks,
+        ranks - 1,
+        lambda k: move(rank, (rank + k + 1) % ranks, (rank + k + 1) % ranks, reduce=True),
+    )
+
+
+@algorithm("all_gather", cost=Cost(alpha="p - 1", beta="(p - 1) / p"))
+def all_gather(ranks: int) -> Schedule:
+    """The owners send back the way it came."""
+    return backwards(reduce_scatter(ranks))
+
+
+@algorithm("all_reduce", cost=Cost(alpha="2 * (p - 1)", beta="2 * (p - 1) / p", gamma="(p - 1) / p"))
+def all_reduce(ranks: int) -> Schedule:
+    """Collect the parts, then send the sums back."""
+    return then(reduce_scatter(ranks), all_gather(ranks))

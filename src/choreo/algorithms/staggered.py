@@ -1,0 +1,24 @@
+"""Staggered decentralised: the naive way's messages moved together so that nobody receives two at once.
+
+P - 1 rounds with fan-in 1, but every machine still receives P - 1 whole vectors: the third station on the road to
+the ring.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from choreo.algorithms import Cost, algorithm
+from choreo.schedule import Schedule, move
+
+
+@algorithm("all_reduce", cost=Cost(alpha="p - 1", beta="p - 1", gamma="p - 1"))
+def all_reduce(ranks: int) -> Schedule:
+    """In step k every rank sends its input to the rank k + 1 further on."""
+    rank = np.arange(ranks)
+    return Schedule.from_rule(
+        "all_reduce",
+        ranks,
+        ranks - 1,
+        lambda k: move(rank, (rank + k + 1) % ranks, 0, reduce=True, from_input=True),
+    )
