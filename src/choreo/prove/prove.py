@@ -1,0 +1,110 @@
+"""The proof: replay over symbolic contributions, compare with the contract, and trace what is wrong.
+
+Every chunk lives its own life, so chunks are replayed in slices that fit in memory. What a place holds is a multiset
+of contributions. It is followed exactly, by counting, where the collective does not sum or the ranks are few; else by
+a fingerprint: each rank's contribution is a random number modulo a random prime P of 61 bits, and a place is right if
+its sum is. A wrong multiset passes only if P divides all of its errors, which at most log2(error) / 60 of the
+2.7e16 primes to choose from do, or else if a random sum hits one value of P. A wrong schedule is proved only if all
+its wrong places pass, so the error probability of the verdict is below that of one place. What fails is then traced
+exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from choreo.errors import ContradictionError, ProofError
+from choreo.prove.replay import AbsentError, Algebra, Counting, Fingerprint, inputs, replay, wanted
+from choreo.prove.trace import explain_absent, explain_wrong
+from choreo.schedule import Schedule
+
+__all__ = ["Proof", "prove"]
+
+# Counting every contribution at every place takes ranks x chunks x ranks bytes; beyond this, fingerprints.
+EXACT_BYTES = 1 << 22
+# What the places of one slice of chunks may take.
+SLICE_BYTES = 1 << 28
+# Of the places that end up wrong, this many chunks are traced to find the first step that goes wrong.
+TRACED_CHUNKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A schedule does what its collective promises.
+
+    `method` is "exact" or "fingerprint"; `error_probability` bounds the chance that a wrong schedule was proved.
+    """
+
+    collective: str
+    algorithm: str
+    ranks: int
+    root: int | None
+    num_chunks: int
+    num_steps: int
+    num_transfers: int
+    method: str
+    error_probability: float
+
+
+def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
+    """Prove that the schedule does what its collective promises, or raise `ProofError` with the story.
+
+    `exact=True` counts every contribution however many ranks there are; `exact=False` allows a fingerprint; without
+    either, small cases are exact.
+    """
+    algebra = _choose(schedule, exact)
+    failures: list[ProofError] = []
+    transfers = 0
+    for low, high in _slices(schedule, algebra):
+        try:
+            places, transfers = replay(schedule, algebra, low, high)
+        except AbsentError as absent:
+            failures.append(explain_absent(schedule, absent))
+            continue
+        except ContradictionError as error:
+            at = {"step": error.step, "rank": error.rank, "chunk": error.chunk}
+            failures.append(ProofError(error.story, kind="contradiction", **at))
+            continue
+        right = algebra.right(places, inputs(schedule, low, high))
+        wrong = wanted(schedule, low, high) & ~right
+        chunks = low + np.flatnonzero(wrong.any(axis=0))
+        failures.extend(explain_wrong(schedule, int(chunk)) for chunk in chunks[:TRACED_CHUNKS])
+    if failures:
+        raise min(failures, key=lambda failure: (failure.step, failure.rank, failure.chunk))
+    return Proof(
+        schedule.collective,
+        schedule.algorithm,
+        schedule.ranks,
+        schedule.root,
+        schedule.num_chunks,
+        schedule.num_steps,
+        transfers,
+        algebra.name,
+        _error_probability(schedule) if algebra.name == "fingerprint" else 0.0,
+    )
+
+
+def _choose(schedule: Schedule, exact: bool | None) -> Algebra:
+    if not schedule.contract.reduces:
+        return Counting(1)
+    if exact is None:
+        exact = schedule.ranks * schedule.num_chunks * schedule.ranks <= EXACT_BYTES
+    return Counting(schedule.ranks) if exact else Fingerprint(schedule.ranks, secrets.SystemRandom())
+
+
+def _slices(schedule: Schedule, algebra: Algebra) -> Iterator[tuple[int, int]]:
+    bytes_a_chunk = schedule.ranks * algebra.width * algebra.contributions.itemsize
+    width = max(1, SLICE_BYTES // bytes_a_chunk)
+    for low in range(0, schedule.num_chunks, width):
+        yield low, min(low + width, schedule.num_chunks)
+
+
+def _error_probability(schedule: Schedule) -> float:
+    # In one step a count grows at most p-fold, so after all steps it has at most steps x log2(p) bits.
+    bits = schedule.num_steps * math.log2(schedule.ranks)
+    return 2.0**-60 + bits / 60 / 2.7e16

@@ -1,0 +1,211 @@
+"""Replay a schedule step by step over what an algebra says a contribution is.
+
+The replay is the ordering rule of the schedule in its plainest form: every transfer of a step reads what its source
+held before the step; reducing into an empty place stores.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.schedule import Schedule, Transfers
+from choreo.schedule.places import check_step_agreement, in_units, meetings
+
+__all__ = ["AbsentError", "Algebra", "Counting", "Fingerprint", "inputs", "replay", "wanted"]
+
+# Of the type the algebra counts in: 8 bits for counts, 64 for sums modulo a prime.
+Values = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+
+class AbsentError(Exception):
+    """A transfer sends what its source does not have; told as a story by the caller."""
+
+    def __init__(self, step: int, src: int, dst: int, chunk: int, from_input: bool) -> None:
+        super().__init__(step, src, dst, chunk, from_input)
+        self.step, self.src, self.dst, self.chunk, self.from_input = step, src, dst, chunk, from_input
+
+
+class Algebra(Protocol):
+    """What a place holds: `width` numbers, all zero when the place is empty."""
+
+    name: str
+    width: int
+    contributions: Values  # what each rank contributes, shape (ranks or 1, width)
+
+    def add(self, left: Values, right: Values) -> Values:
+        """The sum of two held values."""
+        ...
+
+    def right(self, places: Values, given: Mask) -> Mask:
+        """Which of the places, shape (ranks, chunks, width), hold each given contribution exactly once."""
+        ...
+
+
+class Counting:
+    """How often each contribution is in a place: 0, 1, or 2 for more than once. Exact.
+
+    With width 1 all contributions count alike, which is exact where each chunk has only one.
+    """
+
+    name = "exact"
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.contributions: Values = np.eye(width, dtype=np.uint8)
+
+    def add(self, left: Values, right: Values) -> Values:
+        """Counts saturate at 2: that is already one too many."""
+        summed: Values = np.minimum(left + right, 2)
+        return summed
+
+    def right(self, places: Values, given: Mask) -> Mask:
+        """Every contribution is there once."""
+        return np.asarray((places == 1).all(axis=2))
+
+
+class Fingerprint:
+    """The sum of the contributions modulo a random prime, each rank's contribution being a random number."""
+
+    name = "fingerprint"
+    width = 1
+
+    def __init__(self, ranks: int, source: random.Random) -> None:
+        prime = _random_prime(source)
+        self.prime = np.uint64(prime)
+        self.contributions: Values = np.array([[source.randrange(1, prime)] for _ in range(ranks)], np.uint64)
+        self.total = np.uint64(int(self.contributions.sum(dtype=object)) % prime)
+
+    def add(self, left: Values, right: Values) -> Values:
+        """Below the prime the subtraction wraps to a huge number, and the minimum keeps the sum."""
+        total = left + right
+        summed: Values = np.minimum(total, total - self.prime)
+        return summed
+
+    def right(self, places: Values, given: Mask) -> Mask:
+        """The sum is that of all ranks."""
+        return np.asarray(places[:, :, 0] == self.total)
+
+
+def inputs(schedule: Schedule, low: int, high: int) -> Mask:
+    """Which ranks are given which of the chunks low to high - 1."""
+    return _held(schedule, low, high, before=True)
+
+
+def wanted(schedule: Schedule, low: int, high: int) -> Mask:
+    """Which ranks must end up with which of the chunks low to high - 1."""
+    return _held(schedule, low, high, before=False)
+
+
+def _held(schedule: Schedule, low: int, high: int, *, before: bool) -> Mask:
+    contract = schedule.contract
+    layout = contract.before if before else contract.after
+    block = np.arange(low, high) // schedule.chunks_a_block
+    return layout.holds(np.arange(schedule.ranks)[:, None], block[None, :], schedule.ranks, schedule.root)
+
+
+def replay(schedule: Schedule, algebra: Algebra, low: int, high: int) -> tuple[Values, int]:
+    """What every rank holds of chunks low to high - 1 at the end, and how many transfers there were in all."""
+    given = inputs(schedule, low, high)
+    work: Values = np.zeros((*given.shape, algebra.width), algebra.contributions.dtype)
+    np.copyto(work, algebra.contributions[:, None, :], where=given[:, :, None])
+    whole = (low, high) == (0, schedule.num_chunks)
+    transfers = 0
+    for rows in schedule.steps():
+        transfers += len(rows)
+        inside = rows if whole else _clipped(rows, low, high)
+        if len(inside):
+            _replay_step(inside, work, algebra, given, low)
+    return work, transfers
+
+
+def _replay_step(rows: Transfers, work: Values, algebra: Algebra, given: Mask, low: int) -> None:
+    units, unit = in_units(rows, work.shape[1])
+    units_a_rank = work.shape[1] // unit
+    places = work.reshape(work.shape[0] * units_a_rank, -1)
+    flat = places.reshape(-1) if places.shape[1] == 1 else places
+    source, target = units.src * units_a_rank + units.chunk, units.dst * units_a_rank + units.chunk
+    values = flat[source]
+    if units.from_input.any():
+        own = _input_values(units, algebra, given, unit)
+        pick = units.from_input if values.ndim == 1 else units.from_input[:, None]
+        values = np.where(pick, own.reshape(values.shape), values)
+    _check_present(units, values, algebra.width, unit, low)
+    met = meetings(units)
+    if met is None:
+        _write(flat, target, values, units.reduce, algebra)
+        return
+    order, first_at_place = met
+    check_step_agreement(units, unit, order, first_at_place, first_chunk=low)
+    row = np.arange(len(order))
+    turn = row - np.maximum.accumulate(np.where(first_at_place, row, 0))
+    # First the first transfer into each place, then the second, and so on, in order of src.
+    for chosen in np.split(order[np.argsort(turn, kind="stable")], np.cumsum(np.bincount(turn))[:-1]):
+        _write(flat, target[chosen], values[chosen], units.reduce[chosen], algebra)
+
+
+def _write(flat: Values, target: Ints, values: Values, reduce: Mask, algebra: Algebra) -> None:
+    if reduce.all():
+        flat[target] = algebra.add(flat[target], values)
+    elif not reduce.any():
+        flat[target] = values
+    else:
+        adds = reduce if values.ndim == 1 else reduce[:, None]
+        flat[target] = np.where(adds, algebra.add(flat[target], values), values)
+
+
+def _input_values(units: Transfers, algebra: Algebra, given: Mask, unit: int) -> Values:
+    """What the sources were given at the start, zero where they were given nothing."""
+    has = given.reshape(given.shape[0], -1, unit)[units.src, units.chunk]
+    contributed = np.broadcast_to(algebra.contributions, (given.shape[0], algebra.width))[units.src]
+    return np.where(has[:, :, None], contributed[:, None, :], contributed.dtype.type(0))
+
+
+def _check_present(units: Transfers, values: Values, width: int, unit: int, low: int) -> None:
+    """Refuse to send what is not there."""
+    if values.ndim == 1:
+        if values.all():
+            return
+        absent = values == 0
+    else:
+        absent = ~values.reshape(len(units), unit, width).any(axis=2)
+        if not absent.any():
+            return
+    row, inside = np.argwhere(absent.reshape(len(units), -1))[0]
+    chunk = low + int(units.chunk[row]) * unit + int(inside)
+    raise AbsentError(
+        int(units.step[row]), int(units.src[row]), int(units.dst[row]), chunk, bool(units.from_input[row])
+    )
+
+
+def _clipped(rows: Transfers, low: int, high: int) -> Transfers:
+    """The part of the rows inside chunks low to high - 1, numbered from low."""
+    first, last = np.maximum(rows.chunk, low), np.minimum(rows.chunk + rows.count, high)
+    clipped = replace(rows, chunk=first - low, count=last - first)
+    return clipped.take(clipped.count > 0)
+
+
+def _random_prime(source: random.Random) -> int:
+    """A prime between 2**60 and 2**61, by Miller and Rabin's test, whose first 12 prime bases are exact there."""
+    while True:
+        candidate = source.randrange(2**60 + 1, 2**61, 2)
+        if all(_passes(candidate, base) for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)):
+            return candidate
+
+
+def _passes(candidate: int, base: int) -> bool:
+    twos = ((candidate - 1) & -(candidate - 1)).bit_length() - 1
+    value = pow(base, (candidate - 1) >> twos, candidate)
+    if value in (1, candidate - 1):
+        return True
+    for _ in range(twos - 1):
+        value = value * value % candidate
+        if value == candidate - 1:
+            return True
+    return False
