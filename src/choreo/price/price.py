@@ -1,0 +1,124 @@
+"""The price of a schedule for a size on a link."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from choreo.errors import UsageError
+from choreo.price.profile import Profile, Terms, profile
+from choreo.schedule import Schedule
+
+__all__ = ["Link", "Price", "price", "price_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The three constants of the model: seconds a message, bytes a second, seconds a reduced byte."""
+
+    alpha_s: float
+    bandwidth_bytes_per_s: float
+    gamma_s_per_byte: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.alpha_s) and self.alpha_s >= 0):
+            raise UsageError(f"alpha_s must be a time of at least 0 seconds, not {self.alpha_s}")
+        if not (math.isfinite(self.bandwidth_bytes_per_s) and self.bandwidth_bytes_per_s > 0):
+            raise UsageError(f"bandwidth_bytes_per_s must be more than 0, not {self.bandwidth_bytes_per_s}")
+        if not (math.isfinite(self.gamma_s_per_byte) and self.gamma_s_per_byte >= 0):
+            raise UsageError(f"gamma_s_per_byte must be at least 0, not {self.gamma_s_per_byte}")
+
+    @property
+    def beta_s_per_byte(self) -> float:
+        """Seconds a byte on the wire."""
+        return 1.0 / self.bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a schedule costs, term by term, and what it moves. Bytes are real numbers: nothing is rounded."""
+
+    collective: str
+    algorithm: str
+    ranks: int
+    size_bytes: float
+    steps: int
+    alpha_s: float
+    beta_s: float
+    gamma_s: float
+    bytes_sent: tuple[float, ...]
+    bytes_received: tuple[float, ...]
+    max_fan_in: int
+
+    @property
+    def total_s(self) -> float:
+        """The sum of the three terms."""
+        return self.alpha_s + self.beta_s + self.gamma_s
+
+    @property
+    def max_bytes_sent(self) -> float:
+        """The most any rank sends."""
+        return max(self.bytes_sent)
+
+    @property
+    def max_bytes_received(self) -> float:
+        """The most any rank receives."""
+        return max(self.bytes_received)
+
+    @property
+    def busiest_rank(self) -> int:
+        """The rank with the most bytes at its busier port; the first of them."""
+        busier = [max(pair) for pair in zip(self.bytes_sent, self.bytes_received, strict=True)]
+        return busier.index(max(busier))
+
+    @property
+    def total_bytes(self) -> float:
+        """All bytes that cross the network."""
+        return math.fsum(self.bytes_sent)
+
+
+def price(schedule: Schedule, size_bytes: float, link: Link, *, ports: str = "one") -> Price:
+    """The price of a schedule for a collective of `size_bytes` on `link`.
+
+    With `ports="one"` the messages at a rank's port in one step follow one another; with "all" there is a port to every
+    peer and the largest message decides.
+    """
+    return price_of(profile(schedule, ports), size_bytes, link)
+
+
+def price_of(counted: Profile, size_bytes: float, link: Link) -> Price:
+    """The price of a schedule whose steps have been counted already."""
+    if not (math.isfinite(size_bytes) and size_bytes >= 0):
+        raise UsageError(f"size_bytes must be at least 0, not {size_bytes}")
+    messages, sent, reduced = slowest(counted, size_bytes, link)
+    unit = size_bytes / counted.units
+    return Price(
+        collective=counted.collective,
+        algorithm=counted.algorithm,
+        ranks=counted.ranks,
+        size_bytes=size_bytes,
+        steps=counted.num_steps,
+        alpha_s=messages * link.alpha_s,
+        beta_s=sent * size_bytes / counted.units * link.beta_s_per_byte,
+        gamma_s=reduced * size_bytes / counted.units * link.gamma_s_per_byte,
+        bytes_sent=tuple((counted.sent * unit).tolist()),
+        bytes_received=tuple((counted.received * unit).tolist()),
+        max_fan_in=counted.max_fan_in,
+    )
+
+
+def slowest(counted: Profile, size_bytes: float, link: Link) -> Terms:
+    """The terms of the slowest rank of every step, added up."""
+    unit_s = size_bytes / counted.units * link.beta_s_per_byte
+    reduced_s = size_bytes / counted.units * link.gamma_s_per_byte
+
+    def time_s(terms: Terms) -> float:
+        return terms.messages * link.alpha_s + terms.sent * unit_s + terms.reduced * reduced_s
+
+    messages, sent, reduced = 0, 0, 0
+    for kind in counted.kinds:
+        worst = kind.candidates[0] if len(kind.candidates) == 1 else max(kind.candidates, key=time_s)
+        messages += kind.num_steps * worst.messages
+        sent += kind.num_steps * worst.sent
+        reduced += kind.num_steps * worst.reduced
+    return Terms(messages, sent, reduced)

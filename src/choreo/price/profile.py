@@ -1,0 +1,181 @@
+"""What a schedule's steps ask of the ranks, before any link or size is known.
+
+In one step a rank's ports carry messages out and in, and what it receives may be reduced. Its time is
+
+    M alpha + B n beta + R n gamma
+
+with M messages and B n bytes at the busier of its two ports and R n reduced bytes; the step takes as long as its
+slowest rank. Which rank and port that is depends on the link and on n, so a step is kept as its few candidates: those
+(M, B, R) that no other exceeds in all three. Steps with the same candidates are counted, not repeated. Shares of n are
+exact: whole numbers over one denominator.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.errors import UsageError
+from choreo.schedule import Schedule, Transfers
+
+__all__ = ["PORTS", "Profile", "StepKind", "Terms", "profile"]
+
+Ints = npt.NDArray[np.int64]
+
+PORTS = ("one", "all")
+
+# Keep an entry for every step and rank while that is at most this many times the rows.
+DENSE = 4
+
+
+class Terms(NamedTuple):
+    """What one port of one rank has to do in one step; bytes in units of the profile's share."""
+
+    messages: int
+    sent: int
+    reduced: int
+
+
+class StepKind(NamedTuple):
+    """Steps that ask the same: how many there are, and what their slowest rank may have to do."""
+
+    num_steps: int
+    candidates: tuple[Terms, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """A schedule as its price sees it.
+
+    A unit of bytes is n / `units`, where n is the collective's size; a schedule that moves no bytes (a barrier, or
+    any collective of one rank) has units 1 and zeros. `sent` and `received` are the units of each rank over all steps.
+    """
+
+    collective: str
+    algorithm: str
+    ranks: int
+    num_steps: int
+    units: int
+    kinds: tuple[StepKind, ...]
+    sent: Ints
+    received: Ints
+    max_fan_in: int
+
+
+def profile(schedule: Schedule, ports: str = "one") -> Profile:
+    """Count what every step asks of the ranks; `ports` is "one" for each direction or "all", one to every peer."""
+    if ports not in PORTS:
+        raise UsageError(f"ports must be one of {', '.join(PORTS)}, not {ports!r}")
+    ranks, before = schedule.ranks, schedule.cumulative_weights()
+    # All chunks together are `multiple` times n bytes, so one unit of weight is n / (total weight / multiple).
+    multiple = round(schedule.contract.total_bytes(1, ranks))
+    kinds: Counter[tuple[Terms, ...]] = Counter()
+    sent, received = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    max_fan_in = 0
+    for rows in schedule.body.blocks():
+        sizes = (before[rows.chunk + rows.count] - before[rows.chunk]) * multiple
+        block = _Block(rows, sizes, ranks)
+        sent += block.total(rows.src, sizes)
+        received += block.total(rows.dst, sizes)
+        max_fan_in = max(max_fan_in, block.max_fan_in())
+        block.count_kinds(kinds, ports)
+    counted = tuple(StepKind(count, candidates) for candidates, count in kinds.items())
+    return Profile(
+        schedule.collective,
+        schedule.algorithm,
+        ranks,
+        schedule.num_steps,
+        int(before[-1]),
+        counted,
+        sent,
+        received,
+        max_fan_in,
+    )
+
+
+class _Block:
+    """Some whole steps, as flat arrays with one entry for each step and rank.
+
+    Where most ranks idle in most steps only the entries that occur are kept; `starts` is where each step begins.
+    """
+
+    def __init__(self, rows: Transfers, sizes: Ints, ranks: int) -> None:
+        self.ranks = ranks
+        num_steps = int(rows.step[-1] - rows.step[0]) + 1
+        at = (rows.step - rows.step[0]) * ranks
+        out_port, in_port = at + rows.src, at + rows.dst
+        if num_steps * ranks <= DENSE * len(rows):
+            self.entries, self.starts = num_steps * ranks, np.arange(num_steps) * ranks
+        else:
+            present, index = np.unique(np.concatenate((out_port, in_port)), return_inverse=True)
+            self.entries, self.starts = len(present), np.searchsorted(present, np.arange(num_steps) * ranks)
+            out_port, in_port = index[: len(rows)], index[len(rows) :]
+        self.reduced = self._sum(in_port[rows.reduce], sizes[rows.reduce])
+        # Rows of one step between the same two ranks are one message; usually each row already is.
+        if np.bincount(out_port).max() > 1 and np.bincount(in_port).max() > 1:
+            out_port, in_port, sizes = self._messages(out_port, in_port, sizes)
+        self.sizes, self.out_port, self.in_port = sizes, out_port, in_port
+
+    def _messages(self, out_port: Ints, in_port: Ints, sizes: Ints) -> tuple[Ints, Ints, Ints]:
+        """The rows merged where both ports are the same."""
+        pairs = out_port * self.entries + in_port
+        if self.entries**2 <= DENSE * len(pairs):
+            merged = np.bincount(pairs, weights=sizes).astype(np.int64)
+            present = np.flatnonzero(np.bincount(pairs))
+            return *np.divmod(present, self.entries), merged[present]
+        present, message = np.unique(pairs, return_inverse=True)
+        return *np.divmod(present, self.entries), np.bincount(message, weights=sizes).astype(np.int64)
+
+    def _sum(self, port: Ints, values: Ints) -> Ints:
+        # bincount adds doubles; a sum of weights is at most 2**53 and so exact.
+        return np.bincount(port, weights=values, minlength=self.entries).astype(np.int64)
+
+    def total(self, rank: Ints, sizes: Ints) -> Ints:
+        """Units by rank over all the block's steps."""
+        return np.bincount(rank, weights=sizes, minlength=self.ranks).astype(np.int64)
+
+    def max_fan_in(self) -> int:
+        """The most messages any rank receives in one step."""
+        return int(np.bincount(self.in_port).max())
+
+    def count_kinds(self, kinds: Counter[tuple[Terms, ...]], ports: str) -> None:
+        """Add each step's candidates to the count."""
+        sides = [(*self._port(port, ports), self.reduced) for port in (self.out_port, self.in_port)]
+        # Nearly always one candidate has the most of everything, and is the slowest whatever the link.
+        most = np.maximum(*(np.stack([np.maximum.reduceat(v, self.starts) for v in side]) for side in sides))
+        lengths = np.diff(np.append(self.starts, self.entries))
+        highest = np.repeat(most, lengths, axis=1)
+        has_most = np.logical_or(*((np.stack(side) == highest).all(axis=0) for side in sides))
+        simple = np.logical_or.reduceat(has_most, self.starts)
+        alike = most[:, simple]
+        if alike.shape[1] and (alike == alike[:, :1]).all():
+            kinds[(Terms(*alike[:, 0].tolist()),)] += alike.shape[1]
+        else:
+            for terms in alike.T.tolist():
+                kinds[(Terms(*terms),)] += 1
+        for step in np.flatnonzero(~simple).tolist():
+            inside = slice(self.starts[step], self.starts[step] + lengths[step])
+            candidates = np.concatenate([np.stack([v[inside] for v in side], axis=1) for side in sides])
+            kinds[_undominated(candidates)] += 1
+
+    def _port(self, port: Ints, ports: str) -> tuple[Ints, Ints]:
+        """Messages and units that one direction's port (or the busiest of its ports) carries."""
+        count = np.bincount(port, minlength=self.entries)
+        if ports == "one":
+            return count, self._sum(port, self.sizes)
+        largest = np.zeros(self.entries, np.int64)
+        np.maximum.at(largest, port, self.sizes)
+        return np.minimum(count, 1), largest
+
+
+def _undominated(candidates: Ints) -> tuple[Terms, ...]:
+    """The candidates that no other one equals or exceeds in all three terms."""
+    kept: list[Terms] = []
+    for one in sorted({Terms(*row) for row in candidates.tolist()}, reverse=True):
+        if not any(all(a >= b for a, b in zip(other, one, strict=True)) for other in kept):
+            kept.append(one)
+    return tuple(kept)
