@@ -1,0 +1,43 @@
+"""`choreo build`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from choreo.cli.options import Choice, choice_options, echo_json, json_option, load_option, ranks_option
+
+
+@click.command("build")
+@choice_options
+@ranks_option
+@click.option(
+    "--output", "-o", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Write here: .json or .npz."
+)
+@load_option
+@json_option
+def command(output: Path, as_json: bool, **choice: object) -> None:
+    """Write a schedule to a file: .json to read and edit by hand, .npz for large ones.
+
+    With --schedule it turns one form into the other.
+    """
+    from choreo.schedule import save
+
+    schedule = Choice(**choice).build()  # type: ignore[arg-type]  # click has parsed them by the options' types
+    save(schedule, output)
+    if as_json:
+        echo_json(
+            {
+                "file": str(output),
+                "collective": schedule.collective,
+                "algorithm": schedule.algorithm,
+                "ranks": schedule.ranks,
+                "root": schedule.root,
+                "chunks": schedule.num_chunks,
+                "steps": schedule.num_steps,
+                "bytes": output.stat().st_size,
+            }
+        )
+    else:
+        click.echo(f"{output}: {schedule!r}")

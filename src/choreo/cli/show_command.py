@@ -1,0 +1,49 @@
+"""`choreo show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from choreo.cli.options import Choice, choice_options, echo_json, json_option, load_option, ranks_option
+from choreo.errors import UsageError
+
+
+@click.command("show")
+@choice_options
+@ranks_option
+@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw all steps into an SVG file.")
+@click.option(
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write one self-contained page that animates it."
+)
+@load_option
+@json_option
+def command(svg: Path | None, html: Path | None, as_json: bool, **choice: object) -> None:
+    """Show a schedule step by step: who sends what to whom, and what each rank holds after it.
+
+    \b
+    choreo show all_reduce --algorithm ring --ranks 4
+    choreo show all_reduce --algorithm ring --ranks 8 --html ring.html
+    """
+    from choreo.show import to_data, to_html, to_svg, to_text
+
+    schedule = Choice(**choice).build()  # type: ignore[arg-type]  # click has parsed them by the options' types
+    for file, draw in ((svg, to_svg), (html, to_html)):
+        if file is not None:
+            _write(file, draw(schedule))
+            if not as_json:
+                click.echo(f"{file}: {schedule!r}")
+    if as_json:
+        echo_json(to_data(schedule))
+    elif svg is None and html is None:
+        context = click.get_current_context()
+        terminal = click.get_text_stream("stdout").isatty() and context.color is not False
+        click.echo(to_text(schedule, color=terminal))
+
+
+def _write(file: Path, content: str) -> None:
+    try:
+        file.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be written: {error.strerror}") from None

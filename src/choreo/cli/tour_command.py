@@ -1,0 +1,74 @@
+"""`choreo tour`: the product on one screen."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+RING = ("all_reduce", "ring")
+
+
+@click.command("tour")
+def command() -> None:
+    """See Choreo at work on one screen: a schedule shown, proved, priced, broken and caught."""
+    from choreo.algorithms import build
+    from choreo.prove import prove
+    from choreo.show import to_text
+
+    color = click.get_text_stream("stdout").isatty()
+    _title("A collective is a schedule. Here is all_reduce by ring among three ranks:")
+    click.echo(to_text(build(*RING, 3), color=color))
+
+    _title("The same object is proved, at any size:")
+    for ranks in (3, 1024):
+        started = time.perf_counter()
+        proof = prove(build(*RING, ranks))
+        took = time.perf_counter() - started
+        click.echo(f"  {ranks:>5} ranks, {proof.num_transfers:>9,} transfers: proved in {took:.2f} s ({proof.method})")
+
+    _title("A wrong one is caught, and told as a story (one transfer of ring among three ranks goes astray):")
+    click.echo(f"  {_broken_story()}")
+
+    _title("And priced: all_reduce over 64 ranks, who is cheapest at which size?")
+    _winners()
+    _title("Next")
+    click.echo("  choreo list                                                    what there is")
+    click.echo("  choreo price all_reduce --ranks 64 --size 1MiB                 all side by side")
+    click.echo("  choreo show all_reduce --algorithm swing --ranks 8 --html swing.html")
+
+
+def _title(text: str) -> None:
+    click.echo()
+    click.secho(text, bold=True)
+
+
+def _broken_story() -> str:
+    from dataclasses import replace
+
+    import numpy as np
+
+    from choreo.algorithms import build
+    from choreo.errors import ProofError
+    from choreo.prove import prove
+    from choreo.schedule import Steps
+
+    ring = build(*RING, 3)
+    rows = ring.columns()
+    astray = replace(rows, dst=np.where(np.arange(len(rows)) == 2, 1, rows.dst))
+    try:
+        prove(replace(ring, body=Steps.from_transfers(ring.ranks, ring.num_chunks, ring.num_steps, astray)))
+    except ProofError as error:
+        return error.story
+    raise AssertionError("the broken ring was proved")
+
+
+def _winners() -> None:
+    from choreo.algorithms import build, list_algorithms
+    from choreo.price import Link, winners
+    from choreo.units import format_bytes
+
+    link = Link(alpha_s=5e-6, bandwidth_bytes_per_s=50e9, gamma_s_per_byte=1e-11)
+    schedules = [build("all_reduce", a.name, 64) for a in list_algorithms("all_reduce")]
+    for one in winners(schedules, 8, 1 << 30, link):
+        click.echo(f"  {format_bytes(one.from_bytes):>9} to {format_bytes(one.to_bytes):>9}  {one.algorithm}")
