@@ -1,0 +1,163 @@
+// What each rank holds: a table of ranks by chunks, or a small table for each rank where a rank has several rows.
+
+function element(name, attributes, parent, words) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (words !== undefined) made.textContent = words;
+  if (parent) parent.append(made);
+  return made;
+}
+
+function spanOf({ first, count }) {
+  return count === 1 ? `${first}` : `${first}–${first + count - 1}`;
+}
+
+class Matrix {
+  constructor(data, holder, choose) {
+    this.data = data;
+    this.holder = holder;
+    this.rows = data.grid.cells.length / data.grid.columns;
+    this.places = data.after.map((runs) => data.grid.cells.map((cell) => covered(runs, cell)));
+    const asked = this.places.flat();
+    this.partial = asked.some(Boolean) && !asked.every(Boolean);
+    this.cells = [];
+    if (this.rows > 1) this.cards();
+    else this.table();
+    this.fit();
+    holder.addEventListener("click", (event) => this.pick(event, choose));
+    holder.addEventListener("mouseover", (event) => this.pick(event, choose));
+    holder.addEventListener("focusin", (event) => this.pick(event, choose));
+    holder.addEventListener("keydown", (event) => this.walk(event));
+  }
+
+  pick(event, choose) {
+    const cell = event.target.closest("td");
+    if (cell) choose(Number(cell.dataset.rank), Number(cell.dataset.cell));
+  }
+
+  table() {
+    const { columns, cells } = this.data.grid;
+    const tight = this.data.ranks > 24 ? "tight" : "";
+    const table = element("table", { class: tight, "aria-label": "ranks by chunks" }, this.holder);
+    const head = element("tr", {}, element("thead", {}, table));
+    element("th", { scope: "col" }, head, columns > 1 ? "chunk" : "");
+    const every = columns <= 20 ? 1 : columns <= 40 ? 4 : 8;
+    cells.forEach((cell, index) => {
+      const words = columns > 1 && index % every === 0 ? (cell.count === 1 ? cell.first : this.short(cell)) : "";
+      element("span", {}, element("th", { scope: "col" }, head), words);
+    });
+    const body = element("tbody", {}, table);
+    for (let rank = 0; rank < this.data.ranks; rank++) {
+      const row = element("tr", {}, body);
+      element("th", { scope: "row" }, row, this.data.ranks > 24 && rank % 4 ? "" : `rank ${rank}`);
+      this.cells.push(cells.map((_, index) => this.td(row, rank, index)));
+    }
+  }
+
+  short(cell) {
+    const words = spanOf(cell);
+    return this.data.grid.columns * words.length > 70 ? `${cell.first}` : words;
+  }
+
+  cards() {
+    const { columns } = this.data.grid;
+    this.holder.classList.add("cards");
+    for (let rank = 0; rank < this.data.ranks; rank++) {
+      const card = element("div", { class: "card" }, this.holder, `rank ${rank}`);
+      const table = element("table", { "aria-label": `rank ${rank}` }, card);
+      const made = [];
+      for (let row = 0; row < this.rows; row++) {
+        const line = element("tr", {}, table);
+        for (let column = 0; column < columns; column++) made.push(this.td(line, rank, row * columns + column));
+      }
+      this.cells.push(made);
+    }
+  }
+
+  td(row, rank, index) {
+    return element("td", { "data-rank": rank, "data-cell": index, tabindex: -1 }, row);
+  }
+
+  // As large as there is room for, within reason.
+  fit() {
+    const { ranks, grid } = this.data;
+    const wide = window.innerWidth > 900;
+    const across = wide ? window.innerWidth / 2 - 50 : window.innerWidth - 40;
+    const down = wide ? Math.max(160, window.innerHeight - 470) : 420;
+    let width = 0, height = 0;
+    if (this.rows === 1) {
+      width = Math.min((across - 64) / grid.columns - 1, 60);
+      height = Math.min((down - 18) / ranks - 1, 36);
+    } else {
+      for (let abreast = 1; abreast <= ranks; abreast++) {
+        const deep = Math.ceil(ranks / abreast);
+        const fits = Math.min((across / abreast - 14) / grid.columns, (down / deep - 32) / this.rows) - 1;
+        height = width = Math.max(width, Math.min(fits, 28));
+      }
+    }
+    width = Math.max(width, 2.5);
+    height = Math.max(height, 3);
+    this.holder.style.setProperty("max-height", wide ? `${down + 30}px` : "none");
+    for (const cell of this.cells.flat()) {
+      cell.style.minWidth = cell.style.width = `${width.toFixed(1)}px`;
+      cell.style.height = `${height.toFixed(1)}px`;
+    }
+    this.least = Math.max(14, 250 / height);
+    this.numbers = this.data.reduces && this.rows === 1 && height >= 15 && width >= 17;
+  }
+
+  show(replay, final) {
+    for (let rank = 0; rank < this.data.ranks; rank++) {
+      this.data.grid.cells.forEach((span, index) => {
+        const cell = this.cells[rank][index];
+        const { have, given, doubled, action } = replay.cell(rank, span);
+        const full = have >= given;
+        const asked = final && this.partial && this.places[rank][index];
+        const counted = this.numbers && span.count === 1;
+        const classes = [action, full && "full", doubled && "doubled", asked && "wanted", counted && "counted"];
+        cell.className = classes.filter(Boolean).join(" ");
+        cell.dataset.have = have;
+        cell.dataset.given = given;
+        const level = full ? 100 : have ? Math.max(this.least, Math.min(84, (100 * have) / given)) : 0;
+        // Where the amount is a tint, what is new must still stand out.
+        cell.style.setProperty("--level", `${counted && action && have ? Math.max(level, 60) : level}%`);
+        cell.textContent = counted && have ? have : "";
+        cell.setAttribute("aria-label", `rank ${rank}, chunk ${spanOf(span)}: ${have} of ${given}`);
+      });
+    }
+  }
+
+  choose(rank, index) {
+    for (const cell of this.holder.querySelectorAll(".chosen")) {
+      cell.classList.remove("chosen");
+      cell.tabIndex = -1;
+    }
+    const cell = this.cells[rank][index];
+    cell.classList.add("chosen");
+    cell.tabIndex = 0;
+  }
+
+  // In the matrix the arrow keys go from cell to cell.
+  walk(event) {
+    const cell = event.target.closest("td");
+    const { columns } = this.data.grid;
+    const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+    if (!cell || !steps[event.key]) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const [down, right] = steps[event.key];
+    let rank = Number(cell.dataset.rank), index = Number(cell.dataset.cell) + right;
+    if (this.rows === 1) rank += down;
+    else index += down * columns;
+    if (index < 0 || index >= this.data.grid.cells.length) {
+      rank += Math.sign(index) || -1;
+      index = index < 0 ? this.data.grid.cells.length - 1 : 0;
+    }
+    const next = this.cells[rank] && this.cells[rank][index];
+    if (next) next.focus();
+  }
+}
+
+function covered(runs, { first, count }) {
+  return runs.some(([start, length]) => start <= first && first + count <= start + length);
+}

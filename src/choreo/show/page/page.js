@@ -1,0 +1,202 @@
+// The page: where in the schedule we are, and everything that follows from it.
+//
+// A position is a number of steps done: 0 is the start, position k + 1 is after step k. Steps are numbered from 0, like
+// ranks and chunks, so that "step 3" is the same step here, in a proof and in the file. `#step=3` opens the page after
+// step 3, `#step=start` at the start, and `&rank=2&chunk=5` looks at a place.
+
+window.addEventListener("error", (event) => { document.documentElement.dataset.error = event.message; });
+
+const data = JSON.parse(document.getElementById("schedule").textContent);
+const find = (name) => document.getElementById(name);
+const replay = new Replay(data);
+const stage = new Stage(data, find("ring"));
+const messages = data.steps.map(messagesOf);
+const shares = data.steps.map((transfers) => transfers.reduce((sum, transfer) => sum + sizeOf(transfer), 0));
+const still = window.matchMedia("(prefers-reduced-motion: reduce)");
+let position = 0, playing = false, began = 0, frame = 0, chosen = null;
+const matrix = new Matrix(data, find("matrix"), (rank, cell) => { chosen = { rank, cell }; look(); });
+
+function sizeOf({ chunk, count }) {
+  let size = 0;
+  for (let at = chunk; at < chunk + count; at++) size += data.chunk_shares[at];
+  return size;
+}
+
+function show(to) {
+  position = Math.max(0, Math.min(data.num_steps, to));
+  replay.goTo(position);
+  const before = position === 0;
+  const now = before ? (messages[0] || []) : messages[position - 1];
+  stage.show(now, before);
+  redraw();
+  find("caption").textContent = caption(position);
+  find("scrubber").value = position;
+  find("scrubber").setAttribute("aria-valuetext", before ? "start" : `step ${position - 1}`);
+  [...find("phases").children].forEach((segment, step) => segment.classList.toggle("done", step < position));
+  for (const name of ["first", "back"]) find(name).disabled = before;
+  for (const name of ["next", "last"]) find(name).disabled = position === data.num_steps;
+  totals();
+}
+
+function redraw() {
+  stage.fill(data.after.map((runs, rank) => complete(runs, rank)));
+  matrix.show(replay, position === data.num_steps);
+  look();
+}
+
+// The share of the chunks a rank must end with that it has in full.
+function complete(runs, rank) {
+  let wanted = 0, have = 0;
+  for (const [first, count] of runs) {
+    for (let chunk = first; chunk < first + count; chunk++) {
+      wanted += 1;
+      const entries = replay.held[rank][chunk] || [];
+      have += entries.length >= replay.given[chunk] && entries.every(({ times }) => times === 1) ? 1 : 0;
+    }
+  }
+  return wanted ? have / wanted : 1;
+}
+
+function caption(position) {
+  if (data.num_steps === 0) return "start: there is nothing to do, one rank already has it all";
+  if (position === 0) return `start: ${data.num_steps} ${data.num_steps === 1 ? "step" : "steps"} to go; first ${data.words[0]}`;
+  const step = position - 1, last = position === data.num_steps;
+  const where = last ? ", the last" : step === 0 ? ", the first" : "";
+  return `step ${step} of ${data.num_steps}${where}: ${data.words[step]}`;
+}
+
+function totals() {
+  const count = position ? messages[position - 1].length : 0;
+  find("messages").textContent = count;
+  find("messages-word").textContent = `${count === 1 ? "message" : "messages"} in this step`;
+  const all = shares.reduce((sum, share) => sum + share, 0);
+  const done = shares.slice(0, position).reduce((sum, share) => sum + share, 0);
+  const unit = { vector: "the size of the vector", rank: "what one rank sends", nothing: "" }[data.size_per];
+  find("sent").textContent = unit
+    ? `sent so far: ${done.toFixed(2)} n of ${all.toFixed(2)} n (${all ? Math.round((100 * done) / all) : 100}%), n: ${unit}`
+    : "tokens of no bytes";
+}
+
+// Unless somebody has chosen a place, look at the first one that the step changed.
+function look() {
+  const { rank, cell } = chosen || firstChanged();
+  matrix.choose(rank, cell);
+  inspect(data, replay, find("inspector"), rank, cell);
+}
+
+function firstChanged() {
+  for (let rank = 0; rank < data.ranks; rank++) {
+    const cell = data.grid.cells.findIndex((span) => replay.cell(rank, span).action);
+    if (cell >= 0) return { rank, cell };
+  }
+  return { rank: data.root || 0, cell: 0 };
+}
+
+function go(to) {
+  pause();
+  show(to);
+  remember();
+}
+
+function remember() {
+  if (window.location.protocol === "about:") return;
+  const place = chosen ? `&rank=${chosen.rank}&chunk=${data.grid.cells[chosen.cell].first}` : "";
+  window.history.replaceState(null, "", `#step=${position ? position - 1 : "start"}${place}`);
+}
+
+function follow() {
+  const asked = new URLSearchParams(window.location.hash.slice(1));
+  const step = asked.get("step");
+  const rank = Number(asked.get("rank")), chunk = Number(asked.get("chunk"));
+  const cell = data.grid.cells.findIndex(({ first, count }) => first <= chunk && chunk < first + count);
+  if (asked.has("rank") && rank >= 0 && rank < data.ranks && cell >= 0) chosen = { rank: Math.floor(rank), cell };
+  pause();
+  show(/^\d+$/.test(step || "") ? Number(step) + 1 : 0);
+}
+
+function play() {
+  if (data.num_steps === 0) return;
+  if (position === data.num_steps) show(0);
+  playing = true;
+  find("play").textContent = "Pause";
+  find("play").setAttribute("aria-label", "pause");
+  depart(performance.now());
+}
+
+function pause() {
+  if (!playing) return;
+  playing = false;
+  cancelAnimationFrame(frame);
+  find("play").textContent = "Play";
+  find("play").setAttribute("aria-label", "play");
+  show(position);
+}
+
+// The messages of the next step set off; what the ranks hold changes when they arrive.
+function depart(now) {
+  began = now;
+  stage.show(messages[position], false);
+  stage.move(0);
+  find("caption").textContent = caption(position + 1);
+  frame = requestAnimationFrame(tick);
+}
+
+function tick(now) {
+  const pace = (data.num_steps > 40 ? 700 : 1300) / Number(find("speed").value);
+  const share = (now - began) / pace;
+  const flight = still.matches ? 1 : Math.min(1, share / 0.72);
+  stage.move(flight < 0.5 ? 2 * flight * flight : 1 - 2 * (1 - flight) * (1 - flight));
+  if (share >= 0.72 && replay.done === position) arrive();
+  if (share < 1) {
+    frame = requestAnimationFrame(tick);
+    return;
+  }
+  show(position + 1);
+  remember();
+  if (position === data.num_steps) pause();
+  else depart(now);
+}
+
+function arrive() {
+  replay.goTo(position + 1);
+  redraw();
+}
+
+function legend() {
+  const kinds = [["var(--whole)", data.reduces ? "complete" : "has it"]];
+  const some = data.reduces ? "part of the sum" : data.grid.cells.some(({ count }) => count > 1) ? "part of it" : "";
+  if (some) kinds.unshift(["linear-gradient(to right, var(--empty), var(--part))", some]);
+  const steps = data.steps.flat();
+  if (steps.some(({ reduce }) => reduce)) kinds.push(["var(--add)", "just added"]);
+  if (steps.some(({ reduce }) => !reduce)) kinds.push(["var(--copy)", "just copied"]);
+  for (const [fill, words] of kinds) {
+    const item = element("span", {}, find("legend"));
+    element("i", {}, item).style.background = fill;
+    item.append(words);
+  }
+  if (data.grid.square) element("span", {}, find("legend"), "row: from which rank, column: for which rank");
+  if (matrix.partial && !data.grid.square) element("span", {}, find("legend"), "underlined at the end: what is asked for");
+}
+
+for (const transfers of data.steps) {
+  element("i", { class: transfers.some(({ reduce }) => reduce) ? "add" : "copy" }, find("phases"));
+}
+find("scrubber").max = data.num_steps;
+find("scrubber").addEventListener("input", (event) => go(Number(event.target.value)));
+find("first").addEventListener("click", () => go(0));
+find("back").addEventListener("click", () => go(position - 1));
+find("next").addEventListener("click", () => go(position + 1));
+find("last").addEventListener("click", () => go(data.num_steps));
+find("play").addEventListener("click", () => (playing ? pause() : play()));
+window.addEventListener("hashchange", follow);
+window.addEventListener("resize", () => { matrix.fit(); redraw(); });
+document.addEventListener("keydown", (event) => {
+  if (event.altKey || event.ctrlKey || event.metaKey || event.target.matches("select, input")) return;
+  const moves = { ArrowLeft: position - 1, ArrowRight: position + 1, Home: 0, End: data.num_steps };
+  if (event.key in moves) go(moves[event.key]);
+  else if (event.key === " " && !event.target.matches("button")) (playing ? pause : play)();
+  else return;
+  event.preventDefault();
+});
+legend();
+follow();

@@ -1,0 +1,170 @@
+"""A step in words, and the short labels that pictures put on an arrow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from choreo.collectives import Layout
+from choreo.schedule import Schedule, Transfers
+from choreo.schedule.transfers import IntColumn
+
+__all__ = ["Message", "chunk_label", "describe", "facts", "messages", "printable", "title"]
+
+LABEL_WIDTH = 9
+NAME_LENGTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """All that one rank sends another in one step: spans of chunks (first, last), and whether they are added."""
+
+    src: int
+    dst: int
+    spans: tuple[tuple[int, int], ...]
+    chunks: int
+    reduce: bool
+
+
+def messages(rows: Transfers) -> list[Message]:
+    """The transfers of a step as messages, in order of sender and receiver."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for row in np.lexsort((rows.chunk, rows.dst, rows.src)).tolist():
+        found.setdefault((int(rows.src[row]), int(rows.dst[row])), []).append(row)
+    made = []
+    for (src, dst), members in found.items():
+        spans: list[tuple[int, int]] = []
+        for row in members:
+            first, last = int(rows.chunk[row]), int(rows.chunk[row] + rows.count[row]) - 1
+            if spans and spans[-1][1] + 1 == first:
+                spans[-1] = (spans[-1][0], last)
+            else:
+                spans.append((first, last))
+        chunks = sum(last - first + 1 for first, last in spans)
+        made.append(Message(src, dst, tuple(spans), chunks, bool(rows.reduce[members].any())))
+    return made
+
+
+def chunk_label(schedule: Schedule, message: Message) -> str:
+    """Which chunks a message carries, short enough for an arrow."""
+    pairs = schedule.contract.before is Layout.PAIR_SOURCE and schedule.chunks_a_block == 1
+    if schedule.num_chunks == 1:
+        text = "all"
+    elif pairs and message.chunks == 1:
+        source, target = divmod(message.spans[0][0], schedule.ranks)
+        text = f"{source}→{target}"
+    elif message.chunks == schedule.num_chunks:
+        text = "all"
+    else:
+        text = ",".join(str(first) if first == last else f"{first}–{last}" for first, last in message.spans)
+    if len(text) > LABEL_WIDTH or (pairs and message.chunks > 1):
+        text = f"×{message.chunks}"
+    return f"+{text}" if message.reduce else text
+
+
+def title(schedule: Schedule) -> str:
+    """What the schedule does and how."""
+    return f"{schedule.collective} by {printable(schedule.algorithm)}"
+
+
+def printable(name: str) -> str:
+    """A name from somebody's file without what would steer a terminal or break a document, and not too long."""
+    clean = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name)
+    return clean if len(clean) <= NAME_LENGTH else f"{clean[: NAME_LENGTH - 1]}…"
+
+
+def facts(schedule: Schedule) -> str:
+    """Its size, in words."""
+    parts = [_plural(schedule.ranks, "rank")]
+    if schedule.root is not None:
+        parts.append(f"root {schedule.root}")
+    return ", ".join([*parts, _plural(schedule.num_chunks, "chunk"), _plural(schedule.num_steps, "step")])
+
+
+def describe(schedule: Schedule, rows: Transfers) -> str:
+    """What happens in a step, as one would say it; fast enough for the steps of a schedule of thousands of ranks."""
+    ranks = schedule.ranks
+    pair, member = np.unique(rows.src * ranks + rows.dst, return_inverse=True)
+    src, dst = pair // ranks, pair % ranks
+    carried = np.bincount(member, rows.count).astype(np.int64)
+    what = _amount(schedule, carried)
+    it = "it" if what.startswith(("one ", "the ")) else "them"
+    adds = f", which adds {it}" if rows.reduce.all() else ", some to be added" if rows.reduce.any() else ""
+    senders, receivers = np.unique(src), np.unique(dst)
+    if len(pair) == 1:
+        return f"rank {src[0]} sends {_named(schedule, rows) or what} to rank {dst[0]}{adds}"
+    if len(pair) == ranks * (ranks - 1) and ranks > 2:
+        return f"every rank sends {what} to every other rank{adds}"
+    if len(senders) == 1:
+        others = "every other rank" if len(dst) == ranks - 1 else f"{len(dst)} ranks"
+        return f"rank {src[0]} sends {what} to {others}{adds.replace('which adds', 'which add')}"
+    if len(receivers) == 1:
+        others = "every other rank sends" if len(src) == ranks - 1 else f"{len(src)} ranks send"
+        return f"{others} {what} to rank {dst[0]}{adds}"
+    if len(senders) == len(pair) == len(receivers):
+        return _one_each(src, dst, ranks, what, adds)
+    who = "every rank sends" if len(senders) == ranks else f"{len(senders)} ranks send"
+    return f"{who} {what} to {_several(src)} others{adds.replace('which adds', 'which add')}"
+
+
+def _one_each(src: IntColumn, dst: IntColumn, ranks: int, what: str, adds: str) -> str:
+    """Every sender has one receiver and every receiver one sender."""
+    together = adds.replace("which adds", "each adding")
+    everybody = len(src) == ranks
+    if np.array_equal(dst[np.argsort(dst)], src) and np.array_equal(dst[np.searchsorted(src, dst)], src):
+        if ranks == 2:
+            return f"the two ranks swap {what}{together}"
+        apart = _one_of(np.abs(dst - src))
+        who = "ranks" if everybody else f"{len(src)} ranks"
+        if apart is None:
+            return f"{who} swap {what} in pairs{together}"
+        return f"{who} swap {what} with the rank {apart} away{together}"
+    sends, passes = "every rank sends", "every rank passes"
+    if not everybody:
+        sends, passes = f"{len(src)} ranks each send", f"{len(src)} ranks each pass"
+    shift = _one_of(dst - src) or _one_of((dst - src) % ranks)
+    if shift is None:
+        return f"{sends} {what} to one other{adds}"
+    if 2 * shift > ranks and everybody:
+        shift -= ranks
+    if abs(shift) == 1:
+        return f"{passes} {what} to the {'next' if shift == 1 else 'one before'}{adds}"
+    return f"{sends} {what} {abs(shift)} ranks {'on' if shift > 0 else 'back'}{adds}"
+
+
+def _amount(schedule: Schedule, carried: IntColumn) -> str:
+    noun = {"barrier": "token", "all_to_all": "block"}.get(schedule.collective, "chunk")
+    low, high = int(carried.min()), int(carried.max())
+    if low == high == schedule.num_chunks:
+        return "the whole vector" if noun == "chunk" else f"all {noun}s"
+    if low == high:
+        return f"one {noun}" if low == 1 else f"{low} {noun}s"
+    return f"{low} to {high} {noun}s"
+
+
+def _named(schedule: Schedule, rows: Transfers) -> str:
+    """The chunks of a step with a single message, by number."""
+    (message,) = messages(rows)
+    if message.chunks == schedule.num_chunks or schedule.contract.before is Layout.PAIR_SOURCE:
+        return ""
+    noun = {"barrier": "token"}.get(schedule.collective, "chunk")
+    if len(message.spans) > 3:
+        return ""
+    spans = ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in message.spans)
+    return f"{noun} {spans}" if message.chunks == 1 else f"{noun}s {spans}"
+
+
+def _one_of(values: IntColumn) -> int | None:
+    """The value all have, or None if they differ."""
+    return int(values[0]) if (values == values[0]).all() else None
+
+
+def _several(src: IntColumn) -> str:
+    counts = np.unique(src, return_counts=True)[1]
+    low, high = int(counts.min()), int(counts.max())
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,269 @@
+"""The pictures of every algorithm say what they should, stay inside their limits, and are safe to open."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from choreo.algorithms import build, list_algorithms
+from choreo.errors import RefusedError, UsageError
+from choreo.schedule import Schedule, move
+from choreo.show import notebook_html, to_data, to_html, to_svg, to_text
+from choreo.show.data import Data
+from choreo.show.grid import grid_of
+from choreo.show.holdings import Action, State, moments, wanted
+from choreo.show.words import chunk_label, describe, messages
+
+RANKS = (1, 2, 4, 7)
+EVERY = [pytest.param(a.collective, a.name, id=f"{a.collective}-{a.name}") for a in list_algorithms()]
+HOSTILE = "</script><b onload=x>'\"&@DATA@ ]]>\x1b[31m\x00"
+
+
+def _built(collective: str, algorithm: str) -> list[Schedule]:
+    made = []
+    for ranks in RANKS:
+        try:
+            made.append(build(collective, algorithm, ranks))
+        except RefusedError:
+            continue
+    assert made
+    return made
+
+
+def _doubling() -> Schedule:
+    """An all_reduce that goes one step too far round the ring, and so adds every rank's own input twice."""
+    rank = np.arange(4)
+    steps = [move(rank, (rank + 1) % 4, (rank - k) % 4, reduce=True) for k in range(4)]
+    return Schedule.from_list("all_reduce", 4, steps, num_chunks=4)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), EVERY)
+def test_text_of_every_algorithm(collective: str, algorithm: str) -> None:
+    for schedule in _built(collective, algorithm):
+        text = to_text(schedule, width=120)
+        assert text.startswith(f"{collective} by {algorithm}: {schedule.ranks} rank")
+        assert "\nproved\n" in text
+        assert max(map(len, text.splitlines())) <= 120
+        for step in (0, schedule.num_steps - 1) if schedule.num_steps else ():
+            rows = schedule.body.rows(step, step + 1)
+            assert f"step {step}  {describe(schedule, rows)}" in text
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), EVERY)
+def test_svg_of_every_algorithm(collective: str, algorithm: str) -> None:
+    for schedule in _built(collective, algorithm):
+        picture = ElementTree.fromstring(to_svg(schedule))
+        words = [node.text for node in picture.iter("{http://www.w3.org/2000/svg}text")]
+        assert f"{collective} by {algorithm}" in words
+        assert "start" in words
+        assert {f"step {step}" for step in range(schedule.num_steps)} <= set(words)
+        assert {str(rank) for rank in range(schedule.ranks)} <= set(words)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), EVERY)
+def test_page_of_every_algorithm(collective: str, algorithm: str) -> None:
+    for schedule in _built(collective, algorithm):
+        page = to_html(schedule)
+        assert f"<title>{collective} by {algorithm}, {schedule.ranks} rank" in page
+        assert "✓ proved" in page
+        assert json.loads(_embedded(page)) == to_data(schedule)
+        assert not re.search(r"""(src|href)\s*=|url\(|@import|https?://(?!www\.w3\.org/)""", page)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), EVERY)
+def test_data_replays_to_the_contract(collective: str, algorithm: str) -> None:
+    for schedule in _built(collective, algorithm):
+        data = to_data(schedule)
+        held, given = _replayed(data)
+        for rank, runs in enumerate(data["after"]):
+            for first, count in runs:
+                for chunk in range(first, first + count):
+                    assert held[rank].get(chunk) == given[chunk]
+        assert sum(count for runs in data["after"] for _, count in runs) == wanted(schedule, 0, data["chunks"]).sum()
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), EVERY)
+def test_moments_end_where_the_contract_does(collective: str, algorithm: str) -> None:
+    for schedule in _built(collective, algorithm):
+        seen = list(moments(schedule))
+        assert [moment.step for moment in seen] == [None, *range(schedule.num_steps)]
+        asked = wanted(schedule, 0, schedule.num_chunks)
+        assert (seen[-1].state[asked] == State.COMPLETE).all()
+        assert (seen[0].action == Action.NOTHING).all()
+
+
+def test_data_says_what_the_schedule_is() -> None:
+    data = to_data(build("broadcast", "mst", 4, root=2))
+    assert (data["collective"], data["algorithm"], data["ranks"], data["root"]) == ("broadcast", "mst", 4, 2)
+    assert (data["chunks"], data["num_steps"], data["chunk_shares"]) == (1, 2, [1.0])
+    assert data["before"] == [[], [], [[0, 1]], []]
+    assert data["steps"][0][0] == {
+        "src": 2, "dst": 0, "chunk": 0, "count": 1, "reduce": False, "from_input": False,
+    }  # fmt: skip
+    assert data["proof"] == {"holds": True, "story": ""}
+
+
+def test_shares_are_in_units_of_the_collectives_size() -> None:
+    assert sum(to_data(build("all_reduce", "ring", 7))["chunk_shares"]) == pytest.approx(1)
+    assert sum(to_data(build("all_to_all", "direct", 7))["chunk_shares"]) == pytest.approx(7)
+    assert sum(to_data(build("barrier", "bruck", 7))["chunk_shares"]) == 0
+
+
+def test_text_counts_contributions_and_marks_what_is_new() -> None:
+    lines = to_text(build("all_reduce", "ring", 4), width=100).splitlines()
+    at = lines.index("step 2  every rank passes one chunk to the next, which adds it")
+    assert lines[at + 2].split() == ["0", "→", "1:", "+1", "rank", "0", "[■]", "3", "2", "1"]
+
+
+def test_text_of_many_ranks_is_a_summary() -> None:
+    ring = to_text(build("all_reduce", "ring", 200), width=100).splitlines()
+    assert "steps 0–198  every rank passes one chunk to the next, which adds it" in ring
+    assert len(ring) < 10
+    huge = to_text(build("all_reduce", "ring", 2048), width=100)
+    assert "more steps" in huge
+    assert len(huge.splitlines()) < 100
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "ranks", "segments"),
+    [("all_reduce", "naive", 16, None), ("all_to_all", "bruck", 16, None), ("broadcast", "ring", 8, 16)],
+)
+def test_text_keeps_to_its_width(collective: str, algorithm: str, ranks: int, segments: int, width: int) -> None:
+    lines = to_text(build(collective, algorithm, ranks, segments=segments), width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) < 800
+
+
+def test_coloured_text_is_the_plain_text_with_colour() -> None:
+    schedule = build("all_reduce", "halving_doubling", 7)
+    coloured = to_text(schedule, width=120, color=True)
+    assert "\x1b[" in coloured
+    plain = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", coloured).splitlines()]
+    assert plain == to_text(schedule, width=120).splitlines()
+
+
+def test_hostile_names_are_only_words() -> None:
+    schedule = build("all_reduce", "ring", 4).named(HOSTILE)
+    page, picture, notebook = to_html(schedule), to_svg(schedule), notebook_html(schedule)
+    for document in (page, picture, notebook):
+        assert "<b onload" not in document
+        assert "\x1b" not in document
+        assert "\x00" not in document
+    assert page.count("</script>") == 2
+    assert json.loads(_embedded(page))["algorithm"] == HOSTILE
+    ElementTree.fromstring(picture)
+    shown = re.search("<h1>(.*?)</h1>", page)
+    assert shown is not None
+    assert "</script><b onload=x>'\"&@DATA@ ]]>" in html.unescape(shown[1])
+    text = to_text(schedule, width=120)
+    assert "\x1b" not in text
+    assert "\x00" not in text
+
+
+def test_a_wrong_schedule_is_shown_with_its_story() -> None:
+    schedule = _doubling()
+    story = to_data(schedule)["proof"]["story"]
+    assert story
+    assert html.escape(story) in to_html(schedule)
+    assert html.escape(story) in to_svg(schedule)
+    assert f"wrong: {story}"[:100] in to_text(schedule, width=200)
+    assert (list(moments(schedule))[-1].state == State.DOUBLED).sum() == 4
+
+
+def test_what_is_sent_from_an_empty_place_is_nothing() -> None:
+    schedule = Schedule.from_list("broadcast", 3, [move(1, 2, 0), move(0, [1, 2], 0)])
+    states = [moment.state[:, 0].tolist() for moment in moments(schedule)]
+    assert states == [[2, 0, 0], [2, 0, 0], [2, 2, 2]]
+    assert "\nwrong: step 0: rank 1 sends chunk 0 to rank 2" in to_text(schedule, width=200)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "moves", "words"),
+    [
+        (8, move(np.arange(8), (np.arange(8) + 1) % 8, 0), "every rank passes the whole vector to the next"),
+        (8, move(np.arange(8), np.arange(8) ^ 4, 0), "ranks swap the whole vector with the rank 4 away"),
+        (8, move(0, 5, 0), "rank 0 sends the whole vector to rank 5"),
+        (8, move(0, [1, 2, 3], 0), "rank 0 sends the whole vector to 3 ranks"),
+        (
+            8,
+            move(np.arange(1, 8), 0, 0, reduce=True),
+            "every other rank sends the whole vector to rank 0, which adds it",
+        ),
+        (8, move([4, 5], [0, 1], 0), "2 ranks each send the whole vector 4 ranks back"),
+        (2, move([0, 1], [1, 0], 0, reduce=True), "the two ranks swap the whole vector, each adding it"),
+    ],
+)
+def test_steps_in_words(ranks: int, moves: object, words: str) -> None:
+    schedule = Schedule.from_list("all_reduce", ranks, [moves])  # type: ignore[list-item]
+    assert describe(schedule, schedule.columns()) == words
+
+
+def test_labels_join_neighbouring_chunks() -> None:
+    schedule = Schedule.from_list("all_reduce", 2, [[move(0, 1, 1), move(0, 1, 2, 2), move(0, 1, 6)]], num_chunks=8)
+    (message,) = messages(schedule.columns())
+    assert chunk_label(schedule, message) == "1–3,6"
+
+
+@pytest.mark.parametrize("columns", [1, 4, 16, 64])
+@pytest.mark.parametrize(("collective", "segments"), [("all_reduce", 5), ("all_gather", 3), ("all_to_all", 2)])
+def test_a_grid_has_every_chunk_once(collective: str, segments: int, columns: int) -> None:
+    schedule = build(collective, "direct", 6, segments=segments)
+    grid = grid_of(schedule, columns)
+    assert grid.columns <= columns
+    assert len(grid.first) % grid.columns == 0
+    spans = sorted(zip(grid.first, grid.count, strict=True))
+    assert [chunk for first, count in spans for chunk in range(first, first + count)] == list(
+        range(schedule.num_chunks)
+    )
+
+
+@pytest.mark.parametrize(("picture", "limit"), [(to_svg, 32), (to_html, 64), (to_data, 64)])
+def test_too_many_ranks_are_refused_with_the_limit(picture: object, limit: int) -> None:
+    assert picture(build("all_reduce", "halving_doubling", limit))  # type: ignore[operator]
+    with pytest.raises(UsageError, match=f"at most {limit} ranks, not {limit + 1}; use fewer ranks"):
+        picture(build("broadcast", "mst", limit + 1))  # type: ignore[operator]
+
+
+def test_too_many_transfers_or_places_are_refused() -> None:
+    with pytest.raises(UsageError, match="at most 4000 transfers"):
+        to_svg(build("all_reduce", "ring", 32, segments=4))
+    with pytest.raises(UsageError, match="at most 262144 places"):
+        to_data(build("broadcast", "mst", 64, segments=5000))
+
+
+def test_a_notebook_gets_a_picture_or_a_line() -> None:
+    small = build("all_gather", "bruck", 7)
+    assert "<svg" in notebook_html(small)
+    assert small._repr_html_() == notebook_html(small)
+    large = notebook_html(build("all_reduce", "ring", 128))
+    assert "<svg" not in large
+    assert "128 ranks" in large
+
+
+def _embedded(page: str) -> str:
+    found = re.search('<script type="application/json" id="schedule">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def _replayed(data: Data) -> tuple[list[dict[int, list[int]]], list[list[int]]]:
+    """The slow, obvious replay of the data twin: each place a sorted list of contributors."""
+    own = [
+        {c: [rank] for first, n in runs for c in range(first, first + n)} for rank, runs in enumerate(data["before"])
+    ]
+    given = [sorted(rank for rank in range(data["ranks"]) if chunk in own[rank]) for chunk in range(data["chunks"])]
+    held = [dict(row) for row in own]
+    for step in data["steps"]:
+        before = [dict(row) for row in held]
+        for one in step:
+            source = own if one["from_input"] else before
+            for chunk in range(one["chunk"], one["chunk"] + one["count"]):
+                there = held[one["dst"]].get(chunk, []) if one["reduce"] else []
+                held[one["dst"]][chunk] = sorted([*there, *source[one["src"]][chunk]])
+    return held, given

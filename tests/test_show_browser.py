@@ -1,0 +1,167 @@
+"""The page in a real browser: what it shows at a step is what the Python replay says."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+import pytest
+
+from choreo.algorithms import build
+from choreo.schedule import Schedule, move
+from choreo.show import to_html
+from choreo.show.data import to_data
+from choreo.show.grid import Grid
+from choreo.show.holdings import moments
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to open the page with")
+
+# Appended to the page: does what a person would, and leaves what could then be seen.
+DRIVER = """
+<script>
+// The browser draws hardly any frames while it runs on virtual time, so here frames come from a timer.
+window.requestAnimationFrame = (draw) => setTimeout(() => draw(performance.now()), 16);
+window.cancelAnimationFrame = clearTimeout;
+(async () => {
+  const seen = [];
+  const pause = (time) => new Promise((done) => setTimeout(done, time));
+  const look = () => seen.push({
+    caption: find("caption").textContent, hash: location.hash,
+    have: [...document.querySelectorAll("#matrix td")].map((cell) => Number(cell.dataset.have)),
+    inspected: document.querySelector("#inspector .place").textContent,
+    contributors: [...document.querySelectorAll("#inspector li[data-who]")]
+      .filter((square) => square.className).map((square) => Number(square.dataset.who)),
+    arrows: document.querySelectorAll("#ring .tip").length,
+    play: find("play").getAttribute("aria-label"),
+    wide: document.documentElement.scrollWidth, tall: document.documentElement.scrollHeight,
+    window: [innerWidth, innerHeight], error: document.documentElement.dataset.error || "",
+  });
+  await pause(30);
+  look();
+  for (const action of ACTIONS) {
+    if (action.startsWith("#")) location.hash = action;
+    else if (action.startsWith("wait ")) await pause(Number(action.slice(5)));
+    else document.body.dispatchEvent(new KeyboardEvent("keydown", { key: action, bubbles: true }));
+    await pause(30);
+    look();
+  }
+  const result = document.createElement("pre");
+  result.id = "seen";
+  result.textContent = JSON.stringify(seen);
+  document.body.append(result);
+})();
+</script>
+"""
+
+
+class Seen(TypedDict):
+    """What the page showed at one moment."""
+
+    caption: str
+    hash: str
+    have: list[int]
+    inspected: str
+    contributors: list[int]
+    arrows: int
+    play: str
+    wide: int
+    tall: int
+    window: list[int]
+    error: str
+
+
+def _open(
+    folder: Path, schedule: Schedule, actions: list[str], fragment: str = "", size: str = "1280,800"
+) -> list[Seen]:
+    """Open the page at a fragment, do the actions, and return what was seen before, between and after them."""
+    file = folder / "page.html"
+    driver = DRIVER.replace("ACTIONS", json.dumps(actions))
+    file.write_text(to_html(schedule).replace("</body>", f"{driver}</body>"), encoding="utf-8")
+    assert CHROMIUM is not None
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+        f"--user-data-dir={folder / 'profile'}", f"--window-size={size}", "--virtual-time-budget=20000", "--dump-dom",
+        f"{file.as_uri()}{fragment}",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    found = re.search('<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found is not None, done.stdout[-2000:]
+    seen: list[Seen] = json.loads(html.unescape(found[1]))
+    assert [one["error"] for one in seen] == [""] * len(seen)
+    return seen
+
+
+def _expected(schedule: Schedule) -> list[list[int]]:
+    """For the start and every step, how many contributions each cell of the page's matrix has."""
+    shape = to_data(schedule)["grid"]
+    first, count = (tuple(cell[key] for cell in shape["cells"]) for key in ("first", "count"))
+    grid = Grid(shape["columns"], first, count, shape["square"])
+    return [grid.see(moment).have.reshape(-1).tolist() for moment in moments(schedule)]
+
+
+def test_fragments_keys_and_play(tmp_path: Path) -> None:
+    schedule = build("all_reduce", "ring", 8)
+    expected = _expected(schedule)
+    actions = ["#step=0", "#step=13", "#step=start", "#step=9&rank=2&chunk=7", "#step=999", "#step=x"]
+    actions += ["End", "ArrowLeft", "Home", "ArrowRight", " ", "wait 3000", " "]
+    seen = _open(tmp_path, schedule, actions, fragment="#step=3")
+    opened, first, last, start, ninth, beyond, nonsense, end, left, home, right, playing, played, paused = seen
+    words = "every rank passes one chunk to the next"
+    assert opened["caption"] == f"step 3 of 14: {words}, which adds it"
+    assert opened["arrows"] == 8
+    assert opened["contributors"] == [0, 4, 5, 6, 7]
+    assert opened["inspected"] == "rank 0, chunk 3: 5 of 8 contributions"
+    assert first["caption"] == f"step 0 of 14, the first: {words}, which adds it"
+    assert last["caption"] == beyond["caption"] == end["caption"] == f"step 13 of 14, the last: {words}"
+    assert (
+        start["caption"]
+        == nonsense["caption"]
+        == home["caption"]
+        == f"start: 14 steps to go; first {words}, which adds it"
+    )
+    assert ninth["inspected"] == "rank 2, chunk 7: 8 of 8 contributions"
+    assert ninth["contributors"] == list(range(8))
+    at = [4, 1, 14, 0, 10, 14, 0, 14, 13, 0, 1]
+    for one, position in zip(seen, at, strict=False):
+        assert one["have"] == expected[position], position
+    assert (left["hash"], home["hash"]) == ("#step=12&rank=2&chunk=7", "#step=start&rank=2&chunk=7")
+    assert right["play"] == "play"
+    assert playing["play"] == "pause"
+    assert sum(played["have"]) > sum(expected[1])
+    assert paused["play"] == "play"
+    assert paused["have"] in expected
+    assert all(one["wide"] <= 1280 and one["tall"] <= one["window"][1] for one in seen)
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "ranks", "size"),
+    [
+        ("all_to_all", "bruck", 7, "800,1000"),
+        ("reduce", "rabenseifner", 7, "800,1000"),
+        ("all_gather", "direct", 1, "1280,800"),
+    ],
+)
+def test_every_step_shows_what_the_replay_says(
+    tmp_path: Path, collective: str, algorithm: str, ranks: int, size: str
+) -> None:
+    schedule = build(collective, algorithm, ranks)
+    expected = _expected(schedule)
+    seen = _open(tmp_path, schedule, [f"#step={step}" for step in range(schedule.num_steps)], size=size)
+    assert [one["have"] for one in seen] == expected
+    assert all(one["wide"] <= one["window"][0] for one in seen)
+
+
+def test_a_wrong_schedule_with_a_hostile_name_opens(tmp_path: Path) -> None:
+    rank = np.arange(4)
+    steps = [move(rank, (rank + 1) % 4, (rank - k) % 4, reduce=True) for k in range(4)]
+    schedule = Schedule.from_list("all_reduce", 4, steps, num_chunks=4).named("</script><script>throw 1</script>")
+    seen = _open(tmp_path, schedule, ["#step=3"])
+    assert [one["have"] for one in seen] == [_expected(schedule)[0], _expected(schedule)[4]]
