@@ -133,4 +133,4 @@ def echo_json(document: object) -> None:
     """Print a document as JSON."""
     import msgspec
 
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -37,9 +38,7 @@ def command(svg: Path | None, html: Path | None, as_json: bool, **choice: object
     if as_json:
         echo_json(to_data(schedule))
     elif svg is None and html is None:
-        context = click.get_current_context()
-        terminal = click.get_text_stream("stdout").isatty() and context.color is not False
-        click.echo(to_text(schedule, color=terminal))
+        click.echo(to_text(schedule, color=sys.stdout.isatty()))
 
 
 def _write(file: Path, content: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import click
@@ -16,18 +17,17 @@ def command() -> None:
     from choreo.prove import prove
     from choreo.show import to_text
 
-    color = click.get_text_stream("stdout").isatty()
-    _title("A collective is a schedule. Here is all_reduce by ring among three ranks:")
-    click.echo(to_text(build(*RING, 3), color=color))
+    _title("A collective is a schedule. Here is all_reduce by recursive doubling among four ranks:")
+    click.echo(to_text(build("all_reduce", "recursive_doubling", 4), color=sys.stdout.isatty()).rstrip())
 
-    _title("The same object is proved, at any size:")
-    for ranks in (3, 1024):
+    _title("The same object is proved, at any size. A ring:")
+    for ranks in (8, 1024):
         started = time.perf_counter()
         proof = prove(build(*RING, ranks))
         took = time.perf_counter() - started
         click.echo(f"  {ranks:>5} ranks, {proof.num_transfers:>9,} transfers: proved in {took:.2f} s ({proof.method})")
 
-    _title("A wrong one is caught, and told as a story (one transfer of ring among three ranks goes astray):")
+    _title("A wrong one is caught, and told as a story. Swap two steps of a ring among four ranks:")
     click.echo(f"  {_broken_story()}")
 
     _title("And priced: all_reduce over 64 ranks, who is cheapest at which size?")
@@ -53,11 +53,11 @@ def _broken_story() -> str:
     from choreo.prove import prove
     from choreo.schedule import Steps
 
-    ring = build(*RING, 3)
+    ring = build(*RING, 4)
     rows = ring.columns()
-    astray = replace(rows, dst=np.where(np.arange(len(rows)) == 2, 1, rows.dst))
+    swapped = replace(rows, step=np.array([0, 2, 1, 3, 4, 5])[rows.step]).by_step()
     try:
-        prove(replace(ring, body=Steps.from_transfers(ring.ranks, ring.num_chunks, ring.num_steps, astray)))
+        prove(replace(ring, body=Steps.from_transfers(ring.ranks, ring.num_chunks, ring.num_steps, swapped)))
     except ProofError as error:
         return error.story
     raise AssertionError("the broken ring was proved")

@@ -15,7 +15,7 @@ from itertools import combinations, pairwise
 from choreo.algorithms import build as build_schedule
 from choreo.algorithms import list_algorithms
 from choreo.errors import RefusedError, UsageError
-from choreo.price.price import Link, Price, price_of
+from choreo.price.cost import Link, Price, price_of
 from choreo.price.profile import Profile, profile
 from choreo.schedule import Schedule
 

@@ -30,6 +30,7 @@ class _Value:
     source: _Value | None = None
     before: _Value | None = None
     reduced: bool = False
+    from_input: bool = False
 
 
 @dataclass(slots=True)
@@ -58,21 +59,29 @@ def explain_absent(schedule: Schedule, absent: AbsentError) -> ProofError:
 
 
 def explain_wrong(schedule: Schedule, chunk: int) -> ProofError:
-    """The story of a chunk that some rank ends up with wrongly."""
+    """The story of a chunk that some rank ends up with wrongly.
+
+    Of several such ranks it is told for the one whose wrong value was made first: the others often only got a copy.
+    """
     given = inputs(schedule, chunk, chunk + 1)[:, 0]
     history = _replay_chunk(schedule, chunk, given)
-    stories = []
+    wrong: list[tuple[int, int]] = []
     for rank in np.flatnonzero(wanted(schedule, chunk, chunk + 1)[:, 0]).tolist():
         held = history.at(rank)
-        counts = np.zeros(schedule.ranks, np.uint8) if held is None else held.counts
-        doubled, missing = np.flatnonzero(counts > 1), np.flatnonzero((counts == 0) & given)
-        if len(doubled):
-            assert held is not None
-            stories.append(_doubled(held, int(doubled[0]), chunk))
-        elif len(missing):
-            stories.append(_missing(schedule, history, rank, int(missing[0]), chunk))
-    assert stories, f"chunk {chunk} of {schedule!r} failed the replay but not the trace"
-    return min(stories, key=lambda story: (story.step, story.rank))
+        if held is None or not np.array_equal(held.counts, given):
+            wrong.append((schedule.num_steps if held is None else held.step, rank))
+    assert wrong, f"chunk {chunk} of {schedule!r} failed the replay but not the trace"
+    rank = min(wrong)[1]
+    held = history.at(rank)
+    if held is None:
+        last = max(schedule.num_steps - 1, 0)
+        story = f"after the last step, {last}: rank {rank} never receives chunk {chunk}"
+        return _miss(story, last, rank, chunk, int(np.flatnonzero(given)[0]))
+    doubled = np.flatnonzero(held.counts > 1)
+    if len(doubled):
+        return _doubled(held, int(doubled[0]), chunk)
+    missing = np.flatnonzero(given & (held.counts == 0))
+    return _missing(schedule, history, held, int(missing[0]), chunk)
 
 
 def _transfers_of(schedule: Schedule, chunk: int) -> Iterator[tuple[int, int, int, bool, bool]]:
@@ -107,7 +116,7 @@ def _replay_chunk(schedule: Schedule, chunk: int, given: npt.NDArray[np.bool_]) 
         counts = source.counts
         if reduce and before is not None:
             counts = np.minimum(before.counts + source.counts, 2)
-        history.values.setdefault(dst, []).append(_Value(counts, dst, step, source, before, reduce))
+        history.values.setdefault(dst, []).append(_Value(counts, dst, step, source, before, reduce, from_input))
     return history
 
 
@@ -127,44 +136,65 @@ def _doubled(held: _Value, contributor: int, chunk: int) -> ProofError:
     return ProofError(story, kind="doubled", step=held.step, rank=held.rank, chunk=chunk, contributor=contributor)
 
 
-def _missing(schedule: Schedule, history: _History, rank: int, contributor: int, chunk: int) -> ProofError:
-    """Go back through what the value was made of to where the contribution was overwritten or not waited for."""
-    held = history.at(rank)
-    queue = deque([held] if held is not None else [])
-    seen = {id(value) for value in queue}
-    while queue:
-        value = queue.popleft()
-        source, before = value.source, value.before
-        if source is None:
-            continue
-        told = f"step {value.step}: rank {{}} chunk {chunk} {{}} rank {{}}"
-        if not value.reduced and before is not None and before.counts[contributor]:
-            story = (
-                told.format(value.rank, "from", source.rank).replace(" chunk", " stores chunk", 1)
-                + f" over what it has, and loses the contribution of rank {contributor}"
-            )
-            return _miss(story, value.step, value.rank, chunk, contributor)
+def _missing(schedule: Schedule, history: _History, held: _Value, contributor: int, chunk: int) -> ProofError:
+    """Go back through what the value was made of to where the contribution was not waited for, or overwritten."""
+    made_of = _ancestry(held)
+    for value, source in made_of:
+        if value.from_input:
+            continue  # an input never gets anybody else's contribution, however long one waits
         later = (v.step for v in history.values[source.rank] if v.step >= value.step and v.counts[contributor])
         arrives = next(later, None)
         if arrives is not None:
             story = (
-                told.format(source.rank, "to", value.rank).replace(" chunk", " sends chunk", 1)
-                + f" before it has the contribution of rank {contributor}, which reaches it only in step {arrives}"
+                f"step {value.step}: rank {source.rank} sends chunk {chunk} to rank {value.rank} before it has the "
+                f"contribution of rank {contributor}, which reaches it only in step {arrives} and is not sent on"
             )
             return _miss(story, value.step, source.rank, chunk, contributor)
-        for parent in (source, before if value.reduced else None):
+    # What the wanted place itself once had counts too, even if the value that replaced it was replaced in turn.
+    at_place = [(value, value.source) for value in history.values[held.rank] if value.source is not None]
+    for value, source in (*made_of, *at_place):
+        if not value.reduced and value.before is not None and value.before.counts[contributor]:
+            story = (
+                f"step {value.step}: rank {value.rank} stores chunk {chunk} from rank {source.rank} over what it has, "
+                f"and loses the contribution of rank {contributor}"
+            )
+            return _miss(story, value.step, value.rank, chunk, contributor)
+    return _dead_end(schedule, history, held.rank, contributor, chunk)
+
+
+def _ancestry(held: _Value) -> list[tuple[_Value, _Value]]:
+    """Every transfer a value was made by, as the value it made and the value it carried, the latest first."""
+    found: list[tuple[_Value, _Value]] = []
+    queue, seen = deque([held]), {id(held)}
+    while queue:
+        value = queue.popleft()
+        if value.source is None:
+            continue
+        found.append((value, value.source))
+        for parent in (value.source, value.before if value.reduced else None):
             if parent is not None and id(parent) not in seen:
                 seen.add(id(parent))
                 queue.append(parent)
-    last = schedule.num_steps - 1
-    if held is None:
-        story = f"after the last step, {last}: rank {rank} never receives chunk {chunk}"
-    else:
+    return found
+
+
+def _dead_end(schedule: Schedule, history: _History, rank: int, contributor: int, chunk: int) -> ProofError:
+    """Follow the contribution forwards to the last rank it reaches."""
+    first = {r: next((v.step for v in held if v.counts[contributor]), None) for r, held in history.values.items()}
+    reached = {r: step for r, step in first.items() if step is not None}
+    furthest = max(reached, key=lambda r: reached[r])
+    if reached[furthest] < 0:
+        last = max(schedule.num_steps - 1, 0)
         story = (
             f"after the last step, {last}: the contribution of rank {contributor} to chunk {chunk} has never reached "
-            f"rank {rank}"
+            f"rank {rank}: it never leaves rank {contributor}"
         )
-    return _miss(story, max(last, 0), rank, chunk, contributor)
+        return _miss(story, last, rank, chunk, contributor)
+    story = (
+        f"step {reached[furthest]}: the contribution of rank {contributor} to chunk {chunk} gets as far as rank "
+        f"{furthest} and no further, so that it does not reach rank {rank}"
+    )
+    return _miss(story, reached[furthest], furthest, chunk, contributor)
 
 
 def _miss(story: str, step: int, rank: int, chunk: int, contributor: int) -> ProofError:

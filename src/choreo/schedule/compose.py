@@ -108,7 +108,7 @@ def backwards(schedule: Schedule) -> Schedule:
     """
     contract = schedule.contract
     dual = collective_between(contract.after, contract.before)
-    if dual is None or dual.name == contract.name:
+    if dual is None or dual.name == contract.name or contract.size_per != "vector":
         raise UsageError(
             f"{schedule.collective} run backwards is no collective; only broadcast, reduce, scatter, gather, "
             "all_gather and reduce_scatter can be turned round"

@@ -1,0 +1,95 @@
+"""The schedule type: the three ways to write one, blocks, bounds and weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from choreo.algorithms import Algorithm, build, list_algorithms
+from choreo.errors import ScheduleError, UsageError
+from choreo.schedule import Move, Schedule, Steps, Transfers, move
+from choreo.schedule import steps as steps_module
+
+
+def rows_of(schedule: Schedule) -> list[tuple[object, ...]]:
+    columns = schedule.columns()
+    return sorted(zip(*(columns[name].tolist() for name in columns.keys()), strict=True))  # noqa: SIM118 - no dict
+
+
+def test_rule_function_and_list_agree() -> None:
+    rank = np.arange(5)
+
+    def hop(k: int | npt.NDArray[np.int64]) -> Move:
+        return move(rank, (rank + 1) % 5, (rank - k) % 5)
+
+    by_rule = Schedule.from_rule("all_gather", 5, 4, hop)
+    by_function = Schedule.from_function("all_gather", 5, 4, hop)
+    by_list = Schedule.from_list("all_gather", 5, [hop(k) for k in range(4)])
+    assert rows_of(by_rule) == rows_of(by_function) == rows_of(by_list) == rows_of(build("all_gather", "ring", 5))
+
+
+@pytest.mark.parametrize("found", list_algorithms(), ids=lambda a: f"{a.collective}-{a.name}")
+def test_any_range_of_steps_can_be_asked_for(found: Algorithm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of any size give the same rows: composition must not depend on how rows are fetched."""
+    schedule = build(found.collective, found.name, 6, segments=2)
+    whole = rows_of(schedule)
+    one_by_one = [schedule.body.rows(k, k + 1) for k in range(schedule.num_steps)]
+    assert all((rows.step == k).all() and len(rows) for k, rows in enumerate(one_by_one))
+    monkeypatch.setattr(steps_module, "ROWS_A_BLOCK", 7)
+    assert rows_of(schedule) == whole
+    joined = Transfers.join(one_by_one)
+    assert sorted(joined.chunk.tolist()) == sorted(schedule.columns().chunk.tolist())
+    assert [len(step) for step in schedule.steps()] == [len(rows) for rows in one_by_one]
+
+
+@pytest.mark.parametrize(
+    ("row", "message", "field"),
+    [
+        (move(3, 1, 0), "step 0: src 3 is out of range; with 3 ranks it must be 0 to 2", "steps[0][0].src"),
+        (move(0, -1, 0), "step 0: dst -1 is out of range", "steps[0][0].dst"),
+        (move(0, [1, 2], [0, 4]), "step 0: chunk 4 is out of range; with 4 chunks", "steps[0][1].chunk"),
+        (move(0, 1, 2, 3), "count 3 is out of range; from chunk 2 on it must be 1 to 2", "steps[0][0].count"),
+        (move(0, 1, 0, 0), "count 0 is out of range", "steps[0][0].count"),
+        (move(1, 1, 0), "dst 1 is the sender itself", "steps[0][0].dst"),
+    ],
+)
+def test_rows_out_of_bounds_are_refused(row: Move, message: str, field: str) -> None:
+    schedule = Schedule.from_list("broadcast", 3, [row], num_chunks=4)
+    with pytest.raises(ScheduleError, match=message) as caught:
+        schedule.columns()
+    assert caught.value.field == field
+
+
+def test_a_step_without_transfers_is_refused() -> None:
+    schedule = Schedule.from_list("broadcast", 3, [move(0, 1, 0), [], move(0, 2, 0)])
+    with pytest.raises(ScheduleError, match="step 1 has no transfers"):
+        schedule.columns()
+
+
+def test_moves_that_do_not_fit() -> None:
+    with pytest.raises(ScheduleError, match="do not broadcast"):
+        Schedule.from_list("broadcast", 9, [move([0, 1], [1, 2, 3], 0)])
+    with pytest.raises(ScheduleError, match="must be whole numbers, not float64"):
+        Schedule.from_list("broadcast", 9, [move(0.5, 1, 0)])
+    with pytest.raises(ScheduleError, match="one-dimensional"):
+        Schedule.from_list("broadcast", 9, [move(np.zeros((1, 2, 3), int), 1, 0)])
+
+
+def test_ranks_chunks_and_weights_are_checked() -> None:
+    with pytest.raises(UsageError, match="0 ranks cannot take part"):
+        Schedule.from_list("broadcast", 0, [])
+    with pytest.raises(ScheduleError, match="3 blocks, so the number of chunks must be a multiple of that, not 4"):
+        Schedule.from_list("scatter", 3, [], num_chunks=4)
+    body = Steps.from_list(2, 2, [move(0, 1, 0, 2)])
+    weighted = Schedule("broadcast", body, weights=np.array([3, 1]))
+    assert weighted.cumulative_weights().tolist() == [0, 3, 4]
+    for wrong in ([1], [1, -1], [0, 0]):
+        with pytest.raises(ScheduleError, match="weights"):
+            Schedule("broadcast", body, weights=np.array(wrong))
+
+
+def test_repr_says_what_it_is() -> None:
+    assert (
+        repr(build("broadcast", "mst", 5, root=3)) == "<Schedule broadcast by mst: 5 ranks, root 3, 1 chunks, 3 steps>"
+    )
