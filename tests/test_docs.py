@@ -1,0 +1,104 @@
+"""Every code block of the documents is run, and what it is said to print is what it prints.
+
+A comment `file: NAME` above a block saves it under that name for the blocks after it; `run only` above a console block
+runs it without comparing, for output that grows with the library. `...` in expected output stands for any lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import run_choreo
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(
+    r"(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE
+)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    mark: str
+    body: str
+
+
+def blocks_of(document: Path) -> list[Block]:
+    found = BLOCK.finditer(document.read_text(encoding="utf-8"))
+    return [Block(match["language"], match["mark"] or "", match["body"]) for match in found]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_blocks_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks_of(document):
+        if block.mark.startswith("file: "):
+            Path(block.mark.removeprefix("file: ")).write_text(block.body, encoding="utf-8")
+        if block.language == "python":
+            run_python(block, names)
+        elif block.language == "console":
+            run_console(block)
+        else:
+            assert block.language == "json", f"a block of {block.language!r} is run by nobody: {block.body[:60]}"
+
+
+def run_python(block: Block, names: dict[str, object]) -> None:
+    if block.mark.startswith("file: "):
+        return  # it is loaded by the command that the document gives
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(block.body, "<document>", "exec"), names)
+
+
+def run_console(block: Block) -> None:
+    commands = re.split(r"^\$ ", block.body, flags=re.MULTILINE)[1:]
+    assert commands, "a console block without a command"
+    for command in commands:
+        line, _, expected = command.partition("\n")
+        words = shlex.split(line)
+        assert words[0] == "choreo", f"only choreo is run here, not {line}"
+        ran = run_choreo(*words[1:])
+        if block.mark == "run only":
+            assert ran.code == 0, ran.err
+        else:
+            assert matches(ran.out + ran.err, expected), f"{line}\nprinted\n{ran.out}{ran.err}"
+
+
+def matches(printed: str, expected: str) -> bool:
+    """Line by line but for spaces at line ends; `...` is any text."""
+    want, got = ("\n".join(line.rstrip() for line in text.strip("\n").split("\n")) for text in (expected, printed))
+    return doctest.OutputChecker().check_output(want, got, doctest.ELLIPSIS)
+
+
+def test_expected_output_is_compared() -> None:
+    assert matches("a\nb\nc\n", "a\n...\nc\n")
+    assert not matches("a\nb\nc\n", "a\nc\n")
+    assert not matches("a\nb\nc\n", "...\nb\n")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in LINK.findall(document.read_text(encoding="utf-8")):
+        assert (document.parent / target).exists(), target
+
+
+def test_the_picture_in_the_readme_is_what_its_command_draws(tmp_path: Path) -> None:
+    drawn = tmp_path / "picture.svg"
+    assert run_choreo("show", "all_reduce", "-a", "halving_doubling", "-p", "8", "--svg", str(drawn)).code == 0
+    assert drawn.read_text(encoding="utf-8") == (ROOT / "docs/pictures/halving_doubling.svg").read_text(
+        encoding="utf-8"
+    )
