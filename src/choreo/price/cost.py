@@ -99,7 +99,7 @@ def price_of(counted: Profile, size_bytes: float, link: Link) -> Price:
         size_bytes=size_bytes,
         steps=counted.num_steps,
         alpha_s=messages * link.alpha_s,
-        beta_s=sent * size_bytes / counted.units * link.beta_s_per_byte,
+        beta_s=sent * size_bytes / counted.units / link.bandwidth_bytes_per_s,
         gamma_s=reduced * size_bytes / counted.units * link.gamma_s_per_byte,
         bytes_sent=tuple((counted.sent * unit).tolist()),
         bytes_received=tuple((counted.received * unit).tolist()),
