@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 
@@ -17,8 +18,8 @@ def command() -> None:
     from choreo.prove import prove
     from choreo.show import to_text
 
-    _title("A collective is a schedule. Here is all_reduce by recursive doubling among four ranks:")
-    click.echo(to_text(build("all_reduce", "recursive_doubling", 4), color=sys.stdout.isatty()).rstrip())
+    _title("A collective is a schedule. Here is reduce_scatter by ring among three ranks:")
+    click.echo(to_text(build("reduce_scatter", "ring", 3), color=sys.stdout.isatty()).rstrip())
 
     _title("The same object is proved, at any size. A ring:")
     for ranks in (8, 1024):
@@ -33,9 +34,10 @@ def command() -> None:
     _title("And priced: all_reduce over 64 ranks, who is cheapest at which size?")
     _winners()
     _title("Next")
-    click.echo("  choreo list                                                    what there is")
-    click.echo("  choreo price all_reduce --ranks 64 --size 1MiB                 all side by side")
-    click.echo("  choreo show all_reduce --algorithm swing --ranks 8 --html swing.html")
+    choreo = "choreo" if shutil.which("choreo") else sys.argv[0]
+    click.echo(f"  {choreo} list")
+    click.echo(f"  {choreo} price all_reduce --ranks 64 --size 1MiB")
+    click.echo(f"  {choreo} show all_reduce --algorithm swing --ranks 8 --html swing.html")
 
 
 def _title(text: str) -> None:

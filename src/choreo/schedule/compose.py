@@ -32,6 +32,10 @@ __all__ = [
 ]
 
 
+# Up to this many ports times steps the best stride is looked for; beyond, segments follow one another.
+MAX_PORT_STEPS = 1 << 27
+
+
 def then(first: Schedule, second: Schedule) -> Schedule:
     """One schedule after another: reduce_scatter then all_gather is an all_reduce.
 
@@ -161,19 +165,17 @@ def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> S
     if segments == 1 or schedule.num_steps == 0:
         return schedule
     apart = _least_stride(schedule, segments) if stride is None else min(stride, schedule.num_steps)
-    lanes = [_interleaved(schedule, index, segments) for index in range(segments)]
-    num_chunks, num_steps = lanes[0].num_chunks, schedule.num_steps
+    num_steps = schedule.num_steps
 
     def rows(first: int, last: int) -> Transfers:
         made = []
-        for index, lane in enumerate(lanes):
-            low, high = max(first - index * apart, 0), min(last - index * apart, num_steps)
-            if low < high:
-                piece = lane.rows(low, high)
-                made.append(replace(piece, step=piece.step + index * apart))
+        for index in range(max(0, (first - num_steps) // apart + 1), min(segments, (last - 1) // apart + 1)):
+            start = index * apart
+            piece = _interleaved(schedule, index, segments).rows(max(first - start, 0), min(last - start, num_steps))
+            made.append(replace(piece, step=piece.step + start))
         return Transfers.join(made).by_step()
 
-    body = Steps(schedule.ranks, num_chunks, num_steps + (segments - 1) * apart, rows)
+    body = Steps(schedule.ranks, schedule.num_chunks * segments, num_steps + (segments - 1) * apart, rows)
     weights = schedule.weights
     if weights is not None:
         weights = np.tile(weights.reshape(-1, schedule.chunks_a_block), segments).reshape(-1)
@@ -205,13 +207,15 @@ def _interleaved(schedule: Schedule, index: int, parts: int) -> Steps:
 
 def _least_stride(schedule: Schedule, segments: int) -> int:
     """The smallest stride at which no port is used by two segments in one step."""
-    busy: dict[tuple[str, int], int] = {}
-    for rows in schedule.steps():
-        bit = 1 << int(rows.step[0])
-        for name, column in (("out", rows.src), ("in", rows.dst)):
-            for rank in np.unique(column).tolist():
-                busy[name, rank] = busy.get((name, rank), 0) | bit
-    patterns = set(busy.values())
+    if schedule.num_steps * schedule.ranks > MAX_PORT_STEPS:
+        return schedule.num_steps
+    busy = np.zeros((2, schedule.ranks, schedule.num_steps), np.bool_)
+    for rows in schedule.body.blocks():
+        busy[0, rows.src, rows.step] = True
+        busy[1, rows.dst, rows.step] = True
+    # Most ports are busy in the same steps as many others: look at each pattern once, as the bits of a number.
+    packed = np.unique(np.packbits(busy.reshape(2 * schedule.ranks, -1), axis=1), axis=0)
+    patterns = [int.from_bytes(row.tobytes(), "big") for row in packed]
 
     def collides(stride: int) -> bool:
         gaps = range(stride, min(stride * segments, schedule.num_steps), stride)
