@@ -16,7 +16,7 @@ from choreo.schedule import Schedule, move
 from choreo.show import notebook_html, to_data, to_html, to_svg, to_text
 from choreo.show.data import Data
 from choreo.show.grid import grid_of
-from choreo.show.holdings import Action, State, moments, wanted
+from choreo.show.holdings import Action, State, moments
 from choreo.show.words import chunk_label, describe, messages
 
 RANKS = (1, 2, 4, 7)
@@ -84,7 +84,7 @@ def test_data_replays_to_the_contract(collective: str, algorithm: str) -> None:
             for first, count in runs:
                 for chunk in range(first, first + count):
                     assert held[rank].get(chunk) == given[chunk]
-        assert sum(count for runs in data["after"] for _, count in runs) == wanted(schedule, 0, data["chunks"]).sum()
+        assert sum(count for runs in data["after"] for _, count in runs) == schedule.held_after().sum()
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), EVERY)
@@ -92,7 +92,7 @@ def test_moments_end_where_the_contract_does(collective: str, algorithm: str) ->
     for schedule in _built(collective, algorithm):
         seen = list(moments(schedule))
         assert [moment.step for moment in seen] == [None, *range(schedule.num_steps)]
-        asked = wanted(schedule, 0, schedule.num_chunks)
+        asked = schedule.held_after()
         assert (seen[-1].state[asked] == State.COMPLETE).all()
         assert (seen[0].action == Action.NOTHING).all()
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from choreo.errors import ContradictionError, ProofError
-from choreo.prove.replay import AbsentError, Algebra, Counting, Fingerprint, inputs, replay, wanted
+from choreo.prove.replay import AbsentError, Algebra, Counting, Fingerprint, replay
 from choreo.prove.trace import explain_absent, explain_wrong
 from choreo.schedule import Schedule
 
@@ -70,8 +70,8 @@ def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
             at = {"step": error.step, "rank": error.rank, "chunk": error.chunk}
             failures.append(ProofError(error.story, kind="contradiction", **at))
             continue
-        right = algebra.right(places, inputs(schedule, low, high))
-        wrong = wanted(schedule, low, high) & ~right
+        right = algebra.right(places, schedule.held_before(low, high))
+        wrong = schedule.held_after(low, high) & ~right
         chunks = low + np.flatnonzero(wrong.any(axis=0))
         failures.extend(explain_wrong(schedule, int(chunk)) for chunk in chunks[:TRACED_CHUNKS])
     if failures:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from choreo.schedule import Schedule, Transfers
 from choreo.schedule.places import check_step_agreement, in_units, meetings
 
-__all__ = ["AbsentError", "Algebra", "Counting", "Fingerprint", "inputs", "replay", "wanted"]
+__all__ = ["AbsentError", "Algebra", "Counting", "Fingerprint", "replay"]
 
 # Of the type the algebra counts in: 8 bits for counts, 64 for sums modulo a prime.
 Values = npt.NDArray[Any]
@@ -93,26 +93,9 @@ class Fingerprint:
         return np.asarray(places[:, :, 0] == self.total)
 
 
-def inputs(schedule: Schedule, low: int, high: int) -> Mask:
-    """Which ranks are given which of the chunks low to high - 1."""
-    return _held(schedule, low, high, before=True)
-
-
-def wanted(schedule: Schedule, low: int, high: int) -> Mask:
-    """Which ranks must end up with which of the chunks low to high - 1."""
-    return _held(schedule, low, high, before=False)
-
-
-def _held(schedule: Schedule, low: int, high: int, *, before: bool) -> Mask:
-    contract = schedule.contract
-    layout = contract.before if before else contract.after
-    block = np.arange(low, high) // schedule.chunks_a_block
-    return layout.holds(np.arange(schedule.ranks)[:, None], block[None, :], schedule.ranks, schedule.root)
-
-
 def replay(schedule: Schedule, algebra: Algebra, low: int, high: int) -> tuple[Values, int]:
     """What every rank holds of chunks low to high - 1 at the end, and how many transfers there were in all."""
-    given = inputs(schedule, low, high)
+    given = schedule.held_before(low, high)
     work: Values = np.zeros((*given.shape, algebra.width), algebra.contributions.dtype)
     np.copyto(work, algebra.contributions[:, None, :], where=given[:, :, None])
     whole = (low, high) == (0, schedule.num_chunks)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import ProofError
-from choreo.prove.replay import AbsentError, inputs, wanted
+from choreo.prove.replay import AbsentError
 from choreo.schedule import Schedule
 
 __all__ = ["explain_absent", "explain_wrong"]
@@ -63,10 +63,10 @@ def explain_wrong(schedule: Schedule, chunk: int) -> ProofError:
 
     Of several such ranks it is told for the one whose wrong value was made first: the others often only got a copy.
     """
-    given = inputs(schedule, chunk, chunk + 1)[:, 0]
+    given = schedule.held_before(chunk, chunk + 1)[:, 0]
     history = _replay_chunk(schedule, chunk, given)
     wrong: list[tuple[int, int]] = []
-    for rank in np.flatnonzero(wanted(schedule, chunk, chunk + 1)[:, 0]).tolist():
+    for rank in np.flatnonzero(schedule.held_after(chunk, chunk + 1)[:, 0]).tolist():
         held = history.at(rank)
         if held is None or not np.array_equal(held.counts, given):
             wrong.append((schedule.num_steps if held is None else held.step, rank))

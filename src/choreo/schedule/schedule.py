@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from choreo.collectives import Collective, get_collective
+from choreo.collectives import Collective, Layout, get_collective
 from choreo.errors import ScheduleError, UsageError
 from choreo.schedule.steps import Steps
-from choreo.schedule.transfers import IntColumn, StepMoves, Transfers
+from choreo.schedule.transfers import BoolColumn, IntColumn, StepMoves, Transfers
 
 __all__ = ["Schedule"]
 
@@ -126,6 +126,14 @@ class Schedule:
         """All transfers as columns: `s.columns().src`, or `dict(s.columns())`."""
         return self.body.all()
 
+    def held_before(self, low: int = 0, high: int | None = None) -> BoolColumn:
+        """Which ranks (rows) are given which of the chunks low to high - 1 (columns) by the contract."""
+        return self._held(self.contract.before, low, high)
+
+    def held_after(self, low: int = 0, high: int | None = None) -> BoolColumn:
+        """Which ranks (rows) must end up with which of the chunks low to high - 1 (columns) by the contract."""
+        return self._held(self.contract.after, low, high)
+
     def cumulative_weights(self) -> IntColumn:
         """The summed weights of all chunks before each chunk; the last entry is the total."""
         if self.weights is None:
@@ -148,6 +156,10 @@ class Schedule:
         from choreo.show import notebook_html
 
         return notebook_html(self)
+
+    def _held(self, layout: Layout, low: int, high: int | None) -> BoolColumn:
+        block = np.arange(low, self.num_chunks if high is None else high) // self.chunks_a_block
+        return layout.holds(np.arange(self.ranks)[:, None], block[None, :], self.ranks, self.root)
 
     def _check_weights(self, weights: IntColumn) -> None:
         if len(weights) != self.num_chunks:

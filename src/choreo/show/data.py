@@ -11,7 +11,7 @@ from choreo.errors import ProofError
 from choreo.prove import prove
 from choreo.schedule import Schedule, Transfers
 from choreo.show.grid import grid_of
-from choreo.show.holdings import Mask, inputs, wanted
+from choreo.show.holdings import Mask
 from choreo.show.limits import check_size
 from choreo.show.words import describe
 
@@ -106,8 +106,8 @@ def to_data(schedule: Schedule) -> Data:
         "reduces": contract.reduces,
         "size_per": contract.size_per,
         "chunk_shares": (sizes * contract.total_bytes(1.0, schedule.ranks)).tolist(),
-        "before": _runs(inputs(schedule, 0, chunks)),
-        "after": _runs(wanted(schedule, 0, chunks)),
+        "before": _runs(schedule.held_before()),
+        "after": _runs(schedule.held_after()),
         "steps": [_transfers(rows) for rows in steps],
         "words": [describe(schedule, rows) for rows in steps],
         "proof": {"holds": story is None, "story": story or ""},

@@ -14,10 +14,9 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from choreo.prove.replay import inputs, wanted
 from choreo.schedule import Schedule, Transfers
 
-__all__ = ["Action", "Moment", "State", "inputs", "moments", "wanted"]
+__all__ = ["Action", "Moment", "State", "moments"]
 
 Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -70,7 +69,7 @@ class Moment:
 
 def moments(schedule: Schedule) -> Iterator[Moment]:
     """The start and then every step of the schedule, each with what the ranks hold after it."""
-    has_input = inputs(schedule, 0, schedule.num_chunks)
+    has_input = schedule.held_before()
     given = has_input.sum(axis=0)
     own = _contributions(schedule, has_input)
     held = own.copy()

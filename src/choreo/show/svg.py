@@ -28,7 +28,7 @@ from choreo.show.drawing import (
     short,
     text,
 )
-from choreo.show.holdings import Action, Moment, State, wanted
+from choreo.show.holdings import Action, Moment, State
 from choreo.show.limits import check_size
 from choreo.show.svg_arrows import arrows
 from choreo.show.svg_layout import (
@@ -147,7 +147,7 @@ def _words(band: Band, bottom: float, said: str) -> str:
 
 def _promise(schedule: Schedule, layout: Layout, left: float, bottom: float) -> str:
     """A line under the cells that the contract asks for, where it does not ask for all."""
-    asked = wanted(schedule, 0, schedule.num_chunks)
+    asked = schedule.held_after()
     if np.all(asked) or (layout.grid.rows > 1 and not layout.grid.square):
         return ""
     made = []
