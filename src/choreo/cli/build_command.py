@@ -17,14 +17,14 @@ from choreo.cli.options import Choice, choice_options, echo_json, json_option, l
 )
 @load_option
 @json_option
-def command(output: Path, as_json: bool, **choice: object) -> None:
+def command(chosen: Choice, ranks: int | None, output: Path, as_json: bool) -> None:
     """Write a schedule to a file: .json to read and edit by hand, .npz for large ones.
 
     With --schedule it turns one form into the other.
     """
     from choreo.schedule import save
 
-    schedule = Choice(**choice).build()  # type: ignore[arg-type]  # click has parsed them by the options' types
+    schedule = chosen.build(ranks)
     save(schedule, output)
     if as_json:
         echo_json(

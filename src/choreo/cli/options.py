@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from choreo.errors import UsageError
+from choreo.errors import UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from choreo.schedule import Schedule
@@ -34,55 +35,86 @@ class Choice:
 
     collective: str | None
     algorithm: str | None
-    ranks: int | None
     root: int | None
     axes: str | None
     rotate: bool
     segments: int | None
     schedule: Path | None
 
-    def build(self, algorithm: str | None = None) -> Schedule:
-        """The schedule chosen, or the one of another algorithm with the same options."""
+    def build(self, ranks: int | None) -> Schedule:
+        """The schedule chosen."""
         from choreo.algorithms import build
         from choreo.schedule import load
 
         if self.schedule is not None:
-            self._refuse_beside_file()
+            self._refuse_beside_file(ranks)
             return load(self.schedule)
-        name = algorithm or self.algorithm
-        if self.collective is None or name is None:
+        if self.collective is None or self.algorithm is None:
             raise UsageError("say which schedule: COLLECTIVE and --algorithm, or --schedule FILE; see choreo list")
         return build(
             self.collective,
-            name,
-            self.need_ranks(),
+            self.algorithm,
+            self.need_ranks(ranks),
             root=self.root,
             segments=self.segments,
             axes=self.axes,
             rotate=self.rotate,
         )
 
-    def need_ranks(self) -> int:
+    def need_ranks(self, ranks: int | None) -> int:
         """The number of ranks: given, or what the axes multiply to."""
         from choreo.algorithms import parse_axes
 
-        if self.ranks is not None:
-            return self.ranks
+        if ranks is not None:
+            return ranks
         if self.axes is not None:
             return parse_axes(self.axes).ranks
         raise UsageError("say how many ranks: --ranks P")
 
-    def _refuse_beside_file(self) -> None:
-        named = ("algorithm", "ranks", "root", "axes", "segments", "rotate")
+    def candidates(self) -> list[Choice]:
+        """The algorithm chosen, or a choice of each that does the collective (of every collective, if none is given).
+
+        Of many at once each takes the options it knows.
+        """
+        from choreo.algorithms import get_algorithm, list_algorithms
+        from choreo.collectives import get_collective
+
+        if self.collective is not None and self.algorithm is not None:
+            get_algorithm(self.collective, self.algorithm)
+            return [self]
+        found = list_algorithms(self.collective)
+        if self.algorithm is not None and self.algorithm not in {a.name for a in found}:
+            raise UnknownNameError("algorithm", self.algorithm, {a.name for a in found})
+        return [
+            replace(
+                self,
+                collective=a.collective,
+                algorithm=a.name,
+                root=self.root if get_collective(a.collective).rooted else None,
+                axes=self.axes if "axes" in a.options else None,
+                rotate=self.rotate and "rotate" in a.options,
+            )
+            for a in found
+            if self.algorithm in (None, a.name)
+        ]
+
+    def _refuse_beside_file(self, ranks: int | None) -> None:
+        named = ("algorithm", "root", "axes", "segments", "rotate")
         given = [f"--{name}" for name in named if getattr(self, name) not in (None, False)]
-        if self.collective is not None:
-            given.insert(0, self.collective)
+        given += ["--ranks"] if ranks is not None else []
+        given += [self.collective] if self.collective is not None else []
         if given:
             raise UsageError(f"--schedule already says what to take; leave out {', '.join(given)}")
 
 
-def choice_options(command: Command) -> Command:
-    """The options that say which schedule a command is about."""
+def choice_options(command: Callable[..., object]) -> Callable[..., object]:
+    """The options that say which schedule a command is about; the command gets them as its `chosen`."""
+
+    @functools.wraps(command)
+    def choose(**options: object) -> object:
+        chosen = Choice(**{field.name: options.pop(field.name) for field in fields(Choice)})  # type: ignore[arg-type]  # click has parsed them by the types below
+        return command(chosen=chosen, **options)
+
     options = [
         click.argument("collective", required=False),
         click.option("--algorithm", "-a", metavar="NAME", help="The algorithm; choreo list names them."),
@@ -94,9 +126,10 @@ def choice_options(command: Command) -> Command:
             "--schedule", type=click.Path(path_type=Path), metavar="FILE", help="A schedule file, .json or .npz."
         ),
     ]
+    wrapped: Callable[..., object] = choose
     for option in reversed(options):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    return wrapped
 
 
 def ranks_option(command: Command) -> Command:

@@ -74,6 +74,8 @@ COLUMNS = (
 @json_option
 def command(
     *,
+    chosen: Choice,
+    ranks: int | None,
     size: int | None,
     sweep: tuple[int, int] | None,
     alpha: float,
@@ -81,7 +83,6 @@ def command(
     gamma: float,
     ports: str,
     as_json: bool,
-    **choice: object,
 ) -> None:
     """Price the algorithms of COLLECTIVE side by side, cheapest first, or one of them, or a schedule file.
 
@@ -96,9 +97,8 @@ def command(
 
     if (size is None) == (sweep is None):
         raise UsageError("give either --size S for a table or --sweep FROM:TO for who wins where")
-    chosen = Choice(**choice)  # type: ignore[arg-type]  # click has parsed them by the options' types
     link = Link(alpha, bandwidth, gamma)
-    counted = _profiles(chosen, ports)
+    counted = _profiles(chosen, ranks, ports)
     if size is not None:
         prices = compare(counted, size, link)
         if as_json:
@@ -113,29 +113,23 @@ def command(
             _print_sweep(counted, ranges, link)
 
 
-def _profiles(chosen: Choice, ports: str) -> list[Profile]:
+def _profiles(chosen: Choice, ranks: int | None, ports: str) -> list[Profile]:
     """The one schedule asked for, or one of every algorithm that does the collective at this number of ranks."""
-    from dataclasses import replace
-
-    from choreo.algorithms import list_algorithms
     from choreo.price import profile
 
     if chosen.schedule is not None or chosen.algorithm is not None:
-        return [profile(chosen.build(), ports)]
+        return [profile(chosen.build(ranks), ports)]
     if chosen.collective is None:
         raise UsageError("say what to price: COLLECTIVE, or --schedule FILE; see choreo list")
+    ranks = chosen.need_ranks(ranks)
     counted = []
-    for a in list_algorithms(chosen.collective):
-        known = replace(
-            chosen,
-            ranks=chosen.need_ranks(),
-            axes=chosen.axes if "axes" in a.options else None,
-            rotate=chosen.rotate and "rotate" in a.options,
-        )
+    for candidate in chosen.candidates():
         try:
-            counted.append(profile(known.build(a.name), ports))
+            counted.append(profile(candidate.build(ranks), ports))
         except RefusedError as error:
             click.echo(f"left out: {error}", err=True)
+    if not counted:
+        raise UsageError(f"no {chosen.collective} algorithm can do {ranks} ranks; use another number of ranks")
     return counted
 
 

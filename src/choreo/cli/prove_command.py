@@ -37,7 +37,7 @@ class _Tally:
 @click.option("--exact", is_flag=True, help="Count every contribution, however many ranks there are.")
 @load_option
 @json_option
-def command(ranks: list[int] | None, everything: bool, exact: bool, as_json: bool, **choice: object) -> int:
+def command(chosen: Choice, ranks: list[int] | None, everything: bool, exact: bool, as_json: bool) -> int:
     """Prove that schedules do what their collective promises: each contribution exactly once, wherever it is due.
 
     \b
@@ -48,10 +48,14 @@ def command(ranks: list[int] | None, everything: bool, exact: bool, as_json: boo
     A failure is told as a story: the first step, rank and chunk that go wrong. Exit code 1 if anything failed.
     """
     tally = _Tally()
-    if choice["schedule"] is not None:
-        _prove_file(Choice(ranks=None if ranks is None else ranks[0], **choice), exact, tally)  # type: ignore[arg-type]
+    if chosen.schedule is not None:
+        _prove_file(chosen, ranks, exact, tally)
+    elif chosen.collective is None and not everything:
+        raise UsageError("say what to prove: COLLECTIVE and --algorithm, --schedule FILE, or --all; see choreo list")
+    elif ranks is None and chosen.axes is None:
+        raise UsageError("say how many ranks: --ranks 8, or --ranks 2..33 for each of a range")
     else:
-        _prove_grid(choice, ranks, everything, exact, tally)
+        _prove_grid(chosen, ranks or [chosen.need_ranks(None)], exact, tally)
     if as_json:
         echo_json(_document(tally, with_proofs=not everything))
     else:
@@ -59,47 +63,34 @@ def command(ranks: list[int] | None, everything: bool, exact: bool, as_json: boo
     return 1 if tally.failures else 0
 
 
-def _prove_file(chosen: Choice, exact: bool, tally: _Tally) -> None:
+def _prove_file(chosen: Choice, ranks: list[int] | None, exact: bool, tally: _Tally) -> None:
     from choreo.prove import prove
 
     about: dict[str, object] = {"collective": None, "algorithm": str(chosen.schedule), "ranks": None}
     try:
-        schedule = chosen.build()
+        schedule = chosen.build(ranks[0] if ranks else None)
         about = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.ranks}
         tally.proofs.append(prove(schedule, exact=exact or None))
     except (ProofError, ContradictionError) as error:
         tally.fail(about, error)
 
 
-def _prove_grid(
-    choice: dict[str, object], ranks: list[int] | None, everything: bool, exact: bool, tally: _Tally
-) -> None:
-    from choreo.algorithms import list_algorithms
-    from choreo.collectives import get_collective
+def _prove_grid(chosen: Choice, ranks: list[int], exact: bool, tally: _Tally) -> None:
     from choreo.prove import prove
 
-    collective, algorithm = choice["collective"], choice["algorithm"]
-    if collective is None and not everything:
-        raise UsageError("say what to prove: COLLECTIVE and --algorithm, --schedule FILE, or --all; see choreo list")
-    if ranks is None:
-        if choice["axes"] is None:
-            raise UsageError("say how many ranks: --ranks 8, or --ranks 2..33 for each of a range")
-        ranks = [Choice(ranks=None, **choice).need_ranks()]  # type: ignore[arg-type]  # parsed by click
-    found = list_algorithms(None if collective is None else str(collective))
-    names = [a for a in found if algorithm in (None, a.name)]
-    if not names:
-        Choice(ranks=ranks[0], **choice).build()  # type: ignore[arg-type]  # says which algorithms there are
-    for a in names:
+    candidates = chosen.candidates()
+    for candidate in candidates:
         for count in ranks:
-            options = dict(choice)
-            if algorithm is None:  # many algorithms at once: each takes the options it knows
-                options |= {name: None for name in ("axes", "rotate") if name not in a.options}
-                options["root"] = choice["root"] if get_collective(a.collective).rooted else None
-            options |= {"collective": a.collective, "algorithm": a.name, "ranks": count}
-            about: dict[str, object] = {"collective": a.collective, "algorithm": a.name, "ranks": count}
+            about: dict[str, object] = {
+                "collective": candidate.collective,
+                "algorithm": candidate.algorithm,
+                "ranks": count,
+            }
             try:
-                tally.proofs.append(prove(Choice(**options).build(), exact=exact or None))  # type: ignore[arg-type]
+                tally.proofs.append(prove(candidate.build(count), exact=exact or None))
             except RefusedError as error:
+                if len(candidates) == len(ranks) == 1:
+                    raise  # what was asked for, and nothing else, cannot be done
                 tally.refusals.append(about | {"reason": str(error)})
             except ProofError as error:
                 tally.fail(about, error)

@@ -20,7 +20,7 @@ from choreo.errors import UsageError
 )
 @load_option
 @json_option
-def command(svg: Path | None, html: Path | None, as_json: bool, **choice: object) -> None:
+def command(chosen: Choice, ranks: int | None, svg: Path | None, html: Path | None, as_json: bool) -> None:
     """Show a schedule step by step: who sends what to whom, and what each rank holds after it.
 
     \b
@@ -29,7 +29,7 @@ def command(svg: Path | None, html: Path | None, as_json: bool, **choice: object
     """
     from choreo.show import to_data, to_html, to_svg, to_text
 
-    schedule = Choice(**choice).build()  # type: ignore[arg-type]  # click has parsed them by the options' types
+    schedule = chosen.build(ranks)
     for file, draw in ((svg, to_svg), (html, to_html)):
         if file is not None:
             _write(file, draw(schedule))
