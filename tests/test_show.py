@@ -5,19 +5,21 @@ from __future__ import annotations
 import html
 import json
 import re
+from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 
 from choreo.algorithms import build, list_algorithms
 from choreo.errors import RefusedError, UsageError
-from choreo.schedule import Schedule, move
-from choreo.show import notebook_html, to_data, to_html, to_svg, to_text
+from choreo.schedule import Phase, Schedule
+from choreo.show import notebook_html, show, to_data, to_html, to_svg, to_text
 from choreo.show.data import Data
 from choreo.show.grid import grid_of
 from choreo.show.holdings import Action, State, moments
-from choreo.show.words import chunk_label, describe, messages
+from choreo.show.phases import phases_of
+from choreo.show.words import describe
 
 RANKS = (1, 2, 4, 7)
 EVERY = [pytest.param(a.collective, a.name, id=f"{a.collective}-{a.name}") for a in list_algorithms()]
@@ -33,13 +35,6 @@ def _built(collective: str, algorithm: str) -> list[Schedule]:
             continue
     assert made
     return made
-
-
-def _doubling() -> Schedule:
-    """An all_reduce that goes one step too far round the ring, and so adds every rank's own input twice."""
-    rank = np.arange(4)
-    steps = [move(rank, (rank + 1) % 4, (rank - k) % 4, reduce=True) for k in range(4)]
-    return Schedule.from_list("all_reduce", 4, steps, num_chunks=4)
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), EVERY)
@@ -105,7 +100,8 @@ def test_data_says_what_the_schedule_is() -> None:
     assert data["steps"][0][0] == {
         "src": 2, "dst": 0, "chunk": 0, "count": 1, "reduce": False, "from_input": False,
     }  # fmt: skip
-    assert data["proof"] == {"holds": True, "story": ""}
+    assert data["proof"] == {"holds": True, "story": "", "step": None, "rank": None, "chunk": None}
+    assert data["phases"] == []
 
 
 def test_shares_are_in_units_of_the_collectives_size() -> None:
@@ -114,38 +110,30 @@ def test_shares_are_in_units_of_the_collectives_size() -> None:
     assert sum(to_data(build("barrier", "bruck", 7))["chunk_shares"]) == 0
 
 
-def test_text_counts_contributions_and_marks_what_is_new() -> None:
-    lines = to_text(build("all_reduce", "ring", 4), width=100).splitlines()
-    at = lines.index("step 2  every rank passes one chunk to the next, which adds it")
-    assert lines[at + 2].split() == ["0", "→", "1:", "+1", "rank", "0", "[■]", "3", "2", "1"]
+PHASES = [("reduce_scatter", 0, 2), ("all_gather", 3, 5)]
 
 
-def test_text_of_many_ranks_is_a_summary() -> None:
-    ring = to_text(build("all_reduce", "ring", 200), width=100).splitlines()
-    assert "steps 0–198  every rank passes one chunk to the next, which adds it" in ring
-    assert len(ring) < 10
-    huge = to_text(build("all_reduce", "ring", 2048), width=100)
-    assert "more steps" in huge
-    assert len(huge.splitlines()) < 100
+def test_phases_are_named_everywhere() -> None:
+    schedule = build("all_reduce", "ring", 4)
+    headings = ["reduce_scatter: steps 0 to 2", "all_gather: steps 3 to 5"]
+    lines = to_text(schedule, width=100).splitlines()
+    assert [line for line in lines if line in headings] == headings
+    for heading, (_, first, _) in zip(headings, PHASES, strict=True):
+        assert lines[lines.index(heading) + 2].startswith(f"step {first}  ")
+        assert heading in to_svg(schedule)
+    assert to_data(schedule)["phases"] == [
+        {"collective": name, "first": first, "num_steps": last + 1 - first} for name, first, last in PHASES
+    ]
+    assert "steps 0 to" not in to_text(build("all_gather", "ring", 4), width=100)
 
 
-@pytest.mark.parametrize("width", [40, 80, 120, 200])
-@pytest.mark.parametrize(
-    ("collective", "algorithm", "ranks", "segments"),
-    [("all_reduce", "naive", 16, None), ("all_to_all", "bruck", 16, None), ("broadcast", "ring", 8, 16)],
-)
-def test_text_keeps_to_its_width(collective: str, algorithm: str, ranks: int, segments: int, width: int) -> None:
-    lines = to_text(build(collective, algorithm, ranks, segments=segments), width=width).splitlines()
-    assert max(map(len, lines)) <= width
-    assert len(lines) < 800
-
-
-def test_coloured_text_is_the_plain_text_with_colour() -> None:
-    schedule = build("all_reduce", "halving_doubling", 7)
-    coloured = to_text(schedule, width=120, color=True)
-    assert "\x1b[" in coloured
-    plain = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", coloured).splitlines()]
-    assert plain == to_text(schedule, width=120).splitlines()
+def test_phases_of_no_steps_or_too_many_are_not_shown() -> None:
+    schedule = replace(
+        build("all_gather", "ring", 3), phases=(Phase("gather", 0), Phase("<b>", 1), Phase("scatter", 9))
+    )
+    assert phases_of(schedule) == [("<b>", 0, 0), ("scatter", 1, 1)]
+    assert "<b>" not in to_svg(schedule)
+    assert "<b>" not in to_html(schedule)
 
 
 def test_hostile_names_are_only_words() -> None:
@@ -166,48 +154,16 @@ def test_hostile_names_are_only_words() -> None:
     assert "\x00" not in text
 
 
-def test_a_wrong_schedule_is_shown_with_its_story() -> None:
-    schedule = _doubling()
-    story = to_data(schedule)["proof"]["story"]
-    assert story
-    assert html.escape(story) in to_html(schedule)
-    assert html.escape(story) in to_svg(schedule)
-    assert f"wrong: {story}"[:100] in to_text(schedule, width=200)
-    assert (list(moments(schedule))[-1].state == State.DOUBLED).sum() == 4
-
-
-def test_what_is_sent_from_an_empty_place_is_nothing() -> None:
-    schedule = Schedule.from_list("broadcast", 3, [move(1, 2, 0), move(0, [1, 2], 0)])
-    states = [moment.state[:, 0].tolist() for moment in moments(schedule)]
-    assert states == [[2, 0, 0], [2, 0, 0], [2, 2, 2]]
-    assert "\nwrong: step 0: rank 1 sends chunk 0 to rank 2" in to_text(schedule, width=200)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "moves", "words"),
-    [
-        (8, move(np.arange(8), (np.arange(8) + 1) % 8, 0), "every rank passes the whole vector to the next"),
-        (8, move(np.arange(8), np.arange(8) ^ 4, 0), "ranks swap the whole vector with the rank 4 away"),
-        (8, move(0, 5, 0), "rank 0 sends the whole vector to rank 5"),
-        (8, move(0, [1, 2, 3], 0), "rank 0 sends the whole vector to 3 ranks"),
-        (
-            8,
-            move(np.arange(1, 8), 0, 0, reduce=True),
-            "every other rank sends the whole vector to rank 0, which adds it",
-        ),
-        (8, move([4, 5], [0, 1], 0), "2 ranks each send the whole vector 4 ranks back"),
-        (2, move([0, 1], [1, 0], 0, reduce=True), "the two ranks swap the whole vector, each adding it"),
-    ],
-)
-def test_steps_in_words(ranks: int, moves: object, words: str) -> None:
-    schedule = Schedule.from_list("all_reduce", ranks, [moves])  # type: ignore[list-item]
-    assert describe(schedule, schedule.columns()) == words
-
-
-def test_labels_join_neighbouring_chunks() -> None:
-    schedule = Schedule.from_list("all_reduce", 2, [[move(0, 1, 1), move(0, 1, 2, 2), move(0, 1, 6)]], num_chunks=8)
-    (message,) = messages(schedule.columns())
-    assert chunk_label(schedule, message) == "1–3,6"
+def test_show_prints_or_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schedule = build("broadcast", "mst", 4)
+    show(schedule, width=70)
+    assert capsys.readouterr().out == to_text(schedule, width=70)
+    show(schedule, svg=tmp_path / "picture.svg", html=str(tmp_path / "page.html"))
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "picture.svg").read_text(encoding="utf-8") == to_svg(schedule)
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == to_html(schedule)
+    with pytest.raises(UsageError, match="cannot be written"):
+        show(schedule, svg=tmp_path / "nowhere" / "picture.svg")
 
 
 @pytest.mark.parametrize("columns", [1, 4, 16, 64])

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from choreo.algorithms import build
-from choreo.schedule import Schedule, move
+from choreo.schedule import Schedule, Transfers, move
 from choreo.show import to_html
 from choreo.show.data import to_data
 from choreo.show.grid import Grid
-from choreo.show.holdings import moments
+from choreo.show.holdings import moments, wrong_at_end
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to open the page with")
@@ -38,7 +38,16 @@ window.cancelAnimationFrame = clearTimeout;
     inspected: document.querySelector("#inspector .place").textContent,
     contributors: [...document.querySelectorAll("#inspector li[data-who]")]
       .filter((square) => square.className).map((square) => Number(square.dataset.who)),
-    arrows: document.querySelectorAll("#ring .tip").length,
+    arrows: document.querySelectorAll("#ring .tip").length - document.querySelectorAll("#ring .trail .tip").length,
+    trail: [...document.querySelectorAll("#ring .trail g")].map((arrow) => Number(arrow.dataset.step)),
+    failing: document.querySelectorAll("#ring .failing").length,
+    followed: document.querySelectorAll("#ring .followed").length,
+    chosen: [...document.querySelectorAll("td.chosen")].map((td) => [Number(td.dataset.rank), Number(td.dataset.cell)]),
+    column: document.querySelectorAll("td.column").length,
+    broken: [...document.querySelectorAll("#matrix td")].map((td) => td.classList.contains("broken")),
+    tick: [...document.querySelectorAll("#phases i")].map((tick) => tick.classList.contains("failing")).indexOf(true),
+    brackets: [...document.querySelectorAll("#brackets span")].map((one) => one.textContent),
+    each: find("each").textContent, legend: find("legend").textContent,
     play: find("play").getAttribute("aria-label"),
     wide: document.documentElement.scrollWidth, tall: document.documentElement.scrollHeight,
     window: [innerWidth, innerHeight], error: document.documentElement.dataset.error || "",
@@ -47,6 +56,7 @@ window.cancelAnimationFrame = clearTimeout;
   look();
   for (const action of ACTIONS) {
     if (action.startsWith("#")) location.hash = action;
+    else if (action.startsWith("click ")) document.querySelector(action.slice(6)).click();
     else if (action.startsWith("wait ")) await pause(Number(action.slice(5)));
     else document.body.dispatchEvent(new KeyboardEvent("keydown", { key: action, bubbles: true }));
     await pause(30);
@@ -70,6 +80,16 @@ class Seen(TypedDict):
     inspected: str
     contributors: list[int]
     arrows: int
+    trail: list[int]
+    failing: int
+    followed: int
+    chosen: list[list[int]]
+    column: int
+    broken: list[bool]
+    tick: int
+    brackets: list[str]
+    each: str
+    legend: str
     play: str
     wide: int
     tall: int
@@ -115,20 +135,28 @@ def test_fragments_keys_and_play(tmp_path: Path) -> None:
     seen = _open(tmp_path, schedule, actions, fragment="#step=3")
     opened, first, last, start, ninth, beyond, nonsense, end, left, home, right, playing, played, paused = seen
     words = "every rank passes one chunk to the next"
-    assert opened["caption"] == f"step 3 of 14: {words}, which adds it"
+    assert opened["caption"] == f"step 3 (4th of 14), reduce_scatter: {words}, which adds it"
     assert opened["arrows"] == 8
     assert opened["contributors"] == [0, 4, 5, 6, 7]
     assert opened["inspected"] == "rank 0, chunk 3: 5 of 8 contributions"
-    assert first["caption"] == f"step 0 of 14, the first: {words}, which adds it"
-    assert last["caption"] == beyond["caption"] == end["caption"] == f"step 13 of 14, the last: {words}"
+    assert first["caption"] == f"step 0 (1st of 14), reduce_scatter: {words}, which adds it"
+    assert (
+        last["caption"] == beyond["caption"] == end["caption"] == f"step 13 (14th of 14, the last), all_gather: {words}"
+    )
     assert (
         start["caption"]
         == nonsense["caption"]
         == home["caption"]
-        == f"start: 14 steps to go; first {words}, which adds it"
+        == f"start: 14 steps to go; first reduce_scatter: {words}, which adds it"
     )
     assert ninth["inspected"] == "rank 2, chunk 7: 8 of 8 contributions"
     assert ninth["contributors"] == list(range(8))
+    assert opened["brackets"] == ["reduce_scatter", "all_gather"]
+    assert opened["each"] == "each rank has sent 0.50 n of 1.75 n"
+    assert "number: how many contributions" in opened["legend"]
+    assert "more than once" not in opened["legend"]
+    assert opened["tick"] == -1
+    assert (opened["column"], opened["trail"], opened["followed"]) == (0, [], 0)
     at = [4, 1, 14, 0, 10, 14, 0, 14, 13, 0, 1]
     for one, position in zip(seen, at, strict=False):
         assert one["have"] == expected[position], position
@@ -159,9 +187,43 @@ def test_every_step_shows_what_the_replay_says(
     assert all(one["wide"] <= one["window"][0] for one in seen)
 
 
-def test_a_wrong_schedule_with_a_hostile_name_opens(tmp_path: Path) -> None:
+def test_a_chosen_chunk_is_followed(tmp_path: Path) -> None:
+    schedule = build("broadcast", "ring", 4)
+    actions = ["#step=3&rank=2&chunk=1", "click td[data-rank='0'][data-cell='3']", "Escape"]
+    opened, second, clicked, let_go = _open(tmp_path, schedule, actions, fragment="#step=3")
+    assert opened["brackets"] == ["scatter", "all_gather"]
+    assert opened["column"] == 0
+    rows = schedule.columns()
+    for one, rank, chunk in ((second, 2, 1), (clicked, 0, 3)):
+        assert one["chosen"] == [[rank, chunk]]
+        assert one["column"] == 4
+        carries = (rows.chunk <= chunk) & (chunk < rows.chunk + rows.count) & (rows.step <= 3)
+        # An arrow for every two ranks it went between, from the last time it did.
+        latest = {(src, dst): step for step, src, dst in zip(*_where(rows.take(carries)), strict=True)}
+        assert sorted(one["trail"]) == sorted(latest.values())
+        assert one["followed"] == (carries & (rows.step == 3)).sum()
+    assert (let_go["column"], let_go["trail"], let_go["followed"]) == (0, [], 0)
+    assert second["each"].startswith("rank 0, the busiest, has sent ")
+
+
+def _where(rows: Transfers) -> tuple[list[int], list[int], list[int]]:
+    return rows.step.tolist(), rows.src.tolist(), rows.dst.tolist()
+
+
+def test_a_wrong_schedule_with_a_hostile_name_opens_at_what_breaks(tmp_path: Path) -> None:
     rank = np.arange(4)
     steps = [move(rank, (rank + 1) % 4, (rank - k) % 4, reduce=True) for k in range(4)]
     schedule = Schedule.from_list("all_reduce", 4, steps, num_chunks=4).named("</script><script>throw 1</script>")
-    seen = _open(tmp_path, schedule, ["#step=3"])
-    assert [one["have"] for one in seen] == [_expected(schedule)[0], _expected(schedule)[4]]
+    start, last, broken = seen = _open(tmp_path, schedule, ["#step=3", "click #failure"])
+    proof = to_data(schedule)["proof"]
+    expected = _expected(schedule)
+    assert proof["step"] is not None
+    assert [one["have"] for one in seen] == [expected[0], expected[4], expected[proof["step"] + 1]]
+    assert [one["chosen"] for one in seen] == [[[proof["rank"], proof["chunk"]]]] * 3
+    assert [one["tick"] for one in seen] == [proof["step"]] * 3
+    assert broken["caption"].startswith(f"step {proof['step']} (")
+    assert (last["failing"], broken["failing"]) == (0, 2)
+    wrong = wrong_at_end(schedule, list(moments(schedule))[-1]).reshape(-1).tolist()
+    assert [one["broken"] for one in seen] == [[False] * 16, wrong, [False] * 16]
+    assert "‼ some of it more than once" in start["legend"]
+    assert all(one["wide"] <= 1280 and one["tall"] <= one["window"][1] for one in seen)

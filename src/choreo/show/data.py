@@ -7,15 +7,15 @@ from typing import TypedDict
 import numpy as np
 
 from choreo.collectives import Layout
-from choreo.errors import ProofError
-from choreo.prove import prove
 from choreo.schedule import Schedule, Transfers
 from choreo.show.grid import grid_of
 from choreo.show.holdings import Mask
 from choreo.show.limits import check_size
+from choreo.show.phases import phases_of
+from choreo.show.verdict import verdict_of
 from choreo.show.words import describe
 
-__all__ = ["PAGE_LIMITS", "Data", "Transfer", "proof_story", "to_data"]
+__all__ = ["PAGE_LIMITS", "Data", "Transfer", "to_data"]
 
 PAGE_LIMITS = {"ranks": 64, "transfers": 20_000, "places": 1 << 18}
 
@@ -50,10 +50,21 @@ class GridData(TypedDict):
 
 
 class ProofData(TypedDict):
-    """Whether the schedule does what the collective promises, and if not, the story of how it fails."""
+    """Whether the schedule does what the collective promises; if not, the story, and where it first goes wrong."""
 
     holds: bool
     story: str
+    step: int | None
+    rank: int | None
+    chunk: int | None
+
+
+class PhaseData(TypedDict):
+    """A run of steps that is a collective of its own."""
+
+    collective: str
+    first: int
+    num_steps: int
 
 
 class Data(TypedDict):
@@ -72,6 +83,7 @@ class Data(TypedDict):
     chunks: int
     chunks_a_block: int
     num_steps: int
+    phases: list[PhaseData]
     summary: str
     reduces: bool
     size_per: str
@@ -89,11 +101,11 @@ def to_data(schedule: Schedule) -> Data:
     check_size(schedule, "page", **PAGE_LIMITS)
     contract, chunks = schedule.contract, schedule.num_chunks
     steps = list(schedule.steps())
-    story = proof_story(schedule)
+    verdict = verdict_of(schedule)
     square = contract.before is Layout.PAIR_SOURCE
     rows = PAGE_ROWS if square else max(1, min(PAGE_ROWS, PAGE_CELLS // (PAGE_COLUMNS * schedule.ranks)))
     grid = grid_of(schedule, PAGE_COLUMNS, rows)
-    sizes = np.diff(schedule.cumulative_weights()) / int(schedule.cumulative_weights()[-1])
+    sizes = (np.ones(chunks) if schedule.weights is None else schedule.weights) / schedule.total_weight
     return {
         "collective": schedule.collective,
         "algorithm": schedule.algorithm,
@@ -102,6 +114,10 @@ def to_data(schedule: Schedule) -> Data:
         "chunks": chunks,
         "chunks_a_block": schedule.chunks_a_block,
         "num_steps": schedule.num_steps,
+        "phases": [
+            {"collective": name, "first": first, "num_steps": last + 1 - first}
+            for name, first, last in phases_of(schedule)
+        ],
         "summary": contract.summary,
         "reduces": contract.reduces,
         "size_per": contract.size_per,
@@ -110,22 +126,19 @@ def to_data(schedule: Schedule) -> Data:
         "after": _runs(schedule.held_after()),
         "steps": [_transfers(rows) for rows in steps],
         "words": [describe(schedule, rows) for rows in steps],
-        "proof": {"holds": story is None, "story": story or ""},
+        "proof": {
+            "holds": verdict.holds,
+            "story": verdict.story,
+            "step": verdict.step,
+            "rank": verdict.rank,
+            "chunk": verdict.chunk,
+        },
         "grid": {
             "columns": grid.columns,
             "square": grid.square,
             "cells": [{"first": f, "count": n} for f, n in zip(grid.first, grid.count, strict=True)],
         },
     }
-
-
-def proof_story(schedule: Schedule) -> str | None:
-    """Why the schedule is wrong, or None where it is right."""
-    try:
-        prove(schedule)
-    except ProofError as error:
-        return error.story
-    return None
 
 
 def _transfers(rows: Transfers) -> list[Transfer]:

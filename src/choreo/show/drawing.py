@@ -48,8 +48,8 @@ FILLS = {
     Action.COPIED: ("#7fb2e5", COPY),
 }
 
-# Left, top, width, height; the share of it that is filled; its state and what the last step did.
-Cell = tuple[float, float, float, float, float, State, Action]
+# Left, top, width, height; the share of it that is filled; its state, what the last step did, and whether it is wrong.
+Cell = tuple[float, float, float, float, float, State, Action, bool]
 
 
 def text(
@@ -87,16 +87,23 @@ def arrow(x1: float, y1: float, x2: float, y2: float, *, stroke: str, width: flo
 def cell_paths(cells: list[Cell]) -> str:
     """The filled parts of many cells as a few paths, one for each colour; the fill rises with what is there."""
     fills: dict[str, list[str]] = defaultdict(list)
-    for x, y, width, height, share, state, action in cells:
+    outlines: list[str] = []
+    for x, y, width, height, share, state, action, wrong in cells:
+        if wrong:
+            outline = f"M{short(x + 0.5)} {short(y + 0.5)}h{short(width - 1)}v{short(height - 1)}h{short(1 - width)}z"
+            outlines.append(outline)
         if state is State.EMPTY:
             continue
-        part, whole = FILLS[action]
+        part, whole = (WRONG, WRONG) if wrong else FILLS[action]
         color = {State.COMPLETE: whole, State.DOUBLED: WRONG}.get(state, part)
         # A part never looks like all: it leaves at least a sixth of the cell open.
         tall = height * (1 if state is not State.PARTIAL else max(0.14, min(share, 0.84)))
         shape = f"M{short(x)} {short(y + height - tall)}h{short(width)}v{short(tall)}h{short(-width)}z"
         fills[color].append(shape)
-    return "".join(f'<path d="{"".join(shapes)}" fill="{color}"/>' for color, shapes in fills.items())
+    made = [f'<path d="{"".join(shapes)}" fill="{color}"/>' for color, shapes in fills.items()]
+    if outlines:
+        made.append(f'<path d="{"".join(outlines)}" fill="none" stroke="{WRONG}"/>')
+    return "".join(made)
 
 
 def frame(x: float, y: float, *, columns: int, rows: int, width: float, height: float, gap: float) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from choreo.collectives import Layout
 from choreo.schedule import Schedule
-from choreo.show.holdings import Counts, Moment, State
+from choreo.show.holdings import Counts, Mask, Moment, State
 
 __all__ = ["Cells", "Grid", "grid_of"]
 
@@ -22,10 +22,12 @@ __all__ = ["Cells", "Grid", "grid_of"]
 class Cells:
     """A moment seen through a grid: one number for each rank and cell.
 
-    `have` of `given` contributions are there, summed over the chunks of the cell.
+    `have` of `given` contributions are there, summed over the chunks of the cell. `each` is how many every chunk of the
+    cell has where a collective sums (-1 if they differ), and how many chunks are there where it does not.
     """
 
     have: Counts
+    each: Counts
     given: Counts
     state: Counts
     action: Counts
@@ -51,17 +53,25 @@ class Grid:
         back = np.argsort(order)
         edges = np.asarray(self.first)[order]
         have = np.add.reduceat(moment.have, edges, axis=1)[:, back]
+        low, high = (f.reduceat(moment.have, edges, axis=1)[:, back] for f in (np.minimum, np.maximum))
+        sums = moment.held.shape[2] > 1
+        each = np.where(low == high, low, -1) if sums else have
         given = np.add.reduceat(moment.given, edges)[back]
         worst = np.maximum.reduceat(moment.state, edges, axis=1)[:, back]
         state = np.where(have == 0, State.EMPTY, np.where(have < given, State.PARTIAL, State.COMPLETE))
         state = np.where(worst == State.DOUBLED, State.DOUBLED, state)
         action = np.maximum.reduceat(moment.action, edges, axis=1)[:, back]
-        return Cells(have, given, state.astype(np.int64), action.astype(np.int64))
+        return Cells(have, each, given, state.astype(np.int64), action.astype(np.int64))
 
-    def covers(self, chunks: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> list[list[bool]]:
+    def covers(self, chunks: Mask) -> list[list[bool]]:
         """Whether all chunks of each cell are marked, for each rank of a (ranks, chunks) mask."""
         spans = list(zip(self.first, self.count, strict=True))
         return [[bool(rank[first : first + count].all()) for first, count in spans] for rank in chunks]
+
+    def touches(self, chunks: Mask) -> list[list[bool]]:
+        """Whether some chunk of each cell is marked, for each rank of a (ranks, chunks) mask."""
+        spans = list(zip(self.first, self.count, strict=True))
+        return [[bool(rank[first : first + count].any()) for first, count in spans] for rank in chunks]
 
     def label(self, cell: int) -> str:
         """The chunk numbers of a cell."""

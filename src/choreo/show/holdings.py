@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from choreo.schedule import Schedule, Transfers
 
-__all__ = ["Action", "Moment", "State", "moments"]
+__all__ = ["Action", "Counts", "Mask", "Moment", "State", "moments", "wrong_at_end"]
 
 Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -85,6 +85,13 @@ def moments(schedule: Schedule) -> Iterator[Moment]:
             held[dst, chunks] = np.minimum(held[dst, chunks] + arriving, 9) if adds else arriving
             action[dst, chunks] = Action.ADDED if adds else Action.COPIED
         yield Moment(int(rows.step[0]), rows, held.copy(), given, action)
+
+
+def wrong_at_end(schedule: Schedule, moment: Moment) -> Mask:
+    """Which places the contract asks for that are not as they must be, if this is the last moment; before, none."""
+    if moment.step != (schedule.num_steps - 1 if schedule.num_steps else None):
+        return np.zeros(moment.action.shape, np.bool_)
+    return np.asarray(schedule.held_after() & (moment.state != State.COMPLETE))
 
 
 def _contributions(schedule: Schedule, has_input: Mask) -> npt.NDArray[np.uint8]:

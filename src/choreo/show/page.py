@@ -17,7 +17,7 @@ from choreo.show.words import facts, printable, title
 
 __all__ = ["to_html"]
 
-SCRIPTS = ("replay.js", "stage.js", "matrix.js", "inspector.js", "page.js")
+SCRIPTS = ("replay.js", "stage.js", "matrix.js", "inspector.js", "timeline.js", "page.js")
 
 
 def to_html(schedule: Schedule) -> str:
@@ -38,7 +38,8 @@ def to_html(schedule: Schedule) -> str:
 def _verdict(data: Data) -> str:
     if data["proof"]["holds"]:
         return '<span class="proved">✓ proved</span>'
-    return f'<br><span class="refuted">✗ wrong: {escape(data["proof"]["story"])}</span>'
+    button = '<button id="failure" type="button">show it</button>'
+    return f'<br><span class="refuted">✗ wrong: {escape(data["proof"]["story"])}</span> {button}'
 
 
 def _embedded(data: Data) -> str:

@@ -6,21 +6,13 @@ shows what each rank then holds. Long schedules go on in a further column, like 
 
 from __future__ import annotations
 
-import numpy as np
-
 from choreo.schedule import Schedule
-from choreo.show.data import proof_story
 from choreo.show.drawing import (
-    ADD,
-    COPY,
-    EMPTY,
     FONT,
     INK,
     LINE,
     MUTED,
     PAPER,
-    PART,
-    WHOLE,
     WRONG,
     cell_paths,
     frame,
@@ -28,12 +20,13 @@ from choreo.show.drawing import (
     short,
     text,
 )
-from choreo.show.holdings import Action, Moment, State
+from choreo.show.holdings import Action, Moment, State, wrong_at_end
 from choreo.show.limits import check_size
 from choreo.show.svg_arrows import arrows
 from choreo.show.svg_layout import (
     GUTTER,
     LINE_HEIGHT,
+    PHASE_HEIGHT,
     STEP_HEIGHT,
     Band,
     Layout,
@@ -42,6 +35,8 @@ from choreo.show.svg_layout import (
     layout_of,
     wrapped,
 )
+from choreo.show.svg_legend import legend, promise
+from choreo.show.verdict import Verdict, verdict_of
 from choreo.show.words import facts, title
 
 __all__ = ["SVG_LIMITS", "to_svg"]
@@ -50,6 +45,8 @@ SVG_LIMITS = {"ranks": 32, "transfers": 4_000, "places": 1 << 15}
 
 MARGIN = 28.0
 HEAD, TITLE = 34.0, 64.0
+# Where the line along a phase runs, left of the words.
+BRACKET = -12.0
 
 
 def to_svg(schedule: Schedule) -> str:
@@ -57,44 +54,51 @@ def to_svg(schedule: Schedule) -> str:
     check_size(schedule, "SVG picture", **SVG_LIMITS)
     layout = layout_of(schedule)
     start, *bands = bands_of(schedule, layout)
-    story = proof_story(schedule)
-    about = f"{facts(schedule)}: {schedule.contract.summary} ({'proved' if story is None else 'wrong'})"
+    verdict = verdict_of(schedule)
+    about = f"{facts(schedule)}: {schedule.contract.summary} ({'proved' if verdict.holds else 'wrong'})"
+    columns = columns_of(layout, bands)
+    keys, keys_width = legend(schedule, layout, [start, *bands])
+    across = len(columns) * (layout.width + GUTTER) - GUTTER
+    width = max(across, keys_width, 6.0 * len(about))
     parts = [
         text(MARGIN, 34, title(schedule), size=18, font_weight="600"),
         text(MARGIN, 53, about, fill=MUTED, size=12),
     ]
     top = TITLE
-    if story is not None:
-        parts.append(text(MARGIN, 71, story, fill=WRONG, size=12))
+    for words in wrapped(verdict.story, int(width / 6)) if verdict.story else []:
+        parts.append(text(MARGIN, top + 7, words, fill=WRONG, size=12))
         top += 18
     x, before, bottom = MARGIN, start, top
-    for column in columns_of(layout, bands):
-        drawn, height = _column(schedule, layout, before, column)
+    for column in columns:
+        drawn, height = _column(schedule, layout, before, column, verdict)
         parts.append(f'<g transform="translate({short(x)} {short(top)})">{drawn}</g>')
         x, before, bottom = x + layout.width + GUTTER, column[-1] if column else start, max(bottom, top + height)
-    legend, legend_width = _legend(schedule, layout, bands)
-    parts.append(f'<g transform="translate({short(MARGIN)} {short(bottom + 34)})">{legend}</g>')
-    widths = (x - GUTTER, MARGIN + legend_width, MARGIN + 6 * max(len(about), len(story or "")))
-    return _document(schedule, max(widths) + MARGIN, bottom + 34 + MARGIN, "".join(parts))
+    parts.append(f'<g transform="translate({short(MARGIN)} {short(bottom + 34)})">{keys}</g>')
+    return _document(schedule, width + 2 * MARGIN, bottom + 34 + MARGIN, "".join(parts))
 
 
-def _column(schedule: Schedule, layout: Layout, before: Band, bands: list[Band]) -> tuple[str, float]:
+def _column(schedule: Schedule, layout: Layout, before: Band, bands: list[Band], verdict: Verdict) -> tuple[str, float]:
     """A newspaper column: the ranks, what they hold to begin with, and step after step; and how tall it is."""
     begun = before.moment.step
     words = text(0, HEAD + layout.cells_height / 2 + 4, "start", size=12, font_weight="600")
     if begun is not None:
         words = text(0, HEAD + layout.cells_height / 2 + 4, f"after step {begun}", size=10.5, fill=MUTED)
-    made = [_heads(schedule, layout), _cells(layout, before.moment, HEAD, fresh=False), words]
+    made = [_heads(schedule, layout), _cells(schedule, layout, before.moment, HEAD, fresh=False), words]
+    if layout.grid.square and begun is None:
+        made.append(_axes(layout))
     height, said = HEAD + layout.cells_height, ""
+    made.append(_brackets(bands, height))
     for band in bands:
-        made.append(arrows(schedule, layout, band.sent, height, height + band.height - layout.cells_height))
+        failing = verdict.rank if band.moment.step == verdict.step else None
+        below = height + band.height - layout.cells_height
+        made.append(arrows(schedule, layout, band.sent, height, below, failing=failing))
         height += band.height
-        made.append(_cells(layout, band.moment, height - layout.cells_height, fresh=True))
-        made.append(_words(band, height, said))
+        made.append(_cells(schedule, layout, band.moment, height - layout.cells_height, fresh=True))
+        made.append(_words(band, height, said, failing=failing is not None))
         said = band.words
     last = bands[-1].moment.step if bands else None
     if last == schedule.num_steps - 1:
-        made.append(_promise(schedule, layout, 0, height))
+        made.append(promise(schedule, layout, 0, height))
     return _lifelines(layout, HEAD, height) + "".join(made), height
 
 
@@ -112,8 +116,38 @@ def _lifelines(layout: Layout, top: float, bottom: float) -> str:
     return "".join(line(layout.x(rank), top - 9, layout.x(rank), bottom, stroke=LINE) for rank in range(layout.ranks))
 
 
-def _cells(layout: Layout, moment: Moment, top: float, *, fresh: bool) -> str:
+def _axes(layout: Layout) -> str:
+    """What the rows and columns of a square are, said at the first one."""
+    left, top = layout.x(0) - layout.cells_width / 2, HEAD + layout.cells_height / 2
+    return text(left, HEAD - 3, "for →", size=8.5, fill=MUTED) + text(
+        left - 4, top + 3, "from ↓", size=8.5, fill=MUTED, anchor="end"
+    )
+
+
+def _brackets(bands: list[Band], top: float) -> str:
+    """At the left of the column a line along each phase, with its name where it starts or, in a new column, goes on."""
+    made, y = [], top
+    for number, band in enumerate(bands):
+        if band.phase is not None:
+            closes = band.moment.step == band.phase.last
+            first, last = y + (7 if band.opens else 0), y + band.height - (2 if closes else 0)
+            made.append(line(BRACKET, first, BRACKET, last, stroke=INK, width=1.5))
+            made.extend(
+                line(BRACKET, end, BRACKET + 6, end, stroke=INK, width=1.5)
+                for end, ends in ((first, band.opens), (last, closes))
+                if ends
+            )
+            if band.opens:
+                made.append(text(0, y + 17, band.phase.heading, font_weight="600"))
+            elif number == 0:
+                made.append(text(0, 18, f"{band.phase.collective}, continued", font_weight="600"))
+        y += band.height
+    return "".join(made)
+
+
+def _cells(schedule: Schedule, layout: Layout, moment: Moment, top: float, *, fresh: bool) -> str:
     seen = layout.grid.see(moment)
+    wrong = layout.grid.touches(wrong_at_end(schedule, moment))
     grid, made, cells = layout.grid, [], []
     gap = 1.0 if layout.cell_width >= 6 else 0.6 if layout.cell_width >= 2.5 else 0.2
     for rank in range(layout.ranks):
@@ -125,8 +159,8 @@ def _cells(layout: Layout, moment: Moment, top: float, *, fresh: bool) -> str:
             share = int(seen.have[rank, index]) / max(1, int(seen.given[index]))
             x, y = left + column * layout.cell_width, top + row * layout.cell_height
             size = (layout.cell_width - gap, layout.cell_height - (gap if grid.rows > 1 else 0))
-            state = State(int(seen.state[rank, index]))
-            cells.append((x + gap / 2, y + (gap / 2 if grid.rows > 1 else 0), *size, share, state, action))
+            state, bad = State(int(seen.state[rank, index])), wrong[rank][index]
+            cells.append((x + gap / 2, y + (gap / 2 if grid.rows > 1 else 0), *size, share, state, action, bad))
     return "".join(made) + cell_paths(cells)
 
 
@@ -135,66 +169,17 @@ def _empty(layout: Layout, left: float, top: float, gap: float) -> str:
     return frame(left, top, columns=layout.grid.columns, rows=layout.grid.rows, gap=gap, **size)
 
 
-def _words(band: Band, bottom: float, said: str) -> str:
-    y = bottom - band.height + 16
-    made = [text(0, y, f"step {band.moment.step}", size=12, font_weight="600")]
+def _words(band: Band, bottom: float, said: str, *, failing: bool) -> str:
+    lower = PHASE_HEIGHT if band.opens else 0
+    y = bottom - band.height + 16 + lower
+    made = [text(0, y, f"step {band.moment.step}", size=12, font_weight="600", fill=WRONG if failing else INK)]
+    if failing:
+        made.append(text(44, y, "✗ wrong here", size=10.5, fill=WRONG))
     parts = wrapped(band.words)
-    if band.words != said and STEP_HEIGHT + LINE_HEIGHT * len(parts) <= band.height:
+    if band.words != said and STEP_HEIGHT + LINE_HEIGHT * len(parts) + lower <= band.height:
         for number, part in enumerate(parts, start=1):
             made.append(text(0, y + LINE_HEIGHT * number + 1, part, size=10.5, fill=MUTED))
     return "".join(made)
-
-
-def _promise(schedule: Schedule, layout: Layout, left: float, bottom: float) -> str:
-    """A line under the cells that the contract asks for, where it does not ask for all."""
-    asked = schedule.held_after()
-    if np.all(asked) or (layout.grid.rows > 1 and not layout.grid.square):
-        return ""
-    made = []
-    if layout.grid.square:
-        for rank in range(layout.ranks):
-            x, y = (
-                left + layout.x(rank) - layout.cells_width / 2 + rank * layout.cell_width,
-                bottom - layout.cells_height,
-            )
-            made.append(
-                f'<rect x="{short(x - 1)}" y="{short(y - 1)}" width="{short(layout.cell_width + 2)}" '
-                f'height="{short(layout.cells_height + 2)}" fill="none" stroke="{INK}" stroke-width="1.2"/>'
-            )
-        return "".join(made)
-    for rank, row in enumerate(layout.grid.covers(asked)):
-        for cell in (index for index, is_asked in enumerate(row) if is_asked):
-            x = left + layout.x(rank) - layout.cells_width / 2 + cell * layout.cell_width
-            made.append(line(x, bottom + 3.5, x + layout.cell_width, bottom + 3.5, stroke=INK, width=2))
-    return "".join(made)
-
-
-def _legend(schedule: Schedule, layout: Layout, bands: list[Band]) -> tuple[str, float]:
-    """What the colours mean, and how wide it is to say so."""
-    adds = {bool(message.reduce) for band in bands for message in band.sent}
-    keys = [(f'<rect y="-9" width="11" height="11" fill="{WHOLE}"/>', "was there before")]
-    if False in adds:
-        keys.insert(0, (f'<rect y="-9" width="11" height="11" fill="{COPY}"/>', "copied in this step"))
-    if True in adds:
-        keys.insert(0, (f'<rect y="-9" width="11" height="11" fill="{ADD}"/>', "added in this step"))
-    if schedule.contract.reduces and schedule.ranks > 1:
-        half = f'<rect y="-9" width="11" height="11" fill="{EMPTY}"/><rect y="-4" width="11" height="6" fill="{PART}"/>'
-        keys.append((half, f"height: how many of {schedule.ranks} contributions"))
-    if layout.grid.square:
-        keys.append(("", "row: from which rank, column: for which rank"))
-    elif schedule.num_chunks > 1:
-        keys.append(("", f"cells: chunks 0 to {schedule.num_chunks - 1}"))
-    if _promise(schedule, layout, 0, 0):
-        mark = f'<rect x="2.5" y="-10" width="6" height="13" fill="none" stroke="{INK}"/>'
-        keys.append((mark if layout.grid.square else line(0, 2, 11, 2, stroke=INK, width=2), "what it must end with"))
-    if any((band.moment.state == State.DOUBLED).any() for band in bands):
-        keys.append((f'<rect y="-9" width="11" height="11" fill="{WRONG}"/>', "some of it more than once"))
-    x, made = 0.0, []
-    for mark, words in keys:
-        indent = 17 if mark else 0
-        made.append(f'<g transform="translate({short(x)} 0)">{mark}{text(indent, 0.5, words, fill=MUTED)}</g>')
-        x += indent + 5.5 * len(words) + 20
-    return "".join(made), x
 
 
 def _document(schedule: Schedule, width: float, height: float, body: str) -> str:

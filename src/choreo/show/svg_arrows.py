@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Protocol
 
 from choreo.schedule import Schedule
-from choreo.show.drawing import ADD, COPY, PAPER, arrow, line, text
+from choreo.show.drawing import ADD, COPY, PAPER, WRONG, arrow, line, text
 from choreo.show.words import Message, chunk_label
 
 __all__ = ["LABEL_HEIGHT", "arrows", "label_side"]
@@ -42,8 +42,10 @@ def label_side(sent: list[Message], ranks: int) -> str:
     return ""
 
 
-def arrows(schedule: Schedule, layout: Ranks, sent: list[Message], top: float, bottom: float) -> str:
-    """An arrow for each message, from the sender above to the receiver below."""
+def arrows(
+    schedule: Schedule, layout: Ranks, sent: list[Message], top: float, bottom: float, *, failing: int | None
+) -> str:
+    """An arrow for each message, from the sender above to the receiver below; those at rank `failing` on red."""
     ranks = schedule.ranks
     dense = len(sent) > 2 * ranks
     width = 0.7 if dense and ranks > 8 else 0.9 if dense else 1.4
@@ -56,6 +58,8 @@ def arrows(schedule: Schedule, layout: Ranks, sent: list[Message], top: float, b
     for message, shift in zip(sent, _shifts(sent, ranks), strict=True):
         color = ADD if message.reduce else COPY
         start, end = (message.src, first), (message.src + shift, last)
+        if failing in (message.src, message.dst):
+            made.extend(_strokes(layout, ranks, start, end, stroke=WRONG, width=6, opacity=0.3))
         made.extend(_strokes(layout, ranks, start, end, stroke=color, width=width, opacity=opacity))
         label = chunk_label(schedule, message)
         if side and len(label) * 5.4 > layout.pitch / crowd[message.src if side == "above" else message.dst] - 4:

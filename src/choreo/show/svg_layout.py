@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from choreo.schedule import Schedule
 from choreo.show.grid import Grid, grid_of
 from choreo.show.holdings import Moment, moments
+from choreo.show.phases import Span, phases_of
 from choreo.show.svg_arrows import LABEL_HEIGHT, label_side
 from choreo.show.words import Message, describe, messages
 
@@ -15,7 +16,7 @@ __all__ = ["Band", "Layout", "bands_of", "columns_of", "layout_of", "wrapped"]
 
 # Pixels. WORDS is the margin at the left of a column in which a step is told.
 GUTTER, WORDS = 48.0, 176.0
-STEP_HEIGHT, LINE_HEIGHT = 20.0, 14.0
+STEP_HEIGHT, LINE_HEIGHT, PHASE_HEIGHT = 20.0, 14.0, 20.0
 # The shape of page to come near to, and what stands above and below the columns on it.
 ASPECT, AROUND = 1.45, 148.0
 
@@ -52,12 +53,18 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A step as it is drawn."""
+    """A step as it is drawn; `phase` is the one it belongs to, if there are any."""
 
     moment: Moment
     sent: list[Message]
     words: str
     height: float
+    phase: Span | None = None
+
+    @property
+    def opens(self) -> bool:
+        """Whether a phase starts with this step."""
+        return self.phase is not None and self.phase.first == self.moment.step
 
 
 def layout_of(schedule: Schedule) -> Layout:
@@ -74,7 +81,7 @@ def layout_of(schedule: Schedule) -> Layout:
 
 def bands_of(schedule: Schedule, layout: Layout) -> Iterator[Band]:
     """The start, a band of no height, and then each step; a step is told in words where it differs from the last."""
-    said = ""
+    said, phase = "", {step: span for span in phases_of(schedule) for step in range(span.first, span.last + 1)}
     for moment in moments(schedule):
         if moment.step is None:
             yield Band(moment, [], "", 0.0)
@@ -83,7 +90,9 @@ def bands_of(schedule: Schedule, layout: Layout) -> Iterator[Band]:
         flight = _flight(sent, layout.ranks)
         flight += LABEL_HEIGHT if label_side(sent, layout.ranks) else 0
         spoken = STEP_HEIGHT + LINE_HEIGHT * len(wrapped(words)) if words != said else STEP_HEIGHT
-        yield Band(moment, sent, words, max(flight + layout.cells_height, spoken + 6))
+        band = Band(moment, sent, words, 0.0, phase.get(moment.step))
+        spoken += PHASE_HEIGHT if band.opens else 0
+        yield replace(band, height=max(flight + layout.cells_height, spoken + 6))
         said = words
 
 

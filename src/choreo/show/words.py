@@ -85,27 +85,38 @@ def facts(schedule: Schedule) -> str:
 def describe(schedule: Schedule, rows: Transfers) -> str:
     """What happens in a step, as one would say it; fast enough for the steps of a schedule of thousands of ranks."""
     ranks = schedule.ranks
-    pair, member = np.unique(rows.src * ranks + rows.dst, return_inverse=True)
+    pair, carried = _by_pair(rows.src * ranks + rows.dst, rows.count, ranks * ranks)
     src, dst = pair // ranks, pair % ranks
-    carried = np.bincount(member, rows.count).astype(np.int64)
     what = _amount(schedule, carried)
     it = "it" if what.startswith(("one ", "the ")) else "them"
     adds = f", which adds {it}" if rows.reduce.all() else ", some to be added" if rows.reduce.any() else ""
-    senders, receivers = np.unique(src), np.unique(dst)
+    senders, receivers = (int(np.count_nonzero(np.bincount(who))) for who in (src, dst))
     if len(pair) == 1:
         return f"rank {src[0]} sends {_named(schedule, rows) or what} to rank {dst[0]}{adds}"
     if len(pair) == ranks * (ranks - 1) and ranks > 2:
         return f"every rank sends {what} to every other rank{adds}"
-    if len(senders) == 1:
+    if senders == 1:
         others = "every other rank" if len(dst) == ranks - 1 else f"{len(dst)} ranks"
         return f"rank {src[0]} sends {what} to {others}{adds.replace('which adds', 'which add')}"
-    if len(receivers) == 1:
+    if receivers == 1:
         others = "every other rank sends" if len(src) == ranks - 1 else f"{len(src)} ranks send"
         return f"{others} {what} to rank {dst[0]}{adds}"
-    if len(senders) == len(pair) == len(receivers):
+    if senders == len(pair) == receivers:
         return _one_each(src, dst, ranks, what, adds)
-    who = "every rank sends" if len(senders) == ranks else f"{len(senders)} ranks send"
+    who = "every rank sends" if senders == ranks else f"{senders} ranks send"
     return f"{who} {what} to {_several(src)} others{adds.replace('which adds', 'which add')}"
+
+
+def _by_pair(pair: IntColumn, count: IntColumn, pairs: int) -> tuple[IntColumn, IntColumn]:
+    """Each of the numbered pairs of ranks that send something, and how many chunks; sorted only if need be."""
+    if (np.diff(pair) > 0).all():
+        return pair, count
+    if pairs <= 4 * len(pair):
+        carried = np.bincount(pair, count)
+        senders = np.flatnonzero(carried)
+        return senders, carried[senders].astype(np.int64)
+    found, member = np.unique(pair, return_inverse=True)
+    return found, np.bincount(member, count).astype(np.int64)
 
 
 def _one_each(src: IntColumn, dst: IntColumn, ranks: int, what: str, adds: str) -> str:

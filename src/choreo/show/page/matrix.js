@@ -42,9 +42,11 @@ class Matrix {
     const head = element("tr", {}, element("thead", {}, table));
     element("th", { scope: "col" }, head, columns > 1 ? "chunk" : "");
     const every = columns <= 20 ? 1 : columns <= 40 ? 4 : 8;
-    cells.forEach((cell, index) => {
+    this.heads = cells.map((cell, index) => {
       const words = columns > 1 && index % every === 0 ? (cell.count === 1 ? cell.first : this.short(cell)) : "";
-      element("span", {}, element("th", { scope: "col" }, head), words);
+      const made = element("th", { scope: "col" }, head);
+      element("span", {}, made, words);
+      return made;
     });
     const body = element("tbody", {}, table);
     for (let rank = 0; rank < this.data.ranks; rank++) {
@@ -61,16 +63,27 @@ class Matrix {
 
   cards() {
     const { columns } = this.data.grid;
+    this.named = this.data.grid.square && this.data.ranks <= 8;
     this.holder.classList.add("cards");
     for (let rank = 0; rank < this.data.ranks; rank++) {
       const card = element("div", { class: "card" }, this.holder, `rank ${rank}`);
       const table = element("table", { "aria-label": `rank ${rank}` }, card);
       const made = [];
+      if (this.named) this.targets(table);
       for (let row = 0; row < this.rows; row++) {
         const line = element("tr", {}, table);
+        if (this.named) element("th", { scope: "row" }, line, row ? row : "from 0");
         for (let column = 0; column < columns; column++) made.push(this.td(line, rank, row * columns + column));
       }
       this.cells.push(made);
+    }
+  }
+
+  targets(table) {
+    const head = element("tr", {}, table);
+    element("th", { scope: "col" }, head, "for");
+    for (let target = 0; target < this.data.ranks; target++) {
+      element("span", {}, element("th", { scope: "col", class: "target" }, head), target);
     }
   }
 
@@ -83,7 +96,7 @@ class Matrix {
     const { ranks, grid } = this.data;
     const wide = window.innerWidth > 900;
     const across = wide ? window.innerWidth / 2 - 50 : window.innerWidth - 40;
-    const down = wide ? Math.max(160, window.innerHeight - 470) : 420;
+    const down = wide ? Math.max(160, window.innerHeight - 490) : 420;
     let width = 0, height = 0;
     if (this.rows === 1) {
       width = Math.min((across - 64) / grid.columns - 1, 60);
@@ -91,7 +104,8 @@ class Matrix {
     } else {
       for (let abreast = 1; abreast <= ranks; abreast++) {
         const deep = Math.ceil(ranks / abreast);
-        const fits = Math.min((across / abreast - 14) / grid.columns, (down / deep - 32) / this.rows) - 1;
+        const [left, top] = this.named ? [54, 50] : [14, 32];
+        const fits = Math.min((across / abreast - left) / grid.columns, (down / deep - top) / this.rows) - 1;
         height = width = Math.max(width, Math.min(fits, 28));
       }
     }
@@ -113,28 +127,34 @@ class Matrix {
         const { have, given, doubled, action } = replay.cell(rank, span);
         const full = have >= given;
         const asked = final && this.partial && this.places[rank][index];
+        const broken = final && replay.broken(rank, span);
         const counted = this.numbers && span.count === 1;
-        const classes = [action, full && "full", doubled && "doubled", asked && "wanted", counted && "counted"];
+        const classes = [action, full && "full", doubled && "doubled", broken && "broken", asked && "wanted", counted && "counted"];
         cell.className = classes.filter(Boolean).join(" ");
         cell.dataset.have = have;
         cell.dataset.given = given;
         const level = full ? 100 : have ? Math.max(this.least, Math.min(84, (100 * have) / given)) : 0;
         // Where the amount is a tint, what is new must still stand out.
         cell.style.setProperty("--level", `${counted && action && have ? Math.max(level, 60) : level}%`);
-        cell.textContent = counted && have ? have : "";
-        cell.setAttribute("aria-label", `rank ${rank}, chunk ${spanOf(span)}: ${have} of ${given}`);
+        cell.textContent = counted && have ? (doubled ? "‼" : have) : "";
+        const words = `${doubled ? ", some more than once" : ""}${broken ? ", wrong" : ""}`;
+        cell.setAttribute("aria-label", `rank ${rank}, chunk ${spanOf(span)}: ${have} of ${given}${words}`);
       });
     }
   }
 
-  choose(rank, index) {
-    for (const cell of this.holder.querySelectorAll(".chosen")) {
-      cell.classList.remove("chosen");
-      cell.tabIndex = -1;
+  // The place that is looked at, and where it is followed the same chunk at every other rank.
+  choose(rank, index, followed) {
+    for (const cell of this.holder.querySelectorAll(".chosen, .column")) {
+      cell.classList.remove("chosen", "column");
+      if (cell.matches("td")) cell.tabIndex = -1;
     }
     const cell = this.cells[rank][index];
     cell.classList.add("chosen");
     cell.tabIndex = 0;
+    if (!followed) return;
+    for (const row of this.cells) row[index].classList.add("column");
+    if (this.heads) this.heads[index].classList.add("column");
   }
 
   // In the matrix the arrow keys go from cell to cell.

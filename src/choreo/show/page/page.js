@@ -11,16 +11,10 @@ const find = (name) => document.getElementById(name);
 const replay = new Replay(data);
 const stage = new Stage(data, find("ring"));
 const messages = data.steps.map(messagesOf);
-const shares = data.steps.map((transfers) => transfers.reduce((sum, transfer) => sum + sizeOf(transfer), 0));
+const sent = sentByRank(data);
 const still = window.matchMedia("(prefers-reduced-motion: reduce)");
 let position = 0, playing = false, began = 0, frame = 0, chosen = null;
 const matrix = new Matrix(data, find("matrix"), (rank, cell) => { chosen = { rank, cell }; look(); });
-
-function sizeOf({ chunk, count }) {
-  let size = 0;
-  for (let at = chunk; at < chunk + count; at++) size += data.chunk_shares[at];
-  return size;
-}
 
 function show(to) {
   position = Math.max(0, Math.min(data.num_steps, to));
@@ -29,7 +23,7 @@ function show(to) {
   const now = before ? (messages[0] || []) : messages[position - 1];
   stage.show(now, before);
   redraw();
-  find("caption").textContent = caption(position);
+  find("caption").textContent = caption(data, position);
   find("scrubber").value = position;
   find("scrubber").setAttribute("aria-valuetext", before ? "start" : `step ${position - 1}`);
   [...find("phases").children].forEach((segment, step) => segment.classList.toggle("done", step < position));
@@ -50,37 +44,32 @@ function complete(runs, rank) {
   for (const [first, count] of runs) {
     for (let chunk = first; chunk < first + count; chunk++) {
       wanted += 1;
-      const entries = replay.held[rank][chunk] || [];
-      have += entries.length >= replay.given[chunk] && entries.every(({ times }) => times === 1) ? 1 : 0;
+      have += replay.right(rank, chunk) ? 1 : 0;
     }
   }
   return wanted ? have / wanted : 1;
-}
-
-function caption(position) {
-  if (data.num_steps === 0) return "start: there is nothing to do, one rank already has it all";
-  if (position === 0) return `start: ${data.num_steps} ${data.num_steps === 1 ? "step" : "steps"} to go; first ${data.words[0]}`;
-  const step = position - 1, last = position === data.num_steps;
-  const where = last ? ", the last" : step === 0 ? ", the first" : "";
-  return `step ${step} of ${data.num_steps}${where}: ${data.words[step]}`;
 }
 
 function totals() {
   const count = position ? messages[position - 1].length : 0;
   find("messages").textContent = count;
   find("messages-word").textContent = `${count === 1 ? "message" : "messages"} in this step`;
-  const all = shares.reduce((sum, share) => sum + share, 0);
-  const done = shares.slice(0, position).reduce((sum, share) => sum + share, 0);
+  const [all, done] = [sent.length - 1, position].map((at) => sent[at].reduce((sum, amount) => sum + amount, 0));
   const unit = { vector: "the size of the vector", rank: "what one rank sends", nothing: "" }[data.size_per];
   find("sent").textContent = unit
-    ? `sent so far: ${done.toFixed(2)} n of ${all.toFixed(2)} n (${all ? Math.round((100 * done) / all) : 100}%), n: ${unit}`
+    ? `all together: ${done.toFixed(2)} n of ${all.toFixed(2)} n (${all ? Math.round((100 * done) / all) : 100}%), n: ${unit}`
     : "tokens of no bytes";
+  find("each").textContent = unit && data.num_steps ? sentByEach(sent, position) : "";
 }
 
-// Unless somebody has chosen a place, look at the first one that the step changed.
+// Unless somebody has chosen a place, look at the first one that the step changed. A chosen one is followed: its
+// column, and its way across the ranks so far.
 function look() {
   const { rank, cell } = chosen || firstChanged();
-  matrix.choose(rank, cell);
+  matrix.choose(rank, cell, chosen !== null);
+  const drawn = playing ? position : position - 1;
+  const failing = drawn === data.proof.step ? data.proof.rank : null;
+  stage.mark(chosen && data.grid.cells[cell], replay.done, failing);
   inspect(data, replay, find("inspector"), rank, cell);
 }
 
@@ -104,12 +93,15 @@ function remember() {
   window.history.replaceState(null, "", `#step=${position ? position - 1 : "start"}${place}`);
 }
 
+function choose(rank, chunk) {
+  const cell = data.grid.cells.findIndex(({ first, count }) => first <= chunk && chunk < first + count);
+  if (rank >= 0 && rank < data.ranks && cell >= 0) chosen = { rank: Math.floor(rank), cell };
+}
+
 function follow() {
   const asked = new URLSearchParams(window.location.hash.slice(1));
   const step = asked.get("step");
-  const rank = Number(asked.get("rank")), chunk = Number(asked.get("chunk"));
-  const cell = data.grid.cells.findIndex(({ first, count }) => first <= chunk && chunk < first + count);
-  if (asked.has("rank") && rank >= 0 && rank < data.ranks && cell >= 0) chosen = { rank: Math.floor(rank), cell };
+  if (asked.has("rank")) choose(Number(asked.get("rank")), Number(asked.get("chunk")));
   pause();
   show(/^\d+$/.test(step || "") ? Number(step) + 1 : 0);
 }
@@ -136,8 +128,9 @@ function pause() {
 function depart(now) {
   began = now;
   stage.show(messages[position], false);
+  look();
   stage.move(0);
-  find("caption").textContent = caption(position + 1);
+  find("caption").textContent = caption(data, position + 1);
   frame = requestAnimationFrame(tick);
 }
 
@@ -163,40 +156,60 @@ function arrive() {
 }
 
 function legend() {
+  find("legend").replaceChildren();
   const kinds = [["var(--whole)", data.reduces ? "complete" : "has it"]];
   const some = data.reduces ? "part of the sum" : data.grid.cells.some(({ count }) => count > 1) ? "part of it" : "";
   if (some) kinds.unshift(["linear-gradient(to right, var(--empty), var(--part))", some]);
   const steps = data.steps.flat();
   if (steps.some(({ reduce }) => reduce)) kinds.push(["var(--add)", "just added"]);
   if (steps.some(({ reduce }) => !reduce)) kinds.push(["var(--copy)", "just copied"]);
+  if (!data.proof.holds) kinds.push(["var(--wrong)", "wrong at the end"]);
   for (const [fill, words] of kinds) {
     const item = element("span", {}, find("legend"));
     element("i", {}, item).style.background = fill;
     item.append(words);
   }
-  if (data.grid.square) element("span", {}, find("legend"), "row: from which rank, column: for which rank");
-  if (matrix.partial && !data.grid.square) element("span", {}, find("legend"), "underlined at the end: what is asked for");
+  const notes = [
+    [matrix.numbers && data.grid.cells.some(({ count }) => count === 1), "number: how many contributions"],
+    [data.grid.square, "row: from which rank, column: for which rank"],
+    [matrix.partial && !data.grid.square, "underlined at the end: what is asked for"],
+    [doubled, "‼ some of it more than once"],
+  ];
+  for (const [, words] of notes.filter(([applies]) => applies)) element("span", {}, find("legend"), words);
 }
 
-for (const transfers of data.steps) {
-  element("i", { class: transfers.some(({ reduce }) => reduce) ? "add" : "copy" }, find("phases"));
+function doubles() {
+  const trial = new Replay(data);
+  const some = () => trial.held.some((row) => row.some((place) => place && place.some(({ times }) => times > 1)));
+  return data.steps.some((_, step) => { trial.goTo(step + 1); return some(); });
 }
+
+const doubled = !data.proof.holds && doubles();
+timeline(data, find("brackets"), find("phases"));
 find("scrubber").max = data.num_steps;
 find("scrubber").addEventListener("input", (event) => go(Number(event.target.value)));
 find("first").addEventListener("click", () => go(0));
 find("back").addEventListener("click", () => go(position - 1));
 find("next").addEventListener("click", () => go(position + 1));
 find("last").addEventListener("click", () => go(data.num_steps));
+if (find("failure")) {
+  find("failure").addEventListener("click", () => {
+    choose(data.proof.rank, data.proof.chunk);
+    go(data.proof.step + 1);
+  });
+}
 find("play").addEventListener("click", () => (playing ? pause() : play()));
 window.addEventListener("hashchange", follow);
-window.addEventListener("resize", () => { matrix.fit(); redraw(); });
+window.addEventListener("resize", () => { matrix.fit(); legend(); redraw(); });
 document.addEventListener("keydown", (event) => {
   if (event.altKey || event.ctrlKey || event.metaKey || event.target.matches("select, input")) return;
   const moves = { ArrowLeft: position - 1, ArrowRight: position + 1, Home: 0, End: data.num_steps };
   if (event.key in moves) go(moves[event.key]);
+  else if (event.key === "Escape") { chosen = null; look(); remember(); }
   else if (event.key === " " && !event.target.matches("button")) (playing ? pause : play)();
   else return;
   event.preventDefault();
 });
 legend();
+if (!data.proof.holds) choose(data.proof.rank, data.proof.chunk);
 follow();

@@ -65,6 +65,21 @@ class Replay {
     }
     return { have, given, doubled, action };
   }
+
+  // Whether a place has every contribution, and each once.
+  right(rank, chunk) {
+    const entries = this.held[rank][chunk] || [];
+    return entries.length >= this.given[chunk] && entries.every(({ times }) => times === 1);
+  }
+
+  // Whether some chunk of a run that the rank must end with is not as it must be.
+  broken(rank, { first, count }) {
+    const wanted = (chunk) => this.data.after[rank].some(([start, length]) => start <= chunk && chunk < start + length);
+    for (let chunk = first; chunk < first + count; chunk++) {
+      if (wanted(chunk) && !this.right(rank, chunk)) return true;
+    }
+    return false;
+  }
 }
 
 function merged(there, arriving) {

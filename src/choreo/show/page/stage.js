@@ -21,11 +21,13 @@ class Stage {
     const room = data.ranks === 1 ? 0 : 2 * this.radius * Math.sin(Math.PI / data.ranks) - 2 * this.size;
     this.gap = Math.max(1.5, Math.min(5, room / 5));
     this.head = Math.max(3.5, Math.min(7, room / 3));
+    this.trail = shape("g", { class: "trail" }, svg);
     this.ways = shape("g", {}, svg);
     this.nodes = shape("g", {}, svg);
     this.pills = shape("g", {}, svg);
     this.gauges = Array.from({ length: data.ranks }, (_, rank) => this.node(rank));
     this.moving = [];
+    this.drawn = [];
   }
 
   place(rank) {
@@ -76,21 +78,48 @@ class Stage {
     this.ways.replaceChildren();
     this.pills.replaceChildren();
     this.moving = [];
+    this.drawn = [];
     const many = messages.length > 2.2 * this.data.ranks || messages.length > 40;
     const outside = !many && this.labelsOutside(messages);
     for (const message of messages) {
       const curve = this.curve(message);
       const kind = `${message.reduce ? "reduces" : ""}${ghost ? " ghost" : ""}`;
       const group = shape("g", { class: kind }, this.ways);
+      this.drawn.push({ message, group });
       if (many) group.style.opacity = ghost ? 0.12 : Math.max(0.22, Math.min(0.6, 40 / messages.length));
-      const tip = toward(curve.end, curve.control, this.head);
-      shape("path", { class: "way", d: `M${xy(curve.start)}Q${xy(curve.control)} ${xy(tip)}` }, group);
-      shape("path", { class: "tip", d: head(curve.end, tip) }, group);
+      this.arrow(curve, group);
       if (ghost) continue;
       this.moving.push({ curve, pill: this.pill(message, many || outside), rest: this.near(message) ? 0.5 : 0.2 });
       if (outside) this.outside(message);
     }
     this.rest(many || outside);
+  }
+
+  arrow(curve, group) {
+    const tip = toward(curve.end, curve.control, this.head);
+    shape("path", { class: "way", d: `M${xy(curve.start)}Q${xy(curve.control)} ${xy(tip)}` }, group);
+    shape("path", { class: "tip", d: head(curve.end, tip) }, group);
+  }
+
+  // Follows a run of chunks: its way in the steps before this one, fainter the longer ago, and the messages that carry
+  // it now. Messages at a rank where this step breaks the schedule are marked too.
+  mark(span, done, failing) {
+    const carries = ([first, last]) => span && first < span.first + span.count && span.first <= last;
+    for (const { message, group } of this.drawn) {
+      group.classList.toggle("followed", message.spans.some(carries));
+      group.classList.toggle("failing", failing !== null && [message.src, message.dst].includes(failing));
+    }
+    const latest = new Map();
+    for (let step = 0; span && step < done; step++) {
+      for (const { src, dst, chunk, count } of this.data.steps[step]) {
+        if (carries([chunk, chunk + count - 1])) latest.set(`${src} ${dst}`, { src, dst, step });
+      }
+    }
+    this.trail.replaceChildren();
+    for (const { src, dst, step } of latest.values()) {
+      const group = shape("g", { opacity: (0.25 + (0.55 * (step + 1)) / done).toFixed(2), "data-step": step }, this.trail);
+      this.arrow(this.curve({ src, dst }), group);
+    }
   }
 
   near(message) {
