@@ -41,7 +41,7 @@ def run_choreo(*arguments: str) -> Ran:
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], _registry.Algorithm]:
     """A registry of this test's own, that forgets what the test adds."""
-    _registry.list_algorithms()
+    _registry.registered()
     copy = dict(_registry._FOUND)
     monkeypatch.setattr(_registry, "_FOUND", copy)
     return copy

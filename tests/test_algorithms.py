@@ -107,6 +107,21 @@ def test_hierarchical_with_leaders(axes: str, rotate: bool) -> None:
         prove(build("broadcast", "hierarchical", ranks, axes=axes, rotate=rotate, root=root))
 
 
+@pytest.mark.parametrize("rotate", [False, True])
+@pytest.mark.parametrize("name", sorted({found.name for found in GRID} - {"hierarchical"}))
+def test_hierarchical_with_any_algorithm_along_any_axis(name: str, rotate: bool) -> None:
+    """What an algorithm has for one axis works there, first or last; what it has not is refused, never wrong."""
+    does = {found.collective for found in GRID if found.name == name}
+    for collective in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"):
+        for axes in (f"4x3:ring,{name}", f"3x4:{name},ring", f"5:{name}"):
+            try:
+                prove(build(collective, "hierarchical", parse_axes(axes).ranks, axes=axes, rotate=rotate))
+            except UsageError:
+                first = not axes.endswith(name)
+                from_inputs = name in ("naive", "staggered")  # they can only come first, and have no two halves
+                assert collective not in does or (collective == "all_reduce" and (first or rotate or from_inputs))
+
+
 def test_hierarchical_outer_axes_carry_less() -> None:
     """After the reduce_scatter inside, the rings across servers carry an eighth."""
     rows = build("all_reduce", "hierarchical", 32, axes="8x4:direct,ring").columns()
@@ -138,7 +153,7 @@ def test_axes_that_do_not_fit(axes: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build("all_reduce", "hierarchical", 8, axes=axes)
     if "parameter" not in axes:
-        with pytest.raises(UsageError, match="parameter_server cannot gather"):
+        with pytest.raises(UsageError, match="parameter_server does no all_gather along an axis; use"):
             build("all_gather", "hierarchical", 8, axes="2x4:parameter_server,ring")
 
 

@@ -196,6 +196,11 @@ def check_words(case: Case, error: ProofError) -> None:
         r"is sent chunk \d+ by rank (\d+)": lambda src: any(gets(row, src) for row in carrying),
         r"is sent chunk \d+ by rank \d+ and by rank (\d+)": lambda src: any(gets(row, src) for row in carrying),
         r"is sent chunk \d+ twice by rank (\d+)": lambda src: sum(gets(row, src) for row in carrying) > 1,
+        r"(gets chunk \d+ complete), but": lambda _: not before and after == 1,
+        r"to which it last sent it in step (\d+)": lambda step: (
+            int(step) in {r.step for r in on_chunk if r.src == error.rank}
+        ),
+        r"(it arrives only in that same step)": lambda _: arrives[0] == error.step,
         r"(gets as far as) rank": lambda _: not any(here[: error.step + 1]) and bool(after),
         r"(and no further), so": lambda _: had_by(len(had)) == had_by(error.step + 2),
         r"so that it does not reach rank (\d+)": lambda rank: not any(moment[int(rank)] for moment in had),

@@ -30,7 +30,7 @@ STORIES = [
         "not in the same step",
         Schedule.from_list("broadcast", 3, [[move(0, 1, 0), move(1, 2, 0)]]),
         ("absent", 0, 1, 0),
-        "it arrives only in step 0",
+        "it arrives only in that same step",
     ),
     (
         "no input there",
@@ -68,7 +68,7 @@ STORIES = [
         "never received",
         Schedule.from_list("scatter", 3, [move(0, 1, 1)]),
         ("missing", 0, 2, 2),
-        "after the last step, 0: rank 2 never receives chunk 2",
+        "in the end, after step 0: rank 2 never receives chunk 2",
     ),
     (
         "never sent",

@@ -77,19 +77,25 @@ def test_moves_that_do_not_fit() -> None:
 
 
 def test_ranks_chunks_and_weights_are_checked() -> None:
-    with pytest.raises(UsageError, match="0 ranks cannot take part"):
+    with pytest.raises(UsageError, match="ranks must be a whole number from 1 to 4194304, not 0"):
         Schedule.from_list("broadcast", 0, [])
     with pytest.raises(ScheduleError, match="3 blocks, so the number of chunks must be a multiple of that, not 4"):
         Schedule.from_list("scatter", 3, [], num_chunks=4)
     body = Steps.from_list(2, 2, [move(0, 1, 0, 2)])
     weighted = Schedule("broadcast", body, weights=np.array([3, 1]))
-    assert weighted.cumulative_weights().tolist() == [0, 3, 4]
-    for wrong in ([1], [1, -1], [0, 0]):
+    assert weighted.total_weight == 4
+    assert weighted.weights_of(weighted.columns()).tolist() == [4]
+    for wrong in ([1], [1, -1], [0, 0], [0.5, 0.5], [1, 1 << 40]):
         with pytest.raises(ScheduleError, match="weights"):
             Schedule("broadcast", body, weights=np.array(wrong))
+    mine = np.array([1 << 40, 1 << 41])
+    halves = Schedule("broadcast", body, weights=mine)
+    mine[0] = 7  # the schedule has its own
+    assert halves.weights is not None
+    assert halves.weights.tolist() == [1, 2]
 
 
 def test_repr_says_what_it_is() -> None:
     assert (
-        repr(build("broadcast", "mst", 5, root=3)) == "<Schedule broadcast by mst: 5 ranks, root 3, 1 chunks, 3 steps>"
+        repr(build("broadcast", "mst", 5, root=3)) == "<Schedule broadcast by mst: 5 ranks, root 3, 1 chunk, 3 steps>"
     )

@@ -32,12 +32,14 @@ ALLOWED = {
 }
 
 
-def imported_folders(tree: ast.AST) -> set[tuple[int, str]]:
-    """Line and folder of every import of a part of choreo."""
+def imported_folders(tree: ast.AST, home: tuple[str, ...]) -> set[tuple[int, str]]:
+    """Line and folder of every import of a part of choreo; `home` is the package that the file stands in."""
     found = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            modules = [node.module] if node.module != "choreo" else [f"choreo.{alias.name}" for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            above = home[: len(home) - node.level + 1] if node.level else ()
+            module = ".".join((*above, *((node.module,) if node.module else ())))
+            modules = [f"choreo.{alias.name}" for alias in node.names] if module == "choreo" else [module]
         elif isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         else:
@@ -47,9 +49,14 @@ def imported_folders(tree: ast.AST) -> set[tuple[int, str]]:
 
 
 def heavy_at_top(tree: ast.Module) -> set[tuple[int, str]]:
-    """Line and name of heavy packages imported when the module is."""
+    """Line and name of heavy packages imported when the module is: anywhere but inside a function, or for types."""
     found = set()
-    for node in tree.body:
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _for_types_only(node):
+            continue
+        waiting.extend(ast.iter_child_nodes(node))
         if isinstance(node, ast.Import):
             found |= {(node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] in HEAVY}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in HEAVY:
@@ -57,12 +64,16 @@ def heavy_at_top(tree: ast.Module) -> set[tuple[int, str]]:
     return found
 
 
+def _for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
 def violations(package: Path) -> list[str]:
     """A sentence for every import that points the wrong way."""
     told = []
     for file in sorted(package.rglob("*.py")):
         name = file.relative_to(package).as_posix()
-        if name == "__init__.py":
+        if name in ("__init__.py", "__main__.py"):
             continue  # the public surface reaches everything, lazily
         home = name.split("/")[0].removesuffix(".py")
         if home not in LEVEL:
@@ -73,7 +84,7 @@ def violations(package: Path) -> list[str]:
             f"src/choreo/{name}:{line}: imports {what} at the top; import it where it is used"
             for line, what in heavy_at_top(tree)
         ]
-        for line, folder in sorted(imported_folders(tree)):
+        for line, folder in sorted(imported_folders(tree, ("choreo", *Path(name).parts[:-1]))):
             if folder == home or (name, folder) in ALLOWED or folder not in LEVEL:
                 continue
             if LEVEL[folder] >= LEVEL[home]:

@@ -1,4 +1,4 @@
-"""Choreo: collective communication written once, as a schedule, and then proved, priced, shown, simulated and run.
+"""Choreo: collective communication written once, as a schedule, and then proved, priced and shown.
 
 Everything here is loaded when it is first used, so that `import choreo` costs next to nothing.
 """
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from choreo.collectives import COLLECTIVES, Collective, Layout
     from choreo.errors import (
+        AlgorithmError,
         ChoreoError,
         ContradictionError,
         FormatError,
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from choreo.prove import Proof, prove
     from choreo.schedule import (
         Schedule,
+        Steps,
         Transfers,
+        after,
         along_axis,
         as_collective,
         backwards,
@@ -50,7 +53,7 @@ if TYPE_CHECKING:
         then,
         together,
     )
-    from choreo.show import to_html, to_svg, to_text
+    from choreo.show import show, to_html, to_svg, to_text
 
 __version__ = "0.1.0"
 
@@ -68,6 +71,7 @@ _HOME = {
     ),
     "choreo.collectives": ("COLLECTIVES", "Collective", "Layout"),
     "choreo.errors": (
+        "AlgorithmError",
         "ChoreoError",
         "ContradictionError",
         "FormatError",
@@ -82,7 +86,9 @@ _HOME = {
     "choreo.prove": ("Proof", "prove"),
     "choreo.schedule": (
         "Schedule",
+        "Steps",
         "Transfers",
+        "after",
         "along_axis",
         "as_collective",
         "backwards",
@@ -94,7 +100,7 @@ _HOME = {
         "then",
         "together",
     ),
-    "choreo.show": ("to_html", "to_svg", "to_text"),
+    "choreo.show": ("show", "to_html", "to_svg", "to_text"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -102,6 +108,7 @@ __all__ = [
     "COLLECTIVES",
     "EVEN",
     "POWER_OF_TWO",
+    "AlgorithmError",
     "Axes",
     "ChoreoError",
     "Collective",
@@ -118,11 +125,13 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "SizeError",
+    "Steps",
     "Transfers",
     "UnknownNameError",
     "UsageError",
     "WinningRange",
     "__version__",
+    "after",
     "algorithm",
     "along_axis",
     "as_collective",
@@ -138,6 +147,7 @@ __all__ = [
     "price",
     "prove",
     "save",
+    "show",
     "then",
     "to_html",
     "to_svg",

@@ -3,7 +3,8 @@
 ChoreoError
 ├── UsageError (also a ValueError)      the caller asked for something that does not exist or make sense
 │   ├── UnknownNameError                no such collective, algorithm, option; the nearest names are in the message
-│   └── SizeError                       text that is not a size, a time or a bandwidth
+│   ├── SizeError                       text that is not a size, a time or a bandwidth
+│   └── AlgorithmError                  an algorithm's own code failed, told with its file and line
 ├── RefusedError                        this algorithm cannot do this at this number of ranks; use another
 ├── ScheduleError                       these transfers are not a schedule
 │   ├── FormatError                     a file or document that is not a schedule; names the field
@@ -20,6 +21,7 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "AlgorithmError",
     "ChoreoError",
     "ContradictionError",
     "FormatError",
@@ -56,6 +58,10 @@ class SizeError(UsageError):
     """Text that is not a size, a time, a bandwidth or a range of them."""
 
 
+class AlgorithmError(UsageError):
+    """An algorithm's own code failed, or gave something that is not what it was asked for."""
+
+
 class RefusedError(ChoreoError):
     """An algorithm that cannot do what is asked at this number of ranks, by name and with what to use instead."""
 
@@ -88,6 +94,7 @@ class ContradictionError(ScheduleError):
         )
         super().__init__(self.story, field=f"steps[{step}]")
         self.step, self.rank, self.chunk = step, rank, chunk
+        self.schedule: object | None = None  # whose it is, where that is known
 
 
 class ProofError(ChoreoError):
@@ -104,6 +111,17 @@ class ProofError(ChoreoError):
         self.story = story
         self.kind = kind
         self.step, self.rank, self.chunk, self.contributor = step, rank, chunk, contributor
+
+    def tell(self, story: str) -> None:
+        """Tell it with more than was known at first."""
+        self.story = story
+        self.args = (story,)
+
+
+def shown(path: object) -> str:
+    """A path as a message may have it: on one line, whatever is in it."""
+    text = str(path)
+    return text if text.isprintable() and text else repr(text)
 
 
 def _either(names: list[str]) -> str:

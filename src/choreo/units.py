@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 
 from choreo.errors import SizeError
 
 __all__ = [
+    "counted",
     "format_bandwidth",
     "format_bytes",
     "format_time",
@@ -23,23 +25,17 @@ __all__ = [
     "parse_time",
 ]
 
-_BYTES = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+MAX_COUNTS = 100_000
+
 _BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _DECIMAL = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3))
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9, "ps": 1e-12}
-_BITS = {"bit/s": 1, "kbit/s": 10**3, "mbit/s": 10**6, "gbit/s": 10**9, "tbit/s": 10**12}
+_BYTES = {"": 1, "b": 1} | {unit.lower(): scale for unit, scale in (*_BINARY, *_DECIMAL)}
+_SECONDS = {"": "1", "s": "1", "ms": "1e-3", "us": "1e-6", "µs": "1e-6", "μs": "1e-6", "ns": "1e-9", "ps": "1e-12"}
+_PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(\S*)\s*")
+# Bits or bytes is a matter of case, and a factor of eight: 400Gb/s, 400Gbit/s and 400Gbps are bits, 50GB/s bytes.
+_BITS_A_SECOND = re.compile(r"([kKMGT]?)(?:b/s|bps|[bB]it/s)")
+_BYTES_A_SECOND = re.compile(r"([kKMGT]?|[KMGT]i)B(?:/s|ps)")
 
 
 def parse_size(text: str) -> int:
@@ -48,44 +44,46 @@ def parse_size(text: str) -> int:
     if unit.lower() not in _BYTES:
         raise SizeError(f"{text!r} is not a size: unit {unit!r} is unknown; write 8, 4KiB, 1MB (decimal) or 64MiB")
     size = value * _BYTES[unit.lower()]
-    if not size < 2**63:
-        raise SizeError(f"{text!r} is not a size: more than 8 EiB")
-    if size != int(size):
-        raise SizeError(f"{text!r} is not a size: {size:g} bytes is not a whole number of bytes")
+    if size >= 2**63:
+        raise SizeError(f"{text!r} is not a size: 8 EiB or more")
+    if size.denominator != 1:
+        raise SizeError(f"{text!r} is not a size: {float(size):g} bytes is not a whole number of bytes")
     return int(size)
 
 
 def parse_time(text: str) -> float:
     """Seconds in `5us`, `1.5ms`, `500ns`, `2` (seconds)."""
     value, unit = _split(text, "a time", "5us, 500ns or 1.5ms")
-    if unit.lower() not in _SECONDS:
+    if unit not in _SECONDS:
         raise SizeError(f"{text!r} is not a time: unit {unit!r} is unknown; write 5us, 500ns or 1.5ms")
-    return value * _SECONDS[unit.lower()]
+    return float(value * Fraction(_SECONDS[unit]))
 
 
 def parse_bandwidth(text: str) -> float:
-    """Bytes a second in `50GB/s`, `12.5GiB/s`, `400Gbit/s`; a bare number is bytes a second."""
+    """Bytes a second in `50GB/s`, `12.5GiB/s`, `400Gbit/s`, `400Gbps`; a bare number is bytes a second."""
     value, unit = _split(text, "a bandwidth", "50GB/s or 400Gbit/s")
-    unit = unit.lower()
-    if unit in _BITS:
-        rate = value * _BITS[unit] / 8
-    elif unit == "" or (unit.endswith("/s") and unit[:-2] in _BYTES and unit != "/s"):
-        rate = value * _BYTES[unit.removesuffix("/s")]
+    bits, in_bytes = _BITS_A_SECOND.fullmatch(unit), _BYTES_A_SECOND.fullmatch(unit)
+    if bits:
+        rate = value * _PREFIXES[bits[1].lower()] / 8
+    elif in_bytes:
+        rate = value * _BYTES[f"{in_bytes[1]}B".lower()]
+    elif unit == "":
+        rate = value
     else:
-        raise SizeError(f"{text!r} is not a bandwidth: unit {unit!r} is unknown; write 50GB/s or 400Gbit/s")
-    if rate <= 0:
-        raise SizeError(f"{text!r} is not a bandwidth: it must be more than zero")
-    return rate
+        raise SizeError(
+            f"{text!r} is not a bandwidth: unit {unit!r} is unknown; write 50GB/s for bytes or 400Gbit/s for bits"
+        )
+    return _rate(text, rate, "a bandwidth")
 
 
 def parse_gamma(text: str) -> float:
     """Seconds a reduced byte: a number (`1e-11`), or the rate a rank reduces at (`100GB/s`)."""
-    if "/" in text:
-        return 1.0 / parse_bandwidth(text)
+    if "/" in text or text.strip().endswith("ps"):
+        return _rate(text, 1 / Fraction(parse_bandwidth(text)), "a gamma")
     value, unit = _split(text, "a gamma", "1e-11 (seconds a byte) or 100GB/s")
     if unit:
         raise SizeError(f"{text!r} is not a gamma; write seconds a byte, 1e-11, or a rate of reduction, 100GB/s")
-    return value
+    return float(value)
 
 
 def parse_size_range(text: str) -> tuple[int, int]:
@@ -112,25 +110,27 @@ def parse_rank_range(text: str) -> list[int]:
             raise SizeError(f"{text!r} asks for {first} ranks; there must be at least 1")
         if last < first:
             raise SizeError(f"{text!r} is not a range of ranks: {first} is more than {last}; swap them")
+        if last - first >= MAX_COUNTS:
+            raise SizeError(f"{text!r} is {last - first + 1} numbers of ranks; at most {MAX_COUNTS} can be asked for")
         counts.extend(range(first, last + 1))
     return list(dict.fromkeys(counts))
 
 
-def format_bytes(size_bytes: float) -> str:
-    """A size as people write it: `64 MiB`, `1.75 MiB` for whole KiB, else `1.50 MB`."""
-    if size_bytes and size_bytes % 1024 == 0:
-        unit, scale = next(pair for pair in _BINARY if size_bytes >= pair[1])
-        return f"{size_bytes / scale:.4g} {unit}"
-    for unit, scale in _DECIMAL:
+def format_bytes(size_bytes: float, *, binary: bool | None = None) -> str:
+    """A size as people write it, `64 MiB` or `1.50 MB`: binary if told, or if it is a whole number of KiB."""
+    if binary is None:
+        binary = size_bytes % 1024 == 0
+    for unit, scale in _BINARY if binary else _DECIMAL:
         if size_bytes >= scale:
-            return f"{_three_digits(size_bytes / scale)} {unit}"
+            exact = binary and size_bytes % (scale / 16) == 0
+            return f"{size_bytes / scale:.6g} {unit}" if exact else f"{_three_digits(size_bytes / scale)} {unit}"
     return f"{size_bytes:.4g} B"
 
 
 def format_time(time_s: float) -> str:
     """A time as people write it: `12.3 us`."""
-    if time_s == 0:
-        return "0 s"
+    if time_s == 0 or not math.isfinite(time_s):
+        return f"{time_s:g} s"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if abs(time_s) >= scale:
             return f"{_three_digits(time_s / scale)} {unit}"
@@ -138,20 +138,30 @@ def format_time(time_s: float) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """A bandwidth as people write it: `50 GB/s`."""
-    return f"{_three_digits(bytes_per_s / 1e9)} GB/s"
+    """A bandwidth as people write it: `50.0 GB/s`."""
+    unit, scale = next((pair for pair in _DECIMAL[1:] if bytes_per_s >= pair[1]), ("B", 1))
+    return f"{_three_digits(bytes_per_s / scale)} {unit}/s"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _three_digits(value: float) -> str:
-    digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
-    return f"{value:.{digits}f}"
+    if not 1e-6 <= abs(value) < 1e6:
+        return f"{value:.3g}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
-def _split(text: str, what: str, examples: str) -> tuple[float, str]:
-    match = _NUMBER.fullmatch(text)
-    if match is None or len(text) > 64:
+def _rate(text: str, rate: Fraction, what: str) -> float:
+    if not 0 < rate < Fraction(10) ** 300:
+        raise SizeError(f"{text!r} is not {what}: it must be more than zero and not beyond all measure")
+    return float(rate)
+
+
+def _split(text: str, what: str, examples: str) -> tuple[Fraction, str]:
+    match = _NUMBER.fullmatch(text) if len(text) <= 64 else None
+    if match is None or len(match[1].lower().partition("e")[2]) > 4:
         raise SizeError(f"{text[:64]!r} is not {what}; write {examples}")
-    value = float(match[1])
-    if math.isinf(value):
-        raise SizeError(f"{text!r} is not {what}: the number is too large")
-    return value, match[2]
+    return Fraction(match[1]), match[2]

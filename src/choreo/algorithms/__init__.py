@@ -4,15 +4,10 @@ A module here whose name does not start with an underscore is an algorithm of th
 """
 
 from choreo.algorithms._axes import Axes, parse_axes
+from choreo.algorithms._build import build
 from choreo.algorithms._cost import Cost
-from choreo.algorithms._registry import (
-    Algorithm,
-    algorithm,
-    build,
-    get_algorithm,
-    list_algorithms,
-    load_algorithms,
-)
+from choreo.algorithms._load import load_algorithms
+from choreo.algorithms._registry import Algorithm, algorithm, get_algorithm, list_algorithms
 from choreo.algorithms._requires import EVEN, POWER_OF_TWO, Requirement
 
 __all__ = [

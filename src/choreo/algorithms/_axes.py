@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from choreo.errors import UsageError
+from choreo.schedule.schedule import MAX_RANKS
 
 __all__ = ["Axes", "parse_axes"]
 
@@ -47,6 +48,8 @@ def parse_axes(axes: str | Axes | Sequence[int]) -> Axes:
             f"{axes!r} are not axes; write sizes, innermost first, and perhaps names: 8x4 or 8x4:direct,ring"
         )
     sizes = tuple(int(size) for size in sizes_text.split("x"))
+    if math.prod(sizes) > MAX_RANKS:
+        raise UsageError(f"axes {axes!r} make {math.prod(sizes)} ranks; there can be at most {MAX_RANKS}")
     if 0 in sizes:
         raise UsageError(f"axes {axes!r} have an axis of size 0; every axis needs at least 1 rank")
     names = names_text.split(",") if names_text else ["ring"] * len(sizes)

@@ -37,6 +37,11 @@ class Cost:
     at: str = "any p"
 
     def __post_init__(self) -> None:
+        for text in (self.alpha, self.beta, self.gamma):
+            try:
+                ast.parse(text, mode="eval")
+            except (SyntaxError, TypeError, ValueError):
+                raise UsageError(f"{text!r:.80} is not a cost; write an expression like 2 * (p - 1) / p") from None
         if self.at not in _NATURAL:
             raise UsageError(f"a cost cannot be stated at {self.at!r}; choose one of {', '.join(_NATURAL)}")
 

@@ -3,6 +3,7 @@
 All_reduce does a reduce_scatter along axis 1, 2, ... d and then an all_gather along d, ... 2, 1, so the outer axes
 carry only what the inner ones left. An axis whose algorithm has no reduce_scatter reduces to the first rank along it,
 and only those go on: a parameter server inside each server with rings across servers is `8x4:parameter_server,ring`.
+On the last axis an algorithm that only has an all_reduce does that: `8x4:direct,rabenseifner`.
 With `rotate` the vector is cut into d parts that take the axes in different orders, so that all links work at once.
 
 Source: M. Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy",
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from choreo.algorithms import Axes, Cost, algorithm, build, list_algorithms, mst, parse_axes
 from choreo.errors import UnknownNameError, UsageError
-from choreo.schedule import Schedule, Steps, after, backwards, in_groups, mesh_groups, then, together
+from choreo.schedule import Schedule, Steps, after, in_groups, mesh_groups, then, together
 
 AxesLike: TypeAlias = str | Axes | Sequence[int]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -70,7 +71,7 @@ def all_reduce(ranks: int, axes: AxesLike | None = None, rotate: bool = False) -
 def all_gather(ranks: int, axes: AxesLike | None = None, rotate: bool = False) -> Schedule:
     """Gather along the axes, outermost first."""
     mesh = _mesh(ranks, axes)
-    return together(*(_gather_blocks(mesh, order) for order in mesh.orders(rotate)))
+    return together(*(_along_axes(mesh, "all_gather", order) for order in mesh.orders(rotate)))
 
 
 @algorithm(
@@ -78,8 +79,9 @@ def all_gather(ranks: int, axes: AxesLike | None = None, rotate: bool = False) -
     cost=Cost(alpha="2 * (sqrt(p) - 1)", beta="(p - 1) / p", gamma="(p - 1) / p", at="squares"),
 )
 def reduce_scatter(ranks: int, axes: AxesLike | None = None, rotate: bool = False) -> Schedule:
-    """An all_gather backwards: scatter along the axes, innermost first."""
-    return backwards(all_gather(ranks, axes, rotate))
+    """Scatter along the axes, innermost first."""
+    mesh = _mesh(ranks, axes)
+    return together(*(_along_axes(mesh, "reduce_scatter", order) for order in mesh.orders(rotate)))
 
 
 @algorithm(
@@ -97,19 +99,23 @@ def _there_and_back(mesh: _Mesh, order: list[int]) -> Schedule:
 
     Chunks are numbered so that what a rank still has to do with is always one range: `held` chunks from `start`.
     """
-    phases = [_phase(mesh.sizes[axis], mesh.algorithms[axis]) for axis in order]
+    phases = [_phase(mesh.sizes[axis], mesh.algorithms[axis], last=axis == order[-1]) for axis in order]
+    _check_inputs([phase.there for phase in phases[1:]], [phase.back for phase in phases])
     num_chunks, parts = 1, 1
     for phase in phases:
-        num_chunks = math.lcm(num_chunks, parts * phase.there.num_chunks, parts * phase.back.num_chunks)
+        pieces = [way.num_chunks for way in (phase.there, phase.back) if way is not None]
+        num_chunks = math.lcm(num_chunks, *(parts * piece for piece in pieces))
         parts *= phase.parts
     rank = np.arange(math.prod(mesh.sizes))
     start, held, active = np.zeros_like(rank), num_chunks, np.ones(len(rank), np.bool_)
+    whole = {"ranks": len(rank), "num_chunks": num_chunks}
     there: list[Steps] = []
     back: list[Steps] = []
     for axis, phase in zip(order, phases, strict=True):
         groups = mesh.groups(axis, active)
-        there.append(_on_range(phase.there, groups, start[groups[:, 0]], held, ranks=len(rank), num_chunks=num_chunks))
-        back.insert(0, _on_range(phase.back, groups, start[groups[:, 0]], held, ranks=len(rank), num_chunks=num_chunks))
+        there.append(_on_range(phase.there, groups, start[groups[:, 0]], held, **whole))
+        if phase.back is not None:
+            back.insert(0, _on_range(phase.back, groups, start[groups[:, 0]], held, **whole))
         if phase.parts > 1:
             held //= phase.parts
             start = start + mesh.coordinate(rank, axis) * held
@@ -123,18 +129,23 @@ class _Phase:
     """What is done along one axis on the way there and on the way back, and into how many parts it cuts the vector."""
 
     there: Schedule
-    back: Schedule
+    back: Schedule | None
     parts: int
 
 
-def _phase(size: int, name: str) -> _Phase:
+def _phase(size: int, name: str, *, last: bool) -> _Phase:
+    """The two ways along an axis; on the last axis there and back may be one all_reduce."""
     if _does("reduce_scatter", name) and _does("all_gather", name):
         return _Phase(build("reduce_scatter", name, size), build("all_gather", name, size), size)
     leader = PARAMETER_SERVER if name == "parameter_server" else name
     if _does("reduce", leader) and _does("broadcast", leader):
         return _Phase(build("reduce", leader, size), build("broadcast", leader, size), 1)
+    if last and _does("all_reduce", name):
+        return _Phase(build("all_reduce", name, size), None, 1)
+    sharing, leading = _names("reduce_scatter", "all_gather"), _names("reduce", "broadcast")
     raise UsageError(
-        f"{name} cannot reduce along an axis and spread the result again; use {_sharding()}, or {_leading()}"
+        f"{name} cannot reduce along an axis and spread the result again; use {sharing}, or {leading}, "
+        "parameter_server; on the last axis any that does all_reduce"
     )
 
 
@@ -145,17 +156,18 @@ def _on_range(inner: Schedule, groups: Ints, start: Ints, held: int, *, ranks: i
     return in_groups(inner.body, groups, chunks[:, :, None], piece, ranks=ranks, num_chunks=num_chunks)
 
 
-def _gather_blocks(mesh: _Mesh, order: list[int]) -> Schedule:
-    """All_gather along the axes, the last of `order` first.
+def _along_axes(mesh: _Mesh, collective: str, order: list[int]) -> Schedule:
+    """Reduce_scatter along the axes of `order`, or all_gather along them backwards.
 
-    Along the axis at place i a rank holds the blocks of the ranks that agree with it in the axes up to place i; one
+    With the axis at place i a rank has to do with the blocks of the ranks that agree with it in the axes before; one
     block of the algorithm along that axis is all of those that also share a coordinate there.
     """
     for name in mesh.algorithms:
-        if not (_does("all_gather", name) and _does("reduce_scatter", name)):
-            raise UsageError(f"{name} cannot gather or scatter blocks along an axis; use {_sharding()}")
+        if not _does(collective, name):
+            raise UsageError(f"{name} does no {collective} along an axis; use {_names(collective)}")
     ranks = math.prod(mesh.sizes)
-    inners = [build("all_gather", mesh.algorithms[axis], mesh.sizes[axis]) for axis in order]
+    inners = [build(collective, mesh.algorithms[axis], mesh.sizes[axis]) for axis in order]
+    _check_inputs(inners[:-1] if collective == "all_gather" else inners[1:])
     a_block = math.lcm(*(inner.chunks_a_block for inner in inners))
     everyone = np.ones(ranks, np.bool_)
     parts: list[Steps] = []
@@ -169,8 +181,10 @@ def _gather_blocks(mesh: _Mesh, order: list[int]) -> Schedule:
         blocks = np.reshape(base, (-1, 1, 1)) + (block * mesh.stride(axis))[None, :, None] + free
         count = a_block // inner.chunks_a_block
         chunks = np.broadcast_to(blocks, (len(groups), *blocks.shape[1:])) * a_block + piece[None, :, None] * count
-        parts.insert(0, in_groups(inner.body, groups, chunks, count, ranks=ranks, num_chunks=ranks * a_block))
-    return Schedule("all_gather", after(*parts))
+        parts.append(in_groups(inner.body, groups, chunks, count, ranks=ranks, num_chunks=ranks * a_block))
+    if collective == "all_gather":
+        parts.reverse()
+    return Schedule(collective, after(*parts))
 
 
 def _spread(mesh: _Mesh, order: list[int], root: int) -> Schedule:
@@ -181,6 +195,7 @@ def _spread(mesh: _Mesh, order: list[int], root: int) -> Schedule:
         _broadcast_along(mesh.sizes[axis], mesh.algorithms[axis], int(mesh.coordinate(rank[root : root + 1], axis)[0]))
         for axis in order
     ]
+    _check_inputs(inners[:-1])
     num_chunks = math.lcm(*(inner.num_chunks for inner in inners))
     whole = {"ranks": len(rank), "num_chunks": num_chunks}
     parts: list[Steps] = []
@@ -198,7 +213,7 @@ def _broadcast_along(size: int, name: str, root: int) -> Schedule:
         return build("broadcast", name, size, root=root)
     if _does("all_gather", name):
         return then(mst.scatter(size, root), build("all_gather", name, size))
-    raise UsageError(f"{name} cannot broadcast along an axis; use {_leading()}, or {_sharding()}")
+    raise UsageError(f"{name} cannot broadcast along an axis; use {_names('broadcast')}, or {_names('all_gather')}")
 
 
 def _mesh(ranks: int, axes: AxesLike | None) -> _Mesh:
@@ -217,15 +232,20 @@ def _mesh(ranks: int, axes: AxesLike | None) -> _Mesh:
     return _Mesh(tuple(parsed.sizes[a] for a in long), tuple(parsed.algorithms[a] for a in long))
 
 
+def _check_inputs(*later: Sequence[Schedule | None]) -> None:
+    """Refuse an algorithm that sends from its input anywhere but first: by then the input is not what it has."""
+    for schedule in (schedule for schedules in later for schedule in schedules if schedule is not None):
+        if any(rows.from_input.any() for rows in schedule.blocks()):
+            raise UsageError(
+                f"{schedule.algorithm} sends from inputs, so nothing can be done along another axis before"
+            )
+
+
 def _does(collective: str, name: str) -> bool:
     return name != "hierarchical" and any(a.name == name for a in list_algorithms(collective))
 
 
-def _sharding() -> str:
-    names = [a.name for a in list_algorithms("reduce_scatter") if _does("all_gather", a.name)]
-    return ", ".join(names)
-
-
-def _leading() -> str:
-    names = [a.name for a in list_algorithms("reduce") if _does("broadcast", a.name)]
-    return ", ".join([*names, "parameter_server"])
+def _names(*collectives: str) -> str:
+    """The algorithms that do all of these collectives."""
+    does_all = [a.name for a in list_algorithms(collectives[0]) if all(_does(c, a.name) for c in collectives)]
+    return ", ".join(does_all)

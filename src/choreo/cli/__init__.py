@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import click
 
@@ -64,40 +66,66 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; the entry point of `choreo`."""
-    sys.exit(_run(arguments))
+    sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
 
 
-def _run(arguments: list[str] | None) -> int:  # noqa: PLR0911 - one return for each way it can end
+def _run(arguments: list[str]) -> int:
+    """The exit code of a command; whatever goes wrong is told in one line on stderr."""
+    _make_output_safe()
     try:
-        code = cli.main(args=arguments, prog_name="choreo", standalone_mode=False)
-        sys.stdout.flush()
-    except ProofError as error:
-        return _complain(error.story, 1)
-    except ChoreoError as error:
-        return _complain(str(error), 2)
+        # Not cli.main(): it has its own idea of what a closed pipe means.
+        with cli.make_context("choreo", arguments) as context:
+            code = cli.invoke(context)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 0
-    except click.ClickException as error:
-        return _complain(_sentence(error), 2)
-    except (click.Abort, KeyboardInterrupt):
-        return _complain("interrupted", 130)
-    except MemoryError:
-        return _complain("there is not enough memory for this; use fewer ranks or chunks", 2)
+    except click.exceptions.Exit as request:
+        return request.exit_code
     except BrokenPipeError:
-        # Whoever read our output has gone; there is nobody to tell, and Python must not try again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _nobody_reads()
+    except (Exception, KeyboardInterrupt) as error:
+        told = _sentence(error)
+        if told is None:
+            raise
+        message, code = told
+        with suppress(OSError):
+            click.echo(f"choreo: {' '.join(message.split())}", err=True)
     return code if isinstance(code, int) else 0
 
 
-def _complain(message: str, code: int) -> int:
-    click.echo(f"choreo: {message}", err=True)
-    return code
+def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 - one return for each kind
+    """What is said of an error, and the exit code; nothing of one that is a mistake of ours."""
+    match error:
+        case ProofError():
+            return error.story, 1
+        case ChoreoError():
+            return str(error), 2
+        case click.ClickException():
+            message = " ".join(error.format_message().split()).rstrip(".")
+            command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "choreo"
+            return f"{message[:1].lower()}{message[1:]}; see {command} --help", 2
+        case click.Abort() | KeyboardInterrupt():
+            return "interrupted", 130
+        case MemoryError():
+            return "there is not enough memory for this; use fewer ranks, chunks or segments", 2
+        case OSError():
+            return f"the output cannot be written: {error.strerror or error}", 2
+    return None
 
 
-def _sentence(error: click.ClickException) -> str:
-    """Click's complaint as one sentence, with where to look."""
-    message = " ".join(error.format_message().split()).rstrip(".")
-    command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "choreo"
-    return f"{message[:1].lower()}{message[1:]}; see {command} --help"
+def _make_output_safe() -> None:
+    """A terminal that lacks a character gets a question mark, and a closed output swallows what is printed."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays open to the end
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _nobody_reads() -> int:
+    """Whoever read our output has gone: there is nobody to tell, and Python must not try again at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from choreo.cli.options import Choice, choice_options, echo_json, json_option, load_option, ranks_option
+from choreo.errors import shown
 
 
 @click.command("build")
@@ -29,7 +30,7 @@ def command(chosen: Choice, ranks: int | None, output: Path, as_json: bool) -> N
     if as_json:
         echo_json(
             {
-                "file": str(output),
+                "file": shown(output),
                 "collective": schedule.collective,
                 "algorithm": schedule.algorithm,
                 "ranks": schedule.ranks,
@@ -40,4 +41,4 @@ def command(chosen: Choice, ranks: int | None, output: Path, as_json: bool) -> N
             }
         )
     else:
-        click.echo(f"{output}: {schedule!r}")
+        click.echo(f"{shown(output)}: {schedule!r}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from choreo.cli.options import echo_json, json_option, load_option
+from choreo.cli.options import echo_json, echo_table, json_option, load_option
+from choreo.errors import shown
 
 
 @click.command("list")
@@ -35,8 +36,8 @@ def command(collective: str | None, as_json: bool) -> None:
             ]
         )
         return
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
     table.add_column("algorithm", no_wrap=True)
@@ -46,8 +47,8 @@ def command(collective: str | None, as_json: bool) -> None:
     for name, contract in COLLECTIVES.items():
         rows = [a for a in found if a.collective == name]
         if rows:
-            table.add_row(f"[bold]{name}[/bold]", f"[dim]{contract.summary}[/dim]")
+            table.add_row(Text(name, "bold"), Text(contract.summary, "dim"))
             for a in rows:
-                needs = [] if a.requires is None else [a.requires.text]
-                table.add_row(f"  {a.name}", str(a.cost or "not stated"), *needs)
-    Console(highlight=False).print(table)
+                needs = [] if a.requires is None else [Text(a.requires.text)]
+                table.add_row(Text(f"  {shown(a.name)}"), Text(str(a.cost or "not stated")), *needs)
+    echo_table(table)

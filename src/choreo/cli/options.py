@@ -10,12 +10,23 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from choreo.errors import UnknownNameError, UsageError
+from choreo.errors import UnknownNameError, UsageError, shown
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from choreo.schedule import Schedule
 
-__all__ = ["Choice", "choice_options", "echo_json", "json_option", "load_option", "parsed", "ranks_option"]
+__all__ = [
+    "Choice",
+    "choice_options",
+    "echo_json",
+    "echo_table",
+    "json_option",
+    "load_option",
+    "parsed",
+    "ranks_option",
+]
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -31,34 +42,35 @@ def parsed(parse: Callable[[str], object]) -> Callable[[click.Context, click.Par
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which schedule a command is about: a collective and an algorithm with its options, or a file."""
+    """Which schedules a command is about: a collective and algorithms with their options, or a file."""
 
     collective: str | None
-    algorithm: str | None
+    algorithms: tuple[str, ...]
     root: int | None
     axes: str | None
     rotate: bool
     segments: int | None
+    option: tuple[str, ...]
     schedule: Path | None
 
     def build(self, ranks: int | None) -> Schedule:
-        """The schedule chosen."""
+        """The one schedule chosen."""
         from choreo.algorithms import build
         from choreo.schedule import load
 
+        self._check_collective()
         if self.schedule is not None:
             self._refuse_beside_file(ranks)
             return load(self.schedule)
-        if self.collective is None or self.algorithm is None:
-            raise UsageError("say which schedule: COLLECTIVE and --algorithm, or --schedule FILE; see choreo list")
+        if self.collective is None or len(self.algorithms) != 1:
+            raise UsageError("say which schedule: COLLECTIVE and one --algorithm, or --schedule FILE; see choreo list")
         return build(
             self.collective,
-            self.algorithm,
+            self.algorithms[0],
             self.need_ranks(ranks),
             root=self.root,
             segments=self.segments,
-            axes=self.axes,
-            rotate=self.rotate,
+            **self._special_options(),
         )
 
     def need_ranks(self, ranks: int | None) -> int:
@@ -72,39 +84,73 @@ class Choice:
         raise UsageError("say how many ranks: --ranks P")
 
     def candidates(self) -> list[Choice]:
-        """The algorithm chosen, or a choice of each that does the collective (of every collective, if none is given).
+        """A choice of each algorithm asked for, or of every one there is for the collective, or for all of them.
 
         Of many at once each takes the options it knows.
         """
         from choreo.algorithms import get_algorithm, list_algorithms
         from choreo.collectives import get_collective
 
-        if self.collective is not None and self.algorithm is not None:
-            get_algorithm(self.collective, self.algorithm)
-            return [self]
+        self._check_collective()
+        if self.collective is not None and self.root is not None:
+            get_collective(self.collective).check_root(self.root, self.root + 1)  # is there a root at all
+        if self.collective is not None and self.algorithms:
+            for name in self.algorithms:
+                get_algorithm(self.collective, name)
+            return [replace(self, algorithms=(name,)) for name in self.algorithms]
         found = list_algorithms(self.collective)
-        if self.algorithm is not None and self.algorithm not in {a.name for a in found}:
-            raise UnknownNameError("algorithm", self.algorithm, {a.name for a in found})
+        for name in self.algorithms:
+            if name not in {a.name for a in found}:
+                raise UnknownNameError("algorithm", name, {a.name for a in found})
+        chosen = [a for a in found if not self.algorithms or a.name in self.algorithms]
+        for option in self._special_options():
+            if not any(option in a.options for a in chosen):
+                raise UsageError(f"no algorithm for {self.collective or 'any collective'} takes {option}; leave it out")
         return [
             replace(
                 self,
                 collective=a.collective,
-                algorithm=a.name,
+                algorithms=(a.name,),
                 root=self.root if get_collective(a.collective).rooted else None,
                 axes=self.axes if "axes" in a.options else None,
                 rotate=self.rotate and "rotate" in a.options,
+                option=tuple(text for text in self.option if text.partition("=")[0] in a.options),
             )
-            for a in found
-            if self.algorithm in (None, a.name)
+            for a in chosen
         ]
 
+    def _special_options(self) -> dict[str, object]:
+        """What only some algorithms take."""
+        special: dict[str, object] = {"axes": self.axes} if self.axes is not None else {}
+        if self.rotate:
+            special["rotate"] = True
+        for text in self.option:
+            name, equals, value = text.partition("=")
+            if not (name.isidentifier() and equals):
+                raise UsageError(f"{text!r} is not an option of an algorithm; write --option NAME=VALUE")
+            special[name] = _value(value)
+        return special
+
+    def _check_collective(self) -> None:
+        if self.collective is not None and Path(self.collective).suffix in (".json", ".npz"):
+            raise UsageError(
+                f"{shown(self.collective)} is no collective; for a file write --schedule {self.collective}"
+            )
+
     def _refuse_beside_file(self, ranks: int | None) -> None:
-        named = ("algorithm", "root", "axes", "segments", "rotate")
-        given = [f"--{name}" for name in named if getattr(self, name) not in (None, False)]
-        given += ["--ranks"] if ranks is not None else []
-        given += [self.collective] if self.collective is not None else []
-        if given:
-            raise UsageError(f"--schedule already says what to take; leave out {', '.join(given)}")
+        given = {
+            "--algorithm": bool(self.algorithms),
+            "--ranks": ranks is not None,
+            "--root": self.root is not None,
+            "--axes": self.axes is not None,
+            "--rotate": self.rotate,
+            "--segments": self.segments is not None,
+            "--option": bool(self.option),
+            str(self.collective): self.collective is not None,
+        }
+        if any(given.values()):
+            leave = ", ".join(name for name, there in given.items() if there)
+            raise UsageError(f"--schedule already says what to take; leave out {leave}")
 
 
 def choice_options(command: Callable[..., object]) -> Callable[..., object]:
@@ -112,16 +158,20 @@ def choice_options(command: Callable[..., object]) -> Callable[..., object]:
 
     @functools.wraps(command)
     def choose(**options: object) -> object:
-        chosen = Choice(**{field.name: options.pop(field.name) for field in fields(Choice)})  # type: ignore[arg-type]  # click has parsed them by the types below
+        # Click has parsed them by the types below.
+        chosen = Choice(**{field.name: options.pop(field.name) for field in fields(Choice)})  # type: ignore[arg-type]
         return command(chosen=chosen, **options)
 
     options = [
         click.argument("collective", required=False),
-        click.option("--algorithm", "-a", metavar="NAME", help="The algorithm; choreo list names them."),
+        click.option(
+            "--algorithm", "-a", "algorithms", multiple=True, metavar="NAME", help="The algorithm; see choreo list."
+        ),
         click.option("--root", type=int, metavar="RANK", help="The root of a rooted collective (0)."),
         click.option("--axes", metavar="AXES", help="For hierarchical: sizes, innermost first, like 8x4:direct,ring."),
         click.option("--rotate", is_flag=True, help="For hierarchical: parts take the axes in different orders."),
         click.option("--segments", type=int, metavar="K", help="Pipeline the schedule in K segments."),
+        click.option("--option", multiple=True, metavar="NAME=VALUE", help="An option of your own algorithm."),
         click.option(
             "--schedule", type=click.Path(path_type=Path), metavar="FILE", help="A schedule file, .json or .npz."
         ),
@@ -167,3 +217,23 @@ def echo_json(document: object) -> None:
     import msgspec
 
     click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def echo_table(table: Table, width: int | None = None) -> None:
+    """Print a table; not by rich itself, which ends the process when nobody reads."""
+    from rich.console import Console
+
+    console = Console(highlight=False, width=width)
+    with console.capture() as printed:
+        console.print(table)
+    click.echo(printed.get(), nl=False)
+
+
+def _value(text: str) -> int | float | str:
+    """A number if it looks like one."""
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from choreo.errors import shown
 from choreo.units import format_bytes, format_time
 
 __all__ = ["plot"]
@@ -13,10 +14,10 @@ MARKS = "●○◆◇■□▲△"
 HEIGHT = 14
 
 
-def plot(sizes: Sequence[float], times: Mapping[str, Sequence[float]], winners: Sequence[str], width: int) -> list[str]:
+def plot(sizes: Sequence[float], times: Mapping[str, Sequence[float]], winners: Sequence[str]) -> list[str]:
     """Lines of a plot of each algorithm's time at each size; where curves meet, the winner's mark is on top.
 
-    `winners[i]` is the cheapest algorithm at sizes[i]. There is one column a size, up to `width`.
+    `winners[i]` is the cheapest algorithm at sizes[i]. There is one column a size.
     """
     # The plot is about who wins, so it reaches only a little above the winners' curves.
     best = [times[name][column] for column, name in enumerate(winners)]
@@ -39,5 +40,5 @@ def plot(sizes: Sequence[float], times: Mapping[str, Sequence[float]], winners: 
     lines.append(" " * 11 + first + " " * max(1, len(sizes) - len(first) - len(last)) + last)
     lines.append("")
     drawn = {mark for row in grid for mark in row}  # a curve that lies under others all the way needs no legend
-    lines.extend(f"{'':>11}{mark} {name}" for name, mark in marks.items() if mark in drawn)
-    return [line[: width + 11] for line in lines]
+    lines.extend(f"{'':>11}{mark} {shown(name)}" for name, mark in marks.items() if mark in drawn)
+    return lines

@@ -15,11 +15,13 @@ from choreo.cli.options import (
     parsed,
     ranks_option,
 )
-from choreo.errors import RefusedError, UsageError
+from choreo.cli.prices import print_prices, print_sweep
+from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError
 from choreo.units import parse_bandwidth, parse_gamma, parse_size, parse_size_range, parse_time
 
 if TYPE_CHECKING:
-    from choreo.price import Link, Price, Profile, WinningRange
+    from choreo.price import Profile
+    from choreo.schedule import Schedule
 
 COLUMNS = (
     "algorithm",
@@ -98,114 +100,60 @@ def command(
     if (size is None) == (sweep is None):
         raise UsageError("give either --size S for a table or --sweep FROM:TO for who wins where")
     link = Link(alpha, bandwidth, gamma)
-    counted = _profiles(chosen, ranks, ports)
+    profiles = _profiles(chosen, ranks, ports)
     if size is not None:
-        prices = compare(counted, size, link)
+        prices = compare(profiles, size, link)
         if as_json:
             echo_json([{name: getattr(one, name) for name in COLUMNS} for one in prices])
         else:
-            _print_table(prices, link)
+            print_prices(prices, link, ports)
     elif sweep is not None:
-        ranges = winners(counted, sweep[0], sweep[1], link)
+        ranges = winners(profiles, sweep[0], sweep[1], link)
         if as_json:
             echo_json({"ranges": ranges})
         else:
-            _print_sweep(counted, ranges, link)
+            print_sweep(profiles, ranges, link)
 
 
 def _profiles(chosen: Choice, ranks: int | None, ports: str) -> list[Profile]:
-    """The one schedule asked for, or one of every algorithm that does the collective at this number of ranks."""
+    """The schedule asked for, or one of every algorithm asked for, or of all that do the collective."""
     from choreo.price import profile
 
-    if chosen.schedule is not None or chosen.algorithm is not None:
-        return [profile(chosen.build(ranks), ports)]
+    if chosen.schedule is not None:
+        return [profile(_checked(chosen.build(ranks)), ports)]
     if chosen.collective is None:
         raise UsageError("say what to price: COLLECTIVE, or --schedule FILE; see choreo list")
+    candidates = chosen.candidates()
     ranks = chosen.need_ranks(ranks)
-    counted = []
-    for candidate in chosen.candidates():
+    if len(candidates) == 1:
+        return [profile(_trusted(candidates[0], ranks), ports)]
+    profiles = []
+    for candidate in candidates:
         try:
-            counted.append(profile(candidate.build(ranks), ports))
-        except RefusedError as error:
-            click.echo(f"left out: {error}", err=True)
-    if not counted:
-        raise UsageError(f"no {chosen.collective} algorithm can do {ranks} ranks; use another number of ranks")
-    return counted
-
-
-def _print_table(prices: list[Price], link: Link) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from choreo.units import format_bandwidth, format_bytes, format_time
-
-    first = prices[0]
-    gamma = "" if not link.gamma_s_per_byte else f", {format_bandwidth(1 / link.gamma_s_per_byte)} reduced"
-    table = Table(
-        title=f"{first.collective} of {format_bytes(first.size_bytes)} over {first.ranks} ranks, "
-        f"{format_time(link.alpha_s)} a message, {format_bandwidth(link.bandwidth_bytes_per_s)}{gamma}",
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-    )
-    table.add_column("algorithm")
-    for name in (
-        "steps",
-        "latency α",
-        "bytes β",
-        "reduce γ",
-        "total",
-        "most sent",
-        "most received",
-        "fan-in",
-        "traffic",
-    ):
-        table.add_column(name, justify="right")
-    for one in prices:
-        best = one is first and len(prices) > 1
-        table.add_row(
-            f"{one.algorithm} ← best" if best else one.algorithm,
-            str(one.steps),
-            format_time(one.alpha_s),
-            format_time(one.beta_s),
-            format_time(one.gamma_s),
-            format_time(one.total_s),
-            format_bytes(one.max_bytes_sent),
-            format_bytes(one.max_bytes_received),
-            str(one.max_fan_in),
-            format_bytes(one.total_bytes),
-            style="bold green" if best else None,
+            profiles.append(profile(_trusted(candidate, ranks), ports))
+        except (RefusedError, AlgorithmError, ScheduleError, ProofError) as error:
+            name = f"{candidate.collective} by {candidate.algorithms[0]}"
+            told = str(error) if name in str(error) else f"{name}: {error}"
+            click.echo(f"left out: {' '.join(told.split())}", err=True)
+    if not profiles:
+        raise UsageError(
+            f"no {chosen.collective} algorithm that was asked for can do {ranks} ranks; use another number"
         )
-    console = Console(highlight=False)
-    console.width = max(console.width, 130) if not console.is_terminal else console.width
-    console.print(table)
+    return profiles
 
 
-def _print_sweep(counted: list[Profile], ranges: list[WinningRange], link: Link) -> None:
-    from choreo.cli.plot import plot
-    from choreo.price import compare
-    from choreo.units import format_bytes
+def _trusted(candidate: Choice, ranks: int) -> Schedule:
+    """A schedule that does what it promises: the library's, which the tests prove, or a user's that is proved now."""
+    from choreo.algorithms import get_algorithm
 
-    for one in ranges:
-        ends = f"{one.from_bytes:>17,} to {one.to_bytes:>17,} bytes"
-        click.echo(f"{one.algorithm:<20}{ends}   up to {format_bytes(one.to_bytes)}")
-    first, last = max(ranges[0].from_bytes, 1), max(ranges[-1].to_bytes, 1)
-    if first == last:
-        return
-    columns = 72
-    sizes = [first * (last / first) ** (column / (columns - 1)) for column in range(columns)]
-    tables = [{one.algorithm: one.total_s for one in compare(counted, size, link)} for size in sizes]
-    won = dict.fromkeys(one.algorithm for one in ranges)
-    runners = [name for name in _by_nearness(tables) if name not in won]
-    shown = [*won, *runners[: 8 - len(won)]]
-    times = {name: [max(table[name], 1e-12) for table in tables] for name in shown}
-    best = [next(one.algorithm for one in ranges if size <= one.to_bytes + 1) for size in sizes]
-    click.echo()
-    click.echo("\n".join(plot(sizes, times, best, columns)))
+    schedule = candidate.build(ranks)
+    in_library = get_algorithm(str(candidate.collective), candidate.algorithms[0]).in_library
+    return schedule if in_library and candidate.axes is None else _checked(schedule)
 
 
-def _by_nearness(tables: list[dict[str, float]]) -> list[str]:
-    """The algorithms by how close they come to the best anywhere."""
-    nearest = {name: min(table[name] / max(min(table.values()), 1e-30) for table in tables) for name in tables[0]}
-    return sorted(nearest, key=lambda name: (nearest[name], name))
+def _checked(schedule: Schedule) -> Schedule:
+    """A schedule that was just proved; a price is worth nothing for one that is wrong."""
+    from choreo.prove import prove
+
+    prove(schedule)
+    return schedule

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.options import Choice, choice_options, echo_json, json_option, load_option, parsed
-from choreo.errors import ContradictionError, ProofError, RefusedError, UsageError
-from choreo.units import parse_rank_range
+from choreo.errors import AlgorithmError, ContradictionError, ProofError, RefusedError, ScheduleError, UsageError, shown
+from choreo.units import counted, parse_rank_range
 
 if TYPE_CHECKING:
     from choreo.prove import Proof
@@ -23,9 +23,9 @@ class _Tally:
     failures: list[dict[str, object]] = field(default_factory=list)
     refusals: list[dict[str, object]] = field(default_factory=list)
 
-    def fail(self, about: dict[str, object], error: ProofError | ContradictionError) -> None:
-        where = {"step": error.step, "rank": error.rank, "chunk": error.chunk, "story": error.story}
-        self.failures.append(about | where)
+    def fail(self, about: dict[str, object], error: Exception) -> None:
+        where = {name: getattr(error, name, None) for name in ("step", "rank", "chunk")}
+        self.failures.append(about | where | {"story": getattr(error, "story", str(error))})
 
 
 @click.command("prove")
@@ -49,50 +49,57 @@ def command(chosen: Choice, ranks: list[int] | None, everything: bool, exact: bo
     """
     tally = _Tally()
     if chosen.schedule is not None:
+        if everything:
+            raise UsageError("--schedule is one schedule and --all is every algorithm; leave one of them out")
         _prove_file(chosen, ranks, exact, tally)
     elif chosen.collective is None and not everything:
         raise UsageError("say what to prove: COLLECTIVE and --algorithm, --schedule FILE, or --all; see choreo list")
-    elif ranks is None and chosen.axes is None:
-        raise UsageError("say how many ranks: --ranks 8, or --ranks 2..33 for each of a range")
     else:
-        _prove_grid(chosen, ranks or [chosen.need_ranks(None)], exact, tally)
+        candidates = chosen.candidates()
+        if ranks is None and chosen.axes is None:
+            raise UsageError("say how many ranks: --ranks 8, or --ranks 2..33 for each of a range")
+        _prove_grid(candidates, ranks or [chosen.need_ranks(None)], exact, tally)
     if as_json:
         echo_json(_document(tally, with_proofs=not everything))
     else:
         _print(tally, everything)
+    if len(tally.refusals) == 1 and not tally.proofs and not tally.failures and not everything:
+        raise RefusedError(str(tally.refusals[0]["reason"]))  # what was asked for, and nothing else, cannot be done
     return 1 if tally.failures else 0
 
 
 def _prove_file(chosen: Choice, ranks: list[int] | None, exact: bool, tally: _Tally) -> None:
     from choreo.prove import prove
+    from choreo.schedule import Schedule
 
-    about: dict[str, object] = {"collective": None, "algorithm": str(chosen.schedule), "ranks": None}
+    schedule: object = None
     try:
         schedule = chosen.build(ranks[0] if ranks else None)
-        about = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.ranks}
         tally.proofs.append(prove(schedule, exact=exact or None))
     except (ProofError, ContradictionError) as error:
+        failed = getattr(error, "schedule", schedule)
+        assert isinstance(failed, Schedule)
+        about = {"collective": failed.collective, "algorithm": failed.algorithm, "ranks": failed.ranks}
         tally.fail(about, error)
 
 
-def _prove_grid(chosen: Choice, ranks: list[int], exact: bool, tally: _Tally) -> None:
+def _prove_grid(candidates: list[Choice], ranks: list[int], exact: bool, tally: _Tally) -> None:
     from choreo.prove import prove
 
-    candidates = chosen.candidates()
+    alone = len(candidates) == len(ranks) == 1
     for candidate in candidates:
         for count in ranks:
-            about: dict[str, object] = {
-                "collective": candidate.collective,
-                "algorithm": candidate.algorithm,
-                "ranks": count,
-            }
+            about: dict[str, object] = {"collective": candidate.collective, "algorithm": candidate.algorithms[0]}
+            about["ranks"] = count
             try:
                 tally.proofs.append(prove(candidate.build(count), exact=exact or None))
-            except RefusedError as error:
-                if len(candidates) == len(ranks) == 1:
-                    raise  # what was asked for, and nothing else, cannot be done
-                tally.refusals.append(about | {"reason": str(error)})
             except ProofError as error:
+                tally.fail(about, error)
+            except RefusedError as error:
+                tally.refusals.append(about | {"reason": str(error)})
+            except (AlgorithmError, ScheduleError) as error:
+                if alone:
+                    raise
                 tally.fail(about, error)
 
 
@@ -113,15 +120,15 @@ def _print(tally: _Tally, everything: bool) -> None:
     if not everything:
         for proof in tally.proofs:
             how = "exactly" if proof.method == "exact" else f"by fingerprint, error below {proof.error_probability:.0e}"
-            click.echo(
-                f"proved {how}: {proof.collective} by {proof.algorithm} over {proof.ranks} ranks, {proof.num_steps} "
-                f"steps, {proof.num_transfers} transfers"
-            )
+            who = f"{proof.collective} by {shown(proof.algorithm)} over {counted(proof.ranks, 'rank')}"
+            size = f"{counted(proof.num_steps, 'step')}, {counted(proof.num_transfers, 'transfer')}"
+            click.echo(f"proved {how}: {who}, {size}")
     for failure in tally.failures:
-        click.echo(f"FAILED {failure['collective']} by {failure['algorithm']} over {failure['ranks']} ranks")
+        click.echo(f"FAILED {failure['collective']} by {shown(failure['algorithm'])} over {failure['ranks']} ranks")
         click.echo(f"  {failure['story']}")
-    for refusal in tally.refusals[:20]:
+    asked = len(tally.proofs) + len(tally.failures) + len(tally.refusals)
+    for refusal in tally.refusals[:20] if asked > 1 else []:
         click.echo(f"refused: {refusal['reason']}")
     counts = f"{len(tally.proofs)} proved, {len(tally.failures)} failed, {len(tally.refusals)} refused"
-    if everything or len(tally.proofs) + len(tally.failures) + len(tally.refusals) > 1:
+    if everything or asked > 1:
         click.echo(counts)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from choreo.cli.options import Choice, choice_options, echo_json, json_option, load_option, ranks_option
-from choreo.errors import UsageError
+from choreo.errors import UsageError, shown
 
 
 @click.command("show")
@@ -29,20 +29,26 @@ def command(chosen: Choice, ranks: int | None, svg: Path | None, html: Path | No
     """
     from choreo.show import to_data, to_html, to_svg, to_text
 
+    for file, suffix in ((svg, ".svg"), (html, ".html")):
+        if file is not None and str(file) != "-" and file.suffix != suffix:
+            raise UsageError(f"{shown(file)}: that picture goes to a file that ends in {suffix}, or to - for stdout")
     schedule = chosen.build(ranks)
-    for file, draw in ((svg, to_svg), (html, to_html)):
-        if file is not None:
-            _write(file, draw(schedule))
-            if not as_json:
-                click.echo(f"{file}: {schedule!r}")
+    drawn = [(file, draw(schedule)) for file, draw in ((svg, to_svg), (html, to_html)) if file is not None]
+    for file, picture in drawn:
+        _write(file, picture)
+        if not as_json and str(file) != "-":
+            click.echo(f"{shown(file)}: {schedule!r}")
     if as_json:
         echo_json(to_data(schedule))
-    elif svg is None and html is None:
+    elif not drawn:
         click.echo(to_text(schedule, color=sys.stdout.isatty()))
 
 
 def _write(file: Path, content: str) -> None:
+    if str(file) == "-":
+        click.echo(content)
+        return
     try:
         file.write_text(content, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{file}: cannot be written: {error.strerror}") from None
+        raise UsageError(f"{shown(file)}: cannot be written: {error.strerror}") from None

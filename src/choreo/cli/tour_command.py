@@ -5,15 +5,26 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import click
+
+from choreo.cli.options import echo_json, json_option
+from choreo.units import format_bytes
+
+if TYPE_CHECKING:
+    from choreo.price import WinningRange
 
 RING = ("all_reduce", "ring")
 
 
 @click.command("tour")
-def command() -> None:
+@json_option
+def command(as_json: bool) -> None:
     """See Choreo at work on one screen: a schedule shown, proved, priced, broken and caught."""
+    if as_json:
+        echo_json({"story": _broken_story(), "ranges": _winners()})
+        return
     from choreo.algorithms import build
     from choreo.prove import prove
     from choreo.show import to_text
@@ -31,8 +42,9 @@ def command() -> None:
     _title("A wrong one is caught, and told as a story. Swap two steps of a ring among four ranks:")
     click.echo(f"  {_broken_story()}")
 
-    _title("And priced: all_reduce over 64 ranks, who is cheapest at which size?")
-    _winners()
+    _title("And priced: all_reduce over 64 ranks, 5 us a message, 50 GB/s. Who is cheapest at which size?")
+    for one in _winners():
+        click.echo(f"  {format_bytes(one.from_bytes):>9} to {format_bytes(one.to_bytes):>9}  {one.algorithm}")
     _title("Next")
     choreo = "choreo" if shutil.which("choreo") else sys.argv[0]
     click.echo(f"  {choreo} list")
@@ -65,12 +77,9 @@ def _broken_story() -> str:
     raise AssertionError("the broken ring was proved")
 
 
-def _winners() -> None:
+def _winners() -> list[WinningRange]:
     from choreo.algorithms import build, list_algorithms
     from choreo.price import Link, winners
-    from choreo.units import format_bytes
 
     link = Link(alpha_s=5e-6, bandwidth_bytes_per_s=50e9, gamma_s_per_byte=1e-11)
-    schedules = [build("all_reduce", a.name, 64) for a in list_algorithms("all_reduce")]
-    for one in winners(schedules, 8, 1 << 30, link):
-        click.echo(f"  {format_bytes(one.from_bytes):>9} to {format_bytes(one.to_bytes):>9}  {one.algorithm}")
+    return winners([build("all_reduce", a.name, 64) for a in list_algorithms("all_reduce")], 8, 1 << 30, link)

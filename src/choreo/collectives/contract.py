@@ -103,8 +103,8 @@ class Collective:
             return None
         if root is None:
             return 0
-        if not 0 <= root < ranks:
-            raise UsageError(f"root {root} is not a rank: with {ranks} ranks it must be 0 to {ranks - 1}")
+        if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < ranks:
+            raise UsageError(f"root {root!r} is not a rank: with {ranks} ranks it must be 0 to {ranks - 1}")
         return root
 
 

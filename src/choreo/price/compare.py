@@ -7,19 +7,18 @@ fractions: no crossover is missed or guessed from samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations, pairwise
 
-from choreo.algorithms import build as build_schedule
-from choreo.algorithms import list_algorithms
-from choreo.errors import RefusedError, UsageError
+from choreo.errors import UsageError
 from choreo.price.cost import Link, Price, price_of
 from choreo.price.profile import Profile, profile
 from choreo.schedule import Schedule
 
-__all__ = ["WinningRange", "compare", "profiles", "winners"]
+__all__ = ["WinningRange", "compare", "winners"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +41,13 @@ class _Line:
         return self.fixed + self.slope * size
 
 
-def profiles(collective: str, ranks: int, *, root: int | None = None, ports: str = "one") -> list[Profile]:
-    """What every algorithm for a collective asks of the ranks; those that refuse this number of ranks are left out."""
-    counted = []
-    for found in list_algorithms(collective):
-        try:
-            schedule = build_schedule(collective, found.name, ranks, root=root)
-        except RefusedError:
-            continue
-        counted.append(profile(schedule, ports))
-    return counted
-
-
 def compare(
     schedules: Iterable[Schedule | Profile], size_bytes: float, link: Link, *, ports: str = "one"
 ) -> list[Price]:
-    """The prices of several schedules, cheapest first."""
+    """The prices of several schedules, cheapest first; of equals, the one with the smaller fan-in."""
     counted = [s if isinstance(s, Profile) else profile(s, ports) for s in schedules]
-    return sorted((price_of(one, size_bytes, link) for one in counted), key=_preference)
+    prices = [price_of(one, size_bytes, link) for one in sorted(counted, key=_simplicity)]
+    return sorted(prices, key=lambda one: one.total_s)
 
 
 def winners(
@@ -67,32 +55,29 @@ def winners(
 ) -> list[WinningRange]:
     """Who is cheapest for which sizes, exactly, from `from_bytes` to `to_bytes`.
 
-    Where two cost the same, the one with fewer steps wins, then fewer bytes in all, then the first by name.
+    Where two cost the same, the one with the smaller fan-in wins, then fewer steps, fewer bytes in all, and last the
+    first by name.
     """
     counted = [s if isinstance(s, Profile) else profile(s, ports) for s in schedules]
     if not counted:
         raise UsageError("there are no schedules to choose from")
     if not 0 <= from_bytes <= to_bytes:
         raise UsageError(f"sizes must run from at least 0 upwards, not from {from_bytes} to {to_bytes}")
-    ordered = sorted(counted, key=lambda one: (one.num_steps, int(one.sent.sum()) / one.units, one.algorithm))
+    ordered = sorted(counted, key=_simplicity)
     first, last = Fraction(from_bytes), Fraction(to_bytes)
     corners = {first, last}
     for one in ordered:
         corners |= {corner for corner in _breakpoints(one, link) if first < corner < last}
-    corner_list = sorted(corners)
-    intervals = list(pairwise(corner_list)) or [(first, last)]
-    changes: list[tuple[Fraction, str]] = []
-    for start, end in intervals:
+    changes: set[Fraction] = set(corners)
+    for start, end in pairwise(sorted(corners)):
         lines = [_line(one, link, (start + end) / 2) for one in ordered]
-        for size, index in _lower_envelope(lines, start, end):
-            name = ordered[index].algorithm
-            if not changes or changes[-1][1] != name:
-                changes.append((size, name))
-    return _whole_bytes(changes, from_bytes, to_bytes, ordered)
+        changes |= set(_lower_envelope(lines, start, end))
+    return _ranges(ordered, link, from_bytes, to_bytes, changes)
 
 
-def _preference(one: Price) -> tuple[float, int, float, str]:
-    return (one.total_s, one.steps, one.total_bytes, one.algorithm)
+def _simplicity(one: Profile) -> tuple[int, int, float, str]:
+    """Which of two that cost the same comes first."""
+    return (one.max_fan_in, one.num_steps, int(one.sent.sum()) / one.units, one.algorithm)
 
 
 def _candidate_lines(one: Profile, link: Link) -> list[tuple[int, list[_Line]]]:
@@ -127,42 +112,43 @@ def _line(one: Profile, link: Link, inside: Fraction) -> _Line:
     return _Line(fixed, slope)
 
 
-def _lower_envelope(lines: Sequence[_Line], start: Fraction, end: Fraction) -> list[tuple[Fraction, int]]:
-    """From which size on which line is lowest; of equal lines the first."""
+def _lower_envelope(lines: Sequence[_Line], start: Fraction, end: Fraction) -> list[Fraction]:
+    """The sizes at which another line becomes the lowest."""
     at = start
-    best = min(range(len(lines)), key=lambda i: (lines[i].at(start), lines[i].slope, i))
-    envelope = [(start, best)]
+    found: list[Fraction] = []
+    now = min(lines, key=lambda line: (line.at(start), line.slope))
     while True:
-        now = lines[best]
         crossings = [
-            ((line.fixed - now.fixed) / (now.slope - line.slope), line.slope, index)
-            for index, line in enumerate(lines)
+            ((line.fixed - now.fixed) / (now.slope - line.slope), line.slope, line.fixed)
+            for line in lines
             if line.slope < now.slope
         ]
         later = [crossing for crossing in crossings if at <= crossing[0] < end]
         if not later:
-            return envelope
-        at, _, best = min(later)
-        envelope.append((at, best))
+            return found
+        at, slope, fixed = min(later)
+        now = _Line(fixed, slope)
+        found.append(at)
 
 
-def _whole_bytes(
-    changes: list[tuple[Fraction, str]], from_bytes: int, to_bytes: int, ordered: list[Profile]
+def _ranges(
+    ordered: list[Profile], link: Link, from_bytes: int, to_bytes: int, changes: set[Fraction]
 ) -> list[WinningRange]:
-    """The changes as ranges of whole bytes; at a size where two are equal the preferred one keeps it."""
-    place = {one.algorithm: index for index, one in enumerate(ordered)}
+    """Who wins at each whole size next to a change, and in between, put together to ranges."""
+
+    def winner(size: Fraction) -> str:
+        return min(ordered, key=lambda one: _line(one, link, size).at(size)).algorithm
+
+    around = {math.floor(size) + offset for size in changes for offset in (0, 1)}
+    stops = sorted(size for size in around if from_bytes <= size <= to_bytes)
     ranges: list[WinningRange] = []
-    starts = [from_bytes]
-    for (_, before), (size, after) in pairwise(changes):
-        first_whole = -(-size.numerator // size.denominator)
-        tie_kept = size.denominator == 1 and place[before] < place[after]
-        starts.append(first_whole + 1 if tie_kept else first_whole)
-    for index, (start, (_, name)) in enumerate(zip(starts, changes, strict=True)):
-        end = starts[index + 1] - 1 if index + 1 < len(starts) else to_bytes
-        if start > end:
-            continue
-        if ranges and ranges[-1].algorithm == name:
-            ranges[-1] = WinningRange(ranges[-1].from_bytes, end, name)
-        else:
-            ranges.append(WinningRange(start, end, name))
+    for stop, following in zip(stops, [*stops[1:], to_bytes + 1], strict=True):
+        parts = [(stop, stop, winner(Fraction(stop)))]
+        if following > stop + 1:
+            parts.append((stop + 1, following - 1, winner(Fraction(stop + following, 2))))
+        for start, end, name in parts:
+            if ranges and ranges[-1].algorithm == name:
+                ranges[-1] = replace(ranges[-1], to_bytes=end)
+            else:
+                ranges.append(WinningRange(start, end, name))
     return ranges

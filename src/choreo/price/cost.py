@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from choreo.errors import UsageError
 from choreo.price.profile import Profile, Terms, profile
@@ -46,8 +46,8 @@ class Price:
     alpha_s: float
     beta_s: float
     gamma_s: float
-    bytes_sent: tuple[float, ...]
-    bytes_received: tuple[float, ...]
+    bytes_sent: tuple[float, ...] = field(repr=False)
+    bytes_received: tuple[float, ...] = field(repr=False)
     max_fan_in: int
 
     @property
@@ -88,11 +88,11 @@ def price(schedule: Schedule, size_bytes: float, link: Link, *, ports: str = "on
 
 def price_of(counted: Profile, size_bytes: float, link: Link) -> Price:
     """The price of a schedule whose steps have been counted already."""
-    if not (math.isfinite(size_bytes) and size_bytes >= 0):
-        raise UsageError(f"size_bytes must be at least 0, not {size_bytes}")
+    if not (isinstance(size_bytes, int | float) and math.isfinite(size_bytes) and size_bytes >= 0):
+        raise UsageError(f"size_bytes must be a number of at least 0, not {size_bytes!r}")
     messages, sent, reduced = slowest(counted, size_bytes, link)
     unit = size_bytes / counted.units
-    return Price(
+    cost = Price(
         collective=counted.collective,
         algorithm=counted.algorithm,
         ranks=counted.ranks,
@@ -105,6 +105,9 @@ def price_of(counted: Profile, size_bytes: float, link: Link) -> Price:
         bytes_received=tuple((counted.received * unit).tolist()),
         max_fan_in=counted.max_fan_in,
     )
+    if not math.isfinite(cost.total_s):
+        raise UsageError(f"{counted.algorithm} takes longer than can be counted with {link}; use numbers of this world")
+    return cost
 
 
 def slowest(counted: Profile, size_bytes: float, link: Link) -> Terms:

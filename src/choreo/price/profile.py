@@ -70,14 +70,14 @@ def profile(schedule: Schedule, ports: str = "one") -> Profile:
     """Count what every step asks of the ranks; `ports` is "one" for each direction or "all", one to every peer."""
     if ports not in PORTS:
         raise UsageError(f"ports must be one of {', '.join(PORTS)}, not {ports!r}")
-    ranks, before = schedule.ranks, schedule.cumulative_weights()
+    ranks = schedule.ranks
     # All chunks together are `multiple` times n bytes, so one unit of weight is n / (total weight / multiple).
     multiple = round(schedule.contract.total_bytes(1, ranks))
     kinds: Counter[tuple[Terms, ...]] = Counter()
     sent, received = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     max_fan_in = 0
-    for rows in schedule.body.blocks():
-        sizes = (before[rows.chunk + rows.count] - before[rows.chunk]) * multiple
+    for rows in schedule.blocks():
+        sizes = schedule.weights_of(rows) * multiple
         block = _Block(rows, sizes, ranks)
         sent += block.total(rows.src, sizes)
         received += block.total(rows.dst, sizes)
@@ -89,7 +89,7 @@ def profile(schedule: Schedule, ports: str = "one") -> Profile:
         schedule.algorithm,
         ranks,
         schedule.num_steps,
-        int(before[-1]),
+        schedule.total_weight,
         counted,
         sent,
         received,

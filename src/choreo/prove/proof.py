@@ -30,7 +30,9 @@ EXACT_BYTES = 1 << 22
 # What the places of one slice of chunks may take.
 SLICE_BYTES = 1 << 28
 # Of the places that end up wrong, this many chunks are traced to find the first step that goes wrong.
-TRACED_CHUNKS = 16
+TRACED_CHUNKS, TRACED_RANKS = 16, 4096
+# A vector in more slices than this is not searched to its end for an earlier failure than the first one found.
+SEARCHED_SLICES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,9 @@ def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
     algebra = _choose(schedule, exact)
     failures: list[ProofError] = []
     transfers = 0
-    for low, high in _slices(schedule, algebra):
+    for number, (low, high) in enumerate(_slices(schedule, algebra)):
+        if failures and number >= SEARCHED_SLICES:
+            break
         try:
             places, transfers = replay(schedule, algebra, low, high)
         except AbsentError as absent:
@@ -73,7 +77,8 @@ def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
         right = algebra.right(places, schedule.held_before(low, high))
         wrong = schedule.held_after(low, high) & ~right
         chunks = low + np.flatnonzero(wrong.any(axis=0))
-        failures.extend(explain_wrong(schedule, int(chunk)) for chunk in chunks[:TRACED_CHUNKS])
+        traced = max(1, min(TRACED_CHUNKS, TRACED_RANKS // schedule.ranks))
+        failures.extend(explain_wrong(schedule, int(chunk)) for chunk in chunks[:traced])
     if failures:
         raise min(failures, key=lambda failure: (failure.step, failure.rank, failure.chunk))
     return Proof(
@@ -85,7 +90,7 @@ def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
         schedule.num_steps,
         transfers,
         algebra.name,
-        _error_probability(schedule) if algebra.name == "fingerprint" else 0.0,
+        _error_probability(schedule.num_steps, transfers) if algebra.name == "fingerprint" else 0.0,
     )
 
 
@@ -104,7 +109,7 @@ def _slices(schedule: Schedule, algebra: Algebra) -> Iterator[tuple[int, int]]:
         yield low, min(low + width, schedule.num_chunks)
 
 
-def _error_probability(schedule: Schedule) -> float:
-    # In one step a count grows at most p-fold, so after all steps it has at most steps x log2(p) bits.
-    bits = schedule.num_steps * math.log2(schedule.ranks)
+def _error_probability(num_steps: int, num_transfers: int) -> float:
+    # In a step of r transfers a count grows at most (1 + r)-fold, so in all it has at most this many bits.
+    bits = num_steps * math.log2(1 + num_transfers / max(1, num_steps))
     return 2.0**-60 + bits / 60 / 2.7e16

@@ -100,11 +100,14 @@ def replay(schedule: Schedule, algebra: Algebra, low: int, high: int) -> tuple[V
     np.copyto(work, algebra.contributions[:, None, :], where=given[:, :, None])
     whole = (low, high) == (0, schedule.num_chunks)
     transfers = 0
-    for rows in schedule.steps():
-        transfers += len(rows)
-        inside = rows if whole else _clipped(rows, low, high)
-        if len(inside):
-            _replay_step(inside, work, algebra, given, low)
+    for block in schedule.blocks():
+        transfers += len(block)
+        # What only inputs are added into may be replayed in any order, so many small steps as one.
+        free = block.reduce.all() and block.from_input.all()
+        for rows in [block] if free else block.each_step():
+            inside = rows if whole else _clipped(rows, low, high)
+            if len(inside):
+                _replay_step(inside, work, algebra, given, low)
     return work, transfers
 
 
@@ -125,7 +128,7 @@ def _replay_step(rows: Transfers, work: Values, algebra: Algebra, given: Mask, l
         _write(flat, target, values, units.reduce, algebra)
         return
     order, first_at_place = met
-    check_step_agreement(units, unit, order, first_at_place, first_chunk=low)
+    check_step_agreement(rows, first_chunk=low)
     row = np.arange(len(order))
     turn = row - np.maximum.accumulate(np.where(first_at_place, row, 0))
     # First the first transfer into each place, then the second, and so on, in order of src.

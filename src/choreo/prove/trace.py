@@ -6,6 +6,7 @@ the story goes back to the transfer where a contribution was first counted twice
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,10 +20,16 @@ from choreo.schedule import Schedule
 
 __all__ = ["explain_absent", "explain_wrong"]
 
+# How many ranks a story lists by name.
+NAMED = 4
+
 
 @dataclass(slots=True, eq=False)
 class _Value:
-    """What a rank held of the chunk from some step on: how often each contribution is in it, and what made it."""
+    """What a rank held of the chunk from some step on, and what made it.
+
+    `counts` says how often each contribution is in it, in the order of the ranks that have one to give.
+    """
 
     counts: npt.NDArray[np.uint8]
     rank: int
@@ -35,8 +42,9 @@ class _Value:
 
 @dataclass(slots=True)
 class _History:
-    """All values each rank held of one chunk, in order; a rank that was given nothing starts with none."""
+    """All values each rank held of one chunk, in order; `givers`, the ranks with a contribution, start with one."""
 
+    givers: list[int]
     values: dict[int, list[_Value]] = field(default_factory=dict)
     inputs: dict[int, _Value] = field(default_factory=dict)
 
@@ -53,40 +61,60 @@ def explain_absent(schedule: Schedule, absent: AbsentError) -> ProofError:
         story = f"{told} from its input, but {schedule.collective} gives it no input there"
     else:
         later = [s for s, _, d, _, _ in _transfers_of(schedule, chunk) if d == src and s >= step]
-        arrives = f"it arrives only in step {later[0]}" if later else "it never arrives there"
+        if later and later[0] == step:
+            arrives = "it arrives only in that same step"
+        else:
+            arrives = f"it arrives only in step {later[0]}" if later else "it never arrives there"
         story = f"{told} before it has it: {arrives}"
     return ProofError(story, kind="absent", step=step, rank=src, chunk=chunk)
 
 
 def explain_wrong(schedule: Schedule, chunk: int) -> ProofError:
-    """The story of a chunk that some rank ends up with wrongly.
+    """The story of a chunk that some rank ends up with wrongly, and what that rank ends up with.
 
     Of several such ranks it is told for the one whose wrong value was made first: the others often only got a copy.
     """
-    given = schedule.held_before(chunk, chunk + 1)[:, 0]
+    given = _origins(schedule, chunk)
     history = _replay_chunk(schedule, chunk, given)
     wrong: list[tuple[int, int]] = []
     for rank in np.flatnonzero(schedule.held_after(chunk, chunk + 1)[:, 0]).tolist():
         held = history.at(rank)
-        if held is None or not np.array_equal(held.counts, given):
+        if held is None or not (held.counts == 1).all():
             wrong.append((schedule.num_steps if held is None else held.step, rank))
     assert wrong, f"chunk {chunk} of {schedule!r} failed the replay but not the trace"
     rank = min(wrong)[1]
     held = history.at(rank)
     if held is None:
-        last = max(schedule.num_steps - 1, 0)
-        story = f"after the last step, {last}: rank {rank} never receives chunk {chunk}"
-        return _miss(story, last, rank, chunk, int(np.flatnonzero(given)[0]))
-    doubled = np.flatnonzero(held.counts > 1)
+        return _at_the_end(schedule, f"rank {rank} never receives chunk {chunk}", rank, chunk, given[0])
+    doubled, missing = np.flatnonzero(held.counts > 1), np.flatnonzero(held.counts == 0)
     if len(doubled):
-        return _doubled(held, int(doubled[0]), chunk)
-    missing = np.flatnonzero(given & (held.counts == 0))
-    return _missing(schedule, history, held, int(missing[0]), chunk)
+        error = _doubled(held, int(doubled[0]), given, chunk)
+    else:
+        error = _missing(schedule, history, held, place=int(missing[0]), chunk=chunk)
+    symptoms = [(missing, "without"), (doubled, "with more than one of")]
+    ends = [f"{how} the {_named([given[i] for i in which.tolist()])}" for which, how in symptoms if len(which)]
+    others = f" ({len(wrong)} of {schedule.ranks} ranks end up wrong)" if len(wrong) > 1 else ""
+    error.tell(f"{error.story}; rank {rank} ends up {' and '.join(ends)}{others}")
+    return error
+
+
+def _origins(schedule: Schedule, chunk: int) -> list[int]:
+    """The ranks that contribute to a chunk."""
+    origins: list[int] = np.flatnonzero(schedule.held_before(chunk, chunk + 1)[:, 0]).tolist()
+    return origins
+
+
+def _named(ranks: list[int]) -> str:
+    """A contribution, or several: at most a few are named."""
+    if len(ranks) == 1:
+        return f"contribution of rank {ranks[0]}"
+    few = ", ".join(map(str, ranks[:NAMED])) + (f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else "")
+    return f"contributions of ranks {few}"
 
 
 def _transfers_of(schedule: Schedule, chunk: int) -> Iterator[tuple[int, int, int, bool, bool]]:
     """Step, src, dst, reduce and from_input of every transfer of one chunk, by step and src."""
-    for block in schedule.body.blocks():
+    for block in schedule.blocks():
         rows = block.take((block.chunk <= chunk) & (chunk < block.chunk + block.count))
         rows = rows.take(np.lexsort((rows.src, rows.step)))
         yield from zip(
@@ -99,67 +127,77 @@ def _transfers_of(schedule: Schedule, chunk: int) -> Iterator[tuple[int, int, in
         )
 
 
-def _replay_chunk(schedule: Schedule, chunk: int, given: npt.NDArray[np.bool_]) -> _History:
-    history = _History()
-    for rank in np.flatnonzero(given).tolist():
-        counts = np.zeros(schedule.ranks, np.uint8)
-        counts[rank] = 1
+def _replay_chunk(schedule: Schedule, chunk: int, given: list[int]) -> _History:
+    history = _History(given)
+    for place, rank in enumerate(given):
+        counts = np.zeros(len(given), np.uint8)
+        counts[place] = 1
         history.inputs[rank] = _Value(counts, rank)
         history.values[rank] = [history.inputs[rank]]
-    step_now, held_before = -1, dict[int, _Value | None]()
-    for step, src, dst, reduce, from_input in _transfers_of(schedule, chunk):
-        if step != step_now:
-            step_now, held_before = step, {rank: held[-1] for rank, held in history.values.items()}
-        source = history.inputs.get(src) if from_input else held_before.get(src)
-        assert source is not None, "an absent value is reported before this"
-        before = history.at(dst)
-        counts = source.counts
-        if reduce and before is not None:
-            counts = np.minimum(before.counts + source.counts, 2)
-        history.values.setdefault(dst, []).append(_Value(counts, dst, step, source, before, reduce, from_input))
+    for _, rows in itertools.groupby(_transfers_of(schedule, chunk), key=lambda row: row[0]):
+        made: dict[int, list[_Value]] = {}  # what the step writes is not there before its end
+        for step, src, dst, reduce, from_input in rows:
+            source = history.inputs.get(src) if from_input else history.at(src)
+            assert source is not None, "an absent value is reported before this"
+            before = made[dst][-1] if dst in made else history.at(dst)
+            counts = source.counts
+            if reduce and before is not None:
+                counts = np.minimum(before.counts + source.counts, 2)
+            made.setdefault(dst, []).append(_Value(counts, dst, step, source, before, reduce, from_input))
+        for dst, values in made.items():
+            history.values.setdefault(dst, []).extend(values)
     return history
 
 
-def _doubled(held: _Value, contributor: int, chunk: int) -> ProofError:
+def _doubled(held: _Value, place: int, given: list[int], chunk: int) -> ProofError:
     """Go back to the transfer that added a contribution to one that was already there."""
     while True:
         parents = [held.source] + ([held.before] if held.reduced else [])
-        guilty = next((p for p in parents if p is not None and p.counts[contributor] > 1), None)
+        guilty = next((p for p in parents if p is not None and p.counts[place] > 1), None)
         if guilty is None:
             break
         held = guilty
     assert held.source is not None
     story = (
         f"step {held.step}: rank {held.rank} adds chunk {chunk} from rank {held.source.rank}, but both already have "
-        f"the contribution of rank {contributor}, which is now counted twice"
+        f"the contribution of rank {given[place]}, which is now counted twice"
     )
-    return ProofError(story, kind="doubled", step=held.step, rank=held.rank, chunk=chunk, contributor=contributor)
+    at = {"step": held.step, "rank": held.rank, "chunk": chunk}
+    return ProofError(story, kind="doubled", contributor=given[place], **at)
 
 
-def _missing(schedule: Schedule, history: _History, held: _Value, contributor: int, chunk: int) -> ProofError:
+def _missing(schedule: Schedule, history: _History, held: _Value, *, place: int, chunk: int) -> ProofError:
     """Go back through what the value was made of to where the contribution was not waited for, or overwritten."""
-    made_of = _ancestry(held)
+    made_of, contributor = _ancestry(held), history.givers[place]
     for value, source in made_of:
         if value.from_input:
             continue  # an input never gets anybody else's contribution, however long one waits
-        later = (v.step for v in history.values[source.rank] if v.step >= value.step and v.counts[contributor])
-        arrives = next(later, None)
-        if arrives is not None:
+        later = [v for v in history.values[source.rank] if v.step >= value.step and v.counts[place]]
+        if not later:
+            continue
+        complete = next((v for v in later if (v.counts == 1).all()), None)
+        if complete is not None and value is held and value.reduced:  # a part of the sum, as it should be then
             story = (
-                f"step {value.step}: rank {source.rank} sends chunk {chunk} to rank {value.rank} before it has the "
-                f"contribution of rank {contributor}, which reaches it only in step {arrives} and is not sent on"
+                f"step {complete.step}: rank {source.rank} gets chunk {chunk} complete, but does not send it on to "
+                f"rank {held.rank}, to which it last sent it in step {value.step}, without the contribution of rank "
+                f"{contributor}"
             )
-            return _miss(story, value.step, source.rank, chunk, contributor)
+            return _miss(story, complete.step, source.rank, chunk, contributor)
+        story = (
+            f"step {value.step}: rank {source.rank} sends chunk {chunk} to rank {value.rank} before it has the "
+            f"contribution of rank {contributor}, which reaches it only in step {later[0].step} and is not sent on"
+        )
+        return _miss(story, value.step, source.rank, chunk, contributor)
     # What the wanted place itself once had counts too, even if the value that replaced it was replaced in turn.
     at_place = [(value, value.source) for value in history.values[held.rank] if value.source is not None]
     for value, source in (*made_of, *at_place):
-        if not value.reduced and value.before is not None and value.before.counts[contributor]:
+        if not value.reduced and value.before is not None and value.before.counts[place]:
             story = (
                 f"step {value.step}: rank {value.rank} stores chunk {chunk} from rank {source.rank} over what it has, "
                 f"and loses the contribution of rank {contributor}"
             )
             return _miss(story, value.step, value.rank, chunk, contributor)
-    return _dead_end(schedule, history, held.rank, contributor, chunk)
+    return _dead_end(schedule, history, held.rank, place=place, chunk=chunk)
 
 
 def _ancestry(held: _Value) -> list[tuple[_Value, _Value]]:
@@ -178,23 +216,29 @@ def _ancestry(held: _Value) -> list[tuple[_Value, _Value]]:
     return found
 
 
-def _dead_end(schedule: Schedule, history: _History, rank: int, contributor: int, chunk: int) -> ProofError:
+def _dead_end(schedule: Schedule, history: _History, rank: int, *, place: int, chunk: int) -> ProofError:
     """Follow the contribution forwards to the last rank it reaches."""
-    first = {r: next((v.step for v in held if v.counts[contributor]), None) for r, held in history.values.items()}
+    first = {r: next((v.step for v in held if v.counts[place]), None) for r, held in history.values.items()}
     reached = {r: step for r, step in first.items() if step is not None}
-    furthest = max(reached, key=lambda r: reached[r])
+    furthest, contributor = max(reached, key=lambda r: reached[r]), history.givers[place]
     if reached[furthest] < 0:
-        last = max(schedule.num_steps - 1, 0)
         story = (
-            f"after the last step, {last}: the contribution of rank {contributor} to chunk {chunk} has never reached "
-            f"rank {rank}: it never leaves rank {contributor}"
+            f"the contribution of rank {contributor} to chunk {chunk} has never reached rank {rank}: it never leaves "
+            f"rank {contributor}"
         )
-        return _miss(story, last, rank, chunk, contributor)
+        return _at_the_end(schedule, story, rank, chunk, contributor)
     story = (
         f"step {reached[furthest]}: the contribution of rank {contributor} to chunk {chunk} gets as far as rank "
         f"{furthest} and no further, so that it does not reach rank {rank}"
     )
     return _miss(story, reached[furthest], furthest, chunk, contributor)
+
+
+def _at_the_end(schedule: Schedule, story: str, rank: int, chunk: int, contributor: int) -> ProofError:
+    """What no single step is to blame for shows after the last one."""
+    last = schedule.num_steps - 1
+    when = f"in the end, after step {last}" if last >= 0 else "in the end"
+    return _miss(f"{when}: {story}", max(last, 0), rank, chunk, contributor)
 
 
 def _miss(story: str, step: int, rank: int, chunk: int, contributor: int) -> ProofError:

@@ -13,12 +13,13 @@ from choreo.schedule.compose import (
 )
 from choreo.schedule.files import load, save
 from choreo.schedule.groups import along_axis, in_groups, mesh_groups, on_ranks
-from choreo.schedule.schedule import Schedule
+from choreo.schedule.schedule import Phase, Schedule, check_ranks
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import Move, StepMoves, Transfers, move
 
 __all__ = [
     "Move",
+    "Phase",
     "Schedule",
     "StepMoves",
     "Steps",
@@ -28,6 +29,7 @@ __all__ = [
     "as_collective",
     "backwards",
     "beside",
+    "check_ranks",
     "in_groups",
     "load",
     "mesh_groups",

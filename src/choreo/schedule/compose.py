@@ -15,7 +15,7 @@ import numpy as np
 
 from choreo.collectives import Layout, collective_between, get_collective
 from choreo.errors import ScheduleError, UsageError
-from choreo.schedule.schedule import Schedule
+from choreo.schedule.schedule import Phase, Schedule
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import Transfers
 
@@ -54,15 +54,19 @@ def then(first: Schedule, second: Schedule) -> Schedule:
         raise UsageError(f"{first!r} and {second!r} differ in ranks or root and cannot follow one another")
     chunks = math.lcm(first.num_chunks, second.num_chunks)
     first, second = refined(first, chunks // first.num_chunks), refined(second, chunks // second.num_chunks)
-    if not np.array_equal(np.diff(first.cumulative_weights()), np.diff(second.cumulative_weights())):
+    if not _same_weights(first, second):
         raise UsageError(f"{first!r} and {second!r} cut the vector differently and cannot follow one another")
     body = after(first.body, replace(second.body, rows=_from_work(second)))
     root = roots.pop() if roots and made.rooted else None
-    return Schedule(made.name, body, root, first.algorithm, first.weights)
+    phases = (*_phases(first), *_phases(second))
+    return Schedule(made.name, body, root, _name(" then ", first, second), first.weights, phases)
 
 
 def after(*parts: Steps) -> Steps:
-    """Steps one part after another; the parts share ranks and chunks."""
+    """Steps one part after another; the parts share ranks and chunks.
+
+    It is up to the caller that no later part sends from inputs: they are what the ranks had before the first.
+    """
     ranks, chunks = _same_size(parts)
     starts = np.cumsum([0, *(part.num_steps for part in parts)])
 
@@ -100,7 +104,13 @@ def together(*schedules: Schedule) -> Schedule:
     chunks = math.lcm(*(s.num_chunks for s in schedules))
     parts = [refined(s, chunks // s.num_chunks) for s in schedules]
     bodies = [_interleaved(s, index, len(parts)) for index, s in enumerate(parts)]
-    return replace(parts[0], body=beside(*bodies))
+    same_phases = len({part.phases for part in parts}) == 1
+    return replace(
+        parts[0],
+        body=beside(*bodies),
+        algorithm=_name(" and ", *parts),
+        phases=parts[0].phases if same_phases else (),
+    )
 
 
 def backwards(schedule: Schedule) -> Schedule:
@@ -117,7 +127,9 @@ def backwards(schedule: Schedule) -> Schedule:
             f"{schedule.collective} run backwards is no collective; only broadcast, reduce, scatter, gather, "
             "all_gather and reduce_scatter can be turned round"
         )
-    return replace(schedule, collective=dual.name, body=turned(schedule.body, reduce=dual.reduces))
+    phases = tuple(Phase(_dual(phase.collective), phase.num_steps) for phase in reversed(schedule.phases))
+    body = turned(schedule.body, reduce=dual.reduces)
+    return replace(schedule, collective=dual.name, body=body, phases=phases)
 
 
 def turned(steps: Steps, *, reduce: bool) -> Steps:
@@ -179,7 +191,7 @@ def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> S
     weights = schedule.weights
     if weights is not None:
         weights = np.tile(weights.reshape(-1, schedule.chunks_a_block), segments).reshape(-1)
-    return replace(schedule, body=body, weights=weights)
+    return replace(schedule, body=body, weights=weights, phases=())
 
 
 def as_collective(schedule: Schedule, collective: str) -> Schedule:
@@ -188,6 +200,27 @@ def as_collective(schedule: Schedule, collective: str) -> Schedule:
     if (wanted.before, wanted.after) != (has.before, has.after):
         raise UsageError(f"a {has.name} schedule does not do what {wanted.name} promises")
     return replace(schedule, collective=collective)
+
+
+def _same_weights(first: Schedule, second: Schedule) -> bool:
+    if first.weights is None or second.weights is None:
+        return first.weights is second.weights
+    return np.array_equal(first.weights, second.weights)
+
+
+def _phases(schedule: Schedule) -> tuple[Phase, ...]:
+    return schedule.phases or (Phase(schedule.collective, schedule.num_steps),)
+
+
+def _dual(collective: str) -> str:
+    contract = get_collective(collective)
+    dual = collective_between(contract.after, contract.before)
+    return collective if dual is None else dual.name
+
+
+def _name(joint: str, *parts: Schedule) -> str:
+    """What a composition is called: its parts' names, each once."""
+    return joint.join(dict.fromkeys(part.algorithm for part in parts))
 
 
 def _interleaved(schedule: Schedule, index: int, parts: int) -> Steps:
@@ -210,7 +243,7 @@ def _least_stride(schedule: Schedule, segments: int) -> int:
     if schedule.num_steps * schedule.ranks > MAX_PORT_STEPS:
         return schedule.num_steps
     busy = np.zeros((2, schedule.ranks, schedule.num_steps), np.bool_)
-    for rows in schedule.body.blocks():
+    for rows in schedule.blocks():
         busy[0, rows.src, rows.step] = True
         busy[1, rows.dst, rows.step] = True
     # Most ports are busy in the same steps as many others: look at each pattern once, as the bits of a number.

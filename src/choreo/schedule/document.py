@@ -14,6 +14,9 @@ the schedule and `weights` gives the chunks' relative sizes.
 
 from __future__ import annotations
 
+import difflib
+import json
+import re
 from typing import Annotated
 
 import msgspec
@@ -22,11 +25,14 @@ from msgspec import Meta
 
 from choreo.collectives import get_collective
 from choreo.errors import FormatError, ScheduleError, UsageError
-from choreo.schedule.schedule import MAX_CHUNKS, MAX_RANKS, Schedule
+from choreo.schedule.schedule import MAX_CHUNKS, MAX_NAME, MAX_RANKS, Schedule
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import IntColumn, Transfers
 
 __all__ = ["from_document", "from_parts", "to_document"]
+
+# Documents up to this size may have been written by hand, and are searched for fields that are there twice.
+WRITTEN_BY_HAND = 1 << 20
 
 _Index = Annotated[int, Meta(ge=0, le=MAX_CHUNKS)]
 
@@ -47,7 +53,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     root: _Index | None = None
     chunks: Annotated[int, Meta(ge=1, le=MAX_CHUNKS)] | None = None
     weights: list[Annotated[int, Meta(ge=0, le=1 << 53)]] | None = None
-    algorithm: Annotated[str, Meta(max_length=200)] = "unnamed"
+    algorithm: Annotated[str, Meta(max_length=MAX_NAME)] = "unnamed"
 
 
 def from_document(text: bytes | str) -> Schedule:
@@ -57,9 +63,11 @@ def from_document(text: bytes | str) -> Schedule:
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at ")
         field = path.strip("`").removeprefix("$").removeprefix(".") or "the document"
-        raise FormatError(f"{field}: {problem[0].lower()}{problem[1:]}", field=field) from None
+        raise FormatError(f"{field}: {problem[0].lower()}{problem[1:]}{_hint(problem, field)}", field=field) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"the document is not JSON: {error}", field="the document") from None
+        raise FormatError(f"the document is not JSON: {_place_of(text, error)}", field="the document") from None
+    if len(text) <= WRITTEN_BY_HAND:
+        json.loads(text, object_pairs_hook=_refuse_twice)
     columns = _columns(document)
     return from_parts(
         document.collective,
@@ -71,6 +79,37 @@ def from_document(text: bytes | str) -> Schedule:
         weights=None if document.weights is None else np.asarray(document.weights, np.int64),
         algorithm=document.algorithm,
     )
+
+
+def _hint(problem: str, field: str) -> str:
+    """The nearest field that there is to one that there is not, or all that there are."""
+    unknown = re.search("unknown field `(.*)`", problem)
+    if unknown is None:
+        return ""
+    known = [f.name for f in msgspec.structs.fields(_Row if field.startswith("steps") else _Document)]
+    close = difflib.get_close_matches(unknown[1], known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+
+
+def _place_of(text: bytes | str, error: Exception) -> str:
+    """Where a document stops being JSON, by line and column."""
+    if not text.strip():
+        return "it is empty"
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as found:
+        return f"line {found.lineno}, column {found.colno}: {found.msg}"
+    except (ValueError, RecursionError):
+        pass
+    return str(error)
+
+
+def _refuse_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    names = [name for name, _ in pairs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise FormatError(f"{twice}: the field is there twice; leave one out", field=twice)
+    return dict(pairs)
 
 
 def from_parts(
@@ -126,7 +165,8 @@ def to_document(schedule: Schedule) -> bytes:
         head["weights"] = schedule.weights.tolist()
     encode = msgspec.json.encode
     lines = [f'  "{key}": {encode(value).decode()}' for key, value in head.items()]
-    steps = [f"    {encode(_rows(rows)).decode()}" for rows in schedule.steps()]
+    ordered = (rows.take(np.lexsort((rows.chunk, rows.dst, rows.src))) for rows in schedule.steps())
+    steps = [f"    {encode(_rows(rows)).decode()}" for rows in ordered]
     body = "[\n" + ",\n".join(steps) + "\n  ]" if steps else "[]"
     return ("{\n" + ",\n".join(lines) + f',\n  "steps": {body}\n' + "}\n").encode()
 

@@ -7,6 +7,7 @@ rest as JSON. Nothing in it is executed on loading, and no more is read than the
 from __future__ import annotations
 
 import io
+import re
 import struct
 import zipfile
 import zlib
@@ -18,17 +19,26 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from choreo.errors import FormatError, UsageError
+from choreo.errors import ContradictionError, FormatError, UsageError, shown
 from choreo.schedule.document import from_document, from_parts, to_document
 from choreo.schedule.places import check_agreement
-from choreo.schedule.schedule import MAX_CHUNKS, MAX_RANKS, Schedule
+from choreo.schedule.schedule import MAX_CHUNKS, MAX_NAME, MAX_RANKS, Schedule
 from choreo.schedule.transfers import Transfers
 
 __all__ = ["load", "save"]
 
 MAX_DOCUMENT_BYTES = 1 << 30
-MAX_COLUMN_BYTES = 1 << 31
+MAX_ROWS = 1 << 26
+MAX_ARRAY_HEADER = 256
 COLUMNS = ("step", "src", "dst", "chunk", "count", "reduce", "from_input")
+
+
+_DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, OSError, RuntimeError, KeyError)
+_ARRAY = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '(\|b1|\|u1|<u2|<u4|<u8|<i8)', 'fortran_order': False, "
+    rb"'shape': \((\d{1,12}),\), *\} *\n",
+    re.DOTALL,
+)
 
 
 class _Header(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -38,7 +48,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ranks: Annotated[int, Meta(ge=1, le=MAX_RANKS)]
     chunks: Annotated[int, Meta(ge=1, le=MAX_CHUNKS)]
     root: Annotated[int, Meta(ge=0, le=MAX_RANKS)] | None = None
-    algorithm: Annotated[str, Meta(max_length=200)] = "unnamed"
+    algorithm: Annotated[str, Meta(max_length=MAX_NAME)] = "unnamed"
 
 
 def save(schedule: Schedule, path: str | Path) -> None:
@@ -49,11 +59,11 @@ def save(schedule: Schedule, path: str | Path) -> None:
     elif file.suffix == ".npz":
         written = _to_archive(schedule)
     else:
-        raise UsageError(f"{path}: a schedule is written to a file that ends in .json or .npz")
+        raise UsageError(f"{shown(path)}: a schedule is written to a file that ends in .json or .npz")
     try:
         file.write_bytes(written)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+        raise UsageError(f"{shown(path)}: cannot be written: {error.strerror}") from None
 
 
 def load(path: str | Path) -> Schedule:
@@ -61,17 +71,22 @@ def load(path: str | Path) -> Schedule:
     file = Path(path)
     try:
         if not file.is_file():
-            raise UsageError(f"{path}: there is no such file")
+            raise UsageError(f"{shown(path)}: there is {'a folder, not a' if file.is_dir() else 'no such'} file")
         if file.stat().st_size > MAX_DOCUMENT_BYTES:
-            raise FormatError(f"{path}: the file is larger than {MAX_DOCUMENT_BYTES} bytes", field="the file")
+            raise FormatError(f"{shown(path)}: the file is larger than {MAX_DOCUMENT_BYTES} bytes", field="the file")
         content = file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{shown(path)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     try:
         schedule = _from_archive(content) if content[:2] == b"PK" else from_document(content)
     except FormatError as error:
-        raise FormatError(f"{path}: not a schedule: {error}", field=error.field) from None
-    check_agreement(schedule)
+        raise FormatError(f"{shown(path)}: not a schedule: {error}", field=error.field) from None
+    try:
+        check_agreement(schedule)
+    except ContradictionError as error:
+        error.schedule = schedule
+        error.args = (f"{shown(path)}: not a schedule: {error}",)
+        raise
     return schedule
 
 
@@ -95,33 +110,25 @@ def _narrow(column: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> npt.NDArra
 
 
 def _from_archive(content: bytes) -> Schedule:
-    damaged = (
-        zipfile.BadZipFile,
-        zlib.error,
-        struct.error,
-        ValueError,
-        EOFError,
-        OSError,
-        NotImplementedError,
-    )
     try:
         archive = zipfile.ZipFile(io.BytesIO(content))
-    except damaged as error:
+        present = {name for name in (*COLUMNS, "header", "weights") if f"{name}.npy" in archive.namelist()}
+    except _DAMAGED as error:
         raise FormatError(f"the archive is damaged: {error}", field="the archive") from None
-    arrays: dict[str, npt.NDArray[np.generic]] = {}
-    for name in ("header", *COLUMNS, "weights"):
-        try:
-            arrays[name] = _array(archive, name)
-        except KeyError:
-            if name != "weights":
-                raise FormatError(f"{name}: the archive has no such array", field=name) from None
-        except (*damaged, RuntimeError, MemoryError, OverflowError) as error:
-            raise FormatError(f"{name}: the array is damaged: {error}", field=name) from None
-    columns = _checked_columns(arrays)
+    for name in ("header", *COLUMNS):
+        if name not in present:
+            raise FormatError(f"{name}: the archive has no such array", field=name)
+    shapes = {name: _shape_of(archive, name) for name in sorted(present)}
+    lengths = {name: shapes[name][1] for name in COLUMNS}
+    if len(set(lengths.values())) != 1:
+        shortest = min(lengths, key=lambda name: lengths[name])
+        raise FormatError(f"{shortest}: the columns differ in length: {lengths}", field=shortest)
+    arrays = {name: _array(archive, name, *shapes[name]) for name in sorted(present)}
     try:
         header = msgspec.json.decode(arrays["header"].tobytes(), type=_Header)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FormatError(f"header: {error}", field="header") from None
+    columns = _checked_columns(arrays)
     return from_parts(
         header.collective,
         header.ranks,
@@ -134,37 +141,48 @@ def _from_archive(content: bytes) -> Schedule:
     )
 
 
-def _array(archive: zipfile.ZipFile, name: str) -> npt.NDArray[np.generic]:
-    """One array of the archive; its header is believed only as far as the entry has bytes."""
+def _shape_of(archive: zipfile.ZipFile, name: str) -> tuple[np.dtype[np.generic], int, int]:
+    """Type, length and first byte of an array, from its header; only the form that we write is read."""
     entry = archive.getinfo(f"{name}.npy")
-    if entry.file_size > MAX_COLUMN_BYTES:
-        raise ValueError(f"it would take {entry.file_size} bytes")
-    content = archive.read(entry)
-    reader = io.BytesIO(content)
-    version = np.lib.format.read_magic(reader)
-    if version != (1, 0):
-        raise ValueError(f"version {version} of the array format is not used here")
-    shape, _, dtype = np.lib.format.read_array_header_1_0(reader)
-    if len(shape) != 1 or dtype.kind not in "bu" + "i" * (name == "weights"):
-        raise ValueError(f"it must be one row of whole numbers or flags, not {dtype} of shape {shape}")
-    array: npt.NDArray[np.generic] = np.frombuffer(content[reader.tell() :], dtype)
-    if len(array) != shape[0]:
-        raise ValueError(f"it says {shape[0]} values but has {len(array)}")
-    return array
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise FormatError(f"{name}: it is packed in a way that is not used here", field=name)
+    try:
+        with archive.open(entry) as reader:
+            beginning = reader.read(MAX_ARRAY_HEADER)
+    except _DAMAGED as error:
+        raise FormatError(f"{name}: the array is damaged: {error}", field=name) from None
+    match = _ARRAY.match(beginning)
+    if match is None:
+        raise FormatError(f"{name}: not one row of whole numbers or flags in NumPy's format", field=name)
+    dtype, length = np.dtype(match[1].decode()), int(match[2])
+    start = 10 + int.from_bytes(beginning[8:10], "little")
+    if length > MAX_ROWS or entry.file_size != start + length * dtype.itemsize:
+        told = f"it says {length} values of {dtype.itemsize} bytes, at most {MAX_ROWS}, but has {entry.file_size} bytes"
+        raise FormatError(f"{name}: {told}", field=name)
+    return dtype, length, start
+
+
+def _array(
+    archive: zipfile.ZipFile, name: str, dtype: np.dtype[np.generic], length: int, start: int
+) -> npt.NDArray[np.generic]:
+    try:
+        content = archive.read(f"{name}.npy")
+    except _DAMAGED as error:
+        raise FormatError(f"{name}: the array is damaged: {error}", field=name) from None
+    if len(content) != start + length * dtype.itemsize:
+        raise FormatError(f"{name}: the array is damaged: {len(content)} bytes were found", field=name)
+    return np.frombuffer(content, dtype, length, start)
 
 
 def _checked_columns(arrays: dict[str, npt.NDArray[np.generic]]) -> Transfers:
-    lengths = {name: len(arrays[name]) for name in COLUMNS}
-    if len(set(lengths.values())) != 1:
-        shortest = min(lengths, key=lambda name: lengths[name])
-        raise FormatError(f"{shortest}: the columns differ in length: {lengths}", field=shortest)
-    for name in ("reduce", "from_input"):
-        if arrays[name].dtype != np.bool_:
-            raise FormatError(f"{name}: must be flags, not {arrays[name].dtype}", field=name)
     numbers = {name: _whole(name, arrays[name]) for name in COLUMNS[:5]}
     if len(numbers["step"]) and (numbers["step"][0] != 0 or not np.isin(np.diff(numbers["step"]), (0, 1)).all()):
         raise FormatError("step: must start at 0 and go up by at most 1 from row to row", field="step")
-    flags = {name: arrays[name].astype(np.bool_) for name in COLUMNS[5:]}
+    flags = {}
+    for name in COLUMNS[5:]:
+        if arrays[name].dtype != np.bool_ or (arrays[name].view(np.uint8) > 1).any():
+            raise FormatError(f"{name}: must be flags, true or false", field=name)
+        flags[name] = arrays[name].astype(np.bool_)
     return Transfers(
         numbers["step"],
         numbers["src"],
@@ -177,6 +195,7 @@ def _checked_columns(arrays: dict[str, npt.NDArray[np.generic]]) -> Transfers:
 
 
 def _whole(name: str, array: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
-    if len(array) and (array.dtype.kind == "b" or int(np.max(array)) > 1 << 53):
-        raise FormatError(f"{name}: must be whole numbers up to 2**53", field=name)
+    kinds = "ui" if name == "weights" else "u"
+    if array.dtype.kind not in kinds or (len(array) and int(np.max(array)) > 1 << 53):
+        raise FormatError(f"{name}: must be whole numbers of at least 0, up to 2**53", field=name)
     return array.astype(np.int64)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from choreo.errors import UsageError
+from choreo.schedule.schedule import Schedule
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import IntColumn, Transfers
 
@@ -51,8 +52,9 @@ def in_groups(steps: Steps, members: IntColumn, chunks: IntColumn, count: int, *
     return Steps(ranks, num_chunks, steps.num_steps, rows)
 
 
-def on_ranks(steps: Steps, members: Sequence[int], *, ranks: int) -> Steps:
-    """`steps` among a sub-set of `ranks` ranks: rank i of the steps is rank members[i]."""
+def on_ranks(steps: Steps | Schedule, members: Sequence[int], *, ranks: int) -> Steps:
+    """The steps among a sub-set of `ranks` ranks: rank i of them is rank members[i]."""
+    steps = steps.body if isinstance(steps, Schedule) else steps
     column = np.asarray(members, np.int64)
     if len(set(members)) != len(members) or len(column) != steps.ranks:
         raise UsageError(f"members {list(members)} must be {steps.ranks} different ranks")
@@ -66,8 +68,9 @@ def mesh_groups(shape: Sequence[int], axis: int) -> IntColumn:
     return np.moveaxis(grid, len(shape) - 1 - axis, -1).reshape(-1, shape[axis])
 
 
-def along_axis(steps: Steps, shape: Sequence[int], axis: int) -> Steps:
-    """`steps` run along one axis of a mesh by every group there, all on the same chunks."""
+def along_axis(steps: Steps | Schedule, shape: Sequence[int], axis: int) -> Steps:
+    """The steps run along one axis of a mesh by every group there, all on the same chunks."""
+    steps = steps.body if isinstance(steps, Schedule) else steps
     if not 0 <= axis < len(shape) or shape[axis] != steps.ranks:
         raise UsageError(
             f"steps among {steps.ranks} ranks do not fit axis {axis} of the mesh {'x'.join(map(str, shape))}"

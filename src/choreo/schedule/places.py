@@ -33,29 +33,34 @@ def meetings(units: Transfers) -> tuple[IntColumn, npt.NDArray[np.bool_]] | None
     return None if first.all() else (np.lexsort((units.src, place)), first)
 
 
-def check_step_agreement(
-    units: Transfers, unit: int, order: IntColumn, first: npt.NDArray[np.bool_], first_chunk: int = 0
-) -> None:
+def check_step_agreement(rows: Transfers, first_chunk: int = 0) -> None:
     """Refuse a store into a place that another transfer of the step writes too; chunks count from `first_chunk`."""
-    shared = ~first
-    shared[:-1] |= shared[1:]
-    reduce = units.reduce[order]
-    stores = np.flatnonzero(shared & ~reduce)
-    if not len(stores):
+    if np.bincount(rows.dst).max() == 1 or rows.reduce.all():
         return
-    store, place = int(stores[0]), np.cumsum(first)
-    other = next(row for row in np.flatnonzero(place == place[store]).tolist() if row != store)
-    at, met = order[store], order[other]
-    chunk, sources = first_chunk + int(units.chunk[at]) * unit, (int(units.src[at]), int(units.src[met]))
-    raise ContradictionError(int(units.step[at]), int(units.dst[at]), chunk, sources, both_store=not reduce[other])
+    order = np.lexsort((rows.chunk, rows.dst))
+    # All ranks' places on one line, far enough apart, so that ranges at different ranks cannot overlap.
+    base = rows.dst[order] * int((rows.chunk + rows.count).max() + 1)
+    start, end = base + rows.chunk[order], base + (rows.chunk + rows.count)[order]
+    store = ~rows.reduce[order]
+    after_any = start[1:] < np.maximum.accumulate(end)[:-1]
+    after_store = start[1:] < np.maximum.accumulate(np.where(store, end, -1))[:-1]
+    met = np.flatnonzero((after_any & store[1:]) | after_store) + 1
+    if not len(met):
+        return
+    second = int(met[0])
+    overlapping = np.flatnonzero((end[:second] > start[second]) & (store[:second] | store[second]))
+    first = int(overlapping[0])
+    one, other = order[first], order[second]
+    raise ContradictionError(
+        int(rows.step[other]),
+        int(rows.dst[other]),
+        first_chunk + int(rows.chunk[other]),
+        (int(rows.src[one]), int(rows.src[other])),
+        both_store=bool(store[first] and store[second]),
+    )
 
 
 def check_agreement(schedule: Schedule) -> None:
     """Refuse a schedule in which two transfers of one step store into one place, or store and reduce into it."""
     for rows in schedule.steps():
-        if np.bincount(rows.dst).max() == 1 or rows.reduce.all():
-            continue
-        units, unit = in_units(rows, schedule.num_chunks)
-        met = meetings(units)
-        if met is not None:
-            check_step_agreement(units, unit, *met)
+        check_step_agreement(rows)

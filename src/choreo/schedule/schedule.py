@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from choreo.collectives import Collective, Layout, get_collective
-from choreo.errors import ScheduleError, UsageError
+from choreo.errors import ScheduleError, UsageError, shown
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import BoolColumn, IntColumn, StepMoves, Transfers
+from choreo.units import counted
 
-__all__ = ["Schedule"]
+__all__ = ["Phase", "Schedule", "check_ranks"]
 
 MAX_RANKS = 1 << 22
 MAX_CHUNKS = (1 << 31) - 1
+MAX_NAME = 200
+MAX_WEIGHT = 1 << 31  # so that what many ranks send in many steps still adds up exactly
+
+
+class Phase(NamedTuple):
+    """A run of steps that is a collective of its own: the first half of a ring all_reduce is a reduce_scatter."""
+
+    collective: str
+    num_steps: int
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -24,7 +35,7 @@ class Schedule:
 
     The vector is cut into `num_chunks` chunks. Where the contract speaks of blocks (rank r's share), each block is
     the same number of consecutive chunks. `weights` gives the chunks' relative sizes as whole numbers; None means
-    that all are equal.
+    that all are equal. `phases` names the parts of a schedule that was composed of one collective after another.
 
     Make one with `Schedule.from_list`, `from_function` or `from_rule`, or compose existing ones (`then`,
     `backwards`, `pipelined` and the others in `choreo.schedule`).
@@ -35,22 +46,24 @@ class Schedule:
     root: int | None = None
     algorithm: str = "unnamed"
     weights: IntColumn | None = None
+    phases: tuple[Phase, ...] = ()
 
     def __post_init__(self) -> None:
         contract = self.contract
         ranks, chunks = self.ranks, self.num_chunks
-        if not 1 <= ranks <= MAX_RANKS:
-            raise UsageError(f"{ranks} ranks cannot take part; there must be 1 to {MAX_RANKS}")
+        check_ranks(ranks)
         object.__setattr__(self, "root", contract.check_root(self.root, ranks))
         if not 1 <= chunks <= MAX_CHUNKS:
             raise ScheduleError(f"a vector cannot be cut into {chunks} chunks; there must be 1 to {MAX_CHUNKS}")
+        if len(self.algorithm) > MAX_NAME:
+            raise UsageError(f"a schedule's name may have at most {MAX_NAME} characters, not {len(self.algorithm)}")
         if chunks % contract.blocks(ranks):
             raise ScheduleError(
                 f"{contract.name} over {ranks} ranks has {contract.blocks(ranks)} blocks, so the number of chunks must "
                 f"be a multiple of that, not {chunks}"
             )
         if self.weights is not None:
-            self._check_weights(self.weights)
+            object.__setattr__(self, "weights", self._checked_weights(self.weights))
 
     @staticmethod
     def from_rule(
@@ -118,13 +131,26 @@ class Schedule:
         """How many chunks make up one block of the contract."""
         return self.num_chunks // self.contract.blocks(self.ranks)
 
+    @property
+    def num_transfers(self) -> int:
+        """How many transfers there are; they are counted by making them."""
+        return sum(len(rows) for rows in self.blocks())
+
     def steps(self) -> Iterator[Transfers]:
         """The transfers of each step in turn, as columns; nothing is kept."""
-        return self.body.each()
+        for block in self.blocks():
+            yield from block.each_step()
 
     def columns(self) -> Transfers:
         """All transfers as columns: `s.columns().src`, or `dict(s.columns())`."""
-        return self.body.all()
+        return Transfers.join(list(self.blocks()))
+
+    def blocks(self) -> Iterator[Transfers]:
+        """All transfers in order, some whole steps at a time, checked; an error says whose schedule it is."""
+        try:
+            yield from self.body.blocks()
+        except ScheduleError as error:
+            raise ScheduleError(f"{self.collective} by {shown(self.algorithm)}: {error}", field=error.field) from None
 
     def held_before(self, low: int = 0, high: int | None = None) -> BoolColumn:
         """Which ranks (rows) are given which of the chunks low to high - 1 (columns) by the contract."""
@@ -134,21 +160,33 @@ class Schedule:
         """Which ranks (rows) must end up with which of the chunks low to high - 1 (columns) by the contract."""
         return self._held(self.contract.after, low, high)
 
-    def cumulative_weights(self) -> IntColumn:
-        """The summed weights of all chunks before each chunk; the last entry is the total."""
+    @property
+    def total_weight(self) -> int:
+        """The sum of the chunks' weights, each 1 where all are equal."""
+        return self.num_chunks if self.weights is None else int(self.weights.sum())
+
+    def weights_of(self, rows: Transfers) -> IntColumn:
+        """The summed weight of the chunks that each transfer carries."""
         if self.weights is None:
-            return np.arange(self.num_chunks + 1, dtype=np.int64)
-        return np.concatenate(([0], np.cumsum(self.weights)))
+            return rows.count
+        before = np.concatenate(([0], np.cumsum(self.weights)))
+        carried: IntColumn = before[rows.chunk + rows.count] - before[rows.chunk]
+        return carried
 
     def named(self, algorithm: str) -> Schedule:
         """The same schedule under another algorithm's name."""
         return replace(self, algorithm=algorithm)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Functions that make rows do not pickle; the rows do.
+        rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "body"}
+        return (_restored, (self.ranks, self.num_chunks, self.num_steps, self.columns(), rest))
+
     def __repr__(self) -> str:
         root = "" if self.root is None else f", root {self.root}"
         return (
-            f"<Schedule {self.collective} by {self.algorithm}: {self.ranks} ranks{root}, {self.num_chunks} chunks, "
-            f"{self.num_steps} steps>"
+            f"<Schedule {self.collective} by {shown(self.algorithm)}: {counted(self.ranks, 'rank')}{root}, "
+            f"{counted(self.num_chunks, 'chunk')}, {counted(self.num_steps, 'step')}>"
         )
 
     def _repr_html_(self) -> str:
@@ -161,16 +199,31 @@ class Schedule:
         block = np.arange(low, self.num_chunks if high is None else high) // self.chunks_a_block
         return layout.holds(np.arange(self.ranks)[:, None], block[None, :], self.ranks, self.root)
 
-    def _check_weights(self, weights: IntColumn) -> None:
-        if len(weights) != self.num_chunks:
-            raise ScheduleError(f"there are {len(weights)} weights for {self.num_chunks} chunks; give one a chunk")
-        if weights.min() < 0 or weights.sum() <= 0 or float(weights.sum(dtype=np.float64)) > 2**53:
-            raise ScheduleError("chunk weights must be whole numbers of at least 0, some above, with a sum up to 2**53")
-        weights.setflags(write=False)
+    def _checked_weights(self, weights: IntColumn) -> IntColumn:
+        """The weights in lowest terms, as an array of our own that nobody can change."""
+        given = np.asarray(weights)
+        if given.shape != (self.num_chunks,):
+            raise ScheduleError(f"there are {given.size} weights for {self.num_chunks} chunks; give one a chunk")
+        if given.dtype.kind not in "iu" or given.min() < 0 or not given.any():
+            raise ScheduleError("chunk weights must be whole numbers of at least 0, some above")
+        lowest: IntColumn = given.astype(np.int64) // int(np.gcd.reduce(given))
+        if float(lowest.sum(dtype=np.float64)) > MAX_WEIGHT:
+            raise ScheduleError(f"chunk weights must add up to at most {MAX_WEIGHT} in lowest terms; use smaller ones")
+        lowest.setflags(write=False)
+        return lowest
+
+
+def _restored(ranks: int, num_chunks: int, num_steps: int, rows: Transfers, rest: dict[str, Any]) -> Schedule:
+    return Schedule(body=Steps.from_transfers(ranks, num_chunks, num_steps, rows), **rest)
+
+
+def check_ranks(ranks: int) -> None:
+    """Refuse what is not a number of ranks."""
+    if isinstance(ranks, bool) or not isinstance(ranks, int | np.integer) or not 1 <= ranks <= MAX_RANKS:
+        raise UsageError(f"ranks must be a whole number from 1 to {MAX_RANKS}, not {ranks!r}")
 
 
 def _chunks(collective: str, ranks: int, num_chunks: int | None) -> int:
     """The number of chunks: what was asked for, or one for each block of the contract."""
-    if not 1 <= ranks <= MAX_RANKS:
-        raise UsageError(f"{ranks} ranks cannot take part; there must be 1 to {MAX_RANKS}")
+    check_ranks(ranks)
     return get_collective(collective).blocks(ranks) if num_chunks is None else num_chunks

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
@@ -41,7 +42,16 @@ class Steps:
 
         def rows(first: int, last: int) -> Transfers:
             step = np.arange(first, last, dtype=np.int64)[:, None]
-            return Transfers.from_moves(step, rule(step)) if last > first else Transfers.none()
+            try:
+                return Transfers.from_moves(step, rule(step)) if last > first else Transfers.none()
+            except ValueError as error:
+                if "truth value" not in str(error):
+                    raise
+                at = traceback.extract_tb(error.__traceback__)[-1]
+                raise ScheduleError(
+                    f"line {at.lineno} of {Path(at.filename).name}: a rule gets many step numbers at once, in a "
+                    "column; where it must decide by k, use from_function"
+                ) from error
 
         return Steps(ranks, num_chunks, num_steps, rows)
 
@@ -83,16 +93,6 @@ class Steps:
             at_once = max(1, min(4 * at_once, ROWS_A_BLOCK // rows_a_step))
             first = last
 
-    def each(self) -> Iterator[Transfers]:
-        """The transfers of each step in turn."""
-        for block in self.blocks():
-            edges = [0, *(np.flatnonzero(np.diff(block.step)) + 1).tolist(), len(block)]
-            if len(edges) == 2:
-                yield block
-                continue
-            for start, end in pairwise(edges):
-                yield block.take(slice(start, end))
-
     def all(self) -> Transfers:
         """Every row at once."""
         return Transfers.join(list(self.blocks()))
@@ -107,8 +107,10 @@ class Steps:
             column = rows[name]
             if column.min() < 0 or column.max() >= limit:
                 bad = int(np.flatnonzero((column < 0) | (column >= limit))[0])
-                what = "chunks" if name == "chunk" else "ranks"
-                raise _wrong(rows, bad, name, f"is out of range; with {limit} {what} it must be 0 to {limit - 1}")
+                what = "chunk" if name == "chunk" else "rank"
+                among = f"with {limit} {what}{'s' * (limit > 1)} it must be 0{f' to {limit - 1}' * (limit > 1)}"
+                hint = "; num_chunks= cuts the vector finer" if (name, limit) == ("chunk", 1) else ""
+                raise _wrong(rows, bad, name, f"is out of range; {among}{hint}")
         if rows.count.min() < 1 or (rows.chunk + rows.count).max() > self.num_chunks:
             bad = int(np.flatnonzero((rows.count < 1) | (rows.chunk + rows.count > self.num_chunks))[0])
             most = self.num_chunks - rows.chunk[bad]

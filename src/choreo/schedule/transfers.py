@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -87,6 +88,15 @@ class Transfers:
         chunk = self.chunk[row] + (np.arange(len(row)) - first)
         return dataclasses.replace(self.take(row), chunk=chunk, count=np.ones(len(row), np.int64))
 
+    def each_step(self) -> Iterator[Transfers]:
+        """The rows of each step in turn."""
+        edges = [0, *(np.flatnonzero(np.diff(self.step)) + 1).tolist(), len(self)]
+        if len(edges) == 2:
+            yield self
+            return
+        for start, end in pairwise(edges):
+            yield self.take(slice(start, end))
+
     def by_step(self) -> Transfers:
         """The same rows ordered by step, otherwise in the order they have."""
         return self.take(np.argsort(self.step, kind="stable"))
@@ -111,7 +121,10 @@ class Transfers:
 
         `step` has the shape (m, 1), so that moves written for one step number broadcast over many at once.
         """
-        parts = [_broadcast(step, one) for one in ([moves] if isinstance(moves, Move) else moves)]
+        together = [moves] if isinstance(moves, Move) else moves
+        if not isinstance(together, Sequence) or not all(isinstance(one, Move) for one in together):
+            raise ScheduleError(f"a step must be a move(...) or a list of them, not {moves!r:.80}")
+        parts = [_broadcast(step, one) for one in together]
         if not parts:
             return Transfers.none()
         # Side by side, not one after another, so that the rows stay ordered by step.

@@ -1,0 +1,5 @@
+"""`python -m choreo`."""
+
+from choreo.cli import main
+
+main()

@@ -1,0 +1,51 @@
+"""Algorithms from a Python file outside the package."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from choreo.algorithms._build import where
+from choreo.algorithms._registry import Algorithm, registered
+from choreo.errors import AlgorithmError, ChoreoError, UsageError, shown
+
+__all__ = ["load_algorithms"]
+
+
+def load_algorithms(path: str | Path) -> list[Algorithm]:
+    """Run a Python file and give the algorithms it registered; if it fails, none of them stays.
+
+    What the file prints goes to stderr, so that a command's output stays its own.
+    """
+    file = Path(path).resolve()
+    if not str(path) or not file.is_file():
+        what = "a folder, not a file" if str(path) and file.is_dir() else "no such file"
+        raise UsageError(f"{shown(path)}: there is {what} to load algorithms from")
+    # A module name that no import statement can meet, so that my_ring.py and numpy.py are both safe to load.
+    name = f"choreo loaded from {file}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{shown(path)}: not a Python file; algorithms are loaded from files that end in .py")
+    module = importlib.util.module_from_spec(spec)
+    registry = registered()
+    before = dict(registry)
+    sys.modules[name] = module
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            spec.loader.exec_module(module)
+        fresh = [found for key, found in registry.items() if before.get(key) is not found]
+    except BaseException as error:
+        registry.clear()
+        registry.update(before)
+        if isinstance(error, ChoreoError):
+            raise AlgorithmError(f"{shown(path)}: {error}") from error
+        if isinstance(error, Exception | SystemExit):  # whatever a user's file may raise, they get a sentence
+            raise AlgorithmError(f"{shown(path)}: loading it failed {where(error, file)}") from error
+        raise
+    if not fresh:
+        raise UsageError(
+            f"{shown(path)}: it registers no algorithm; put @choreo.algorithm(COLLECTIVE) above a function"
+        )
+    return fresh

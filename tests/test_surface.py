@@ -1,0 +1,261 @@
+"""The public surface: what can be imported, what importing costs, which way imports point, and the tree of errors."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import choreo
+from choreo import errors
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("algorithms", "collectives", "price", "prove", "schedule", "show")
+
+SURFACE = [
+    "AlgorithmError",
+    "Axes",
+    "COLLECTIVES",
+    "ChoreoError",
+    "Collective",
+    "ContradictionError",
+    "Cost",
+    "EVEN",
+    "FormatError",
+    "Layout",
+    "Link",
+    "POWER_OF_TWO",
+    "Price",
+    "Proof",
+    "ProofError",
+    "RefusedError",
+    "Requirement",
+    "Schedule",
+    "ScheduleError",
+    "SizeError",
+    "Steps",
+    "Transfers",
+    "UnknownNameError",
+    "UsageError",
+    "WinningRange",
+    "__version__",
+    "after",
+    "algorithm",
+    "along_axis",
+    "as_collective",
+    "backwards",
+    "build",
+    "compare",
+    "list_algorithms",
+    "load",
+    "load_algorithms",
+    "move",
+    "on_ranks",
+    "pipelined",
+    "price",
+    "prove",
+    "save",
+    "show",
+    "then",
+    "to_html",
+    "to_svg",
+    "to_text",
+    "together",
+    "winners",
+]
+
+
+def test_the_surface_is_this() -> None:
+    assert sorted(choreo.__all__) == SURFACE
+    assert len(set(choreo.__all__)) == len(choreo.__all__)
+    assert dir(choreo) == SURFACE
+
+
+@pytest.mark.parametrize("name", SURFACE)
+def test_every_name_is_there(name: str) -> None:
+    value = getattr(choreo, name)
+    assert not isinstance(value, types.ModuleType)
+    assert getattr(choreo, name) is value
+
+
+def test_no_other_name_is_there() -> None:
+    with pytest.raises(AttributeError, match="module 'choreo' has no attribute 'simulat'"):
+        _ = choreo.simulat  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_what_a_folder_exports_is_there(folder: str) -> None:
+    module = importlib.import_module(f"choreo.{folder}")
+    assert module.__doc__
+    assert sorted(set(module.__all__)) == sorted(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+def test_no_folder_is_forgotten() -> None:
+    found = {path.parent.name for path in (ROOT / "src" / "choreo").glob("*/__init__.py")}
+    assert found == {*FOLDERS, "cli"}
+
+
+def fresh(code: str) -> str:
+    """What a new Python prints for `code`."""
+    ran = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+def test_a_verb_is_its_function_however_its_folder_is_imported() -> None:
+    fresh(
+        "import sys, types\n"
+        "import choreo.prove, choreo.price, choreo.show\n"
+        "assert isinstance(sys.modules['choreo.prove'], types.ModuleType)\n"
+        "import choreo\n"
+        "assert isinstance(choreo.prove, types.FunctionType), choreo.prove\n"
+        "assert isinstance(choreo.price, types.FunctionType), choreo.price\n"
+        "from choreo import prove, price\n"
+        "assert prove is choreo.prove and price is choreo.price\n"
+        "from choreo.prove import prove as again\n"
+        "import choreo.prove.replay, choreo.price.compare\n"
+        "assert again is choreo.prove is prove\n"
+        "assert isinstance(choreo.price, types.FunctionType)\n"
+    )
+
+
+def test_from_choreo_import_everything() -> None:
+    fresh("from choreo import *\nassert callable(prove) and callable(price) and callable(build)")
+
+
+def test_importing_choreo_costs_next_to_nothing() -> None:
+    printed = fresh(
+        "from __future__ import annotations\n"
+        "import sys, importlib, types, typing, json\n"
+        "before = set(sys.modules)\n"
+        "import choreo\n"
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    assert json.loads(printed) == ["choreo"]
+
+
+@pytest.mark.parametrize("heavy", ["numpy", "click", "rich", "msgspec"])
+def test_importing_choreo_imports_no(heavy: str) -> None:
+    assert fresh(f"import sys, choreo; print({heavy!r} in sys.modules)") == "False\n"
+
+
+def test_errors_alone_need_nothing_heavy() -> None:
+    assert fresh("import sys, choreo; choreo.UsageError, choreo.errors; print('numpy' in sys.modules)") == "False\n"
+
+
+def drawn_tree() -> dict[str, str | None]:
+    """Class to parent, as drawn at the top of errors.py."""
+    parents: dict[str, str | None] = {}
+    path: list[tuple[int, str]] = []
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"^([│├└─ ]*)([A-Z][A-Za-z]+Error)\b", line)
+        if match is None:
+            continue
+        depth, name = len(match[1]), match[2]
+        path = [(d, n) for d, n in path if d < depth]
+        parents[name] = path[-1][1] if path else None
+        path.append((depth, name))
+    return parents
+
+
+def test_the_tree_of_errors_is_the_one_drawn() -> None:
+    classes = {name: getattr(errors, name) for name in errors.__all__}
+    drawn = drawn_tree()
+    assert set(drawn) == set(classes)
+    for name, error in classes.items():
+        bases = [base.__name__ for base in error.__bases__ if issubclass(base, errors.ChoreoError)]
+        assert bases == [drawn[name]] or (name, bases) == ("ChoreoError", [])
+        assert error.__doc__
+    text = errors.__doc__ or ""
+    for name, error in classes.items():
+        says_value_error = re.search(rf"{name} \(also a ValueError\)", text) is not None
+        assert (ValueError in error.__bases__) == says_value_error
+
+
+def test_no_error_is_defined_anywhere_else() -> None:
+    for file in (ROOT / "src" / "choreo").rglob("*.py"):
+        if file.name not in ("__init__.py", "__main__.py"):
+            importlib.import_module(".".join(file.relative_to(ROOT / "src").with_suffix("").parts))
+
+    def below(error: type[Exception]) -> set[type[Exception]]:
+        return {error}.union(*(below(child) for child in error.__subclasses__()))
+
+    homes = {error.__name__: error.__module__ for error in below(errors.ChoreoError)}
+    assert {name for name, home in homes.items() if home.startswith("choreo")} == set(errors.__all__)
+
+
+# tools/check_imports.py
+
+
+def check_imports() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("check_imports", ROOT / "tools" / "check_imports.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_imports_point_one_way() -> None:
+    assert check_imports().violations(ROOT / "src" / "choreo") == []
+
+
+def test_the_check_prints_and_passes() -> None:
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "check_imports.py")], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "imports point one way\n", "")
+
+
+WRONG_WAY = [
+    ("schedule/x.py", "from choreo.prove import prove", "schedule must not import prove"),
+    ("schedule/x.py", "from choreo import prove", "schedule must not import prove"),
+    ("schedule/x.py", "import choreo.prove.replay", "schedule must not import prove"),
+    ("schedule/x.py", "def f():\n    from choreo.cli import main", "schedule must not import cli"),
+    ("schedule/__init__.py", "from choreo.algorithms import build", "schedule must not import algorithms"),
+    ("schedule/x.py", "from ..prove import prove", "schedule must not import prove"),
+    ("schedule/x.py", "from .. import prove", "schedule must not import prove"),
+    ("price/x.py", "from choreo.prove import prove", "price must not import prove"),
+    ("prove/deep/x.py", "import choreo.show", "prove must not import show"),
+    ("errors.py", "from choreo.units import parse_size", "errors must not import units"),
+    ("units.py", "from choreo.schedule import load", "units must not import schedule"),
+    ("run/x.py", "import torch", "imports torch at the top; import it where it is used"),
+    ("run/x.py", "from torch.distributed import init", "imports torch.distributed at the top"),
+    ("run/x.py", "try:\n    import torch\nexcept ImportError:\n    torch = None", "imports torch at the top"),
+    ("nonsense/x.py", "", "'nonsense' has no place in tools/check_imports.py"),
+]
+
+
+@pytest.mark.parametrize(("name", "code", "sentence"), WRONG_WAY, ids=[f"{w[0]}: {w[1][:40]!r}" for w in WRONG_WAY])
+def test_an_import_that_points_the_wrong_way_is_found(tmp_path: Path, name: str, code: str, sentence: str) -> None:
+    file = tmp_path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(code)
+    found = check_imports().violations(tmp_path)
+    assert len(found) == 1
+    assert sentence in found[0]
+    assert found[0].startswith(f"src/choreo/{name}:")
+
+
+def test_imports_that_point_the_right_way_are_not(tmp_path: Path) -> None:
+    fine = {
+        "__init__.py": "from choreo.cli import main",
+        "cli/x.py": "from choreo.show import to_text\nfrom choreo import __version__\nimport numpy",
+        "show/x.py": "from choreo.prove import prove\nfrom choreo.show.y import z\nfrom . import y\nfrom .y import z",
+        "price/x.py": "from choreo.algorithms import build\nimport choreo.units\nimport choreo",
+        "schedule/schedule.py": "def draw():\n    from choreo.show import notebook_html",
+        "run/x.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\ndef f():\n    import torch",
+    }
+    for name, code in fine.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(code)
+    assert check_imports().violations(tmp_path) == []
