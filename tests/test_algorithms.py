@@ -72,7 +72,7 @@ def test_the_library_has_what_it_must() -> None:
     for name, collectives in must.items():
         assert collectives <= names[name], name
     assert {"barrier", "send_recv"} <= {found.collective for found in GRID}
-    assert all(found.cost is not None and found.summary for found in GRID)
+    assert all(found.cost is not None and found.summary for found in GRID if found.name in must)
 
 
 AXES = (
@@ -141,9 +141,9 @@ def test_rotated_parts_take_the_axes_in_different_orders() -> None:
     ("axes", "message"),
     [
         ("3x4", "axes 3 x 4 make 12 ranks, not 8; let them multiply to the ranks"),
-        ("2x4:ring", "2 sizes but 1 names"),
+        ("2x4:ring", "2 sizes but 1 name;"),
         ("2xfour", "are not axes; write sizes"),
-        ("0x8", "axis of size 0"),
+        ("0x8", "whole numbers of at least 1, not"),
         ("2x4:rng,ring", "did you mean 'ring'"),
         ("2x4:hierarchical,ring", "no algorithm to run along an axis"),
         ("2x4:pairwise,ring", "pairwise cannot reduce along an axis"),

@@ -444,8 +444,11 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["prove", "all_reduce", "-a", "hierarchical", "-p", "8", "--axes", ""], "'' are not axes; write sizes"),
     (["prove", "all_reduce", "-a", "hierarchical", "-p", "8", "--axes", "2×4"], "are not axes"),
     (["prove", "all_reduce", "-a", "hierarchical", "-p", "8", "--axes", "2x-4"], "are not axes"),
-    (["prove", "all_reduce", "-a", "hierarchical", "-p", "8", "--axes", "0x8"], "axis of size 0"),
-    (["prove", "all_reduce", "-a", "hierarchical", "-p", "8", "--axes", "2x4:ring"], "2 sizes but 1 names"),
+    (
+        ["prove", "all_reduce", "-a", "hierarchical", "-p", "8", "--axes", "0x8"],
+        "whole numbers of at least 1, not (0, 8)",
+    ),
+    (["prove", "all_reduce", "-a", "hierarchical", "-p", "8", "--axes", "2x4:ring"], "2 sizes but 1 name;"),
     (["prove", "all_reduce", "-a", "hierarchical", "-p", "8", "--axes", "2x4:rign,ring"], "did you mean 'ring'"),
     (["prove", "all_reduce", "-a", "hierarchical", "-p", "8", "--axes", "2x4:,"], "no algorithm to run along an axis"),
     (["prove", "all_gather", "-a", "hierarchical", "--axes", "2x4:mst,linear"], "does no all_gather along an axis"),

@@ -79,7 +79,10 @@ def test_the_rule(
         assert (fast.alpha_s, fast.beta_s, fast.gamma_s) == pytest.approx(tuple(map(float, slow)), rel=1e-12)
 
 
-@pytest.mark.parametrize("found", list_algorithms(), ids=lambda a: f"{a.collective}-{a.name}")
+STATED = [a for a in list_algorithms() if a.cost is not None]
+
+
+@pytest.mark.parametrize("found", STATED, ids=lambda a: f"{a.collective}-{a.name}")
 def test_every_closed_form_is_the_price_term_by_term(found: Algorithm) -> None:
     assert found.cost is not None
     checked = 0

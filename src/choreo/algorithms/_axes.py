@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from choreo.errors import UsageError
 from choreo.schedule.schedule import MAX_RANKS
+from choreo.units import counted
 
 __all__ = ["Axes", "parse_axes"]
 
@@ -22,6 +23,17 @@ class Axes:
 
     sizes: tuple[int, ...]
     algorithms: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.sizes or not all(type(size) is int and size > 0 for size in self.sizes):
+            raise UsageError(f"the sizes of axes must be whole numbers of at least 1, not {self.sizes}")
+        if self.ranks > MAX_RANKS:
+            raise UsageError(f"axes {self} make {self.ranks} ranks; there can be at most {MAX_RANKS}")
+        if len(self.algorithms) != len(self.sizes):
+            raise UsageError(
+                f"axes {self} have {counted(len(self.sizes), 'size')} but {counted(len(self.algorithms), 'name')}; give "
+                "one name a size, or none"
+            )
 
     @property
     def ranks(self) -> int:
@@ -41,18 +53,12 @@ def parse_axes(axes: str | Axes | Sequence[int]) -> Axes:
     if isinstance(axes, Axes):
         return axes
     if not isinstance(axes, str):
-        return parse_axes("x".join(str(size) for size in axes))
+        return Axes(tuple(axes), ("ring",) * len(axes))
     sizes_text, _, names_text = axes.partition(":")
     if not re.fullmatch(r"[0-9]{1,7}(x[0-9]{1,7})*", sizes_text):
         raise UsageError(
             f"{axes!r} are not axes; write sizes, innermost first, and perhaps names: 8x4 or 8x4:direct,ring"
         )
     sizes = tuple(int(size) for size in sizes_text.split("x"))
-    if math.prod(sizes) > MAX_RANKS:
-        raise UsageError(f"axes {axes!r} make {math.prod(sizes)} ranks; there can be at most {MAX_RANKS}")
-    if 0 in sizes:
-        raise UsageError(f"axes {axes!r} have an axis of size 0; every axis needs at least 1 rank")
     names = names_text.split(",") if names_text else ["ring"] * len(sizes)
-    if len(names) != len(sizes):
-        raise UsageError(f"axes {axes!r} have {len(sizes)} sizes but {len(names)} names; give one name a size, or none")
     return Axes(sizes, tuple(BLOCK_ALGORITHM.get(name.strip(), name.strip()) for name in names))
