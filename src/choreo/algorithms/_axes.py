@@ -31,8 +31,8 @@ class Axes:
             raise UsageError(f"axes {self} make {self.ranks} ranks; there can be at most {MAX_RANKS}")
         if len(self.algorithms) != len(self.sizes):
             raise UsageError(
-                f"axes {self} have {counted(len(self.sizes), 'size')} but {counted(len(self.algorithms), 'name')}; give "
-                "one name a size, or none"
+                f"axes {self} have {counted(len(self.sizes), 'size')} but {counted(len(self.algorithms), 'name')}; "
+                "give one name a size, or none"
             )
 
     @property
