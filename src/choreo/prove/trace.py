@@ -169,6 +169,9 @@ def _doubled(held: _Value, place: int, given: list[int], chunk: int) -> ProofErr
 def _missing(schedule: Schedule, history: _History, held: _Value, *, place: int, chunk: int) -> ProofError:
     """Go back through what the value was made of to where the contribution was not waited for, or overwritten."""
     made_of, contributor = _ancestry(held), history.givers[place]
+    overwritten = _overwritten(history, made_of, held, chunk)
+    if overwritten is not None:
+        return overwritten
     for value, source in made_of:
         if value.from_input:
             continue  # an input never gets anybody else's contribution, however long one waits
@@ -188,16 +191,29 @@ def _missing(schedule: Schedule, history: _History, held: _Value, *, place: int,
             f"contribution of rank {contributor}, which reaches it only in step {later[0].step} and is not sent on"
         )
         return _miss(story, value.step, source.rank, chunk, contributor)
-    # What the wanted place itself once had counts too, even if the value that replaced it was replaced in turn.
+    # What the wanted place itself once had, even if the value that replaced it was replaced in turn.
     at_place = [(value, value.source) for value in history.values[held.rank] if value.source is not None]
-    for value, source in (*made_of, *at_place):
-        if not value.reduced and value.before is not None and value.before.counts[place]:
+    once_there = _overwritten(history, at_place, held, chunk)
+    return once_there or _dead_end(schedule, history, held.rank, place=place, chunk=chunk)
+
+
+def _overwritten(
+    history: _History, transfers: list[tuple[_Value, _Value]], held: _Value, chunk: int
+) -> ProofError | None:
+    """The first of these transfers that was stored over a value with a contribution that is missing in the end."""
+    missing = held.counts == 0
+    for value, source in sorted(transfers, key=lambda pair: (pair[0].step, pair[0].rank)):
+        if value.reduced or value.before is None:
+            continue
+        lost = np.flatnonzero(missing & (value.before.counts > 0))
+        if len(lost):
+            contributor = history.givers[int(lost[0])]
             story = (
                 f"step {value.step}: rank {value.rank} stores chunk {chunk} from rank {source.rank} over what it has, "
                 f"and loses the contribution of rank {contributor}"
             )
             return _miss(story, value.step, value.rank, chunk, contributor)
-    return _dead_end(schedule, history, held.rank, place=place, chunk=chunk)
+    return None
 
 
 def _ancestry(held: _Value) -> list[tuple[_Value, _Value]]:
