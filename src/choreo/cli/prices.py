@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["print_prices", "print_sweep"]
 
-# Below this many columns the table leaves out what is least asked for.
-WIDE = 118
+# With fewer columns than these the table leaves out what is least asked for; names are never cut.
+WIDE, MEDIUM = 118, 94
 PLOT_COLUMNS = 72
 PLOTTED = 8
 
@@ -31,7 +31,7 @@ def print_prices(prices: list[Price], link: Link, ports: str) -> None:
     terminal = Console()
     width = terminal.width if terminal.is_terminal else max(terminal.width, 130)
     first, binary = prices[0], prices[0].size_bytes % 1024 == 0
-    columns = _columns(prices, wide=width >= WIDE)
+    columns = _columns(prices, width)
     click.echo(_title(first, link, ports))
     table = Table(box=None, pad_edge=False)
     table.add_column("algorithm", no_wrap=True, min_width=max(len(shown(one.algorithm)) for one in prices) + 7)
@@ -87,10 +87,13 @@ def _title(first: Price, link: Link, ports: str) -> str:
     )
 
 
-def _columns(prices: list[Price], *, wide: bool) -> list[str]:
-    reduces = any(one.gamma_s for one in prices)
-    terms = ["steps", "latency α", "bytes β", *(["reduce γ"] if reduces or wide else []), "total"]
-    return [*terms, "most sent", "most received", "fan-in", "traffic"] if wide else [*terms, "most sent", "fan-in"]
+def _columns(prices: list[Price], width: int) -> list[str]:
+    reduces = ["reduce γ"] if any(one.gamma_s for one in prices) else []
+    terms = ["steps", "latency α", "bytes β", *reduces, "total"]
+    if width < MEDIUM:
+        return terms
+    traffic = ["most sent", "most received", "fan-in", "traffic"] if width >= WIDE else ["most sent", "fan-in"]
+    return [*terms, *traffic]
 
 
 def _by_nearness(tables: list[dict[str, float]]) -> list[str]:
