@@ -143,7 +143,7 @@ def test_rotated_parts_take_the_axes_in_different_orders() -> None:
         ("3x4", "axes 3 x 4 make 12 ranks, not 8; let them multiply to the ranks"),
         ("2x4:ring", "2 sizes but 1 name;"),
         ("2xfour", "are not axes; write sizes"),
-        ("0x8", "whole numbers of at least 1, not"),
+        ("0x8", "the size of an axis must be a whole number of at least 1, not 0"),
         ("2x4:rng,ring", "did you mean 'ring'"),
         ("2x4:hierarchical,ring", "no algorithm to run along an axis"),
         ("2x4:pairwise,ring", "pairwise cannot reduce along an axis"),

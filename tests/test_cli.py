@@ -446,7 +446,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["prove", "all_reduce", "-a", "hierarchical", "-p", "8", "--axes", "2x-4"], "are not axes"),
     (
         ["prove", "all_reduce", "-a", "hierarchical", "-p", "8", "--axes", "0x8"],
-        "whole numbers of at least 1, not (0, 8)",
+        "the size of an axis must be a whole number of at least 1, not 0",
     ),
     (["prove", "all_reduce", "-a", "hierarchical", "-p", "8", "--axes", "2x4:ring"], "2 sizes but 1 name;"),
     (["prove", "all_reduce", "-a", "hierarchical", "-p", "8", "--axes", "2x4:rign,ring"], "did you mean 'ring'"),

@@ -107,9 +107,9 @@ def test_a_pipelined_chain_overlaps() -> None:
 
 
 def test_pipelined_refuses_nonsense() -> None:
-    with pytest.raises(UsageError, match="0 segments"):
+    with pytest.raises(UsageError, match="segments must be a whole number of at least 1, not 0"):
         pipelined(build("broadcast", "mst", 4), 0)
-    with pytest.raises(UsageError, match="stride must be at least 1"):
+    with pytest.raises(UsageError, match="stride must be a whole number of at least 1, not 0"):
         pipelined(build("broadcast", "mst", 4), 2, stride=0)
 
 

@@ -189,7 +189,7 @@ def check_words(case: Case, error: ProofError) -> None:
     claims: dict[str, Callable[[str], bool]] = {
         r"sends chunk \d+ to rank (\d+)": lambda dst: any(sends(row, dst) for row in carrying),
         r"has it: it arrives only in step (\d+)": lambda step: arrives[0] == int(step) >= error.step,
-        r"(it never arrives there)": lambda _: not arrives,
+        r"(it never gets there)": lambda _: not arrives,
         r"reaches it only in step (\d+)": lambda step: (
             not before and int(step) == min((k for k in reaches if k >= error.step), default=-1)
         ),
@@ -200,6 +200,7 @@ def check_words(case: Case, error: ProofError) -> None:
         r"to which it last sent it in step (\d+)": lambda step: (
             int(step) in {r.step for r in on_chunk if r.src == error.rank}
         ),
+        r"(reaches it only in that same step)": lambda _: not before and error.step in reaches,
         r"(it arrives only in that same step)": lambda _: arrives[0] == error.step,
         r"(gets as far as) rank": lambda _: not any(here[: error.step + 1]) and bool(after),
         r"(and no further), so": lambda _: had_by(len(had)) == had_by(error.step + 2),

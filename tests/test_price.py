@@ -247,3 +247,12 @@ def test_compare_orders_by_price_and_then_simplicity() -> None:
     assert isinstance(compare([build("barrier", "bruck", 8)], 0, LINK)[0], Price)
     with pytest.raises(UsageError, match="no schedules to choose from"):
         winners([], 1, 2, LINK)
+
+
+def test_only_like_is_compared_with_like() -> None:
+    with pytest.raises(UsageError, match="only schedules of one collective and number of ranks compare, not"):
+        compare([build("all_reduce", "ring", 4), build("all_gather", "ring", 4)], N, LINK)
+    with pytest.raises(UsageError, match="give several schedules, in a list"):
+        compare(build("all_reduce", "ring", 4), N, LINK)  # type: ignore[arg-type]  # the mistake is the test
+    with pytest.raises(UsageError, match="alpha_s must be a number"):
+        Link("5us", 1.0)  # type: ignore[arg-type]  # the mistake is the test

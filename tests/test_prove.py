@@ -24,7 +24,7 @@ STORIES = [
         "never there",
         Schedule.from_list("broadcast", 4, [move(0, 1, 0), move(2, 3, 0)]),
         ("absent", 1, 2, 0),
-        "step 1: rank 2 sends chunk 0 to rank 3 before it has it: it never arrives there",
+        "step 1: rank 2 sends chunk 0 to rank 3 before it has it: it never gets there",
     ),
     (
         "not in the same step",

@@ -583,3 +583,17 @@ def test_a_new_algorithm_can_run_along_an_axis(write: Write) -> None:
 
 def test_what_a_test_adds_is_forgotten() -> None:
     assert {"mine", "listening", "brigade", "even", "chain"} & {a.name for a in list_algorithms()} == set()
+
+
+def test_an_option_may_be_false(write: Write) -> None:
+    file = write(
+        "@choreo.algorithm('broadcast')\n"
+        "def f(ranks, root, careful=True):\n"
+        "    if not careful:\n"
+        "        raise choreo.RefusedError('f was told not to be careful')\n"
+        "    return choreo.build('broadcast', 'mst', ranks, root=root)\n"
+    )
+    choreo.load_algorithms(file)
+    assert choreo.build("broadcast", "mine", 4, careful=True).ranks == 4
+    with pytest.raises(choreo.RefusedError, match="not to be careful"):
+        choreo.build("broadcast", "mine", 4, careful=False)

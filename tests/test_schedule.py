@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -99,3 +101,31 @@ def test_repr_says_what_it_is() -> None:
     assert (
         repr(build("broadcast", "mst", 5, root=3)) == "<Schedule broadcast by mst: 5 ranks, root 3, 1 chunk, 3 steps>"
     )
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    for found in list_algorithms():
+        schedule = build(found.collective, found.name, np.int8(6), segments=np.int64(2))  # type: ignore[arg-type]
+        assert type(schedule.ranks) is int
+    rooted = build("broadcast", "mst", 8, root=np.int64(3))  # type: ignore[arg-type]
+    assert type(rooted.root) is int
+
+
+def test_a_count_beyond_all_numbers_is_out_of_range() -> None:
+    with pytest.raises(ScheduleError, match="count 9223372036854775807 is out of range"):
+        Schedule.from_list("broadcast", 4, [move(0, 1, 1, 2**63 - 1)], num_chunks=4).columns()
+
+
+def test_a_schedule_pickles() -> None:
+    weighted = Schedule("scatter", build("scatter", "mst", 4).body, 0, "uneven", np.array([1, 2, 3, 4]))
+    for schedule in (build("all_reduce", "ring", 5), weighted):
+        back = pickle.loads(pickle.dumps(schedule))
+        assert (repr(back), back.phases, rows_of(back)) == (repr(schedule), schedule.phases, rows_of(schedule))
+        assert str(back.weights) == str(schedule.weights)
+
+
+def test_what_is_not_steps_is_refused() -> None:
+    with pytest.raises(UsageError, match="made of Steps, not of Schedule"):
+        Schedule("all_reduce", build("all_reduce", "ring", 4))  # type: ignore[arg-type]  # the mistake is the test
+    with pytest.raises(UsageError, match="num_steps must be a whole number of at least 0, not -3"):
+        Schedule.from_function("broadcast", 4, -3, lambda k: move(0, 1, 0))

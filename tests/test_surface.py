@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -259,3 +260,19 @@ def test_imports_that_point_the_right_way_are_not(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(code)
     assert check_imports().violations(tmp_path) == []
+
+
+ERRORS = [
+    choreo.UsageError("wrong"),
+    choreo.UnknownNameError("algorithm", "rign", ["ring", "mst"]),
+    choreo.ScheduleError("wrong", field="steps[0]"),
+    choreo.ContradictionError(1, 2, 3, (4, 5), both_store=True),
+    choreo.ProofError("step 1: ...", kind="missing", step=1, rank=2, chunk=3, contributor=4),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_errors_come_back_from_another_process(error: choreo.ChoreoError) -> None:
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is type(error)
+    assert (str(back), back.__dict__) == (str(error), error.__dict__)

@@ -35,7 +35,10 @@ __all__ = [
 
 
 class ChoreoError(Exception):
-    """The root of everything Choreo raises on purpose."""
+    """The root of everything Choreo raises on purpose. Each one pickles, so that it survives a process pool."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_restored, (type(self), self.args, self.__dict__))
 
 
 class UsageError(ChoreoError, ValueError):
@@ -94,7 +97,7 @@ class ContradictionError(ScheduleError):
         )
         super().__init__(self.story, field=f"steps[{step}]")
         self.step, self.rank, self.chunk = step, rank, chunk
-        self.schedule: object | None = None  # whose it is, where that is known
+        self.about: dict[str, object] = {}  # collective, algorithm and ranks of the schedule, where they are known
 
 
 class ProofError(ChoreoError):
@@ -116,6 +119,13 @@ class ProofError(ChoreoError):
         """Tell it with more than was known at first."""
         self.story = story
         self.args = (story,)
+
+
+def _restored(kind: type[ChoreoError], args: tuple[object, ...], state: dict[str, object]) -> ChoreoError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 def shown(path: object) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from choreo.errors import UsageError
+from choreo.schedule import whole
 from choreo.schedule.schedule import MAX_RANKS
 from choreo.units import counted
 
@@ -25,8 +26,9 @@ class Axes:
     algorithms: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if not self.sizes or not all(type(size) is int and size > 0 for size in self.sizes):
-            raise UsageError(f"the sizes of axes must be whole numbers of at least 1, not {self.sizes}")
+        if not self.sizes:
+            raise UsageError("axes need at least one size; write 8x4, or 8x4:direct,ring")
+        object.__setattr__(self, "sizes", tuple(whole("the size of an axis", size) for size in self.sizes))
         if self.ranks > MAX_RANKS:
             raise UsageError(f"axes {self} make {self.ranks} ranks; there can be at most {MAX_RANKS}")
         if len(self.algorithms) != len(self.sizes):

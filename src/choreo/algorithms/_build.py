@@ -12,7 +12,7 @@ from pathlib import Path
 from choreo.algorithms._registry import Algorithm, get_algorithm, list_algorithms
 from choreo.collectives import get_collective
 from choreo.errors import AlgorithmError, ChoreoError, RefusedError, UsageError
-from choreo.schedule import Schedule, Steps, Transfers, check_ranks, pipelined
+from choreo.schedule import Schedule, Steps, Transfers, check_ranks, pipelined, whole
 
 __all__ = ["build", "where"]
 
@@ -32,10 +32,9 @@ def build(
     to the algorithms that take them.
     """
     contract, found = get_collective(collective), get_algorithm(collective, algorithm)
-    check_ranks(ranks)
-    if segments is not None and (isinstance(segments, bool) or not isinstance(segments, int) or segments < 1):
-        raise UsageError(f"segments must be a whole number of at least 1, not {segments!r}")
-    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    ranks = check_ranks(ranks)
+    segments = None if segments is None else whole("segments", segments)
+    given = {name: value for name, value in options.items() if value is not None}
     _check_options(found, given)
     root = contract.check_root(root, ranks)
     _check_requirement(found, ranks)

@@ -15,13 +15,11 @@ def present(
     dst: npt.ArrayLike,
     chunk: npt.ArrayLike,
     count: npt.ArrayLike,
-    *,
-    reduce: bool = False,
 ) -> Move:
     """A move without the rows whose count is not positive."""
     columns = np.broadcast_arrays(src, dst, chunk, count)
     kept = columns[3] > 0
-    return move(*(column[kept] for column in columns), reduce=reduce)
+    return move(*(column[kept] for column in columns))
 
 
 def around(

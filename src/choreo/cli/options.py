@@ -97,7 +97,7 @@ class Choice:
         if self.collective is not None and self.algorithms:
             for name in self.algorithms:
                 get_algorithm(self.collective, name)
-            return [replace(self, algorithms=(name,)) for name in self.algorithms]
+            return [replace(self, algorithms=(name,)) for name in dict.fromkeys(self.algorithms)]
         found = list_algorithms(self.collective)
         for name in self.algorithms:
             if name not in {a.name for a in found}:
@@ -229,8 +229,10 @@ def echo_table(table: Table, width: int | None = None) -> None:
     click.echo(printed.get(), nl=False)
 
 
-def _value(text: str) -> int | float | str:
-    """A number if it looks like one."""
+def _value(text: str) -> int | float | bool | str:
+    """A number, or true or false, if it looks like one."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
     for number in (int, float):
         try:
             return number(text)

@@ -70,16 +70,16 @@ def command(chosen: Choice, ranks: list[int] | None, everything: bool, exact: bo
 
 def _prove_file(chosen: Choice, ranks: list[int] | None, exact: bool, tally: _Tally) -> None:
     from choreo.prove import prove
-    from choreo.schedule import Schedule
 
-    schedule: object = None
     try:
         schedule = chosen.build(ranks[0] if ranks else None)
+    except ContradictionError as error:
+        tally.fail(error.about, error)
+        return
+    try:
         tally.proofs.append(prove(schedule, exact=exact or None))
-    except (ProofError, ContradictionError) as error:
-        failed = getattr(error, "schedule", schedule)
-        assert isinstance(failed, Schedule)
-        about = {"collective": failed.collective, "algorithm": failed.algorithm, "ranks": failed.ranks}
+    except ProofError as error:
+        about = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.ranks}
         tally.fail(about, error)
 
 
@@ -124,7 +124,8 @@ def _print(tally: _Tally, everything: bool) -> None:
             size = f"{counted(proof.num_steps, 'step')}, {counted(proof.num_transfers, 'transfer')}"
             click.echo(f"proved {how}: {who}, {size}")
     for failure in tally.failures:
-        click.echo(f"FAILED {failure['collective']} by {shown(failure['algorithm'])} over {failure['ranks']} ranks")
+        ranks = counted(int(str(failure["ranks"])), "rank")
+        click.echo(f"FAILED {failure['collective']} by {shown(failure['algorithm'])} over {ranks}")
         click.echo(f"  {failure['story']}")
     asked = len(tally.proofs) + len(tally.failures) + len(tally.refusals)
     for refusal in tally.refusals[:20] if asked > 1 else []:

@@ -104,8 +104,9 @@ class Collective:
         if root is None:
             return 0
         if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < ranks:
-            raise UsageError(f"root {root!r} is not a rank: with {ranks} ranks it must be 0 to {ranks - 1}")
-        return root
+            among = f"with {ranks} ranks it must be 0 to {ranks - 1}" if ranks > 1 else "with 1 rank it must be 0"
+            raise UsageError(f"root {root!r} is not a rank: {among}")
+        return int(root)
 
 
 COLLECTIVES: dict[str, Collective] = {

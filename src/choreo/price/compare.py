@@ -16,7 +16,7 @@ from itertools import combinations, pairwise
 from choreo.errors import UsageError
 from choreo.price.cost import Link, Price, price_of
 from choreo.price.profile import Profile, profile
-from choreo.schedule import Schedule
+from choreo.schedule import Schedule, whole
 
 __all__ = ["WinningRange", "compare", "winners"]
 
@@ -45,7 +45,7 @@ def compare(
     schedules: Iterable[Schedule | Profile], size_bytes: float, link: Link, *, ports: str = "one"
 ) -> list[Price]:
     """The prices of several schedules, cheapest first; of equals, the one with the smaller fan-in."""
-    counted = [s if isinstance(s, Profile) else profile(s, ports) for s in schedules]
+    counted = _counted(schedules, ports)
     prices = [price_of(one, size_bytes, link) for one in sorted(counted, key=_simplicity)]
     return sorted(prices, key=lambda one: one.total_s)
 
@@ -58,9 +58,8 @@ def winners(
     Where two cost the same, the one with the smaller fan-in wins, then fewer steps, fewer bytes in all, and last the
     first by name.
     """
-    counted = [s if isinstance(s, Profile) else profile(s, ports) for s in schedules]
-    if not counted:
-        raise UsageError("there are no schedules to choose from")
+    counted = _counted(schedules, ports)
+    from_bytes, to_bytes = whole("from_bytes", from_bytes, 0), whole("to_bytes", to_bytes, 0)
     if not 0 <= from_bytes <= to_bytes:
         raise UsageError(f"sizes must run from at least 0 upwards, not from {from_bytes} to {to_bytes}")
     ordered = sorted(counted, key=_simplicity)
@@ -73,6 +72,19 @@ def winners(
         lines = [_line(one, link, (start + end) / 2) for one in ordered]
         changes |= set(_lower_envelope(lines, start, end))
     return _ranges(ordered, link, from_bytes, to_bytes, changes)
+
+
+def _counted(schedules: Iterable[Schedule | Profile], ports: str) -> list[Profile]:
+    """What each asks of the ranks; they must be of one collective, or there is nothing to compare."""
+    if isinstance(schedules, Schedule | Profile):
+        raise UsageError("give several schedules, in a list, to compare them")
+    counted = [s if isinstance(s, Profile) else profile(s, ports) for s in schedules]
+    if not counted:
+        raise UsageError("there are no schedules to choose from")
+    kinds = sorted({f"{one.collective} over {one.ranks} ranks" for one in counted})
+    if len(kinds) > 1:
+        raise UsageError(f"only schedules of one collective and number of ranks compare, not {', '.join(kinds)}")
+    return counted
 
 
 def _simplicity(one: Profile) -> tuple[int, int, float, str]:

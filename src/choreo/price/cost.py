@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from numbers import Real
 
 from choreo.errors import UsageError
 from choreo.price.profile import Profile, Terms, profile
 from choreo.schedule import Schedule
 
 __all__ = ["Link", "Price", "price", "price_of"]
+
+
+MOST_BYTES = 1e300
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,11 @@ class Link:
     gamma_s_per_byte: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("alpha_s", "bandwidth_bytes_per_s", "gamma_s_per_byte"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise UsageError(f"{name} must be a number, in seconds or bytes a second, not {value!r:.60}")
+            object.__setattr__(self, name, float(value))
         if not (math.isfinite(self.alpha_s) and self.alpha_s >= 0):
             raise UsageError(f"alpha_s must be a time of at least 0 seconds, not {self.alpha_s}")
         if not (math.isfinite(self.bandwidth_bytes_per_s) and self.bandwidth_bytes_per_s > 0):
@@ -88,8 +97,9 @@ def price(schedule: Schedule, size_bytes: float, link: Link, *, ports: str = "on
 
 def price_of(counted: Profile, size_bytes: float, link: Link) -> Price:
     """The price of a schedule whose steps have been counted already."""
-    if not (isinstance(size_bytes, int | float) and math.isfinite(size_bytes) and size_bytes >= 0):
-        raise UsageError(f"size_bytes must be a number of at least 0, not {size_bytes!r}")
+    if not (isinstance(size_bytes, Real) and 0 <= size_bytes < MOST_BYTES):
+        raise UsageError(f"size_bytes must be a number of at least 0, not {size_bytes!r:.60}")
+    size_bytes = float(size_bytes)
     messages, sent, reduced = slowest(counted, size_bytes, link)
     unit = size_bytes / counted.units
     cost = Price(

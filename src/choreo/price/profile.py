@@ -68,6 +68,8 @@ class Profile:
 
 def profile(schedule: Schedule, ports: str = "one") -> Profile:
     """Count what every step asks of the ranks; `ports` is "one" for each direction or "all", one to every peer."""
+    if not isinstance(schedule, Schedule):
+        raise UsageError(f"only a Schedule has a price, not {type(schedule).__name__}")
     if ports not in PORTS:
         raise UsageError(f"ports must be one of {', '.join(PORTS)}, not {ports!r}")
     ranks = schedule.ranks

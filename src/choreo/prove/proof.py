@@ -12,13 +12,12 @@ exactly.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from choreo.errors import ContradictionError, ProofError
+from choreo.errors import ContradictionError, ProofError, UsageError
 from choreo.prove.replay import AbsentError, Algebra, Counting, Fingerprint, replay
 from choreo.prove.trace import explain_absent, explain_wrong
 from choreo.schedule import Schedule
@@ -28,11 +27,13 @@ __all__ = ["Proof", "prove"]
 # Counting every contribution at every place takes ranks x chunks x ranks bytes; beyond this, fingerprints.
 EXACT_BYTES = 1 << 22
 # What the places of one slice of chunks may take.
-SLICE_BYTES = 1 << 28
+SLICE_BYTES, ROW_BYTES = 1 << 28, 64
 # Of the places that end up wrong, this many chunks are traced to find the first step that goes wrong.
 TRACED_CHUNKS, TRACED_RANKS = 16, 4096
-# A vector in more slices than this is not searched to its end for an earlier failure than the first one found.
-SEARCHED_SLICES = 16
+# Tracing a sum takes up to ranks x ranks bytes; beyond this many ranks the story is only where it ends up wrong.
+MAX_TRACED = 1 << 14
+# Of more places than these the slices after the first that fails are not searched for an earlier failure.
+SEARCHED_PLACES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,13 @@ def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
     `exact=True` counts every contribution however many ranks there are; `exact=False` allows a fingerprint; without
     either, small cases are exact.
     """
+    if not isinstance(schedule, Schedule):
+        raise UsageError(f"only a Schedule can be proved, not {type(schedule).__name__}")
     algebra = _choose(schedule, exact)
     failures: list[ProofError] = []
     transfers = 0
-    for number, (low, high) in enumerate(_slices(schedule, algebra)):
-        if failures and number >= SEARCHED_SLICES:
+    for low, high in _slices(schedule, algebra):
+        if failures and schedule.ranks * schedule.num_chunks > SEARCHED_PLACES:
             break
         try:
             places, transfers = replay(schedule, algebra, low, high)
@@ -74,9 +77,12 @@ def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
             at = {"step": error.step, "rank": error.rank, "chunk": error.chunk}
             failures.append(ProofError(error.story, kind="contradiction", **at))
             continue
-        right = algebra.right(places, schedule.held_before(low, high))
+        right = algebra.right(places)
         wrong = schedule.held_after(low, high) & ~right
         chunks = low + np.flatnonzero(wrong.any(axis=0))
+        if len(chunks) and schedule.ranks > MAX_TRACED and schedule.contract.reduces:
+            failures.append(_untraced(schedule, int(np.flatnonzero(wrong[:, chunks[0] - low])[0]), int(chunks[0])))
+            continue
         traced = max(1, min(TRACED_CHUNKS, TRACED_RANKS // schedule.ranks))
         failures.extend(explain_wrong(schedule, int(chunk)) for chunk in chunks[:traced])
     if failures:
@@ -94,17 +100,27 @@ def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
     )
 
 
+def _untraced(schedule: Schedule, rank: int, chunk: int) -> ProofError:
+    last = max(schedule.num_steps - 1, 0)
+    story = (
+        f"in the end, after step {last}: rank {rank} does not have the sum of chunk {chunk}; among more than "
+        f"{MAX_TRACED} ranks it is not traced how, so try it with fewer"
+    )
+    return ProofError(story, kind="missing", step=last, rank=rank, chunk=chunk)
+
+
 def _choose(schedule: Schedule, exact: bool | None) -> Algebra:
     if not schedule.contract.reduces:
         return Counting(1)
     if exact is None:
         exact = schedule.ranks * schedule.num_chunks * schedule.ranks <= EXACT_BYTES
-    return Counting(schedule.ranks) if exact else Fingerprint(schedule.ranks, secrets.SystemRandom())
+    return Counting(schedule.ranks) if exact else Fingerprint(schedule.ranks)
 
 
 def _slices(schedule: Schedule, algebra: Algebra) -> Iterator[tuple[int, int]]:
     bytes_a_chunk = schedule.ranks * algebra.width * algebra.contributions.itemsize
-    width = max(1, SLICE_BYTES // bytes_a_chunk)
+    # A range of chunks that must be looked at one by one takes ROW_BYTES a chunk besides.
+    width = max(1, min(SLICE_BYTES // bytes_a_chunk, SLICE_BYTES // ROW_BYTES))
     for low in range(0, schedule.num_chunks, width):
         yield low, min(low + width, schedule.num_chunks)
 

@@ -7,6 +7,7 @@ held before the step; reducing into an empty place stores.
 from __future__ import annotations
 
 import random
+import secrets
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -43,8 +44,8 @@ class Algebra(Protocol):
         """The sum of two held values."""
         ...
 
-    def right(self, places: Values, given: Mask) -> Mask:
-        """Which of the places, shape (ranks, chunks, width), hold each given contribution exactly once."""
+    def right(self, places: Values) -> Mask:
+        """Which of the places, shape (ranks, chunks, width), hold each contribution exactly once."""
         ...
 
 
@@ -65,7 +66,7 @@ class Counting:
         summed: Values = np.minimum(left + right, 2)
         return summed
 
-    def right(self, places: Values, given: Mask) -> Mask:
+    def right(self, places: Values) -> Mask:
         """Every contribution is there once."""
         return np.asarray((places == 1).all(axis=2))
 
@@ -76,10 +77,11 @@ class Fingerprint:
     name = "fingerprint"
     width = 1
 
-    def __init__(self, ranks: int, source: random.Random) -> None:
-        prime = _random_prime(source)
+    def __init__(self, ranks: int) -> None:
+        prime = _random_prime(random.SystemRandom())
         self.prime = np.uint64(prime)
-        self.contributions: Values = np.array([[source.randrange(1, prime)] for _ in range(ranks)], np.uint64)
+        numbers = np.random.default_rng(secrets.randbits(128))
+        self.contributions: Values = numbers.integers(1, prime, (ranks, 1), np.uint64)
         self.total = np.uint64(int(self.contributions.sum(dtype=object)) % prime)
 
     def add(self, left: Values, right: Values) -> Values:
@@ -88,7 +90,7 @@ class Fingerprint:
         summed: Values = np.minimum(total, total - self.prime)
         return summed
 
-    def right(self, places: Values, given: Mask) -> Mask:
+    def right(self, places: Values) -> Mask:
         """The sum is that of all ranks."""
         return np.asarray(places[:, :, 0] == self.total)
 

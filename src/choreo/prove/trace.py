@@ -64,7 +64,7 @@ def explain_absent(schedule: Schedule, absent: AbsentError) -> ProofError:
         if later and later[0] == step:
             arrives = "it arrives only in that same step"
         else:
-            arrives = f"it arrives only in step {later[0]}" if later else "it never arrives there"
+            arrives = f"it arrives only in step {later[0]}" if later else "it never gets there"
         story = f"{told} before it has it: {arrives}"
     return ProofError(story, kind="absent", step=step, rank=src, chunk=chunk)
 
@@ -91,8 +91,8 @@ def explain_wrong(schedule: Schedule, chunk: int) -> ProofError:
         error = _doubled(held, int(doubled[0]), given, chunk)
     else:
         error = _missing(schedule, history, held, place=int(missing[0]), chunk=chunk)
-    symptoms = [(missing, "without"), (doubled, "with more than one of")]
-    ends = [f"{how} the {_named([given[i] for i in which.tolist()])}" for which, how in symptoms if len(which)]
+    symptoms = [(missing, "without the {}"), (doubled, "with the {} more than once")]
+    ends = [how.format(_named([given[i] for i in which.tolist()])) for which, how in symptoms if len(which)]
     others = f" ({len(wrong)} of {schedule.ranks} ranks end up wrong)" if len(wrong) > 1 else ""
     error.tell(f"{error.story}; rank {rank} ends up {' and '.join(ends)}{others}")
     return error
@@ -178,6 +178,7 @@ def _missing(schedule: Schedule, history: _History, held: _Value, *, place: int,
         later = [v for v in history.values[source.rank] if v.step >= value.step and v.counts[place]]
         if not later:
             continue
+        reaches = f"only in step {later[0].step}" if later[0].step > value.step else "only in that same step"
         complete = next((v for v in later if (v.counts == 1).all()), None)
         if complete is not None and value is held and value.reduced:  # a part of the sum, as it should be then
             story = (
@@ -188,13 +189,13 @@ def _missing(schedule: Schedule, history: _History, held: _Value, *, place: int,
             return _miss(story, complete.step, source.rank, chunk, contributor)
         story = (
             f"step {value.step}: rank {source.rank} sends chunk {chunk} to rank {value.rank} before it has the "
-            f"contribution of rank {contributor}, which reaches it only in step {later[0].step} and is not sent on"
+            f"contribution of rank {contributor}, which reaches it {reaches} and is not sent on"
         )
         return _miss(story, value.step, source.rank, chunk, contributor)
     # What the wanted place itself once had, even if the value that replaced it was replaced in turn.
     at_place = [(value, value.source) for value in history.values[held.rank] if value.source is not None]
     once_there = _overwritten(history, at_place, held, chunk)
-    return once_there or _dead_end(schedule, history, held.rank, place=place, chunk=chunk)
+    return once_there or _dead_end(schedule, history, held, chunk)
 
 
 def _overwritten(
@@ -232,22 +233,29 @@ def _ancestry(held: _Value) -> list[tuple[_Value, _Value]]:
     return found
 
 
-def _dead_end(schedule: Schedule, history: _History, rank: int, *, place: int, chunk: int) -> ProofError:
-    """Follow the contribution forwards to the last rank it reaches."""
+def _dead_end(schedule: Schedule, history: _History, held: _Value, chunk: int) -> ProofError:
+    """Follow the missing contributions forwards: what was lost shows where the one that travelled longest ends."""
+    trails = [_trail(history, int(place)) for place in np.flatnonzero(held.counts == 0)]
+    step, furthest, contributor = max(trails, key=lambda trail: trail[0])
+    if step < 0:
+        story = (
+            f"the contribution of rank {contributor} to chunk {chunk} has never reached rank {held.rank}: it never "
+            f"leaves rank {contributor}"
+        )
+        return _at_the_end(schedule, story, held.rank, chunk, contributor)
+    story = (
+        f"step {step}: the contribution of rank {contributor} to chunk {chunk} gets as far as rank {furthest} and no "
+        f"further, so that it does not reach rank {held.rank}"
+    )
+    return _miss(story, step, furthest, chunk, contributor)
+
+
+def _trail(history: _History, place: int) -> tuple[int, int, int]:
+    """The last step in which a contribution reaches a new rank, that rank, and whose contribution it is."""
     first = {r: next((v.step for v in held if v.counts[place]), None) for r, held in history.values.items()}
     reached = {r: step for r, step in first.items() if step is not None}
-    furthest, contributor = max(reached, key=lambda r: reached[r]), history.givers[place]
-    if reached[furthest] < 0:
-        story = (
-            f"the contribution of rank {contributor} to chunk {chunk} has never reached rank {rank}: it never leaves "
-            f"rank {contributor}"
-        )
-        return _at_the_end(schedule, story, rank, chunk, contributor)
-    story = (
-        f"step {reached[furthest]}: the contribution of rank {contributor} to chunk {chunk} gets as far as rank "
-        f"{furthest} and no further, so that it does not reach rank {rank}"
-    )
-    return _miss(story, reached[furthest], furthest, chunk, contributor)
+    furthest = max(reached, key=lambda r: reached[r])
+    return reached[furthest], furthest, history.givers[place]
 
 
 def _at_the_end(schedule: Schedule, story: str, rank: int, chunk: int, contributor: int) -> ProofError:

@@ -14,7 +14,7 @@ from choreo.schedule.compose import (
 from choreo.schedule.files import load, save
 from choreo.schedule.groups import along_axis, in_groups, mesh_groups, on_ranks
 from choreo.schedule.schedule import Phase, Schedule, check_ranks
-from choreo.schedule.steps import Steps
+from choreo.schedule.steps import Steps, whole
 from choreo.schedule.transfers import Move, StepMoves, Transfers, move
 
 __all__ = [
@@ -41,4 +41,5 @@ __all__ = [
     "then",
     "together",
     "turned",
+    "whole",
 ]

@@ -16,7 +16,7 @@ import numpy as np
 from choreo.collectives import Layout, collective_between, get_collective
 from choreo.errors import ScheduleError, UsageError
 from choreo.schedule.schedule import Phase, Schedule
-from choreo.schedule.steps import Steps
+from choreo.schedule.steps import Steps, whole
 from choreo.schedule.transfers import Transfers
 
 __all__ = [
@@ -42,7 +42,8 @@ def then(first: Schedule, second: Schedule) -> Schedule:
     The second starts from what the first left in the ranks' work places. Nothing waits for everybody between the
     two: only the data orders things.
     """
-    meet = first.contract.after is second.contract.before is not Layout.EVERYWHERE
+    sized = first.contract.size_per == second.contract.size_per == "vector"
+    meet = sized and first.contract.after is second.contract.before is not Layout.EVERYWHERE
     made = collective_between(first.contract.before, second.contract.after) if meet else None
     if made is None:
         raise UsageError(
@@ -170,10 +171,8 @@ def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> S
     Without a stride it is the smallest at which no rank sends, or receives, for two segments in one step; at worst
     the segments follow one another.
     """
-    if segments < 1:
-        raise UsageError(f"a schedule cannot be cut into {segments} segments; there must be at least 1")
-    if stride is not None and stride < 1:
-        raise UsageError(f"segments cannot start {stride} steps apart; the stride must be at least 1")
+    segments = whole("segments", segments)
+    stride = None if stride is None else whole("stride", stride)
     if segments == 1 or schedule.num_steps == 0:
         return schedule
     apart = _least_stride(schedule, segments) if stride is None else min(stride, schedule.num_steps)

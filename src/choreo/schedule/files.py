@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from choreo.errors import ContradictionError, FormatError, UsageError, shown
+from choreo.errors import ChoreoError, ContradictionError, FormatError, UsageError, shown
 from choreo.schedule.document import from_document, from_parts, to_document
 from choreo.schedule.places import check_agreement
 from choreo.schedule.schedule import MAX_CHUNKS, MAX_NAME, MAX_RANKS, Schedule
@@ -70,11 +70,14 @@ def load(path: str | Path) -> Schedule:
     """The schedule in a `.json` or `.npz` file, or a `FormatError` that names the field that is wrong."""
     file = Path(path)
     try:
-        if not file.is_file():
-            raise UsageError(f"{shown(path)}: there is {'a folder, not a' if file.is_dir() else 'no such'} file")
+        what = "a folder, not a" if file.is_dir() else "no such" if not file.is_file() else ""
+        if what:
+            raise UsageError(f"{shown(path)}: there is {what} file")
         if file.stat().st_size > MAX_DOCUMENT_BYTES:
             raise FormatError(f"{shown(path)}: the file is larger than {MAX_DOCUMENT_BYTES} bytes", field="the file")
         content = file.read_bytes()
+    except ChoreoError:
+        raise
     except (OSError, ValueError) as error:
         raise UsageError(f"{shown(path)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     try:
@@ -84,7 +87,7 @@ def load(path: str | Path) -> Schedule:
     try:
         check_agreement(schedule)
     except ContradictionError as error:
-        error.schedule = schedule
+        error.about = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.ranks}
         error.args = (f"{shown(path)}: not a schedule: {error}",)
         raise
     return schedule

@@ -17,7 +17,7 @@ from choreo.units import counted
 __all__ = ["Phase", "Schedule", "check_ranks"]
 
 MAX_RANKS = 1 << 22
-MAX_CHUNKS = (1 << 31) - 1
+MAX_CHUNKS = 1 << 28
 MAX_NAME = 200
 MAX_WEIGHT = 1 << 31  # so that what many ranks send in many steps still adds up exactly
 
@@ -49,9 +49,10 @@ class Schedule:
     phases: tuple[Phase, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.body, Steps):
+            raise UsageError(f"a Schedule is made of Steps, not of {type(self.body).__name__}; see Schedule.from_list")
         contract = self.contract
-        ranks, chunks = self.ranks, self.num_chunks
-        check_ranks(ranks)
+        ranks, chunks = check_ranks(self.ranks), self.num_chunks
         object.__setattr__(self, "root", contract.check_root(self.root, ranks))
         if not 1 <= chunks <= MAX_CHUNKS:
             raise ScheduleError(f"a vector cannot be cut into {chunks} chunks; there must be 1 to {MAX_CHUNKS}")
@@ -199,8 +200,8 @@ class Schedule:
         block = np.arange(low, self.num_chunks if high is None else high) // self.chunks_a_block
         return layout.holds(np.arange(self.ranks)[:, None], block[None, :], self.ranks, self.root)
 
-    def _checked_weights(self, weights: IntColumn) -> IntColumn:
-        """The weights in lowest terms, as an array of our own that nobody can change."""
+    def _checked_weights(self, weights: IntColumn) -> IntColumn | None:
+        """The weights in lowest terms, as an array of our own that nobody can change; none if all are equal."""
         given = np.asarray(weights)
         if given.shape != (self.num_chunks,):
             raise ScheduleError(f"there are {given.size} weights for {self.num_chunks} chunks; give one a chunk")
@@ -210,20 +211,21 @@ class Schedule:
         if float(lowest.sum(dtype=np.float64)) > MAX_WEIGHT:
             raise ScheduleError(f"chunk weights must add up to at most {MAX_WEIGHT} in lowest terms; use smaller ones")
         lowest.setflags(write=False)
-        return lowest
+        return None if (lowest == 1).all() else lowest
 
 
 def _restored(ranks: int, num_chunks: int, num_steps: int, rows: Transfers, rest: dict[str, Any]) -> Schedule:
     return Schedule(body=Steps.from_transfers(ranks, num_chunks, num_steps, rows), **rest)
 
 
-def check_ranks(ranks: int) -> None:
-    """Refuse what is not a number of ranks."""
+def check_ranks(ranks: int) -> int:
+    """The number of ranks, or an error if it is none."""
     if isinstance(ranks, bool) or not isinstance(ranks, int | np.integer) or not 1 <= ranks <= MAX_RANKS:
         raise UsageError(f"ranks must be a whole number from 1 to {MAX_RANKS}, not {ranks!r}")
+    return int(ranks)
 
 
 def _chunks(collective: str, ranks: int, num_chunks: int | None) -> int:
     """The number of chunks: what was asked for, or one for each block of the contract."""
-    check_ranks(ranks)
+    ranks = check_ranks(ranks)
     return get_collective(collective).blocks(ranks) if num_chunks is None else num_chunks

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from choreo.errors import ScheduleError
+from choreo.errors import ScheduleError, UsageError
 from choreo.schedule.transfers import IntColumn, StepMoves, Transfers
 
-__all__ = ["Steps"]
+__all__ = ["Steps", "whole"]
 
 # Rows that are made and looked at together: large enough that NumPy's overhead vanishes, small enough for the cache.
 ROWS_A_BLOCK = 1 << 16
@@ -31,6 +31,10 @@ class Steps:
     num_steps: int
     rows: Callable[[int, int], Transfers]
 
+    def __post_init__(self) -> None:
+        for name, least in (("ranks", 1), ("num_chunks", 1), ("num_steps", 0)):
+            object.__setattr__(self, name, whole(name, getattr(self, name), least))
+
     @staticmethod
     def from_rule(ranks: int, num_chunks: int, num_steps: int, rule: Callable[[IntColumn], StepMoves]) -> Steps:
         """Steps given by a rule: `rule(k)` is the moves of step k.
@@ -44,8 +48,8 @@ class Steps:
             step = np.arange(first, last, dtype=np.int64)[:, None]
             try:
                 return Transfers.from_moves(step, rule(step)) if last > first else Transfers.none()
-            except ValueError as error:
-                if "truth value" not in str(error):
+            except (ValueError, TypeError) as error:
+                if not any(words in str(error) for words in ("truth value", "converted to Python scalars", "0-dimens")):
                     raise
                 at = traceback.extract_tb(error.__traceback__)[-1]
                 raise ScheduleError(
@@ -111,13 +115,20 @@ class Steps:
                 among = f"with {limit} {what}{'s' * (limit > 1)} it must be 0{f' to {limit - 1}' * (limit > 1)}"
                 hint = "; num_chunks= cuts the vector finer" if (name, limit) == ("chunk", 1) else ""
                 raise _wrong(rows, bad, name, f"is out of range; {among}{hint}")
-        if rows.count.min() < 1 or (rows.chunk + rows.count).max() > self.num_chunks:
-            bad = int(np.flatnonzero((rows.count < 1) | (rows.chunk + rows.count > self.num_chunks))[0])
+        if rows.count.min() < 1 or (rows.count > self.num_chunks - rows.chunk).any():
+            bad = int(np.flatnonzero((rows.count < 1) | (rows.count > self.num_chunks - rows.chunk))[0])
             most = self.num_chunks - rows.chunk[bad]
             raise _wrong(rows, bad, "count", f"is out of range; from chunk {rows.chunk[bad]} on it must be 1 to {most}")
         if (rows.src == rows.dst).any():
             bad = int(np.flatnonzero(rows.src == rows.dst)[0])
             raise _wrong(rows, bad, "dst", "is the sender itself; leave that transfer out")
+
+
+def whole(name: str, value: object, least: int = 1) -> int:
+    """A whole number, Python's or NumPy's, of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r:.60}")
+    return int(value)
 
 
 def _wrong(rows: Transfers, bad: int, name: str, problem: str) -> ScheduleError:
