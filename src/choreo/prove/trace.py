@@ -235,6 +235,13 @@ def _ancestry(held: _Value) -> list[tuple[_Value, _Value]]:
 
 def _dead_end(schedule: Schedule, history: _History, held: _Value, chunk: int) -> ProofError:
     """Follow the missing contributions forwards: what was lost shows where the one that travelled longest ends."""
+    complete = [v for values in history.values.values() for v in values if v.step >= 0 and (v.counts == 1).all()]
+    for value in sorted(complete, key=lambda v: (v.step, v.rank))[:1]:
+        new = (held.counts == 0) & (value.before is None or value.before.counts == 0)
+        if new.any():
+            story = f"step {value.step}: rank {value.rank} gets chunk {chunk} complete, but nobody sends it on to rank "
+            contributor = history.givers[int(np.flatnonzero(new)[0])]
+            return _miss(f"{story}{held.rank}", value.step, value.rank, chunk, contributor)
     trails = [_trail(history, int(place)) for place in np.flatnonzero(held.counts == 0)]
     step, furthest, contributor = max(trails, key=lambda trail: trail[0])
     if step < 0:
