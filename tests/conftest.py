@@ -13,6 +13,8 @@ from hypothesis import settings
 from choreo.algorithms import _registry
 from choreo.cli import _run
 
+pytest.register_assert_rewrite("cli_helpers", "file_helpers", "mutant_helpers", "registry_helpers")
+
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("suite")
 
