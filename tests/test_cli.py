@@ -195,6 +195,12 @@ def test_price_a_file(tmp_path: Path) -> None:
     assert table("price", "--schedule", file, "--size", "64MiB") == named
 
 
+def test_the_list_of_one_collective_says_what_each_algorithm_does() -> None:
+    told = " ".join(fine("list", "all_gather").out.split())
+    assert "in step k ranks 2^k apart pass on everything gathered so far" in told
+    assert "in step k ranks 2^k apart" not in fine("list").out
+
+
 def test_price_table() -> None:
     printed = fine("price", "all_reduce", "--ranks", "8", "--size", "1MiB").out
     assert printed.startswith("all_reduce of 1 MiB over 8 ranks: 5.00 us a message, 50.0 GB/s")

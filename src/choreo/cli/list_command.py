@@ -13,7 +13,7 @@ from choreo.errors import shown
 @load_option
 @json_option
 def command(collective: str | None, as_json: bool) -> None:
-    """List the algorithms, of one COLLECTIVE or of all, with what each costs.
+    """List the algorithms, of one COLLECTIVE with what each does, or of all, and what each costs.
 
     Costs are exact at the number of ranks they are stated for: α seconds a message, β seconds a byte, γ seconds a
     reduced byte, n bytes, p ranks, lg the logarithm to base 2, k segments.
@@ -51,4 +51,6 @@ def command(collective: str | None, as_json: bool) -> None:
             for a in rows:
                 needs = [] if a.requires is None else [Text(a.requires.text)]
                 table.add_row(Text(f"  {shown(a.name)}"), Text(str(a.cost or "not stated")), *needs)
+                if collective is not None and a.summary:
+                    table.add_row("", Text(shown(a.summary), "dim"))
     echo_table(table)
