@@ -5,10 +5,11 @@ ChoreoError
 │   ├── UnknownNameError                no such collective, algorithm, option; the nearest names are in the message
 │   ├── SizeError                       text that is not a size, a time or a bandwidth
 │   └── AlgorithmError                  an algorithm's own code failed, told with its file and line
-├── RefusedError                        this algorithm cannot do this at this number of ranks; use another
+├── RefusedError                        this algorithm cannot do this at this number of ranks, or on this network
 ├── ScheduleError                       these transfers are not a schedule
 │   ├── FormatError                     a file or document that is not a schedule; names the field
 │   └── ContradictionError              two writes of one step contradict each other
+├── TopologyError                       a file or document that is not a network
 └── ProofError                          a schedule that does not do what its collective promises
 
 A message says what was wrong, where, with which values, and what to do instead. `ValueError` is kept as a base of
@@ -29,6 +30,7 @@ __all__ = [
     "RefusedError",
     "ScheduleError",
     "SizeError",
+    "TopologyError",
     "UnknownNameError",
     "UsageError",
 ]
@@ -66,7 +68,7 @@ class AlgorithmError(UsageError):
 
 
 class RefusedError(ChoreoError):
-    """An algorithm that cannot do what is asked at this number of ranks, by name and with what to use instead."""
+    """An algorithm that cannot do what is asked at this number of ranks or on this network, and what to use instead."""
 
 
 class ScheduleError(ChoreoError):
@@ -85,14 +87,29 @@ class FormatError(ScheduleError):
 
 
 class ContradictionError(ScheduleError):
-    """Two transfers of one step that store into one place, or store and reduce into it."""
+    """Two transfers of one step that store into one place, or store and reduce into it.
 
-    def __init__(self, step: int, rank: int, chunk: int, sources: tuple[int, int], both_store: bool) -> None:
+    Members from the number `ranks` on, where it is given, are switches.
+    """
+
+    def __init__(
+        self,
+        step: int,
+        rank: int,
+        chunk: int,
+        sources: tuple[int, int],
+        both_store: bool,
+        *,
+        ranks: int | None = None,
+    ) -> None:
+        def name(member: int) -> str:
+            return f"rank {member}" if ranks is None or member < ranks else f"switch {member - ranks}"
+
         low, high = sorted(sources)
-        senders = f"twice by rank {low}" if low == high else f"by rank {low} and by rank {high}"
+        senders = f"twice by {name(low)}" if low == high else f"by {name(low)} and by {name(high)}"
         what = "both store into it" if both_store else "one stores into it while the other reduces into it"
         self.story = (
-            f"step {step}: rank {rank} is sent chunk {chunk} {senders}, and {what}; put them in different steps, or "
+            f"step {step}: {name(rank)} is sent chunk {chunk} {senders}, and {what}; put them in different steps, or "
             "let both reduce"
         )
         super().__init__(self.story, field=f"steps[{step}]")
@@ -100,11 +117,16 @@ class ContradictionError(ScheduleError):
         self.about: dict[str, object] = {}  # collective, algorithm and ranks of the schedule, where they are known
 
 
+class TopologyError(ChoreoError):
+    """A file or document that does not hold a network: damaged, incomplete, or joining nodes that are not there."""
+
+
 class ProofError(ChoreoError):
     """A schedule that does not do what its collective promises.
 
     `step`, `rank` and `chunk` say where it first goes wrong, `contributor` whose contribution it is about, `kind`
-    how: "absent" (sent before anything was there), "missing", "doubled" or "contradiction".
+    how: "absent" (sent before anything was there), "missing", "doubled" or "contradiction". A `rank` beyond the
+    schedule's ranks is a switch.
     """
 
     def __init__(

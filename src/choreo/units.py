@@ -143,9 +143,9 @@ def format_bandwidth(bytes_per_s: float) -> str:
     return f"{_three_digits(bytes_per_s / scale)} {unit}/s"
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def counted(number: int, noun: str, several: str | None = None) -> str:
+    """`1 rank`, `2 ranks`; where the plural is not the noun and an s, `several` is."""
+    return f"{number} {noun}" if number == 1 else f"{number} {several or noun + 's'}"
 
 
 def _three_digits(value: float) -> str:

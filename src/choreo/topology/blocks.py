@@ -1,0 +1,181 @@
+"""The building blocks of networks: graphs that join `size` ports, each with its own way of finding a path.
+
+A block's links are numbered so that a path can be written down without searching: link numbers are given with each
+kind. Bandwidth is per link and direction; through a switch a message takes two links.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from choreo.errors import UsageError
+from choreo.topology.graph import Bools, Ints, Links, Paths, shortest_paths
+
+__all__ = ["Block", "check_figures", "fully_connected", "graph", "line", "plain_block", "ring", "switch"]
+
+MAX_LINKS = 1 << 26
+
+Router = Callable[[Ints, Ints, Ints, str], Paths]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Ports 0 to `size` - 1, switches after them, links between, and the paths from port to port.
+
+    `route(a, b, key, routing)` gives the paths from ports a to ports b; `key` tells messages apart that a hash may send
+    different ways. `reduces` marks the switches that can add and multicast what passes; `medium` says what the links
+    are (nvlink, network, pcie) where that is known; `text` writes the block as one types it.
+    """
+
+    kind: str
+    size: int
+    switches: int
+    links: Links
+    route: Router
+    reduces: Bools
+    text: str
+    medium: str = ""
+    names: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> int:
+        """Ports and switches."""
+        return self.size + self.switches
+
+
+def ring(size: int, bandwidth_bytes_per_s: float, latency_s: float) -> Block:
+    """A ring: link i goes from i to i + 1, link size + i from i to i - 1. Of two ports: one link each way."""
+    check_figures(size, bandwidth_bytes_per_s, latency_s)
+    at = np.arange(size if size > 2 else size - 1)
+    src = np.concatenate((at, at if size > 2 else at + 1))
+    dst = np.concatenate(((at + 1) % size, (at - 1) % size if size > 2 else at))
+    links = Links.uniform(src, dst, bandwidth_bytes_per_s, latency_s)
+
+    def route(a: Ints, b: Ints, key: Ints, routing: str) -> Paths:
+        if size <= 2:
+            return Paths.single(np.where(a == b, -1, a)[:, None], links.latency_s)
+        up, down = (b - a) % size, (a - b) % size
+        hop = np.arange(int(np.minimum(up, down).max(initial=0)))
+        forward = (up <= down)[:, None]
+        table = np.where(forward, (a[:, None] + hop) % size, size + (a[:, None] - hop) % size)
+        table[hop >= np.minimum(up, down)[:, None]] = -1
+        return Paths.single(table, links.latency_s)
+
+    return plain_block("ring", size, 0, links, route)
+
+
+def line(size: int, bandwidth_bytes_per_s: float, latency_s: float) -> Block:
+    """A line, a one-dimensional mesh: link i goes from i to i + 1, link size - 1 + i from i + 1 back to i."""
+    check_figures(size, bandwidth_bytes_per_s, latency_s)
+    at = np.arange(size - 1)
+    links = Links.uniform(np.concatenate((at, at + 1)), np.concatenate((at + 1, at)), bandwidth_bytes_per_s, latency_s)
+
+    def route(a: Ints, b: Ints, key: Ints, routing: str) -> Paths:
+        hop = np.arange(int(np.abs(b - a).max(initial=0)))
+        table = np.where((b > a)[:, None], a[:, None] + hop, size - 2 + a[:, None] - hop)
+        table[hop >= np.abs(b - a)[:, None]] = -1
+        return Paths.single(table, links.latency_s)
+
+    return plain_block("line", size, 0, links, route)
+
+
+def fully_connected(size: int, bandwidth_bytes_per_s: float, latency_s: float) -> Block:
+    """A link from every port to every other: those of port a are numbered from a (size - 1) on, in order of port."""
+    check_figures(size, bandwidth_bytes_per_s, latency_s, links=size * (size - 1))
+    src = np.repeat(np.arange(size), size - 1)
+    dst = np.tile(np.arange(size - 1), size)
+    dst += dst >= src
+    links = Links.uniform(src, dst, bandwidth_bytes_per_s, latency_s)
+
+    def route(a: Ints, b: Ints, key: Ints, routing: str) -> Paths:
+        return Paths.single(np.where(a == b, -1, a * (size - 1) + b - (b > a))[:, None], links.latency_s)
+
+    return plain_block("fully_connected", size, 0, links, route)
+
+
+def switch(
+    size: int,
+    bandwidth_bytes_per_s: float,
+    latency_s: float,
+    *,
+    oversubscribed: float = 1.0,
+    reduces: bool = False,
+) -> Block:
+    """A switch: link i goes from port i up to it, link size + i down to port i.
+
+    An oversubscribed one can move only the ports' bandwidth divided by `oversubscribed` from its inputs to its
+    outputs: two nodes with one link between them, the last in number.
+    """
+    check_figures(size, bandwidth_bytes_per_s, latency_s)
+    if not (math.isfinite(oversubscribed) and oversubscribed >= 1):
+        raise UsageError(f"a switch is oversubscribed by a factor of at least 1, not {oversubscribed:g}")
+    if size == 1:
+        return plain_block("switch", 1, 0, Links.join([]), lambda a, b, key, routing: _nowhere(a), reduces=reduces)
+    port, narrow = np.arange(size), oversubscribed > 1
+    if narrow and reduces:
+        raise UsageError("an oversubscribed switch cannot reduce what passes; leave out one of the two")
+    links = Links.uniform(
+        np.concatenate((port, np.full(size, size + narrow))),
+        np.concatenate((np.full(size, size), port)),
+        bandwidth_bytes_per_s,
+        latency_s,
+    )
+    if narrow:
+        fabric = Links.uniform([size], [size + 1], size * bandwidth_bytes_per_s / oversubscribed, 0.0)
+        links = Links.join([links, fabric])
+
+    def route(a: Ints, b: Ints, key: Ints, routing: str) -> Paths:
+        hops = (a, np.full(len(a), 2 * size), size + b) if narrow else (a, size + b)
+        return Paths.single(np.where((a == b)[:, None], -1, np.stack(hops, axis=1)), links.latency_s)
+
+    return plain_block("switch", size, 1 + narrow, links, route, reduces=reduces)
+
+
+def graph(
+    size: int,
+    links: Links,
+    switches: int = 0,
+    *,
+    reduces: Bools | None = None,
+    names: tuple[str, ...] = (),
+    text: str = "graph",
+) -> Block:
+    """Any graph of ports and switches; paths are the shortest in links."""
+
+    def route(a: Ints, b: Ints, key: Ints, routing: str) -> Paths:
+        # In a product of blocks the same two ports come up once for every line of devices.
+        pairs, which = np.unique(a * size + b, return_inverse=True)
+        paths = shortest_paths(links, size + switches, pairs // size, pairs % size, routing)
+        if isinstance(paths, tuple):
+            here, there = (names[node] if names else node for node in paths)
+            raise UsageError(f"there is no way from device {here} to device {there}; add a link, or leave one out")
+        share = None if paths.share is None else paths.share[which]
+        return Paths(paths.links[which], share, paths.latency_s[which])
+
+    marks = np.zeros(switches, np.bool_) if reduces is None else reduces
+    return replace(plain_block("graph", size, switches, links, route), reduces=marks, names=names, text=text)
+
+
+def plain_block(kind: str, size: int, switches: int, links: Links, route: Router, *, reduces: bool = False) -> Block:
+    """A block whose switches all reduce, or none of them."""
+    return Block(kind, size, switches, links, route, np.full(switches, reduces), f"{kind}({size})")
+
+
+def _nowhere(a: Ints) -> Paths:
+    return Paths(np.full((len(a), 0), -1, np.int64), None, np.zeros(len(a)))
+
+
+def check_figures(size: int, bandwidth_bytes_per_s: float, latency_s: float, links: int = 0) -> None:
+    """Refuse sizes, bandwidths and latencies that no link has."""
+    if size < 1:
+        raise UsageError(f"a block joins at least 1 device, not {size}")
+    if links > MAX_LINKS:
+        raise UsageError(f"{size} devices have {links} links between them; at most {MAX_LINKS} can be held")
+    if not (math.isfinite(bandwidth_bytes_per_s) and bandwidth_bytes_per_s >= 0):
+        raise UsageError(f"a link's bandwidth must be at least 0 bytes a second, not {bandwidth_bytes_per_s}")
+    if not (math.isfinite(latency_s) and latency_s >= 0):
+        raise UsageError(f"a link's latency must be a time of at least 0 seconds, not {latency_s}")

@@ -1,0 +1,94 @@
+"""The one way in to topologies: a text, the name of a machine, or a file."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from choreo.errors import TopologyError, UnknownNameError, UsageError, shown
+from choreo.topology.blocks import MAX_LINKS, Block
+from choreo.topology.files import TopologyFile, graph_block, read_file
+from choreo.topology.language import parse_blocks
+from choreo.topology.topology import Topology, compose
+
+__all__ = ["get_topology", "list_machines", "machine_file"]
+
+CATALOGUE = Path(__file__).parent / "catalogue"
+SUFFIXES = (".json", ".toml", ".xml")
+# What stands for the number of nodes in a file's text, or for a multiple of it.
+NODES = re.compile(r"\{(?:([0-9]{1,6})\*)?nodes\}")
+
+
+def get_topology(text: str | Path | Topology) -> Topology:
+    """A topology from what people type: blocks, a machine's name, `hgx-h100:4`, or the path of a file."""
+    if isinstance(text, Topology):
+        return text
+    if not isinstance(text, str | Path):
+        raise UsageError(f"a topology is a text, a path or a Topology, not {type(text).__name__}")
+    if isinstance(text, Path) or Path(text).suffix.lower() in SUFFIXES:
+        return _from_file(Path(text))
+    found: list[TopologyFile] = []
+
+    def machine(name: str, nodes: int | None) -> tuple[Block, ...]:
+        found.append(machine_file(name))
+        return _blocks(found[-1], nodes)
+
+    blocks = parse_blocks(text, machine)
+    device, routing = (found[0].device, found[0].routing) if found else ("", "spread")
+    return _composed(" ".join(text.split()), blocks, device, routing)
+
+
+@cache
+def list_machines() -> tuple[TopologyFile, ...]:
+    """Every machine of the catalogue."""
+    return tuple(read_file(path) for path in sorted(CATALOGUE.glob("*.toml"), key=lambda path: path.stem))
+
+
+def machine_file(name: str) -> TopologyFile:
+    """The catalogue's entry for a machine."""
+    paths = {path.stem: path for path in CATALOGUE.glob("*.toml")}
+    if name.lower() not in paths:
+        raise UnknownNameError("machine", name, paths)
+    return read_file(paths[name.lower()])
+
+
+def _from_file(path: Path) -> Topology:
+    if path.suffix.lower() == ".xml":
+        from choreo.topology.nccl_xml import read_nccl_xml
+
+        return read_nccl_xml(path)
+    found = read_file(path)
+    try:
+        return _composed(found.name, _blocks(found, None), found.device, found.routing)
+    except (UsageError, TopologyError) as error:
+        raise TopologyError(f"{shown(path)}: {error}") from None
+
+
+def _blocks(found: TopologyFile, nodes: int | None) -> tuple[Block, ...]:
+    """The blocks of a file, for so many of its nodes."""
+    nodes = found.nodes if nodes is None else nodes
+    if nodes < 1:
+        raise UsageError(f"{found.name}:{nodes} has no nodes; write {found.name}:1 or more")
+
+    def refuse(name: str, nodes: int | None) -> tuple[Block, ...]:
+        raise TopologyError(f"{found.name}: a file's text is made of blocks, not of the machine {name!r}")
+
+    text = found.topology if found.topology is not None else found.across
+    if nodes > 1 and (text is None or NODES.search(text) is None):
+        raise UsageError(f"{found.name} is one machine; it does not say how {nodes} of them are joined")
+    inner = () if found.links is None else (replace(graph_block(found), medium=found.medium),)
+    if text is None or (inner and nodes == 1):
+        return inner
+    return (*inner, *parse_blocks(NODES.sub(lambda match: str(int(match[1] or 1) * nodes), text), refuse))
+
+
+def _composed(name: str, blocks: Sequence[Block], device: str, routing: str) -> Topology:
+    devices = math.prod(block.size for block in blocks)
+    links = sum(devices // block.size * len(block.links) for block in blocks)
+    if links > MAX_LINKS:
+        raise UsageError(f"{name[:80]} has {devices} devices and {links} links; at most {MAX_LINKS} links can be held")
+    return compose(name, blocks, device=device, routing=routing)

@@ -1,0 +1,167 @@
+"""Topologies in files: JSON or TOML, one format for a user's own network and for the catalogue.
+
+A file gives either a text in the language of blocks, or a graph, and perhaps what lies beyond that graph:
+
+    name = "four"                               what it is called
+    topology = "ring(4, 50GB/s, 500ns)"         a text; {nodes} stands for the number after the colon in name:4, and
+                                                {8*nodes} for eight times that
+    nodes = 2                                   that number where nobody gives one
+
+    devices = ["a", "b", "c", "d"]              or a graph: names, or how many there are
+    switches = ["s"]
+    reducing_switches = ["s"]                   those that can add and multicast
+    across = "switch({nodes}, 25GB/s, 2us)"     how several such graphs are joined
+    medium = "nvlink"                           what the graph's links are
+
+    [[links]]                                   both ways unless one_way = true
+    from = "a"
+    to = "s"
+    bandwidth = "50GB/s"
+    latency = "500ns"
+
+Beside these: description, device (the accelerator), routing ("spread" or "hashed") and sources, a list of {figure,
+source}.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from choreo.errors import SizeError, TopologyError, UsageError, shown
+from choreo.topology.blocks import Block, graph
+from choreo.topology.graph import ROUTINGS, Links
+from choreo.topology.language import parse_link_bandwidth
+from choreo.topology.topology import MAX_DEVICES
+from choreo.units import parse_time
+
+__all__ = ["LinkEntry", "Source", "TopologyFile", "graph_block", "read_file"]
+
+MAX_FILE_BYTES = 64 << 20
+
+
+class LinkEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """One line of a file's links: both ways, unless it says otherwise."""
+
+    from_: str | int = msgspec.field(name="from")
+    to: str | int
+    bandwidth: str | int | float
+    latency: str | int | float = 0
+    one_way: bool = False
+
+
+class Source(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a figure comes from."""
+
+    figure: str
+    source: str
+
+
+class TopologyFile(msgspec.Struct, forbid_unknown_fields=True):
+    """What a file may hold."""
+
+    name: str
+    description: str = ""
+    device: str = ""
+    topology: str | None = None
+    devices: int | list[str] | None = None
+    switches: int | list[str] = []
+    reducing_switches: list[str] = []
+    links: list[LinkEntry] | None = None
+    across: str | None = None
+    medium: str = ""
+    nodes: int = 1
+    routing: str = "spread"
+    sources: list[Source] = []
+
+
+def read_file(path: Path) -> TopologyFile:
+    """A file's contents, checked field by field."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise TopologyError(f"{shown(path)} has more than {MAX_FILE_BYTES >> 20} MiB; that is no topology")
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"{shown(path)} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise TopologyError(f"{shown(path)} is not text in UTF-8") from None
+    kind = "TOML" if path.suffix.lower() == ".toml" else "JSON"
+    try:
+        found = msgspec.convert(tomllib.loads(text) if kind == "TOML" else json.loads(text), TopologyFile)
+    except msgspec.ValidationError as error:
+        raise TopologyError(f"{shown(path)}: {shown(error)}") from None
+    except (ValueError, RecursionError) as error:  # also a number of more digits than Python reads
+        raise TopologyError(f"{shown(path)} is not {kind}: {shown(error)}") from None
+    _check(path, found)
+    return found
+
+
+def _check(path: Path, found: TopologyFile) -> None:
+    """Refuse fields that contradict each other, or hold what no network has."""
+    if (found.topology is None) == (found.links is None):
+        raise TopologyError(f"{shown(path)} must have either `topology`, a text, or `devices` and `links`, a graph")
+    graph_only = ("devices", "switches", "reducing_switches", "across", "medium")
+    if found.topology is not None and (given := [name for name in graph_only if getattr(found, name)]):
+        raise TopologyError(f"{shown(path)} has `topology`, a text, so `{given[0]}` of a graph must be left out")
+    if not found.name.isprintable() or not found.name.strip():
+        raise TopologyError(f"{shown(path)}: `name` must be a name on one line, not {found.name!r}")
+    if found.routing not in ROUTINGS:
+        raise TopologyError(f"{shown(path)}: `routing` must be {' or '.join(ROUTINGS)}, not {found.routing!r}")
+
+
+def graph_block(found: TopologyFile) -> Block:
+    """The graph that a file's devices, switches and links make."""
+    for field, least, given in (("devices", 1, found.devices or 0), ("switches", 0, found.switches)):
+        if not least <= (given if isinstance(given, int) else len(given)) <= MAX_DEVICES:
+            raise TopologyError(f"{found.name}: `{field}` must be {least} to {MAX_DEVICES} names, or their number")
+    devices, switches = _names(found.devices or 0, ""), _names(found.switches, "switch")
+    names = (*devices, *switches)
+    node = {name: number for number, name in enumerate(names)}
+    for name in names:
+        if not name.isprintable() or not name.strip():
+            raise TopologyError(f"{found.name}: a node must have a name on one line, not {name!r}")
+    if len(node) < len(names):
+        twice = Counter(names).most_common(1)[0][0]
+        raise TopologyError(f"{found.name}: two nodes are called {twice!r}; give each its own name")
+    for name in found.reducing_switches:
+        if node.get(name, 0) < len(devices):
+            raise TopologyError(f"{found.name}: reducing_switches has {name!r}, which is not one of the switches")
+    ends: list[tuple[int, int]] = []
+    figures: list[tuple[float, float]] = []
+    for at, entry in enumerate(found.links or []):
+        here, there, bandwidth, latency = _link(found.name, at, entry, node)
+        ends += [(here, there)] if entry.one_way else [(here, there), (there, here)]
+        figures += [(bandwidth, latency)] * (1 if entry.one_way else 2)
+    src_dst, numbers = np.array(ends, np.int64).reshape(-1, 2), np.array(figures, np.float64).reshape(-1, 2)
+    links = Links(src_dst[:, 0].copy(), src_dst[:, 1].copy(), numbers[:, 0].copy(), numbers[:, 1].copy())
+    reducing = set(found.reducing_switches)
+    reduces = np.array([name in reducing for name in switches], np.bool_)
+    return graph(len(devices), links, len(switches), reduces=reduces, names=names, text=found.name)
+
+
+def _names(given: int | list[str], prefix: str) -> list[str]:
+    return [f"{prefix}{number}" for number in range(given)] if isinstance(given, int) else given
+
+
+def _link(name: str, at: int, entry: LinkEntry, node: dict[str, int]) -> tuple[int, int, float, float]:
+    where = f"{name}: links[{at}]"
+    for end in (entry.from_, entry.to):
+        if str(end) not in node:
+            raise TopologyError(f"{where} joins {end!r}, which is neither a device nor a switch")
+    if str(entry.from_) == str(entry.to):
+        raise TopologyError(f"{where} goes from {entry.to!r} to itself; leave it out")
+    try:
+        # Numbers are bytes a second and seconds as they are; texts have their units.
+        bandwidth = parse_link_bandwidth(entry.bandwidth) if isinstance(entry.bandwidth, str) else entry.bandwidth
+        latency = parse_time(entry.latency) if isinstance(entry.latency, str) else entry.latency
+        bandwidth, latency = float(bandwidth), float(latency)
+    except (SizeError, OverflowError) as error:
+        raise TopologyError(f"{where}: {error}") from None
+    if not (0 <= bandwidth < float("inf") and 0 <= latency < float("inf")):
+        raise TopologyError(f"{where}: bandwidth {bandwidth:g} and latency {latency:g} must be at least 0 and finite")
+    return node[str(entry.from_)], node[str(entry.to)], bandwidth, latency

@@ -1,0 +1,78 @@
+"""What the links of NCCL's topology files carry, in bytes a second and direction, and how long they take.
+
+PCI and CPU to CPU are what NCCL counts on (2.30, src/graph/topo.h and topo.cc). NVLink is what the links can carry,
+25 GB/s each from V100 to H100 and 50 GB/s from B200 on, where NCCL reckons with a fifth less. The files have no
+latencies: those here are estimates from NCCL's tuning (src/graph/tuning.cc, hwLatencies, protocol LL).
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "DEVICES",
+    "LOCAL_BYTES_PER_S",
+    "NVLINK_LATENCY_S",
+    "PCI_LATENCY_S",
+    "between_cpus",
+    "net_bandwidth",
+    "nvlink_bandwidth",
+    "pci_bandwidth",
+]
+
+GB = 1e9
+# 0.6 us for a step over NVLink, here over the two links through an NVSwitch; 1 us over PCI, here over the four links
+# from GPU to GPU below one PCI switch.
+NVLINK_LATENCY_S, PCI_LATENCY_S = 300e-9, 250e-9
+LOCAL_BYTES_PER_S = 5000 * GB
+
+# By the least compute capability; GA102 (86) has slower links than its neighbours.
+_NVLINK_GB = ((100, 50.0), (87, 25.0), (86, 14.0625), (70, 25.0), (60, 20.0))
+# A lane of PCI in 100 Mb/s, by its GT/s; a virtual machine may know neither speed nor width.
+_PCI_LANE = {2.5: 15, 5.0: 30, 8.0: 60, 16.0: 120, 32.0: 240, 64.0: 480}
+_PCI_LANE_UNKNOWN, _PCI_LANES_UNKNOWN = 60, 16
+# Between CPUs: of Intel by the least model of family 6 (Emerald Rapids, Sapphire Rapids, Skylake, before).
+_INTEL_GB = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0), (0, 6.0))
+_CPU_GB = {"AuthenticAMD": 16.0, "CentaurHauls": 6.0, "  Shanghai  ": 6.0, "arm64": 6.0, "ppc64": 32.0}
+_CPU_UNKNOWN_GB = 10.0  # a guess
+_NET_UNKNOWN_MBIT = 10_000
+
+# The PCI device numbers of GPUs that machines of the catalogue have.
+DEVICES = {
+    "0x15f9": "P100-SXM2-16GB",
+    "0x1db1": "V100-SXM2-16GB",
+    "0x1db5": "V100-SXM2-32GB",
+    "0x1db8": "V100-SXM3-32GB",
+    "0x20b0": "A100-SXM4-40GB",
+    "0x20b2": "A100-SXM4-80GB",
+    "0x20f3": "A800-SXM4-80GB",
+    "0x2324": "H800-SXM5-80GB",
+    "0x2330": "H100-SXM5-80GB",
+    "0x2335": "H200-SXM5-141GB",
+    "0x2901": "B200-SXM-180GB",
+    "0x2941": "GB200",
+}
+
+
+def nvlink_bandwidth(compute_capability: int) -> float:
+    """One NVLink of a GPU: 80 is an A100, 90 an H100."""
+    return GB * next((speed for least, speed in _NVLINK_GB if compute_capability >= least), _NVLINK_GB[-1][1])
+
+
+def pci_bandwidth(link_speed: str, lanes: int) -> float:
+    """A PCI link of so many lanes: 12 GB/s for 16 of them at `8.0 GT/s PCIe`."""
+    speed = re.match(r"([0-9]{1,4}(?:\.[0-9]{1,4})?) GT/s", link_speed)
+    lane = _PCI_LANE.get(float(speed[1]), _PCI_LANE_UNKNOWN) if speed else _PCI_LANE_UNKNOWN
+    return GB * (lanes or _PCI_LANES_UNKNOWN) * lane / 80
+
+
+def between_cpus(arch: str, vendor: str, family: int, model: int) -> float:
+    """The link between two CPUs of a machine: QPI, UPI, Infinity Fabric."""
+    if arch == "x86_64" and vendor == "GenuineIntel":
+        return GB * next(speed for least, speed in _INTEL_GB if (model if family == 6 else 0) >= least)
+    return GB * _CPU_GB.get(vendor if arch == "x86_64" else arch, _CPU_UNKNOWN_GB)
+
+
+def net_bandwidth(mbit_per_s: int) -> float:
+    """A network adapter's port; some do not know their speed."""
+    return (mbit_per_s if mbit_per_s > 0 else _NET_UNKNOWN_MBIT) * 1e6 / 8

@@ -1,0 +1,293 @@
+"""Devices, switches and the directed links between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.errors import UsageError
+from choreo.topology.blocks import Block
+from choreo.topology.graph import ROUTINGS, Bools, Floats, Ints, Links, Paths, shortest_paths
+
+__all__ = ["MAX_DEVICES", "Routes", "Topology", "compose"]
+
+MAX_DEVICES = 1 << 22
+# Pairs whose paths are looked up together, so that a table padded to the longest path stays small.
+PAIRS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routes:
+    """The links that each of n messages crosses: those of message i are links[offsets[i] : offsets[i + 1]].
+
+    `share` is the part of the message on each of them; `latency_s` that of the slowest way; `bandwidth_bytes_per_s`
+    what a message gets that has all of its links to itself.
+    """
+
+    offsets: Ints
+    links: npt.NDArray[np.int32]
+    share: Floats
+    latency_s: Floats
+    bandwidth_bytes_per_s: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Topology:
+    """A network: a graph of devices and switches with directed links.
+
+    Nodes are numbered, devices first. A topology is composed of blocks, one a dimension, the first innermost: device
+    d has the coordinates d % size[0], d // size[0] % size[1], ... and its own ports in each dimension. A graph that is
+    not regular is one block. `links` are those of the first block's copies, then of the second's, and so on.
+
+    `slowdown` is by how much each device is slower than it should be; `device` names the accelerator where it is known.
+    """
+
+    name: str
+    blocks: tuple[Block, ...]
+    links: Links
+    slowdown: Floats
+    device: str = ""
+    routing: str = "spread"
+
+    def __post_init__(self) -> None:
+        if self.routing not in ROUTINGS:
+            raise UsageError(f"routing must be {' or '.join(ROUTINGS)}, not {self.routing!r}")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many devices there are along each dimension, innermost first."""
+        return tuple(block.size for block in self.blocks)
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices there are."""
+        return math.prod(self.sizes)
+
+    @property
+    def num_switches(self) -> int:
+        """How many switches there are."""
+        return sum(self.num_devices // block.size * block.switches for block in self.blocks)
+
+    @property
+    def num_nodes(self) -> int:
+        """Devices and switches."""
+        return self.num_devices + self.num_switches
+
+    @property
+    def reduces(self) -> Bools:
+        """Which nodes can add and multicast what passes through them; devices are not meant."""
+        marks = [np.zeros(self.num_devices, np.bool_)]
+        marks += [np.tile(block.reduces, self.num_devices // block.size) for block in self.blocks]
+        return np.concatenate(marks)
+
+    def dimension_of_links(self) -> Ints:
+        """Which block each link belongs to."""
+        counts = [self.num_devices // block.size * len(block.links) for block in self.blocks]
+        return np.repeat(np.arange(len(self.blocks)), counts)
+
+    def node_name(self, node: int) -> str:
+        """What a node is called: by its file, or by its number."""
+        if len(self.blocks) == 1 and self.blocks[0].names:
+            return self.blocks[0].names[node]
+        return str(node) if node < self.num_devices else f"switch{node - self.num_devices}"
+
+    def find_node(self, name: str) -> int:
+        """The node of a name."""
+        names = self.blocks[0].names if len(self.blocks) == 1 else ()
+        if name in names:
+            return names.index(name)
+        number = name.removeprefix("switch")
+        if number.isdecimal() and len(number) < 10:
+            node = int(number) + (self.num_devices if name != number else 0)
+            if node < (self.num_nodes if name != number else self.num_devices):
+                return node
+        listed = (
+            f"they are {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+            if names
+            else (
+                f"devices are 0 to {self.num_devices - 1}"
+                + (f", switches switch0 to switch{self.num_switches - 1}" if self.num_switches else "")
+            )
+        )
+        raise UsageError(f"{self.name} has no node {name!r}; {listed}")
+
+    def routes(self, src: Ints, dst: Ints) -> Routes:
+        """The routes from devices src to devices dst: dimension by dimension, the first first, shortest in each.
+
+        Where such a route would cross a link of no bandwidth, the shortest way around is taken; where there is none,
+        that is an error. A route from or to a switch is the shortest: the link between the two, where there is one.
+        """
+        starts = range(0, len(src), PAIRS_AT_ONCE)
+        parts = [self._routes(src[at : at + PAIRS_AT_ONCE], dst[at : at + PAIRS_AT_ONCE]) for at in starts]
+        offsets = np.concatenate([np.zeros(1, np.int64), *(np.diff(part.offsets) for part in parts)]).cumsum()
+        return Routes(
+            offsets,
+            np.concatenate([np.zeros(0, np.int32), *(part.links for part in parts)]),
+            np.concatenate([np.zeros(0), *(part.share for part in parts)]),
+            np.concatenate([np.zeros(0), *(part.latency_s for part in parts)]),
+            np.concatenate([np.zeros(0), *(part.bandwidth_bytes_per_s for part in parts)]),
+        )
+
+    def with_slow_link(self, src: int, dst: int, factor: float) -> Topology:
+        """The same with the links from src to dst at `factor` times their bandwidth; 0 is a link that is down."""
+        _check_factor(factor)
+        chosen = (self.links.src == src) & (self.links.dst == dst)
+        if not chosen.any():
+            raise UsageError(f"{self.name} has no link from {self.node_name(src)} to {self.node_name(dst)}")
+        return self._scaled(chosen, factor)
+
+    def with_slow_device(self, device: int, times: float) -> Topology:
+        """The same with a device that is `times` slower: its links in and out, and what it reduces."""
+        if not (math.isfinite(times) and times > 0):
+            raise UsageError(f"a device is slower by a factor of more than 0, not {times:g}")
+        if not 0 <= device < self.num_devices:
+            raise UsageError(f"{self.name} has no device {device}; they are 0 to {self.num_devices - 1}")
+        slowdown = self.slowdown.copy()
+        slowdown[device] *= times
+        chosen = (self.links.src == device) | (self.links.dst == device)
+        return replace(self._scaled(chosen, 1 / times), slowdown=slowdown)
+
+    def with_routing(self, routing: str) -> Topology:
+        """The same with equal paths `spread` or `hashed`."""
+        return replace(self, routing=routing)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Topology {self.name}: {self.num_devices} devices, {self.num_switches} switches, {len(self.links)} links>"
+        )
+
+    def _scaled(self, chosen: Bools, factor: float) -> Topology:
+        bandwidth = np.where(chosen, self.links.bandwidth_bytes_per_s * factor, self.links.bandwidth_bytes_per_s)
+        return replace(self, links=replace(self.links, bandwidth_bytes_per_s=bandwidth))
+
+    def _routes(self, src: Ints, dst: Ints) -> Routes:
+        """The routes of a few pairs at once."""
+        at_switch = np.maximum(src, dst) >= self.num_devices
+        if at_switch.any():
+            # Those of devices as if the others had nowhere to go, then the others.
+            paths = self._by_dimension(np.where(at_switch, 0, src), np.where(at_switch, 0, dst))
+            paths = _replaced(paths, at_switch, self._at_switches(src[at_switch], dst[at_switch]))
+        else:
+            paths = self._by_dimension(src, dst)
+        there = paths.links >= 0
+        dead = np.zeros(len(src), np.bool_)
+        if not (self.links.bandwidth_bytes_per_s > 0).all():
+            dead = (there & (self.links.bandwidth_bytes_per_s[paths.links] == 0)).any(axis=1)
+        if dead.any():
+            paths = _replaced(paths, dead, self._shortest(src[dead], dst[dead]))
+            there = paths.links >= 0
+        links = paths.links[there].astype(np.int32)
+        share = np.ones(len(links)) if paths.share is None else paths.share[there]
+        offsets = np.concatenate((np.zeros(1, np.int64), there.sum(axis=1))).cumsum()
+        rate = np.full(paths.links.shape, np.inf)
+        rate[there] = self.links.bandwidth_bytes_per_s[links] / share
+        alone = rate.min(axis=1, initial=np.inf)
+        return Routes(offsets, links, share, paths.latency_s, alone)
+
+    def _at_switches(self, src: Ints, dst: Ints) -> Paths:
+        """Paths with a switch at one end or both: the one live link between the two, or else the shortest."""
+        live = np.flatnonzero(self.links.bandwidth_bytes_per_s > 0)
+        ends = self.links.src[live] * self.num_nodes + self.links.dst[live]
+        order = np.argsort(ends, kind="stable")
+        ends, wanted = ends[order], src * self.num_nodes + dst
+        first, last = np.searchsorted(ends, wanted), np.searchsorted(ends, wanted, side="right")
+        linked = last - first == 1
+        table = np.full((len(src), 1), -1, np.int64)
+        table[linked, 0] = live[order[first[linked]]]
+        paths = Paths.single(table, self.links.latency_s)
+        if linked.all():
+            return paths
+        return _replaced(paths, ~linked, self._shortest(src[~linked], dst[~linked]))
+
+    def _shortest(self, src: Ints, dst: Ints) -> Paths:
+        """The shortest live paths through the whole graph, whatever its dimensions."""
+        paths = shortest_paths(self.links, self.num_nodes, src, dst, self.routing)
+        if isinstance(paths, tuple):
+            here, away = (f"device {self.node_name(n)}" if n < self.num_devices else self.node_name(n) for n in paths)
+            raise UsageError(
+                f"there is no way from {here} to {away} of {self.name}: every path crosses a link of no bandwidth; "
+                "give it some, or place the ranks elsewhere"
+            )
+        return paths
+
+    def _by_dimension(self, src: Ints, dst: Ints) -> Paths:
+        """Paths that settle one coordinate after another."""
+        key, at = src * self.num_devices + dst, src
+        tables: list[Ints] = []
+        shares: list[Floats | None] = []
+        latency, first_link, stride = np.zeros(len(src)), 0, 1
+        for block in self.blocks:
+            size, lines = block.size, self.num_devices // block.size
+            here, there = at // stride % size, dst // stride % size
+            paths = block.route(here, there, key, self.routing)
+            line = at // (stride * size) * stride + at % stride
+            tables.append(np.where(paths.links >= 0, first_link + line[:, None] * len(block.links) + paths.links, -1))
+            shares.append(paths.share)
+            latency = latency + paths.latency_s
+            at = at + (there - here) * stride
+            first_link += lines * len(block.links)
+            stride *= size
+        share = None
+        if any(part is not None for part in shares):
+            share = np.concatenate(
+                [np.ones(t.shape) if s is None else s for t, s in zip(tables, shares, strict=True)], 1
+            )
+        return Paths(np.concatenate(tables, axis=1), share, latency)
+
+
+def compose(name: str, blocks: Sequence[Block], *, device: str = "", routing: str = "spread") -> Topology:
+    """The topology whose dimensions are the blocks, innermost first."""
+    if not blocks:
+        raise UsageError("a topology needs at least one block, like ring(8, 50GB/s, 500ns)")
+    devices = reduce(lambda total, block: min(total * block.size, MAX_DEVICES + 1), blocks, 1)
+    if devices > MAX_DEVICES:
+        raise UsageError(f"{name} has more than {MAX_DEVICES} devices; use fewer")
+    parts: list[Links] = []
+    first_switch, stride = devices, 1
+    for block in blocks:
+        line = np.arange(devices // block.size)
+        first_port = line // stride * stride * block.size + line % stride
+        local = np.arange(block.nodes)
+        number = np.where(
+            local < block.size,
+            first_port[:, None] + np.minimum(local, block.size - 1) * stride,
+            first_switch + line[:, None] * block.switches + (local - block.size),
+        )
+        copies = len(line)
+        parts.append(
+            Links(
+                number[:, block.links.src].reshape(-1),
+                number[:, block.links.dst].reshape(-1),
+                np.tile(block.links.bandwidth_bytes_per_s, copies),
+                np.tile(block.links.latency_s, copies),
+            )
+        )
+        first_switch += copies * block.switches
+        stride *= block.size
+    return Topology(name, tuple(blocks), Links.join(parts), np.ones(devices), device, routing)
+
+
+def _replaced(paths: Paths, rows: Bools, others: Paths) -> Paths:
+    """The paths with some rows exchanged for others."""
+    width = max(paths.links.shape[1], others.links.shape[1])
+
+    def wide(values: npt.NDArray[np.generic], fill: float) -> npt.NDArray[np.generic]:
+        return np.pad(values, ((0, 0), (0, width - values.shape[1])), constant_values=fill)
+
+    table, latency = wide(paths.links, -1).astype(np.int64), paths.latency_s.copy()
+    table[rows], latency[rows] = wide(others.links, -1), others.latency_s
+    share = None
+    if paths.share is not None or others.share is not None:
+        share = np.ones(table.shape) if paths.share is None else wide(paths.share, 0.0).astype(np.float64)
+        share[rows] = 1.0 if others.share is None else wide(others.share, 0.0)
+    return Paths(table, share, latency)
+
+
+def _check_factor(factor: float) -> None:
+    if not (math.isfinite(factor) and factor >= 0):
+        raise UsageError(f"a link's bandwidth is multiplied by a number of at least 0, not {factor:g}")
