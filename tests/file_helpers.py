@@ -24,7 +24,7 @@ ONE_DIRECTORY = settings(suppress_health_check=[HealthCheck.function_scoped_fixt
 
 def same(one: Schedule, other: Schedule) -> bool:
     """Whether two schedules are the same in everything that a file keeps."""
-    plain = ("collective", "algorithm", "ranks", "root", "num_chunks", "num_steps")
+    plain = ("collective", "algorithm", "ranks", "switches", "root", "num_chunks", "num_steps")
     mine, theirs = (s.columns() for s in (one, other))
     mine, theirs = (r.take(np.lexsort((r.count, r.chunk, r.dst, r.src, r.step))) for r in (mine, theirs))
     weights = [None if s.weights is None else s.weights.tolist() for s in (one, other)]
@@ -46,7 +46,7 @@ def is_well_formed(schedule: Schedule) -> bool:
         all(len(rows[name]) == len(rows) for name in COLUMNS)
         and steps == list(range(schedule.num_steps))
         and bool((np.diff(rows.step) >= 0).all())
-        and all(bool(((rows[name] >= 0) & (rows[name] < ranks)).all()) for name in ("src", "dst"))
+        and all(bool(((rows[name] >= 0) & (rows[name] < schedule.members)).all()) for name in ("src", "dst"))
         and bool((rows.src != rows.dst).all())
         and bool(((rows.chunk >= 0) & (rows.count >= 1) & (rows.chunk + rows.count <= chunks)).all())
         and flags.dtype == np.bool_

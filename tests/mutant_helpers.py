@@ -68,12 +68,13 @@ def check_story(case: Case, error: ProofError) -> None:
     """The blame names a place in the schedule, says it in words, and is true."""
     assert error.kind in KINDS
     assert 0 <= error.step < max(1, case.num_steps)
-    assert 0 <= error.rank < case.ranks
+    assert 0 <= error.rank < case.members
     assert 0 <= error.chunk < case.num_chunks
     assert str(error) == error.story
     if case.num_steps:
         assert re.search(rf"\bstep,? {error.step}\b", error.story), error.story
-    assert re.search(rf"\brank {error.rank}\b", error.story), error.story
+    who = f"rank {error.rank}" if error.rank < case.ranks else f"switch {error.rank - case.ranks}"
+    assert re.search(rf"\b{who}\b", error.story), error.story
     assert re.search(rf"\bchunk {error.chunk}\b", error.story), error.story
     wrong = first_wrong(case)
     if wrong is None:
@@ -93,7 +94,7 @@ def history(case: Case, error: ProofError) -> list[dict[int, int | None]]:
     """
     who = contributors(case, error.chunk)[0] if error.contributor is None else error.contributor
     moments = shares(case, lenient=True)
-    places = [(rank, error.chunk) for rank in range(case.ranks)]
+    places = [(member, error.chunk) for member in range(case.members)]
     return [{place[0]: work[place][who] if place in work else None for place in places} for work in moments]
 
 

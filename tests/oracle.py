@@ -47,18 +47,27 @@ class Row:
 
 @dataclass(frozen=True)
 class Case:
-    """A schedule as plain data: what is promised, and the rows that are to keep it."""
+    """A schedule as plain data: what is promised, and the rows that are to keep it.
+
+    After the ranks come `switches` members that are given nothing and promised nothing.
+    """
 
     collective: str
     ranks: int
     root: int | None
     num_chunks: int
     rows: tuple[Row, ...]
+    switches: int = 0
 
     @property
     def num_steps(self) -> int:
         """How many steps the rows take."""
         return 1 + max((row.step for row in self.rows), default=-1)
+
+    @property
+    def members(self) -> int:
+        """Ranks and switches."""
+        return self.ranks + self.switches
 
 
 class WrongError(Exception):
@@ -92,6 +101,8 @@ def block_of(case: Case, chunk: int) -> int:
 
 def has_input(case: Case, rank: int, chunk: int) -> bool:
     """Whether the rank has something of its own to give for the chunk."""
+    if rank >= case.ranks:
+        return False
     block = block_of(case, chunk)
     match case.collective:
         case "broadcast" | "scatter":
@@ -107,6 +118,8 @@ def has_input(case: Case, rank: int, chunk: int) -> bool:
 
 def wants(case: Case, rank: int, chunk: int) -> bool:
     """Whether the rank must have the chunk in the end: the one share there is of it, or the sum of all."""
+    if rank >= case.ranks:
+        return False
     block = block_of(case, chunk)
     match case.collective:
         case "broadcast" | "all_reduce" | "all_gather" | "barrier":
@@ -129,7 +142,7 @@ def contributors(case: Case, chunk: int) -> list[int]:
 
 def places(case: Case) -> list[Place]:
     """Every place there is."""
-    return [(rank, chunk) for rank in range(case.ranks) for chunk in range(case.num_chunks)]
+    return [(member, chunk) for member in range(case.members) for chunk in range(case.num_chunks)]
 
 
 # The rule, step by step.
@@ -140,7 +153,7 @@ def check_form(case: Case) -> None:
     if case.num_chunks < 1 or case.num_chunks % BLOCKS[case.collective](case.ranks):
         raise WrongError(0, {"form": []}, f"{case.num_chunks} chunks cannot be cut into equal blocks")
     for row in case.rows:
-        if not (0 <= row.src < case.ranks and 0 <= row.dst < case.ranks):
+        if not (0 <= row.src < case.members and 0 <= row.dst < case.members):
             raise WrongError(row.step, {"form": []}, f"{row}: no such rank")
         if row.count < 1 or row.chunk < 0 or row.chunk + row.count > case.num_chunks:
             raise WrongError(row.step, {"form": []}, f"{row}: no such chunks")

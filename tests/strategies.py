@@ -26,7 +26,7 @@ def case_of(schedule: Schedule) -> Case:
     table = schedule.columns()
     columns = (table.step, table.src, table.dst, table.chunk, table.count, table.reduce, table.from_input)
     rows = tuple(Row(*values) for values in zip(*(column.tolist() for column in columns), strict=True))
-    return Case(schedule.collective, schedule.ranks, schedule.root, schedule.num_chunks, rows)
+    return Case(schedule.collective, schedule.ranks, schedule.root, schedule.num_chunks, rows, schedule.switches)
 
 
 def schedule_of(case: Case) -> Schedule:
@@ -41,8 +41,8 @@ def schedule_of(case: Case) -> Schedule:
         reduce=np.array([row.reduce for row in rows], np.bool_),
         from_input=np.array([row.from_input for row in rows], np.bool_),
     )
-    steps = Steps.from_transfers(case.ranks, case.num_chunks, case.num_steps, table)
-    return Schedule(case.collective, steps, case.root, "mutant")
+    steps = Steps.from_transfers(case.members, case.num_chunks, case.num_steps, table)
+    return Schedule(case.collective, steps, case.root, "mutant", switches=case.switches)
 
 
 def with_rows(case: Case, rows: Sequence[Row]) -> Case:
@@ -50,7 +50,7 @@ def with_rows(case: Case, rows: Sequence[Row]) -> Case:
     used = sorted({row.step for row in rows})
     renumbered = [replace(row, step=used.index(row.step)) for row in rows]
     ordered = tuple(sorted(renumbered, key=lambda row: row.step))
-    return Case(case.collective, case.ranks, case.root, case.num_chunks, ordered)
+    return replace(case, rows=ordered)
 
 
 # Schedules of the library.
@@ -98,7 +98,8 @@ def library_cases(draw: st.DrawFn, max_ranks: int = 9) -> Case:
 def _axes(ranks: int) -> list[str | None]:
     """Ways to lay out the ranks as a mesh of two axes, or to leave it to the algorithm."""
     meshes = [f"{inner}x{ranks // inner}" for inner in range(2, ranks) if ranks % inner == 0]
-    return [None, str(ranks), *meshes, *(f"{mesh}:direct,ring" for mesh in meshes)]
+    pairs = ("direct,ring", "in_network,ring", "ring,in_network")
+    return [None, str(ranks), *meshes, *(f"{mesh}:{pair}" for mesh in meshes for pair in pairs)]
 
 
 # Mutants.
@@ -127,7 +128,8 @@ def duplicate(draw: st.DrawFn, case: Case) -> list[Row]:
 def redirect(draw: st.DrawFn, case: Case) -> list[Row]:
     """Another rank sends, or gets it; now and then one that is not there."""
     index = _index(draw, case)
-    rank = draw(st.integers(0, case.ranks - 1) | st.integers(0, case.ranks - 1) | st.sampled_from((-1, case.ranks)))
+    there = st.integers(0, case.members - 1)
+    rank = draw(there | there | st.sampled_from((-1, case.members)))
     row = case.rows[index]
     return _changed(case, index, replace(row, src=rank) if draw(st.booleans()) else replace(row, dst=rank))
 
@@ -198,7 +200,7 @@ def mutated(draw: st.DrawFn, cases: st.SearchStrategy[Case], mutations: Sequence
 
 def every_mutant(case: Case) -> Iterator[Case]:
     """All there are with one mutation that keeps the form, except that some send to themselves."""
-    steps, ranks = range(case.num_steps + 1), range(case.ranks)
+    steps, ranks = range(case.num_steps + 1), range(case.members)
     for index, row in enumerate(case.rows):
         yield with_rows(case, [*case.rows[:index], *case.rows[index + 1 :]])
         others = [replace(row, reduce=not row.reduce), replace(row, from_input=not row.from_input)]

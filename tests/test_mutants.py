@@ -139,7 +139,7 @@ def test_no_transfer_invents_data(from_input: bool) -> None:
         empty = [place for place in places(case) if place not in held]
         assume(empty)
         rank, chunk = data.draw(st.sampled_from(empty))
-        dst = (rank + data.draw(st.integers(1, case.ranks - 1))) % case.ranks
+        dst = (rank + data.draw(st.integers(1, case.members - 1))) % case.members
         later = [replace(row, step=row.step + (row.step >= step)) for row in case.rows]
         forged = Row(step, rank, dst, chunk, 1, data.draw(st.booleans()), from_input)
         for exact in METHODS:

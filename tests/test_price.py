@@ -21,7 +21,7 @@ N = 1 << 20
 
 
 def slow_price(schedule: Schedule, size: Fraction, link: Link, ports: str) -> tuple[Fraction, Fraction, Fraction]:
-    """The rule read out loud: for every step, every rank, every message."""
+    """The rule read out loud: for every step, every rank, every message; a switch has a port a peer and no gamma."""
     alpha, gamma = Fraction(link.alpha_s), Fraction(link.gamma_s_per_byte)
     beta = 1 / Fraction(link.bandwidth_bytes_per_s)
     weights = np.ones(schedule.num_chunks, int) if schedule.weights is None else schedule.weights
@@ -30,17 +30,17 @@ def slow_price(schedule: Schedule, size: Fraction, link: Link, ports: str) -> tu
     total = [Fraction(0)] * 3
     for rows in schedule.steps():
         messages: dict[tuple[int, int], Fraction] = {}
-        reduced = [Fraction(0)] * schedule.ranks
+        reduced = [Fraction(0)] * schedule.members
         for row in range(len(rows)):
             src, dst, chunk, count = (int(rows[name][row]) for name in ("src", "dst", "chunk", "count"))
             moved = sum(bytes_of[chunk : chunk + count], Fraction(0))
             messages[src, dst] = messages.get((src, dst), Fraction(0)) + moved
-            reduced[dst] += moved if rows.reduce[row] else 0
+            reduced[dst] += moved if rows.reduce[row] and dst < schedule.ranks else 0
         candidates = []
-        for rank in range(schedule.ranks):
+        for rank in range(schedule.members):
             for end in (0, 1):
                 sizes = [moved for pair, moved in messages.items() if pair[end] == rank]
-                if ports == "all" and sizes:
+                if (ports == "all" or rank >= schedule.ranks) and sizes:
                     sizes = [max(sizes)]
                 candidates.append((len(sizes) * alpha, sum(sizes, Fraction(0)) * beta, reduced[rank] * gamma))
         worst = max(candidates, key=sum)

@@ -3,7 +3,7 @@
 A module here whose name does not start with an underscore is an algorithm of that name. Adding one is adding a file.
 """
 
-from choreo.algorithms._axes import Axes, parse_axes
+from choreo.algorithms._axes import BLOCK_ALGORITHM, Axes, parse_axes
 from choreo.algorithms._build import build
 from choreo.algorithms._cost import Cost
 from choreo.algorithms._load import load_algorithms
@@ -11,6 +11,7 @@ from choreo.algorithms._registry import Algorithm, algorithm, get_algorithm, lis
 from choreo.algorithms._requires import EVEN, POWER_OF_TWO, Requirement
 
 __all__ = [
+    "BLOCK_ALGORITHM",
     "EVEN",
     "POWER_OF_TWO",
     "Algorithm",

@@ -12,10 +12,17 @@ from choreo.schedule import whole
 from choreo.schedule.schedule import MAX_RANKS
 from choreo.units import counted
 
-__all__ = ["Axes", "parse_axes"]
+__all__ = ["BLOCK_ALGORITHM", "Axes", "parse_axes"]
 
 # The algorithm each building block of a network wants along its axis.
-BLOCK_ALGORITHM = {"ring": "ring", "fully_connected": "direct", "switch": "halving_doubling"}
+BLOCK_ALGORITHM = {
+    "ring": "ring",
+    "line": "ring",
+    "fully_connected": "direct",
+    "switch": "halving_doubling",
+    "fat_tree": "halving_doubling",
+    "graph": "ring",
+}
 
 
 @dataclass(frozen=True, slots=True)

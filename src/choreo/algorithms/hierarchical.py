@@ -4,6 +4,7 @@ All_reduce does a reduce_scatter along axis 1, 2, ... d and then an all_gather a
 carry only what the inner ones left. An axis whose algorithm has no reduce_scatter reduces to the first rank along it,
 and only those go on: a parameter server inside each server with rings across servers is `8x4:parameter_server,ring`.
 On the last axis an algorithm that only has an all_reduce does that: `8x4:direct,rabenseifner`.
+An algorithm that uses switches that reduce, as in `8x4:in_network,ring`, has its own in every group along its axis.
 With `rotate` the vector is cut into d parts that take the axes in different orders, so that all links work at once.
 
 Source: M. Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy",
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -33,10 +34,29 @@ PARAMETER_SERVER = "linear"
 
 @dataclass(frozen=True, slots=True)
 class _Mesh:
-    """The axes longer than 1, innermost first, and the algorithm along each."""
+    """The axes longer than 1, innermost first, the algorithm along each, and how many switches a group there has.
+
+    Switches are numbered after the ranks, by axis and group.
+    """
 
     sizes: tuple[int, ...]
     algorithms: tuple[str, ...]
+    switches_a_group: tuple[int, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the mesh has."""
+        return math.prod(self.sizes)
+
+    @property
+    def switches(self) -> int:
+        """How many switches the groups along all axes have."""
+        return self.first_switch(len(self.sizes)) - self.ranks
+
+    def with_switches(self, used: Sequence[tuple[int, Sequence[Schedule]]]) -> _Mesh:
+        """The mesh with as many switches in each group as the schedules that are used along an axis have."""
+        most = {axis: max(schedule.switches for schedule in schedules) for axis, schedules in used}
+        return replace(self, switches_a_group=tuple(most[axis] for axis in range(len(self.sizes))))
 
     def stride(self, axis: int) -> int:
         """How far apart in rank order neighbours along an axis are."""
@@ -46,10 +66,16 @@ class _Mesh:
         """Where ranks lie along an axis."""
         return rank // self.stride(axis) % self.sizes[axis]
 
+    def first_switch(self, axis: int) -> int:
+        """The number of the first switch along an axis."""
+        before = zip(self.sizes[:axis], self.switches_a_group, strict=False)
+        return self.ranks + sum(self.ranks // size * switches for size, switches in before)
+
     def groups(self, axis: int, active: npt.NDArray[np.bool_]) -> Ints:
-        """The groups along an axis whose ranks are all active, one a row."""
-        groups = mesh_groups(self.sizes, axis)
-        return groups[active[groups].all(axis=1)]
+        """The groups along an axis whose ranks are all active, one a row, the group's switches after its ranks."""
+        groups, each = mesh_groups(self.sizes, axis), self.switches_a_group[axis]
+        switches = self.first_switch(axis) + np.arange(len(groups) * each).reshape(len(groups), each)
+        return np.concatenate((groups, switches), axis=1)[active[groups].all(axis=1)]
 
     def orders(self, rotate: bool) -> list[list[int]]:
         """The orders in which parts of the vector take the axes."""
@@ -101,14 +127,14 @@ def _there_and_back(mesh: _Mesh, order: list[int]) -> Schedule:
     """
     phases = [_phase(mesh.sizes[axis], mesh.algorithms[axis], last=axis == order[-1]) for axis in order]
     _check_inputs([phase.there for phase in phases[1:]], [phase.back for phase in phases])
+    mesh = mesh.with_switches([(axis, phase.ways) for axis, phase in zip(order, phases, strict=True)])
     num_chunks, parts = 1, 1
     for phase in phases:
-        pieces = [way.num_chunks for way in (phase.there, phase.back) if way is not None]
-        num_chunks = math.lcm(num_chunks, *(parts * piece for piece in pieces))
+        num_chunks = math.lcm(num_chunks, *(parts * way.num_chunks for way in phase.ways))
         parts *= phase.parts
-    rank = np.arange(math.prod(mesh.sizes))
+    rank = np.arange(mesh.ranks)
     start, held, active = np.zeros_like(rank), num_chunks, np.ones(len(rank), np.bool_)
-    whole = {"ranks": len(rank), "num_chunks": num_chunks}
+    whole = {"ranks": len(rank) + mesh.switches, "num_chunks": num_chunks}
     there: list[Steps] = []
     back: list[Steps] = []
     for axis, phase in zip(order, phases, strict=True):
@@ -121,7 +147,7 @@ def _there_and_back(mesh: _Mesh, order: list[int]) -> Schedule:
             start = start + mesh.coordinate(rank, axis) * held
         else:
             active = active & (mesh.coordinate(rank, axis) == 0)
-    return Schedule("all_reduce", after(*there, *back))
+    return Schedule("all_reduce", after(*there, *back), switches=mesh.switches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +157,11 @@ class _Phase:
     there: Schedule
     back: Schedule | None
     parts: int
+
+    @property
+    def ways(self) -> list[Schedule]:
+        """What there is of the two."""
+        return [self.there] if self.back is None else [self.there, self.back]
 
 
 def _phase(size: int, name: str, *, last: bool) -> _Phase:
@@ -153,7 +184,8 @@ def _on_range(inner: Schedule, groups: Ints, start: Ints, held: int, *, ranks: i
     """`inner` in every group, on the range of `held` chunks that the group has to do with."""
     piece = held // inner.num_chunks
     chunks = start[:, None] + np.arange(inner.num_chunks) * piece
-    return in_groups(inner.body, groups, chunks[:, :, None], piece, ranks=ranks, num_chunks=num_chunks)
+    members = groups[:, : inner.members]
+    return in_groups(inner.body, members, chunks[:, :, None], piece, ranks=ranks, num_chunks=num_chunks)
 
 
 def _along_axes(mesh: _Mesh, collective: str, order: list[int]) -> Schedule:
@@ -165,9 +197,10 @@ def _along_axes(mesh: _Mesh, collective: str, order: list[int]) -> Schedule:
     for name in mesh.algorithms:
         if not _does(collective, name):
             raise UsageError(f"{name} does no {collective} along an axis; use {_names(collective)}")
-    ranks = math.prod(mesh.sizes)
     inners = [build(collective, mesh.algorithms[axis], mesh.sizes[axis]) for axis in order]
     _check_inputs(inners[:-1] if collective == "all_gather" else inners[1:])
+    mesh = mesh.with_switches([(axis, [inner]) for axis, inner in zip(order, inners, strict=True)])
+    ranks, members = mesh.ranks, mesh.ranks + mesh.switches
     a_block = math.lcm(*(inner.chunks_a_block for inner in inners))
     everyone = np.ones(ranks, np.bool_)
     parts: list[Steps] = []
@@ -181,29 +214,30 @@ def _along_axes(mesh: _Mesh, collective: str, order: list[int]) -> Schedule:
         blocks = np.reshape(base, (-1, 1, 1)) + (block * mesh.stride(axis))[None, :, None] + free
         count = a_block // inner.chunks_a_block
         chunks = np.broadcast_to(blocks, (len(groups), *blocks.shape[1:])) * a_block + piece[None, :, None] * count
-        parts.append(in_groups(inner.body, groups, chunks, count, ranks=ranks, num_chunks=ranks * a_block))
+        parts.append(in_groups(inner.body, groups, chunks, count, ranks=members, num_chunks=ranks * a_block))
     if collective == "all_gather":
         parts.reverse()
-    return Schedule(collective, after(*parts))
+    return Schedule(collective, after(*parts), switches=mesh.switches)
 
 
 def _spread(mesh: _Mesh, order: list[int], root: int) -> Schedule:
     """Broadcast along the axes, the last of `order` first, from the ranks that have the vector by then."""
-    rank = np.arange(math.prod(mesh.sizes))
+    rank = np.arange(mesh.ranks)
     at_root = [mesh.coordinate(rank, axis) == mesh.coordinate(rank[root : root + 1], axis) for axis in order]
     inners = [
         _broadcast_along(mesh.sizes[axis], mesh.algorithms[axis], int(mesh.coordinate(rank[root : root + 1], axis)[0]))
         for axis in order
     ]
     _check_inputs(inners[:-1])
+    mesh = mesh.with_switches([(axis, [inner]) for axis, inner in zip(order, inners, strict=True)])
     num_chunks = math.lcm(*(inner.num_chunks for inner in inners))
-    whole = {"ranks": len(rank), "num_chunks": num_chunks}
+    whole = {"ranks": len(rank) + mesh.switches, "num_chunks": num_chunks}
     parts: list[Steps] = []
     for place, (axis, inner) in enumerate(zip(order, inners, strict=True)):
         holds = np.logical_and.reduce([np.ones(len(rank), np.bool_), *at_root[:place]])
         groups = mesh.groups(axis, holds)
         parts.insert(0, _on_range(inner, groups, np.zeros(len(groups), np.int64), num_chunks, **whole))
-    return Schedule("broadcast", after(*parts), root)
+    return Schedule("broadcast", after(*parts), root, switches=mesh.switches)
 
 
 def _broadcast_along(size: int, name: str, root: int) -> Schedule:

@@ -16,12 +16,12 @@ from choreo.cli.options import (
     ranks_option,
 )
 from choreo.cli.prices import print_prices, print_sweep
+from choreo.cli.schedules import checked, left_out, trusted
 from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError
 from choreo.units import parse_bandwidth, parse_gamma, parse_size, parse_size_range, parse_time
 
 if TYPE_CHECKING:
     from choreo.price import Profile
-    from choreo.schedule import Schedule
 
 COLUMNS = (
     "algorithm",
@@ -120,40 +120,24 @@ def _profiles(chosen: Choice, ranks: int | None, ports: str) -> list[Profile]:
     from choreo.price import profile
 
     if chosen.schedule is not None:
-        return [profile(_checked(chosen.build(ranks)), ports)]
+        return [profile(checked(chosen.build(ranks)), ports)]
     if chosen.collective is None:
         raise UsageError("say what to price: COLLECTIVE, or --schedule FILE; see choreo list")
     candidates = chosen.candidates()
     ranks = chosen.need_ranks(ranks)
     if len(candidates) == 1:
-        return [profile(_trusted(candidates[0], ranks), ports)]
+        return [profile(trusted(candidates[0], ranks), ports)]
     profiles = []
     for candidate in candidates:
         try:
-            profiles.append(profile(_trusted(candidate, ranks), ports))
+            schedule = trusted(candidate, ranks)
+            # Few networks have switches that reduce: those schedules are priced when they are named.
+            if not schedule.switches or chosen.algorithms:
+                profiles.append(profile(schedule, ports))
         except (RefusedError, AlgorithmError, ScheduleError, ProofError) as error:
-            name = f"{candidate.collective} by {candidate.algorithms[0]}"
-            told = str(error) if name in str(error) else f"{name}: {error}"
-            click.echo(f"left out: {' '.join(told.split())}", err=True)
+            left_out(candidate, error)
     if not profiles:
         raise UsageError(
             f"no {chosen.collective} algorithm that was asked for can do {ranks} ranks; use another number"
         )
     return profiles
-
-
-def _trusted(candidate: Choice, ranks: int) -> Schedule:
-    """A schedule that does what it promises: the library's, which the tests prove, or a user's that is proved now."""
-    from choreo.algorithms import get_algorithm
-
-    schedule = candidate.build(ranks)
-    in_library = get_algorithm(str(candidate.collective), candidate.algorithms[0]).in_library
-    return schedule if in_library and candidate.axes is None else _checked(schedule)
-
-
-def _checked(schedule: Schedule) -> Schedule:
-    """A schedule that was just proved; a price is worth nothing for one that is wrong."""
-    from choreo.prove import prove
-
-    prove(schedule)
-    return schedule

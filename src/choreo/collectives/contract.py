@@ -63,6 +63,10 @@ class Layout(Enum):
         return np.broadcast_to(held, shape)
 
 
+# Of these a rank already has its own share, or keeps it: only the rest crosses the network.
+SHARED_OUT = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
     """What every rank holds before and must hold after.
@@ -94,6 +98,12 @@ class Collective:
     def total_bytes(self, size_bytes: float, ranks: int) -> float:
         """The bytes of all chunks together when the collective's size is `size_bytes`."""
         return {"vector": size_bytes, "rank": size_bytes * ranks, "nothing": 0.0}[self.size_per]
+
+    def bus_factor(self, ranks: int) -> float:
+        """What nccl-tests multiplies size over time with, so that it can be held against a link's bandwidth."""
+        if self.name == "all_reduce":
+            return 2 * (ranks - 1) / ranks
+        return (ranks - 1) / ranks if self.name in SHARED_OUT else 1.0
 
     def check_root(self, root: int | None, ranks: int) -> int | None:
         """The root to use: 0 unless told otherwise, None where the collective has none."""

@@ -45,7 +45,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a schedule costs, term by term, and what it moves. Bytes are real numbers: nothing is rounded."""
+    """What a schedule costs, term by term, and what it moves. Bytes are real numbers: nothing is rounded.
+
+    Bytes and fan-in are those of the ranks, not of switches that reduce.
+    """
 
     collective: str
     algorithm: str
@@ -82,7 +85,7 @@ class Price:
 
     @property
     def total_bytes(self) -> float:
-        """All bytes that cross the network."""
+        """All bytes that the ranks send into the network."""
         return math.fsum(self.bytes_sent)
 
 
@@ -90,7 +93,7 @@ def price(schedule: Schedule, size_bytes: float, link: Link, *, ports: str = "on
     """The price of a schedule for a collective of `size_bytes` on `link`.
 
     With `ports="one"` the messages at a rank's port in one step follow one another; with "all" there is a port to every
-    peer and the largest message decides.
+    peer and the largest message decides. A switch that reduces always has a port to every peer, and adds for nothing.
     """
     return price_of(profile(schedule, ports), size_bytes, link)
 

@@ -8,6 +8,9 @@ with M messages and B n bytes at the busier of its two ports and R n reduced byt
 slowest rank. Which rank and port that is depends on the link and on n, so a step is kept as its few candidates: those
 (M, B, R) that no other exceeds in all three. Steps with the same candidates are counted, not repeated. Shares of n are
 exact: whole numbers over one denominator.
+
+A switch that reduces has a port to every peer, whatever the ranks have, and adds as fast as bytes arrive, so of it the
+largest message counts and no gamma.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from choreo.schedule import Schedule, Transfers
 __all__ = ["PORTS", "Profile", "StepKind", "Terms", "profile"]
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 PORTS = ("one", "all")
 
@@ -72,15 +76,15 @@ def profile(schedule: Schedule, ports: str = "one") -> Profile:
         raise UsageError(f"only a Schedule has a price, not {type(schedule).__name__}")
     if ports not in PORTS:
         raise UsageError(f"ports must be one of {', '.join(PORTS)}, not {ports!r}")
-    ranks = schedule.ranks
+    ranks, members = schedule.ranks, schedule.members
     # All chunks together are `multiple` times n bytes, so one unit of weight is n / (total weight / multiple).
     multiple = round(schedule.contract.total_bytes(1, ranks))
     kinds: Counter[tuple[Terms, ...]] = Counter()
-    sent, received = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    sent, received = np.zeros(members, np.int64), np.zeros(members, np.int64)
     max_fan_in = 0
     for rows in schedule.blocks():
         sizes = schedule.weights_of(rows) * multiple
-        block = _Block(rows, sizes, ranks)
+        block = _Block(rows, sizes, ranks, members)
         sent += block.total(rows.src, sizes)
         received += block.total(rows.dst, sizes)
         max_fan_in = max(max_fan_in, block.max_fan_in())
@@ -93,31 +97,37 @@ def profile(schedule: Schedule, ports: str = "one") -> Profile:
         schedule.num_steps,
         schedule.total_weight,
         counted,
-        sent,
-        received,
+        sent[:ranks],
+        received[:ranks],
         max_fan_in,
     )
 
 
 class _Block:
-    """Some whole steps, as flat arrays with one entry for each step and rank.
+    """Some whole steps, as flat arrays with one entry for each step and member.
 
-    Where most ranks idle in most steps only the entries that occur are kept; `starts` is where each step begins.
+    Where most members idle in most steps only the entries that occur are kept; `starts` is where each step begins, and
+    `of_switch` marks the entries of switches, None where there are none.
     """
 
-    def __init__(self, rows: Transfers, sizes: Ints, ranks: int) -> None:
-        self.ranks = ranks
+    def __init__(self, rows: Transfers, sizes: Ints, ranks: int, members: int) -> None:
+        self.members = members
         num_steps = int(rows.step[-1] - rows.step[0]) + 1
-        at = (rows.step - rows.step[0]) * ranks
+        at = (rows.step - rows.step[0]) * members
         out_port, in_port = at + rows.src, at + rows.dst
-        if num_steps * ranks <= DENSE * len(rows):
-            self.entries, self.starts = num_steps * ranks, np.arange(num_steps) * ranks
+        present = None
+        if num_steps * members <= DENSE * len(rows):
+            self.entries, self.starts = num_steps * members, np.arange(num_steps) * members
         else:
             present, index = np.unique(np.concatenate((out_port, in_port)), return_inverse=True)
-            self.entries, self.starts = len(present), np.searchsorted(present, np.arange(num_steps) * ranks)
+            self.entries, self.starts = len(present), np.searchsorted(present, np.arange(num_steps) * members)
             out_port, in_port = index[: len(rows)], index[len(rows) :]
         self.reduced = self._sum(in_port[rows.reduce], sizes[rows.reduce])
-        # Rows of one step between the same two ranks are one message; usually each row already is.
+        self.of_switch: Bools | None = None
+        if members > ranks:
+            self.of_switch = (np.arange(self.entries) if present is None else present) % members >= ranks
+            self.reduced[self.of_switch] = 0
+        # Rows of one step between the same two members are one message; usually each row already is.
         if np.bincount(out_port).max() > 1 and np.bincount(in_port).max() > 1:
             out_port, in_port, sizes = self._messages(out_port, in_port, sizes)
         self.sizes, self.out_port, self.in_port = sizes, out_port, in_port
@@ -136,13 +146,14 @@ class _Block:
         # bincount adds doubles; a sum of weights is at most 2**53 and so exact.
         return np.bincount(port, weights=values, minlength=self.entries).astype(np.int64)
 
-    def total(self, rank: Ints, sizes: Ints) -> Ints:
-        """Units by rank over all the block's steps."""
-        return np.bincount(rank, weights=sizes, minlength=self.ranks).astype(np.int64)
+    def total(self, member: Ints, sizes: Ints) -> Ints:
+        """Units by member over all the block's steps."""
+        return np.bincount(member, weights=sizes, minlength=self.members).astype(np.int64)
 
     def max_fan_in(self) -> int:
         """The most messages any rank receives in one step."""
-        return int(np.bincount(self.in_port).max())
+        count = np.bincount(self.in_port, minlength=self.entries)
+        return int(count.max() if self.of_switch is None else count[~self.of_switch].max(initial=0))
 
     def count_kinds(self, kinds: Counter[tuple[Terms, ...]], ports: str) -> None:
         """Add each step's candidates to the count."""
@@ -167,11 +178,14 @@ class _Block:
     def _port(self, port: Ints, ports: str) -> tuple[Ints, Ints]:
         """Messages and units that one direction's port (or the busiest of its ports) carries."""
         count = np.bincount(port, minlength=self.entries)
-        if ports == "one":
+        if ports == "one" and self.of_switch is None:
             return count, self._sum(port, self.sizes)
         largest = np.zeros(self.entries, np.int64)
         np.maximum.at(largest, port, self.sizes)
-        return np.minimum(count, 1), largest
+        if ports == "all" or self.of_switch is None:
+            return np.minimum(count, 1), largest
+        total = self._sum(port, self.sizes)
+        return np.where(self.of_switch, np.minimum(count, 1), count), np.where(self.of_switch, largest, total)
 
 
 def _undominated(candidates: Ints) -> tuple[Terms, ...]:

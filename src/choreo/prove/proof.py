@@ -24,7 +24,7 @@ from choreo.schedule import Schedule
 
 __all__ = ["Proof", "prove"]
 
-# Counting every contribution at every place takes ranks x chunks x ranks bytes; beyond this, fingerprints.
+# Counting every contribution at every place takes members x chunks x ranks bytes; beyond this, fingerprints.
 EXACT_BYTES = 1 << 22
 # What the places of one slice of chunks may take.
 SLICE_BYTES, ROW_BYTES = 1 << 28, 64
@@ -66,7 +66,7 @@ def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
     failures: list[ProofError] = []
     transfers = 0
     for low, high in _slices(schedule, algebra):
-        if failures and schedule.ranks * schedule.num_chunks > SEARCHED_PLACES:
+        if failures and schedule.members * schedule.num_chunks > SEARCHED_PLACES:
             break
         try:
             places, transfers = replay(schedule, algebra, low, high)
@@ -83,7 +83,7 @@ def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
         if len(chunks) and schedule.ranks > MAX_TRACED and schedule.contract.reduces:
             failures.append(_untraced(schedule, int(np.flatnonzero(wrong[:, chunks[0] - low])[0]), int(chunks[0])))
             continue
-        traced = max(1, min(TRACED_CHUNKS, TRACED_RANKS // schedule.ranks))
+        traced = max(1, min(TRACED_CHUNKS, TRACED_RANKS // schedule.members))
         failures.extend(explain_wrong(schedule, int(chunk)) for chunk in chunks[:traced])
     if failures:
         raise min(failures, key=lambda failure: (failure.step, failure.rank, failure.chunk))
@@ -113,12 +113,12 @@ def _choose(schedule: Schedule, exact: bool | None) -> Algebra:
     if not schedule.contract.reduces:
         return Counting(1)
     if exact is None:
-        exact = schedule.ranks * schedule.num_chunks * schedule.ranks <= EXACT_BYTES
-    return Counting(schedule.ranks) if exact else Fingerprint(schedule.ranks)
+        exact = schedule.members * schedule.num_chunks * schedule.ranks <= EXACT_BYTES
+    return (Counting if exact else Fingerprint)(schedule.ranks, schedule.switches)
 
 
 def _slices(schedule: Schedule, algebra: Algebra) -> Iterator[tuple[int, int]]:
-    bytes_a_chunk = schedule.ranks * algebra.width * algebra.contributions.itemsize
+    bytes_a_chunk = schedule.members * algebra.width * algebra.contributions.itemsize
     # A range of chunks that must be looked at one by one takes ROW_BYTES a chunk besides.
     width = max(1, min(SLICE_BYTES // bytes_a_chunk, SLICE_BYTES // ROW_BYTES))
     for low in range(0, schedule.num_chunks, width):

@@ -38,14 +38,14 @@ class Algebra(Protocol):
 
     name: str
     width: int
-    contributions: Values  # what each rank contributes, shape (ranks or 1, width)
+    contributions: Values  # what each member contributes, shape (members or 1, width); of a switch nothing
 
     def add(self, left: Values, right: Values) -> Values:
         """The sum of two held values."""
         ...
 
     def right(self, places: Values) -> Mask:
-        """Which of the places, shape (ranks, chunks, width), hold each contribution exactly once."""
+        """Which of the places, shape (members, chunks, width), hold each contribution exactly once."""
         ...
 
 
@@ -57,9 +57,9 @@ class Counting:
 
     name = "exact"
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, switches: int = 0) -> None:
         self.width = width
-        self.contributions: Values = np.eye(width, dtype=np.uint8)
+        self.contributions: Values = np.eye(width + switches, width, dtype=np.uint8)
 
     def add(self, left: Values, right: Values) -> Values:
         """Counts saturate at 2: that is already one too many."""
@@ -77,12 +77,13 @@ class Fingerprint:
     name = "fingerprint"
     width = 1
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, switches: int = 0) -> None:
         prime = _random_prime(random.SystemRandom())
         self.prime = np.uint64(prime)
         numbers = np.random.default_rng(secrets.randbits(128))
-        self.contributions: Values = numbers.integers(1, prime, (ranks, 1), np.uint64)
-        self.total = np.uint64(int(self.contributions.sum(dtype=object)) % prime)
+        of_ranks = numbers.integers(1, prime, (ranks, 1), np.uint64)
+        self.contributions: Values = np.concatenate((of_ranks, np.zeros((switches, 1), np.uint64)))
+        self.total = np.uint64(int(of_ranks.sum(dtype=object)) % prime)
 
     def add(self, left: Values, right: Values) -> Values:
         """Below the prime the subtraction wraps to a huge number, and the minimum keeps the sum."""
@@ -96,7 +97,7 @@ class Fingerprint:
 
 
 def replay(schedule: Schedule, algebra: Algebra, low: int, high: int) -> tuple[Values, int]:
-    """What every rank holds of chunks low to high - 1 at the end, and how many transfers there were in all."""
+    """What every member holds of chunks low to high - 1 at the end, and how many transfers there were in all."""
     given = schedule.held_before(low, high)
     work: Values = np.zeros((*given.shape, algebra.width), algebra.contributions.dtype)
     np.copyto(work, algebra.contributions[:, None, :], where=given[:, :, None])
@@ -109,11 +110,11 @@ def replay(schedule: Schedule, algebra: Algebra, low: int, high: int) -> tuple[V
         for rows in [block] if free else block.each_step():
             inside = rows if whole else _clipped(rows, low, high)
             if len(inside):
-                _replay_step(inside, work, algebra, given, low)
+                _replay_step(inside, work, algebra, given, low, ranks=schedule.ranks)
     return work, transfers
 
 
-def _replay_step(rows: Transfers, work: Values, algebra: Algebra, given: Mask, low: int) -> None:
+def _replay_step(rows: Transfers, work: Values, algebra: Algebra, given: Mask, low: int, *, ranks: int) -> None:
     units, unit = in_units(rows, work.shape[1])
     units_a_rank = work.shape[1] // unit
     places = work.reshape(work.shape[0] * units_a_rank, -1)
@@ -130,7 +131,7 @@ def _replay_step(rows: Transfers, work: Values, algebra: Algebra, given: Mask, l
         _write(flat, target, values, units.reduce, algebra)
         return
     order, first_at_place = met
-    check_step_agreement(rows, first_chunk=low)
+    check_step_agreement(rows, first_chunk=low, ranks=ranks)
     row = np.arange(len(order))
     turn = row - np.maximum.accumulate(np.where(first_at_place, row, 0))
     # First the first transfer into each place, then the second, and so on, in order of src.

@@ -26,13 +26,15 @@ NAMED = 4
 
 @dataclass(slots=True, eq=False)
 class _Value:
-    """What a rank held of the chunk from some step on, and what made it.
+    """What a member held of the chunk from some step on, and what made it.
 
-    `counts` says how often each contribution is in it, in the order of the ranks that have one to give.
+    `counts` says how often each contribution is in it, in the order of the ranks that have one to give. `holder` is the
+    member in words, "rank 2" or "switch 0".
     """
 
     counts: npt.NDArray[np.uint8]
     rank: int
+    holder: str
     step: int = -1
     source: _Value | None = None
     before: _Value | None = None
@@ -42,7 +44,7 @@ class _Value:
 
 @dataclass(slots=True)
 class _History:
-    """All values each rank held of one chunk, in order; `givers`, the ranks with a contribution, start with one."""
+    """All values each member held of one chunk, in order; `givers`, the ranks with a contribution, start with one."""
 
     givers: list[int]
     values: dict[int, list[_Value]] = field(default_factory=dict)
@@ -56,7 +58,7 @@ class _History:
 def explain_absent(schedule: Schedule, absent: AbsentError) -> ProofError:
     """The story of a transfer that sends what is not there."""
     step, src, dst, chunk = absent.step, absent.src, absent.dst, absent.chunk
-    told = f"step {step}: rank {src} sends chunk {chunk} to rank {dst}"
+    told = f"step {step}: {schedule.member_name(src)} sends chunk {chunk} to {schedule.member_name(dst)}"
     if absent.from_input:
         story = f"{told} from its input, but {schedule.collective} gives it no input there"
     else:
@@ -132,7 +134,7 @@ def _replay_chunk(schedule: Schedule, chunk: int, given: list[int]) -> _History:
     for place, rank in enumerate(given):
         counts = np.zeros(len(given), np.uint8)
         counts[place] = 1
-        history.inputs[rank] = _Value(counts, rank)
+        history.inputs[rank] = _Value(counts, rank, schedule.member_name(rank))
         history.values[rank] = [history.inputs[rank]]
     for _, rows in itertools.groupby(_transfers_of(schedule, chunk), key=lambda row: row[0]):
         made: dict[int, list[_Value]] = {}  # what the step writes is not there before its end
@@ -143,7 +145,8 @@ def _replay_chunk(schedule: Schedule, chunk: int, given: list[int]) -> _History:
             counts = source.counts
             if reduce and before is not None:
                 counts = np.minimum(before.counts + source.counts, 2)
-            made.setdefault(dst, []).append(_Value(counts, dst, step, source, before, reduce, from_input))
+            value = _Value(counts, dst, schedule.member_name(dst), step, source, before, reduce, from_input)
+            made.setdefault(dst, []).append(value)
         for dst, values in made.items():
             history.values.setdefault(dst, []).extend(values)
     return history
@@ -159,8 +162,8 @@ def _doubled(held: _Value, place: int, given: list[int], chunk: int) -> ProofErr
         held = guilty
     assert held.source is not None
     story = (
-        f"step {held.step}: rank {held.rank} adds chunk {chunk} from rank {held.source.rank}, but both already have "
-        f"the contribution of rank {given[place]}, which is now counted twice"
+        f"step {held.step}: {held.holder} adds chunk {chunk} from {held.source.holder}, but both already have the "
+        f"contribution of rank {given[place]}, which is now counted twice"
     )
     at = {"step": held.step, "rank": held.rank, "chunk": chunk}
     return ProofError(story, kind="doubled", contributor=given[place], **at)
@@ -182,13 +185,13 @@ def _missing(schedule: Schedule, history: _History, held: _Value, *, place: int,
         complete = next((v for v in later if (v.counts == 1).all()), None)
         if complete is not None and value is held and value.reduced:  # a part of the sum, as it should be then
             story = (
-                f"step {complete.step}: rank {source.rank} gets chunk {chunk} complete, but does not send it on to "
-                f"rank {held.rank}, to which it last sent it in step {value.step}, without the contribution of rank "
+                f"step {complete.step}: {source.holder} gets chunk {chunk} complete, but does not send it on to "
+                f"{held.holder}, to which it last sent it in step {value.step}, without the contribution of rank "
                 f"{contributor}"
             )
             return _miss(story, complete.step, source.rank, chunk, contributor)
         story = (
-            f"step {value.step}: rank {source.rank} sends chunk {chunk} to rank {value.rank} before it has the "
+            f"step {value.step}: {source.holder} sends chunk {chunk} to {value.holder} before it has the "
             f"contribution of rank {contributor}, which reaches it {reaches} and is not sent on"
         )
         return _miss(story, value.step, source.rank, chunk, contributor)
@@ -210,8 +213,8 @@ def _overwritten(
         if len(lost):
             contributor = history.givers[int(lost[0])]
             story = (
-                f"step {value.step}: rank {value.rank} stores chunk {chunk} from rank {source.rank} over what it has, "
-                f"and loses the contribution of rank {contributor}"
+                f"step {value.step}: {value.holder} stores chunk {chunk} from {source.holder} over what it has, and "
+                f"loses the contribution of rank {contributor}"
             )
             return _miss(story, value.step, value.rank, chunk, contributor)
     return None
@@ -239,9 +242,9 @@ def _dead_end(schedule: Schedule, history: _History, held: _Value, chunk: int) -
     for value in sorted(complete, key=lambda v: (v.step, v.rank))[:1]:
         new = (held.counts == 0) & (value.before is None or value.before.counts == 0)
         if new.any():
-            story = f"step {value.step}: rank {value.rank} gets chunk {chunk} complete, but nobody sends it on to rank "
+            story = f"step {value.step}: {value.holder} gets chunk {chunk} complete, but nobody sends it on to "
             contributor = history.givers[int(np.flatnonzero(new)[0])]
-            return _miss(f"{story}{held.rank}", value.step, value.rank, chunk, contributor)
+            return _miss(f"{story}{held.holder}", value.step, value.rank, chunk, contributor)
     trails = [_trail(history, int(place)) for place in np.flatnonzero(held.counts == 0)]
     step, furthest, contributor = max(trails, key=lambda trail: trail[0])
     if step < 0:
@@ -251,14 +254,14 @@ def _dead_end(schedule: Schedule, history: _History, held: _Value, chunk: int) -
         )
         return _at_the_end(schedule, story, held.rank, chunk, contributor)
     story = (
-        f"step {step}: the contribution of rank {contributor} to chunk {chunk} gets as far as rank {furthest} and no "
-        f"further, so that it does not reach rank {held.rank}"
+        f"step {step}: the contribution of rank {contributor} to chunk {chunk} gets as far as "
+        f"{schedule.member_name(furthest)} and no further, so that it does not reach {held.holder}"
     )
     return _miss(story, step, furthest, chunk, contributor)
 
 
 def _trail(history: _History, place: int) -> tuple[int, int, int]:
-    """The last step in which a contribution reaches a new rank, that rank, and whose contribution it is."""
+    """The last step in which a contribution reaches a new member, that member, and whose contribution it is."""
     first = {r: next((v.step for v in held if v.counts[place]), None) for r, held in history.values.items()}
     reached = {r: step for r, step in first.items() if step is not None}
     furthest = max(reached, key=lambda r: reached[r])

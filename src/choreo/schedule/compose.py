@@ -51,8 +51,8 @@ def then(first: Schedule, second: Schedule) -> Schedule:
             f"{first.contract.after.value}, before the second {second.contract.before.value}"
         )
     roots = {s.root for s in (first, second)} - {None}
-    if first.ranks != second.ranks or len(roots) > 1:
-        raise UsageError(f"{first!r} and {second!r} differ in ranks or root and cannot follow one another")
+    if (first.ranks, first.switches) != (second.ranks, second.switches) or len(roots) > 1:
+        raise UsageError(f"{first!r} and {second!r} differ in ranks, switches or root and cannot follow one another")
     chunks = math.lcm(first.num_chunks, second.num_chunks)
     first, second = refined(first, chunks // first.num_chunks), refined(second, chunks // second.num_chunks)
     if not _same_weights(first, second):
@@ -60,7 +60,7 @@ def then(first: Schedule, second: Schedule) -> Schedule:
     body = after(first.body, replace(second.body, rows=_from_work(second)))
     root = roots.pop() if roots and made.rooted else None
     phases = (*_phases(first), *_phases(second))
-    return Schedule(made.name, body, root, _name(" then ", first, second), first.weights, phases)
+    return Schedule(made.name, body, root, _name(" then ", first, second), first.weights, phases, first.switches)
 
 
 def after(*parts: Steps) -> Steps:
@@ -99,9 +99,11 @@ def together(*schedules: Schedule) -> Schedule:
 
     Where the contract has blocks, each schedule takes its part of every block.
     """
-    kinds = {(s.collective, s.ranks, s.root) for s in schedules}
+    kinds = {(s.collective, s.ranks, s.root, s.switches) for s in schedules}
     if len(kinds) != 1 or any(s.weights is not None for s in schedules):
-        raise UsageError(f"only unweighted schedules of one collective, ranks and root go together, not {schedules}")
+        raise UsageError(
+            f"only unweighted schedules of one collective, ranks, switches and root go together, not {schedules}"
+        )
     chunks = math.lcm(*(s.num_chunks for s in schedules))
     parts = [refined(s, chunks // s.num_chunks) for s in schedules]
     bodies = [_interleaved(s, index, len(parts)) for index, s in enumerate(parts)]
@@ -169,7 +171,7 @@ def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> S
     """The schedule run on `segments` equal parts of every block, each starting `stride` steps after the one before.
 
     Without a stride it is the smallest at which no rank sends, or receives, for two segments in one step; at worst
-    the segments follow one another.
+    the segments follow one another. A switch has a port to every peer, so those of the ranks decide.
     """
     segments = whole("segments", segments)
     stride = None if stride is None else whole("stride", stride)
@@ -186,7 +188,7 @@ def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> S
             made.append(replace(piece, step=piece.step + start))
         return Transfers.join(made).by_step()
 
-    body = Steps(schedule.ranks, schedule.num_chunks * segments, num_steps + (segments - 1) * apart, rows)
+    body = Steps(schedule.members, schedule.num_chunks * segments, num_steps + (segments - 1) * apart, rows)
     weights = schedule.weights
     if weights is not None:
         weights = np.tile(weights.reshape(-1, schedule.chunks_a_block), segments).reshape(-1)
@@ -238,15 +240,16 @@ def _interleaved(schedule: Schedule, index: int, parts: int) -> Steps:
 
 
 def _least_stride(schedule: Schedule, segments: int) -> int:
-    """The smallest stride at which no port is used by two segments in one step."""
-    if schedule.num_steps * schedule.ranks > MAX_PORT_STEPS:
+    """The smallest stride at which no port of a rank is used by two segments in one step."""
+    if schedule.num_steps * schedule.members > MAX_PORT_STEPS:
         return schedule.num_steps
-    busy = np.zeros((2, schedule.ranks, schedule.num_steps), np.bool_)
+    busy = np.zeros((2, schedule.members, schedule.num_steps), np.bool_)
     for rows in schedule.blocks():
         busy[0, rows.src, rows.step] = True
         busy[1, rows.dst, rows.step] = True
     # Most ports are busy in the same steps as many others: look at each pattern once, as the bits of a number.
-    packed = np.unique(np.packbits(busy.reshape(2 * schedule.ranks, -1), axis=1), axis=0)
+    of_ranks = busy[:, : schedule.ranks].reshape(2 * schedule.ranks, -1)
+    packed = np.unique(np.packbits(of_ranks, axis=1), axis=0)
     patterns = [int.from_bytes(row.tobytes(), "big") for row in packed]
 
     def collides(stride: int) -> bool:

@@ -9,7 +9,8 @@
     }
 
 `root` is 0, `chunks` one for each block, `count` 1, `reduce` and `from_input` false, unless given. `algorithm` names
-the schedule and `weights` gives the chunks' relative sizes.
+the schedule, `weights` gives the chunks' relative sizes, and `switches` is how many switches that reduce come after the
+ranks.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     chunks: Annotated[int, Meta(ge=1, le=MAX_CHUNKS)] | None = None
     weights: list[Annotated[int, Meta(ge=0, le=1 << 53)]] | None = None
     algorithm: Annotated[str, Meta(max_length=MAX_NAME)] = "unnamed"
+    switches: Annotated[int, Meta(ge=0, le=MAX_RANKS)] = 0
 
 
 def from_document(text: bytes | str) -> Schedule:
@@ -78,6 +80,7 @@ def from_document(text: bytes | str) -> Schedule:
         num_chunks=document.chunks,
         weights=None if document.weights is None else np.asarray(document.weights, np.int64),
         algorithm=document.algorithm,
+        switches=document.switches,
     )
 
 
@@ -122,6 +125,7 @@ def from_parts(
     num_chunks: int | None,
     weights: IntColumn | None,
     algorithm: str,
+    switches: int,
 ) -> Schedule:
     """A schedule from what a file held, with an error that names the field where something does not fit."""
     try:
@@ -141,13 +145,12 @@ def from_parts(
             field="chunks",
         )
     try:
-        schedule = Schedule(
-            collective, Steps.from_transfers(ranks, chunks, num_steps, columns), root, algorithm, weights
-        )
+        body = Steps.from_transfers(ranks + switches, chunks, num_steps, columns)
+        schedule = Schedule(collective, body, root, algorithm, weights, switches=switches)
     except ScheduleError as error:
         raise FormatError(f"weights: {error}", field="weights") from None
     try:
-        for _ in schedule.body.blocks():
+        for _ in schedule.body.blocks(switches):
             pass
     except ScheduleError as error:
         raise FormatError(f"{error.field}: {error}", field=error.field) from None
@@ -158,6 +161,8 @@ def to_document(schedule: Schedule) -> bytes:
     """The schedule as JSON, a line a step, with only what differs from the defaults."""
     head: dict[str, object] = {"collective": schedule.collective, "algorithm": schedule.algorithm}
     head["ranks"] = schedule.ranks
+    if schedule.switches:
+        head["switches"] = schedule.switches
     if schedule.root is not None:
         head["root"] = schedule.root
     head["chunks"] = schedule.num_chunks

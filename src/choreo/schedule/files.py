@@ -49,6 +49,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     chunks: Annotated[int, Meta(ge=1, le=MAX_CHUNKS)]
     root: Annotated[int, Meta(ge=0, le=MAX_RANKS)] | None = None
     algorithm: Annotated[str, Meta(max_length=MAX_NAME)] = "unnamed"
+    switches: Annotated[int, Meta(ge=0, le=MAX_RANKS)] = 0
 
 
 def save(schedule: Schedule, path: str | Path) -> None:
@@ -96,7 +97,9 @@ def load(path: str | Path) -> Schedule:
 def _to_archive(schedule: Schedule) -> bytes:
     columns = schedule.columns()
     header = {"collective": schedule.collective, "ranks": schedule.ranks, "chunks": schedule.num_chunks}
-    extra = {"root": schedule.root, "algorithm": schedule.algorithm}
+    extra: dict[str, object] = {"root": schedule.root, "algorithm": schedule.algorithm}
+    if schedule.switches:
+        extra["switches"] = schedule.switches
     arrays: dict[str, npt.NDArray[np.generic]] = {name: _narrow(columns[name]) for name in COLUMNS}
     arrays["header"] = np.frombuffer(msgspec.json.encode(header | extra), np.uint8)
     if schedule.weights is not None:
@@ -141,6 +144,7 @@ def _from_archive(content: bytes) -> Schedule:
         num_chunks=header.chunks,
         weights=_whole("weights", arrays["weights"]) if "weights" in arrays else None,
         algorithm=header.algorithm,
+        switches=header.switches,
     )
 
 

@@ -33,8 +33,11 @@ def meetings(units: Transfers) -> tuple[IntColumn, npt.NDArray[np.bool_]] | None
     return None if first.all() else (np.lexsort((units.src, place)), first)
 
 
-def check_step_agreement(rows: Transfers, first_chunk: int = 0) -> None:
-    """Refuse a store into a place that another transfer of the step writes too; chunks count from `first_chunk`."""
+def check_step_agreement(rows: Transfers, first_chunk: int = 0, ranks: int | None = None) -> None:
+    """Refuse a store into a place that another transfer of the step writes too.
+
+    Chunks count from `first_chunk`; where `ranks` are given, members from that number on are called switches.
+    """
     if np.bincount(rows.dst).max() == 1 or rows.reduce.all():
         return
     order = np.lexsort((rows.chunk, rows.dst))
@@ -57,10 +60,11 @@ def check_step_agreement(rows: Transfers, first_chunk: int = 0) -> None:
         first_chunk + int(rows.chunk[other]),
         (int(rows.src[one]), int(rows.src[other])),
         both_store=bool(store[first] and store[second]),
+        ranks=ranks,
     )
 
 
 def check_agreement(schedule: Schedule) -> None:
     """Refuse a schedule in which two transfers of one step store into one place, or store and reduce into it."""
     for rows in schedule.steps():
-        check_step_agreement(rows)
+        check_step_agreement(rows, ranks=schedule.ranks)

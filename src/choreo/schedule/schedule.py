@@ -10,7 +10,7 @@ import numpy as np
 
 from choreo.collectives import Collective, Layout, get_collective
 from choreo.errors import ScheduleError, UsageError, shown
-from choreo.schedule.steps import Steps
+from choreo.schedule.steps import Steps, whole
 from choreo.schedule.transfers import BoolColumn, IntColumn, StepMoves, Transfers
 from choreo.units import counted
 
@@ -37,6 +37,9 @@ class Schedule:
     the same number of consecutive chunks. `weights` gives the chunks' relative sizes as whole numbers; None means
     that all are equal. `phases` names the parts of a schedule that was composed of one collective after another.
 
+    The last `switches` of the body's members are switches that reduce: they can hold, add and forward like a rank, but
+    the contract gives them no input and asks nothing of them. The ranks come first.
+
     Make one with `Schedule.from_list`, `from_function` or `from_rule`, or compose existing ones (`then`,
     `backwards`, `pipelined` and the others in `choreo.schedule`).
     """
@@ -47,10 +50,12 @@ class Schedule:
     algorithm: str = "unnamed"
     weights: IntColumn | None = None
     phases: tuple[Phase, ...] = ()
+    switches: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, Steps):
             raise UsageError(f"a Schedule is made of Steps, not of {type(self.body).__name__}; see Schedule.from_list")
+        object.__setattr__(self, "switches", _check_switches(self.switches, self.members))
         contract = self.contract
         ranks, chunks = check_ranks(self.ranks), self.num_chunks
         object.__setattr__(self, "root", contract.check_root(self.root, ranks))
@@ -75,10 +80,11 @@ class Schedule:
         *,
         num_chunks: int | None = None,
         root: int | None = None,
+        switches: int = 0,
     ) -> Schedule:
         """A schedule whose step k is `rule(k)`; see `Steps.from_rule` for what the rule may do."""
         chunks = _chunks(collective, ranks, num_chunks)
-        return Schedule(collective, Steps.from_rule(ranks, chunks, num_steps, rule), root)
+        return Schedule(collective, Steps.from_rule(ranks + switches, chunks, num_steps, rule), root, switches=switches)
 
     @staticmethod
     def from_function(
@@ -89,10 +95,12 @@ class Schedule:
         *,
         num_chunks: int | None = None,
         root: int | None = None,
+        switches: int = 0,
     ) -> Schedule:
         """A schedule whose step k is `step(k)`, made one step at a time."""
         chunks = _chunks(collective, ranks, num_chunks)
-        return Schedule(collective, Steps.from_function(ranks, chunks, num_steps, step), root)
+        body = Steps.from_function(ranks + switches, chunks, num_steps, step)
+        return Schedule(collective, body, root, switches=switches)
 
     @staticmethod
     def from_list(
@@ -102,10 +110,11 @@ class Schedule:
         *,
         num_chunks: int | None = None,
         root: int | None = None,
+        switches: int = 0,
     ) -> Schedule:
         """A schedule given step by step, each step a move or a list of moves."""
         chunks = _chunks(collective, ranks, num_chunks)
-        return Schedule(collective, Steps.from_list(ranks, chunks, steps), root)
+        return Schedule(collective, Steps.from_list(ranks + switches, chunks, steps), root, switches=switches)
 
     @property
     def contract(self) -> Collective:
@@ -115,6 +124,11 @@ class Schedule:
     @property
     def ranks(self) -> int:
         """How many ranks take part."""
+        return self.body.ranks - self.switches
+
+    @property
+    def members(self) -> int:
+        """How many send and receive: the ranks, and after them the switches that reduce."""
         return self.body.ranks
 
     @property
@@ -149,16 +163,16 @@ class Schedule:
     def blocks(self) -> Iterator[Transfers]:
         """All transfers in order, some whole steps at a time, checked; an error says whose schedule it is."""
         try:
-            yield from self.body.blocks()
+            yield from self.body.blocks(self.switches)
         except ScheduleError as error:
             raise ScheduleError(f"{self.collective} by {shown(self.algorithm)}: {error}", field=error.field) from None
 
     def held_before(self, low: int = 0, high: int | None = None) -> BoolColumn:
-        """Which ranks (rows) are given which of the chunks low to high - 1 (columns) by the contract."""
+        """Which members (rows) are given which of the chunks low to high - 1 (columns) by the contract."""
         return self._held(self.contract.before, low, high)
 
     def held_after(self, low: int = 0, high: int | None = None) -> BoolColumn:
-        """Which ranks (rows) must end up with which of the chunks low to high - 1 (columns) by the contract."""
+        """Which members (rows) must end up with which of the chunks low to high - 1 (columns) by the contract."""
         return self._held(self.contract.after, low, high)
 
     @property
@@ -174,6 +188,10 @@ class Schedule:
         carried: IntColumn = before[rows.chunk + rows.count] - before[rows.chunk]
         return carried
 
+    def member_name(self, member: int) -> str:
+        """What a member is called: rank 3, or switch 0."""
+        return f"rank {member}" if member < self.ranks else f"switch {member - self.ranks}"
+
     def named(self, algorithm: str) -> Schedule:
         """The same schedule under another algorithm's name."""
         return replace(self, algorithm=algorithm)
@@ -181,12 +199,13 @@ class Schedule:
     def __reduce__(self) -> tuple[object, ...]:
         # Functions that make rows do not pickle; the rows do.
         rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "body"}
-        return (_restored, (self.ranks, self.num_chunks, self.num_steps, self.columns(), rest))
+        return (_restored, (self.members, self.num_chunks, self.num_steps, self.columns(), rest))
 
     def __repr__(self) -> str:
+        switches = f", {counted(self.switches, 'switch', 'switches')}" if self.switches else ""
         root = "" if self.root is None else f", root {self.root}"
         return (
-            f"<Schedule {self.collective} by {shown(self.algorithm)}: {counted(self.ranks, 'rank')}{root}, "
+            f"<Schedule {self.collective} by {shown(self.algorithm)}: {counted(self.ranks, 'rank')}{switches}{root}, "
             f"{counted(self.num_chunks, 'chunk')}, {counted(self.num_steps, 'step')}>"
         )
 
@@ -198,7 +217,10 @@ class Schedule:
 
     def _held(self, layout: Layout, low: int, high: int | None) -> BoolColumn:
         block = np.arange(low, self.num_chunks if high is None else high) // self.chunks_a_block
-        return layout.holds(np.arange(self.ranks)[:, None], block[None, :], self.ranks, self.root)
+        held = layout.holds(np.arange(self.ranks)[:, None], block[None, :], self.ranks, self.root)
+        if not self.switches:
+            return held
+        return np.concatenate((held, np.zeros((self.switches, len(block)), np.bool_)))
 
     def _checked_weights(self, weights: IntColumn) -> IntColumn | None:
         """The weights in lowest terms, as an array of our own that nobody can change; none if all are equal."""
@@ -214,8 +236,8 @@ class Schedule:
         return None if (lowest == 1).all() else lowest
 
 
-def _restored(ranks: int, num_chunks: int, num_steps: int, rows: Transfers, rest: dict[str, Any]) -> Schedule:
-    return Schedule(body=Steps.from_transfers(ranks, num_chunks, num_steps, rows), **rest)
+def _restored(members: int, num_chunks: int, num_steps: int, rows: Transfers, rest: dict[str, Any]) -> Schedule:
+    return Schedule(body=Steps.from_transfers(members, num_chunks, num_steps, rows), **rest)
 
 
 def check_ranks(ranks: int) -> int:
@@ -223,6 +245,17 @@ def check_ranks(ranks: int) -> int:
     if isinstance(ranks, bool) or not isinstance(ranks, int | np.integer) or not 1 <= ranks <= MAX_RANKS:
         raise UsageError(f"ranks must be a whole number from 1 to {MAX_RANKS}, not {ranks!r}")
     return int(ranks)
+
+
+def _check_switches(switches: int, members: int) -> int:
+    switches = whole("switches", switches, 0)
+    if switches > MAX_RANKS:
+        raise UsageError(f"there can be at most {MAX_RANKS} switches, not {switches}")
+    if switches >= members:
+        raise UsageError(
+            f"the last {switches} of {counted(members, 'member')} cannot be switches; at least one must be a rank"
+        )
+    return switches
 
 
 def _chunks(collective: str, ranks: int, num_chunks: int | None) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from choreo.errors import ScheduleError, UsageError
 from choreo.schedule.transfers import IntColumn, StepMoves, Transfers
+from choreo.units import counted
 
 __all__ = ["Steps", "whole"]
 
@@ -21,6 +22,8 @@ ROWS_A_BLOCK = 1 << 16
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
     """`num_steps` steps among `ranks` ranks that move chunks 0 to `num_chunks` - 1, with no promise attached.
+
+    To the steps a switch that reduces is a rank like any other; a `Schedule` says which they are.
 
     `rows(first, last)` makes the transfers of steps first to last - 1, ordered by step. It may be called any number
     of times, in any order, and always gives the same rows.
@@ -85,13 +88,16 @@ class Steps:
 
         return Steps(ranks, num_chunks, num_steps, rows)
 
-    def blocks(self) -> Iterator[Transfers]:
-        """All rows in order, some whole steps at a time, each row checked to be inside the schedule's bounds."""
+    def blocks(self, switches: int = 0) -> Iterator[Transfers]:
+        """All rows in order, some whole steps at a time, each row checked to be inside the schedule's bounds.
+
+        What is said of a row out of bounds counts the last `switches` ranks as switches.
+        """
         first, at_once = 0, 1
         while first < self.num_steps:
             last = min(first + at_once, self.num_steps)
             block = self.rows(first, last)
-            self._check(block, first, last)
+            self._check(block, first, last, switches)
             yield block
             rows_a_step = max(1, len(block) // (last - first))
             at_once = max(1, min(4 * at_once, ROWS_A_BLOCK // rows_a_step))
@@ -101,7 +107,7 @@ class Steps:
         """Every row at once."""
         return Transfers.join(list(self.blocks()))
 
-    def _check(self, rows: Transfers, first: int, last: int) -> None:
+    def _check(self, rows: Transfers, first: int, last: int, switches: int) -> None:
         """Refuse rows that are out of bounds, and steps with no transfer in them."""
         if len(rows) == 0 or rows.step[0] != first or rows.step[-1] != last - 1 or (np.diff(rows.step) > 1).any():
             present = set(np.unique(rows.step).tolist())
@@ -111,8 +117,8 @@ class Steps:
             column = rows[name]
             if column.min() < 0 or column.max() >= limit:
                 bad = int(np.flatnonzero((column < 0) | (column >= limit))[0])
-                what = "chunk" if name == "chunk" else "rank"
-                among = f"with {limit} {what}{'s' * (limit > 1)} it must be 0{f' to {limit - 1}' * (limit > 1)}"
+                there = counted(limit, "chunk") if name == "chunk" else _members(limit, switches)
+                among = f"with {there} it must be 0{f' to {limit - 1}' * (limit > 1)}"
                 hint = "; num_chunks= cuts the vector finer" if (name, limit) == ("chunk", 1) else ""
                 raise _wrong(rows, bad, name, f"is out of range; {among}{hint}")
         if rows.count.min() < 1 or (rows.count > self.num_chunks - rows.chunk).any():
@@ -129,6 +135,11 @@ def whole(name: str, value: object, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r:.60}")
     return int(value)
+
+
+def _members(ranks: int, switches: int) -> str:
+    there = counted(ranks - switches, "rank")
+    return f"{there} and {counted(switches, 'switch', 'switches')}" if switches else there
 
 
 def _wrong(rows: Transfers, bad: int, name: str, problem: str) -> ScheduleError:
