@@ -1,0 +1,211 @@
+"""Bounds on a collective's time that hold for every schedule on a topology.
+
+What must leave a set of devices must pass the links that leave it: that bounds the time by bandwidth. What one device
+has and another needs must cross every link of some way between them: that bounds it by latency. The proofs are in
+docs/explanation/bound.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from numbers import Real
+
+import numpy as np
+
+from choreo.bound.latency import Distance, farthest, farthest_pair
+from choreo.bound.network import Network, reached_from
+from choreo.bound.product import Product
+from choreo.bound.proofs import PROOFS, Asked, Cut, Proof
+from choreo.collectives import get_collective
+from choreo.errors import UsageError
+from choreo.topology import Topology
+from choreo.topology.graph import Ints
+from choreo.units import counted
+
+__all__ = ["Bound", "Cut", "bound"]
+
+MOST_BYTES = MOST_SECONDS = 1e300
+MOST_WEIGHT = 1 << 31
+
+# What a fraction is for: the vector that a size gives, or one rank's share of it.
+VECTOR, SHARE = "vector", "share"
+UNITS = {
+    "broadcast": VECTOR,
+    "reduce": VECTOR,
+    "all_reduce": VECTOR,
+    "send_recv": VECTOR,
+    "scatter": SHARE,
+    "gather": SHARE,
+    "all_gather": SHARE,
+    "reduce_scatter": SHARE,
+    "all_to_all": SHARE,
+    "barrier": SHARE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The least time a collective can take on a topology, whatever the schedule.
+
+    bandwidth_bound_s is `fraction` seconds for every GB of `unit_bytes`, the bytes of a `unit`: the "vector" that
+    size_bytes is, or a "share" of it, one rank's of p (of what a rank sends in an all_to_all, that for one other).
+    `fraction_in_links` is the same with the slowest live link's bandwidth as 1; where all links are alike
+    (`links_alike`) that is how theory writes it: 7/2 on a ring of eight.
+
+    `proof` says what proves it: a "cut", "prices" of links, or the "volume" between parts; `exact` that no such proof
+    gives more. `farthest` are the two devices whose distance is the bound by latency.
+    """
+
+    collective: str
+    topology: str
+    ranks: int
+    size_bytes: float
+    unit: str
+    unit_bytes: float
+    fraction: Fraction
+    fraction_in_links: Fraction
+    links_alike: bool
+    bandwidth_bound_s: float
+    latency_bound_s: float
+    proof: str
+    exact: bool
+    cut: Cut = field(repr=False)
+    farthest: tuple[int, int] | None = None
+
+    @property
+    def bound_s(self) -> float:
+        """The greater of the two."""
+        return max(self.bandwidth_bound_s, self.latency_bound_s)
+
+
+def bound(
+    collective: str,
+    topology: Topology,
+    size_bytes: float,
+    *,
+    root: int | None = None,
+    devices: Sequence[int] | Ints | None = None,
+    weights: Sequence[int] | Ints | None = None,
+) -> Bound:
+    """The least time that a collective of `size_bytes` can take on a topology.
+
+    `devices` are those of rank 0, 1, ...: all of them unless told otherwise; several ranks may be on one. `weights` are
+    the relative sizes of the contract's blocks, whole numbers, where they are not all equal.
+    """
+    contract = get_collective(collective)
+    if isinstance(size_bytes, bool) or not (isinstance(size_bytes, Real) and 0 <= size_bytes < MOST_BYTES):
+        raise UsageError(f"size_bytes must be a number of at least 0, not {size_bytes!r:.60}")
+    by_rank = _checked_devices(topology, devices)
+    root = contract.check_root(root, len(by_rank))
+    blocks = contract.blocks(len(by_rank))
+    given = None if weights is None else _checked_weights(collective, weights, blocks)
+    network = Network.of_topology(topology)
+    asked = Asked(collective, network, Product.of_topology(topology), by_rank, root, given)
+    proof, distance = Proof(), Distance()
+    if len(asked.devices) > 1:
+        _check_ways(asked, topology)
+        proof, distance = PROOFS[collective](asked), _distance(asked)
+    unit = UNITS[collective]
+    fraction = proof.fraction * (1 if given is None or blocks == 1 else Fraction(blocks, int(given.sum())))
+    unit_bytes = Fraction(0 if contract.size_per == "nothing" else float(size_bytes))
+    if unit == SHARE:
+        unit_bytes /= len(by_rank)
+    bandwidth_bound_s = fraction * unit_bytes / 10**9
+    if not max(bandwidth_bound_s, distance.latency_s) < MOST_SECONDS:
+        raise UsageError(f"{collective} takes longer than can be counted on {topology.name}; use numbers of this world")
+    return Bound(
+        collective=collective,
+        topology=topology.name,
+        ranks=len(by_rank),
+        size_bytes=float(size_bytes),
+        unit=unit,
+        unit_bytes=float(unit_bytes),
+        fraction=fraction,
+        fraction_in_links=fraction * _slowest(network),
+        links_alike=len(set(network.values)) == 1,
+        bandwidth_bound_s=float(bandwidth_bound_s),
+        latency_bound_s=distance.latency_s,
+        proof=proof.kind,
+        exact=proof.exact,
+        cut=proof.cut,
+        farthest=None if distance.src is None or distance.dst is None else (distance.src, distance.dst),
+    )
+
+
+def _checked_devices(topology: Topology, devices: Sequence[int] | Ints | None) -> Ints:
+    """The devices by rank, as an array."""
+    if not isinstance(topology, Topology):
+        raise UsageError(
+            f"a bound is of a Topology, not of {type(topology).__name__}; see choreo.topology.get_topology"
+        )
+    if devices is None:
+        return np.arange(topology.num_devices)
+    given = _whole_numbers(devices)
+    if given is None or not len(given):
+        raise UsageError(f"devices must be a list of the ranks' devices, not {devices!r:.60}")
+    wrong = np.flatnonzero((given < 0) | (given >= topology.num_devices))
+    if len(wrong):
+        raise UsageError(
+            f"rank {wrong[0]} cannot be on device {given[wrong[0]]}: {topology.name} has devices 0 to "
+            f"{topology.num_devices - 1}"
+        )
+    return given
+
+
+def _checked_weights(collective: str, weights: Sequence[int] | Ints, blocks: int) -> Ints:
+    given = _whole_numbers(weights)
+    if given is None or len(given) != blocks or given.min() < 0 or not given.any():
+        raise UsageError(
+            f"weights must be {counted(blocks, 'whole number')} of at least 0, some above, one for each block of "
+            f"{collective}, not {weights!r:.60}"
+        )
+    if float(given.sum(dtype=np.float64)) > MOST_WEIGHT:
+        raise UsageError(f"weights must add up to at most {MOST_WEIGHT}; use smaller ones")
+    return given
+
+
+def _whole_numbers(given: object) -> Ints | None:
+    """A list of whole numbers as an array; None if it is none."""
+    try:
+        numbers = np.asarray(given)
+    except ValueError:  # lists of different lengths
+        return None
+    return numbers.astype(np.int64) if numbers.ndim == 1 and numbers.dtype.kind in "iu" else None
+
+
+def _slowest(network: Network) -> Fraction:
+    return min(network.values, default=0) * network.unit
+
+
+def _check_ways(asked: Asked, topology: Topology) -> None:
+    """Refuse where what is asked for cannot get to where it must."""
+    if asked.product.is_connected:
+        return
+    here = asked.root_device
+    ways = {"out": asked.network, "in": asked.network.backwards()}
+    if asked.root is not None:
+        del ways["in" if asked.collective in ("broadcast", "scatter") else "out"]
+    for way, network in ways.items():
+        missing = asked.by_rank[~reached_from(network, here)[asked.by_rank]]
+        if len(missing):
+            ends = (here, int(missing[0])) if way == "out" else (int(missing[0]), here)
+            first, last = map(topology.node_name, ends)
+            raise UsageError(
+                f"there is no way from device {first} to device {last} of {topology.name} over links that have "
+                "bandwidth; give them some, or place the ranks elsewhere"
+            )
+
+
+def _distance(asked: Asked) -> Distance:
+    """The farthest that anything must go."""
+    others = np.full(len(asked.devices), asked.root_device)
+    match asked.collective:
+        case "broadcast" | "scatter":
+            return farthest_pair(asked.network, asked.product, others, asked.devices)
+        case "reduce" | "gather":
+            return farthest_pair(asked.network, asked.product, asked.devices, others)
+        case "send_recv":
+            return farthest_pair(asked.network, asked.product, asked.by_rank, np.roll(asked.by_rank, -1))
+    return farthest(asked.network, asked.product, asked.devices)

@@ -1,0 +1,132 @@
+"""The least time in which anything gets from one device to another: the latencies of the shortest way of live links.
+
+In a product of blocks, what a way does in one dimension is a way through that dimension's block; so distances are sums
+over the dimensions. Links that are down only make ways longer: in a network too large to look at every pair they count
+as if they were up, and of very many ranks at chosen places not every pair is tried. Both leave a bound that holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from choreo.bound.network import Network, shortest_ways
+from choreo.bound.product import Dimension, Product
+from choreo.topology import Block
+from choreo.topology.graph import Floats, Ints
+
+__all__ = ["Distance", "farthest", "farthest_pair"]
+
+MOST_NODES = 384
+MOST_PAIRS = 1 << 18
+
+Metric = Callable[[Ints, Ints], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far it is from one device to another."""
+
+    latency_s: float = 0.0
+    src: int | None = None
+    dst: int | None = None
+
+
+def farthest(network: Network, product: Product, devices: Ints) -> Distance:
+    """The farthest two of some devices."""
+    if _is_regular(product) and len(devices) == product.topology.num_devices:
+        ends = [_ends(one.block) for one in product.dimensions]
+        src, dst = (
+            sum(pair[end] * one.stride for pair, one in zip(ends, product.dimensions, strict=True)) for end in (0, 1)
+        )
+        return farthest_pair(network, product, np.array([src]), np.array([dst]))
+    sources = devices[: max(1, MOST_PAIRS // len(devices))]
+    return farthest_pair(network, product, np.repeat(sources, len(devices)), np.tile(devices, len(sources)))
+
+
+def farthest_pair(network: Network, product: Product, src: Ints, dst: Ints) -> Distance:
+    """The farthest apart of some pairs of devices."""
+    topology = product.topology
+    if _is_regular(product):
+        away = np.zeros(len(src))
+        for one in product.dimensions:
+            away += _metric(one.block)(one.coordinate(src), one.coordinate(dst))
+    elif topology.num_nodes <= MOST_NODES:
+        away = shortest_ways(network, topology.links.latency_s[network.number])[src, dst]
+    else:
+        # From the first of them only: any pair gives a bound.
+        src, dst = src[src == src[0]], dst[src == src[0]]
+        away = _from_one(network, topology.links.latency_s[network.number], int(src[0]))[dst]
+    at = int(away.argmax())
+    return Distance(float(away[at]), int(src[at]), int(dst[at]))
+
+
+def _is_regular(product: Product) -> bool:
+    """Whether distances may be taken from the blocks: no link is down, or there are too many to look at them."""
+    topology = product.topology
+    small = topology.num_nodes <= MOST_NODES
+    if small and not (topology.links.bandwidth_bytes_per_s > 0).all():
+        return False
+    return all(_is_known(one.block) and _has_own_latencies(one, topology.links.latency_s) for one in product.dimensions)
+
+
+def _has_own_latencies(one: Dimension, latency_s: Floats) -> bool:
+    return bool((one.of_lines(latency_s) == one.block.links.latency_s).all())
+
+
+def _is_known(block: Block) -> bool:
+    return _is_uniform(block) or block.nodes <= MOST_NODES
+
+
+def _is_uniform(block: Block) -> bool:
+    """Whether distances in the block follow from its kind."""
+    if block.kind not in ("ring", "line", "fully_connected", "switch", "fat_tree"):
+        return False
+    latency_s = block.links.latency_s[: 2 * block.size if block.kind == "switch" else None]
+    return bool((latency_s == latency_s[0]).all())
+
+
+def _metric(block: Block) -> Metric:
+    """How far it is between ports."""
+    if not _is_uniform(block):
+        network = Network.of_block(block)
+        table = shortest_ways(network, block.links.latency_s[network.number])
+        return lambda a, b: table[a, b]
+    link_s = float(block.links.latency_s[0])
+    match block.kind:
+        case "ring":
+            return lambda a, b: np.minimum(np.abs(a - b), block.size - np.abs(a - b)) * link_s
+        case "line":
+            return lambda a, b: np.abs(a - b) * link_s
+        case "fully_connected":
+            return lambda a, b: (a != b) * link_s
+        case "switch":
+            fabric_s = float(block.links.latency_s[2 * block.size :].sum())
+            return lambda a, b: (a != b) * (2 * link_s + fabric_s)
+    return lambda a, b: block.route(a, b, a, "hashed").latency_s
+
+
+def _ends(block: Block) -> tuple[int, int]:
+    """Two ports that are farthest apart."""
+    if _is_uniform(block):
+        return 0, block.size // 2 if block.kind == "ring" else block.size - 1
+    port = np.arange(block.size)
+    away = _metric(block)(np.repeat(port, block.size), np.tile(port, block.size))
+    a, b = divmod(int(away.argmax()), block.size)
+    return a, b
+
+
+def _from_one(network: Network, latency_s: Floats, node: int) -> Floats:
+    """How far every node is from one."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    # Of several links between two nodes the quickest; entries that are given twice would be added up.
+    order = np.lexsort((latency_s, network.dst, network.src))
+    src, dst = network.src[order], network.dst[order]
+    first = np.concatenate(([True], (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])))
+    entries = (latency_s[order][first], (src[first], dst[first]))
+    away: Floats = dijkstra(csr_array(entries, shape=(network.nodes, network.nodes)), indices=[node])[0]
+    return away

@@ -1,0 +1,156 @@
+"""The heaviest partition: what all_reduce must move between parts of the devices, however they are parted.
+
+Part the devices into k groups. For every byte of the vector each group must be heard, by some message that leaves it,
+and told, by another that enters it; all but the one that is first to know the whole. These are 2 (k - 1) messages
+(docs/explanation/bound.md), so 2 (k - 1) / sum of B(group) bounds the time of a unit, B being what can leave a group,
+and as well with what can enter it. With k = 2 that is a cut. A switch that adds or multicasts belongs to a group too,
+or is one by itself that has nothing to say. Where links are the same both ways and there are no switches the best
+partition is attained: that is the theorem of Tutte and Nash-Williams (1961) on spanning trees, up and down each of
+which a piece of the vector goes.
+
+The best of all partitions is found by Newton's method: for a time T a part costs T B(part) - 2, and the partition of
+least cost is found greedily, device by device, each by a minimum cut (Cunningham 1985); if it costs less than -2, its
+own bound is the next T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from choreo.bound.cuts import counts_fit
+from choreo.bound.flow import Arcs, minimum_cut
+from choreo.bound.network import Network
+from choreo.bound.product import MOST_FAMILIES, Product
+from choreo.topology.graph import Ints
+
+__all__ = ["Parting", "best_boxes", "heaviest_partition"]
+
+# Devices times links: as in cuts.py.
+LITTLE_WORK = 10_000
+MOST_PLAIN_WORK = 40_000
+MOST_WORK = 300_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parting:
+    """The part that each of some devices is in, the links that leave the parts, and what that proves.
+
+    `exact` if no partition proves more.
+    """
+
+    ratio: Fraction
+    part: Ints
+    links: Ints
+    exact: bool = False
+
+
+def best_boxes(network: Network, product: Product, devices: Ints) -> Parting:
+    """The heaviest partition of some devices into boxes."""
+    families = product.unsplit()[:MOST_FAMILIES]
+    return max((_boxes(network, product, unsplit, devices) for unsplit in families), key=lambda one: one.ratio)
+
+
+def heaviest_partition(network: Network, product: Product, devices: Ints, start: Parting, known: Fraction) -> Parting:
+    """The heaviest partition of some devices, searched from one to start with if that is not proved best already.
+
+    It is exact if none is heavier than both it and the ratio that is `known`.
+    """
+    ceiling = product.partition_ceiling() if len(devices) == product.topology.num_devices else None
+    if ceiling is not None and max(start.ratio, known) >= ceiling:
+        return replace(start, exact=True)
+    most = MOST_WORK if counts_fit(network, 2 * len(devices)) else MOST_PLAIN_WORK
+    if product.topology.reduces.any() or len(devices) * len(network.src) > most:
+        return start
+    return search(network, devices, start, known)
+
+
+def search(network: Network, devices: Ints, start: Parting, known: Fraction = Fraction(0)) -> Parting:
+    """The heaviest of all partitions, searched from one to start with; or that one if none is above what is known."""
+    best, units = max(start.ratio, known) * network.unit, network.each_units()
+    found: list[list[int]] | None = None
+    while True:
+        parts, cost = _cheapest(network, units, devices.tolist(), best)
+        # Costs are by the denominator: of part A, numerator x B(A) - 2 x denominator.
+        if cost >= -2 * best.denominator:
+            break
+        carried = Fraction(cost + 2 * best.denominator * len(parts), best.numerator)
+        best, found = 2 * (len(parts) - 1) / carried, parts
+    if found is None:
+        return replace(start, exact=True)
+    part = np.zeros(network.nodes, np.int64)
+    for number, members in enumerate(found):
+        part[members] = number
+    links = [_leaving(network, units, members, devices) for members in found]
+    return Parting(best / network.unit, part[devices], np.concatenate(links), exact=True)
+
+
+def _boxes(network: Network, product: Product, unsplit: tuple[int, ...], devices: Ints) -> Parting:
+    """The partition into boxes; those without any of the devices are no parts, but for switches that add in them."""
+    group = product.boxes(unsplit)
+    adds = np.flatnonzero(product.topology.reduces)
+    alone = adds[group[adds] < 0]
+    group[alone] = network.nodes + np.arange(len(alone))
+    part = np.zeros(network.nodes + len(alone), np.bool_)
+    part[group[devices]] = True
+    number = int(part.sum())
+    part[group[adds]] = True
+    src, dst = group[network.src], group[network.dst]
+    links = np.flatnonzero((src != dst) & (src >= 0) & part[src])
+    ratio = 2 * (number - 1) / network.bandwidth(links) if number > 1 else Fraction(0)
+    return Parting(ratio, group[devices], links)
+
+
+def _cheapest(network: Network, units: list[int], devices: list[int], time: Fraction) -> tuple[list[list[int]], int]:
+    """The partition of least cost, and its cost.
+
+    A device at a time gets the most it can: what the cheapest set with it and any of those before costs beyond what
+    they got. In the end the sets that cost just what their devices got make up the partition.
+    """
+    got: dict[int, int] = {}
+    part = {device: {device} for device in devices}
+    scaled = [each * time.numerator for each in units]
+    # Devices still to come are on the far side of every cut.
+    source, sink = network.nodes, network.nodes + 1
+    label = np.arange(network.nodes + 2)
+    label[devices] = sink
+    compiled = len(devices) * len(units) > LITTLE_WORK
+    for device in devices:
+        label[device] = source
+        gains = [(other, amount) for other, amount in got.items() if amount]
+        arcs = _arcs(network, scaled, label, gains)
+        value, inside = minimum_cut(arcs, source, sink, compiled=compiled)
+        got[device] = value - sum(amount for _, amount in gains if amount > 0) - 2 * time.denominator
+        together = part[device].union(*(part[other] for other in got if inside[label[other]]))
+        for member in together:
+            part[member] = together
+        label[device] = device
+    distinct = {id(members): sorted(members) for members in part.values()}
+    return list(distinct.values()), sum(got.values())
+
+
+def _arcs(network: Network, scaled: list[int], label: Ints, gains: list[tuple[int, int]]) -> Arcs:
+    """The links; and for every node with a gain an arc that is cut where the gain is missed, or a loss is made."""
+    source, sink = len(label) - 2, len(label) - 1
+    src, dst = label[network.src], label[network.dst]
+    kept = np.flatnonzero((src != dst) & (src != sink) & (dst != source))
+    ends = [(source, node) if amount > 0 else (node, sink) for node, amount in gains]
+    more = np.array(ends, np.int64).reshape(-1, 2)
+    return Arcs(
+        len(label),
+        np.concatenate((src[kept], more[:, 0])),
+        np.concatenate((dst[kept], more[:, 1])),
+        [scaled[link] for link in kept.tolist()] + [abs(amount) for _, amount in gains],
+    )
+
+
+def _leaving(network: Network, units: list[int], members: list[int], devices: Ints) -> Ints:
+    """The fewest links, by capacity, by which anything leaves a part for other devices."""
+    source, sink = network.nodes, network.nodes + 1
+    label = np.arange(network.nodes + 2)
+    label[devices] = sink
+    label[members] = source
+    _, inside = minimum_cut(_arcs(network, units, label, []), source, sink, compiled=False)
+    return network.leaving(inside[label[:-2]])

@@ -1,0 +1,239 @@
+"""What the dimensions of a topology say about all of its cuts, however large it is.
+
+Let the least cut of a block be the least capacity that leaves any set which splits its ports. Take a set S of nodes
+that splits the devices, and let I be the dimensions none of whose lines it splits. Then S is a union of *boxes*: whole
+copies of the dimensions in I. So of every other dimension at least |box| lines are split, one for each device of a box,
+and each costs at least its least cut:
+
+    B(S) >= sum over dimensions i not in I of the |box| least of its lines' least cuts
+
+while what lies outside S holds at least one box. That is a ceiling on the ratio of every cut, one for each I. Where a
+cut around some box attains the greatest of them, no cut is heavier, and nothing need be searched. It does on rings,
+tori, meshes, switches, fully connected blocks and fat trees, and on products of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+
+from choreo.bound.cuts import Answer, Question, best_group, can_search, first_of, heaviest_cut
+from choreo.bound.kinds import least_cut
+from choreo.bound.network import exact_gigabytes
+from choreo.topology import Block, Topology
+from choreo.topology.graph import Bools, Floats, Ints
+
+__all__ = ["Dimension", "Product", "answer", "dimensions"]
+
+MOST_DIMENSIONS = 10
+MOST_FAMILIES = 32
+MOST_SLOWED = 1000
+MOST_COUNTED = 1 << 22  # devices times choices of dimensions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dimension:
+    """A block of more than one port and where its copies, the lines, are numbered."""
+
+    block: Block
+    stride: int
+    lines: int
+    first_link: int
+    first_switch: int
+
+    def coordinate(self, device: Ints) -> Ints:
+        """The port that each device is at in its line."""
+        return device // self.stride % self.block.size
+
+    def first_ports(self) -> Ints:
+        """The device at port 0 of each line."""
+        line = np.arange(self.lines)
+        return line // self.stride * self.stride * self.block.size + line % self.stride
+
+    def of_lines(self, values: Floats) -> Floats:
+        """A column of the topology's links: a row for each line."""
+        links = len(self.block.links)
+        return values[self.first_link : self.first_link + self.lines * links].reshape(self.lines, links)
+
+
+def dimensions(topology: Topology) -> list[Dimension]:
+    """The dimensions that have more than one device."""
+    found, stride, first_link, first_switch = [], 1, 0, topology.num_devices
+    for block in topology.blocks:
+        lines = topology.num_devices // block.size
+        if block.size > 1:
+            found.append(Dimension(block, stride, lines, first_link, first_switch))
+        stride *= block.size
+        first_link += lines * len(block.links)
+        first_switch += lines * block.switches
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """A topology's dimensions, the least cut of a line of each, and those of lines with slower links, least first.
+
+    A least cut of 0 is one that is not known.
+    """
+
+    topology: Topology
+    dimensions: list[Dimension]
+    least: list[Fraction]
+    slowed: list[list[Fraction]]
+
+    @staticmethod
+    def of_topology(topology: Topology) -> Product:
+        """The product that a topology is."""
+        found = dimensions(topology)
+        if len(found) > MOST_DIMENSIONS or [one.block.kind for one in found] == ["graph"]:
+            return Product(topology, found, [Fraction(0)] * len(found), [[]] * len(found))
+        least: list[Fraction] = []
+        slowed: list[list[Fraction]] = []
+        for one in found:
+            lost = _lost(one, topology.links.bandwidth_bytes_per_s)
+            cut = least_cut(one.block) if lost is not None else Fraction(0)
+            least.append(cut)
+            slowed.append(sorted(max(Fraction(0), cut - each) for each in lost or ()))
+        return Product(topology, found, least, slowed)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it is known that every device reaches every other."""
+        return all(cut > 0 for cuts in (self.least, *self.slowed) for cut in cuts)
+
+    def unsplit(self) -> list[tuple[int, ...]]:
+        """Every choice of dimensions that a cut may leave whole, but all of them; the innermost few first.
+
+        Of very many dimensions only those choices.
+        """
+        count = len(self.dimensions)
+        inner = [tuple(range(size)) for size in range(count)]
+        if count > MOST_DIMENSIONS:
+            return inner
+        others = (chosen for size in range(1, count) for chosen in combinations(range(count), size))
+        return [*inner, *(chosen for chosen in others if chosen not in inner)]
+
+    def smallest_cut(self, unsplit: tuple[int, ...]) -> Fraction:
+        """What leaves any set that splits lines of all dimensions but these."""
+        box = math.prod(self.dimensions[at].block.size for at in unsplit)
+        total = Fraction(0)
+        for at, (cut, slowed) in enumerate(zip(self.least, self.slowed, strict=True)):
+            if at not in unsplit:
+                total += sum(slowed[:box], Fraction(0)) + cut * max(0, box - len(slowed))
+        return total
+
+    def box_of_devices(self, unsplit: tuple[int, ...]) -> Ints:
+        """The box each device is in, called by its first device."""
+        device = np.arange(self.topology.num_devices)
+        chosen = (self.dimensions[at] for at in unsplit)
+        return device - sum((one.coordinate(device) * one.stride for one in chosen), start=np.zeros_like(device))
+
+    def boxes(self, unsplit: tuple[int, ...]) -> Ints:
+        """The box each node is in; a switch is in one if all of its ports are, and otherwise in none: -1."""
+        devices = self.box_of_devices(unsplit)
+        group = np.full(self.topology.num_nodes, -1)
+        group[: len(devices)] = devices
+        for at in unsplit:
+            one = self.dimensions[at]
+            inside = np.repeat(devices[one.first_ports()], one.block.switches)
+            group[one.first_switch : one.first_switch + len(inside)] = inside
+        return group
+
+    def lifted(self, at: int, inside: Bools) -> Bools:
+        """A set of one block's nodes in all of its lines at once, with the switches between the devices it takes."""
+        one = self.dimensions[at]
+        lifted = np.zeros(self.topology.num_nodes, np.bool_)
+        lifted[: self.topology.num_devices] = inside[one.coordinate(np.arange(self.topology.num_devices))]
+        for other in self.dimensions:
+            if other is one:
+                switches = np.tile(inside[one.block.size :], one.lines)
+            else:
+                switches = np.repeat(inside[one.coordinate(other.first_ports())], other.block.switches)
+            lifted[other.first_switch : other.first_switch + len(switches)] = switches
+        return lifted
+
+    def partition_ceiling(self) -> Fraction | None:
+        """What no partition of all devices proves more than of an all_reduce; None if that is unknown.
+
+        A copy of a block of n ports that is parted in k has at least k times its least cut between the parts, hence
+        (k - 1) n / (n - 1) times that. A line has (k - 1) links both ways, and so has a switch that adds, which is in
+        one of the parts. With costs so levelled all ports are alike, so that the best partition is into boxes.
+        """
+        devices, ceiling = self.topology.num_devices, Fraction(0)
+        if not self.is_connected or len(self.dimensions) > MOST_DIMENSIONS:
+            return None
+        each: list[Fraction] = []
+        for one, cut, slowed in zip(self.dimensions, self.least, self.slowed, strict=True):
+            size, adds = one.block.size, one.block.reduces.any()
+            if adds and one.block.kind != "switch":
+                return None
+            both_ways = not slowed and (one.block.kind == "line" or adds)
+            each.append(2 * cut * Fraction(size - 1, size) if both_ways else min([cut, *slowed]))
+        for unsplit in self.unsplit():
+            box = math.prod(self.dimensions[at].block.size for at in unsplit)
+            carried = devices * sum((one for at, one in enumerate(each) if at not in unsplit), Fraction(0))
+            ceiling = max(ceiling, 2 * (devices // box - 1) / carried)
+        return ceiling
+
+    def ceilings(self, question: Question) -> list[tuple[Fraction | None, tuple[int, ...]]]:
+        """For every choice of whole dimensions what no such cut's ratio exceeds, None if unknown; greatest first."""
+        few = self.topology.num_devices << len(self.dimensions) <= MOST_COUNTED
+        known: list[tuple[Fraction, tuple[int, ...]]] = []
+        unknown: list[tuple[None, tuple[int, ...]]] = []
+        for unsplit in self.unsplit():
+            # Outside lies at least a sink, with the whole box that it is in.
+            outside = question.weight[question.sinks]
+            if few:
+                box = self.box_of_devices(unsplit)
+                outside = np.bincount(box, question.weight[: len(box)])[box[question.sinks]]
+            if (cut := self.smallest_cut(unsplit)) > 0:
+                known.append(((question.total - int(outside.min())) / cut, unsplit))
+            else:
+                unknown.append((None, unsplit))
+        return [*unknown, *sorted(known, reverse=True)]
+
+
+def answer(question: Question, product: Product, known: Fraction = Fraction(0)) -> Answer:
+    """The heaviest cut: around a box where that is proved best, searched for where it is not and that can be done.
+
+    Every sink can be reached from every weight. A ratio that is `known` need not be proved again: the answer is exact
+    if no cut is heavier than both it and that.
+    """
+    ceilings = product.ceilings(question)
+    best: Answer | None = None
+    for ceiling, unsplit in ceilings[:MOST_FAMILIES]:
+        if best is not None and ceiling is not None and max(best.ratio, known) >= ceiling:
+            break
+        best = first_of((best, best_group(question, product.boxes(unsplit))))
+    assert best is not None, "whatever has weight can send it"
+    highest = ceilings[0][0]
+    if highest is not None and max(best.ratio, known) >= highest:
+        return replace(best, exact=True)
+    return heaviest_cut(question, best, known) if can_search(question) else best
+
+
+def _lost(dimension: Dimension, bandwidth: Floats) -> list[Fraction] | None:
+    """How much less than the block's any cut of a line can have, for each line with slower links; None if too many.
+
+    Slower links that all touch one node: a cut crosses those that leave it or those that enter it, not both.
+    """
+    links, now = dimension.block.links, dimension.of_lines(bandwidth)
+    meant = links.bandwidth_bytes_per_s
+    lines = np.flatnonzero((now < meant).any(axis=1)).tolist()
+    if len(lines) > MOST_SLOWED:
+        return None
+    lost: list[Fraction] = []
+    for line in lines:
+        slower = np.flatnonzero(now[line] < meant).tolist()
+        each = [exact_gigabytes(float(meant[at])) - exact_gigabytes(float(now[line, at])) for at in slower]
+        most = sum(each, Fraction(0))
+        ends = [{int(links.src[at]), int(links.dst[at])} for at in slower]
+        for node in set.intersection(*ends):
+            leaving = sum((less for less, at in zip(each, slower, strict=True) if links.src[at] == node), Fraction(0))
+            most = max(leaving, sum(each, Fraction(0)) - leaving)
+        lost.append(most)
+    return lost

@@ -1,0 +1,181 @@
+"""What bounds each collective by bandwidth: what must leave some devices, for what the links out of them can carry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+
+from choreo.bound.cuts import Question
+from choreo.bound.demands import Demand, Everybody, Pairs
+from choreo.bound.network import Network
+from choreo.bound.partitions import Parting, best_boxes, heaviest_partition
+from choreo.bound.product import Product, answer
+from choreo.bound.traffic import traffic_bound
+from choreo.topology.graph import Bools, Ints
+
+__all__ = ["PROOFS", "Asked", "Cut", "Proof"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What proves a bound: devices, and all the links by which anything leaves them.
+
+    Where it is not one set of devices that binds but links here and there, `devices` is empty and `prices` says how
+    much each link counts. Where it is what all_reduce moves between `parts` of the devices, the links are those by
+    which anything leaves a part, or those by which it enters.
+    """
+
+    devices: tuple[int, ...] = ()
+    links: tuple[int, ...] = ()
+    prices: tuple[int, ...] = ()
+    parts: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proof:
+    """A fraction, and the nodes or priced links that prove it."""
+
+    fraction: Fraction = Fraction(0)
+    kind: str = "cut"
+    exact: bool = True
+    cut: Cut = Cut()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """A collective on a network: the devices of its ranks, in order of rank, and the root's rank if it has one.
+
+    `weights` are the relative sizes of the contract's blocks; None if all are equal.
+    """
+
+    collective: str
+    network: Network
+    product: Product
+    by_rank: Ints
+    root: int | None
+    weights: Ints | None = None
+
+    @property
+    def devices(self) -> Ints:
+        """The devices that have ranks."""
+        return np.unique(self.by_rank)
+
+    def shares(self) -> Ints:
+        """The weight of the blocks of the ranks at each node, of a collective with a block for each rank."""
+        weights = np.ones(len(self.by_rank), np.int64) if self.weights is None else self.weights
+        shares = np.zeros(self.network.nodes, np.int64)
+        np.add.at(shares, self.by_rank, weights)
+        return shares
+
+    @property
+    def root_device(self) -> int:
+        """The device of the root; of a collective that has none, the first rank's."""
+        return int(self.by_rank[self.root or 0])
+
+
+def _from_cuts(asked: Asked, weight: Ints, sinks: Ints, *, backwards: bool, known: Fraction = Fraction(0)) -> Proof:
+    """The bound by the heaviest cut: `weight` must reach every one of the sinks, or come from them if backwards."""
+    if not weight.any():
+        return Proof()
+    network = asked.network.backwards() if backwards else asked.network
+    found = answer(Question(network, weight, sinks), asked.product, known)
+    inside = ~found.inside if backwards else found.inside
+    return Proof(found.ratio, "cut", found.exact, _cut(asked, inside))
+
+
+def _cut(asked: Asked, inside: Bools) -> Cut:
+    devices = np.flatnonzero(inside[: asked.product.topology.num_devices])
+    links = asked.network.number[asked.network.leaving(inside)]
+    return Cut(tuple(devices.tolist()), tuple(links.tolist()))
+
+
+def _all_gather(asked: Asked, *, backwards: bool = False) -> Proof:
+    """Everybody's share must reach everybody."""
+    return _from_cuts(asked, asked.shares(), asked.devices, backwards=backwards)
+
+
+def _broadcast(asked: Asked, *, backwards: bool = False, known: Fraction = Fraction(0)) -> Proof:
+    """The root's vector must reach everybody."""
+    root = asked.root_device
+    weight = (np.arange(asked.network.nodes) == root).astype(np.int64)
+    return _from_cuts(asked, weight, asked.devices[asked.devices != root], backwards=backwards, known=known)
+
+
+def _gather(asked: Asked, *, backwards: bool = False) -> Proof:
+    """Everybody's share must reach the root."""
+    weight = asked.shares()
+    weight[asked.root_device] = 0
+    return _from_cuts(asked, weight, np.array([asked.root_device]), backwards=backwards)
+
+
+def _all_reduce(asked: Asked) -> Proof:
+    """Something of everybody's must reach everybody; and every part of the devices must be heard, and told."""
+    ways = (False,) if asked.network.is_balanced() else (False, True)
+    networks = [asked.network.backwards() if backwards else asked.network for backwards in ways]
+    boxes = [best_boxes(network, asked.product, asked.devices) for network in networks]
+    known = max(parting.ratio for parting in boxes)
+    cuts = [_broadcast(asked, backwards=backwards, known=known) for backwards in ways]
+    best = max(cuts, key=lambda proof: proof.fraction)
+    known = max(known, best.fraction)
+    parted: list[Parting] = []
+    for network, start in zip(networks, boxes, strict=True):
+        parted.append(heaviest_partition(network, asked.product, asked.devices, start, known))
+        known = max(known, parted[-1].ratio)
+    if known > best.fraction:
+        best = _from_partition(asked, max(parted, key=lambda parting: parting.ratio))
+    return replace(best, exact=all(cut.exact for cut in cuts) and all(parting.exact for parting in parted))
+
+
+def _from_partition(asked: Asked, found: Parting) -> Proof:
+    order = np.argsort(found.part, kind="stable")
+    members = asked.devices[order].tolist()
+    ends = [*(np.flatnonzero(np.diff(found.part[order])) + 1).tolist(), len(members)]
+    parts = tuple(tuple(members[start:end]) for start, end in zip([0, *ends], ends, strict=False))
+    links = tuple(asked.network.number[found.links].tolist())
+    return Proof(found.ratio, "volume", found.exact, Cut(tuple(asked.devices.tolist()), links, parts=parts))
+
+
+def _all_to_all(asked: Asked) -> Proof:
+    """A block from every rank to every other."""
+    devices = asked.product.topology.num_devices
+    if asked.weights is None:
+        return _from_traffic(asked, Everybody(asked.shares()[:devices]))
+    src, dst = np.divmod(np.arange(len(asked.weights)), len(asked.by_rank))
+    return _from_traffic(asked, Pairs(devices, asked.by_rank[src], asked.by_rank[dst], asked.weights))
+
+
+def _send_recv(asked: Asked) -> Proof:
+    """A block from every rank to the next."""
+    devices, following = asked.product.topology.num_devices, np.roll(asked.by_rank, -1)
+    weights = np.ones(len(asked.by_rank), np.int64) if asked.weights is None else asked.weights
+    return _from_traffic(asked, Pairs(devices, asked.by_rank, following, weights))
+
+
+def _from_traffic(asked: Asked, demand: Demand) -> Proof:
+    if isinstance(demand, Pairs) and not demand.units[demand.src != demand.dst].any():
+        return Proof()
+    found = traffic_bound(asked.network, asked.product, demand)
+    if found.inside is not None:
+        return Proof(found.ratio, "cut", found.exact, _cut(asked, found.inside))
+    prices = np.zeros(0, np.int64) if found.prices is None else found.prices
+    links = np.flatnonzero(prices)
+    cut = Cut((), tuple(asked.network.number[links].tolist()), tuple(prices[links].tolist()))
+    return Proof(found.ratio, "prices", found.exact, cut)
+
+
+PROOFS: dict[str, Callable[[Asked], Proof]] = {
+    "broadcast": _broadcast,
+    "reduce": partial(_broadcast, backwards=True),
+    "scatter": partial(_gather, backwards=True),
+    "gather": _gather,
+    "all_gather": _all_gather,
+    "reduce_scatter": partial(_all_gather, backwards=True),
+    "all_reduce": _all_reduce,
+    "all_to_all": _all_to_all,
+    "barrier": lambda asked: Proof(),
+    "send_recv": _send_recv,
+}

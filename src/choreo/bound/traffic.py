@@ -1,0 +1,124 @@
+"""The bound of all_to_all and send_recv, which any ways through the network may share.
+
+On a product of blocks that no link departs from, all_to_all among all devices takes what its slowest dimension takes:
+a dimension of n ports among N devices carries N / n times an all_to_all of its block. Settling one coordinate after the
+other takes no more, for the lines of a dimension share its traffic evenly; and prices on the links of one dimension
+prove as much, since ways through the other dimensions change nothing there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from choreo.bound.cuts import capacities, divided
+from choreo.bound.demands import Demand, Everybody, Pairs
+from choreo.bound.kinds import has_fabric, telling_cuts
+from choreo.bound.network import Network
+from choreo.bound.prices import Traffic, can_solve, solve
+from choreo.bound.product import MOST_FAMILIES, Product
+from choreo.topology import Block, Topology
+from choreo.topology.graph import Bools, Ints
+
+__all__ = ["traffic_bound"]
+
+MOST_ROUTES = 1 << 15
+
+
+def traffic_bound(network: Network, product: Product, demand: Demand) -> Traffic:
+    """The best bound for a demand; every device can be reached from every other that has something for it."""
+    known: list[Traffic] = []
+    if isinstance(demand, Everybody) and (demand.ranks == 1).all() and _is_plain(product):
+        known = [_by_dimension(network, product)]
+        if known[0].exact:
+            return known[0]
+    best = max((*known, *_cuts(network, product, demand)), key=_ratio)
+    if can_solve(network, demand):
+        return solve(network, demand, best)
+    if isinstance(demand, Pairs) and best.ratio >= _routed(product.topology, demand):
+        return replace(best, exact=True)
+    return best
+
+
+def _ratio(traffic: Traffic) -> Fraction:
+    return traffic.ratio
+
+
+def _cuts(network: Network, product: Product, demand: Demand) -> Iterator[Traffic]:
+    """Cuts around boxes, and those that tell what a dimension can carry, through all of its lines."""
+    for unsplit in product.unsplit()[:MOST_FAMILIES]:
+        yield from _around_groups(network, demand, product.boxes(unsplit), product.topology.num_devices)
+    for at, one in enumerate(product.dimensions):
+        for told in telling_cuts(one.block) or ():
+            inside = product.lifted(at, told)
+            yield from (_around(network, demand, side) for side in (inside, ~inside))
+
+
+def _around_groups(network: Network, demand: Demand, group: Ints, devices: int) -> Iterator[Traffic]:
+    count = int(group.max()) + 1
+    leaves, enters = capacities(network, group, count)
+    for crossing, carried, outside in (
+        (demand.leaving(group[:devices], count), leaves, False),
+        (demand.entering(group[:devices], count), enters, True),
+    ):
+        yield _around(network, demand, (group == int(divided(crossing, carried).argmax())) ^ outside)
+
+
+def _around(network: Network, demand: Demand, inside: Bools) -> Traffic:
+    crossing = demand.crossing(inside)
+    return Traffic(crossing / network.bandwidth(network.leaving(inside)) if crossing else Fraction(0), inside)
+
+
+def _is_plain(product: Product) -> bool:
+    """Whether every link is as its block says."""
+    bandwidth = product.topology.links.bandwidth_bytes_per_s
+    return all((one.of_lines(bandwidth) == one.block.links.bandwidth_bytes_per_s).all() for one in product.dimensions)
+
+
+def _by_dimension(network: Network, product: Product) -> Traffic:
+    """What the slowest dimension takes; that is exact if every dimension's own is."""
+    found = [_of_block(one.block) for one in product.dimensions]
+    at = max(range(len(found)), key=lambda at: found[at].ratio * product.dimensions[at].lines)
+    one, block = product.dimensions[at], found[at]
+    exact = all(each.exact for each in found)
+    if block.inside is not None:
+        return Traffic(block.ratio * one.lines, product.lifted(at, block.inside), exact=exact)
+    prices = np.zeros(len(product.topology.links))
+    own = np.zeros(len(one.block.links))
+    own[Network.of_block(one.block).number] = 0 if block.prices is None else block.prices
+    one.of_lines(prices)[:] = own
+    return Traffic(block.ratio * one.lines, prices=prices[network.number].astype(np.int64), exact=exact)
+
+
+def _of_block(block: Block) -> Traffic:
+    """An all_to_all among the ports of one block."""
+    network, everybody = Network.of_block(block), Everybody(np.ones(block.size, np.int64))
+    if has_fabric(block):
+        fabric = np.arange(len(network.src)) == len(network.src) - 1
+        pairs = block.size * (block.size - 1)
+        return Traffic(pairs / network.bandwidth(np.flatnonzero(fabric)), prices=fabric.astype(np.int64), exact=True)
+    told = telling_cuts(block)
+    if told is not None:
+        return replace(max((_around(network, everybody, inside) for inside in told), key=_ratio), exact=True)
+    alone = np.where(np.arange(block.nodes) < block.size, np.arange(block.nodes), -1)
+    best = max(_around_groups(network, everybody, alone, block.size), key=_ratio)
+    return solve(network, everybody, best) if can_solve(network, everybody) else best
+
+
+def _routed(topology: Topology, demand: Pairs) -> Fraction | float:
+    """What the busiest link takes when everything goes by the topology's own routes: nobody need take longer."""
+    away = (demand.src != demand.dst) & (demand.units > 0)
+    if away.sum() > MOST_ROUTES:
+        return math.inf
+    routes = topology.routes(demand.src[away], demand.dst[away])
+    if (routes.share != 1.0).any():
+        return math.inf
+    network = Network.of_topology(topology)
+    units = np.repeat(demand.units[away], np.diff(routes.offsets))
+    load = np.bincount(routes.links, units, len(topology.links))[network.number]
+    most = [int(load[network.code == code].max()) for code in range(len(network.values))]
+    return max(each / (value * network.unit) for each, value in zip(most, network.values, strict=True))
