@@ -12,7 +12,7 @@ help:
 	@echo "make bench  measure speed and memory against the targets"
 	@echo "make clean  remove .venv and caches"
 
-.venv/installed: pyproject.toml
+.venv/installed: pyproject.toml setup.py $(wildcard src/choreo/*/*.c)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
@@ -36,6 +36,7 @@ test: lint
 
 bench: .venv/installed-dev
 	$(BIN)/python benchmarks/build_and_prove.py
+	$(BIN)/python benchmarks/simulate.py --twin
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

@@ -1,0 +1,246 @@
+"""Drives the simulator's inner loops: feeds them rows, routes and jobs, and takes the columns of results from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.errors import UsageError
+from choreo.schedule import Schedule, Transfers
+from choreo.simulate.jobs import Placed
+from choreo.topology import Topology
+
+__all__ = ["Loads", "Messages", "Progress", "run_alone", "run_shared"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Progress = Callable[[int, int], None]
+
+# Up to so many places nothing is gained by finding out which chunks always go together.
+FEW_PLACES = 1 << 21
+# Beyond so many the table that finds it out would not fit into memory.
+MOST_PLACES = 1 << 35
+
+
+class Core(Protocol):
+    """The inner loops: the compiled ones of `_core.c`, or their twin in Python."""
+
+    def begin_job(
+        self, ranks: int, chunks: int, nodes: int, place: Ints, gamma: Floats, unit: float, start: float, mark: bool, /
+    ) -> None: ...
+    def mark(self, src: Ints, dst: Ints, chunk: Ints, count: Ints, /) -> None: ...
+    def ready(self, lone: bool, /) -> int: ...
+    def missing(self, src: Ints, dst: Ints, /) -> bytes: ...
+    def add_routes(
+        self, key: Ints, offsets: Ints, links: npt.NDArray[np.int32], share: Floats, latency: Floats, alone: Floats, /
+    ) -> None: ...
+    def lone(self, *columns: npt.NDArray[np.generic]) -> bool: ...
+    def gather(self, *columns: npt.NDArray[np.generic]) -> None: ...
+    def run(self) -> None: ...
+    def links(self) -> tuple[bytes, bytes]: ...
+    def finish(self) -> bytes: ...
+    def messages(self) -> dict[str, bytes]: ...
+    def routes(self) -> tuple[bytes, bytes, bytes]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loads:
+    """What a run leaves behind by link and by member: bytes carried, seconds busy, and when each member was done."""
+
+    link_bytes: Floats
+    link_busy_s: Floats
+    rank_finish_s: tuple[Floats, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """What happened to every message, as columns.
+
+    `alone_s` is how long a message would have taken to get out with all of its links to itself.
+    `start_cause` and `write_cause` say what a message waited for last: 2 m if for message m to be written, 2 m + 1 if
+    for it to be out, -1 for nothing (a write: for nothing but its own arrival). `bottleneck` is the link that limited
+    it last. Message i crossed links[offsets[route[i]] : offsets[route[i] + 1]].
+    """
+
+    job: Ints
+    step: npt.NDArray[np.int32]
+    src: npt.NDArray[np.int32]
+    dst: npt.NDArray[np.int32]
+    bytes: Floats
+    start_s: Floats
+    out_s: Floats
+    arrived_s: Floats
+    written_s: Floats
+    alone_s: Floats
+    start_cause: Ints
+    write_cause: Ints
+    bottleneck: npt.NDArray[np.int32]
+    route: npt.NDArray[np.int32]
+    offsets: Ints
+    links: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def links_of(self, message: int) -> npt.NDArray[np.int32]:
+        """The links a message crossed."""
+        route = self.route[message]
+        return self.links[self.offsets[route] : self.offsets[route + 1]]
+
+
+def run_alone(
+    job: Placed, topology: Topology, make_core: Callable[..., Core], progress: Progress | None = None
+) -> Loads | None:
+    """One pass over the steps, as long as no two messages meet; None when they do."""
+    core = make_core(*_figures(topology), False, None)
+    _begin(core, job, topology, lone=True)
+    for rows in job.schedule.blocks():
+        if not core.lone(*_columns(core, job, topology, rows)):
+            return None
+        if progress is not None:
+            progress(int(rows.step[-1]) + 1, job.schedule.num_steps)
+    sums = [np.frombuffer(values, np.float64) for values in core.links()]
+    return Loads(sums[0], sums[1], (np.frombuffer(core.finish(), np.float64),))
+
+
+def run_shared(
+    jobs: Sequence[Placed],
+    topology: Topology,
+    make_core: Callable[..., Core],
+    *,
+    store_and_forward: bool,
+    progress: Progress | None,
+) -> tuple[Loads, Messages]:
+    """All messages at once, sharing links."""
+    core = make_core(*_figures(topology), store_and_forward, progress)
+    for job in jobs:
+        _begin(core, job, topology, lone=False)
+        for rows in job.schedule.blocks():
+            core.gather(*_columns(core, job, topology, rows))
+    core.run()
+    messages = _messages(core, jobs, topology.links.bandwidth_bytes_per_s if store_and_forward else None)
+    sums = [np.frombuffer(values, np.float64) for values in core.links()]
+    finish = tuple(_finish(job, messages, number) for number, job in enumerate(jobs))
+    return Loads(sums[0], sums[1], finish), messages
+
+
+def _figures(topology: Topology) -> tuple[Floats, Floats]:
+    """Bandwidth and latency of the links; whoever made them with whole numbers has whole numbers there."""
+    figures = topology.links.bandwidth_bytes_per_s, topology.links.latency_s
+    return np.ascontiguousarray(figures[0], np.float64), np.ascontiguousarray(figures[1], np.float64)
+
+
+def _begin(core: Core, job: Placed, topology: Topology, *, lone: bool) -> None:
+    schedule = job.schedule
+    members = len(job.node)
+    mark = not _takes_every_place(schedule, members)
+    if mark and members * schedule.num_chunks > MOST_PLACES:
+        raise UsageError(
+            f"{schedule.collective} over {schedule.ranks} ranks in {schedule.num_chunks} chunks is too large to "
+            "simulate; use fewer ranks or chunks"
+        )
+    nodes = topology.num_nodes
+    core.begin_job(
+        members, schedule.num_chunks, nodes, job.node, job.gamma_s_per_byte, job.unit_bytes, job.start_s, mark
+    )
+    if mark:
+        for rows in schedule.blocks():
+            core.mark(*map(_ints, (rows.src, rows.dst, rows.chunk, rows.count)))
+    core.ready(lone)
+
+
+def _takes_every_place(schedule: Schedule, members: int) -> bool:
+    """Whether to keep every chunk of every rank apart, or first to find those that always go together.
+
+    Few places are not worth the search; nor are schedules that move single chunks to most places.
+    """
+    places = members * schedule.num_chunks
+    if places <= FEW_PLACES:
+        return True
+    first = next(iter(schedule.blocks()), None)
+    if first is None or first.count.max() > 1:
+        return False
+    steps = int(first.step[-1] - first.step[0]) + 1
+    return len(first) // steps * schedule.num_steps >= places // 4
+
+
+def _columns(core: Core, job: Placed, topology: Topology, rows: Transfers) -> tuple[npt.NDArray[np.generic], ...]:
+    """The rows as the inner loops take them, after the routes that they need."""
+    src, dst = _ints(rows.src), _ints(rows.dst)
+    missing = np.frombuffer(core.missing(src, dst), np.int64)
+    if len(missing):
+        routes = topology.routes(*np.divmod(missing, topology.num_nodes))
+        core.add_routes(
+            missing, routes.offsets, routes.links, routes.share, routes.latency_s, routes.bandwidth_bytes_per_s
+        )
+    numbers = map(_ints, (rows.chunk, rows.count, job.schedule.weights_of(rows)))
+    flags = (np.ascontiguousarray(column, np.bool_) for column in (rows.reduce, rows.from_input))
+    return (_ints(rows.step), src, dst, *numbers, *flags)
+
+
+def _ints(column: Ints) -> Ints:
+    return np.ascontiguousarray(column, np.int64)
+
+
+def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> Messages:
+    """The columns; where messages are stored, `first_link` has the bandwidths that let them out."""
+    kinds = {"f": np.float64, "q": np.int64, "i": np.int32}
+    columns = {
+        "bytes": "f",
+        "start": "f",
+        "out": "f",
+        "arrived": "f",
+        "written": "f",
+        "start_cause": "q",
+        "write_cause": "q",
+        "step": "i",
+        "src": "i",
+        "dst": "i",
+        "engine": "i",
+        "route": "i",
+        "bottleneck": "i",
+    }
+    raw = core.messages()
+    found = {name: np.frombuffer(raw[name], kinds[kind]) for name, kind in columns.items()}
+    # Reductions are counted through from job to job: that tells whose message it was.
+    ends = np.cumsum([len(job.node) for job in jobs])
+    routes = core.routes()
+    offsets, links = np.frombuffer(routes[0], np.int64), np.frombuffer(routes[1], np.int32)
+    alone = np.frombuffer(routes[2], np.float64)
+    if first_link is not None:
+        crosses = np.diff(offsets) > 0
+        alone = np.full(len(alone), np.inf)
+        alone[crosses] = first_link[links[offsets[:-1][crosses]]]
+    with np.errstate(over="ignore"):  # a run that takes for ever is refused by its time
+        alone_s = found["bytes"] / alone[found["route"]]
+    return Messages(
+        job=np.searchsorted(ends, found["engine"], side="right"),
+        step=found["step"],
+        src=found["src"],
+        dst=found["dst"],
+        bytes=found["bytes"],
+        start_s=found["start"],
+        out_s=found["out"],
+        arrived_s=found["arrived"],
+        written_s=found["written"],
+        alone_s=alone_s,
+        start_cause=found["start_cause"],
+        write_cause=found["write_cause"],
+        bottleneck=found["bottleneck"],
+        route=found["route"],
+        offsets=offsets,
+        links=links,
+    )
+
+
+def _finish(job: Placed, messages: Messages, number: int) -> Floats:
+    """When each member of a job was done: its last message out, or its last one written."""
+    done = np.full(len(job.node), job.start_s)
+    own = messages.job == number
+    np.maximum.at(done, messages.src[own], messages.out_s[own])
+    np.maximum.at(done, messages.dst[own], messages.written_s[own])
+    return done

@@ -1,0 +1,170 @@
+"""What a simulation found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.errors import UsageError
+from choreo.simulate.engine import Loads, Messages, Progress, run_shared
+from choreo.simulate.jobs import Placed
+from choreo.simulate.machine import core_type
+from choreo.simulate.path import Leg, critical_path
+from choreo.topology import Topology
+
+if TYPE_CHECKING:
+    from choreo.bound import Bound
+
+__all__ = ["BusiestLink", "Simulation"]
+
+Floats = npt.NDArray[np.float64]
+
+# A message that is kept takes some 200 bytes.
+MOST_MESSAGES = 1 << 23
+
+
+@dataclass(frozen=True, slots=True)
+class BusiestLink:
+    """The link that was used most of its capacity: its number, its ends, and what it carried."""
+
+    link: int
+    src: str
+    dst: str
+    utilisation: float
+    bytes: float
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """One run of one or several collectives on a topology.
+
+    `shared` says whether messages had to be followed one by one because some met, or might have. Times by message
+    (`messages`) and the critical path are worked out when they are asked for.
+    """
+
+    topology: Topology
+    jobs: tuple[Placed, ...]
+    loads: Loads
+    shared: bool
+    store_and_forward: bool = False
+    compiled: bool | None = None
+    kept: Messages | None = field(default=None, repr=False)
+
+    @property
+    def collective(self) -> str:
+        """The collective that ran; of several, the first."""
+        return self.jobs[0].schedule.collective
+
+    @property
+    def algorithm(self) -> str:
+        """Its algorithm."""
+        return self.jobs[0].schedule.algorithm
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks took part in it."""
+        return self.jobs[0].schedule.ranks
+
+    @property
+    def size_bytes(self) -> float:
+        """Its size."""
+        return self.jobs[0].size_bytes
+
+    @cached_property
+    def time_s(self) -> float:
+        """When everything was done."""
+        return max(float(finish.max(initial=0.0)) for finish in self.loads.rank_finish_s)
+
+    @property
+    def rank_finish_s(self) -> Floats:
+        """When each rank of the first collective was done; its switches are not ranks."""
+        return self.loads.rank_finish_s[0][: self.ranks]
+
+    def job_time_s(self, job: int) -> float:
+        """How long one of several collectives took, from its own start."""
+        return float(self.loads.rank_finish_s[job].max(initial=0.0)) - self.jobs[job].start_s
+
+    @property
+    def algbw_bytes_per_s(self) -> float:
+        """Size over time, as nccl-tests has it."""
+        time_s = self.job_time_s(0)
+        return self.size_bytes / time_s if time_s > 0 else 0.0
+
+    @property
+    def busbw_bytes_per_s(self) -> float:
+        """What a link of the slowest cut would have to carry, as nccl-tests has it."""
+        return self.algbw_bytes_per_s * self.jobs[0].schedule.contract.bus_factor(self.ranks)
+
+    @cached_property
+    def utilisation(self) -> Floats:
+        """The part of each link's capacity that was used, from the first moment to the last."""
+        most = self.topology.links.bandwidth_bytes_per_s * self.time_s
+        return np.divide(self.loads.link_bytes, most, out=np.zeros_like(most), where=most > 0)
+
+    @property
+    def busiest_link(self) -> BusiestLink | None:
+        """The link with the highest utilisation, the first of them; none where nothing was sent."""
+        if not len(self.utilisation) or not self.loads.link_bytes.any():
+            return None
+        link = int(np.argmax(self.utilisation * (1 + 1e-12) >= self.utilisation.max()))
+        ends = self.topology.links.src[link], self.topology.links.dst[link]
+        here, there = (self.topology.node_name(int(end)) for end in ends)
+        return BusiestLink(link, here, there, float(self.utilisation[link]), float(self.loads.link_bytes[link]))
+
+    @cached_property
+    def bound(self) -> Bound:
+        """The least time that any schedule of the first collective could take on these devices."""
+        from choreo.bound import bound  # searching for cuts takes a library that only this needs
+
+        job, schedule = self.jobs[0], self.jobs[0].schedule
+        devices = job.node[: schedule.ranks].tolist()
+        weights = (
+            None if schedule.weights is None else schedule.weights.reshape(-1, schedule.chunks_a_block).sum(axis=1)
+        )
+        return bound(
+            self.collective, self.topology, job.size_bytes, root=schedule.root, devices=devices, weights=weights
+        )
+
+    @property
+    def efficiency(self) -> float:
+        """The share of the bound that was reached."""
+        time_s = self.job_time_s(0)
+        return self.bound.bound_s / time_s if time_s > 0 else 1.0
+
+    @cached_property
+    def messages(self) -> Messages:
+        """What happened to every message."""
+        return self.kept if self.kept is not None else self._again(None)
+
+    @property
+    def contended(self) -> bool:
+        """Whether any message was slower for sharing a link."""
+        if not self.shared:
+            return False
+        took = self.messages.out_s - self.messages.start_s
+        return bool((took > self.messages.alone_s * (1 + 1e-9)).any())
+
+    @cached_property
+    def critical_path(self) -> list[Leg]:
+        """The chain of messages that the end hung on, in order of time."""
+        return critical_path(self.messages)
+
+    def _again(self, progress: Progress | None) -> Messages:
+        rows = 0
+        for job in self.jobs:
+            for block in job.schedule.blocks():
+                rows += len(block)
+                if rows > MOST_MESSAGES:
+                    raise UsageError(
+                        f"times by message are kept for at most {MOST_MESSAGES} transfers, and {self.algorithm} over "
+                        f"{self.ranks} ranks has more; use fewer ranks"
+                    )
+        make = core_type(self.compiled)
+        _, messages = run_shared(
+            self.jobs, self.topology, make, store_and_forward=self.store_and_forward, progress=progress
+        )
+        return messages

@@ -1,0 +1,89 @@
+"""A simulation's result as plain data: what `choreo simulate --json` prints and `--compare` reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from choreo.simulate.result import Simulation
+
+__all__ = ["details", "summary"]
+
+# Of more links, ranks or messages than these only the busiest, the first and the last are told.
+MOST_LINKS = 4096
+MOST_RANKS = 16384
+MOST_LEGS = 1000
+# The critical path means following every message; of more than these it is left out.
+MOST_FOLLOWED = 1 << 18
+
+
+def summary(simulation: Simulation) -> dict[str, Any]:
+    """The figures that matter most, by the names that scripts rely on."""
+    busiest = simulation.busiest_link
+    return {
+        "collective": simulation.collective,
+        "topology": simulation.topology.name,
+        "ranks": simulation.ranks,
+        "size_bytes": _whole(simulation.size_bytes),
+        "algorithm": simulation.algorithm,
+        "time_s": simulation.job_time_s(0),
+        "bound_s": simulation.bound.bound_s,
+        "efficiency": simulation.efficiency,
+        "algbw_GBps": simulation.algbw_bytes_per_s / 1e9,
+        "busbw_GBps": simulation.busbw_bytes_per_s / 1e9,
+        "busiest_link": None
+        if busiest is None
+        else {
+            "from": busiest.src,
+            "to": busiest.dst,
+            "utilisation": busiest.utilisation,
+            "bytes": busiest.bytes,
+        },
+    }
+
+
+def _whole(size_bytes: float) -> int | float:
+    return int(size_bytes) if size_bytes == int(size_bytes) else size_bytes
+
+
+def details(simulation: Simulation) -> dict[str, Any]:
+    """What there is to know beyond the summary: by rank, by link, and along the critical path."""
+    return {
+        "rank_finish_s": simulation.rank_finish_s[:MOST_RANKS].tolist(),
+        "links": _links(simulation),
+        "critical_path": _path(simulation) if is_followed(simulation) else None,
+    }
+
+
+def is_followed(simulation: Simulation) -> bool:
+    """Whether the messages are known already, or few enough to follow them now."""
+    rows = 0
+    if simulation.kept is None:
+        for job in simulation.jobs:
+            for block in job.schedule.blocks():
+                rows += len(block)
+                if rows > MOST_FOLLOWED:
+                    return False
+    return True
+
+
+def _links(simulation: Simulation) -> list[dict[str, Any]]:
+    carried = np.flatnonzero(simulation.loads.link_bytes > 0)
+    order = np.argsort(-simulation.utilisation[carried], kind="stable")
+    name, links = simulation.topology.node_name, simulation.topology.links
+    return [
+        {
+            "from": name(int(links.src[link])),
+            "to": name(int(links.dst[link])),
+            "bytes": float(simulation.loads.link_bytes[link]),
+            "busy_s": float(simulation.loads.link_busy_s[link]),
+            "utilisation": float(simulation.utilisation[link]),
+        }
+        for link in carried[order][:MOST_LINKS].tolist()
+    ]
+
+
+def _path(simulation: Simulation) -> list[dict[str, Any]]:
+    names = ("step", "src", "dst", "size_bytes", "start_s", "out_s", "arrived_s", "written_s", "shared_s", "waited_for")
+    return [{name: getattr(leg, name) for name in names} for leg in simulation.critical_path[:MOST_LEGS]]

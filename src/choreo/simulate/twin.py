@@ -1,0 +1,486 @@
+"""The simulator's inner loops in Python: what `_core.c` does, slowly and in the open.
+
+It runs where there is no compiler, and the tests hold the compiled loops to it. There is no lone pass here: everything
+is simulated with links shared, which comes to the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Core"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+SAME_MOMENT = 1e-12
+SAME_RATE = 1e-14
+NONE = -1
+BY_WRITE, BY_OUT = 0, 1
+
+
+@dataclass(slots=True, eq=False)
+class _Route:
+    number: int
+    links: list[int]
+    share: list[float]
+    latency: float
+    alone: float
+
+
+@dataclass(slots=True, eq=False)
+class _Message:
+    number: int
+    route: _Route
+    step: int
+    src: int
+    dst: int
+    engine: int
+    start: float
+    bytes: float = 0.0
+    reduce_s: float = 0.0
+    out: float = 0.0
+    arrived: float = 0.0
+    written: float = 0.0
+    start_cause: int = NONE
+    write_cause: int = NONE
+    bottleneck: int = NONE
+    need_start: int = 0
+    need_write: int = 1  # its own arrival
+    moment: int = 0
+    group: _Group | None = None
+    lets_start: dict[int, _Message] = field(default_factory=dict)  # once this one is written
+    lets_write: dict[int, _Message] = field(default_factory=dict)  # likewise
+    lets_overwrite: dict[int, _Message] = field(default_factory=dict)  # once this one is out
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """The messages of one step at one port; the next group may start when all of these are out."""
+
+    step: int
+    members: list[_Message] = field(default_factory=list)
+    pending: int = 0
+    after: _Group | None = None
+    waits: bool = False
+    last_out: tuple[float, int] = (0.0, NONE)
+
+
+@dataclass(slots=True, eq=False)
+class _Cell:
+    writer: _Message | None = None
+    readers: list[_Message] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Flow:
+    message: _Message
+    hop: int
+    links: list[int]
+    share: list[float]
+    remaining: float
+    since: float
+    rate: float = 0.0
+    finish: float = math.inf
+
+
+@dataclass(slots=True, eq=False)
+class _Engine:
+    """A rank's reductions, one at a time."""
+
+    free_at: float = 0.0
+    busy: bool = False
+    last: _Message | None = None
+    waiting: list[_Message] = field(default_factory=list)
+
+
+class Core:
+    """The state of one simulation."""
+
+    def __init__(
+        self,
+        bandwidth: Floats,
+        latency: Floats,
+        store_and_forward: bool,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.bandwidth: list[float] = bandwidth.tolist()
+        self.latency: list[float] = latency.tolist()
+        self.store_and_forward = store_and_forward
+        self.progress = progress
+        self.by_key: dict[int, _Route] = {}
+        self.all: list[_Message] = []
+        self.engines: list[_Engine] = []
+        self.link_bytes = [0.0] * len(self.bandwidth)
+        self.link_busy = [0.0] * len(self.bandwidth)
+        self.busy_since = [0.0] * len(self.bandwidth)
+        self.on_link: dict[int, dict[_Flow, float]] = defaultdict(dict)
+        self.flows: dict[_Flow, None] = {}
+        self.events: list[tuple[float, int, Callable[[float], None]]] = []
+        self.actions: deque[tuple[Callable[[float], None], float]] = deque()
+        self.touched_links: dict[int, None] = {}
+        self.touched_engines: dict[int, None] = {}
+        self.moment = 0
+        self.written = 0
+
+    # What waits for what.
+
+    def begin_job(
+        self, ranks: int, chunks: int, nodes: int, place: Ints, gamma: Floats, unit: float, start: float, mark: bool
+    ) -> None:
+        """Begin a collective."""
+        self.chunks, self.nodes, self.place = chunks, nodes, place.tolist()
+        self.gamma, self.unit, self.job_start = gamma.tolist(), unit, start
+        self.first_engine = len(self.engines)
+        self.engines += [_Engine() for _ in range(ranks)]
+        self.ports: dict[tuple[int, int], _Group] = {}
+        self.cells: dict[int, _Cell] = defaultdict(_Cell)
+        self.cuts: list[Ints] | None = [np.arange(ranks) * (chunks + 1)] if mark else None
+
+    def mark(self, src: Ints, dst: Ints, chunk: Ints, count: Ints) -> None:
+        """Note where rows cut the vector."""
+        assert self.cuts is not None
+        for rank in (src, dst):
+            self.cuts += [
+                np.unique(rank * (self.chunks + 1) + chunk),
+                np.unique(rank * (self.chunks + 1) + chunk + count),
+            ]
+
+    def ready(self, lone: bool) -> int:
+        """Number the cells."""
+        if self.cuts is not None:
+            self.begins = np.unique(np.concatenate(self.cuts))
+            self.begins = self.begins[self.begins % (self.chunks + 1) < self.chunks]
+        return 0
+
+    def missing(self, src: Ints, dst: Ints) -> bytes:
+        """Pairs of nodes without a route."""
+        place = np.asarray(self.place, np.int64)
+        keys = dict.fromkeys((place[src] * self.nodes + place[dst]).tolist())
+        return np.array([key for key in keys if key not in self.by_key], np.int64).tobytes()
+
+    def add_routes(
+        self, key: Ints, offsets: Ints, links: npt.NDArray[np.int32], share: Floats, latency: Floats, alone: Floats
+    ) -> None:
+        """Routes for pairs of nodes."""
+        for at, one in enumerate(key.tolist()):
+            crossed = slice(int(offsets[at]), int(offsets[at + 1]))
+            figures = float(latency[at]), float(alone[at])
+            self.by_key[one] = _Route(len(self.by_key), links[crossed].tolist(), share[crossed].tolist(), *figures)
+
+    def lone(self, *columns: npt.NDArray[np.generic]) -> bool:
+        """Nothing is done alone here."""
+        return False
+
+    def gather(self, *columns: npt.NDArray[np.generic]) -> None:
+        """Take some whole steps."""
+        step, src, dst, chunk, count = (np.asarray(column, np.int64) for column in columns[:5])
+        reads, writes = self._cells(src, chunk, count), self._cells(dst, chunk, count)
+        rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        edges = [0, *(np.flatnonzero(np.diff(step)) + 1).tolist(), len(rows)]
+        for first, last in itertools.pairwise(edges):
+            self._gather_step(rows[first:last], reads[first:last], writes[first:last])
+
+    def _cells(self, rank: Ints, chunk: Ints, count: Ints) -> list[range]:
+        base = rank * (self.chunks + 1) + chunk
+        low, high = base, base + count
+        if self.cuts is not None:
+            low, high = np.searchsorted(self.begins, low), np.searchsorted(self.begins, high)
+        return [range(*ends) for ends in zip(low.tolist(), high.tolist(), strict=True)]
+
+    def _gather_step(self, rows: list[tuple[int, ...]], reads: list[range], writes: list[range]) -> None:
+        made: dict[tuple[int, int], _Message] = {}
+        written: dict[_Message, list[range]] = defaultdict(list)
+        for (step, src, dst, _, _, weight, reduce, from_input), read, write in zip(rows, reads, writes, strict=True):
+            message = made.get((src, dst))
+            if message is None:
+                route = self.by_key[self.place[src] * self.nodes + self.place[dst]]
+                message = _Message(len(self.all), route, step, src, dst, self.first_engine + dst, self.job_start)
+                made[src, dst] = message
+                self.all.append(message)
+                self._join_port(message)
+            message.bytes += weight * self.unit
+            message.reduce_s += weight * self.unit * self.gamma[dst] if reduce else 0.0
+            for cell in () if from_input else read:
+                writer = self.cells[cell].writer
+                if writer is not None and message.number not in writer.lets_start:
+                    writer.lets_start[message.number] = message
+                    message.need_start += 1
+                self.cells[cell].readers.append(message)
+            written[message].append(write)
+        for message in sorted(made.values(), key=lambda one: one.src):
+            for cell in (number for write in written[message] for number in write):
+                self._overwrite(self.cells[cell], message)
+
+    def _overwrite(self, cell: _Cell, message: _Message) -> None:
+        writer = cell.writer
+        if writer is not None and writer is not message and message.number not in writer.lets_write:
+            writer.lets_write[message.number] = message
+            message.need_write += 1
+        for reader in cell.readers:
+            if message.number not in reader.lets_overwrite:
+                reader.lets_overwrite[message.number] = message
+                message.need_write += 1
+        cell.writer, cell.readers = message, []
+
+    def _join_port(self, message: _Message) -> None:
+        if not message.route.links:
+            return
+        port = message.src, message.route.links[0]
+        group = self.ports.get(port)
+        if group is None or group.step != message.step:
+            fresh = _Group(message.step, waits=group is not None)
+            if group is not None:
+                group.after = fresh
+            self.ports[port] = group = fresh
+        message.need_start += group.waits
+        message.group = group
+        group.members.append(message)
+        group.pending += 1
+
+    # What happens.
+
+    def run(self) -> None:
+        """Run all that was gathered."""
+        for message in self.all:
+            if not message.need_start:
+                self._later(message.start, message.number, lambda time, one=message: self._started(one, time))  # type: ignore[misc]
+        while self.events or self.flows:
+            self._one_moment()
+            self.moment += 1
+            if self.progress is not None and self.moment % 256 == 0:
+                self.progress(self.written, len(self.all))
+        assert self.written == len(self.all)
+
+    def _one_moment(self) -> None:
+        now = min([flow.finish for flow in self.flows] + [event[0] for event in self.events[:1]])
+        limit = now + abs(now) * SAME_MOMENT
+        while True:
+            ended = sorted(
+                (flow for flow in self.flows if flow.finish <= limit),
+                key=lambda flow: (flow.finish, flow.message.number),
+            )
+            for flow in ended:
+                now = max(now, flow.finish)
+                self._flow_ended(flow)
+            more = bool(ended)
+            while self.events and self.events[0][0] <= limit:
+                time, _, happens = heapq.heappop(self.events)
+                now, more = max(now, time), True
+                self.actions.append((happens, time))
+            while self.actions:
+                happens, time = self.actions.popleft()
+                happens(time)
+            if more:
+                continue
+            for number in self.touched_engines:
+                self._begin_reduction(self.engines[number])
+            self.touched_engines.clear()
+            if not (self.events and self.events[0][0] <= limit):
+                break
+        self._share_links(now)
+
+    def _later(self, time: float, number: int, happens: Callable[[float], None]) -> None:
+        heapq.heappush(self.events, _Event((time, number, happens)))
+
+    def _started(self, message: _Message, time: float) -> None:
+        if message.bytes > 0 and message.route.links:
+            self._start_flow(message, 0, time)
+            return
+        self.actions.append((lambda at: self._out(message, at), time))
+        self._later(time + message.route.latency, message.number, lambda at: self._arrived(message, at))
+
+    def _out(self, message: _Message, time: float) -> None:
+        message.out = time
+        for other in message.lets_overwrite.values():
+            self._may_write(other, time, 2 * message.number + BY_OUT)
+        group = message.group
+        if group is not None:
+            group.pending -= 1
+            group.last_out = max(group.last_out, (time, message.number))
+            if not group.pending and group.after is not None:
+                for other in group.after.members:
+                    self._may_start(other, group.last_out[0], 2 * group.last_out[1] + BY_OUT)
+
+    def _arrived(self, message: _Message, time: float) -> None:
+        message.arrived = time
+        self._may_write(message, time, NONE)
+
+    def _may_start(self, message: _Message, time: float, cause: int) -> None:
+        """Of several causes at once the highest counts, so that it does not depend on who came first."""
+        message.start, message.start_cause = max((message.start, message.start_cause), (time, cause))
+        message.need_start -= 1
+        if not message.need_start:
+            self.actions.append((lambda at: self._started(message, at), message.start))
+
+    def _may_write(self, message: _Message, time: float, cause: int) -> None:
+        """Likewise; but a message that arrives at that moment waited for nobody."""
+        known = message.write_cause
+        if time > message.written or (time == message.written and known != NONE and (cause == NONE or cause > known)):
+            message.written, message.write_cause = time, cause
+        message.need_write -= 1
+        if not message.need_write:
+            self.actions.append((lambda at: self._ready(message, at), message.written))
+
+    def _ready(self, message: _Message, time: float) -> None:
+        if message.reduce_s <= 0:
+            self._written(message, time)
+            return
+        message.moment = self.moment
+        self.engines[message.engine].waiting.append(message)
+        self.touched_engines[message.engine] = None
+
+    def _begin_reduction(self, engine: _Engine) -> None:
+        """Take up what has been ready longest; of those of one moment the first by step and src."""
+        if engine.busy or not engine.waiting:
+            return
+        message = min(engine.waiting, key=lambda one: (one.moment, one.step, one.src))
+        engine.waiting.remove(message)
+        if engine.free_at > message.written and engine.last is not None:
+            message.write_cause = 2 * engine.last.number + BY_WRITE
+        engine.free_at = max(message.written, engine.free_at) + message.reduce_s
+        engine.busy, engine.last = True, message
+        self._later(engine.free_at, message.number, lambda at: self._reduced(message, at))
+
+    def _reduced(self, message: _Message, time: float) -> None:
+        self.engines[message.engine].busy = False
+        self.touched_engines[message.engine] = None
+        self._written(message, time)
+
+    def _written(self, message: _Message, time: float) -> None:
+        message.written = time
+        self.written += 1
+        for other in message.lets_start.values():
+            self._may_start(other, time, 2 * message.number + BY_WRITE)
+        for other in message.lets_write.values():
+            self._may_write(other, time, 2 * message.number + BY_WRITE)
+
+    # Flows and the links they share.
+
+    def _start_flow(self, message: _Message, hop: int, time: float) -> None:
+        route = message.route
+        part = slice(hop, hop + 1) if self.store_and_forward else slice(None)
+        flow = _Flow(message, hop, route.links[part], route.share[part], message.bytes, time)
+        self.flows[flow] = None
+        for link, share in zip(flow.links, flow.share, strict=True):
+            self.link_bytes[link] += message.bytes * share
+            if not self.on_link[link]:
+                self.busy_since[link] = time
+            self.on_link[link][flow] = share
+            self.touched_links[link] = None
+
+    def _flow_ended(self, flow: _Flow) -> None:
+        message, time = flow.message, flow.finish
+        del self.flows[flow]
+        for link in flow.links:
+            del self.on_link[link][flow]
+            if not self.on_link[link]:
+                self.link_busy[link] += time - self.busy_since[link]
+            self.touched_links[link] = None
+        if flow.hop == 0:
+            self.actions.append((lambda at: self._out(message, at), time))
+        if not self.store_and_forward:
+            self._later(time + message.route.latency, message.number, lambda at: self._arrived(message, at))
+            return
+        time += self.latency[message.route.links[flow.hop]]
+        if flow.hop + 1 == len(message.route.links):
+            self._later(time, message.number, lambda at: self._arrived(message, at))
+        else:
+            self._later(time, message.number, lambda at: self._start_flow(message, flow.hop + 1, at))
+
+    def _share_links(self, now: float) -> None:
+        """Max-min fair rates for every flow that shares a link, directly or through others, with one that changed."""
+        links, flows = self._part()
+        self.touched_links.clear()
+        left = {link: self.bandwidth[link] for link in links}
+        weight = {link: math.fsum(self.on_link[link].values()) for link in links}
+        unsettled = {link: len(self.on_link[link]) for link in links}
+        heap = [(left[link] / weight[link], link) for link in links if unsettled[link]]
+        heapq.heapify(heap)
+        while heap:
+            rate, link = heapq.heappop(heap)
+            if not unsettled[link]:
+                continue
+            fair = max(left[link], 0.0) / weight[link]
+            if fair > rate * (1 + SAME_RATE):
+                heapq.heappush(heap, (fair, link))
+                continue
+            for flow in [one for one in self.on_link[link] if one in flows]:
+                del flows[flow]
+                for other, share in zip(flow.links, flow.share, strict=True):
+                    left[other] -= rate * share
+                    weight[other] -= share
+                    unsettled[other] -= 1
+                self._give_rate(flow, rate, link, now)
+
+    def _part(self) -> tuple[dict[int, None], dict[_Flow, None]]:
+        links, flows = dict(self.touched_links), dict[_Flow, None]()
+        waiting = list(links)
+        while waiting:
+            for flow in self.on_link[waiting.pop()]:
+                if flow not in flows:
+                    flows[flow] = None
+                    fresh = [link for link in flow.links if link not in links]
+                    links.update(dict.fromkeys(fresh))
+                    waiting += fresh
+        return links, flows
+
+    def _give_rate(self, flow: _Flow, rate: float, link: int, now: float) -> None:
+        flow.message.bottleneck = link
+        if abs(rate - flow.rate) <= SAME_RATE * rate:
+            return
+        if flow.rate > 0:
+            flow.remaining = max(0.0, flow.remaining - flow.rate * (now - flow.since))
+            flow.since = now
+        flow.rate = rate
+        flow.finish = flow.since + flow.remaining / rate
+
+    # What is left behind.
+
+    def links(self) -> tuple[bytes, bytes]:
+        """Bytes and busy seconds of each link."""
+        return np.array(self.link_bytes).tobytes(), np.array(self.link_busy).tobytes()
+
+    def finish(self) -> bytes:
+        """When each rank was done, after a lone pass; there is none here."""
+        return b""
+
+    def messages(self) -> dict[str, bytes]:
+        """What happened to each message."""
+        numbers = ("step", "src", "dst", "engine", "bottleneck")
+        found = {name: np.array([getattr(one, name) for one in self.all], np.int32) for name in numbers}
+        found["route"] = np.array([one.route.number for one in self.all], np.int32)
+        times = ("bytes", "start", "out", "arrived", "written")
+        found |= {name: np.array([getattr(one, name) for one in self.all], np.float64) for name in times}
+        causes = ("start_cause", "write_cause")
+        found |= {name: np.array([getattr(one, name) for one in self.all], np.int64) for name in causes}
+        return {name: column.tobytes() for name, column in found.items()}
+
+    def routes(self) -> tuple[bytes, bytes, bytes]:
+        """The routes: offsets, links, and what a lone message gets."""
+        routes = self.by_key.values()
+        offsets = np.cumsum([0, *(len(route.links) for route in routes)])
+        links = np.array([link for route in routes for link in route.links], np.int32)
+        return (
+            offsets.astype(np.int64).tobytes(),
+            links.tobytes(),
+            np.array([route.alone for route in routes]).tobytes(),
+        )
+
+
+class _Event(tuple[float, int, Callable[[float], None]]):
+    """Something that happens at a time; of two at once the lower message first."""
+
+    __slots__ = ()
+
+    def __lt__(self, other: object) -> bool:
+        assert isinstance(other, tuple)
+        return bool(self[:2] < other[:2])
