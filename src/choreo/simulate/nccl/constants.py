@@ -1,0 +1,54 @@
+"""The free constants of the model: few, each with a cause, the same for every machine.
+
+What differs by GPU is in `gpus`, what differs by network in `system.NETWORKS`, what NCCL itself fixes (buffer sizes,
+thread counts) in `call`. `leave_one_out` refits these and no others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DEFAULT", "Constants"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Ratios without units, each near one or a small number."""
+
+    # Launching a kernel and finding it done, in units of the generation's own figure: hosts differ by 2x.
+    launch: float = 1.0
+    # A hop of the LL protocol, likewise.
+    hop: float = 1.0
+    # LL128 passes a warp's shuffle and 128-byte lines, Simple a flag after a fence and a credit back: in LL hops.
+    ll128_hop: float = 2.6
+    simple_hop: float = 11.0
+    # Across the network LL128 and Simple wait for more round trips than LL, in the network's latencies.
+    ll128_network_hop: float = 1.45
+    simple_network_hop: float = 2.7
+    # Achieved of what NCCL counts on for a link (`payload`), protocol Simple.
+    link: float = 1.0
+    # Of that, LL128 (120 of 128 bytes, and its threads handle every line twice).
+    ll128: float = 0.77
+    # Chunks a ring moves beyond those of its steps: the first overlaps with no predecessor, the last no successor.
+    ring_fill: float = 0.35
+    # And a part of a chunk for each step.
+    ring_wait: float = 0.06
+    # Loops an NVLS kernel takes beyond those that carry the data: copy in, reduce, multicast, copy out overlap.
+    nvls_fill: float = 1.4
+    # All GPUs meet before and after the switch reduces: in LL hops, a loop.
+    nvls_sync: float = 5.7
+    # A block of threads serves the GPUs' shares in turn: in LL hops, a GPU.
+    nvls_head: float = 1.7
+    # A domain of more than eight GPUs has more switches to cross and reduces slower.
+    nvls_wide: float = 0.84
+    # Between domains the same threads also serve the network.
+    nvls_tree: float = 0.92
+    # Of the NICs of a domain of more than eight GPUs, those NCCL's trees between domains use: one in eight.
+    wide_network: float = 0.125
+    # Links in a tree carry both the way up and the way down.
+    tree_link: float = 0.62
+    # Of the network's own efficiency.
+    network: float = 0.99
+
+
+DEFAULT = Constants()
