@@ -175,6 +175,7 @@ def test_fragments_keys_and_play(tmp_path: Path) -> None:
         ("all_to_all", "bruck", 7, "800,1000"),
         ("reduce", "rabenseifner", 7, "800,1000"),
         ("all_gather", "direct", 1, "1280,800"),
+        ("all_gather", "in_network", 5, "1280,800"),
     ],
 )
 def test_every_step_shows_what_the_replay_says(
@@ -185,6 +186,18 @@ def test_every_step_shows_what_the_replay_says(
     seen = _open(tmp_path, schedule, [f"#step={step}" for step in range(schedule.num_steps)], size=size)
     assert [one["have"] for one in seen] == expected
     assert all(one["wide"] <= one["window"][0] for one in seen)
+
+
+def test_a_switch_stands_among_the_ranks(tmp_path: Path) -> None:
+    schedule = build("all_reduce", "in_network", 8, segments=2)
+    first, second, switch = seen = _open(tmp_path, schedule, ["#step=1", "#step=1&rank=8&chunk=0"], fragment="#step=0")
+    assert [one["have"] for one in seen] == [_expected(schedule)[position] for position in (1, 2, 2)]
+    assert first["inspected"] == "switch 0, chunk 0: 8 of 8 contributions"  # the first place that the step changed
+    assert (first["arrows"], second["arrows"]) == (8, 16)
+    assert second["each"] == "each rank has sent 1.00 n of 1.00 n"
+    assert second["inspected"] == "rank 0, chunk 0: 8 of 8 contributions"
+    assert switch["inspected"] == "switch 0, chunk 0: 8 of 8 contributions"
+    assert (switch["chosen"], switch["column"], switch["followed"]) == ([[8, 0]], 9, 8)
 
 
 def test_a_chosen_chunk_is_followed(tmp_path: Path) -> None:

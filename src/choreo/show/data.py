@@ -73,12 +73,14 @@ class Data(TypedDict):
     `chunk_shares` are sizes in units of the collective's size n. `before` and `after` give for each rank the runs
     [first, count] of chunks that the contract lets it start with and asks it to end with. A transfer of a step reads
     what its source held before the step, or with `from_input` what the rank started with; it replaces what is at its
-    destination, or with `reduce` adds to it.
+    destination, or with `reduce` adds to it. Senders and receivers from `ranks` on are the switches that reduce, of
+    which there are `switches`; `before` and `after` have nothing for them.
     """
 
     collective: str
     algorithm: str
     ranks: int
+    switches: int
     root: int | None
     chunks: int
     chunks_a_block: int
@@ -103,13 +105,14 @@ def to_data(schedule: Schedule) -> Data:
     steps = list(schedule.steps())
     verdict = verdict_of(schedule)
     square = contract.before is Layout.PAIR_SOURCE
-    rows = PAGE_ROWS if square else max(1, min(PAGE_ROWS, PAGE_CELLS // (PAGE_COLUMNS * schedule.ranks)))
+    rows = PAGE_ROWS if square else max(1, min(PAGE_ROWS, PAGE_CELLS // (PAGE_COLUMNS * schedule.members)))
     grid = grid_of(schedule, PAGE_COLUMNS, rows)
     sizes = (np.ones(chunks) if schedule.weights is None else schedule.weights) / schedule.total_weight
     return {
         "collective": schedule.collective,
         "algorithm": schedule.algorithm,
         "ranks": schedule.ranks,
+        "switches": schedule.switches,
         "root": schedule.root,
         "chunks": chunks,
         "chunks_a_block": schedule.chunks_a_block,

@@ -1,4 +1,4 @@
-"""What every rank holds after each step, kept in the detail that a picture needs.
+"""What every rank, and every switch that reduces, holds after each step, in the detail that a picture needs.
 
 `prove` decides whether a schedule is right and stops at the first thing that is not. A picture is also for looking at
 a schedule that is wrong, so this replay goes on: what is sent from an empty place carries nothing, and a contribution
@@ -41,11 +41,11 @@ class Action(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moment:
-    """What every rank holds after a step, or (`step` is None) before the first.
+    """What every member holds after a step, or (`step` is None) before the first.
 
-    `held[rank, chunk]` says how often each contribution is in the place: one number for each rank where the
+    `held[member, chunk]` says how often each contribution is in the place: one number for each rank where the
     collective sums, a single one where a chunk has only one origin. `given[chunk]` is how many contributions there
-    are to have, and `action[rank, chunk]` what the step did.
+    are to have, and `action[member, chunk]` what the step did.
     """
 
     step: int | None
@@ -68,7 +68,7 @@ class Moment:
 
 
 def moments(schedule: Schedule) -> Iterator[Moment]:
-    """The start and then every step of the schedule, each with what the ranks hold after it."""
+    """The start and then every step of the schedule, each with what the members hold after it."""
     has_input = schedule.held_before()
     given = has_input.sum(axis=0)
     own = _contributions(schedule, has_input)
@@ -97,5 +97,5 @@ def wrong_at_end(schedule: Schedule, moment: Moment) -> Mask:
 def _contributions(schedule: Schedule, has_input: Mask) -> npt.NDArray[np.uint8]:
     if not schedule.contract.reduces:
         return has_input[:, :, None].astype(np.uint8)
-    alone = np.eye(schedule.ranks, dtype=np.uint8)[:, None, :]
+    alone = np.eye(schedule.members, schedule.ranks, dtype=np.uint8)[:, None, :]
     return np.asarray(alone * has_input[:, :, None].astype(np.uint8))

@@ -21,12 +21,14 @@ def fits(schedule: Schedule, *, ranks: int, transfers: int, places: int) -> bool
 
 
 def _too_much(schedule: Schedule, picture: str, ranks: int, transfers: int, places: int) -> str | None:
-    if schedule.ranks > ranks:
-        return f"the {picture} shows at most {ranks} ranks, not {schedule.ranks}; use fewer ranks, or the text summary"
-    held = schedule.ranks * schedule.num_chunks
+    who = "ranks and switches" if schedule.switches else "ranks"
+    if schedule.members > ranks:
+        most = f"the {picture} shows at most {ranks} {who}"
+        return f"{most}, not {schedule.members}; use fewer ranks, or the text summary"
+    held = schedule.members * schedule.num_chunks
     if held > places:
         return (
-            f"the {picture} shows at most {places} places (ranks times chunks), not {held}; use fewer ranks or "
+            f"the {picture} shows at most {places} places ({who} times chunks), not {held}; use fewer ranks or "
             "segments, or the text summary"
         )
     drawn = 0

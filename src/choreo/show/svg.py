@@ -1,4 +1,4 @@
-"""One still picture of a schedule: ranks side by side, time running down.
+"""One still picture of a schedule: ranks side by side, right of them the switches that reduce, time running down.
 
 Each step is a band. Its arrows leave from the ranks above and arrive at the ranks below, where a row of small cells
 shows what each rank then holds. Long schedules go on in a further column, like the text of a newspaper.
@@ -103,17 +103,22 @@ def _column(schedule: Schedule, layout: Layout, before: Band, bands: list[Band],
 
 
 def _heads(schedule: Schedule, layout: Layout) -> str:
+    """A disc with its number for each rank, a square for each switch."""
     made = []
-    for rank in range(schedule.ranks):
-        x, root = layout.x(rank), rank == schedule.root
-        disc, fill = (INK, PAPER) if root else (PAPER, INK)
-        made.append(f'<circle cx="{short(x)}" cy="14" r="11" fill="{disc}" stroke="{INK}" stroke-width="1.2"/>')
-        made.append(text(x, 18, str(rank), size=11, fill=fill, anchor="middle", font_weight="600"))
+    for lane in range(layout.lanes):
+        x, root, rank = layout.x(lane), lane == schedule.root, lane < schedule.ranks
+        inside, fill = (INK, PAPER) if root else (PAPER, INK)
+        form = f'circle cx="{short(x)}" cy="14" r="11"'
+        if not rank:
+            form = f'rect x="{short(x - 10)}" y="4" width="20" height="20"'
+        made.append(f'<{form} fill="{inside}" stroke="{INK}" stroke-width="1.2"/>')
+        number = lane if rank else lane - schedule.ranks
+        made.append(text(x, 18, str(number), size=11, fill=fill, anchor="middle", font_weight="600"))
     return "".join(made)
 
 
 def _lifelines(layout: Layout, top: float, bottom: float) -> str:
-    return "".join(line(layout.x(rank), top - 9, layout.x(rank), bottom, stroke=LINE) for rank in range(layout.ranks))
+    return "".join(line(layout.x(rank), top - 9, layout.x(rank), bottom, stroke=LINE) for rank in range(layout.lanes))
 
 
 def _axes(layout: Layout) -> str:
@@ -150,7 +155,7 @@ def _cells(schedule: Schedule, layout: Layout, moment: Moment, top: float, *, fr
     wrong = layout.grid.touches(wrong_at_end(schedule, moment))
     grid, made, cells = layout.grid, [], []
     gap = 1.0 if layout.cell_width >= 6 else 0.6 if layout.cell_width >= 2.5 else 0.2
-    for rank in range(layout.ranks):
+    for rank in range(layout.lanes):
         left = layout.x(rank) - layout.cells_width / 2
         made.append(_empty(layout, left, top, gap))
         for index in range(len(grid.first)):

@@ -46,7 +46,7 @@ def arrows(
     schedule: Schedule, layout: Ranks, sent: list[Message], top: float, bottom: float, *, failing: int | None
 ) -> str:
     """An arrow for each message, from the sender above to the receiver below; those at rank `failing` on red."""
-    ranks = schedule.ranks
+    ranks = schedule.members
     dense = len(sent) > 2 * ranks
     width = 0.7 if dense and ranks > 8 else 0.9 if dense else 1.4
     opacity = max(0.25, min(0.7, 60 / len(sent))) if dense else 1.0

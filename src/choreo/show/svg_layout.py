@@ -23,10 +23,10 @@ ASPECT, AROUND = 1.45, 148.0
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Sizes of everything that repeats, in pixels."""
+    """Sizes of everything that repeats, in pixels; `lanes` are the ranks and, right of them, the switches."""
 
     grid: Grid
-    ranks: int
+    lanes: int
     cell_width: float
     cell_height: float
     pitch: float
@@ -43,8 +43,8 @@ class Layout:
 
     @property
     def width(self) -> float:
-        """One newspaper column: the words and all ranks."""
-        return WORDS + self.ranks * self.pitch
+        """One newspaper column: the words and all lanes."""
+        return WORDS + self.lanes * self.pitch
 
     def x(self, rank: float) -> float:
         """The middle of a rank; fractions and places beyond the ends are fine."""
@@ -76,7 +76,7 @@ def layout_of(schedule: Schedule) -> Layout:
     if grid.rows > 1:
         tall = max(cell, 8.0) if schedule.contract.reduces else cell
     pitch = max(44.0, grid.columns * cell + (18 if schedule.ranks <= 8 else 9))
-    return Layout(grid, schedule.ranks, cell, tall, pitch)
+    return Layout(grid, schedule.members, cell, tall, pitch)
 
 
 def bands_of(schedule: Schedule, layout: Layout) -> Iterator[Band]:
@@ -87,8 +87,8 @@ def bands_of(schedule: Schedule, layout: Layout) -> Iterator[Band]:
             yield Band(moment, [], "", 0.0)
             continue
         sent, words = messages(moment.rows), describe(schedule, moment.rows)
-        flight = _flight(sent, layout.ranks)
-        flight += LABEL_HEIGHT if label_side(sent, layout.ranks) else 0
+        flight = _flight(sent, layout.lanes)
+        flight += LABEL_HEIGHT if label_side(sent, layout.lanes) else 0
         spoken = STEP_HEIGHT + LINE_HEIGHT * len(wrapped(words)) if words != said else STEP_HEIGHT
         band = Band(moment, sent, words, 0.0, phase.get(moment.step))
         spoken += PHASE_HEIGHT if band.opens else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from choreo.schedule import Schedule
-from choreo.show.drawing import ADD, COPY, EMPTY, INK, MUTED, PART, WHOLE, WRONG, line, short, text
+from choreo.show.drawing import ADD, COPY, EMPTY, INK, MUTED, PAPER, PART, WHOLE, WRONG, line, short, text
 from choreo.show.holdings import State, wrong_at_end
 from choreo.show.svg_layout import Band, Layout
 
@@ -15,11 +15,11 @@ __all__ = ["legend", "promise"]
 def promise(schedule: Schedule, layout: Layout, left: float, bottom: float) -> str:
     """A line under the cells that the contract asks for, where it does not ask for all."""
     asked = schedule.held_after()
-    if np.all(asked) or (layout.grid.rows > 1 and not layout.grid.square):
+    if np.all(asked[: schedule.ranks]) or (layout.grid.rows > 1 and not layout.grid.square):
         return ""
     made = []
     if layout.grid.square:
-        for rank in range(layout.ranks):
+        for rank in range(schedule.ranks):
             x, y = (
                 left + layout.x(rank) - layout.cells_width / 2 + rank * layout.cell_width,
                 bottom - layout.cells_height,
@@ -51,6 +51,9 @@ def legend(schedule: Schedule, layout: Layout, bands: list[Band]) -> tuple[str, 
         keys.append(("", "row: from which rank, column: for which rank"))
     elif schedule.num_chunks > 1:
         keys.append(("", f"cells: chunks 0 to {schedule.num_chunks - 1}"))
+    if schedule.switches:
+        square = f'<rect x="0.5" y="-8.5" width="10" height="10" fill="{PAPER}" stroke="{INK}" stroke-width="1.2"/>'
+        keys.append((square, "a switch that reduces"))
     if promise(schedule, layout, 0, 0):
         mark = f'<rect x="2.5" y="-10" width="6" height="13" fill="none" stroke="{INK}"/>'
         keys.append((mark if layout.grid.square else line(0, 2, 11, 2, stroke=INK, width=2), "what it must end with"))

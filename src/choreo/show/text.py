@@ -53,7 +53,7 @@ def _heading(schedule: Schedule, verdict: Verdict | None, width: int) -> list[Li
 
 def _steps(schedule: Schedule, verdict: Verdict, width: int) -> list[Line]:
     """Every step with its matrix, or where that would flood the screen the first and the last matrix only."""
-    flood = (schedule.num_steps + 1) * (schedule.ranks + 3) > MATRIX_LINES
+    flood = (schedule.num_steps + 1) * (schedule.members + 3) > MATRIX_LINES
     look = look_of(schedule, width)
     begins = {span.first: span for span in phases_of(schedule)}
     lines: list[Line] = []

@@ -1,4 +1,4 @@
-"""What every rank holds after a step, in characters: numbers where they fit, else bars.
+"""What every rank and switch holds after a step, in characters: numbers where they fit, else bars.
 
 The messages of the step stand beside the matrix, or above it where the matrix needs the width. Everything can be read
 without colour: what the step changed has a mark, and so has what ends up wrong.
@@ -18,8 +18,8 @@ from choreo.show.words import chunk_label, messages
 
 __all__ = ["Look", "legend", "look_of", "matrix"]
 
-# "  rank 12  "
-RANK_WIDTH = 11
+# "rank 12" and "switch 12", and the spaces around them.
+RANK_NAME, SWITCH_NAME, AROUND_NAME = 7, 9, 4
 LEVELS = "▁▂▃▄▅▆▇"
 EMPTY, COMPLETE, DOUBLED, WRONG = "·", "■", "‼", "✗"
 NEW_PART, NEW = "◇", "◆"
@@ -28,12 +28,13 @@ MARKS = {Action.NOTHING: " ", Action.ADDED: "+", Action.COPIED: "="}
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How the matrix is printed: what it shows of each rank, how wide a cell and the largest number in it are, the
-    room at the left for the messages (0: they stand above), and the width of it all."""
+    """How the matrix is printed: what it shows of each rank, how wide a cell, the largest number in it and the name of
+    a rank or switch are, the room at the left for the messages (0: they stand above), and the width of it all."""
 
     grid: Grid
     cell: int
     digits: int
+    name: int
     left: int
     width: int
 
@@ -45,18 +46,19 @@ class Look:
 
 def look_of(schedule: Schedule, width: int) -> Look:
     """The widest cells that fit, best with the messages beside them."""
-    above = width - RANK_WIDTH
+    name = SWITCH_NAME if schedule.switches else RANK_NAME
+    above = width - name - AROUND_NAME
     beside = above - min(36, max(16, width // 3))
     grid = grid_of(schedule, schedule.ranks, schedule.ranks)
     across = schedule.ranks * (schedule.ranks + 1)
     if grid.square and across <= above:
-        return Look(grid, 1, 1, above - across if across <= beside else 0, width)
+        return Look(grid, 1, 1, name, above - across if across <= beside else 0, width)
     grid = grid_of(schedule, above, 1)
     most = schedule.ranks if schedule.contract.reduces else max(grid.count)
     digits = len(str(most - 1))
     cell = next(cell for cell in (digits + 2, digits + 1, 2, 1) if len(grid.first) * cell <= above)
     across = len(grid.first) * cell
-    return Look(grid, cell, digits, above - across if across <= beside else 0, width)
+    return Look(grid, cell, digits, name, above - across if across <= beside else 0, width)
 
 
 def legend(schedule: Schedule, look: Look, lines: list[Line]) -> str:
@@ -85,17 +87,19 @@ def legend(schedule: Schedule, look: Look, lines: list[Line]) -> str:
 
 
 def matrix(schedule: Schedule, look: Look, moment: Moment) -> Iterator[Line]:
-    """The messages of a step and what every rank holds after it."""
+    """The messages of a step and what every rank and switch holds after it."""
     cells, sent = look.grid.see(moment), _sends(schedule, moment)
     wrong = look.grid.touches(wrong_at_end(schedule, moment))
     left = min(look.left, max([24, *(len(text) + 2 for text in sent)]))
     if not look.left:
         yield from _flowing([text for text in sent if text], look.width)
-    for name, numbers in _numbers(schedule, look):
-        yield [(f"{name:>{left + RANK_WIDTH - 2}}  {numbers}".rstrip(), "dim")]
-    for rank in range(schedule.ranks):
-        text = shortened(sent[rank], left - 1).ljust(left) if left else ""
-        yield [("  " + text, _style(text)), (f"rank {rank:>2}  ", "dim"), *_row(look, cells, rank, wrong[rank])]
+    for kind, numbers in _numbers(schedule, look):
+        yield [(f"{kind:>{left + look.name + AROUND_NAME - 2}}  {numbers}".rstrip(), "dim")]
+    for member in range(schedule.members):
+        text = shortened(sent[member], left - 1).ljust(left) if left else ""
+        noun, number = schedule.member_name(member).split()
+        name = f"{noun} {number:>{look.name - len(noun) - 1}}  "
+        yield [("  " + text, _style(text)), (name, "dim"), *_row(look, cells, member, wrong[member])]
 
 
 def _flowing(sent: list[str], width: int) -> Iterator[Line]:
@@ -176,16 +180,22 @@ def _amount(look: Look, cells: Cells, rank: int, index: int) -> str:
 
 
 def _sends(schedule: Schedule, moment: Moment) -> list[str]:
-    """What each rank sends, on one line: `0 → 1: +3`."""
+    """What each member sends, on one line: `0 → 1: +3`."""
     by_sender: dict[int, dict[str, list[int]]] = {}
     for message in messages(moment.rows):
         label = chunk_label(schedule, message)
         by_sender.setdefault(message.src, {}).setdefault(label, []).append(message.dst)
     made = []
-    for src in range(schedule.ranks):
+    ranks = schedule.ranks
+
+    def short(member: int) -> str:
+        return f"{member:>2}" if member < ranks else schedule.member_name(member)
+
+    for src in range(schedule.members):
+        others = ranks - 1 if src < ranks else ranks
         parts = []
         for label, targets in by_sender.get(src, {}).items():
-            everybody = schedule.ranks > 2 and len(targets) == schedule.ranks - 1
-            parts.append(f"{'all' if everybody else ','.join(map(str, targets))}: {label}")
-        made.append(f"{src:>2} → {'  '.join(parts)}" if parts else "")
+            everybody = ranks > 2 and len(targets) == others and max(targets) < ranks
+            parts.append(f"{'all' if everybody else ','.join(short(one).strip() for one in targets)}: {label}")
+        made.append(f"{short(src)} → {'  '.join(parts)}" if parts else "")
     return made

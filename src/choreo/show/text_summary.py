@@ -78,7 +78,7 @@ def _looked_at(span: Span, rows: int, phases: int) -> list[int]:
 def _rows(schedule: Schedule, step: int) -> Transfers:
     rows = schedule.body.rows(step, step + 1)
     ends = np.concatenate((rows.src, rows.dst))
-    if len(rows) == 0 or ends.min() < 0 or ends.max() >= schedule.ranks:
+    if len(rows) == 0 or ends.min() < 0 or ends.max() >= schedule.members:
         # Going through the schedule from its start says what is wrong with it, and where.
         for _ in schedule.blocks():
             pass

@@ -9,6 +9,7 @@ import numpy as np
 from choreo.collectives import Layout
 from choreo.schedule import Schedule, Transfers
 from choreo.schedule.transfers import IntColumn
+from choreo.units import counted
 
 __all__ = ["Message", "chunk_label", "describe", "facts", "messages", "printable", "title"]
 
@@ -18,7 +19,7 @@ NAME_LENGTH = 80
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """All that one rank sends another in one step: spans of chunks (first, last), and whether they are added."""
+    """All that one member sends another in one step: spans of chunks (first, last), and whether they are added."""
 
     src: int
     dst: int
@@ -76,20 +77,31 @@ def printable(name: str) -> str:
 
 def facts(schedule: Schedule) -> str:
     """Its size, in words."""
-    parts = [_plural(schedule.ranks, "rank")]
+    parts = [counted(schedule.ranks, "rank")]
+    if schedule.switches:
+        parts.append(counted(schedule.switches, "switch", "switches"))
     if schedule.root is not None:
         parts.append(f"root {schedule.root}")
-    return ", ".join([*parts, _plural(schedule.num_chunks, "chunk"), _plural(schedule.num_steps, "step")])
+    return ", ".join([*parts, counted(schedule.num_chunks, "chunk"), counted(schedule.num_steps, "step")])
 
 
 def describe(schedule: Schedule, rows: Transfers) -> str:
     """What happens in a step, as one would say it; fast enough for the steps of a schedule of thousands of ranks."""
+    from_switch, to_switch = rows.src >= schedule.ranks, rows.dst >= schedule.ranks
+    if not (from_switch.any() or to_switch.any()):
+        return _between_ranks(schedule, rows)
+    kinds = (~from_switch & to_switch, from_switch & ~to_switch, from_switch & to_switch)
+    said = [_at_switches(schedule, rows.take(kind)) for kind in kinds if kind.any()]
+    rest = ~from_switch & ~to_switch
+    return "; ".join([*said, _between_ranks(schedule, rows.take(rest))] if rest.any() else said)
+
+
+def _between_ranks(schedule: Schedule, rows: Transfers) -> str:
     ranks = schedule.ranks
     pair, carried = _by_pair(rows.src * ranks + rows.dst, rows.count, ranks * ranks)
     src, dst = pair // ranks, pair % ranks
     what = _amount(schedule, carried)
-    it = "it" if what.startswith(("one ", "the ")) else "them"
-    adds = f", which adds {it}" if rows.reduce.all() else ", some to be added" if rows.reduce.any() else ""
+    adds = _added(rows, what)
     senders, receivers = (int(np.count_nonzero(np.bincount(who))) for who in (src, dst))
     if len(pair) == 1:
         return f"rank {src[0]} sends {_named(schedule, rows) or what} to rank {dst[0]}{adds}"
@@ -107,8 +119,37 @@ def describe(schedule: Schedule, rows: Transfers) -> str:
     return f"{who} {what} to {_several(src)} others{adds.replace('which adds', 'which add')}"
 
 
+def _at_switches(schedule: Schedule, rows: Transfers) -> str:
+    """What ranks send to switches, or switches to ranks, or to one another."""
+    members = schedule.members
+    pair, carried = _by_pair(rows.src * members + rows.dst, rows.count, members**2)
+    senders, receivers = np.unique(pair // members), np.unique(pair % members)
+    what = _amount(schedule, carried)
+    to = _all_of(schedule, receivers)
+    if len(receivers) > 1 and len(pair) == len(senders):
+        to = "a switch" if receivers[0] >= schedule.ranks else "a rank"
+    who, adds = _all_of(schedule, senders), _added(rows, what)
+    if to.endswith("s"):
+        adds = adds.replace("which adds", "which add")
+    return f"{who} {'send' if who.endswith('s') else 'sends'} {what} to {to}{adds}"
+
+
+def _all_of(schedule: Schedule, members: IntColumn) -> str:
+    """Some ranks, or some switches, in words; several end in an s."""
+    if len(members) == 1:
+        return schedule.member_name(int(members[0]))
+    if members[0] >= schedule.ranks:
+        return f"{len(members)} switches"
+    return "every rank" if len(members) == schedule.ranks else f"{len(members)} ranks"
+
+
+def _added(rows: Transfers, what: str) -> str:
+    it = "it" if what.startswith(("one ", "the ")) else "them"
+    return f", which adds {it}" if rows.reduce.all() else ", some to be added" if rows.reduce.any() else ""
+
+
 def _by_pair(pair: IntColumn, count: IntColumn, pairs: int) -> tuple[IntColumn, IntColumn]:
-    """Each of the numbered pairs of ranks that send something, and how many chunks; sorted only if need be."""
+    """Each of the numbered pairs of members that send something, and how many chunks; sorted only if need be."""
     if (np.diff(pair) > 0).all():
         return pair, count
     if pairs <= 4 * len(pair):
@@ -175,7 +216,3 @@ def _several(src: IntColumn) -> str:
     counts = np.unique(src, return_counts=True)[1]
     low, high = int(counts.min()), int(counts.max())
     return str(low) if low == high else f"{low} to {high}"
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -10,7 +10,7 @@ function inspect(data, replay, holder, rank, index) {
   const counted = data.reduces
     ? `${have} of ${given} contributions`
     : have === given ? "held" : have ? `${have} of ${given} held` : "not held";
-  element("p", { class: "place", "data-have": have, "data-given": given }, holder, `rank ${rank}, ${name}: ${counted}`);
+  element("p", { class: "place", "data-have": have, "data-given": given }, holder, `${memberName(data, rank)}, ${name}: ${counted}`);
   const squares = element("ol", { class: `squares${data.ranks > 20 ? " many" : ""}`, "aria-label": "contributors" }, holder);
   for (let who = 0; who < data.ranks; who++) {
     const entry = entries.find((one) => one.who === who);
@@ -40,7 +40,7 @@ function blockName(data, span) {
 // Contributions that came together are told together; a single one is followed all the way.
 function arrivals(data, entries, rank) {
   if (!entries.length) return ["nothing has arrived here yet"];
-  if (!data.reduces) return entries.map((entry) => route(entry, rank));
+  if (!data.reduces) return entries.map((entry) => route(data, entry, rank));
   const groups = new Map();
   for (const entry of entries) {
     const key = `${entry.step} ${entry.src}`;
@@ -50,14 +50,14 @@ function arrivals(data, entries, rank) {
     const { step, src } = group[0];
     if (step < 0) return group[0].times > 1 ? `its own input, ${group[0].times} times` : "its own input";
     const names = listed(group.map((entry) => (entry.times > 1 ? `${entry.who} (${entry.times} times)` : `${entry.who}`)));
-    return `step ${step}, from rank ${src}: the contribution${group.length > 1 ? "s" : ""} of ${names}`;
+    return `step ${step}, from ${memberName(data, src)}: the contribution${group.length > 1 ? "s" : ""} of ${names}`;
   });
 }
 
-function route(entry, rank) {
+function route(data, entry, rank) {
   const hops = journey(entry, rank);
   if (!hops.length) return "its own input";
-  return `rank ${hops[0].src}` + hops.map(({ step, dst }) => ` → rank ${dst} (step ${step})`).join("");
+  return memberName(data, hops[0].src) + hops.map(({ step, dst }) => ` → ${memberName(data, dst)} (step ${step})`).join("");
 }
 
 // 0, 1, 2 and 5 as "0–2, 5".

@@ -1,4 +1,4 @@
-// What each rank holds: a table of ranks by chunks, or a small table for each rank where a rank has several rows.
+// What each rank and switch holds: a table of them by chunks, or a small table for each where each has several rows.
 
 function element(name, attributes, parent, words) {
   const made = document.createElement(name);
@@ -15,10 +15,11 @@ function spanOf({ first, count }) {
 class Matrix {
   constructor(data, holder, choose) {
     this.data = data;
+    this.members = data.ranks + data.switches;
     this.holder = holder;
     this.rows = data.grid.cells.length / data.grid.columns;
     this.places = data.after.map((runs) => data.grid.cells.map((cell) => covered(runs, cell)));
-    const asked = this.places.flat();
+    const asked = this.places.slice(0, data.ranks).flat();
     this.partial = asked.some(Boolean) && !asked.every(Boolean);
     this.cells = [];
     if (this.rows > 1) this.cards();
@@ -37,7 +38,7 @@ class Matrix {
 
   table() {
     const { columns, cells } = this.data.grid;
-    const tight = this.data.ranks > 24 ? "tight" : "";
+    const tight = this.members > 24 ? "tight" : "";
     const table = element("table", { class: tight, "aria-label": "ranks by chunks" }, this.holder);
     const head = element("tr", {}, element("thead", {}, table));
     element("th", { scope: "col" }, head, columns > 1 ? "chunk" : "");
@@ -49,9 +50,9 @@ class Matrix {
       return made;
     });
     const body = element("tbody", {}, table);
-    for (let rank = 0; rank < this.data.ranks; rank++) {
+    for (let rank = 0; rank < this.members; rank++) {
       const row = element("tr", {}, body);
-      element("th", { scope: "row" }, row, this.data.ranks > 24 && rank % 4 ? "" : `rank ${rank}`);
+      element("th", { scope: "row" }, row, this.members > 24 && rank % 4 ? "" : memberName(this.data, rank));
       this.cells.push(cells.map((_, index) => this.td(row, rank, index)));
     }
   }
@@ -65,9 +66,10 @@ class Matrix {
     const { columns } = this.data.grid;
     this.named = this.data.grid.square && this.data.ranks <= 8;
     this.holder.classList.add("cards");
-    for (let rank = 0; rank < this.data.ranks; rank++) {
-      const card = element("div", { class: "card" }, this.holder, `rank ${rank}`);
-      const table = element("table", { "aria-label": `rank ${rank}` }, card);
+    for (let rank = 0; rank < this.members; rank++) {
+      const name = memberName(this.data, rank);
+      const card = element("div", { class: "card" }, this.holder, name);
+      const table = element("table", { "aria-label": name }, card);
       const made = [];
       if (this.named) this.targets(table);
       for (let row = 0; row < this.rows; row++) {
@@ -93,17 +95,17 @@ class Matrix {
 
   // As large as there is room for, within reason.
   fit() {
-    const { ranks, grid } = this.data;
+    const { members, data: { grid } } = this;
     const wide = window.innerWidth > 900;
     const across = wide ? window.innerWidth / 2 - 50 : window.innerWidth - 40;
     const down = wide ? Math.max(160, window.innerHeight - 490) : 420;
     let width = 0, height = 0;
     if (this.rows === 1) {
       width = Math.min((across - 64) / grid.columns - 1, 60);
-      height = Math.min((down - 18) / ranks - 1, 36);
+      height = Math.min((down - 18) / members - 1, 36);
     } else {
-      for (let abreast = 1; abreast <= ranks; abreast++) {
-        const deep = Math.ceil(ranks / abreast);
+      for (let abreast = 1; abreast <= members; abreast++) {
+        const deep = Math.ceil(members / abreast);
         const [left, top] = this.named ? [54, 50] : [14, 32];
         const fits = Math.min((across / abreast - left) / grid.columns, (down / deep - top) / this.rows) - 1;
         height = width = Math.max(width, Math.min(fits, 28));
@@ -121,7 +123,7 @@ class Matrix {
   }
 
   show(replay, final) {
-    for (let rank = 0; rank < this.data.ranks; rank++) {
+    for (let rank = 0; rank < this.members; rank++) {
       this.data.grid.cells.forEach((span, index) => {
         const cell = this.cells[rank][index];
         const { have, given, doubled, action } = replay.cell(rank, span);
@@ -138,7 +140,7 @@ class Matrix {
         cell.style.setProperty("--level", `${counted && action && have ? Math.max(level, 60) : level}%`);
         cell.textContent = counted && have ? (doubled ? "‼" : have) : "";
         const words = `${doubled ? ", some more than once" : ""}${broken ? ", wrong" : ""}`;
-        cell.setAttribute("aria-label", `rank ${rank}, chunk ${spanOf(span)}: ${have} of ${given}${words}`);
+        cell.setAttribute("aria-label", `${memberName(this.data, rank)}, chunk ${spanOf(span)}: ${have} of ${given}${words}`);
       });
     }
   }

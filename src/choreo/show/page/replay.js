@@ -101,7 +101,12 @@ function journey(entry, rank) {
   return hops;
 }
 
-// Transfers of one step between the same two ranks travel as one message.
+// Members beyond the ranks are switches that reduce.
+function memberName(data, member) {
+  return member < data.ranks ? `rank ${member}` : `switch ${member - data.ranks}`;
+}
+
+// Transfers of one step between the same two members travel as one message.
 function messagesOf(transfers) {
   const found = new Map();
   for (const transfer of transfers) {

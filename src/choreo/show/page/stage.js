@@ -1,4 +1,4 @@
-// The ranks in a circle, and the messages of a step on their way.
+// The ranks in a circle, the switches that reduce inside it, and the messages of a step on their way.
 
 const SVG = "http://www.w3.org/2000/svg";
 const CENTER = { x: 300, y: 280 };
@@ -16,7 +16,8 @@ class Stage {
     this.data = data;
     this.svg = svg;
     this.size = data.ranks <= 8 ? 25 : data.ranks <= 16 ? 20 : data.ranks <= 32 ? 14 : 7.5;
-    this.radius = data.ranks === 1 ? 0 : data.ranks <= 8 || data.ranks > 32 ? 240 : 226;
+    this.members = data.ranks + data.switches;
+    this.radius = this.members === 1 ? 0 : data.ranks <= 8 || data.ranks > 32 ? 240 : 226;
     // The room between neighbours decides how long arrows and their heads can be.
     const room = data.ranks === 1 ? 0 : 2 * this.radius * Math.sin(Math.PI / data.ranks) - 2 * this.size;
     this.gap = Math.max(1.5, Math.min(5, room / 5));
@@ -26,13 +27,30 @@ class Stage {
     this.nodes = shape("g", {}, svg);
     this.pills = shape("g", {}, svg);
     this.gauges = Array.from({ length: data.ranks }, (_, rank) => this.node(rank));
+    for (let member = data.ranks; member < this.members; member++) this.square(member);
     this.moving = [];
     this.drawn = [];
   }
 
   place(rank) {
+    if (rank >= this.data.ranks) return this.inside(rank - this.data.ranks);
     const turn = (2 * Math.PI * rank) / this.data.ranks - (this.data.ranks === 2 ? Math.PI : Math.PI / 2);
     return { x: CENTER.x + this.radius * Math.cos(turn), y: CENTER.y + this.radius * Math.sin(turn) };
+  }
+
+  // One switch stands in the middle, several on a circle of their own, each near the ranks that come next to it.
+  inside(number) {
+    const { ranks, switches } = this.data, radius = switches === 1 ? 0 : this.radius * 0.45;
+    const turn = 2 * Math.PI * ((number + 0.5) / switches - 0.5 / ranks) - Math.PI / 2;
+    return { x: CENTER.x + radius * Math.cos(turn), y: CENTER.y + radius * Math.sin(turn) };
+  }
+
+  square(member) {
+    const { x, y } = this.place(member), half = this.size * 0.9;
+    shape("rect", { class: "node switch", x: x - half, y: y - half, width: 2 * half, height: 2 * half }, this.nodes);
+    const number = shape("text", { class: "number", x, y: y + this.size * 0.2 }, this.nodes, member - this.data.ranks);
+    number.style.fontSize = `${Math.max(8, this.size * 0.62)}px`;
+    shape("title", {}, number, memberName(this.data, member));
   }
 
   node(rank) {
@@ -49,7 +67,7 @@ class Stage {
 
   // How much of what each rank must end with it has.
   fill(shares) {
-    shares.forEach((share, rank) => this.gauges[rank].setAttribute("stroke-dasharray", `${share * 100} 100`));
+    this.gauges.forEach((gauge, rank) => gauge.setAttribute("stroke-dasharray", `${shares[rank] * 100} 100`));
   }
 
   // Neighbours send round the outside one way and inside the other; further ones pass inside the ranks between
@@ -57,6 +75,7 @@ class Stage {
   curve(message) {
     const { ranks } = this.data;
     const a = this.place(message.src), b = this.place(message.dst);
+    if (this.atSwitch(message)) return this.spoke(a, b);
     const turn = (message.dst - message.src + ranks) % ranks;
     const apart = Math.min(turn, ranks - turn), onward = 2 * turn <= ranks;
     const chord = this.radius * Math.cos((Math.PI * apart) / ranks);
@@ -74,6 +93,19 @@ class Stage {
     return { start, control, end };
   }
 
+  // To and from a switch almost straight, on the right of the way so that up and down do not meet.
+  spoke(a, b) {
+    const length = Math.hypot(b.x - a.x, b.y - a.y), lane = Math.min(13, this.size * 0.6);
+    const control = {
+      x: (a.x + b.x) / 2 - (lane * (b.y - a.y)) / length, y: (a.y + b.y) / 2 + (lane * (b.x - a.x)) / length,
+    };
+    return { start: toward(a, control, this.size + this.gap), control, end: toward(b, control, this.size + this.gap + 1) };
+  }
+
+  atSwitch({ src, dst }) {
+    return Math.max(src, dst) >= this.data.ranks;
+  }
+
   show(messages, ghost) {
     this.ways.replaceChildren();
     this.pills.replaceChildren();
@@ -89,7 +121,7 @@ class Stage {
       if (many) group.style.opacity = ghost ? 0.12 : Math.max(0.22, Math.min(0.6, 40 / messages.length));
       this.arrow(curve, group);
       if (ghost) continue;
-      this.moving.push({ curve, pill: this.pill(message, many || outside), rest: this.near(message) ? 0.5 : 0.2 });
+      this.moving.push({ curve, pill: this.pill(message, many || outside), rest: this.restOf(message) });
       if (outside) this.outside(message);
     }
     this.rest(many || outside);
@@ -122,14 +154,19 @@ class Stage {
     }
   }
 
+  // Where a label stands: between neighbours, near the sender further away, and beyond the middle of the way down.
+  restOf(message) {
+    return message.src >= this.data.ranks ? 0.58 : this.near(message) ? 0.5 : 0.2;
+  }
+
   near(message) {
-    return [1, this.data.ranks - 1].includes(Math.abs(message.dst - message.src));
+    return !this.atSwitch(message) && [1, this.data.ranks - 1].includes(Math.abs(message.dst - message.src));
   }
 
   // Among many ranks the labels of arrows that cross would meet; each then stands at its sender, outside the circle.
   labelsOutside(messages) {
     const senders = new Set(messages.map(({ src }) => src));
-    return this.data.ranks > 8 && this.size > 12 && senders.size === messages.length && !messages.every((one) => this.near(one));
+    return ![...senders].some((src) => src >= this.data.ranks) && this.data.ranks > 8 && this.size > 12 && senders.size === messages.length && !messages.every((one) => this.near(one));
   }
 
   outside(message) {

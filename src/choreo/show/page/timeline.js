@@ -38,7 +38,7 @@ function sentByRank(data) {
   const rows = [new Array(data.ranks).fill(0)];
   for (const transfers of data.steps) {
     const row = rows[rows.length - 1].slice();
-    for (const { src, chunk, count } of transfers) {
+    for (const { src, chunk, count } of transfers.filter((one) => one.src < data.ranks)) {
       for (let at = chunk; at < chunk + count; at++) row[src] += data.chunk_shares[at];
     }
     rows.push(row);

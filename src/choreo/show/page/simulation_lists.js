@@ -1,0 +1,154 @@
+// The figures, the busiest links over time, and the critical path as a list.
+
+const PARTS = { sending: "copy", "sharing links": "share", latency: "part", "the hops after the first": "part", "reducing, writing": "add", waiting: "line" };
+
+function figures(data, holder) {
+  const { time_us, algbw_bytes_per_s, busbw_bytes_per_s, bound_us, efficiency, no_bound } = data.figures;
+  const add = (name, value, hint) => {
+    const block = element("div", { title: hint }, holder);
+    element("dt", {}, block, name);
+    const [number, unit] = value.split(" ");
+    const told = element("dd", {}, block, number);
+    if (unit) element("small", {}, told, unit);
+    return block;
+  };
+  add("time", formatTime(time_us), "from the first message to the last write");
+  add("algbw", formatRate(algbw_bytes_per_s), "size over time, as nccl-tests has it");
+  add("busbw", formatRate(busbw_bytes_per_s), "what a link must carry, as nccl-tests has it");
+  if (bound_us === null) {
+    add("bound", "none", no_bound);
+    return;
+  }
+  add("bound", formatTime(bound_us), "no schedule can be faster on this network");
+  const block = add("of the best possible", `${threeDigits(100 * efficiency)}%`, "the bound over the time");
+  const bar = element("div", { class: "bar" }, block);
+  element("i", {}, bar).style.width = `${Math.min(100, 100 * efficiency)}%`;
+}
+
+function percent(share) {
+  return share > 0 && share < 0.005 ? "<1%" : `${Math.round(100 * share)}%`;
+}
+
+class Busy {
+  constructor(data, holder, choose) {
+    this.data = data;
+    this.holder = holder;
+    this.strips = data.busiest.map((link) => {
+      const row = element("li", {}, holder);
+      const name = element("span", { class: "name", title: this.words(link) }, row, link.name);
+      if (link.alike) element("small", {}, name, ` +${link.alike}${link.or_more ? " or more" : ""}`);
+      const strip = element("canvas", {}, row);
+      element("span", { class: "share" }, row, percent(link.utilisation));
+      row.addEventListener("pointerenter", () => { row.classList.add("chosen"); choose(link.wires); });
+      row.addEventListener("pointerleave", () => { row.classList.remove("chosen"); choose([]); });
+      return { strip, link };
+    });
+  }
+
+  words({ name, alike, or_more: more, bytes, bandwidth_bytes_per_s: bandwidth, utilisation }) {
+    const others = alike ? ` and ${alike}${more ? " or more" : ""} like it` : "";
+    return `${name}${others}: ${formatBytes(bytes)} over ${formatRate(bandwidth)}, ${percent(utilisation)} of what it could carry`;
+  }
+
+  fit() {
+    this.holder.style.setProperty("--gutter", `${gutter()}px`);
+    this.holder.style.setProperty("--right", `${RIGHT}px`);
+    this.colors = palette();
+    const ratio = window.devicePixelRatio || 1;
+    for (const { strip } of this.strips) {
+      strip.width = Math.round(strip.clientWidth * ratio);
+      strip.height = Math.round(14 * ratio);
+    }
+  }
+
+  // Each link's load as a strip of colour; as in the diagram, what is to come is pale.
+  show(time_us) {
+    const total = this.data.figures.time_us;
+    for (const { strip, link } of this.strips) {
+      const draw = strip.getContext("2d"), values = this.data.series[link.series];
+      const wide = strip.width / values.length;
+      draw.clearRect(0, 0, strip.width, strip.height);
+      for (let at = 0, next; at < values.length; at = next) {
+        for (next = at + 1; next < values.length && values[next] === values[at];) next += 1;
+        draw.fillStyle = loadColor(this.colors, values[at]);
+        draw.fillRect(at * wide, 0, (next - at) * wide + 0.5, strip.height);
+      }
+      const now = total > 0 ? (time_us / total) * strip.width : 0;
+      draw.globalAlpha = 0.6;
+      draw.fillStyle = this.colors.paper;
+      draw.fillRect(now, 0, strip.width - now, strip.height);
+      draw.globalAlpha = 1;
+      draw.fillStyle = this.colors.ink;
+      draw.fillRect(now - 1, 0, 2, strip.height);
+    }
+  }
+}
+
+class Path {
+  constructor(data, choose) {
+    this.data = data;
+    this.holder = document.getElementById("legs");
+    this.parts(document.getElementById("parts"), document.getElementById("parts-legend"));
+    const { all, legs } = data.path;
+    const left = all - legs.length;
+    const note = left ? `${legs.length} of ${all} messages, the first` : counted(all, "message");
+    document.getElementById("path-note").textContent = all ? `${note}, each of which waited for the one before` : "nothing was sent";
+    this.rows = legs.map((leg, at) => {
+      const row = element("li", {}, this.holder);
+      const button = element("button", { type: "button", "data-leg": at }, row);
+      element("span", {}, button, `step ${leg.step}`);
+      element("span", {}, button, `${data.rows[leg.src].short} → ${data.rows[leg.dst].short}`);
+      element("span", { class: "size" }, button, formatBytes(leg.bytes));
+      const why = element("span", { class: "why" }, button, leg.waited);
+      if (leg.shared_us > 0) {
+        why.textContent = "";
+        element("b", {}, why, `${formatTime(leg.shared_us)} lost sharing ${leg.link}`);
+      }
+      button.title = `${leg.waited}${leg.shared_us > 0 ? `; lost ${formatTime(leg.shared_us)} sharing ${leg.link}` : ""}`;
+      element("span", { class: "took" }, button, formatTime(leg.until_us - leg.start_us));
+      button.addEventListener("click", () => choose(at));
+      return row;
+    });
+    this.now = -1;
+  }
+
+  // Where the time went, as one bar.
+  parts(bar, legend) {
+    const { parts } = this.data.path, sum = parts.reduce((total, { time_us }) => total + time_us, 0);
+    for (const { name, time_us } of parts) {
+      const color = `var(--${PARTS[name]})`;
+      const part = element("i", { title: `${name}: ${formatTime(time_us)}` }, bar);
+      part.style.flexGrow = time_us / sum;
+      part.style.background = color;
+      const item = element("span", {}, legend);
+      element("i", {}, item).style.background = color;
+      item.append(`${name} ${formatTime(time_us)}`);
+    }
+    bar.setAttribute("aria-label", parts.map(({ name, time_us }) => `${name} ${formatTime(time_us)}`).join(", "));
+    bar.hidden = !parts.length;
+  }
+
+  // The leg that a moment belongs to: the last one that had begun.
+  legAt(time_us) {
+    const { legs } = this.data.path;
+    let found = -1;
+    for (let at = 0; at < legs.length && legs[at].start_us <= time_us + 1e-9 * this.data.figures.time_us; at++) {
+      if (time_us < legs[at].until_us || at === legs.length - 1 || found < 0 || legs[at + 1].start_us > time_us) found = at;
+    }
+    return time_us >= this.data.figures.time_us ? -1 : found;
+  }
+
+  show(at, follow) {
+    if (at === this.now) return;
+    if (this.rows[this.now]) this.rows[this.now].classList.remove("now");
+    this.now = at;
+    const row = this.rows[at];
+    if (!row) return;
+    row.classList.add("now");
+    // Only the list itself is to scroll, not the page.
+    const top = row.offsetTop - this.holder.offsetTop;
+    if (follow && (top < this.holder.scrollTop || top + row.offsetHeight > this.holder.scrollTop + this.holder.clientHeight)) {
+      this.holder.scrollTop = top - row.offsetHeight * Math.floor(this.holder.clientHeight / row.offsetHeight / 3);
+    }
+  }
+}

@@ -1,0 +1,170 @@
+// The network with its links as busy as they are at a moment, and the devices with how much each has received.
+
+// Pixels that what flows along a link moves on while the whole run is played.
+const FLOW = 900;
+
+class Network {
+  constructor(data, svg) {
+    this.data = data;
+    this.svg = svg;
+    const { box, wires, levels } = data.network;
+    svg.setAttribute("viewBox", box.join(" "));
+    // A small network is not to be blown up, and the names in a large one must stay readable.
+    svg.style.minWidth = `${Math.round(0.55 * box[2])}px`;
+    svg.style.setProperty("--aspect", box[3] / box[2]);
+    svg.style.setProperty("--tall", `${1.5 * box[3]}px`);
+    svg.style.maxHeight = `${1.9 * box[3]}px`;
+    this.glows = wires.length <= 260;
+    for (const way of data.network.planes) shape("path", { class: "plane", d: way }, svg);
+    for (const way of data.network.dotted) shape("path", { class: "dotted", d: way }, svg);
+    this.wires = [];
+    // From the outside in, so that a box hides the ends of the cables that come to it.
+    for (let level = levels; level > 0; level--) {
+      const layer = shape("g", {}, svg);
+      wires.forEach((wire, at) => { if (wire.level === level) this.wires[at] = this.wire(wire, layer); });
+      for (const group of data.network.groups.filter((one) => one.level === level)) this.group(group, levels);
+    }
+    this.switches = data.network.switches.map((one) => this.switch(one));
+    this.devices = data.network.devices.map((one) => this.device(one));
+    for (const [x, y, stepX, stepY, words] of data.network.dots) this.dots(x, y, stepX, stepY, words);
+    for (const [x, y, words] of data.network.headings) shape("text", { class: "side", x, y, "font-size": 12 }, svg, words);
+    this.received = received(data);
+    this.restyle();
+  }
+
+  restyle() {
+    this.colors = palette();
+    this.colorOf = Array.from({ length: 101 }, (_, percent) => loadColor(this.colors, percent));
+    for (const wire of this.wires) wire.percent = -1;
+  }
+
+  wire(wire, layer) {
+    const group = shape("g", {}, layer);
+    shape("title", {}, group, wire.words);
+    const glow = this.glows ? shape("path", { class: "glow", d: wire.way }, group) : null;
+    const line = shape("path", { class: wire.slow ? "wire slow" : "wire", d: wire.way }, group);
+    const flow = shape("path", { class: "flow", d: wire.way }, group);
+    // What is thin is hard to point at.
+    shape("path", { d: wire.way, fill: "none", stroke: "transparent", "stroke-width": 9 }, group);
+    return { ...wire, group, glow, line, flow, percent: -1 };
+  }
+
+  group({ x, y, width, height, level, name, words }, levels) {
+    const even = (levels - level) % 2 === 1 ? "group even" : "group";
+    shape("rect", { class: even, x, y, width, height, rx: 10 }, this.svg);
+    if (!words) shape("text", { class: "side", x: x + 10, y: y + 15, "font-size": 10 }, this.svg, name);
+    else {
+      shape("text", { x: x + width / 2, y: y + height / 2 - 2, "font-size": 10 }, this.svg, name);
+      shape("text", { class: "note", x: x + width / 2, y: y + height / 2 + 10, "font-size": 9 }, this.svg, words);
+    }
+  }
+
+  switch({ x, y, width, height, name, words, copies, series }) {
+    const group = shape("g", {}, this.svg);
+    if (words) shape("title", {}, group, words);
+    const boxes = [];
+    for (let behind = Math.min(copies, 3) - 1; behind >= 0; behind--) {
+      boxes.push(shape("rect", { class: "switch", x: x + 3 * behind, y: y - 3 * behind, width, height, rx: 5 }, group));
+    }
+    shape("text", { x: x + width / 2, y: y + height / 2 + 4, "font-size": 10.5 }, group, name);
+    return { boxes, series };
+  }
+
+  device({ x, y, name, row, slow }) {
+    const { device_width: width, device_height: height, font } = this.data.network;
+    const group = shape("g", { class: `device${row < 0 ? " idle" : ""}${slow ? " slow" : ""}` }, this.svg);
+    const place = (more) => ({ x: x - width / 2 - more, y: y - height / 2 - more, width: width + 2 * more, height: height + 2 * more, rx: height / 2 + more });
+    shape("title", {}, group, row < 0 ? `${name}: no rank` : this.data.rows[row].name);
+    shape("path", { class: "halo", d: rounded(place(4)) }, group);
+    shape("rect", place(0), group);
+    const gauge = shape("path", { class: "gauge", d: rounded(place(0)), pathLength: 100, "stroke-width": height / 9 }, group);
+    shape("text", { x, y: y + font * 0.36, "font-size": font }, group, name);
+    return { group, gauge, row };
+  }
+
+  dots(x, y, stepX, stepY, words) {
+    for (const at of [-1, 0, 1]) shape("circle", { cx: x + stepX * at, cy: y + stepY * at, r: 2.2, fill: "var(--muted)" }, this.svg);
+    const below = y + this.data.network.device_height / 2 + 9;
+    if (words) shape("text", { class: "note", x, y: below, "font-size": 10 }, this.svg, words);
+  }
+
+  // How it looks at a moment; `ends` are the rows of the critical path's message of that moment.
+  show(time_us, ends) {
+    const total = this.data.figures.time_us;
+    const bin = binAt(total, this.data.bins, time_us);
+    for (const wire of this.wires) {
+      const percent = bin < 0 ? 0 : this.data.series[wire.series][bin];
+      if (percent !== wire.percent) this.paint(wire, percent);
+      if (percent) wire.flow.setAttribute("stroke-dashoffset", (-FLOW * time_us) / (total || 1));
+    }
+    for (const { boxes, series } of this.switches) {
+      const percent = series && bin >= 0 ? this.data.series[series][bin] : 0;
+      for (const box of boxes) {
+        box.style.stroke = percent ? this.colorOf[percent] : "";
+        box.style.strokeWidth = percent ? 3 : "";
+      }
+    }
+    for (const { group, gauge, row } of this.devices) {
+      if (row < 0) continue;
+      const share = this.received ? this.received[row](time_us) : 0;
+      const done = time_us >= this.data.rows[row].done_us;
+      gauge.setAttribute("stroke-dasharray", `${done ? 0 : 100 * share} 1000`);
+      gauge.style.display = done || !share ? "none" : "";
+      group.classList.toggle("done", done);
+      group.classList.toggle("path", ends.includes(row));
+    }
+  }
+
+  paint(wire, percent) {
+    wire.percent = percent;
+    const color = this.colorOf[percent], width = wire.width * (percent ? 1 + 0.6 * (percent / 100) : 0.8);
+    wire.line.style.stroke = color;
+    wire.line.style.strokeWidth = width;
+    wire.line.style.opacity = wire.faint && !percent ? 0.4 : "";
+    wire.flow.style.display = percent ? "" : "none";
+    wire.flow.style.strokeWidth = Math.max(1, width * 0.62);
+    if (!wire.glow) return;
+    wire.glow.style.display = percent > 20 ? "" : "none";
+    wire.glow.style.stroke = color;
+    wire.glow.style.strokeWidth = width * 3;
+  }
+
+  // Point out some wires by their numbers; none of them if none of those links is drawn.
+  choose(numbers) {
+    this.svg.classList.toggle("dim", numbers.length > 0);
+    this.wires.forEach(({ group }, at) => group.classList.toggle("chosen", numbers.includes(at)));
+  }
+}
+
+// A rounded box as a path that starts at the top and goes round clockwise.
+function rounded({ x, y, width, height, rx }) {
+  const r = Math.min(rx, height / 2), right = x + width, bottom = y + height;
+  return `M${x + width / 2} ${y}H${right - r}A${r} ${r} 0 0 1 ${right - r} ${bottom}H${x + r}A${r} ${r} 0 0 1 ${x + r} ${y}z`;
+}
+
+// Which part of the time a moment lies in; -1 when all is over.
+function binAt(total, bins, time_us) {
+  return total > 0 && time_us < total ? Math.min(bins - 1, Math.floor((time_us / total) * bins)) : -1;
+}
+
+// For each row the share of its messages that it has by a time; nothing where not all messages are known.
+function received({ messages, rows }) {
+  if (messages.src.length < messages.all) return null;
+  const times = rows.map(() => []);
+  messages.dst.forEach((row, at) => times[row].push(messages.written_us[at]));
+  return times.map((row) => {
+    row.sort((a, b) => a - b);
+    return (time_us) => (row.length ? before(row, time_us) / row.length : 0);
+  });
+}
+
+// How many of a sorted list are not after a value.
+function before(sorted, value) {
+  let low = 0, high = sorted.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (sorted[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

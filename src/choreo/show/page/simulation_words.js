@@ -1,0 +1,80 @@
+"use strict";
+// Elements, and numbers as people write them: the same as `choreo.units` says.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function element(name, attributes, parent, words) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (words !== undefined) made.textContent = words;
+  if (parent) parent.append(made);
+  return made;
+}
+
+function shape(name, attributes, parent, words) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (words !== undefined) made.textContent = words;
+  if (parent) parent.append(made);
+  return made;
+}
+
+function threeDigits(value) {
+  if (value === 0) return "0";
+  const digits = 2 - Math.floor(Math.log10(Math.abs(value)) + 1e-9);
+  return Math.abs(value) < 1e6 && digits < 9 ? value.toFixed(Math.max(0, digits)) : value.toPrecision(3);
+}
+
+// The unit that a time is told in, so that all times of one run can have the same.
+function timeUnit(time_us) {
+  if (time_us >= 1e6) return ["s", 1e6];
+  if (time_us >= 1e3) return ["ms", 1e3];
+  return time_us >= 1 || time_us === 0 ? ["µs", 1] : ["ns", 1e-3];
+}
+
+function formatTime(time_us) {
+  const [unit, scale] = timeUnit(Math.abs(time_us));
+  return `${threeDigits(time_us / scale)} ${unit}`;
+}
+
+function formatBytes(bytes) {
+  const binary = bytes % 1024 === 0;
+  const units = binary ? ["TiB", "GiB", "MiB", "KiB"] : ["TB", "GB", "MB", "KB"];
+  for (const [at, unit] of units.entries()) {
+    const scale = (binary ? 1024 : 1000) ** (4 - at);
+    if (bytes >= scale) return `${binary && bytes % (scale / 16) === 0 ? bytes / scale : threeDigits(bytes / scale)} ${unit}`;
+  }
+  return `${Number(bytes.toPrecision(4))} B`;
+}
+
+function formatRate(rate) {
+  for (const [unit, scale] of [["TB/s", 1e12], ["GB/s", 1e9], ["MB/s", 1e6], ["KB/s", 1e3]]) {
+    if (rate >= scale) return `${threeDigits(rate / scale)} ${unit}`;
+  }
+  return `${threeDigits(rate)} B/s`;
+}
+
+function counted(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+// Colours come from the style sheet, which knows whether it is dark.
+function palette() {
+  const style = getComputedStyle(document.documentElement);
+  const color = (name) => style.getPropertyValue(`--${name}`).trim();
+  const names = ["paper", "panel", "ink", "muted", "line", "empty", "part", "whole", "add", "copy", "share"];
+  const made = Object.fromEntries(names.map((name) => [name, color(name)]));
+  made.loads = [0, 1, 2, 3, 4, 5].map((at) => channels(color(`load-${at}`)));
+  return made;
+}
+
+function channels(hex) {
+  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+}
+
+// The colour of a load in percent.
+function loadColor(colors, percent) {
+  const at = (Math.min(100, Math.max(0, percent)) / 100) * 5, low = Math.min(4, Math.floor(at));
+  const mixed = colors.loads[low].map((part, index) => Math.round(part + (colors.loads[low + 1][index] - part) * (at - low)));
+  return `rgb(${mixed.join(",")})`;
+}

@@ -1,0 +1,94 @@
+"""The tracks of a timeline: threads with names, and lanes beside them for what overlaps.
+
+Slices of one thread must not overlap, as the format has it. Those that would go to further lanes, which are threads of
+their own next to the first. Times are whole nanoseconds, because that is what Perfetto keeps: what is cut off there
+must not make slices overlap that did not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+__all__ = ["Event", "Slice", "Tracks", "microseconds"]
+
+Event = dict[str, object]
+
+
+@dataclass(slots=True)
+class Slice:
+    """A stretch of time on a track, in nanoseconds; `thread` is known once it has been laid out."""
+
+    begin_ns: int
+    end_ns: int
+    name: str
+    category: str
+    arguments: dict[str, object]
+    thread: int = -1
+
+    @property
+    def last_ns(self) -> int:
+        """The last moment that lies within it and within nothing after it."""
+        return max(self.begin_ns, self.end_ns - 1)
+
+
+@dataclass(slots=True)
+class Tracks:
+    """The tracks of one process. `threads` counts through all processes: no two threads have the same number."""
+
+    process: int
+    name: str
+    threads: Iterable[int]
+    events: list[Event] = field(default_factory=list)
+
+    def label(self, words: str) -> None:
+        """Name the process, with a few words beside it."""
+        for what, arguments in (
+            ("process_name", {"name": self.name}),
+            ("process_labels", {"labels": words}),
+            ("process_sort_index", {"sort_index": self.process}),
+        ):
+            self.events.append({"ph": "M", "name": what, "pid": self.process, "tid": self.process, "args": arguments})
+
+    def add(self, name: str, slices: list[Slice]) -> int:
+        """A track of these slices, on as many lanes as it takes; how many that are."""
+        lanes: list[tuple[int, int]] = []  # thread, and when it is free
+        for one in sorted(slices, key=lambda one: (one.begin_ns, one.end_ns)):
+            lane = next((at for at, (_, free) in enumerate(lanes) if free <= one.begin_ns), len(lanes))
+            if lane == len(lanes):
+                lanes.append((self._thread(name if lane == 0 else f"{name} ({lane + 1})"), 0))
+            one.thread = lanes[lane][0]
+            # What takes no time has its moment to itself, so that an arrow finds it.
+            lanes[lane] = (one.thread, max(one.end_ns, one.begin_ns + 1))
+            self.events.append(
+                {
+                    "ph": "X",
+                    "name": one.name,
+                    "cat": one.category,
+                    "pid": self.process,
+                    "tid": one.thread,
+                    "ts": microseconds(one.begin_ns),
+                    "dur": microseconds(one.end_ns - one.begin_ns),
+                    "args": one.arguments,
+                }
+            )
+        return len(lanes)
+
+    def counter(self, name: str, unit: str, values: Iterable[tuple[int, float]]) -> None:
+        """A number over time."""
+        for time_ns, value in values:
+            where = {"pid": self.process, "tid": self.process, "ts": microseconds(time_ns)}
+            self.events.append({"ph": "C", "name": name, **where, "args": {unit: value}})
+
+    def _thread(self, name: str) -> int:
+        number = next(iter(self.threads))
+        for what, arguments in (("thread_name", {"name": name}), ("thread_sort_index", {"sort_index": number})):
+            self.events.append({"ph": "M", "name": what, "pid": self.process, "tid": number, "args": arguments})
+        return number
+
+
+def microseconds(time_ns: int) -> float:
+    """Nanoseconds in the format's unit, such that a reader who multiplies by 1000 and cuts off gets them back."""
+    value = time_ns / 1000
+    return value if int(value * 1000) == time_ns else math.nextafter(value, math.inf)
