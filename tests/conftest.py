@@ -13,7 +13,15 @@ from hypothesis import settings
 from choreo.algorithms import _registry
 from choreo.cli import _run
 
-pytest.register_assert_rewrite("cli_helpers", "file_helpers", "mutant_helpers", "registry_helpers")
+pytest.register_assert_rewrite(
+    "cli_helpers",
+    "file_helpers",
+    "fluid_oracle",
+    "mutant_helpers",
+    "registry_helpers",
+    "simulate_helpers",
+    "topology_oracle",
+)
 
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("suite")

@@ -68,6 +68,7 @@ def test_the_library_has_what_it_must() -> None:
         "pairwise": {"all_to_all"},
         "linear": rooted,
         "hierarchical": {*sharded, "broadcast"},
+        "in_network": {*sharded, "broadcast", "reduce"},
     }
     for name, collectives in must.items():
         assert collectives <= names[name], name
@@ -86,6 +87,8 @@ AXES = (
     "4x4:switch,fully_connected",
     "2x2x2x2x2",
     "3x4:pat,partitioned",
+    "4x3:in_network,ring",
+    "2x3x4:in_network,direct,in_network",
 )
 LEADERS = ("8x4:parameter_server,ring", "4x4:ring,linear", "2x3x2:double_binary_tree,ring,mst", "3x3:linear,linear")
 

@@ -18,11 +18,12 @@ import choreo
 from choreo import errors
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("algorithms", "collectives", "price", "prove", "schedule", "show")
+FOLDERS = ("algorithms", "bound", "collectives", "price", "prove", "schedule", "show", "simulate", "topology")
 
 SURFACE = [
     "AlgorithmError",
     "Axes",
+    "Bound",
     "COLLECTIVES",
     "ChoreoError",
     "Collective",
@@ -30,6 +31,7 @@ SURFACE = [
     "Cost",
     "EVEN",
     "FormatError",
+    "Job",
     "Layout",
     "Link",
     "POWER_OF_TWO",
@@ -40,8 +42,11 @@ SURFACE = [
     "Requirement",
     "Schedule",
     "ScheduleError",
+    "Simulation",
     "SizeError",
     "Steps",
+    "Topology",
+    "TopologyError",
     "Transfers",
     "UnknownNameError",
     "UsageError",
@@ -52,8 +57,10 @@ SURFACE = [
     "along_axis",
     "as_collective",
     "backwards",
+    "bound",
     "build",
     "compare",
+    "get_topology",
     "list_algorithms",
     "load",
     "load_algorithms",
@@ -64,6 +71,9 @@ SURFACE = [
     "prove",
     "save",
     "show",
+    "simulate",
+    "simulate_together",
+    "suggested_schedule",
     "then",
     "to_html",
     "to_svg",

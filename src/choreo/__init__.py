@@ -1,4 +1,4 @@
-"""Choreo: collective communication written once, as a schedule, and then proved, priced and shown.
+"""Choreo: collective communication written once, as a schedule, and then proved, priced, simulated and shown.
 
 Everything here is loaded when it is first used, so that `import choreo` costs next to nothing.
 """
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         list_algorithms,
         load_algorithms,
     )
+    from choreo.bound import Bound, bound
     from choreo.collectives import COLLECTIVES, Collective, Layout
     from choreo.errors import (
         AlgorithmError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         RefusedError,
         ScheduleError,
         SizeError,
+        TopologyError,
         UnknownNameError,
         UsageError,
     )
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
         together,
     )
     from choreo.show import show, to_html, to_svg, to_text
+    from choreo.simulate import Job, Simulation, simulate, simulate_together, suggested_schedule
+    from choreo.topology import Topology, get_topology
 
 __version__ = "0.1.0"
 
@@ -69,6 +73,7 @@ _HOME = {
         "list_algorithms",
         "load_algorithms",
     ),
+    "choreo.bound": ("Bound", "bound"),
     "choreo.collectives": ("COLLECTIVES", "Collective", "Layout"),
     "choreo.errors": (
         "AlgorithmError",
@@ -79,6 +84,7 @@ _HOME = {
         "RefusedError",
         "ScheduleError",
         "SizeError",
+        "TopologyError",
         "UnknownNameError",
         "UsageError",
     ),
@@ -101,6 +107,8 @@ _HOME = {
         "together",
     ),
     "choreo.show": ("show", "to_html", "to_svg", "to_text"),
+    "choreo.simulate": ("Job", "Simulation", "simulate", "simulate_together", "suggested_schedule"),
+    "choreo.topology": ("Topology", "get_topology"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -110,11 +118,13 @@ __all__ = [
     "POWER_OF_TWO",
     "AlgorithmError",
     "Axes",
+    "Bound",
     "ChoreoError",
     "Collective",
     "ContradictionError",
     "Cost",
     "FormatError",
+    "Job",
     "Layout",
     "Link",
     "Price",
@@ -124,8 +134,11 @@ __all__ = [
     "Requirement",
     "Schedule",
     "ScheduleError",
+    "Simulation",
     "SizeError",
     "Steps",
+    "Topology",
+    "TopologyError",
     "Transfers",
     "UnknownNameError",
     "UsageError",
@@ -136,8 +149,10 @@ __all__ = [
     "along_axis",
     "as_collective",
     "backwards",
+    "bound",
     "build",
     "compare",
+    "get_topology",
     "list_algorithms",
     "load",
     "load_algorithms",
@@ -148,6 +163,9 @@ __all__ = [
     "prove",
     "save",
     "show",
+    "simulate",
+    "simulate_together",
+    "suggested_schedule",
     "then",
     "to_html",
     "to_svg",

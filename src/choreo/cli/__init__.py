@@ -26,6 +26,9 @@ COMMANDS = {
     "build": "Write the schedule of an algorithm to a file.",
     "prove": "Prove that schedules do what their collective promises.",
     "price": "Price algorithms side by side; find where one starts to win.",
+    "topology": "List and show networks: building blocks, real machines, your own files.",
+    "simulate": "Run schedules on a network, with contention: time, link load, critical path.",
+    "bound": "Find the best that any schedule could do on a network.",
     "show": "Watch a schedule step by step: terminal, SVG, animated page.",
 }
 
@@ -61,7 +64,7 @@ class _LazyGroup(click.Group):
 )
 @click.version_option(__version__, prog_name="choreo")
 def cli() -> None:
-    """Collective communication written once, as a schedule: proved, priced and shown."""
+    """Collective communication written once, as a schedule: proved, priced, simulated and shown."""
 
 
 def main(arguments: list[str] | None = None) -> None:

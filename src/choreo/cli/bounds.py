@@ -1,0 +1,152 @@
+"""Bounds as a person reads them: the greater of two, and what proves it in a sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from choreo.errors import shown
+from choreo.units import counted, format_bandwidth, format_bytes, format_time
+
+if TYPE_CHECKING:
+    from choreo.bound import Bound
+    from choreo.topology import Topology
+
+__all__ = ["print_bound"]
+
+MOST_RUNS = 4
+MOST_NAMED = 8
+
+
+def print_bound(found: Bound, topology: Topology) -> None:
+    """The bound, which of the two it is, and the proof."""
+    size = "" if found.collective == "barrier" else f" of {format_bytes(found.size_bytes)}"
+    where = f"over {counted(found.ranks, 'rank')} on {shown(found.topology)}"
+    click.echo(f"{found.collective}{size} {where}: no schedule takes less than {format_time(found.bound_s)}")
+    click.echo()
+    by_bandwidth = found.bandwidth_bound_s >= found.latency_bound_s
+    _line("bandwidth", found.bandwidth_bound_s, by_bandwidth, _fraction(found))
+    _line("latency", found.latency_bound_s, not by_bandwidth, _way(found, topology))
+    for sentence in _sentences(found, topology):
+        click.echo()
+        click.echo(sentence)
+
+
+def _line(name: str, time_s: float, binds: bool, why: str) -> None:
+    text = f"{name:<11}{format_time(time_s):>8}{'  ' + why if why else ''}"
+    click.secho(f"{text}{' ← binds' if binds and time_s else ''}", bold=binds and time_s > 0)
+
+
+def _fraction(found: Bound) -> str:
+    if not found.fraction:
+        return ""
+    data = f"{format_bytes(found.unit_bytes)}{' (a share)' if found.unit == 'share' else ''}"
+    if found.fraction_in_links == found.fraction:
+        return f"{found.fraction} per GB/s × {data}"
+    link = format_bandwidth(float(found.fraction_in_links / found.fraction) * 1e9)
+    in_links, per_gb = f"{found.fraction_in_links} by links of {link}", f"{found.fraction} per GB/s"
+    first, second = (in_links, per_gb) if found.links_alike else (per_gb, in_links)
+    return f"{first}, or {second}, × {data}"
+
+
+def _way(found: Bound, topology: Topology) -> str:
+    if found.farthest is None or not found.latency_bound_s:
+        return ""
+    here, there = map(topology.node_name, found.farthest)
+    return f"from {shown(here)} to {shown(there)}, the farthest"
+
+
+def _sentences(found: Bound, topology: Topology) -> list[str]:
+    """What proves the bound by bandwidth, and whether there may be a better one."""
+    if not found.fraction:
+        return []
+    sentences = [{"cut": _cut, "prices": _prices, "volume": _volume}[found.proof](found, topology)]
+    if not found.exact:
+        sentences.append("There may be a better bound: not all that could prove one was searched.")
+    return sentences
+
+
+def _cut(found: Bound, topology: Topology) -> str:
+    return (
+        f"{_who(found.cut.devices, topology)} can send only through {_links(found.cut.links, topology)}, and "
+        f"{_amount(found, topology)} must leave {'it' if len(found.cut.devices) == 1 else 'them'}."
+    )
+
+
+def _volume(found: Bound, topology: Topology) -> str:
+    parts = found.cut.parts
+    sizes = Counter(map(len, parts))
+    if sizes.keys() == {1}:
+        who = f"{len(parts)} devices"
+    elif len(sizes) == 1:
+        who = f"{len(parts)} groups of {counted(len(parts[0]), 'device')}, like {_devices(parts[0], topology)},"
+    else:
+        who = f"{len(parts)} groups of devices, the largest of {max(sizes)},"
+    return (
+        f"Each of {who} must be heard by the others and told by them: {_amount(found, topology)}, through "
+        f"{_links(found.cut.links, topology)}."
+    )
+
+
+def _prices(found: Bound, topology: Topology) -> str:
+    return (
+        f"No one cut binds, but {_links(found.cut.links, topology)}, do: whatever ways it takes, the traffic must "
+        "cross too many of them."
+    )
+
+
+def _amount(found: Bound, topology: Topology) -> str:
+    """How many units must cross the links: what the fraction makes of their capacity."""
+    units = round(float(found.fraction) * _bandwidth(found.cut.links, topology) / 1e9)
+    return f"{counted(units, found.unit)} of {format_bytes(found.unit_bytes)}"
+
+
+def _links(links: Sequence[int], topology: Topology) -> str:
+    if len(links) == 1:
+        return f"1 link of {format_bandwidth(_bandwidth(links, topology))}"
+    return f"{len(links)} links, {_together(links, topology)}"
+
+
+def _together(links: Sequence[int], topology: Topology) -> str:
+    return f"{format_bandwidth(_bandwidth(links, topology))} together"
+
+
+def _bandwidth(links: Sequence[int], topology: Topology) -> float:
+    return float(topology.links.bandwidth_bytes_per_s[list(links)].sum())
+
+
+def _who(devices: Sequence[int], topology: Topology) -> str:
+    """The devices, or those that are not meant where they are fewer."""
+    inside = set(devices)
+    others = [device for device in range(topology.num_devices) if device not in inside]
+    if len(others) < len(devices) and len(_runs(others)) <= len(_runs(devices)):
+        return f"All devices but {_devices(others, topology)}"
+    return f"Device{'s' if len(devices) > 1 else ''} {_devices(devices, topology)}"
+
+
+def _devices(devices: Sequence[int], topology: Topology) -> str:
+    """Devices by name: a few one by one, many as ranges of numbers."""
+    runs = _runs(devices)
+    names = [shown(topology.node_name(device)) for device in devices[:MOST_NAMED]]
+    if len(devices) > 2 and len(runs) == 1 and names[0].isdecimal():
+        return f"{devices[0]} to {devices[-1]}"
+    if len(devices) > MOST_NAMED and names[0].isdecimal():
+        names = [f"{low} to {high}" if low < high else str(low) for low, high in runs[:MOST_RUNS]]
+        more = sum(high - low + 1 for low, high in runs[MOST_RUNS:])
+    else:
+        more = len(devices) - len(names)
+    return ", ".join(names) if not more else f"{', '.join(names)} and {more} more"
+
+
+def _runs(devices: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of numbers that follow one another."""
+    runs: list[tuple[int, int]] = []
+    for device in devices:
+        if runs and device == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], device)
+        else:
+            runs.append((device, device))
+    return runs

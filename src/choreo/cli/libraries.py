@@ -1,0 +1,91 @@
+"""What a library would do, as a person and as a script reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from choreo.cli.options import Choice, echo_json
+from choreo.errors import UsageError, shown
+from choreo.units import counted, format_bandwidth, format_bytes, format_time
+
+if TYPE_CHECKING:
+    from choreo.topology import Topology
+
+__all__ = ["print_library"]
+
+
+def print_library(
+    chosen: Choice, topology: Topology, ranks: int, sizes: list[int], *, swept: bool, as_json: bool
+) -> None:
+    """NCCL's algorithm, protocol, channels and time at each size."""
+    if chosen.collective is None:
+        raise UsageError("say what NCCL is to do: COLLECTIVE; see choreo list")
+    rows = [_row(chosen, topology, ranks, size) for size in sizes]
+    if as_json:
+        echo_json(rows if swept else rows[0])
+    elif swept:
+        _print_sweep(rows)
+    else:
+        _print_one(rows[0])
+
+
+def _row(chosen: Choice, topology: Topology, ranks: int, size: int) -> dict[str, Any]:
+    from choreo.bound import bound
+    from choreo.collectives import get_collective
+    from choreo.simulate.nccl import nccl_choice
+    from choreo.simulate.nccl.placed import system_of
+
+    collective = str(chosen.collective)
+    contract = get_collective(collective)
+    found = nccl_choice(collective, size, system_of(topology, ranks), ",".join(chosen.algorithms) or None)
+    root = contract.check_root(chosen.root, ranks)
+    least = bound(collective, topology, size, root=root, devices=range(ranks)).bound_s
+    algbw = size / found.time_s / 1e9 if found.time_s > 0 else 0.0
+    return {
+        "collective": collective,
+        "topology": topology.name,
+        "ranks": ranks,
+        "size_bytes": size,
+        "library": "nccl",
+        "algorithm": found.algorithm,
+        "protocol": found.protocol,
+        "channels": found.channels,
+        "time_s": found.time_s,
+        "bound_s": least,
+        "efficiency": least / found.time_s if found.time_s > 0 else 1.0,
+        "algbw_GBps": algbw,
+        "busbw_GBps": algbw * contract.bus_factor(ranks),
+    }
+
+
+def _print_one(row: dict[str, Any]) -> None:
+    click.echo(
+        f"{row['collective']} of {format_bytes(row['size_bytes'])} over {counted(row['ranks'], 'rank')} on "
+        f"{shown(row['topology'])}, as NCCL would do it"
+    )
+    click.echo()
+    for name, text in (
+        ("algorithm", f"{row['algorithm']}, {row['protocol']}, {counted(row['channels'], 'channel')}"),
+        ("time", format_time(row["time_s"])),
+        ("bound", f"{format_time(row['bound_s'])}: {100 * row['efficiency']:.1f} % of it reached"),
+        ("algbw", f"{format_bandwidth(row['algbw_GBps'] * 1e9)}, busbw {format_bandwidth(row['busbw_GBps'] * 1e9)}"),
+    ):
+        click.echo(f"{name:<14}{text}")
+
+
+def _print_sweep(rows: list[dict[str, Any]]) -> None:
+    first = rows[0]
+    click.echo(
+        f"# {first['collective']} over {counted(first['ranks'], 'rank')} on {shown(first['topology'])}, NCCL's model"
+    )
+    click.echo("#")
+    click.echo(f"#{'size':>12}{'time':>12}{'algbw':>10}{'busbw':>10}  choice")
+    click.echo(f"#{'(B)':>12}{'(us)':>12}{'(GB/s)':>10}{'(GB/s)':>10}")
+    for row in rows:
+        choice = f"{row['algorithm']} {row['protocol']}, {counted(row['channels'], 'channel')}"
+        click.echo(
+            f"{row['size_bytes']:>13}{row['time_s'] * 1e6:>12.2f}{row['algbw_GBps']:>10.2f}{row['busbw_GBps']:>10.2f}"
+            f"  {choice}"
+        )

@@ -1,0 +1,42 @@
+"""Progress on stderr, for work that takes long enough for somebody to wonder."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+import click
+
+__all__ = ["Progress"]
+
+QUIET_S = 1.5
+EVERY_S = 0.5
+
+
+class Progress:
+    """Called with what is done and what there is; says so now and then, and wipes its line when it is over."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.said_at = time.monotonic() + QUIET_S - EVERY_S
+        self.said = False
+        self.terminal = sys.stderr is not None and sys.stderr.isatty()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Say how far it is, unless it was said a moment ago."""
+        now = time.monotonic()
+        if now - self.said_at < (EVERY_S if self.terminal else 10 * EVERY_S):
+            return
+        self.said_at, self.said = now, True
+        line = f"{self.what}: {100 * done // max(total, 1)} %"
+        click.echo(f"\r{line}" if self.terminal else line, err=True, nl=not self.terminal)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.said and self.terminal:
+            click.echo(f"\r{' ' * (len(self.what) + 8)}\r", err=True, nl=False)

@@ -1,0 +1,204 @@
+"""What is known of a network: its dimensions, its links, and whence each figure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from choreo.topology import Topology, get_topology, list_machines
+from choreo.topology.files import TopologyFile, read_file
+from choreo.topology.graph import UNREACHABLE, Floats, distances_to
+
+if TYPE_CHECKING:
+    from choreo.topology import Block
+
+__all__ = [
+    "Dimension",
+    "Ends",
+    "Network",
+    "diameter",
+    "dimensions",
+    "document",
+    "ends",
+    "find",
+    "kinds",
+    "listed",
+    "one_line",
+]
+
+# The diameter of a graph is found by a search from every device; of more nodes than this it would take long.
+MAX_SEARCHED = 1024
+# So many different links of a dimension are listed one by one.
+MAX_KINDS = 6
+
+# The lowest and the highest of some figures.
+Ends = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A topology and the files that say what is known of it: its own, or those of the machines in its text."""
+
+    topology: Topology
+    files: tuple[TopologyFile, ...]
+
+    @property
+    def description(self) -> str:
+        """What its files say it is."""
+        return " ".join(one_line(file.description) for file in self.files if file.description)
+
+
+class Dimension(NamedTuple):
+    """One dimension of a network; figures that differ between its links are from the lowest to the highest."""
+
+    kind: str
+    size: int
+    switches: int
+    groups_of: int
+    bandwidth: Ends
+    latency: Ends
+    medium: str
+    links: int
+
+
+def find(text: str) -> Network:
+    """The network that somebody typed."""
+    topology = get_topology(text)
+    suffix = Path(text).suffix.lower()
+    if suffix in (".json", ".toml"):
+        return Network(topology, (read_file(Path(text)),))
+    machines = {machine.name: machine for machine in list_machines()}
+    parts = [] if suffix == ".xml" else re.split(r"\sx\s", text)
+    names = [part.strip().partition(":")[0].lower() for part in parts]
+    return Network(topology, tuple(machines[name] for name in dict.fromkeys(names) if name in machines))
+
+
+def dimensions(topology: Topology) -> list[Dimension]:
+    """The dimensions that join anything, innermost first."""
+    found, inner = [], 1
+    for block in topology.blocks:
+        copies = topology.num_devices // block.size
+        if len(block.links):
+            found.append(
+                Dimension(
+                    kind=block.kind,
+                    size=block.size,
+                    switches=copies * block.switches,
+                    groups_of=inner,
+                    bandwidth=ends(block.links.bandwidth_bytes_per_s),
+                    latency=ends(block.links.latency_s),
+                    medium=block.medium,
+                    links=copies * len(block.links),
+                )
+            )
+        inner *= block.size
+    return found
+
+
+def kinds(topology: Topology) -> list[list[tuple[int, Ends, Ends]]]:
+    """For each dimension that joins anything its links by their figures: how many, bandwidth and latency.
+
+    If there are too many different ones to list, they are told together.
+    """
+    made = []
+    for block in (block for block in topology.blocks if len(block.links)):
+        copies = topology.num_devices // block.size
+        figures = np.stack((block.links.bandwidth_bytes_per_s, block.links.latency_s), axis=1)
+        distinct, count = figures[:1], np.array([len(figures)])
+        if not (figures == figures[0]).all():
+            distinct, count = np.unique(figures, axis=0, return_counts=True)
+        rows = [(int(n) * copies, ends(row[:1]), ends(row[1:])) for n, row in zip(count, distinct, strict=True)]
+        if len(rows) > MAX_KINDS:
+            rows = [(len(figures) * copies, ends(figures[:, 0]), ends(figures[:, 1]))]
+        made.append(rows[::-1])
+    return made
+
+
+def document(network: Network) -> dict[str, object]:
+    """What `show --json` prints."""
+    topology = network.topology
+    return {
+        "name": topology.name,
+        "description": network.description,
+        "device": topology.device,
+        "devices": topology.num_devices,
+        "switches": topology.num_switches,
+        "links": len(topology.links),
+        "diameter_links": diameter(topology),
+        "dimensions": [
+            {
+                "kind": one.kind,
+                "size": one.size,
+                "bandwidth_bytes_per_s": _one_or_both(one.bandwidth),
+                "latency_s": _one_or_both(one.latency),
+                "medium": one.medium,
+                "links": one.links,
+            }
+            for one in dimensions(topology)
+        ],
+        "sources": [
+            {"figure": one.figure, "source": one_line(one.source)} for file in network.files for one in file.sources
+        ],
+    }
+
+
+def listed() -> list[dict[str, object]]:
+    """What `list --json` prints."""
+    return [
+        {
+            "name": machine.name,
+            "description": one_line(machine.description),
+            "device": machine.device,
+            "devices": get_topology(machine.name).num_devices,
+            "topology": _text(machine),
+        }
+        for machine in list_machines()
+    ]
+
+
+def diameter(topology: Topology) -> int | None:
+    """How many links there are between the two devices that are farthest apart; None where that is not cheap to say."""
+    parts = [_block_diameter(block) for block in topology.blocks]
+    return None if None in parts else sum(part for part in parts if part is not None)
+
+
+def _block_diameter(block: Block) -> int | None:
+    known = {
+        "ring": block.size // 2,
+        "line": block.size - 1,
+        "fully_connected": 1,
+        "switch": 1 + block.switches,
+    }
+    if block.kind in known or block.size == 1:
+        return known[block.kind] if block.size > 1 else 0
+    if block.kind == "fat_tree":  # the first port is as far from the last as any two are
+        return int(distances_to(block.links, block.nodes, np.array([block.size - 1]))[0, 0])
+    if block.nodes > MAX_SEARCHED:
+        return None
+    far = int(distances_to(block.links, block.nodes, np.arange(block.size))[: block.size].max())
+    return None if far == UNREACHABLE else far
+
+
+def _text(machine: TopologyFile) -> str:
+    """A machine as blocks, a graph of its own as that."""
+    if machine.topology is not None:
+        return one_line(machine.topology)
+    return "graph" if machine.across is None else f"graph x {one_line(machine.across)}"
+
+
+def _one_or_both(figures: Ends) -> float | list[float]:
+    return figures[0] if figures[0] == figures[1] else list(figures)
+
+
+def ends(column: Floats) -> Ends:
+    """The lowest and the highest of a column; of none, nothing."""
+    return (float(column.min()), float(column.max())) if len(column) else (0.0, 0.0)
+
+
+def one_line(text: str) -> str:
+    """A text of somebody's file without line breaks, and without what would steer a terminal."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))

@@ -1,0 +1,76 @@
+"""`choreo topology list` and `choreo topology show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from choreo.cli.options import echo_json, json_option
+from choreo.errors import UsageError, shown
+
+
+@click.group("topology", epilog="Both take --json for one JSON document on stdout.")
+def command() -> None:
+    """List and show networks: building blocks, real machines, your own files.
+
+    \b
+    choreo topology list
+    choreo topology show hgx-h100:4 --svg hgx.svg
+    choreo topology show "ring(4, 200GB/s, 50ns) x switch(8, 50GB/s, 2us)"
+    choreo topology show mine.toml
+    """
+
+
+@command.command("list")
+@json_option
+def list_machines(as_json: bool) -> None:
+    """List the catalogue's machines.
+
+    NAME:4 is four of one, joined as its description says.
+    """
+    from choreo.cli.topologies import listed
+    from choreo.cli.topology_words import print_machines
+
+    if as_json:
+        echo_json(listed())
+    else:
+        print_machines()
+
+
+@command.command("show")
+@click.argument("topology")
+@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw the network into an SVG file.")
+@json_option
+def show(topology: str, svg: Path | None, as_json: bool) -> None:
+    """Show a TOPOLOGY in words, and draw it.
+
+    TOPOLOGY is a machine's name like hgx-h100:4, blocks joined by x, or a .json, .toml or .xml file. Told are devices,
+    switches, the links of every dimension, and where each figure comes from.
+    """
+    from choreo.cli.topologies import document, find
+    from choreo.cli.topology_words import print_network
+
+    if svg is not None and str(svg) != "-" and svg.suffix != ".svg":
+        raise UsageError(f"{shown(svg)}: that picture goes to a file that ends in .svg, or to - for stdout")
+    if as_json and svg is not None and str(svg) == "-":
+        raise UsageError("--json and --svg - both want stdout; give the picture a file")
+    network = find(topology)
+    if svg is not None:
+        from choreo.show import topology_svg
+
+        _write(svg, topology_svg(network.topology))
+    if as_json:
+        echo_json(document(network))
+    elif svg is None or str(svg) != "-":
+        print_network(network, drawn=svg)
+
+
+def _write(file: Path, picture: str) -> None:
+    if str(file) == "-":
+        click.echo(picture, nl=False)
+        return
+    try:
+        file.write_text(picture, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{shown(file)}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,98 @@
+"""Predicted against measured, row by row and table by table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from choreo.cli.options import echo_json, echo_table
+from choreo.errors import shown
+from choreo.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from choreo.simulate.nccl import TableError
+
+__all__ = ["print_validation"]
+
+
+def print_validation(path: Path, *, leave_one_out: bool, as_json: bool) -> None:
+    """Every row, then the mean absolute percentage errors of each table below 1 MiB, as it stands and after one latency
+    offset, and from 1 MiB up."""
+    from choreo.simulate.nccl import validate
+
+    found = validate(path)
+    left = _left_out(path) if leave_one_out else []
+    if as_json:
+        extra = {"leave_one_out": [_plain(table) for table in left]} if leave_one_out else {}
+        echo_json(found.to_json() | {"tables": [_plain(table) for table in found.tables]} | extra)
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = Table(box=None, pad_edge=False)
+    for name in ("table", "collective", "GPUs", "size", "measured", "predicted", "error", "NCCL's choice"):
+        rows.add_column(name, justify="left" if name in ("table", "collective", "NCCL's choice") else "right")
+    for row in found.rows:
+        rows.add_row(
+            Text(shown(row.table_id)),
+            row.collective,
+            str(row.n_gpus),
+            format_bytes(row.size_bytes),
+            format_time(row.measured_s),
+            format_time(row.predicted_s),
+            f"{100 * row.error:+.1f} %",
+            f"{row.algorithm} {row.protocol}",
+        )
+    echo_table(rows, 120)
+    for skip in found.skipped:
+        click.echo(f"skipped {shown(skip.table_id)}: {skip.reason}")
+    click.echo()
+    _print_tables("mean absolute percentage error", list(found.tables))
+    if leave_one_out:
+        click.echo()
+        _print_tables("fitted to the other tables only", left)
+
+
+def _left_out(path: Path) -> list[TableError]:
+    from choreo.simulate.nccl import leave_one_out
+
+    return [one.table for one in leave_one_out(path)]
+
+
+def _print_tables(title: str, tables: list[TableError]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column(title, no_wrap=True)
+    for name in ("rows", "below 1 MiB", "after one offset", "the offset", "1 MiB and up"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in tables:
+        errors = [_percent(value) for value in (one.below, one.below_after_offset, one.above)]
+        offset = format_time(one.offset_s) if one.below is not None else ""
+        table.add_row(Text(shown(one.table_id)), str(one.rows), errors[0], errors[1], offset, errors[2])
+    means = [_mean([getattr(one, side) for one in tables]) for side in ("below", "below_after_offset", "above")]
+    table.add_row("mean over tables", "", _percent(means[0]), _percent(means[1]), "", _percent(means[2]), style="bold")
+    echo_table(table, 120)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _plain(table: TableError) -> dict[str, object]:
+    return {
+        "table_id": table.table_id,
+        "rows": table.rows,
+        "mape_below_1MiB": table.below,
+        "mape_below_1MiB_after_offset": table.below_after_offset,
+        "offset_s": table.offset_s,
+        "mape_from_1MiB": table.above,
+    }
