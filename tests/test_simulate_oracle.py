@@ -65,6 +65,18 @@ def test_switches_that_take_part(setup: Setup) -> None:
     check(setup)
 
 
+def test_two_switches_of_a_schedule_at_one_switch_have_messages_and_ports_of_their_own() -> None:
+    network = compose("switch", [switch(3, 1e9, 1000 * TIME_S, reduces=True)])
+    steps = [[move(1, 3, 0), move(1, 4, 2), move(2, 4, 1)], [move(3, 0, 0)], [move(4, 0, 1)]]
+    schedule = Schedule.from_list("broadcast", 3, steps, num_chunks=3, switches=2)
+    setup = Setup(network, jobs_on(network, Job(replace(schedule, weights=np.array([8, 1, 1])), 10_000)))
+    assert setup.jobs[0].node.tolist() == [0, 1, 2, 3, 3]
+    check(setup)
+    _, messages = run(setup, next(reversed(CORES.values())))
+    assert len(messages) == 5
+    assert messages.start_s[-1] < messages.start_s[-2]  # the later step, from the other switch, does not wait
+
+
 @needs_compiler
 def test_the_lone_pass_answers_where_nothing_meets_and_only_there() -> None:
     network = compose("ring", [ring(5, 3e9, 1000 * TIME_S)])
