@@ -219,6 +219,12 @@ I8, F8, I4, YES = np.zeros(3, np.int64), np.ones(3), np.zeros(3, np.int32), np.o
 ONE_TWO = np.array([0, 1]), np.array([1, 0])
 
 
+def unmade() -> Any:
+    """A core whose constructor was never called."""
+    kind: Any = type(core())
+    return kind.__new__(kind)
+
+
 def core(*, begun: bool = True, mark: bool = False, lone: bool | None = None) -> Any:
     """A core with two links and a job of two ranks and four chunks, begun and perhaps ready."""
     made: Any = CORES["compiled"](np.ones(2), np.zeros(2), False, None)
@@ -280,7 +286,7 @@ BROKEN: dict[str, Callable[[], object]] = {
     "run unready": lambda: core().run(),
     "run lone": lambda: core(lone=True).run(),
     "finish unready": lambda: core().finish(),
-    "routes unmade": lambda: type(core()).__new__(type(core())).routes(),
+    "routes unmade": lambda: unmade().routes(),
     **{f"{name} of another kind": partial(gather, **{name: F8[:2]}) for name in ROW},
     "flags that are numbers": lambda: core(lone=True).lone(*rows(reduce=np.zeros(2, np.int8))),
     "a short column": lambda: core(lone=True).lone(*rows(weight=I8[:1])),

@@ -218,6 +218,12 @@ def test_a_path_that_waits_for_a_reader() -> None:
     assert (held.arrived_s, held.written_s, held.shared_s) == (close(1.001e-3), close(10e-3), 0.0)
 
 
+def test_a_path_through_a_port_does_not_care_when_what_left_it_was_written() -> None:
+    network = get_topology("switch(4, 1GB/s, 1us)").with_slow_link(1, 4, 0.1)
+    schedule = Schedule.from_list("broadcast", 4, [[move(0, 1, 0), move(1, 2, 0)], [move(0, 3, 1, 20)]], num_chunks=21)
+    assert path(schedule, network, 21e6) == [(0, 1, "nothing"), (0, 3, "port")]
+
+
 def test_a_path_that_waits_for_a_writer() -> None:
     network = get_topology("fully_connected(3, 1GB/s, 1us)").with_slow_link(0, 2, 0.1)
     both = Schedule.from_list("reduce", 3, [[move(0, 2, 0, reduce=True), move(1, 2, 0, reduce=True)]])
@@ -234,8 +240,10 @@ def test_the_path_says_what_sharing_cost_and_where() -> None:
     (leg,) = found.critical_path
     assert leg.shared_s == close(1e-3)
     assert leg.link == 0  # up from rank 0
-    stored = simulate(both, "switch(3, 1GB/s, 1us)", 2e6, store_and_forward=True)
-    assert stored.time_s == close(3e-3 + 2e-6)
+    narrow = get_topology("switch(3, 1GB/s, 1us)").with_slow_link(3, 1, 0.25).with_slow_link(3, 2, 0.25)
+    assert not simulate(both, narrow, 2e6).contended  # both get all of their way down, the narrower part
+    stored = simulate(both, narrow, 2e6, store_and_forward=True)
+    assert stored.time_s == close(2e-3 + 4e-3 + 2e-6)
     assert stored.critical_path[0].shared_s == close(1e-3)
     assert stored.contended
 

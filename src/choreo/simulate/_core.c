@@ -1072,8 +1072,10 @@ static int share_part(Core *core, int32_t start, double now) {
         int32_t link = core->link_heap[0];
         int drop = !core->link_open[link];
         if (!drop) {
-            double left = core->link_left[link] > 0 ? core->link_left[link] : 0, key = left / core->link_weight[link];
-            /* A link's fair share only rises while others fill up: look again when its turn comes. */
+            double left = core->link_left[link] > 0 ? core->link_left[link] : 0, weight = core->link_weight[link];
+            /* A link's fair share only rises while others fill up: look again when its turn comes. Shares so small that
+             * nothing is left of them after rounding stay where they are. */
+            double key = weight > 0 ? left / weight : 0;
             if (key > core->link_key[link] * (1 + SAME_RATE)) {
                 core->link_key[link] = key;
                 sink_link(core, 0);

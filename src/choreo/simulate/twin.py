@@ -409,7 +409,8 @@ class Core:
             rate, link = heapq.heappop(heap)
             if not unsettled[link]:
                 continue
-            fair = max(left[link], 0.0) / weight[link]
+            # Shares so small that nothing is left of them after rounding stay where they are.
+            fair = max(left[link], 0.0) / weight[link] if weight[link] > 0 else 0.0
             if fair > rate * (1 + SAME_RATE):
                 heapq.heappush(heap, (fair, link))
                 continue
