@@ -82,5 +82,5 @@ def test_junk() -> None:
         bound("all_gather", topology, 1, root=0)
     with pytest.raises(UsageError, match="root 8 is not a rank: with 8 ranks it must be 0 to 7"):
         bound("broadcast", topology, 1, root=8)
-    with pytest.raises(UsageError, match="a bound is of a Topology, not of SimpleNamespace"):
+    with pytest.raises(UsageError, match="a topology is a text, a path or a Topology, not SimpleNamespace"):
         bound("all_gather", SimpleNamespace(), 1)  # type: ignore[arg-type]

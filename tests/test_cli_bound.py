@@ -67,6 +67,7 @@ def test_what_a_script_reads() -> None:
     assert isinstance(cut, dict)
     assert set(cut) == {"devices", "links"}
     assert (len(cut["devices"]), len(cut["links"])) == (7, 2)
+    assert all(set(link) == {"from", "to", "bandwidth_bytes_per_s"} for link in cut["links"])
     assert found["farthest"] == [0, 4]
 
 

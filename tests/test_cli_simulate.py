@@ -115,6 +115,8 @@ def test_beside_another_collective_it_is_slower() -> None:
     alone = answer("all_reduce", *RING, "--size", "1MiB")["time_s"]
     both = answer("all_reduce", *RING, "--size", "1MiB", "--beside", "all_to_all:pairwise=1MiB@0..3")["time_s"]
     assert both > alone
+    told = answer("all_reduce", *RING, "--size", "1MiB", "--beside", "all_to_all:pairwise=1MiB@0..3")["beside"]
+    assert [(one["collective"], one["ranks"]) for one in told] == [("all_to_all", 4)]
     text = run_choreo("simulate", "all_reduce", *RING, "--size", "1MiB", "--beside", "all_to_all=1MiB").out
     assert "beside it" in text
     assert "all_to_all" in text
@@ -140,8 +142,12 @@ def test_results_are_compared(tmp_path: Path) -> None:
         file.write_text(run_choreo("simulate", "all_reduce", *RING, "--size", "1MiB", *words, "--json").out)
     found = answer("--compare", *map(str, files))
     assert {one["name"] for one in found["figures"]} >= {"time_s", "efficiency"}
-    assert found["settings"] == []
-    assert {(link["src"], link["dst"]) for link in found["links"]} == {(str(k), str((k + 1) % 8)) for k in range(8)}
+    assert [(one["name"], one["before"], one["after"]) for one in found["settings"]] == [
+        ("slow_link", None, ["0-1=0.5"])
+    ]
+    assert (found["links"][0]["src"], found["links"][0]["dst"]) == ("0", "1"), "the one to blame first"
+    assert len(found["links"]) == 1
+    assert found["same_links"] == 7
     text = run_choreo("simulate", "--compare", *map(str, files)).out
     assert "links changed" in text
     assert "no link's load changed" in run_choreo("simulate", "--compare", str(files[0]), str(files[0])).out
@@ -165,6 +171,13 @@ def test_what_nccl_would_do() -> None:
     assert {one["protocol"] for one in swept} >= {"LL", "Simple"}
     forced = answer("all_reduce", "-t", "hgx-h100", "--size", "1GiB", "--library", "nccl", "-a", "Ring")
     assert forced["algorithm"] == "Ring"
+    slow = answer("all_reduce", "-t", "hgx-h100", "--size", "1GiB", "--library", "nccl", "--slow-link", "3-switch0=0.1")
+    assert slow["time_s"] > 5 * found["time_s"]
+    apart = answer("all_reduce", "-t", "hgx-h100:2", "--size", "1GiB", "--library", "nccl", "--placement", "0,8")
+    assert apart["busbw_GBps"] <= 50, "two nodes are joined by a network"
+    for collective in ("all_to_all", "gather", "barrier"):
+        size = "0" if collective == "barrier" else "1GiB"
+        assert answer(collective, "-t", "dgx-1", "--size", size, "--library", "nccl")["efficiency"] <= 1
     assert "NCCL has no" in refusal("all_reduce", "-t", "dgx-a100", "--size", "1GiB", "--library", "nccl", "-a", "NVLS")
 
 
@@ -209,12 +222,17 @@ def test_predicted_against_measured() -> None:
         (("all_reduce", *RING, "--size", "8", "--slow-link", "0-9=1"), "has no node '9'"),
         (("all_reduce", *RING, "--size", "8", "--slow-link", "0-2=1"), "has no link from 0 to 2"),
         (("all_reduce", *RING, "--size", "8", "--slow-link", "0-1"), "is not understood"),
-        (("all_reduce", *RING, "--size", "8", "--slow-rank", "9=2x"), "has no device 9"),
+        (("all_reduce", *RING, "--size", "8", "--slow-rank", "9=2x"), "there is no rank 9"),
         (("all_reduce", *RING, "--size", "8", "--slow-rank", "1=fast"), "is not understood"),
         (("all_reduce", *RING, "--size", "8", "--beside", "all_to_all"), "is not understood"),
         (("all_reduce", *RING, "--size", "8", "--slow-link", "0-1=0", "--slow-link", "0-7=0"), "there is no way from"),
         (("all_reduce", "-t", "switch(4)", "--size", "8", "-a", "in_network"), "needs a switch that reduces"),
         (("--compare", "a.json", "b.json"), "a.json cannot be read"),
+        (("--compare", "a.json", "b.json", "--size", "8"), "--compare does not go with --size"),
+        (("all_reduce", "--validate", "a.csv"), "--validate does not go with COLLECTIVE"),
+        (("all_reduce", *RING, "--size", "8", "--leave-one-out"), "goes with --validate"),
+        (("all_reduce", *RING, "--size", "8", "--library", "nccl", "--html", "x"), "does not go with --html"),
+        (("barrier", *RING, "--size", "8"), "a barrier moves no bytes"),
         (("--validate", "no.csv"), "no.csv cannot be read"),
     ],
 )

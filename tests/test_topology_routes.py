@@ -123,19 +123,20 @@ def test_spread_messages_use_all_spines_at_once_and_hashed_ones_all_in_turn() ->
     assert routes(hashed, [3, 3], [60, 60])[0] == routes(hashed, [60, 3], [3, 60])[1], "a pair keeps to its way"
 
 
-def test_a_graph_divides_a_message_among_its_shortest_ways_by_their_bandwidth() -> None:
+def test_a_graph_divides_a_message_among_its_shortest_ways_by_what_they_carry() -> None:
     links = Links(
         np.array([0, 2, 0, 3]), np.array([2, 1, 3, 1]), np.array([30 * GB, 5 * GB, 10 * GB, 9 * GB]), np.full(4, 1e-6)
     )
     topology = compose("two ways", [graph(2, links, 2)])
     way = route(topology, 0, 1)
     assert dict(zip(named(topology, way), way.share, strict=True)) == {
-        "0>switch0": 0.75,
-        "0>switch1": 0.25,
-        "switch0>1": 0.75,
-        "switch1>1": 0.25,
+        "0>switch0": pytest.approx(5 / 14),
+        "0>switch1": pytest.approx(9 / 14),
+        "switch0>1": pytest.approx(5 / 14),
+        "switch1>1": pytest.approx(9 / 14),
     }
-    assert way.bandwidth == pytest.approx(5 * GB / 0.75)
+    assert way.bandwidth == pytest.approx(14 * GB)
+    assert route(get_topology("dgx-1"), 0, 5).bandwidth == pytest.approx(50 * GB), "a single and a double NVLink"
 
 
 def test_latency_is_that_of_the_slowest_way() -> None:

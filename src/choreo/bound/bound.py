@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from numbers import Real
+from pathlib import Path
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from choreo.bound.product import Product
 from choreo.bound.proofs import PROOFS, Asked, Cut, Proof
 from choreo.collectives import get_collective
 from choreo.errors import UsageError
-from choreo.topology import Topology
+from choreo.topology import Topology, get_topology
 from choreo.topology.graph import Ints
 from choreo.units import counted
 
@@ -82,7 +83,7 @@ class Bound:
 
 def bound(
     collective: str,
-    topology: Topology,
+    topology: Topology | str | Path,
     size_bytes: float,
     *,
     root: int | None = None,
@@ -97,6 +98,7 @@ def bound(
     contract = get_collective(collective)
     if isinstance(size_bytes, bool) or not (isinstance(size_bytes, Real) and 0 <= size_bytes < MOST_BYTES):
         raise UsageError(f"size_bytes must be a number of at least 0, not {size_bytes!r:.60}")
+    topology = get_topology(topology)
     by_rank = _checked_devices(topology, devices)
     root = contract.check_root(root, len(by_rank))
     blocks = contract.blocks(len(by_rank))
@@ -136,10 +138,6 @@ def bound(
 
 def _checked_devices(topology: Topology, devices: Sequence[int] | Ints | None) -> Ints:
     """The devices by rank, as an array."""
-    if not isinstance(topology, Topology):
-        raise UsageError(
-            f"a bound is of a Topology, not of {type(topology).__name__}; see choreo.topology.get_topology"
-        )
     if devices is None:
         return np.arange(topology.num_devices)
     given = _whole_numbers(devices)

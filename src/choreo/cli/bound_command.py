@@ -56,16 +56,24 @@ def command(
     network = get_topology(topology)
     found = bound(collective, network, size, root=root, devices=_devices(network, ranks, placement))
     if as_json:
-        echo_json(document(found))
+        echo_json(document(found, network))
     else:
         from choreo.cli.bounds import print_bound
 
         print_bound(found, network)
 
 
-def document(found: Bound) -> dict[str, object]:
+def document(found: Bound, topology: Topology) -> dict[str, object]:
     """A bound as JSON has it: fractions are texts, like 7/6, in links where all are alike."""
-    cut: dict[str, object] = {"devices": found.cut.devices, "links": found.cut.links}
+    links = [
+        {
+            "from": topology.node_name(int(topology.links.src[link])),
+            "to": topology.node_name(int(topology.links.dst[link])),
+            "bandwidth_bytes_per_s": float(topology.links.bandwidth_bytes_per_s[link]),
+        }
+        for link in found.cut.links
+    ]
+    cut: dict[str, object] = {"devices": found.cut.devices, "links": links}
     if found.cut.prices:
         cut["prices"] = found.cut.prices
     if found.cut.parts:

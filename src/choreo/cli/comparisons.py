@@ -39,19 +39,24 @@ def print_comparison(before: Path, after: Path, *, as_json: bool) -> None:
         table.add_row(one.name, _figure(one.name, one.before), _figure(one.name, one.after), ratio)
     echo_table(table, 120)
     click.echo()
-    same = f"{found.same_links} links carry the same"
+    same = f"{found.same_links} links carry as much and are busy as long as before"
+    if not found.links and not found.same_links:
+        click.echo("one of the results says nothing of its links")
+        return
     if not found.links:
         click.echo(f"no link's load changed; {same}")
         return
-    click.echo(f"{len(found.links)} links changed, the most changed first; {same}")
+    click.echo(f"{len(found.links)} links changed, those first whose busy time changed most; {same}")
     links = Table(box=None, pad_edge=False)
-    for name in ("link", "bytes", "then", "used", "then"):
+    for name in ("link", "bytes", "then", "busy", "then", "used", "then"):
         links.add_column(name, justify="left" if name == "link" else "right", no_wrap=True)
     for link in found.links[:SHOWN_LINKS]:
         links.add_row(
             Text(f"{shown(link.src)} -> {shown(link.dst)}"),
             format_bytes(link.bytes_before),
             format_bytes(link.bytes_after),
+            format_time(link.busy_before_s),
+            format_time(link.busy_after_s),
             f"{100 * link.utilisation_before:.1f} %",
             f"{100 * link.utilisation_after:.1f} %",
         )

@@ -49,8 +49,9 @@ def what_if(
         if not rank.isdecimal():
             raise UsageError(f"--slow-rank {text!r}: {rank!r} is not a rank; write 3=2x")
         number = int(rank)
-        if placement is not None and number >= len(placement):
-            raise UsageError(f"--slow-rank {text!r}: there are ranks 0 to {len(placement) - 1}")
+        ranks = topology.num_devices if placement is None else len(placement)
+        if number >= ranks:
+            raise UsageError(f"--slow-rank {text!r}: there is no rank {number}; they are 0 to {ranks - 1}")
         topology = topology.with_slow_device(number if placement is None else placement[number], times)
     return topology
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from choreo.cli.networks import what_if, what_if_options
 from choreo.cli.options import Choice, choice_options, echo_json, json_option, load_option, parsed, ranks_option
 from choreo.cli.progress import Progress
 from choreo.cli.schedules import checked, left_out, trusted
-from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError
+from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError, shown
 from choreo.units import counted, parse_gamma, parse_size, parse_size_range
 
 if TYPE_CHECKING:
@@ -20,6 +21,34 @@ if TYPE_CHECKING:
     from choreo.simulate import Job, Simulation
     from choreo.topology import Topology
 
+# What a library's model can be told; the rest would be ignored, and so is refused.
+KNOWN_TO_LIBRARIES = (
+    "collective",
+    "algorithms",
+    "root",
+    "topology",
+    "ranks",
+    "size",
+    "sweep",
+    "placement",
+    "slow_link",
+    "slow_rank",
+    "routing",
+    "library",
+    "as_json",
+)
+# What makes a run another run; `--compare` says which of them differ.
+SETTINGS = (
+    "placement",
+    "slow_link",
+    "slow_rank",
+    "routing",
+    "gamma",
+    "store_and_forward",
+    "segments",
+    "rotate",
+    "beside",
+)
 # With --algorithm all, what would take minutes by itself is left out, and said to be.
 MOST_TRANSFERS = 1 << 25
 
@@ -103,26 +132,35 @@ def command(
     if compare is not None:
         from choreo.cli.comparisons import print_comparison
 
+        _refuse_beside("--compare", ("compare", "as_json"))
         print_comparison(*compare, as_json=as_json)
         return
     if validate is not None:
         from choreo.cli.validations import print_validation
 
+        _refuse_beside("--validate", ("validate", "leave_one_out", "as_json"))
         print_validation(validate, leave_one_out=leave_one_out, as_json=as_json)
         return
+    if leave_one_out:
+        raise UsageError("--leave-one-out goes with --validate FILE.csv; leave it out, or give the file")
     if topology is None:
         raise UsageError('say where: --topology "ring(8, 50GB/s, 500ns)" or --topology hgx-h100:4; see choreo topology')
     if (size is None) == (sweep is None):
         raise UsageError("give either --size S or --sweep FROM:TO")
+    if chosen.collective == "barrier" and size:
+        raise UsageError(f"a barrier moves no bytes, so --size is 0, not {size}")
     sizes = [size] if size is not None else _sizes(sweep)
     place = _place(topology, placement, ranks, chosen)
     place = replace(place, topology=what_if(place.topology, slow_link, slow_rank, routing, place.placement))
     if library is not None:
         from choreo.cli.libraries import print_library
 
-        print_library(chosen, place.topology, place.ranks, sizes, swept=sweep is not None, as_json=as_json)
+        _refuse_beside(f"--library {library}", KNOWN_TO_LIBRARIES)
+        devices = list(range(place.ranks)) if place.placement is None else place.placement
+        print_library(chosen, place.topology, devices, sizes, swept=sweep is not None, as_json=as_json)
         return
-    task = _Task(chosen, place, gamma, store_and_forward, tuple(_beside(text, place.topology) for text in beside))
+    others = tuple(_beside(text, place.topology) for text in beside)
+    task = _Task(chosen, place, gamma, store_and_forward, others, _settings())
     if (trace is not None or html is not None) and (sweep is not None or _many(chosen)):
         raise UsageError("--trace and --html show one run; give one --size and at most one --algorithm")
     if sweep is not None:
@@ -151,6 +189,7 @@ class _Task:
     gamma: float
     store_and_forward: bool
     beside: tuple[Job, ...]
+    settings: dict[str, object]
 
     def run(self, schedule: Schedule, size: int) -> Simulation:
         """Run a schedule, and whatever goes on beside it."""
@@ -229,19 +268,22 @@ def _one(task: _Task, size: int, as_json: bool, trace: Path | None, html: Path |
     simulation = task.run(schedule, size)
     axes = task.axes(schedule)
     if as_json:
-        echo_json(summary(simulation) | {"axes": axes} | details(simulation))
+        echo_json(summary(simulation) | {"axes": axes, "settings": task.settings} | details(simulation))
     else:
         print_simulation(simulation, axes)
+    if html is not None:
+        from choreo.show import simulation_html
+
+        try:
+            html.write_text(simulation_html(simulation), "utf-8")
+        except OSError as error:
+            raise UsageError(f"{shown(html)} cannot be written: {error.strerror or error}") from None
+        click.echo(f"wrote {html}: open it in a browser", err=True)
     if trace is not None:
         from choreo.show import write_trace
 
         write_trace(simulation, trace)
         click.echo(f"wrote {trace}: open it in ui.perfetto.dev or chrome://tracing", err=True)
-    if html is not None:
-        from choreo.show import simulation_html
-
-        html.write_text(simulation_html(simulation), "utf-8")
-        click.echo(f"wrote {html}: open it in a browser", err=True)
 
 
 def _rank_all(task: _Task, size: int, as_json: bool) -> None:
@@ -262,6 +304,8 @@ def _sweep(task: _Task, sizes: list[int], as_json: bool) -> None:
     from choreo.simulate.summary import summary
 
     schedules = task.schedules()
+    if len(schedules) > 1:  # what cannot run here is said once
+        schedules = [one.jobs[0].schedule for one in _runs(task, schedules, 0)]
     best = [min(_runs(task, schedules, size), key=lambda one: one.job_time_s(0)) for size in sizes]
     if as_json:
         echo_json([summary(one) for one in best])
@@ -282,6 +326,25 @@ def _runs(task: _Task, schedules: list[Schedule], size: int) -> list[Simulation]
     if not runs:
         raise UsageError("none of the algorithms can run on this topology; use another")
     return runs
+
+
+def _refuse_beside(what: str, known: tuple[str, ...]) -> None:
+    """Refuse options that were given and would be ignored."""
+    context = click.get_current_context()
+    names = {parameter.name: parameter for parameter in context.command.params if parameter.name is not None}
+    given = [
+        parameter.opts[0] if isinstance(parameter, click.Option) else str(parameter.name).upper()
+        for name, parameter in names.items()
+        if name not in known and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UsageError(f"{what} does not go with {', '.join(given)}; leave out one or the other")
+
+
+def _settings() -> dict[str, object]:
+    """What was said on the command line that makes this run another one."""
+    options = click.get_current_context().params
+    return {name: options[name] for name in SETTINGS if options[name]}
 
 
 def _many(chosen: Choice) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from choreo.errors import UsageError, shown
 
@@ -32,13 +32,18 @@ class LinkChange:
     dst: str
     bytes_before: float
     bytes_after: float
+    busy_before_s: float
+    busy_after_s: float
     utilisation_before: float
     utilisation_after: float
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was asked differently, every figure in both, and the links whose load changed, the most changed first."""
+    """What was asked differently, every figure in both, and the links that carry more or less, or are busy longer.
+
+    Those come first whose busy time changed most. A link that only waits longer for others has not changed.
+    """
 
     settings: tuple[Change, ...]
     figures: tuple[Change, ...]
@@ -67,14 +72,18 @@ def read_result(path: Path) -> dict[str, Any]:
 
 def compare_results(before: dict[str, Any], after: dict[str, Any]) -> Comparison:
     """What changed from one result to the other."""
+    nothing = _Load(0.0, 0.0, 0.0)
     loads = [_loads(before), _loads(after)]
     changes = []
-    for ends in loads[0] | loads[1]:
-        old, new = loads[0].get(ends, (0.0, 0.0)), loads[1].get(ends, (0.0, 0.0))
-        changes.append(LinkChange(*ends, old[0], new[0], old[1], new[1]))
+    for ends in loads[0] | loads[1] if all(loads) else ():
+        old, new = loads[0].get(ends, nothing), loads[1].get(ends, nothing)
+        changes.append(
+            LinkChange(*ends, old.bytes, new.bytes, old.busy_s, new.busy_s, old.utilisation, new.utilisation)
+        )
     moved = [one for one in changes if _differs(one)]
-    moved.sort(key=lambda one: (-abs(one.utilisation_after - one.utilisation_before), one.src, one.dst))
-    settings = (Change(name, before[name], after[name]) for name in SETTINGS)
+    moved.sort(key=lambda one: (-abs(one.busy_after_s - one.busy_before_s), _natural(one.src), _natural(one.dst)))
+    asked = [{**{name: one[name] for name in SETTINGS}, **(one.get("settings") or {})} for one in (before, after)]
+    settings = (Change(name, asked[0].get(name), asked[1].get(name)) for name in asked[0] | asked[1])
     return Comparison(
         tuple(one for one in settings if one.before != one.after),
         tuple(Change(name, before[name], after[name]) for name in FIGURES),
@@ -83,20 +92,33 @@ def compare_results(before: dict[str, Any], after: dict[str, Any]) -> Comparison
     )
 
 
-def _loads(result: dict[str, Any]) -> dict[tuple[str, str], tuple[float, float]]:
-    """Bytes and utilisation by the ends of the link; parallel links count together."""
-    listed = result.get("links") or [link for link in [result.get("busiest_link")] if link]
-    loads: dict[tuple[str, str], tuple[float, float]] = {}
-    for link in listed:
+class _Load(NamedTuple):
+    bytes: float
+    busy_s: float
+    utilisation: float
+
+
+def _loads(result: dict[str, Any]) -> dict[tuple[str, str], _Load]:
+    """What each link carried, by its ends; parallel links count together."""
+    loads: dict[tuple[str, str], _Load] = {}
+    for link in result.get("links") or []:
         try:
-            ends, load = (str(link["from"]), str(link["to"])), (float(link["bytes"]), float(link["utilisation"]))
+            ends = (str(link["from"]), str(link["to"]))
+            load = _Load(float(link["bytes"]), float(link["busy_s"]), float(link["utilisation"]))
         except (KeyError, TypeError, ValueError):
-            raise UsageError("a link of the result lacks from, to, bytes or utilisation") from None
-        carried = loads.get(ends, (0.0, 0.0))
-        loads[ends] = (carried[0] + load[0], max(carried[1], load[1]))
+            raise UsageError("a link of the result lacks from, to, bytes, busy_s or utilisation") from None
+        carried = loads.get(ends, _Load(0.0, 0.0, 0.0))
+        loads[ends] = _Load(
+            carried.bytes + load.bytes, max(carried.busy_s, load.busy_s), max(carried.utilisation, load.utilisation)
+        )
     return loads
 
 
 def _differs(one: LinkChange) -> bool:
-    bytes_moved = abs(one.bytes_after - one.bytes_before) > 1e-9 * max(one.bytes_after, one.bytes_before)
-    return bytes_moved or abs(one.utilisation_after - one.utilisation_before) > 1e-9
+    pairs = ((one.bytes_before, one.bytes_after), (one.busy_before_s, one.busy_after_s))
+    return any(abs(old - new) > 1e-9 * max(old, new) for old, new in pairs)
+
+
+def _natural(name: str) -> tuple[int, int, str]:
+    """Numbers in order of number, before names."""
+    return (0, int(name), "") if name.isdecimal() else (1, 0, name)

@@ -48,11 +48,31 @@ def _whole(size_bytes: float) -> int | float:
 
 
 def details(simulation: Simulation) -> dict[str, Any]:
-    """What there is to know beyond the summary: by rank, by link, and along the critical path."""
+    """What there is to know beyond the summary: by rank, by link, along the critical path, and what ran beside it.
+
+    Of very many, only so many are told; `left_out` says how many are not.
+    """
+    carried = int((simulation.loads.link_bytes > 0).sum())
+    legs = _path(simulation) if is_followed(simulation) else None
     return {
         "rank_finish_s": simulation.rank_finish_s[:MOST_RANKS].tolist(),
         "links": _links(simulation),
-        "critical_path": _path(simulation) if is_followed(simulation) else None,
+        "critical_path": legs,
+        "beside": [
+            {
+                "collective": job.schedule.collective,
+                "algorithm": job.schedule.algorithm,
+                "ranks": job.schedule.ranks,
+                "size_bytes": _whole(job.size_bytes),
+                "time_s": simulation.job_time_s(number),
+            }
+            for number, job in enumerate(simulation.jobs[1:], 1)
+        ],
+        "left_out": {
+            "rank_finish_s": max(0, len(simulation.rank_finish_s) - MOST_RANKS),
+            "links": max(0, carried - MOST_LINKS),
+            "critical_path": 0 if legs is None else len(simulation.critical_path) - len(legs),
+        },
     }
 
 

@@ -2,8 +2,8 @@
 
 Ports come first (nodes 0 to `ports` - 1), switches after them. A link whose bandwidth is zero is there but carries
 nothing, so no path takes it. Where several paths are equally short the load is *spread*: every node divides what it
-forwards among its shortest next links in proportion to their bandwidth; or *hashed*: each pair of ends keeps to one
-path, drawn by a hash of the two.
+forwards among its shortest next links in proportion to what the ways behind them can carry; or *hashed*: each pair of
+ends keeps to one path, drawn by a hash of the two.
 """
 
 from __future__ import annotations
@@ -144,6 +144,7 @@ def _walk(
 ) -> tuple[list[int], list[float], float]:
     """The links from one end to the other, the part of the load on each, and the latency of the slowest way."""
     src, dst = ends
+    carries = _capacities(links, leaving, away, ends) if routing == "spread" else {}
     load, late = {src: 1.0}, {src: 0.0}
     path: list[int] = []
     parts: list[float] = []
@@ -154,9 +155,9 @@ def _walk(
             if routing == "hashed":
                 drawn = hashed_index(np.array([src]), np.array([dst + (hops << 32)]), len(onward))
                 onward = [onward[int(drawn[0])]]
-            total = sum(float(links.bandwidth_bytes_per_s[link]) for link in onward)
-            for link in onward:
-                part = load[node] * (float(links.bandwidth_bytes_per_s[link]) / total)
+            weights = _weights(links, onward, carries)
+            for link, weight in zip(onward, weights, strict=True):
+                part = load[node] * weight
                 head = int(links.dst[link])
                 path.append(link)
                 parts.append(part)
@@ -164,3 +165,43 @@ def _walk(
                 late[head] = max(late.get(head, 0.0), late[node] + float(links.latency_s[link]))
         load = after
     return path, parts, late[dst]
+
+
+def _capacities(
+    links: Links, leaving: list[list[int]], away: npt.NDArray[np.int32], ends: tuple[int, int]
+) -> dict[int, float]:
+    """What can be carried from each node on the way to the far end, by shortest paths, at most."""
+    src, dst = ends
+    layers = [{src}]
+    for hops in range(int(away[src]), 0, -1):
+        layers.append({int(links.dst[e]) for n in layers[-1] for e in leaving[n] if away[links.dst[e]] == hops - 1})
+    carries = {dst: np.inf}
+    for hops, layer in enumerate(reversed(layers[:-1])):
+        for node in layer:
+            onward = [link for link in leaving[node] if away[links.dst[link]] == hops]
+            carries[node] = sum(_by_head(links, onward, carries).values())
+    return carries
+
+
+def _by_head(links: Links, onward: list[int], carries: dict[int, float]) -> dict[int, float]:
+    """What can go on to each next node: as much as the links to it carry, and as it can carry on."""
+    wide: dict[int, float] = {}
+    for link in onward:
+        head = int(links.dst[link])
+        wide[head] = wide.get(head, 0.0) + float(links.bandwidth_bytes_per_s[link])
+    return {head: min(width, carries[head]) for head, width in wide.items()}
+
+
+def _weights(links: Links, onward: list[int], carries: dict[int, float]) -> list[float]:
+    """The part of a load that each next link takes; links to the same node share by their bandwidth."""
+    if len(onward) == 1:
+        return [1.0]
+    ways = _by_head(links, onward, carries)
+    total = sum(ways.values())
+    beside: dict[int, float] = {}
+    for link in onward:
+        head = int(links.dst[link])
+        beside[head] = beside.get(head, 0.0) + float(links.bandwidth_bytes_per_s[link])
+    heads = [int(links.dst[link]) for link in onward]
+    widths = [float(links.bandwidth_bytes_per_s[link]) for link in onward]
+    return [ways[head] / total * (width / beside[head]) for head, width in zip(heads, widths, strict=True)]

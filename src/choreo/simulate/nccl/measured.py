@@ -72,7 +72,7 @@ def read_measured(path: Path | str) -> tuple[list[MeasuredRow], list[Skipped]]:
         raise UsageError(
             f"{shown(path)}, line {reader.line_num}: not CSV: {error}; quote cells that hold commas"
         ) from error
-    if header is None:
+    if header is None or not (rows or skipped):
         raise UsageError(f"{shown(path)} holds no rows; its first line must name the columns, as in nccl_measured.csv")
     return rows, skipped
 

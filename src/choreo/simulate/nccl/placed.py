@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from choreo.simulate.nccl.gpus import find_gpu
 from choreo.simulate.nccl.system import NcclSystem
@@ -13,28 +16,27 @@ from choreo.topology import Block, Topology
 __all__ = ["system_of"]
 
 NETWORK = "network"
+Ints: TypeAlias = npt.NDArray[np.int64]
 
 
-def system_of(topology: Topology, ranks: int | None = None) -> NcclSystem:
-    """The system that a topology describes, with so many ranks on its first devices.
+def system_of(topology: Topology, devices: Sequence[int]) -> NcclSystem:
+    """The system that a topology describes, with a rank on each of these devices.
 
     Blocks whose medium is "network", and whatever lies outside the first of them, join nodes; where no block says so,
-    the outermost of several is taken for the network.
+    the outermost of several is taken for the network. The slowest of the devices decides, as it does in a ring.
     """
     inner, outer = _split(topology)
-    ranks = topology.num_devices if ranks is None else ranks
+    taken = np.asarray(devices, np.int64)
     a_node = math.prod(block.size for block in inner)
-    nodes = math.ceil(ranks / a_node)
+    nodes, per_node = np.unique(taken // a_node, return_counts=True)
     dimension = topology.dimension_of_links()
-    leaving = topology.links.src == 0
-    bandwidth = topology.links.bandwidth_bytes_per_s
-    inside = float(bandwidth[leaving & (dimension < len(inner))].sum())
-    between = float(bandwidth[leaving & (dimension >= len(inner))].sum())
+    inside = _least(topology, taken, dimension < len(inner))
+    between = _least(topology, taken, dimension >= len(inner))
     return NcclSystem.from_figures(
         topology.device if find_gpu(topology.device) is not None else None,
-        min(a_node, ranks),
-        nodes,
-        ranks=ranks,
+        int(per_node.max()),
+        len(nodes),
+        ranks=len(taken),
         intra_bandwidth_bytes_per_s=inside or None,
         medium=_medium(inner),
         network_bandwidth_bytes_per_gpu=between or None,
@@ -42,6 +44,16 @@ def system_of(topology: Topology, ranks: int | None = None) -> NcclSystem:
         sharp=any(block.reduces.any() for block in outer),
         multi_node_nvlink=False,
     )
+
+
+def _least(topology: Topology, devices: Ints, chosen: npt.NDArray[np.bool_]) -> float:
+    """The bandwidth of the slowest device, out or in, over the chosen links."""
+    links = topology.links
+    sums = [
+        np.bincount(ends[chosen], weights=links.bandwidth_bytes_per_s[chosen], minlength=topology.num_nodes)[devices]
+        for ends in (links.src, links.dst)
+    ]
+    return float(np.minimum(*sums).min(initial=np.inf)) if chosen.any() else 0.0
 
 
 def _split(topology: Topology) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
