@@ -139,6 +139,16 @@ def test_a_graph_divides_a_message_among_its_shortest_ways_by_what_they_carry() 
     assert route(get_topology("dgx-1"), 0, 5).bandwidth == pytest.approx(50 * GB), "a single and a double NVLink"
 
 
+def test_a_changed_graph_divides_by_what_its_links_are_now() -> None:
+    links = Links.uniform([0, 2, 0, 3], [2, 1, 3, 1], 1 * GB, 0)
+    topology = compose("two ways", [graph(2, links, 2)])
+    assert route(topology, 0, 1).bandwidth == pytest.approx(2 * GB)
+    for factor in (0.5, 0.001):
+        slow = topology.with_slow_link(2, 1, factor)
+        assert route(slow, 0, 1).bandwidth == pytest.approx((1 + factor) * GB), "less of it goes the slow way"
+    assert route(topology.with_slow_link(2, 1, 0), 0, 1).bandwidth == pytest.approx(1 * GB)
+
+
 def test_latency_is_that_of_the_slowest_way() -> None:
     links = Links(np.array([0, 2, 0, 3]), np.array([2, 1, 3, 1]), np.ones(4), np.array([5e-6, 2e-6, 1e-6, 1e-6]))
     assert route(compose("two ways", [graph(2, links, 2)]), 0, 1).latency_s == pytest.approx(7e-6)

@@ -42,7 +42,8 @@ class Links:
     def uniform(src: npt.ArrayLike, dst: npt.ArrayLike, bandwidth_bytes_per_s: float, latency_s: float) -> Links:
         """Links that all have the same bandwidth and latency."""
         ends = np.asarray(src, np.int64), np.asarray(dst, np.int64)
-        return Links(*ends, np.full(len(ends[0]), bandwidth_bytes_per_s), np.full(len(ends[0]), latency_s))
+        figures = (np.full(len(ends[0]), float(figure)) for figure in (bandwidth_bytes_per_s, latency_s))
+        return Links(*ends, *figures)
 
     @staticmethod
     def join(parts: list[Links]) -> Links:

@@ -172,6 +172,8 @@ class Topology:
             # Those of devices as if the others had nowhere to go, then the others.
             paths = self._by_dimension(np.where(at_switch, 0, src), np.where(at_switch, 0, dst))
             paths = _replaced(paths, at_switch, self._at_switches(src[at_switch], dst[at_switch]))
+        elif self._is_changed_graph:
+            paths = self._shortest(src, dst)
         else:
             paths = self._by_dimension(src, dst)
         there = paths.links >= 0
@@ -188,6 +190,14 @@ class Topology:
         rate[there] = self.links.bandwidth_bytes_per_s[links] / share
         alone = rate.min(axis=1, initial=np.inf)
         return Routes(offsets, links, share, paths.latency_s, alone)
+
+    @property
+    def _is_changed_graph(self) -> bool:
+        """Whether this is one graph whose links are not what they were: it then divides messages by what they are."""
+        block = self.blocks[0]
+        if len(self.blocks) > 1 or block.kind != "graph":
+            return False
+        return not np.array_equal(block.links.bandwidth_bytes_per_s, self.links.bandwidth_bytes_per_s)
 
     def _at_switches(self, src: Ints, dst: Ints) -> Paths:
         """Paths with a switch at one end or both: the one live link between the two, or else the shortest."""
