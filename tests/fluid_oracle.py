@@ -5,8 +5,8 @@ moment: at each, every message does all that it can without time passing; then i
 time moves on to the next moment at which a flow ends, a latency has passed, a reduction is done or a job starts.
 
 A message lives through
-    start    what it reads is written, and its port has let out the earlier steps
-    out      its last byte has left: what it read may be overwritten, and its port is free for the next step
+    start    what it reads is written, and each of its ports has let out the earlier steps
+    out      its last byte has left: what it read may be overwritten, and its ports are free for the next step
     arrived  its last byte is at the receiver
     ready    its readers are out and earlier writers of its places have written, so it may be written
     written  at once, or after its reduction where that takes time
@@ -51,10 +51,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The links between two devices; none where both are one device."""
+    """The links between two devices; none where both are one device. The `first` ones leave the sender: its ports."""
 
     links: Links
     latency_s: Fraction
+    first: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class _Message:
     reduce_s: Fraction  # what its reduction takes; 0 where there is none to wait for
     reads: frozenset[Place]
     writes: frozenset[Place]
-    port: int | None  # the first link of its route
+    ports: frozenset[int]  # the first links of its route
     legs: tuple[_Leg, ...]
 
     # What it waits for.
@@ -196,7 +197,7 @@ def _messages_of(
             reduce_s=_bytes_of([row for row in rows if row.reduce], job) * gamma,
             reads=frozenset((src, chunk) for row in rows if not row.from_input for chunk in _chunks(row)),
             writes=frozenset((dst, chunk) for row in rows for chunk in _chunks(row)),
-            port=path.links[0][0] if path.links else None,
+            ports=frozenset(link for link, _ in path.links[: path.first]),
             legs=_legs(path, hop_latencies),
         )
         messages.append(message)
@@ -206,7 +207,7 @@ def _messages_of(
             earlier = other.step < message.step
             if earlier and other.writes & message.reads:
                 message.starts_after_written.append(other)
-            if earlier and other.src == message.src and other.port == message.port and message.port is not None:
+            if earlier and other.src == message.src and other.ports & message.ports:
                 message.starts_after_out.append(other)
             if other.step <= message.step and other.reads & message.writes:
                 message.ready_after_out.append(other)
@@ -238,7 +239,7 @@ def _all_links(message: _Message) -> list[tuple[int, Fraction]]:
 
 def _refuse_impassable(messages: Iterable[_Message], bandwidths: Sequence[Fraction]) -> None:
     for message in messages:
-        if message.size == 0 or message.port is None:
+        if message.size == 0 or not _all_links(message):
             continue
         shares = {share for _, share in _all_links(message)}
         if min(shares) < 0 or max(shares) == 0:

@@ -115,6 +115,19 @@ def topologies(draw: st.DrawFn, max_devices: int = 8) -> Topology:
 
 
 @st.composite
+def spreading_networks(draw: st.DrawFn) -> Topology:
+    """Devices with some links to a few switches, all of them to the last, so that messages are spread."""
+    size, switches = draw(st.integers(3, 5)), draw(st.integers(2, 3))
+    to_others = st.lists(st.integers(0, switches - 2), max_size=3)
+    ends = [(device, size + at) for device in range(size) for at in sorted([*draw(to_others), switches - 1])]
+    bandwidth = [draw(bandwidths) for _ in ends]
+    src, dst = np.array(ends, np.int64).T
+    both = np.concatenate((src, dst)), np.concatenate((dst, src))
+    links = Links(*both, np.array(2 * bandwidth), np.full(2 * len(ends), draw(latencies)))
+    return compose("spread", [graph(size, links, switches)])
+
+
+@st.composite
 def reducing_networks(draw: st.DrawFn) -> Topology:
     """A switch that reduces, or two of them with links from device to device."""
     first = switch(draw(st.integers(2, 5)), draw(bandwidths), draw(latencies), reduces=True)
@@ -256,7 +269,9 @@ def run_oracle(setup: Setup) -> oracle.Outcome:
     def route(src: int, dst: int) -> oracle.Route:
         found = setup.topology.routes(np.array([src]), np.array([dst]))
         parts = zip(found.links.tolist(), found.share.tolist(), strict=True)
-        return oracle.Route(tuple((link, meant(share)) for link, share in parts), meant(found.latency_s[0], TIME_S))
+        crossed = tuple((link, meant(share)) for link, share in parts)
+        first = sum(int(links.src[link]) == src for link, _ in crossed)
+        return oracle.Route(crossed, meant(found.latency_s[0], TIME_S), first)
 
     links = setup.topology.links
     return oracle.fluid(

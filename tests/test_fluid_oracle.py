@@ -131,6 +131,36 @@ def test_another_first_link_is_another_port() -> None:
     assert got.link_busy_s == exact(12, 20, 0, 0)
 
 
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_spread_message_waits_at_all_of_its_ports(first: int) -> None:
+    halves = (0, Fraction(1, 2)), (1, Fraction(1, 2))
+    routes = {
+        (0, 1): Route(((0, Fraction(1)),), Fraction(0)),
+        (0, 2): Route(((1, Fraction(1)),), Fraction(0)),
+        (0, 3): Route(halves, Fraction(0), first),
+    }
+    rows = send(0, 0, 1), send(0, 0, 2, chunk=1), send(1, 0, 3, chunk=2), send(2, 0, 2, chunk=3)
+    got = run(job(*rows, sizes=(12, 20, 8, 6)), route=by_pair(routes))
+    starts_and_ends = {key[1:4:2]: [m.start_s, m.out_s] for key, m in got.messages.items()}
+    if first == 2:
+        # Both links are free at 20 s, and the second again when the halves of 4 have gone at once.
+        assert starts_and_ends == {
+            (0, 1): exact(0, 12),
+            (0, 2): exact(0, 20),
+            (1, 3): exact(20, 24),
+            (2, 2): exact(24, 30),
+        }
+    else:
+        # Only link 0 is its port: from 12 s on it has the common rate 1 / (1 + 1/2), and the 8 last until 24 s; the
+        # second, with 8 to go as well, ends with it, and the last has waited for nobody but that.
+        assert starts_and_ends == {
+            (0, 1): exact(0, 12),
+            (0, 2): exact(0, 24),
+            (1, 3): exact(12, 24),
+            (2, 2): exact(24, 30),
+        }
+
+
 def test_what_is_read_must_be_written_unless_it_is_input() -> None:
     rows = send(0, 0, 1), send(1, 1, 2), send_input(2, 2, 3)
     got = run(job(*rows), route=own_link(5))

@@ -26,6 +26,7 @@ from simulate_helpers import (
     run,
     run_oracle,
     setups,
+    spreading_networks,
 )
 
 from choreo.algorithms import build
@@ -33,7 +34,7 @@ from choreo.schedule import Move, Schedule, Transfers, move
 from choreo.simulate import Job, engine, simulate, simulate_together
 from choreo.simulate.jobs import Placed, placed
 from choreo.simulate.machine import core_type, is_compiled
-from choreo.topology import Topology, compose, fully_connected, get_topology, ring, switch
+from choreo.topology import Links, Topology, compose, fully_connected, get_topology, graph, ring, switch
 
 
 def check(setup: Setup) -> None:
@@ -75,6 +76,81 @@ def test_two_switches_of_a_schedule_at_one_switch_have_messages_and_ports_of_the
     _, messages = run(setup, next(reversed(CORES.values())))
     assert len(messages) == 5
     assert messages.start_s[-1] < messages.start_s[-2]  # the later step, from the other switch, does not wait
+
+
+# A message that is spread leaves by several links, and waits for all of them.
+
+
+@given(setups(spreading_networks()))
+@settings(PROFILE, max_examples=2 * EXAMPLES)
+def test_messages_that_leave_by_several_links(setup: Setup) -> None:
+    check(setup)
+
+
+@st.composite
+def one_sender(draw: st.DrawFn) -> Setup:
+    """One message after another from device 0, each of a size of its own: nothing meets, but ports are waited for."""
+    network = draw(spreading_networks())
+    receivers = draw(st.lists(st.integers(1, network.num_devices - 1), min_size=2, max_size=8))
+    steps = [[move(0, receiver, chunk)] for chunk, receiver in enumerate(receivers)]
+    schedule = Schedule.from_list("broadcast", network.num_devices, steps, num_chunks=len(steps))
+    weights = draw(st.lists(st.integers(0, 9), min_size=len(steps), max_size=len(steps)).filter(any))
+    job = Job(replace(schedule, weights=np.array(weights)), draw(st.sampled_from((1000, 6_000_000))))
+    return Setup(network, jobs_on(network, job))
+
+
+@given(one_sender())
+@settings(PROFILE)
+def test_the_lone_pass_waits_for_several_links(setup: Setup) -> None:
+    check(setup)
+    assert (alone(setup) is not None) is ("compiled" in CORES)
+
+
+def one_after_the_other(network: Topology, receivers: tuple[int, ...], each_bytes: float) -> list[list[float]]:
+    """When the messages that device 0 sends, one a step, start and are out: in both cores, and not later when alone."""
+    steps = [[move(0, receiver, chunk)] for chunk, receiver in enumerate(receivers)]
+    schedule = Schedule.from_list("broadcast", network.num_devices, steps, num_chunks=len(steps))
+    setup = Setup(network, jobs_on(network, Job(schedule, each_bytes * len(steps))))
+    check(setup)
+    _, messages = run(setup, next(reversed(CORES.values())))
+    passed = alone(setup)
+    assert passed is None or passed.rank_finish_s[0][0] == pytest.approx(messages.out_s.max())
+    assert (messages.start_cause >= 0).tolist() == [start > 0 for start in messages.start_s.tolist()]
+    return [[float(time) for time in times] for times in zip(messages.start_s, messages.out_s, strict=True)]
+
+
+MS = 1e-3
+
+
+@pytest.mark.parametrize(
+    ("receivers", "times_ms"),
+    [
+        # To 5 half over the link to 1 and a quarter over each of the two to 4, as much as the one from 4 to 5 can take.
+        # To 4 both links at once, to 1 and to 2 the one that there is.
+        ((5, 4), ((0, 2), (2, 4))),
+        ((4, 5), ((0, 2), (2, 4))),
+        ((5, 1, 2), ((0, 2), (2, 6), (0, 4))),
+        ((1, 5, 4), ((0, 4), (4, 6), (6, 8))),
+    ],
+)
+def test_a_dgx_sends_in_order_of_steps_over_double_links(
+    receivers: tuple[int, ...], times_ms: tuple[tuple[float, float], ...]
+) -> None:
+    found = one_after_the_other(get_topology("dgx-1"), receivers, 100e6)
+    for times, wanted in zip(found, times_ms, strict=True):
+        assert times == pytest.approx([MS * time for time in wanted], rel=1e-9)
+
+
+@pytest.mark.parametrize("through", [3, 4])
+@pytest.mark.parametrize("receivers", [(1, 2), (2, 1)])
+def test_two_switches_are_left_by_in_order_of_steps(through: int, receivers: tuple[int, int]) -> None:
+    # Device 1 is reached through both switches, device 2 through one: whichever link comes first, they meet there.
+    links = Links.uniform([0, 0, 3, 4, through], [3, 4, 1, 1, 2], 1e9, 0.0)
+    network = compose("two", [graph(3, links, switches=2)])
+    found = one_after_the_other(network, receivers, 1e6)
+    wanted = [[0.0, 0.5], [0.5, 1.5]] if receivers == (1, 2) else [[0.0, 1.0], [1.0, 1.5]]
+    for times, times_ms in zip(found, wanted, strict=True):
+        assert times == pytest.approx([MS * time for time in times_ms], rel=1e-9)
 
 
 @needs_compiler
@@ -202,6 +278,18 @@ def test_progress_is_told_and_may_stop_the_run(core: str) -> None:
         simulate_together([job], network, progress=stop, compiled=core == "compiled")
 
 
+@pytest.mark.parametrize("core", CORES)
+def test_progress_is_told_within_long_moments(core: str) -> None:
+    ranks = 72 if core == "twin" else 280  # all messages start at one moment, and end at another
+    said: list[tuple[int, int]] = []
+    job = Job(build("all_to_all", "direct", ranks), 1e6, start_s=1e-6)
+    network = f"fully_connected({ranks}, 1GB/s, 1us)"
+    simulate_together([job], network, progress=lambda *now: said.append(now), compiled=core == "compiled")
+    assert len(said) >= 4
+    assert said == sorted(said)
+    assert 0 in {done for done, _ in said}
+
+
 def test_which_loops_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert core_type(compiled=False) is CORES["twin"]
     monkeypatch.setenv("CHOREO_PURE_PYTHON", "1")
@@ -231,7 +319,7 @@ def core(*, begun: bool = True, mark: bool = False, lone: bool | None = None) ->
     if begun:
         made.begin_job(2, 4, 2, np.arange(2), np.zeros(2), 1.0, 0.0, mark)
         link = np.arange(2, dtype=np.int32)
-        made.add_routes(np.array([1, 2]), np.arange(3), link, np.ones(2), np.zeros(2), np.ones(2))
+        made.add_routes(np.array([1, 2]), np.arange(3), np.ones(2, np.int64), link, np.ones(2), np.zeros(2), np.ones(2))
     if lone is not None:
         made.ready(lone)
     return made
@@ -245,6 +333,13 @@ def rows(**columns: Any) -> list[Any]:
     table = Transfers(I8[:2], *ONE_TWO, I8[:2], np.array([4, 4]), YES[:2], YES[:2])
     given = {**dict(table), "weight": np.array([4, 4])} | columns
     return [given[name] for name in ROW]
+
+
+def add_routes(**columns: Any) -> object:
+    """A route of one link, with some columns exchanged."""
+    names = ("key", "offsets", "leaving", "links", "share", "latency", "alone")
+    route = I8[:1], np.array([0, 1]), I8[:1] + 1, I4[:1], F8[:1], F8[:1], F8[:1]
+    return core().add_routes(*(dict(zip(names, route, strict=True)) | columns).values())
 
 
 def gather(**columns: Any) -> object:
@@ -270,10 +365,17 @@ BROKEN: dict[str, Callable[[], object]] = {
     "places of other length": lambda: core().begin_job(2, 4, 2, I8, F8[:2], 1.0, 0.0, False),
     "gamma of other length": lambda: core().begin_job(2, 4, 2, I8[:2], F8, 1.0, 0.0, False),
     "no such node": lambda: core().begin_job(2, 4, 2, np.array([0, 2]), F8[:2], 1.0, 0.0, False),
-    "no such link": lambda: core().add_routes(I8[:1], np.array([0, 1]), I4[:1] + 2, F8[:1], F8[:1], F8[:1]),
-    "offsets beyond": lambda: core().add_routes(I8[:1], np.array([0, 9]), I4[:1], F8[:1], F8[:1], F8[:1]),
-    "offsets backwards": lambda: core().add_routes(I8[:2], np.array([0, 2, 1]), I4[:1], F8[:1], F8[:2], F8[:2]),
-    "no share": lambda: core().add_routes(I8[:1], np.array([0, 1]), I4[:1], F8[:0], F8[:1], F8[:1]),
+    "no such link": lambda: add_routes(links=I4[:1] + 2),
+    "offsets beyond": lambda: add_routes(offsets=np.array([0, 9])),
+    "offsets backwards": lambda: core().add_routes(
+        I8[:2], np.array([0, 2, 1]), I8[:2] + 1, I4[:1], F8[:1], F8[:2], F8[:2]
+    ),
+    "no share": lambda: add_routes(share=F8[:0]),
+    "leaves by no link": lambda: add_routes(leaving=I8[:1]),
+    "leaves by too many links": lambda: add_routes(leaving=I8[:1] + 2),
+    "leaves by fewer than none": lambda: add_routes(leaving=I8[:1] - 1),
+    "leaves by a link of none": lambda: add_routes(offsets=I8[:2], links=I4[:0], share=F8[:0]),
+    "leaves for other lengths": lambda: add_routes(leaving=I8[:2] + 1),
     "mark unasked": lambda: core().mark(*ONE_TWO, I8[:2], I8[:2] + 1),
     "mark too late": lambda: core(mark=True, lone=True).mark(*ONE_TWO, I8[:2], I8[:2] + 1),
     "mark beyond": lambda: core(mark=True).mark(*ONE_TWO, I8[:2], I8[:2] + 5),

@@ -2,9 +2,9 @@
  * and what runs where there is no compiler. docs/explanation/simulation.md says what is computed; in short:
  *
  *   message   the rows of one step between the same two ranks; starts when what it reads has been written and the messages
- *             of earlier steps at its port (the first link of its route) are out; is out when its last byte has left;
- *             arrives a latency later; is written when nobody has still to read the places it writes, in order of
- *             (step, src) among those that write them, and after its reduction.
+ *             of earlier steps at its ports (the links by which it leaves its sender) are out; is out when its last byte
+ *             has left; arrives a latency later; is written when nobody has still to read the places it writes, in order
+ *             of (step, src) among those that write them, and after its reduction.
  *   lone      one pass over the rows in order of steps, as long as no two messages are on a link, or in a rank's
  *             reduction, at the same time. It gives up when they are.
  *   shared    an event loop over all messages at once, with max-min fair rates on the links.
@@ -23,6 +23,10 @@
 /* Rates closer together than this part are one rate. */
 #define SAME_RATE 1e-14
 #define NONE (-1)
+/* After so much work others are heard: signals, and whoever wants to know how far it is. An action or a rate is one unit
+ * of work, and a moment a few. */
+#define LONG_WORK 65536
+#define WORK_OF_MOMENT 16
 
 /* 64 chunks of a rank: which of them begin a cell, and how many cells begin before them. */
 typedef struct { uint64_t bits; int64_t before; } Word;
@@ -39,7 +43,7 @@ typedef struct {
     int32_t route, step, src, dst, engine;
     int32_t need_start, need_write;
     int32_t out_edges, written_edges;
-    int32_t group, next_in_group, next_waiting;
+    int32_t first_turn, next_waiting;
     int32_t bottleneck, moment;
 } Message;
 
@@ -49,6 +53,8 @@ typedef struct { int32_t to, next; } Edge;   /* to >= 0: that message may start;
 typedef struct { int32_t message, next; } Reader;
 /* The messages of one step at one port: how many have still to be out, and who was out last. */
 typedef struct { double out; int32_t step, pending, first, next, last; } Group;
+/* A message in a group, and the next one there. A message has one for each of its ports, one after another. */
+typedef struct { int32_t message, group, next; } Turn;
 typedef struct { double free_at; int32_t busy, last, waiting, listed; } Engine;
 typedef struct { double time; int32_t kind, id, hop; } Event;
 typedef struct { int32_t slot, at; } Use;
@@ -79,6 +85,7 @@ typedef struct {
     VECTOR(int64_t, route_first);
     VECTOR(double, route_latency);
     VECTOR(double, route_alone);
+    VECTOR(int32_t, route_leaving); /* how many of its links leave the sender: they come first */
     VECTOR(int32_t, hop_link);
     VECTOR(double, hop_share);
     int32_t *table;
@@ -98,7 +105,7 @@ typedef struct {
     int64_t num_cells, stride;
     LoneCell *lone_cells;
     SharedCell *shared_cells;
-    int32_t first_engine, first_of_job;
+    int32_t first_engine;
     /* lone */
     double *busy_until, *port_out, *port_before, *engine_free, *rank_finish;
     int64_t *port_stamp;
@@ -117,6 +124,7 @@ typedef struct {
     VECTOR(Edge, edges);
     VECTOR(Reader, readers);
     VECTOR(Group, groups);
+    VECTOR(Turn, turns);
     VECTOR(Engine, engines);
     VECTOR(int32_t, seen_start);
     VECTOR(int32_t, seen_write);
@@ -136,7 +144,7 @@ typedef struct {
     int32_t *link_mark, *link_open;
     double *link_left, *link_weight, *link_key, *busy_since;
     int32_t mark;
-    int64_t written;
+    int64_t written, work;
 } Core;
 
 static int grow(void **data, int64_t *room, int64_t need, size_t size) {
@@ -291,35 +299,40 @@ static PyObject *core_missing(Core *core, PyObject *args) {
     return answer;
 }
 
-/* Whether routes are made of links that there are, each route after the one before. */
-static int routes_fit(const Core *core, const int64_t *offset, Py_ssize_t count, const int32_t *link, Py_ssize_t hops) {
+/* Whether routes are made of links that there are, each route after the one before, and leave by some of their own. */
+static int routes_fit(const Core *core, const int64_t *offset, const int64_t *leaving, Py_ssize_t count,
+                      const int32_t *link, Py_ssize_t hops) {
     int bad = offset[0] != 0 || offset[count] != hops || core->route_key_count + count >= INT32_MAX;
-    for (Py_ssize_t i = 0; i < count; i++) bad |= offset[i] > offset[i + 1];
+    for (Py_ssize_t i = 0; i < count; i++) {
+        bad |= offset[i] > offset[i + 1] || leaving[i] < (offset[i] < offset[i + 1]);
+        bad |= leaving[i] > offset[i + 1] - offset[i] || leaving[i] > INT32_MAX;
+    }
     for (Py_ssize_t i = 0; i < hops; i++) bad |= link[i] < 0 || link[i] >= core->num_links;
     return bad ? refuse("a route is not made of links that are there") : 0;
 }
 
 static PyObject *core_add_routes(Core *core, PyObject *args) {
-    /* keys, offsets, links, share, latency and lone bandwidth of new routes */
-    PyObject *objects[6], *answer = NULL;
-    if (!PyArg_ParseTuple(args, "OOOOOO", &objects[0], &objects[1], &objects[2], &objects[3], &objects[4], &objects[5]))
-        return NULL;
-    Column in[6];
+    /* keys, offsets, number of links that leave the sender, links, share, latency and lone bandwidth of new routes */
+    PyObject *o[7], *answer = NULL;
+    if (!PyArg_ParseTuple(args, "OOOOOOO", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6])) return NULL;
+    Column in[7];
     memset(in, 0, sizeof(in));
     Py_ssize_t count = -1, more = -1, hops = -1;
-    int64_t *key = column(objects[0], &in[0], INT64, &count), *offset = NULL;
+    int64_t *key = column(o[0], &in[0], INT64, &count), *offset = NULL, *leaving = NULL;
     int32_t *link = NULL;
     double *share = NULL, *latency = NULL, *alone = NULL;
-    if (key) { more = count + 1; offset = column(objects[1], &in[1], INT64, &more); }
-    if (offset) link = column(objects[2], &in[2], INT32, &hops);
-    if (link) share = column(objects[3], &in[3], FLOAT64, &hops);
-    if (share) latency = column(objects[4], &in[4], FLOAT64, &count);
-    if (latency) alone = column(objects[5], &in[5], FLOAT64, &count);
-    if (alone && !routes_fit(core, offset, count, link, hops)) {
+    if (key) { more = count + 1; offset = column(o[1], &in[1], INT64, &more); }
+    if (offset) leaving = column(o[2], &in[2], INT64, &count);
+    if (leaving) link = column(o[3], &in[3], INT32, &hops);
+    if (link) share = column(o[4], &in[4], FLOAT64, &hops);
+    if (share) latency = column(o[5], &in[5], FLOAT64, &count);
+    if (latency) alone = column(o[6], &in[6], FLOAT64, &count);
+    if (alone && !routes_fit(core, offset, leaving, count, link, hops)) {
         int64_t first = core->route_key_count, base = core->hop_link_count, total = first + count;
         int bad = ROOM(core, route_key, total) || ROOM(core, route_first, total + 1) ||
                   ROOM(core, route_latency, total) || ROOM(core, route_alone, total) ||
-                  ROOM(core, hop_link, base + hops) || ROOM(core, hop_share, base + hops);
+                  ROOM(core, route_leaving, total) || ROOM(core, hop_link, base + hops) ||
+                  ROOM(core, hop_share, base + hops);
         if (!bad && total > core->route_room) {
             int64_t room = core->route_room;
             bad = grow((void **)&core->route_stamp, &room, total, 8);
@@ -333,17 +346,19 @@ static PyObject *core_add_routes(Core *core, PyObject *args) {
                 core->route_first[first + i] = base + offset[i];
                 core->route_latency[first + i] = latency[i];
                 core->route_alone[first + i] = alone[i];
+                core->route_leaving[first + i] = (int32_t)leaving[i];
                 core->route_stamp[first + i] = NONE;
             }
             core->route_first[total] = base + hops;
             memcpy(core->hop_link + base, link, (size_t)hops * 4);
             memcpy(core->hop_share + base, share, (size_t)hops * 8);
             core->route_key_count = core->route_first_count = core->route_latency_count = core->route_alone_count = total;
+            core->route_leaving_count = total;
             core->hop_link_count = core->hop_share_count = base + hops;
             if (!insert_routes(core, first)) answer = Py_NewRef(Py_None);
         }
     }
-    release(in, 6);
+    release(in, 7);
     return answer;
 }
 
@@ -386,7 +401,7 @@ static int find_layers(Core *core, int64_t ranks, int64_t nodes) {
     return 0;
 }
 
-/* A member's port: the link that a message of his enters first. */
+/* A member's port: a link by which a message of his leaves him. */
 static int64_t port_of(const Core *core, int64_t src, int32_t link) {
     return core->layer[src] * core->num_links + link;
 }
@@ -438,7 +453,6 @@ static PyObject *core_begin_job(Core *core, PyObject *args) {
     }
     core->num_cells = places;
     core->stride = mark ? 1 : ranks;
-    core->first_of_job = (int32_t)core->messages_count;
     core->first_engine = (int32_t)core->engines_count;
     core->stage = BEGUN;
     Py_RETURN_NONE;
@@ -653,14 +667,17 @@ static int lone_step(Core *core, const Rows *rows, int64_t first, int64_t last, 
         LoneMessage *message = &messages[m];
         int32_t route = core->row_guess[core->row_lead[m]];
         int64_t hop = core->route_first[route], end = core->route_first[route + 1];
+        int64_t src = rows->src[first + core->row_lead[m]], left = hop + core->route_leaving[route];
         double start = message->ready, out = start;
         if (hop < end) {
-            int64_t port = port_of(core, rows->src[first + core->row_lead[m]], core->hop_link[hop]);
-            if (core->port_stamp[port] != core->stamp) {
-                core->port_stamp[port] = core->stamp;
-                core->port_before[port] = core->port_out[port];
+            for (int64_t h = hop; h < left; h++) {
+                int64_t port = port_of(core, src, core->hop_link[h]);
+                if (core->port_stamp[port] != core->stamp) {
+                    core->port_stamp[port] = core->stamp;
+                    core->port_before[port] = core->port_out[port];
+                }
+                if (core->port_before[port] > start) start = core->port_before[port];
             }
-            if (core->port_before[port] > start) start = core->port_before[port];
             out = start;
             if (message->bytes > 0) {
                 out = start + message->bytes / core->route_alone[route];
@@ -672,11 +689,13 @@ static int lone_step(Core *core, const Rows *rows, int64_t first, int64_t last, 
                     core->link_busy[link] += out - start;
                 }
             }
-            if (out > core->port_out[port]) core->port_out[port] = out;
+            for (int64_t h = hop; h < left; h++) {
+                int64_t port = port_of(core, src, core->hop_link[h]);
+                if (out > core->port_out[port]) core->port_out[port] = out;
+            }
         }
         message->ready = out;
         message->time = out + core->route_latency[route];
-        int64_t src = rows->src[first + core->row_lead[m]];
         if (out > core->rank_finish[src]) core->rank_finish[src] = out;
     }
     for (int64_t i = 0; i < width; i++) {
@@ -754,10 +773,10 @@ static int join_port(Core *core, int32_t id, int64_t port) {
     }
     if (core->groups[group].pending & (1 << 30)) message->need_start++;
     core->groups[group].pending++;
-    message->group = group;
-    message->next_in_group = core->groups[group].first;
-    core->groups[group].first = id;
-    return 0;
+    if (core->turns_count >= INT32_MAX) { PyErr_NoMemory(); return -1; }
+    Turn turn = {id, group, core->groups[group].first};
+    core->groups[group].first = (int32_t)core->turns_count;
+    return PUSH(core, turns, turn);
 }
 
 static int gather_reads(Core *core, Range range, int32_t id) {
@@ -820,13 +839,13 @@ static int shared_step(Core *core, const Rows *rows, int64_t first, int64_t last
         message->engine = core->first_engine + message->dst;
         message->need_write = 1; /* its own arrival */
         message->out_edges = message->written_edges = NONE;
-        message->group = message->next_in_group = message->next_waiting = message->bottleneck = NONE;
+        message->next_waiting = message->bottleneck = NONE;
+        message->first_turn = (int32_t)core->turns_count;
         core->seen_start[id] = core->seen_write[id] = core->seen_read[id] = NONE;
         core->messages_count++;
-        int64_t hop = core->route_first[message->route];
-        if (hop < core->route_first[message->route + 1] &&
-            join_port(core, id, port_of(core, message->src, core->hop_link[hop])))
-            return -1;
+        int64_t hop = core->route_first[message->route], left = hop + core->route_leaving[message->route];
+        for (; hop < left; hop++)
+            if (join_port(core, id, port_of(core, message->src, core->hop_link[hop]))) return -1;
     }
     for (int64_t i = 0; i < width; i++) {
         int64_t row = first + i;
@@ -1102,6 +1121,17 @@ static int share_part(Core *core, int32_t start, double now) {
     return 0;
 }
 
+/* Let others be heard now and then: after long work, be it in one moment or in many. */
+static int hear_others(Core *core) {
+    if (core->work < LONG_WORK) return 0;
+    core->work = 0;
+    if (PyErr_CheckSignals()) return -1;
+    if (core->progress == Py_None) return 0;
+    PyObject *said = PyObject_CallFunction(core->progress, "LL", (long long)core->written, (long long)core->messages_count);
+    Py_XDECREF(said);
+    return said ? 0 : -1;
+}
+
 static int share_links(Core *core, double now) {
     /* Marks count up; a touched link has the mark NONE until its part has been looked at. */
     core->mark++;
@@ -1110,6 +1140,8 @@ static int share_links(Core *core, double now) {
         if (core->link_mark[link] == core->mark) continue;
         if (!core->flows[link].count) { core->link_mark[link] = core->mark; continue; }
         if (share_part(core, link, now)) return -1;
+        core->work += core->part_slots_count;
+        if (hear_others(core)) return -1;
     }
     core->dirty_count = 0;
     return 0;
@@ -1147,8 +1179,8 @@ static int may_write(Core *core, int32_t id, double time, int64_t cause) {
 
 static int open_group(Core *core, int32_t group, double time, int64_t cause) {
     core->groups[group].pending &= ~(1 << 30);
-    for (int32_t id = core->groups[group].first; id != NONE; id = core->messages[id].next_in_group)
-        if (may_start(core, id, time, cause)) return -1;
+    for (int32_t at = core->groups[group].first; at != NONE; at = core->turns[at].next)
+        if (may_start(core, core->turns[at].message, time, cause)) return -1;
     return 0;
 }
 
@@ -1157,11 +1189,14 @@ static int is_out(Core *core, int32_t id, double time) {
     message->out = time;
     for (int32_t at = message->out_edges; at != NONE; at = core->edges[at].next)
         if (may_write(core, ~core->edges[at].to, time, 2 * (int64_t)id + BY_OUT)) return -1;
-    if (message->group == NONE) return 0;
-    Group *group = &core->groups[message->group];
-    if (time > group->out || (time == group->out && id > group->last)) { group->out = time; group->last = id; }
-    if (--group->pending || group->next == NONE) return 0;
-    return open_group(core, group->next, group->out, 2 * (int64_t)group->last + BY_OUT);
+    int32_t turn = message->first_turn, end = turn + core->route_leaving[message->route];
+    for (; turn < end; turn++) {
+        Group *group = &core->groups[core->turns[turn].group];
+        if (time > group->out || (time == group->out && id > group->last)) { group->out = time; group->last = id; }
+        if (--group->pending || group->next == NONE) continue;
+        if (open_group(core, group->next, group->out, 2 * (int64_t)group->last + BY_OUT)) return -1;
+    }
+    return 0;
 }
 
 static int is_ready(Core *core, int32_t id, double time, int32_t moment) {
@@ -1274,8 +1309,11 @@ static int one_moment(Core *core, int32_t moment) {
             if (PUSH(core, actions, event)) return -1;
             more = 1;
         }
-        for (int64_t at = 0; at < core->actions_count; at++)
+        for (int64_t at = 0; at < core->actions_count; at++) {
             if (do_action(core, core->actions[at], moment)) return -1;
+            core->work++;
+            if (hear_others(core)) return -1;
+        }
         core->actions_count = 0;
         if (more) continue;
         for (int64_t at = 0; at < core->touched_count; at++)
@@ -1307,14 +1345,8 @@ static PyObject *core_run(Core *core, PyObject *Py_UNUSED(ignored)) {
     int32_t moment = 0;
     while (core->events_count || core->flow_heap_count) {
         if (one_moment(core, moment++)) return NULL;
-        if (moment % 4096 == 0) {
-            if (PyErr_CheckSignals()) return NULL;
-            if (core->progress != Py_None) {
-                PyObject *said = PyObject_CallFunction(core->progress, "LL", (long long)core->written, (long long)core->messages_count);
-                if (!said) return NULL;
-                Py_DECREF(said);
-            }
-        }
+        core->work += WORK_OF_MOMENT;
+        if (hear_others(core)) return NULL;
     }
     if (core->written != core->messages_count) {
         PyErr_SetString(PyExc_RuntimeError, "some messages were never written");
@@ -1402,13 +1434,13 @@ static void core_dealloc(Core *core) {
     for (int64_t i = 0; core->flows && i < core->num_links; i++) free(core->flows[i].uses);
     void *owned[] = {
         core->bandwidth, core->latency, core->route_key, core->route_first, core->route_latency, core->route_alone,
-        core->hop_link, core->hop_share, core->table, core->route_stamp, core->route_message, core->place,
+        core->route_leaving, core->hop_link, core->hop_share, core->table, core->route_stamp, core->route_message, core->place,
         core->layer, core->gamma,
         core->cuts, core->lone_cells, core->shared_cells, core->busy_until, core->port_out,
         core->port_before, core->engine_free, core->rank_finish, core->port_stamp, core->row_message, core->row_guess,
         core->row_order, core->row_lead, core->row_tail, core->row_next, core->row_other, core->row_reads,
         core->row_writes, core->link_bytes, core->link_busy,
-        core->messages, core->edges, core->readers, core->groups, core->engines, core->seen_start, core->seen_write,
+        core->messages, core->edges, core->readers, core->groups, core->turns, core->engines, core->seen_start, core->seen_write,
         core->seen_read, core->port_group, core->events, core->actions, core->slots, core->free_slots, core->flow_heap,
         core->dirty, core->touched, core->part_links, core->part_slots, core->link_heap, core->flows, core->link_mark,
         core->link_open, core->link_left, core->link_weight, core->link_key, core->busy_since,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from choreo.errors import UsageError
 from choreo.schedule import Schedule, Transfers
 from choreo.simulate.jobs import Placed
-from choreo.topology import Topology
+from choreo.topology import Routes, Topology
 
 __all__ = ["Loads", "Messages", "Progress", "run_alone", "run_shared"]
 
@@ -36,7 +36,15 @@ class Core(Protocol):
     def ready(self, lone: bool, /) -> int: ...
     def missing(self, src: Ints, dst: Ints, /) -> bytes: ...
     def add_routes(
-        self, key: Ints, offsets: Ints, links: npt.NDArray[np.int32], share: Floats, latency: Floats, alone: Floats, /
+        self,
+        key: Ints,
+        offsets: Ints,
+        leaving: Ints,
+        links: npt.NDArray[np.int32],
+        share: Floats,
+        latency: Floats,
+        alone: Floats,
+        /,
     ) -> None: ...
     def lone(self, *columns: npt.NDArray[np.generic]) -> bool: ...
     def gather(self, *columns: npt.NDArray[np.generic]) -> None: ...
@@ -173,13 +181,20 @@ def _columns(core: Core, job: Placed, topology: Topology, rows: Transfers) -> tu
     src, dst = _ints(rows.src), _ints(rows.dst)
     missing = np.frombuffer(core.missing(src, dst), np.int64)
     if len(missing):
-        routes = topology.routes(*np.divmod(missing, topology.num_nodes))
-        core.add_routes(
-            missing, routes.offsets, routes.links, routes.share, routes.latency_s, routes.bandwidth_bytes_per_s
-        )
+        start, end = np.divmod(missing, topology.num_nodes)
+        routes = topology.routes(start, end)
+        ways = routes.offsets, _leaving(topology, start, routes), routes.links, routes.share
+        core.add_routes(missing, *ways, routes.latency_s, routes.bandwidth_bytes_per_s)
     numbers = map(_ints, (rows.chunk, rows.count, job.schedule.weights_of(rows)))
     flags = (np.ascontiguousarray(column, np.bool_) for column in (rows.reduce, rows.from_input))
     return (_ints(rows.step), src, dst, *numbers, *flags)
+
+
+def _leaving(topology: Topology, start: Ints, routes: Routes) -> Ints:
+    """By how many of its links each route leaves the node where it starts; they are its first ones."""
+    leaves = topology.links.src[routes.links] == np.repeat(start, np.diff(routes.offsets))
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(leaves)))
+    return np.diff(before[routes.offsets])
 
 
 def _ints(column: Ints) -> Ints:

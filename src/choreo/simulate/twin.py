@@ -25,11 +25,14 @@ SAME_MOMENT = 1e-12
 SAME_RATE = 1e-14
 NONE = -1
 BY_WRITE, BY_OUT = 0, 1
+# After so much work whoever wants to know is told how far it is: an action is one unit of it, a moment a few.
+LONG_WORK, WORK_OF_MOMENT = 4096, 16
 
 
 @dataclass(slots=True, eq=False)
 class _Route:
     number: int
+    leaving: int  # how many of its links leave the sender: they come first
     links: list[int]
     share: list[float]
     latency: float
@@ -56,7 +59,7 @@ class _Message:
     need_start: int = 0
     need_write: int = 1  # its own arrival
     moment: int = 0
-    group: _Group | None = None
+    groups: list[_Group] = field(default_factory=list)  # one for each of its ports
     lets_start: dict[int, _Message] = field(default_factory=dict)  # once this one is written
     lets_write: dict[int, _Message] = field(default_factory=dict)  # likewise
     lets_overwrite: dict[int, _Message] = field(default_factory=dict)  # once this one is out
@@ -130,6 +133,7 @@ class Core:
         self.touched_engines: dict[int, None] = {}
         self.moment = 0
         self.written = 0
+        self.work = 0
 
     # What waits for what.
 
@@ -168,13 +172,21 @@ class Core:
         return np.array([key for key in keys if key not in self.by_key], np.int64).tobytes()
 
     def add_routes(
-        self, key: Ints, offsets: Ints, links: npt.NDArray[np.int32], share: Floats, latency: Floats, alone: Floats
+        self,
+        key: Ints,
+        offsets: Ints,
+        leaving: Ints,
+        links: npt.NDArray[np.int32],
+        share: Floats,
+        latency: Floats,
+        alone: Floats,
     ) -> None:
         """Routes for pairs of nodes."""
         for at, one in enumerate(key.tolist()):
             crossed = slice(int(offsets[at]), int(offsets[at + 1]))
+            crossing = links[crossed].tolist(), share[crossed].tolist()
             figures = float(latency[at]), float(alone[at])
-            self.by_key[one] = _Route(len(self.by_key), links[crossed].tolist(), share[crossed].tolist(), *figures)
+            self.by_key[one] = _Route(len(self.by_key), int(leaving[at]), *crossing, *figures)
 
     def lone(self, *columns: npt.NDArray[np.generic]) -> bool:
         """Nothing is done alone here."""
@@ -206,7 +218,7 @@ class Core:
                 message = _Message(len(self.all), route, step, src, dst, self.first_engine + dst, self.job_start)
                 made[src, dst] = message
                 self.all.append(message)
-                self._join_port(message)
+                self._join_ports(message)
             message.bytes += weight * self.unit
             message.reduce_s += weight * self.unit * self.gamma[dst] if reduce else 0.0
             for cell in () if from_input else read:
@@ -231,20 +243,19 @@ class Core:
                 message.need_write += 1
         cell.writer, cell.readers = message, []
 
-    def _join_port(self, message: _Message) -> None:
-        if not message.route.links:
-            return
-        port = message.src, message.route.links[0]
-        group = self.ports.get(port)
-        if group is None or group.step != message.step:
-            fresh = _Group(message.step, waits=group is not None)
-            if group is not None:
-                group.after = fresh
-            self.ports[port] = group = fresh
-        message.need_start += group.waits
-        message.group = group
-        group.members.append(message)
-        group.pending += 1
+    def _join_ports(self, message: _Message) -> None:
+        for link in message.route.links[: message.route.leaving]:
+            port = message.src, link
+            group = self.ports.get(port)
+            if group is None or group.step != message.step:
+                fresh = _Group(message.step, waits=group is not None)
+                if group is not None:
+                    group.after = fresh
+                self.ports[port] = group = fresh
+            message.need_start += group.waits
+            message.groups.append(group)
+            group.members.append(message)
+            group.pending += 1
 
     # What happens.
 
@@ -256,9 +267,15 @@ class Core:
         while self.events or self.flows:
             self._one_moment()
             self.moment += 1
-            if self.progress is not None and self.moment % 256 == 0:
-                self.progress(self.written, len(self.all))
+            self._worked(WORK_OF_MOMENT)
         assert self.written == len(self.all)
+
+    def _worked(self, work: int) -> None:
+        self.work += work
+        if self.work >= LONG_WORK:
+            self.work = 0
+            if self.progress is not None:
+                self.progress(self.written, len(self.all))
 
     def _one_moment(self) -> None:
         now = min([flow.finish for flow in self.flows] + [event[0] for event in self.events[:1]])
@@ -279,6 +296,7 @@ class Core:
             while self.actions:
                 happens, time = self.actions.popleft()
                 happens(time)
+                self._worked(1)
             if more:
                 continue
             for number in self.touched_engines:
@@ -302,8 +320,7 @@ class Core:
         message.out = time
         for other in message.lets_overwrite.values():
             self._may_write(other, time, 2 * message.number + BY_OUT)
-        group = message.group
-        if group is not None:
+        for group in message.groups:
             group.pending -= 1
             group.last_out = max(group.last_out, (time, message.number))
             if not group.pending and group.after is not None:
@@ -451,8 +468,8 @@ class Core:
         return np.array(self.link_bytes).tobytes(), np.array(self.link_busy).tobytes()
 
     def finish(self) -> bytes:
-        """When each rank was done, after a lone pass; there is none here."""
-        return b""
+        """When each rank was done, after a lone pass; here that is one without messages."""
+        return np.full(len(self.place), self.job_start).tobytes()
 
     def messages(self) -> dict[str, bytes]:
         """What happened to each message."""
