@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.options import echo_json, json_option
-from choreo.units import format_bytes
+from choreo.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from choreo.price import WinningRange
 
 RING = ("all_reduce", "ring")
+MACHINES, SIZE = "dgx-a100:2", 64 << 20
 
 
 @click.command("tour")
 @json_option
 def command(as_json: bool) -> None:
-    """See Choreo at work on one screen: a schedule shown, proved, priced, broken and caught."""
+    """See Choreo at work on one screen: a schedule shown, proved, priced, simulated, broken and caught."""
     if as_json:
         echo_json({"story": _broken_story(), "ranges": _winners()})
         return
@@ -45,10 +46,13 @@ def command(as_json: bool) -> None:
     _title("And priced: all_reduce over 64 ranks, 5 us a message, 50 GB/s. Who is cheapest at which size?")
     for one in _winners():
         click.echo(f"  {format_bytes(one.from_bytes):>9} to {format_bytes(one.to_bytes):>9}  {one.algorithm}")
+    _title(f"And simulated: all_reduce of {format_bytes(SIZE)} on {MACHINES}, two servers of eight A100s:")
+    _simulated()
     _title("Next")
     choreo = "choreo" if shutil.which("choreo") else sys.argv[0]
     click.echo(f"  {choreo} list")
     click.echo(f"  {choreo} price all_reduce --ranks 64 --size 1MiB")
+    click.echo(f"  {choreo} simulate all_reduce --topology {MACHINES} --size 64MiB --algorithm all")
     click.echo(f"  {choreo} show all_reduce --algorithm swing --ranks 8 --html swing.html")
 
 
@@ -84,3 +88,16 @@ def _winners() -> list[WinningRange]:
     link = Link(alpha_s=5e-6, bandwidth_bytes_per_s=50e9, gamma_s_per_byte=1e-11)
     schedules = (build("all_reduce", a.name, 64) for a in list_algorithms("all_reduce"))
     return winners([schedule for schedule in schedules if not schedule.switches], 8, 1 << 30, link)
+
+
+def _simulated() -> None:
+    from choreo.algorithms import build
+    from choreo.simulate import simulate, suggested_schedule
+    from choreo.topology import get_topology
+
+    machines = get_topology(MACHINES)
+    ranks = machines.num_devices
+    for schedule in (build(*RING, ranks), suggested_schedule("all_reduce", machines, ranks)):
+        found = simulate(schedule, machines, SIZE)
+        reached = f"{100 * found.efficiency:.0f} % of what is possible there"
+        click.echo(f"  {schedule.algorithm:<14}{format_time(found.time_s):>9}, {reached}")
