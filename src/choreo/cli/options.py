@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from choreo.errors import UnknownNameError, UsageError, shown
+from choreo.units import parse_gamma
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,6 +23,7 @@ __all__ = [
     "choice_options",
     "echo_json",
     "echo_table",
+    "gamma_option",
     "json_option",
     "load_option",
     "parsed",
@@ -185,6 +187,18 @@ def choice_options(command: Callable[..., object]) -> Callable[..., object]:
 def ranks_option(command: Command) -> Command:
     """One number of ranks."""
     return click.option("--ranks", "-p", type=int, metavar="P", help="How many ranks take part.")(command)
+
+
+def gamma_option(command: Command) -> Command:
+    """What reducing costs a rank."""
+    return click.option(
+        "--gamma",
+        callback=parsed(parse_gamma),
+        default="0",
+        show_default=True,
+        metavar="G",
+        help="Seconds a reduced byte (1e-11), or the rate of reduction (100GB/s).",
+    )(command)
 
 
 def json_option(command: Command) -> Command:

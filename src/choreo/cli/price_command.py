@@ -10,6 +10,7 @@ from choreo.cli.options import (
     Choice,
     choice_options,
     echo_json,
+    gamma_option,
     json_option,
     load_option,
     parsed,
@@ -18,7 +19,7 @@ from choreo.cli.options import (
 from choreo.cli.prices import print_prices, print_sweep
 from choreo.cli.schedules import checked, left_out, trusted
 from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError
-from choreo.units import parse_bandwidth, parse_gamma, parse_size, parse_size_range, parse_time
+from choreo.units import parse_bandwidth, parse_size, parse_size_range, parse_time
 
 if TYPE_CHECKING:
     from choreo.price import Profile
@@ -57,14 +58,7 @@ COLUMNS = (
     metavar="RATE",
     help="Of a port.",
 )
-@click.option(
-    "--gamma",
-    callback=parsed(parse_gamma),
-    default="0",
-    show_default=True,
-    metavar="G",
-    help="Seconds a reduced byte (1e-11), or the rate of reduction (100GB/s).",
-)
+@gamma_option
 @click.option(
     "--ports",
     type=click.Choice(["one", "all"]),

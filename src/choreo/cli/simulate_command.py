@@ -10,11 +10,20 @@ import click
 from click.core import ParameterSource
 
 from choreo.cli.networks import what_if, what_if_options
-from choreo.cli.options import Choice, choice_options, echo_json, json_option, load_option, parsed, ranks_option
+from choreo.cli.options import (
+    Choice,
+    choice_options,
+    echo_json,
+    gamma_option,
+    json_option,
+    load_option,
+    parsed,
+    ranks_option,
+)
 from choreo.cli.progress import Progress
 from choreo.cli.schedules import checked, left_out, trusted
 from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError, shown
-from choreo.units import counted, parse_gamma, parse_size, parse_size_range
+from choreo.units import counted, parse_size, parse_size_range
 
 if TYPE_CHECKING:
     from choreo.schedule import Schedule
@@ -62,14 +71,7 @@ MOST_TRANSFERS = 1 << 25
     "--sweep", callback=parsed(parse_size_range), metavar="FROM:TO", help="nccl-tests' table for sizes like 8:1GiB."
 )
 @click.option("--placement", metavar="DEVICES", help="The device of each rank: 0,2,4..7, reversed or random:SEED.")
-@click.option(
-    "--gamma",
-    callback=parsed(parse_gamma),
-    default="0",
-    show_default=True,
-    metavar="G",
-    help="Seconds a reduced byte (1e-11), or the rate of reduction (100GB/s).",
-)
+@gamma_option
 @click.option("--store-and-forward", is_flag=True, help="Switches take a message whole before they send it on.")
 @what_if_options
 @click.option(
