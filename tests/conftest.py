@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 from dataclasses import dataclass
 
 import pytest
@@ -18,7 +19,12 @@ pytest.register_assert_rewrite(
     "file_helpers",
     "fluid_oracle",
     "mutant_helpers",
+    "fault_helpers",
+    "launch_helpers",
+    "meeting_helpers",
     "registry_helpers",
+    "run_helpers",
+    "run_program_helpers",
     "simulate_helpers",
     "topology_oracle",
 )
@@ -58,3 +64,19 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], _registry
     copy = dict(_registry._FOUND)
     monkeypatch.setattr(_registry, "_FOUND", copy)
     return copy
+
+
+@pytest.fixture(autouse=True)
+def no_job_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the tests are themselves run by."""
+    for name in list(os.environ):
+        if name.startswith(("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "TORCHELASTIC", "CHOREO_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that nobody listens on."""
+    from meeting_helpers import free_port
+
+    return free_port()

@@ -4,13 +4,20 @@ ChoreoError
 ├── UsageError (also a ValueError)      the caller asked for something that does not exist or make sense
 │   ├── UnknownNameError                no such collective, algorithm, option; the nearest names are in the message
 │   ├── SizeError                       text that is not a size, a time or a bandwidth
-│   └── AlgorithmError                  an algorithm's own code failed, told with its file and line
+│   ├── AlgorithmError                  an algorithm's own code failed, told with its file and line
+│   ├── CollectiveMismatch              ranks made different calls; both are in the message
+│   └── CommunicatorClosed              a call on a communicator that has ended: closed, shrunk, grown, of a forked
+│                                       process, or one whose other ranks have excluded this one
 ├── RefusedError                        this algorithm cannot do this at this number of ranks, or on this network
 ├── ScheduleError                       these transfers are not a schedule
 │   ├── FormatError                     a file or document that is not a schedule; names the field
 │   └── ContradictionError              two writes of one step contradict each other
 ├── TopologyError                       a file or document that is not a network
-└── ProofError                          a schedule that does not do what its collective promises
+├── ProofError                          a schedule that does not do what its collective promises
+├── BenchmarkError                      a library that is to be measured is missing, failed or does not answer
+├── MeetingError                        the processes of a job did not come together
+├── PeerFailure                         ranks died, were stuck or left; all survivors agree on which
+└── JoinError                           a rank could not be taken in; those that were there go on as before
 
 A message says what was wrong, where, with which values, and what to do instead. `ValueError` is kept as a base of
 the caller's mistakes so that code which knows nothing of Choreo can still catch them.
@@ -23,9 +30,15 @@ from collections.abc import Iterable
 
 __all__ = [
     "AlgorithmError",
+    "BenchmarkError",
     "ChoreoError",
+    "CollectiveMismatch",
+    "CommunicatorClosed",
     "ContradictionError",
     "FormatError",
+    "JoinError",
+    "MeetingError",
+    "PeerFailure",
     "ProofError",
     "RefusedError",
     "ScheduleError",
@@ -141,6 +154,46 @@ class ProofError(ChoreoError):
         """Tell it with more than was known at first."""
         self.story = story
         self.args = (story,)
+
+
+class BenchmarkError(ChoreoError):
+    """A library that is to be measured is not installed, failed, or does not answer."""
+
+
+class MeetingError(ChoreoError):
+    """The processes of a job did not come together, or one of them was lost while they were at it.
+
+    `ranks` are those it is about: who never came, died, or claimed what was not theirs. Empty where nobody knows.
+    """
+
+    def __init__(self, message: str, *, ranks: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+
+# These three have the names that users of collectives know.
+class PeerFailure(ChoreoError):  # noqa: N818
+    """Ranks died, did not answer before the deadline, or left.
+
+    `ranks` are those that failed: the same on every survivor. It is empty where a call was not through by its deadline
+    though every rank answered, or where one sent what makes no sense. `collective` and `step` say where this rank was.
+    """
+
+    def __init__(self, message: str, *, ranks: Iterable[int], collective: str = "", step: int | None = None) -> None:
+        super().__init__(message)
+        self.ranks, self.collective, self.step = frozenset(ranks), collective, step
+
+
+class CollectiveMismatch(UsageError):  # noqa: N818
+    """Ranks made different calls: another collective, size, type, operation or root."""
+
+
+class CommunicatorClosed(UsageError):  # noqa: N818
+    """A call on a communicator that was closed, or that this rank was excluded from."""
+
+
+class JoinError(ChoreoError):
+    """A newcomer did not come, did not hold the secret, or was lost on the way in."""
 
 
 def _restored(kind: type[ChoreoError], args: tuple[object, ...], state: dict[str, object]) -> ChoreoError:

@@ -1,0 +1,178 @@
+"""`choreo run`: starts the ranks of a job on this machine, and stops them all when one fails."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from choreo.errors import UsageError, shown
+from choreo.run.launch.rank_process import RankProcess
+from choreo.run.launch.relay import Lines, Output, prefix
+from choreo.run.launch.running_job import RunningJob
+from choreo.run.meeting.addresses import LOOPBACK
+from choreo.run.meeting.limits import MAX_RANKS
+from choreo.run.meeting.secret import check_secret, make_secret, read_secret_file
+
+__all__ = ["launch", "parse_master"]
+
+
+def launch(
+    script_and_args: Sequence[str],
+    n: int,
+    *,
+    module: bool = False,
+    nodes: int = 1,
+    node_rank: int = 0,
+    master: str | None = None,
+    secret_file: str | Path | None = None,
+    grace_s: float = 5.0,
+    keep_going: bool = False,
+) -> int:
+    """Run a Python script (or module) in `n` processes on this machine, as `n * nodes` ranks in all; the exit code.
+
+    Over several machines each calls it with the same `n`, `nodes`, `master` ("HOST:PORT" of the machine of rank 0)
+    and secret, and its own `node_rank`. When a rank fails the others are told to stop, and killed after `grace_s`
+    seconds; the code is that of the first that failed, 128 + the signal if it was killed. With `keep_going` they are
+    left alone, for a program that survives its ranks: the code is 0 if any rank ended well.
+    """
+    _check(script_and_args, n=n, module=module, nodes=nodes, node_rank=node_rank, master=master, grace_s=grace_s)
+    secret = _secret(secret_file, nodes)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    with ExitStack() as stack:
+        address, port = parse_master(master) if master is not None else (LOOPBACK, stack.enter_context(_held_port()))
+        shared = {
+            "WORLD_SIZE": str(n * nodes),
+            "LOCAL_WORLD_SIZE": str(n),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(port),
+            "CHOREO_SECRET": secret,
+        }
+        inherited = {name: text for name, text in os.environ.items() if name not in _OTHERS}
+        # A rank that hangs or is killed has its last words on the screen, not in a buffer.
+        inherited.setdefault("PYTHONUNBUFFERED", "1")
+        command = [sys.executable, *(["-m"] if module else []), *script_and_args]
+        out, err, out_is_terminal, err_is_terminal = _outputs()
+
+        def start(local_rank: int) -> Callable[[], RankProcess]:
+            rank = node_rank * n + local_rank
+            own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+            return lambda: RankProcess(
+                rank,
+                command,
+                inherited | shared | own,
+                out=Lines(out, prefix(rank, out_is_terminal)),
+                err=Lines(err, prefix(rank, err_is_terminal)),
+                # What is piped into the launcher is for rank 0; a terminal is for nobody.
+                inherits_stdin=rank == 0 and _is_piped_in(),
+            )
+
+        return RunningJob(out, err, grace_s, keep_going).run([start(local_rank) for local_rank in range(n)])
+
+
+# What another launcher around this one says of its own ranks.
+_OTHERS = (
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "CHOREO_SECRET_FILE",
+    "CHOREO_PORT",
+)
+
+
+def parse_master(text: str) -> tuple[str, int]:
+    """The address and port in `HOST:PORT` or `[::1]:PORT`."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise UsageError(f"{shown(text)} is not HOST:PORT; write an IPv6 address in brackets, like [::1]:29500")
+    digits = port.isascii() and port.isdigit() and len(port) <= 5
+    if not (colon and host and host.isprintable() and " " not in host and digits and 1 <= int(port) <= 65535):
+        raise UsageError(f"{shown(text)} is not HOST:PORT, like node0:29500, with a port from 1 to 65535")
+    return host, int(port)
+
+
+def _check(
+    script_and_args: Sequence[str],
+    *,
+    n: int,
+    module: bool,
+    nodes: int,
+    node_rank: int,
+    master: str | None,
+    grace_s: float,
+) -> None:
+    if not script_and_args:
+        raise UsageError("say what to run: a script, or -m and a module")
+    if n < 1 or nodes < 1 or n * nodes > MAX_RANKS:
+        raise UsageError(f"{n} ranks on each of {nodes} machines cannot be; there are 1 to {MAX_RANKS} in all")
+    if not 0 <= node_rank < nodes:
+        raise UsageError(f"machine {node_rank} is not one of {nodes}, which go from 0 to {nodes - 1}; see --node-rank")
+    if nodes > 1 and master is None:
+        raise UsageError(f"say where the ranks of {nodes} machines meet: --master HOST:PORT, the machine of rank 0")
+    if not (math.isfinite(grace_s) and grace_s >= 0):
+        raise UsageError(f"a grace of {grace_s} s is none; say how many seconds, 0 or more")
+    if not module and not Path(script_and_args[0]).exists():
+        raise UsageError(f"{shown(script_and_args[0])}: there is no such script; for a module write -m")
+
+
+def _secret(secret_file: str | Path | None, nodes: int) -> str:
+    if secret_file is not None:
+        return os.fsdecode(read_secret_file(secret_file))
+    given = os.environ.get("CHOREO_SECRET", "").strip()
+    if given:
+        return os.fsdecode(check_secret(os.fsencode(given), "CHOREO_SECRET"))
+    if nodes > 1:
+        raise UsageError(
+            f"{nodes} machines need a secret that all of them know: --secret-file FILE or CHOREO_SECRET, the same on "
+            "each"
+        )
+    return make_secret()
+
+
+class _held_port:  # noqa: N801 - it reads as what it is
+    """A free port that no other program is given while the job runs.
+
+    It is bound but nobody listens, and both ends say that addresses may be reused; so rank 0 can listen on it, and the
+    system hands it out to nobody else.
+    """
+
+    def __enter__(self) -> int:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind((LOOPBACK, 0))
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+def _outputs() -> tuple[Output, Output, bool, bool]:
+    """Where stdout and stderr go, by one writer if that is the same place, and which of them are coloured."""
+    descriptors = [_descriptor(sys.stdout), _descriptor(sys.stderr)]
+    facts = [os.fstat(descriptor) for descriptor in descriptors]
+    color = [os.isatty(descriptor) and not os.environ.get("NO_COLOR") for descriptor in descriptors]
+    out = Output(descriptors[0])
+    same = (facts[0].st_dev, facts[0].st_ino) == (facts[1].st_dev, facts[1].st_ino)
+    return out, out if same else Output(descriptors[1]), color[0], color[1]
+
+
+def _is_piped_in() -> bool:
+    try:
+        os.fstat(0)
+    except OSError:
+        return False
+    return not os.isatty(0)
+
+
+def _descriptor(stream: object) -> int:
+    fileno = getattr(stream, "fileno", None)
+    return fileno() if fileno is not None else os.open(os.devnull, os.O_WRONLY)

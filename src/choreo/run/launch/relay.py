@@ -1,0 +1,117 @@
+"""The output of many processes on one terminal: line by line, each with the name of its rank, never mixed up.
+
+Lines are put together here and written by a thread, so that a terminal that is stopped or a pager that waits does not
+keep the launcher from noticing that a rank has failed. What the thread has not written yet is kept up to a bound;
+beyond it the ranks wait, as they would for the terminal itself.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+
+__all__ = ["Lines", "Output", "prefix"]
+
+FULL_BYTES = 16 * 2**20  # of output that waits to be written, after which nothing more is read
+LONGEST_LINE_BYTES = 2**20
+PROGRESS_S = 1.0
+_COLORS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91)
+
+
+def prefix(rank: int, color: bool) -> bytes:
+    """`[rank 2] `, in the rank's colour."""
+    name = f"[rank {rank}]"
+    return (f"\033[{_COLORS[rank % len(_COLORS)]}m{name}\033[0m " if color else f"{name} ").encode()
+
+
+class Output:
+    """A descriptor that a thread writes to."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.failure: OSError | None = None
+        self._descriptor = descriptor
+        self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._waiting_bytes = 0
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None  # started when there is something to write, after all forks
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more should be put there for now."""
+        return self._waiting_bytes >= FULL_BYTES
+
+    def put(self, lines: bytes) -> None:
+        """Write whole lines, in their turn."""
+        if lines and self.failure is None:
+            with self._lock:
+                self._waiting_bytes += len(lines)
+            self._waiting.put(lines)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write, name="choreo-output", daemon=True)
+                self._thread.start()
+
+    def finish(self, patience_s: float) -> bool:
+        """Whether everything is written, at the latest after so many seconds."""
+        if self._thread is None:
+            return True
+        self._waiting.put(None)
+        self._thread.join(patience_s)
+        return not self._thread.is_alive()
+
+    def _write(self) -> None:
+        while (lines := self._waiting.get()) is not None:
+            view = memoryview(lines)
+            while view and self.failure is None:
+                try:
+                    view = view[os.write(self._descriptor, view) :]
+                except BlockingIOError:  # somebody else has made it so that writes to it do not wait
+                    time.sleep(0.01)
+                except OSError as error:
+                    self.failure = error
+            with self._lock:
+                self._waiting_bytes -= len(lines)
+
+
+class Lines:
+    """One stream of one rank: bytes in, whole lines with a prefix out."""
+
+    def __init__(self, output: Output, name: bytes) -> None:
+        self.output = output
+        self._name = name
+        self._rest = bytearray()  # of a line whose end has not come
+        self._progress_at_s = 0.0
+
+    def feed(self, data: bytes) -> None:
+        """Pass on the lines that are complete with these bytes."""
+        end = data.rfind(b"\n") + 1
+        if end:
+            self._put(bytes(self._rest) + data[:end])
+            self._rest.clear()
+        self._rest += data[end:]
+        if len(self._rest) >= LONGEST_LINE_BYTES:
+            self.flush()
+        elif b"\r" in self._rest and not self._rest.endswith(b"\r"):
+            self._show_progress()
+
+    def flush(self) -> None:
+        """Pass on a last line that has no end."""
+        if self._rest:
+            self._put(bytes(self._rest) + b"\n")
+            self._rest.clear()
+
+    def _put(self, lines: bytes) -> None:
+        if b"\r" in lines:
+            # What a progress bar writes over, it writes over with the prefix.
+            lines = lines.replace(b"\r\n", b"\n").replace(b"\r", b"\r" + self._name)
+        self.output.put(self._name + lines[:-1].replace(b"\n", b"\n" + self._name) + b"\n")
+
+    def _show_progress(self) -> None:
+        """A progress bar is rewritten in place and has no end of line for hours; show one state of it a second."""
+        states = bytes(self._rest).split(b"\r")
+        self._rest = bytearray(b"\r" + states[-1])
+        now_s = time.monotonic()
+        if now_s - self._progress_at_s >= PROGRESS_S and (shown := next(filter(None, reversed(states[:-1])), b"")):
+            self._progress_at_s = now_s
+            self.output.put(self._name + shown + b"\n")

@@ -1,0 +1,254 @@
+"""The ranks that a launcher has started, until the last of them has ended."""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from choreo.run.launch.rank_process import RankProcess, adopt_orphans
+from choreo.run.launch.relay import Output
+from choreo.units import counted
+
+__all__ = ["RunningJob"]
+
+UNKILLABLE_S = 5.0
+_SLOW_S, _QUICK_S = 0.5, 0.02
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class RunningJob:
+    """Starts ranks, passes on what they print, and stops all when one fails or when it is told to."""
+
+    def __init__(self, out: Output, err: Output, grace_s: float, keep_going: bool) -> None:
+        self._outputs = list(dict.fromkeys((out, err)))
+        self._err = err
+        self._grace_s = grace_s
+        self._keep_going = keep_going
+        self._ranks: list[RankProcess] = []
+        self._selector = selectors.DefaultSelector()
+        self._paused: list[tuple[RankProcess, int]] = []
+        self._signals: list[int] = []
+        self._code: int | None = None  # as soon as it is decided
+        self._story = ""
+        self._kill_at_s: float | None = None
+        self._killed: list[RankProcess] = []
+        self._failed: list[RankProcess] = []  # the first comes first
+
+    def run(self, starts: Sequence[Callable[[], RankProcess]]) -> int:
+        """Start the ranks and see them through; the exit code of the first that failed, or 0."""
+        with self._signals_heard(), _guarded(self._grace_s) as tell_guard:
+            adopt_orphans(True)
+            try:
+                for start in starts:
+                    rank = start()
+                    self._ranks.append(rank)
+                    tell_guard(rank.pid)
+                    self._watch(rank)
+                while any(rank.left for rank in self._ranks):
+                    self._turn()
+                    if self._kill_at_s is not None and time.monotonic() > self._kill_at_s + UNKILLABLE_S:
+                        break
+            finally:
+                self._kill_all()
+                adopt_orphans(False)
+            self._finish()
+        return self._code or 0
+
+    # What happens
+
+    def _turn(self) -> None:
+        ended = []
+        for key, _ in self._selector.select(self._patience_s()):
+            rank: RankProcess | None = key.data
+            if rank is None:
+                os.read(key.fd, 4096)
+            elif key.fd == rank.watch:
+                ended.append(rank)
+            elif rank.streams[key.fd].output.full:
+                self._selector.unregister(key.fd)
+                self._paused.append((rank, key.fd))
+            elif not rank.read(key.fd):
+                self._selector.unregister(key.fd)
+        self._resume()
+        self._look([*ended, *(rank for rank in self._ranks if rank.left and rank.watch is None)])
+        self._heed_signals()
+        self._check_outputs()
+        if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s and not self._killed:
+            self._killed = [rank for rank in self._ranks if rank.tell(signal.SIGKILL)]
+
+    def _patience_s(self) -> float:
+        if self._paused or any(rank.left and rank.watch is None for rank in self._ranks):
+            return _QUICK_S
+        if self._kill_at_s is not None:
+            return min(_SLOW_S, max(_QUICK_S, self._kill_at_s - time.monotonic()))
+        return _SLOW_S
+
+    def _watch(self, rank: RankProcess) -> None:
+        for descriptor in (*rank.streams, *([] if rank.watch is None else [rank.watch])):
+            self._selector.register(descriptor, selectors.EVENT_READ, rank)
+
+    def _resume(self) -> None:
+        """Read again from those who had to wait, where there is room now."""
+        waiting, self._paused = self._paused, []
+        for rank, stream in waiting:
+            if rank.streams[stream].output.full:
+                self._paused.append((rank, stream))
+            else:
+                self._selector.register(stream, selectors.EVENT_READ, rank)
+
+    def _look(self, ranks: list[RankProcess]) -> None:
+        """See who of these has ended."""
+        failed = []
+        for rank in ranks:
+            if rank.watch is not None:
+                self._selector.unregister(rank.watch)
+            if rank.look() and rank.code != 0:
+                failed.append(rank)
+        # Of several at once, one that was killed is more likely the cause than the consequence.
+        failed.sort(key=lambda rank: (rank.code or 0) >= 0)
+        self._failed += failed
+        if self._keep_going:
+            self._go_on(failed)
+        elif failed and self._kill_at_s is None:
+            first = failed[0]
+            others = sum(rank.code is None for rank in self._ranks)
+            self._decide(_exit_code(first), f"{first} {first.how_it_ended()}")
+            self._stop(signal.SIGTERM)
+            if others:
+                self._story += f"; {'the other rank was' if others == 1 else f'the other {others} ranks were'} stopped"
+        if self._kill_at_s is None and all(rank.code is not None for rank in self._ranks):
+            self._stop(signal.SIGTERM)  # what they have left running behind them
+
+    def _go_on(self, failed: list[RankProcess]) -> None:
+        for rank in failed:
+            self._say(f"{rank} {rank.how_it_ended()}; the others go on")
+        if len(self._failed) == len(self._ranks):
+            self._decide(_exit_code(self._failed[0]), "")
+
+    def _heed_signals(self) -> None:
+        while self._signals:
+            number = self._signals.pop(0)
+            name = signal.Signals(number).name
+            running = sum(rank.code is None for rank in self._ranks)
+            if self._kill_at_s is None:
+                self._decide(128 + number, f"{name} was passed on to {counted(running, 'rank')}, and all have ended")
+                self._stop(number)
+            else:
+                self._kill_at_s = time.monotonic()  # asked twice: no more grace
+
+    def _check_outputs(self) -> None:
+        for output in self._outputs:
+            if output.failure is not None and self._kill_at_s is None:
+                gone = output.failure.errno == errno.EPIPE
+                reason = "nobody reads it" if gone else output.failure.strerror
+                code = 128 + signal.SIGPIPE if gone else 1
+                self._decide(code, f"the output cannot be written: {reason}; the ranks were stopped")
+                self._stop(signal.SIGTERM)
+
+    # What is done
+
+    def _decide(self, code: int, story: str) -> None:
+        if self._code is None:
+            self._code, self._story = code, story
+
+    def _stop(self, number: int) -> None:
+        for rank in self._ranks:
+            rank.tell(number)
+            rank.tell(signal.SIGCONT)
+        self._kill_at_s = time.monotonic() + self._grace_s
+
+    def _kill_all(self) -> None:
+        """Whatever happens: nothing is left, as far as that can be had."""
+        deadline_s = time.monotonic() + 1.0
+        while sum(rank.tell(signal.SIGKILL) for rank in self._ranks) and time.monotonic() < deadline_s:
+            time.sleep(_QUICK_S)
+            for rank in self._ranks:
+                rank.look()
+
+    def _say(self, story: str) -> None:
+        self._err.put(f"choreo: {story}\n".encode())
+
+    def _finish(self) -> None:
+        """The last words of everybody, and the launcher's own."""
+        for rank in self._ranks:
+            rank.close()
+        stuck = [rank for rank in self._ranks if rank.left]
+        if stuck:
+            self._story += f"; {', '.join(map(str, stuck))} cannot be killed"
+        elif self._killed and self._story:
+            named = ", ".join(f"rank {rank.rank}" for rank in self._killed)
+            self._story += f", {named} by SIGKILL after {self._grace_s:g} s"
+        if self._story:
+            self._say(self._story)
+        # A terminal that is stopped may be continued; whoever does not want to wait interrupts once more.
+        while not self._signals and sum(not output.finish(_QUICK_S) for output in self._outputs):
+            pass
+        self._selector.close()
+
+    @contextmanager
+    def _signals_heard(self) -> Iterator[None]:
+        """Signals are put into a list, and wake the loop."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        self._selector.register(reader, selectors.EVENT_READ)
+        before = {
+            # One that was ignored stays so: that is what nohup is for.
+            number: signal.signal(number, lambda number, _: self._signals.append(number))
+            for number in _PASSED_ON
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
+        wake = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(wake)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(reader)
+            os.close(writer)
+
+
+@contextmanager
+def _guarded(grace_s: float) -> Iterator[Callable[[int], None]]:
+    """A process that stops the ranks it is told of when this one is killed."""
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), repr(grace_s)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        cwd="/",
+        start_new_session=True,
+    )
+    assert guard.stdin is not None
+    pipe = guard.stdin.fileno()
+
+    def tell(pid: int) -> None:
+        with suppress(OSError):
+            os.write(pipe, f"{pid}\n".encode())
+
+    try:
+        yield tell
+        with suppress(OSError):
+            os.write(pipe, b"done\n")
+    finally:
+        guard.stdin.close()
+        guard.wait()
+
+
+def _exit_code(rank: RankProcess) -> int:
+    assert rank.code is not None
+    return rank.code if rank.code >= 0 else 128 - rank.code

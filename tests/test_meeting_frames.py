@@ -1,0 +1,97 @@
+"""Frames: what was said comes out again however it is cut up, and nothing else ever does."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from choreo.run.meeting.errors import FrameError
+from choreo.run.meeting.frames import OVERHEAD_BYTES, Frame, FrameReader, FrameWriter, Kind
+from choreo.run.meeting.limits import MAX_FRAME_BYTES
+
+KEY = bytes(range(32))
+FRAMES = st.lists(st.builds(Frame, st.sampled_from(Kind), st.binary(max_size=300)), max_size=6)
+
+
+def sealed(frames: list[Frame]) -> list[bytes]:
+    writer = FrameWriter(KEY)
+    return [writer.seal(frame.kind, frame.payload) for frame in frames]
+
+
+@given(FRAMES, st.data())
+def test_whatever_pieces_it_comes_in(frames: list[Frame], data: st.DataObject) -> None:
+    stream = b"".join(sealed(frames))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
+    reader = FrameReader(KEY)
+    found = [
+        frame
+        for low, high in zip([0, *cuts], [*cuts, len(stream)], strict=True)
+        for frame in reader.feed(stream[low:high])
+    ]
+    assert found == frames
+
+
+@given(FRAMES.filter(bool), st.data())
+def test_a_changed_bit_is_noticed(frames: list[Frame], data: st.DataObject) -> None:
+    stream = bytearray(b"".join(sealed(frames)))
+    at = data.draw(st.integers(0, len(stream) - 1))
+    stream[at] ^= 1 << data.draw(st.integers(0, 7))
+    reader = FrameReader(KEY)
+    found: list[Frame] = []
+    try:
+        found += reader.feed(bytes(stream))
+    except FrameError:
+        return
+    # Only a length that has grown is not noticed at once, and then nothing comes of that frame or of any after it.
+    assert len(found) < len(frames)
+    assert found == frames[: len(found)]
+
+
+@given(st.lists(st.integers(0, 3), max_size=8).filter(lambda order: order != list(range(len(order)))))
+def test_no_frame_is_repeated_left_out_or_out_of_order(order: list[int]) -> None:
+    """The same four frames are there to be sent in any order, and only the true beginning is taken."""
+    four = sealed([Frame(Kind.BLOB, b"same")] * 4)
+    right = next(at for at, number in enumerate(order) if at != number)
+    reader = FrameReader(KEY)
+    assert len(reader.feed(b"".join(four[number] for number in order[:right]))) == right
+    with pytest.raises(FrameError, match=f"frame {right} does not carry the seal"):
+        reader.feed(b"".join(four[number] for number in order[right:]))
+
+
+@given(st.lists(st.binary(max_size=2000), max_size=20), st.integers(0, 4096))
+def test_random_bytes_are_never_a_frame(pieces: list[bytes], limit_bytes: int) -> None:
+    reader = FrameReader(KEY, limit_bytes)
+    try:
+        for piece in pieces:
+            assert reader.feed(piece) == []
+            assert len(reader._buffer) <= limit_bytes + OVERHEAD_BYTES + 2000
+    except FrameError:
+        assert len(reader._buffer) == 0
+        with pytest.raises(FrameError):  # once broken it stays so, and keeps nothing
+            reader.feed(b"x" * 10_000)
+        assert len(reader._buffer) == 0
+
+
+@pytest.mark.parametrize("length", [MAX_FRAME_BYTES + 1, 2**31, 2**32 - 1])
+def test_a_length_beyond_bounds_is_refused_before_anything_follows(length: int) -> None:
+    with pytest.raises(FrameError, match=f"a frame of {length} bytes was announced, where at most {MAX_FRAME_BYTES}"):
+        FrameReader(KEY).feed(struct.pack(">IB", length, Kind.BLOB))
+
+
+@pytest.mark.parametrize("number", [0, 7, 255])
+def test_a_kind_that_there_is_not(number: int) -> None:
+    with pytest.raises(FrameError, match=f"kind {number}"):
+        FrameReader(KEY).feed(struct.pack(">IB", 0, number))
+
+
+def test_the_two_directions_have_keys_of_their_own() -> None:
+    with pytest.raises(FrameError, match="seal"):
+        FrameReader(bytes(32)).feed(sealed([Frame(Kind.LEAVE, b"{}")])[0])
+
+
+def test_the_largest_frame() -> None:
+    payload = bytes(MAX_FRAME_BYTES)
+    assert FrameReader(KEY).feed(FrameWriter(KEY).seal(Kind.ALL, payload)) == [(Kind.ALL, payload)]
