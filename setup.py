@@ -9,6 +9,15 @@ setup(
             ["src/choreo/simulate/_core.c"],
             extra_compile_args=["-O3"],
             optional=True,
-        )
+        ),
+        Extension(
+            "choreo.run._core",
+            ["src/choreo/run/_core.c"],
+            depends=["src/choreo/run/_kernels.h"],
+            # Loops that copy must stay loops: some C libraries' memcpy is slow at some distances.
+            # A sum must have the same bits on machines that can multiply and add at once and on those that cannot.
+            extra_compile_args=["-O3", "-fno-tree-loop-distribute-patterns", "-ffp-contract=off"],
+            optional=True,
+        ),
     ]
 )

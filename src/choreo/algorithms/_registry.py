@@ -34,6 +34,7 @@ class Algorithm:
     requires: Requirement | None
     source: str
     summary: str
+    same_bits: bool = True  # whether every rank adds in the same order, so that all get the same floating-point bits
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -56,11 +57,13 @@ def algorithm(
     name: str | None = None,
     cost: Cost | None = None,
     requires: Requirement | None = None,
+    same_bits: bool = True,
 ) -> Callable[[Builder], Builder]:
     """Register a function `(ranks, ...) -> Schedule` as an algorithm for `collective`.
 
     The algorithm is called `name`, or after the file it stands in. Parameters named `root`, `axes`, `segments` and
     `rotate` get what the user asked for; where there is no `segments`, the schedule is pipelined from outside.
+    `same_bits=False` marks one whose ranks add in different orders: it is never chosen unless it is asked for.
     """
     if callable(collective):
         raise UsageError('write @algorithm("all_reduce"), or whichever collective the function is for')
@@ -86,7 +89,7 @@ def algorithm(
         module = sys.modules.get(builder.__module__)
         text = inspect.getdoc(module) or inspect.getdoc(builder) or ""
         summary = text.split("\n\n", maxsplit=1)[0].replace("\n", " ")
-        _FOUND[collective, called] = Algorithm(collective, called, builder, cost, requires, source, summary)
+        _FOUND[collective, called] = Algorithm(collective, called, builder, cost, requires, source, summary, same_bits)
         return builder
 
     return register

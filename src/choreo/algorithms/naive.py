@@ -9,7 +9,7 @@ from choreo.algorithms import Cost, algorithm
 from choreo.schedule import Schedule, move
 
 
-@algorithm("all_reduce", cost=Cost(alpha="p * (p - 1)", beta="p * (p - 1)", gamma="p * (p - 1)"))
+@algorithm("all_reduce", cost=Cost(alpha="p * (p - 1)", beta="p * (p - 1)", gamma="p * (p - 1)"), same_bits=False)
 def all_reduce(ranks: int) -> Schedule:
     """In step k the rank whose turn it is, k // (P - 1), gets the input of the next rank on its list."""
     return Schedule.from_rule(

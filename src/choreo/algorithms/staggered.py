@@ -12,7 +12,7 @@ from choreo.algorithms import Cost, algorithm
 from choreo.schedule import Schedule, move
 
 
-@algorithm("all_reduce", cost=Cost(alpha="p - 1", beta="p - 1", gamma="p - 1"))
+@algorithm("all_reduce", cost=Cost(alpha="p - 1", beta="p - 1", gamma="p - 1"), same_bits=False)
 def all_reduce(ranks: int) -> Schedule:
     """In step k every rank sends its input to the rank k + 1 further on."""
     rank = np.arange(ranks)

@@ -1,0 +1,87 @@
+"""Element types and reductions, and the numbers that the executors know them by."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+
+from choreo.errors import UsageError
+
+__all__ = ["BFLOAT16", "ReduceOp", "dtype_code", "operation_code"]
+
+BFLOAT16 = "bfloat16"
+
+
+class ReduceOp(enum.Enum):
+    """How contributions are put together; the names of torch.distributed."""
+
+    SUM = "sum"
+    PRODUCT = "product"
+    MIN = "min"
+    MAX = "max"
+    AVG = "average"
+    BAND = "bitwise and"
+    BOR = "bitwise or"
+    BXOR = "bitwise xor"
+
+    # Members are single objects; Enum's own hash is a Python function, and every call looks one up.
+    __hash__ = object.__hash__
+
+
+# In the order of `_core.c`.
+_CODES = {
+    "int8": 0,
+    "int16": 1,
+    "int32": 2,
+    "int64": 3,
+    "uint8": 4,
+    "uint16": 5,
+    "uint32": 6,
+    "uint64": 7,
+    "float32": 8,
+    "float64": 9,
+    "float16": 10,
+    BFLOAT16: 11,
+    "complex64": 12,
+    "complex128": 13,
+    "bool": 14,
+}
+_OPERATIONS = {
+    ReduceOp.SUM: 0,
+    ReduceOp.AVG: 0,  # divided in the end
+    ReduceOp.PRODUCT: 1,
+    ReduceOp.MIN: 2,
+    ReduceOp.MAX: 3,
+    ReduceOp.BAND: 4,
+    ReduceOp.BOR: 5,
+    ReduceOp.BXOR: 6,
+}
+_BITWISE = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
+_ORDERED = (ReduceOp.MIN, ReduceOp.MAX)
+
+
+def dtype_code(dtype: np.dtype[Any]) -> int:
+    """The number of an element type, or an error that lists those there are."""
+    code = _CODES.get(dtype.name)
+    if code is None or not dtype.isnative:
+        raise UsageError(
+            f"arrays of {dtype} cannot be sent; use one of {', '.join(_CODES)}, in the machine's byte order"
+        )
+    return code
+
+
+def operation_code(operation: ReduceOp, dtype: np.dtype[Any]) -> int:
+    """The number of a reduction, or an error where it has no meaning for this type."""
+    if not isinstance(operation, ReduceOp):
+        raise UsageError(f"op must be a ReduceOp, like ReduceOp.SUM, not {operation!r:.60}")
+    kind = "f" if dtype.name == BFLOAT16 else dtype.kind
+    meaningless = (
+        (operation in _BITWISE and kind not in "iub")
+        or (operation in _ORDERED and kind == "c")
+        or (operation is ReduceOp.AVG and kind not in "fc")
+    )
+    if meaningless:
+        raise UsageError(f"{operation.value} has no meaning for {dtype}; use another operation, or another type")
+    return _OPERATIONS[operation]

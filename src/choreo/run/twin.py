@@ -1,0 +1,666 @@
+"""The executor in Python: what `_core.c` does, slowly and in the open, in the same segments and on the same sockets.
+
+It runs where there is no compiler, and the tests hold the compiled one to it; ranks of either kind can talk to each
+other. Words of a segment are written whole, in the order of the program; that is enough where stores are seen in order
+(x86), and a lock taken before each counter is the barrier elsewhere. Nobody is woken: who waits here looks again, and
+who sleeps in the compiled one does so after 10 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.run.failures import BROKEN, INTERRUPTED, LEFT, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
+from choreo.run.program import (
+    EXPOSED,
+    FROM_SCRATCH,
+    HELD,
+    LAST,
+    OWN_INPUT,
+    RECEIVE,
+    REDUCE,
+    SEND,
+    THEIR_INPUT,
+    TO_SCRATCH,
+)
+from choreo.run.reductions import ITEM_BYTES, Reduction, reduction_of
+from choreo.run.twin_frames import FRAME, FRAME_BYTES, GOODBYE, Frame, Outbox
+from choreo.run.twin_program import MOST, MOST_RANKS, Op, Program
+
+__all__ = ["Endpoint", "Program", "prepare"]
+
+Bytes = npt.NDArray[np.uint8]
+
+MAGIC = int.from_bytes(b"Choreo01", "little")
+PAGE, CHANNEL_BYTES, CALLS, CALL_BYTES = 4096, 128, 4, 64
+# Words of 8 bytes in the header and in a channel, and of 4 bytes where two share one.
+MAGIC_AT, BYTES_AT, STAGE_AT, STAGE_BYTES_AT, HEAP_AT, GAVE_UP_IN_AT = 0, 2, 3, 4, 5, 7
+RANK_AT, WORLD_AT, GAVE_UP_AT, CULPRIT_AT = 2, 3, 12, 13
+CALLS_AT = (PAGE - CALLS * CALL_BYTES) // 8
+NUMBER, SIGNATURE, INPUT_MODE, WORK_MODE, INPUT, WORK = range(6)
+READY, CONSUMED = 0, 8
+STAGED, REGISTERED, PRIVATE = 0, 1, 2
+LOOK_S, AWAKE_S, LONGEST_SLEEP_S = 0.02, 0.0005, 0.001
+SLICE = 1 << 20
+# What says most when several peers are not well.
+WEIGHT = {PEER_GAVE_UP: 1, MISMATCHED: 2, PEER_DIED: 3}
+
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - one for the process, as the forks are
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+class _Stop(Exception):  # noqa: N818 - an outcome rather than an error
+    """A call cannot go on."""
+
+    def __init__(self, outcome: int, culprit: int) -> None:
+        super().__init__(outcome, culprit)
+        self.outcome, self.culprit = outcome, culprit
+
+
+class _Words:
+    """The header and channels of a segment, as words that are read and written whole."""
+
+    def __init__(self, segment: object, world: int) -> None:
+        head = memoryview(segment)[: _staging_at(world)]  # type: ignore[arg-type]
+        self.whole, self.halves = head.cast("Q"), head.cast("I")
+
+    def call(self, number: int, column: int) -> int:
+        """A field of the descriptor of a call."""
+        return self.whole[CALLS_AT + number % CALLS * 8 + column]
+
+    def counter(self, peer: int, which: int) -> int:
+        """A counter of a channel."""
+        return self.whole[(PAGE + peer * CHANNEL_BYTES) // 8 + which]
+
+    def ends(self, call: int) -> bool:
+        """Whether its rank stopped in this call or before; who left after this one has done its part."""
+        outcome = self.halves[GAVE_UP_AT]
+        return _ends(outcome, self.whole[GAVE_UP_IN_AT], call)
+
+    def release(self) -> None:
+        """Let go of the segment."""
+        self.whole.release()
+        self.halves.release()
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    rank: int
+    words: _Words | None
+    data: Bytes | None
+    pid: int
+    pidfd: int
+    outbox: Outbox | None
+    inside: bool = False  # the payload of a frame is being read
+    sent: int = 0  # messages before this call
+    received: int = 0
+    sent_by: list[int] = field(default_factory=lambda: [0, 0])  # by the end of the last even and odd call
+    verified: int = 0  # the last call of which it was seen that both do the same
+    told: tuple[int, int, int] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    program: Program
+    given: Bytes
+    work: Bytes
+    scratch: Bytes
+    deadline: float
+    reduction: Reduction
+    half_at: int = 0
+
+
+class Endpoint:
+    """One rank's end of a communicator.
+
+    `peers` holds (segment or None, pid, descriptor of the process or -1, descriptor of a socket or -1) for every rank;
+    the segments are `stage_bytes` twice after header and channels. The descriptors of processes are closed with it.
+    """
+
+    def __init__(  # noqa: PLR0917 - called as the compiled one is, by position
+        self,
+        rank: int,
+        world: int,
+        own: object,
+        stage_bytes: int,
+        peers: list[tuple[Any, int, int, int]],
+        spins: int,
+        /,
+    ) -> None:
+        if not 0 <= rank < world or len(peers) != world:
+            raise ValueError("there must be one peer a rank")
+        self._rank, self._world, self._stage_bytes, self._forks = rank, world, stage_bytes, _forks
+        self._own = _data(own)
+        if not _is_of(self._own, own, rank, world, stage_bytes):
+            raise ValueError("the own segment has not been prepared for this communicator")
+        self._words: _Words | None = _Words(own, world)
+        self._stage_at = _staging_at(world)
+        self._peers: list[_Peer] = []
+        for number, (segment, pid, _, _) in enumerate(peers):
+            there = segment is not None and number != rank
+            data = _data(segment) if there else None
+            if data is not None and not _is_of(data, segment, number, world, stage_bytes):
+                raise ValueError(f"the segment of rank {number} is not one of this communicator")
+            words = _Words(segment, world) if there else None
+            self._peers.append(_Peer(number, words, data, pid, -1, None))
+        for peer, (_, _, pidfd, descriptor) in zip(self._peers, peers, strict=True):
+            if peer.rank != rank:
+                peer.pidfd = pidfd
+                peer.outbox = Outbox(descriptor) if descriptor >= 0 and peer.words is None else None
+        self._call = self._done = 0
+        self._signatures: dict[int, int] = {}
+        self._looked = 0.0
+        self._hands_over: WeakKeyDictionary[Program, tuple[bool, bool]] = WeakKeyDictionary()
+        self._failed_op = -1
+        self._busy, self._fence = threading.Lock(), threading.Lock()
+
+    def run(  # noqa: PLR0917 - likewise
+        self,
+        call: int,
+        signature: int,
+        program: Program,
+        given: Any,
+        work: Any,
+        dtype: int,
+        operation: int,
+        timeout_s: float,
+        stages: bool,
+        /,
+    ) -> tuple[int, int, int] | None:
+        """Run a program; None, or (outcome, culprit, operation)."""
+        if self._words is None:
+            raise ValueError("this communicator is closed")
+        if self._forks != _forks:
+            raise RuntimeError("this communicator was made before a fork, and belongs to the parent")
+        if not isinstance(program, Program):
+            raise TypeError("run takes a Program")
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("another thread is in a call of this communicator")
+        try:
+            if not self._call < call < 2**64 or not 0 <= signature < 2**64 or math.isnan(timeout_s):
+                raise ValueError("calls are numbered upwards from 1, and their timeout is a number")
+            if outcome := self._words.halves[GAVE_UP_AT]:
+                return outcome, self._words.halves[CULPRIT_AT], -1
+            task = self._task(program, given, work, dtype, operation, timeout_s, stages)
+            self._call = call
+            return self._run(task, signature, _place(self._own, work, stages), _place(self._own, given, stages), stages)
+        finally:
+            self._busy.release()
+
+    def told(self, peer: int, /) -> tuple[int, int, int] | None:
+        """Why a rank gave up, whom it blames, and in which call; None if it has not said so."""
+        if self._words is None or not 0 <= peer < self._world:
+            raise IndexError("there is no such rank")
+        words = self._words if peer == self._rank else self._peers[peer].words
+        if words is None:
+            return self._peers[peer].told
+        outcome = words.halves[GAVE_UP_AT]
+        return (outcome, words.halves[CULPRIT_AT], words.whole[GAVE_UP_IN_AT]) if outcome else None
+
+    def close(self) -> None:
+        """Leave, and let go of the segments."""
+        if self._words is None:
+            return
+        ours = self._forks == _forks
+        if ours and self._busy.locked():
+            raise RuntimeError("another thread is in a call of this communicator")
+        if ours and not self._words.halves[GAVE_UP_AT]:
+            self._call = self._done
+            self._give_up(LEFT, self._rank)
+            self._say_goodbye(LEFT, self._rank)
+        self._words.release()
+        self._words = None
+        self._own = np.empty(0, np.uint8)
+        for peer in self._peers:
+            if peer.words is not None:
+                peer.words.release()
+            peer.words = peer.data = None
+            if peer.pidfd >= 0:
+                os.close(peer.pidfd)
+            if peer.outbox is not None:
+                peer.outbox.close()
+        self._peers = []
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, RuntimeError):
+            self.close()
+
+    # Running.
+
+    def _task(  # noqa: PLR0917 - likewise
+        self, program: Program, given: Any, work: Any, dtype: int, operation: int, timeout_s: float, stages: bool
+    ) -> _Task:
+        reduction = reduction_of(dtype, operation)
+        if reduction is None:
+            raise ValueError("this operation is not defined for this type")
+        handed = self._hands_over.get(program)
+        if handed is None:
+            local = [peer.words is not None for peer in self._peers]
+            sockets = [peer.outbox is not None for peer in self._peers]
+            handed = program.hands_over(self._rank, local, sockets, self._stage_bytes)
+            self._hands_over[program] = handed
+        staged, exposed = handed
+        if exposed if stages else staged:
+            raise ValueError("a program stages what this call exposes, or the other way round")
+        inside, outside = _data(given), _data(work, writable=True)
+        if len(outside) < program.work_bytes or len(inside) < program.input_bytes:
+            raise ValueError("a program goes beyond its arrays")
+        if program.grain % ITEM_BYTES[dtype]:
+            raise ValueError("a program cuts elements in two")
+        scratch = np.empty(program.scratch_bytes, np.uint8)
+        return _Task(program, inside, outside, scratch, time.monotonic() + timeout_s, reduction)
+
+    def _run(
+        self, task: _Task, signature: int, work: tuple[int, int], given: tuple[int, int], stages: bool
+    ) -> tuple[int, int, int] | None:
+        self._failed_op = -1
+        try:
+            self._begin(task, signature, work, given)
+            for at, op in enumerate(task.program.ops):
+                self._failed_op = at
+                self._do(task, op)
+            self._failed_op = -1
+            self._finish(task, not stages)
+        except _Stop as stop:
+            self._give_up(stop.outcome, stop.culprit)
+            self._say_goodbye(stop.outcome, stop.culprit)
+            return stop.outcome, stop.culprit, self._failed_op
+        except BaseException:
+            self._give_up(INTERRUPTED, self._rank)
+            self._say_goodbye(INTERRUPTED, self._rank)
+            raise
+        for peer in self._peers:
+            peer.sent += task.program.sent[peer.rank]
+            peer.received += task.program.received[peer.rank]
+            peer.sent_by[self._call % 2] = peer.sent
+        self._done = self._call
+        return None
+
+    def _begin(self, task: _Task, signature: int, work: tuple[int, int], given: tuple[int, int]) -> None:
+        """Wait until nobody needs what this call is going to overwrite, and tell what it is."""
+        self._signatures = {number: one for number, one in self._signatures.items() if number > self._call - CALLS}
+        self._signatures[self._call] = signature
+        self._still_well(self._rank, math.inf, None)
+        half = self._call % 2
+        for peer in self._peers:
+            peer.inside = False
+            if peer.outbox is not None:
+                peer.outbox.messages_written = 0
+            if peer.words is not None and peer.sent_by[half]:
+                self._wait_counter(peer, CONSUMED, peer.sent_by[half], task.deadline)
+        task.half_at = half * self._stage_bytes
+        assert self._words is not None
+        words, at = self._words.whole, CALLS_AT + self._call % CALLS * 8
+        with self._fence:
+            words[at + NUMBER] = 0
+        words[at + SIGNATURE] = signature
+        words[at + WORK_MODE], words[at + WORK] = work
+        words[at + INPUT_MODE], words[at + INPUT] = given
+        with self._fence:
+            words[at + NUMBER] = self._call
+
+    def _finish(self, task: _Task, exposes: bool) -> None:
+        """What must have happened before the caller may touch its arrays again, and believe what is in them."""
+        for peer in self._peers:
+            sent = task.program.sent[peer.rank]
+            if peer.words is not None and exposes and sent:
+                self._wait_counter(peer, CONSUMED, peer.sent + sent, task.deadline)
+            while peer.outbox is not None and peer.outbox.queue:
+                self._wait_for_sockets(None, peer.rank, task.deadline)
+        for peer in self._peers:
+            if peer.words is not None and peer.words.ends(self._call):
+                raise _Stop(PEER_GAVE_UP, peer.rank)
+            if peer.words is not None and not self._same_calls(peer):
+                raise _Stop(MISMATCHED, peer.rank)
+
+    def _do(self, task: _Task, op: Op) -> None:
+        peer = self._peers[op.peer]
+        if op.kind == SEND:
+            self._send(task, op, peer)
+        elif op.kind in (RECEIVE, TO_SCRATCH):
+            if peer.words is None:
+                self._receive_from_socket(task, op, peer)
+            else:
+                self._receive(task, op, peer)
+        elif op.kind == FROM_SCRATCH:
+            self._wait_guards(task, op)
+            _put(task, op, task.scratch[op.there : op.there + op.length], 0)
+        else:
+            task.work[op.at : op.at + op.length] = task.given[op.base : op.base + op.length]
+
+    def _send(self, task: _Task, op: Op, peer: _Peer) -> None:
+        data = (task.given if op.has(OWN_INPUT) else task.work)[op.at : op.at + op.length]
+        if peer.outbox is not None:
+            frame = Frame(FRAME, op.number, self._call, self._signatures[self._call], op.length)
+            peer.outbox.queue_frame(frame, data, op.number if op.has(LAST) else 0)
+            if op.has(LAST):
+                self._write(peer)
+            return
+        if not op.has(EXPOSED) and not op.has(HELD):
+            at = self._stage_at + task.half_at + op.staged
+            self._own[at : at + op.length] = data
+        if op.has(LAST):
+            self._publish(peer, READY, peer.sent + op.number)
+
+    def _receive(self, task: _Task, op: Op, peer: _Peer) -> None:
+        assert peer.words is not None
+        assert peer.data is not None
+        self._wait_counter(peer, READY, peer.received + op.number, task.deadline)
+        if not self._same_calls(peer):
+            raise _Stop(MISMATCHED, peer.rank)
+        if peer.words.call(self._call, NUMBER) != self._call:
+            raise _Stop(BROKEN, peer.rank)
+        self._wait_guards(task, op)
+        columns = (INPUT_MODE, INPUT) if op.has(THEIR_INPUT) else (WORK_MODE, WORK)
+        mode, place = (peer.words.call(self._call, column) for column in columns)
+        place += op.there
+        if mode == STAGED and op.staged + op.length <= self._stage_bytes:
+            place = self._stage_at + task.half_at + op.staged
+        elif mode not in (REGISTERED, PRIVATE):
+            raise _Stop(BROKEN, peer.rank)
+        if mode != PRIVATE and place + op.length > len(peer.data):
+            raise _Stop(BROKEN, peer.rank)
+        for at in range(0, op.length, SLICE):
+            length = min(SLICE, op.length - at)
+            if mode == PRIVATE:
+                data = self._read_memory(peer, place + at, length)
+            else:
+                data = peer.data[place + at : place + at + length]
+            _take(task, op, data, at)
+        if op.has(LAST):
+            self._publish(peer, CONSUMED, peer.received + op.number)
+
+    def _receive_from_socket(self, task: _Task, op: Op, peer: _Peer) -> None:
+        head = bytearray(FRAME_BYTES)
+        self._read(peer, memoryview(head), task.deadline)
+        frame = Frame.unpack(head)
+        if frame.magic == GOODBYE:
+            peer.told = (frame.number, frame.signature & 0xFFFFFFFF, frame.call)
+            raise _Stop(PEER_GAVE_UP, peer.rank)
+        if frame.magic != FRAME:
+            raise _Stop(BROKEN, peer.rank)
+        if (frame.call, frame.signature) != (self._call, self._signatures[self._call]):
+            raise _Stop(MISMATCHED, peer.rank)
+        if (frame.number, frame.length) != (op.number, op.length):
+            raise _Stop(BROKEN, peer.rank)
+        self._wait_guards(task, op)
+        peer.inside = True
+        for at in range(0, op.length, SLICE):
+            data = np.empty(min(SLICE, op.length - at), np.uint8)
+            self._read(peer, data.data, task.deadline)
+            _take(task, op, data, at)
+        peer.inside = False
+
+    def _read_memory(self, peer: _Peer, address: int, length: int) -> Bytes:
+        data = np.empty(length, np.uint8)
+        try:
+            with open(f"/proc/{peer.pid}/mem", "rb", buffering=0) as memory:  # noqa: PTH123 - not a file with a path
+                done = 0
+                while done < length:
+                    got = os.preadv(memory.fileno(), [data[done:].data], address + done)
+                    if not got:
+                        raise _Stop(BROKEN, peer.rank)
+                    done += got
+        except (OSError, OverflowError) as error:
+            raise _Stop(PEER_DIED if isinstance(error, FileNotFoundError) else BROKEN, peer.rank) from None
+        # The number of a process that died may belong to another by now.
+        if _is_dead(peer.pidfd):
+            raise _Stop(PEER_DIED, peer.rank)
+        return data
+
+    # Waiting.
+
+    def _wait_guards(self, task: _Task, op: Op) -> None:
+        for rank, number in task.program.guards[op.first_guard : op.first_guard + op.guards]:
+            peer = self._peers[rank]
+            if peer.words is not None:
+                self._wait_counter(peer, CONSUMED, peer.sent + number, task.deadline)
+            while peer.outbox is not None and peer.outbox.messages_written < number:
+                self._wait_for_sockets(None, rank, task.deadline)
+
+    def _wait_counter(self, peer: _Peer, which: int, value: int, deadline: float) -> None:
+        words = peer.words
+        assert words is not None
+        began, pause = time.monotonic(), 0.0
+        while words.counter(self._rank, which) < value:
+            # A peer may have done its part of this call before it died or stopped.
+            self._still_well(peer.rank, deadline, lambda: words.counter(self._rank, which) >= value)
+            self._push(None, 0)
+            time.sleep(pause)
+            if time.monotonic() - began > AWAKE_S:
+                pause = min(LONGEST_SLEEP_S, pause + 0.0001)
+        with self._fence:
+            pass
+
+    def _wait_for_sockets(self, reading: _Peer | None, waited_for: int, deadline: float) -> None:
+        self._push(reading, 10)
+        self._still_well(waited_for, deadline, None)
+
+    def _push(self, reading: _Peer | None, milliseconds: int) -> None:
+        """Write what is queued; wait at most so long for a socket to take it, or to have something to read."""
+        poller, found = select.poll(), {}
+        for peer in self._peers:
+            if peer.outbox is None:
+                continue
+            events = (select.POLLOUT if peer.outbox.queue else 0) | (select.POLLIN if peer is reading else 0)
+            if events:
+                poller.register(peer.outbox.socket, events)
+                found[peer.outbox.socket.fileno()] = peer
+        if not found:
+            return
+        for descriptor, events in poller.poll(milliseconds):
+            if events & ~select.POLLIN:
+                self._write(found[descriptor])
+
+    def _write(self, peer: _Peer) -> None:
+        assert peer.outbox is not None
+        try:
+            peer.outbox.write()
+        except OSError:
+            raise _Stop(PEER_DIED, peer.rank) from None
+
+    def _read(self, peer: _Peer, into: memoryview, deadline: float) -> None:
+        assert peer.outbox is not None
+        while len(into):
+            try:
+                got = peer.outbox.socket.recv_into(into, 0, socket.MSG_DONTWAIT)
+            except (BlockingIOError, InterruptedError):
+                self._wait_for_sockets(peer, peer.rank, deadline)
+                continue
+            except OSError:
+                got = 0
+            if not got:
+                raise _Stop(PEER_DIED, peer.rank)
+            into = into[got:]
+            self._push(None, 0)
+
+    def _still_well(self, waited_for: int, deadline: float, over: Callable[[], bool] | None) -> None:
+        now = time.monotonic()
+        if now - self._looked > LOOK_S:
+            self._looked = now
+            found = self._look_around()
+            if found is not None and not (over is not None and over()):
+                raise found
+        if now > deadline and not (over is not None and over()):
+            raise _Stop(TIMED_OUT, waited_for)
+
+    def _look_around(self) -> _Stop | None:
+        """Has anybody died, stopped or left? Everybody is looked at, not only the one that is waited for."""
+        found = None
+        for peer in self._peers:
+            if peer.rank == self._rank:
+                continue
+            dead = _is_dead(peer.pidfd)
+            outcome = 0
+            if peer.words is None:
+                outcome = self._look_at_socket(peer)
+            elif not self._same_calls(peer):
+                outcome = MISMATCHED
+            elif peer.words.ends(self._call):
+                outcome = PEER_GAVE_UP
+            elif dead and not peer.words.halves[GAVE_UP_AT]:
+                outcome = PEER_DIED
+            if outcome and (found is None or WEIGHT[outcome] > WEIGHT[found.outcome]):
+                found = _Stop(outcome, peer.rank)
+        return found
+
+    def _look_at_socket(self, peer: _Peer) -> int:
+        if peer.outbox is None or peer.inside:
+            return 0
+        try:
+            head = peer.outbox.socket.recv(FRAME_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            return PEER_DIED
+        if not head:
+            return PEER_DIED
+        if len(head) < FRAME_BYTES or Frame.unpack(head).magic != GOODBYE:
+            return 0
+        frame = Frame.unpack(head)
+        peer.told = (frame.number, frame.signature & 0xFFFFFFFF, frame.call)
+        return PEER_GAVE_UP if _ends(frame.number, frame.call, self._call) else 0
+
+    def _same_calls(self, peer: _Peer) -> bool:
+        """Whether a peer made the calls that we made, as far as it has come."""
+        assert peer.words is not None
+        for call in range(max(peer.verified + 1, self._call - CALLS + 1, 1), self._call + 1):
+            number = peer.words.call(call, NUMBER)
+            if number < call:
+                return True
+            signature = peer.words.call(call, SIGNATURE)
+            known = self._signatures.get(call)
+            if number == call == peer.words.call(call, NUMBER) and known is not None and signature != known:
+                return False
+            peer.verified = call
+        return True
+
+    # Telling.
+
+    def _publish(self, peer: _Peer, which: int, value: int) -> None:
+        assert self._words is not None
+        with self._fence:
+            self._words.whole[(PAGE + peer.rank * CHANNEL_BYTES) // 8 + which] = value
+
+    def _give_up(self, outcome: int, culprit: int) -> None:
+        assert self._words is not None
+        if self._words.halves[GAVE_UP_AT]:
+            return
+        self._words.halves[CULPRIT_AT] = culprit
+        self._words.whole[GAVE_UP_IN_AT] = self._call
+        with self._fence:
+            self._words.halves[GAVE_UP_AT] = outcome
+
+    def _say_goodbye(self, outcome: int, culprit: int) -> None:
+        """Tell those who are reached through sockets; in the middle of a frame the end of the stream must do."""
+        for peer in self._peers:
+            if peer.outbox is not None:
+                peer.outbox.say_goodbye(Frame(GOODBYE, outcome, self._call, culprit, 0))
+
+
+def prepare(own: object, rank: int, world: int, stage_bytes: int, /) -> None:
+    """Write the header of an own segment, so that peers may open it."""
+    data = _data(own, writable=True)
+    if not 0 <= rank < world or not _has_room(len(data), world, stage_bytes):
+        raise ValueError("the segment is too small, or the rank is none of the world's")
+    words = _Words(own, world)
+    words.halves[RANK_AT], words.halves[WORLD_AT] = rank, world
+    at = _staging_at(world)
+    words.whole[BYTES_AT], words.whole[STAGE_AT], words.whole[STAGE_BYTES_AT] = len(data), at, stage_bytes
+    words.whole[HEAP_AT] = at + 2 * stage_bytes
+    words.whole[MAGIC_AT] = MAGIC
+    words.release()
+
+
+def _put(task: _Task, op: Op, data: Bytes, at: int) -> None:
+    if not len(data):
+        return
+    to = task.work[op.at + at : op.at + at + len(data)]
+    if op.has(REDUCE):
+        base = (task.given if op.has(OWN_INPUT) else task.work)[op.base + at : op.base + at + len(data)]
+        data = task.reduction(base, data)
+    to[:] = data
+
+
+def _take(task: _Task, op: Op, data: Bytes, at: int) -> None:
+    if op.kind == TO_SCRATCH:
+        task.scratch[op.at + at : op.at + at + len(data)] = data
+    else:
+        _put(task, op, data, at)
+
+
+def _ends(outcome: int, told_in: int, call: int) -> bool:
+    return told_in < call if outcome == LEFT else bool(outcome) and told_in <= call
+
+
+def _is_dead(pidfd: int) -> bool:
+    if pidfd < 0:
+        return False
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def _staging_at(world: int) -> int:
+    return PAGE + -(-CHANNEL_BYTES * world // PAGE) * PAGE
+
+
+def _has_room(length: int, world: int, stage_bytes: int) -> bool:
+    return 0 < world <= MOST_RANKS and 0 <= stage_bytes <= MOST and _staging_at(world) + 2 * stage_bytes <= length
+
+
+def _is_of(data: Bytes, segment: object, rank: int, world: int, stage_bytes: int) -> bool:
+    if not _has_room(len(data), world, stage_bytes):
+        return False
+    words = _Words(segment, world)
+    head = words.whole[MAGIC_AT], words.whole[BYTES_AT], words.whole[STAGE_BYTES_AT]
+    fine = head == (MAGIC, len(data), stage_bytes) and tuple(words.halves[RANK_AT : WORLD_AT + 1]) == (rank, world)
+    words.release()
+    return fine
+
+
+def _data(array: Any, *, writable: bool = False) -> Bytes:
+    """The bytes of an array, or of anything that has a buffer; none of None."""
+    if array is None:
+        return np.empty(0, np.uint8)
+    if isinstance(array, np.ndarray):
+        if not array.flags.c_contiguous or (writable and not array.flags.writeable):
+            raise ValueError("an array is not contiguous, or cannot be written")
+        flat: Bytes = array.reshape(-1).view(np.uint8)
+        return flat
+    held = memoryview(array)
+    if not held.c_contiguous or (writable and held.readonly):
+        raise BufferError("a buffer is not contiguous, or cannot be written")
+    return np.frombuffer(held, np.uint8)
+
+
+def _place(own: Bytes, array: Any, stages: bool) -> tuple[int, int]:
+    """How peers may read an array: an offset in the segment, an address, or not at all."""
+    if array is None or stages:
+        return STAGED, 0
+    at = _address(_data(array)) - _address(own)
+    return (REGISTERED, at) if 0 <= at < len(own) else (PRIVATE, _address(_data(array)))
+
+
+def _address(data: Bytes) -> int:
+    return int(data.__array_interface__["data"][0])

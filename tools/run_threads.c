@@ -1,0 +1,92 @@
+/* The compiled executor with ranks as threads of one process, for the thread sanitizer; see run_threads.py. */
+#include "../src/choreo/run/_core.c"
+
+#include <stdio.h>
+#include <sys/mman.h>
+
+typedef struct { Endpoint here; Program program[2]; float *x; int calls, wrong; } Member;
+
+static void *load(FILE *file, size_t size) {
+    void *data = malloc(size ? size : 1);
+    if (size && fread(data, 1, size, file) != size) exit(3);
+    return data;
+}
+
+static void *run_member(void *argument) {
+    Member *member = argument;
+    Endpoint *here = &member->here;
+    size_t count = member->program[0].work / 4;
+    for (int call = 1; call <= member->calls; call++) {
+        int stages = call % 3 != 0;
+        Program *program = &member->program[!stages];
+        for (size_t i = 0; i < count; i++) member->x[i] = (float)(here->rank + call);
+        Task task = {program, (char *)member->x, (char *)member->x, NULL, 0, now_s() + 60, KERNELS[F32][SUM], 4};
+        uint64_t mode[2], place[2];
+        Py_buffer view = {.buf = member->x, .len = (Py_ssize_t)count * 4};
+        for (int i = 0; i < 2; i++) place_of(here, &view, stages, &mode[i], &place[i]);
+        here->call = (uint64_t)call;
+        int outcome = run_call(here, &task, 7, mode, place, stages);
+        if (outcome) { fprintf(stderr, "rank %d call %d: outcome %d by %d\n", here->rank, call, outcome, here->culprit); member->wrong++; break; }
+        float wanted = (float)(here->world * call + here->world * (here->world - 1) / 2);
+        for (size_t i = 0; i < count; i++) member->wrong += member->x[i] != wanted;
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    FILE *file = argc > 1 ? fopen(argv[1], "rb") : NULL;
+    uint64_t head[4]; /* ranks, calls, bytes of staging, bytes of an array */
+    if (!file || fread(head, 8, 4, file) != 4) return 2;
+    int world = (int)head[0], wrong = 0;
+    size_t at = PAGE + (sizeof(Channel) * (size_t)world + PAGE - 1) / PAGE * PAGE, bytes = at + 2 * head[2] + head[3];
+    Member *members = calloc((size_t)world, sizeof(Member));
+    char **segments = calloc((size_t)world, sizeof(char *));
+    for (int rank = 0; rank < world; rank++)
+        segments[rank] = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int rank = 0; rank < world; rank++) {
+        Member *member = &members[rank];
+        Endpoint *here = &member->here;
+        here->rank = rank; here->world = world; here->spins = 20; here->serial = 1;
+        here->own.buf = segments[rank]; here->own.len = (Py_ssize_t)bytes;
+        here->header = (Header *)segments[rank];
+        here->channels = (Channel *)(segments[rank] + PAGE);
+        here->stage_at = at; here->stage_bytes = head[2];
+        here->watched = calloc((size_t)world, sizeof(*here->watched));
+        here->whose = calloc((size_t)world, sizeof(int));
+        here->slice = malloc(SLICE);
+        here->peers = calloc((size_t)world, sizeof(Peer));
+        for (int peer = 0; peer < world; peer++) {
+            Peer *other = &here->peers[peer];
+            other->pidfd = other->socket = -1;
+            if (peer == rank) continue;
+            other->pid = (int)getpid();
+            other->map.buf = segments[peer]; other->map.len = (Py_ssize_t)bytes;
+            other->header = (const Header *)segments[peer];
+            other->channels = (const Channel *)(segments[peer] + PAGE);
+        }
+        for (int which = 0; which < 2; which++) {
+            Program *program = &member->program[which];
+            uint64_t sizes[3]; /* operations, guards, bytes of scratch */
+            if (fread(sizes, 8, 3, file) != 3) return 3;
+            program->world = world;
+            program->num_ops = sizes[0]; program->num_guards = sizes[1]; program->scratch = sizes[2];
+            program->ops = load(file, sizes[0] * sizeof(Op));
+            program->guards = load(file, sizes[1] * sizeof(Guard));
+            program->sent = load(file, 4 * (size_t)world);
+            program->received = load(file, 4 * (size_t)world);
+            program->together = calloc(program->num_ops + 1, 4);
+            const char *bad = study(program);
+            if (!bad) bad = suits(here, program);
+            if (bad) { fprintf(stderr, "rank %d: %s\n", rank, bad); return 4; }
+            join(program);
+            if (program->scratch > here->scratch_room) { here->scratch = realloc(here->scratch, program->scratch); here->scratch_room = program->scratch; }
+        }
+        member->x = (float *)(segments[rank] + at + 2 * head[2]);
+        member->calls = (int)head[1];
+    }
+    pthread_t *threads = calloc((size_t)world, sizeof(pthread_t));
+    for (int rank = 0; rank < world; rank++) pthread_create(&threads[rank], NULL, run_member, &members[rank]);
+    for (int rank = 0; rank < world; rank++) { pthread_join(threads[rank], NULL); wrong += members[rank].wrong; }
+    printf("%d ranks, %d calls, %d wrong\n", world, (int)head[1], wrong);
+    return wrong != 0;
+}
