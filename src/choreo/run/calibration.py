@@ -1,0 +1,145 @@
+"""What a message costs on this machine: alpha, beta and gamma by size and number of ranks, fitted and kept in a file.
+
+One triple does not do: a byte costs five times as much in memory as in cache, and a message ten times as much where
+ranks share a core. So there is a triple for each band of sizes and each number of ranks that was measured. Sizes are
+the collective's, as `price` has them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from choreo.errors import UsageError, shown
+from choreo.price import Link
+
+__all__ = ["Band", "Constants", "constants_path", "default_constants", "load_constants", "save_constants"]
+
+FORMAT = "choreo-constants-1"
+Buffers = Literal["private", "registered"]
+# A byte or a reduction that nothing could be measured of is not free, or the choice would be arbitrary.
+FASTEST_BYTES_PER_S = 1e12
+
+
+class Band(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The constants of collectives of up to `to_bytes` bytes; `residual` is the fit's typical relative error."""
+
+    ranks: int
+    to_bytes: int
+    alpha_s: float
+    bandwidth_bytes_per_s: float
+    gamma_s_per_byte: float
+    buffers: Buffers = "private"
+    residual: float = 0.0
+
+    @property
+    def link(self) -> Link:
+        """As `price` takes them."""
+        return Link(self.alpha_s, self.bandwidth_bytes_per_s, self.gamma_s_per_byte)
+
+
+class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Alpha, beta and gamma of a machine, piecewise; where and when they were measured, and how well they fit."""
+
+    bands: tuple[Band, ...]
+    format: str = FORMAT
+    host: str = ""
+    date: str = ""  # ISO 8601, UTC
+    cores: int = 0
+    # Bytes a second that one rank, or all at once, copy and add, in cache and in memory.
+    rates_bytes_per_s: dict[str, float] = {}
+
+    def link_for(self, size_bytes: float, ranks: int, *, buffers: Buffers = "private") -> Link:
+        """The constants for a collective of this size between so many ranks: those of the nearest count measured."""
+        return self.band_for(size_bytes, ranks, buffers=buffers).link
+
+    def band_for(self, size_bytes: float, ranks: int, *, buffers: Buffers = "private") -> Band:
+        """The band that `link_for` takes."""
+        kind = [band for band in self.bands if band.buffers == buffers] or list(self.bands)
+        nearest = min({band.ranks for band in kind}, key=lambda count: (abs(math.log(count / max(ranks, 1))), count))
+        bands = sorted((band for band in kind if band.ranks == nearest), key=lambda band: band.to_bytes)
+        return next((band for band in bands if size_bytes <= band.to_bytes), bands[-1])
+
+    def encoded(self) -> bytes:
+        """As rank 0 shares them with the others, and as the file has them."""
+        return msgspec.json.encode(self)
+
+
+def decode_constants(document: bytes, where: str = "constants") -> Constants:
+    """Read them back; every mistake is named."""
+    try:
+        found = msgspec.json.decode(document, type=Constants)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{where}: {error}; measure them again with choreo calibrate") from None
+    if found.format != FORMAT:
+        raise UsageError(f"{where}: its format is {shown(found.format)}, not {FORMAT}; run choreo calibrate again")
+    if not found.bands:
+        raise UsageError(f"{where}: bands is empty; run choreo calibrate again")
+    for number, band in enumerate(found.bands):
+        try:
+            link = band.link
+        except UsageError as error:
+            raise UsageError(f"{where}: bands[{number}]: {error}") from None
+        if band.ranks < 1 or band.to_bytes < 0:
+            raise UsageError(f"{where}: bands[{number}] is of {band.ranks} ranks and {band.to_bytes} bytes")
+        del link
+    return found
+
+
+def constants_path() -> Path:
+    """Where this user's constants are kept: CHOREO_CONSTANTS, or constants.json in the cache folder."""
+    given = os.environ.get("CHOREO_CONSTANTS")
+    if given:
+        return Path(given)
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "choreo" / "constants.json"
+
+
+def load_constants() -> Constants:
+    """This machine's constants, or the defaults where it was never calibrated."""
+    path = constants_path()
+    try:
+        document = path.read_bytes()
+    except FileNotFoundError:
+        if os.environ.get("CHOREO_CONSTANTS"):
+            raise UsageError(
+                f"CHOREO_CONSTANTS: there is no {shown(path)}; make it with choreo calibrate, or unset it"
+            ) from None
+        return default_constants()
+    except OSError as error:
+        raise UsageError(f"{shown(path)} cannot be read: {error.strerror}") from None
+    found = decode_constants(document, shown(path))
+    # A home folder may be shared between machines; what was asked for by name is taken as it is.
+    if found.host != socket.gethostname() and not os.environ.get("CHOREO_CONSTANTS"):
+        return default_constants()
+    return found
+
+
+def save_constants(constants: Constants) -> Path:
+    """Keep them, whole or not at all."""
+    path = constants_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f"{path.name}.{os.getpid()}")
+        beside.write_bytes(msgspec.json.format(constants.encoded(), indent=2) + b"\n")
+        beside.replace(path)
+    except OSError as error:
+        raise UsageError(f"{shown(path)} cannot be written: {error.strerror}; set CHOREO_CONSTANTS") from None
+    return path
+
+
+def default_constants() -> Constants:
+    """For a machine that was never calibrated: measured on two cores of a server, in round numbers."""
+    rows = {
+        2: ((1 << 10, 1.5e-6, 8e9, 1e-10), (1 << 17, 2e-6, 10e9, 5e-11), (4 << 20, 4e-6, 8e9, 5e-11)),
+        4: ((1 << 10, 4e-6, 4e9, 2e-10), (1 << 17, 5e-6, 4e9, 1e-10), (4 << 20, 8e-6, 4e9, 1e-10)),
+        8: ((1 << 10, 6e-6, 2e9, 4e-10), (1 << 17, 8e-6, 2e9, 2e-10), (4 << 20, 1e-5, 2e9, 2e-10)),
+    }
+    bands = [Band(ranks, *figures) for ranks, measured in rows.items() for figures in measured]
+    bands += [Band(ranks, 1 << 62, 2e-5, 8e9 / ranks, 2.5e-11 * ranks) for ranks in rows]
+    return Constants(tuple(bands))
