@@ -1,4 +1,4 @@
-"""Choreo: collective communication written once, as a schedule, and then proved, priced, simulated and shown.
+"""Choreo: collective communication written once, as a schedule, and then proved, priced, simulated, run and shown.
 
 Everything here is loaded when it is first used, so that `import choreo` costs next to nothing.
 """
@@ -26,9 +26,15 @@ if TYPE_CHECKING:
     from choreo.collectives import COLLECTIVES, Collective, Layout
     from choreo.errors import (
         AlgorithmError,
+        BenchmarkError,
         ChoreoError,
+        CollectiveMismatch,
+        CommunicatorClosed,
         ContradictionError,
         FormatError,
+        JoinError,
+        MeetingError,
+        PeerFailure,
         ProofError,
         RefusedError,
         ScheduleError,
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
     )
     from choreo.price import Link, Price, WinningRange, compare, price, winners
     from choreo.prove import Proof, prove
+    from choreo.run import Communicator, Mesh, ReduceOp, Work, init, join
     from choreo.schedule import (
         Schedule,
         Steps,
@@ -77,9 +84,15 @@ _HOME = {
     "choreo.collectives": ("COLLECTIVES", "Collective", "Layout"),
     "choreo.errors": (
         "AlgorithmError",
+        "BenchmarkError",
         "ChoreoError",
+        "CollectiveMismatch",
+        "CommunicatorClosed",
         "ContradictionError",
         "FormatError",
+        "JoinError",
+        "MeetingError",
+        "PeerFailure",
         "ProofError",
         "RefusedError",
         "ScheduleError",
@@ -90,6 +103,7 @@ _HOME = {
     ),
     "choreo.price": ("Link", "Price", "WinningRange", "compare", "price", "winners"),
     "choreo.prove": ("Proof", "prove"),
+    "choreo.run": ("Communicator", "Mesh", "ReduceOp", "Work", "init", "join"),
     "choreo.schedule": (
         "Schedule",
         "Steps",
@@ -118,18 +132,27 @@ __all__ = [
     "POWER_OF_TWO",
     "AlgorithmError",
     "Axes",
+    "BenchmarkError",
     "Bound",
     "ChoreoError",
     "Collective",
+    "CollectiveMismatch",
+    "Communicator",
+    "CommunicatorClosed",
     "ContradictionError",
     "Cost",
     "FormatError",
     "Job",
+    "JoinError",
     "Layout",
     "Link",
+    "MeetingError",
+    "Mesh",
+    "PeerFailure",
     "Price",
     "Proof",
     "ProofError",
+    "ReduceOp",
     "RefusedError",
     "Requirement",
     "Schedule",
@@ -143,6 +166,7 @@ __all__ = [
     "UnknownNameError",
     "UsageError",
     "WinningRange",
+    "Work",
     "__version__",
     "after",
     "algorithm",
@@ -153,6 +177,8 @@ __all__ = [
     "build",
     "compare",
     "get_topology",
+    "init",
+    "join",
     "list_algorithms",
     "load",
     "load_algorithms",

@@ -29,6 +29,9 @@ COMMANDS = {
     "topology": "List and show networks: building blocks, real machines, your own files.",
     "simulate": "Run schedules on a network, with contention: time, link load, critical path.",
     "bound": "Find the best that any schedule could do on a network.",
+    "run": "Run a script in several processes, the ranks of a job.",
+    "bench": "Measure collectives between local ranks, beside their price and other libraries.",
+    "calibrate": "Measure alpha, beta and gamma of this machine, and keep them.",
     "show": "Watch a schedule step by step: terminal, SVG, animated page.",
 }
 
@@ -60,11 +63,11 @@ class _LazyGroup(click.Group):
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Every command takes --help, and --json for one JSON document on stdout.",
+    epilog="Every command takes --help; all but run, whose output is the script's, --json for one JSON document.",
 )
 @click.version_option(__version__, prog_name="choreo")
 def cli() -> None:
-    """Collective communication written once, as a schedule: proved, priced, simulated and shown."""
+    """Collective communication written once, as a schedule: proved, priced, simulated, run and shown."""
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,0 +1,220 @@
+"""How the survivors of a failure come to one view of it, whoever else fails meanwhile, in bounded time.
+
+A rank whose call fails puts up a notice (`board`), which makes the others stop too, and watches: who is dead, who else
+has put up a notice, who is quiet. When everybody alive has spoken, or the quiet ones have had their time, it proposes
+what it sees; the first proposal is the decision (`ledger`). A quiet rank is not failed for that: it may have returned
+from the call and be at work, and learns the decision when it calls next. It is failed if the deadline of the call has
+passed and somebody waits for it, or it never began the call.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import time
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from choreo.run import board
+from choreo.run.board import Notice
+from choreo.run.failures import INTERRUPTED, LEFT, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT, Where
+from choreo.run.ledger import Ledger
+
+__all__ = ["Circle", "Story", "Verdict", "agree"]
+
+# How long those who are in the call have to say so. A rank looks around 50 times a second, if it gets a core.
+GRACE_DEAD_S, GRACE_LATE_S = 0.4, 1.5
+PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.01
+FAILURE = "failure"
+TEXT_LENGTH = 160
+
+
+class Story(msgspec.Struct, array_like=True, frozen=True):
+    """What happened to a rank: an outcome, and the call it was in."""
+
+    rank: int
+    outcome: int
+    call: int
+    text: str
+
+
+class Verdict(msgspec.Struct, array_like=True, frozen=True):
+    """What everybody agrees on."""
+
+    failed: bytes  # one bit a rank
+    cause: int
+    call: int
+    culprit: int
+    reduced: int  # the last call to survive failures of which every survivor has the result
+    stories: tuple[Story, ...]  # the first few that failed; of a mismatch, one of either side
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """The ranks that failed."""
+        return _unpacked(self.failed)
+
+
+class Circle:
+    """The ranks of a communicator on one machine, as one of them sees the others."""
+
+    def __init__(
+        self,
+        rank: int,
+        places: tuple[Where, ...],
+        own: mmap.mmap,
+        *,
+        maps: list[mmap.mmap | None],
+        pidfds: list[int],
+        ledger: Ledger,
+        directory_at: int,
+    ) -> None:
+        self.rank, self.world_size, self.places, self.ledger = rank, len(places), places, ledger
+        self.directory = board.Directory(own, directory_at)
+        self.notice = Notice()
+        self._own, self._number = own, 0
+        self._maps: list[mmap.mmap | None] = [own if at == rank else one for at, one in enumerate(maps)]
+        self._pidfds = pidfds
+        self._dead: set[int] = set()
+
+    def post(self, **changes: object) -> None:
+        """Put up a notice that differs from the last one in this."""
+        self.notice = msgspec.structs.replace(self.notice, **changes)
+        self._number += 1
+        board.post(self._own, self._number, self.notice)
+
+    def others(self) -> Iterable[int]:
+        """Everybody else."""
+        return (rank for rank in range(self.world_size) if rank != self.rank)
+
+    def read(self, rank: int) -> Notice:
+        """What a rank says of itself."""
+        theirs = self._maps[rank]
+        return Notice() if theirs is None else board.read(theirs)
+
+    def gave_up(self, rank: int) -> tuple[int, int, int]:
+        """Why a rank's executor stopped, whom it blames, and in which call."""
+        theirs = self._maps[rank]
+        return (0, 0, 0) if theirs is None else board.gave_up(theirs)
+
+    def call_of(self, rank: int) -> tuple[int, str]:
+        """The last call that a rank began, and its text."""
+        theirs = self._maps[rank]
+        if theirs is None:
+            return 0, ""
+        number, signature = board.call_of(theirs)
+        return number, board.look_up(theirs, signature)[:TEXT_LENGTH]
+
+    def dead(self) -> frozenset[int]:
+        """Those whose process has ended."""
+        poll = select.poll()
+        watched = {fd: rank for rank, fd in enumerate(self._pidfds) if fd >= 0 and rank not in self._dead}
+        for fd in watched:
+            poll.register(fd, select.POLLIN)
+        self._dead |= {watched[fd] for fd, _ in poll.poll(0)}
+        return frozenset(self._dead)
+
+    def gone(self) -> dict[int, int]:
+        """Those that make no more calls, and why: they have left, or were interrupted."""
+        told = {rank: self.gave_up(rank)[0] for rank in self.others()}
+        return {rank: outcome for rank, outcome in told.items() if outcome in (LEFT, INTERRUPTED)}
+
+    def close(self) -> None:
+        """Let go of everything that belongs to others."""
+        self.ledger.close()
+        self._maps = [None] * self.world_size
+        for descriptor in self._pidfds:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._pidfds = []
+
+
+def agree(circle: Circle, notice: Mapping[str, object], *, everybody_until_s: float | None = None) -> Verdict:
+    """What has happened, as all survivors see it. `notice` is what this rank has to say.
+
+    `everybody_until_s`, a moment, is for a call that is to survive failures: it is waited for everybody until then, and
+    whoever has not come by then has failed.
+    """
+    circle.post(**notice)
+    began_s, pause_s = time.monotonic(), PAUSE_S
+    while True:
+        found = circle.ledger.decided(FAILURE)
+        if found is not None:
+            return msgspec.msgpack.decode(found, type=Verdict)
+        dead = circle.dead()
+        spoken = {rank: circle.read(rank) for rank in range(circle.world_size) if rank not in dead}
+        call = circle.notice.call
+        quiet = {
+            rank
+            for rank, said in spoken.items()
+            if not said.cause and not (everybody_until_s is not None and said.returned >= call)
+        } - circle.gone().keys()
+        late = any(said.cause == TIMED_OUT for said in spoken.values())
+        grace_s = GRACE_LATE_S if late else GRACE_DEAD_S
+        end_s = began_s + grace_s if everybody_until_s is None else max(everybody_until_s, began_s + grace_s)
+        if not quiet or time.monotonic() >= end_s:
+            proposal = _proposal(circle, dead, spoken, quiet, late=late, everybody=everybody_until_s is not None)
+            decided = circle.ledger.decide(FAILURE, msgspec.msgpack.encode(proposal))
+            return msgspec.msgpack.decode(decided, type=Verdict)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _proposal(
+    circle: Circle,
+    dead: frozenset[int],
+    spoken: dict[int, Notice],
+    quiet: set[int],
+    *,
+    late: bool,
+    everybody: bool,
+) -> Verdict:
+    call, gone = circle.notice.call, circle.gone()
+    suspects = {said.suspect for said in spoken.values()} | {
+        said.culprit for said in spoken.values() if said.cause == TIMED_OUT
+    }
+    stuck = set()
+    if everybody:
+        stuck = quiet
+    elif late:
+        stuck = {rank for rank in quiet if rank in suspects or circle.call_of(rank)[0] < call}
+    failed = dict.fromkeys(sorted(stuck), TIMED_OUT) | dict.fromkeys(dead, PEER_DIED) | gone
+    failed.pop(circle.rank, None)
+    going_on = [said for rank, said in spoken.items() if rank not in failed]
+    stories = [Story(rank, failed[rank], *circle.call_of(rank)) for rank in sorted(failed)[:4]]
+    causes = {said.cause: said for said in going_on if said.cause not in (0, PEER_GAVE_UP)}
+    # Where calls do not match, a rank that has left may just have had no more to do.
+    if MISMATCHED in causes and not (stuck or dead - gone.keys()):
+        cause, culprit, call = MISMATCHED, causes[MISMATCHED].culprit, causes[MISMATCHED].call
+        stories = _sides(circle, call)
+    elif failed:
+        cause, culprit = failed[min(failed)], min(failed)
+    else:
+        worst = causes[min(causes)] if causes else circle.notice
+        cause, culprit = worst.cause, worst.culprit
+    # Who proposes may be calls ahead of another survivor: each finds out for its own call whether all have the result.
+    reduced = min(said.reduced for said in going_on)
+    return Verdict(_packed(failed, circle.world_size), cause, call, culprit, reduced, tuple(stories))
+
+
+def _sides(circle: Circle, call: int) -> list[Story]:
+    """One rank of those who are few, and one of those who are many, with the calls they made."""
+    texts: dict[str, list[int]] = {}
+    for rank in range(circle.world_size):
+        said = circle.read(rank)
+        number, text = (said.call, said.text) if said.cause else circle.call_of(rank)
+        if number == call and text:
+            texts.setdefault(text, []).append(rank)
+    sides = sorted(texts.items(), key=lambda side: (len(side[1]), -side[1][0]))
+    chosen = [sides[0], sides[-1]] if len(sides) > 1 else sides
+    return [Story(ranks[0], MISMATCHED, call, text) for text, ranks in chosen]
+
+
+def _packed(ranks: Iterable[int], world_size: int) -> bytes:
+    return sum(1 << rank for rank in ranks).to_bytes(-(-world_size // 8), "little")
+
+
+def _unpacked(bits: bytes) -> frozenset[int]:
+    number = int.from_bytes(bits, "little")
+    return frozenset(rank for rank in range(number.bit_length()) if number >> rank & 1)

@@ -1,0 +1,636 @@
+"""The communicator: what a program uses to run collectives between its ranks."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from choreo.errors import CollectiveMismatch, CommunicatorClosed, UsageError
+from choreo.run.arrays import Array, Taken, apart, averaged, check_out, like_given, take
+from choreo.run.choice import Chooser
+from choreo.run.connection import Connection
+from choreo.run.elements import ReduceOp, dtype_code
+from choreo.run.engine import LOOK_BYTES, Engine, Request, debug_wanted
+from choreo.run.groups import Mesh, NonMember, make_mesh, new_group
+from choreo.run.messages import KEY_BYTES, Address, Messages
+from choreo.run.objects import all_gather_bytes, all_gather_object, broadcast_object, scatter_object
+from choreo.run.plans import Quick
+from choreo.run.plans import quick as quick_call
+from choreo.run.probe import Probe, can_read
+from choreo.run.recovery import SHRINK_S, shrunk, surviving
+from choreo.run.work import Work
+
+__all__ = ["DEFAULT_TIMEOUT_S", "Communicator"]
+
+DEFAULT_TIMEOUT_S = 300.0
+
+Result = TypeVar("Result")
+_ndarray, _SUM, _AVG = np.ndarray, ReduceOp.SUM, ReduceOp.AVG
+_NOTHING = np.empty(0, np.uint8)
+
+
+class _Card(msgspec.Struct):
+    """What a rank tells the others when they have connected."""
+
+    probe: int
+    value: int
+    address: str | int
+    key: bytes
+
+
+class Communicator:
+    """Ranks that run collectives together. Every rank makes the same calls in the same order, from one thread.
+
+    With `async_op=True` a call returns a `Work` at once; it and those after it run in order. `timeout` is in seconds,
+    and `timeout_s` where none is given. To make one is a collective call itself.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        chooser: Chooser,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        debug: bool | None = None,
+    ) -> None:
+        self.rank, self.world_size = connection.rank, connection.world_size
+        self.timeout_s = timeout_s
+        self._engine = Engine(connection, chooser, debug=False)
+        self._messages = Messages(self.rank, connection.places, local=not connection.exposes.any())
+        self.ranks = tuple(range(self.world_size))  # what they were called before ranks were lost and others came
+        try:
+            self._introduce(connection)
+        except BaseException:
+            self._messages.close()
+            self._engine.progress.stop()
+            raise
+        self._engine.debug = debug_wanted() if debug is None else debug
+        _ALIVE.add(self)
+
+    # Collectives
+
+    def all_reduce(
+        self,
+        x: Any,
+        op: ReduceOp = _SUM,
+        *,
+        out: Any = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+        survive: bool = False,
+    ) -> Any:
+        """Everybody gets the sum; in place, or into `out`.
+
+        With `survive=True` ranks may die: those that are left do it among themselves, go on as this communicator, and
+        get the result and the ranks that are in it.
+        """
+        if survive:
+            return surviving(self, x, op, out, timeout)
+        if out is None and timeout is None and not async_op and type(x) is _ndarray:
+            quick = self._engine.quick.get((x.nbytes, x.dtype, op))
+            if quick is not None and quick(x, x, self.timeout_s):
+                return x
+        taken = take(x, writable=out is None)
+        into = taken if out is None else check_out(out, taken.array.shape, taken.array.dtype)
+        given = into.array if out is x else apart(taken.array, into.array)
+        request = self._request("all_reduce", given, into.array, given.size, timeout, op=op)
+
+        def finish(_: Array) -> Any:
+            averaged(into.array, op, self.world_size)
+            into.put_back()
+            return x if out is None else out
+
+        key = (given.nbytes, given.dtype, op) if out is None and op is not _AVG else None
+        return self._do(request, finish, async_op, key, lambda call: call)
+
+    def broadcast(self, x: Any, root: int = 0, *, timeout: float | None = None, async_op: bool = False) -> Any:
+        """Everybody gets the root's array, in place."""
+        if timeout is None and not async_op and type(x) is _ndarray:
+            quick = self._engine.quick.get((x.nbytes, x.dtype, root))
+            if quick is not None and quick(x, x, self.timeout_s):
+                return x
+        root = self._rank(root, "root")
+        taken = take(x, writable=True)
+        request = self._request("broadcast", taken.array, taken.array, taken.array.size, timeout, root=root)
+
+        def finish(_: Array) -> Any:
+            taken.put_back()
+            return x
+
+        return self._do(request, finish, async_op, (taken.array.nbytes, taken.array.dtype, root), lambda call: call)
+
+    def reduce(
+        self,
+        x: Any,
+        root: int = 0,
+        op: ReduceOp = _SUM,
+        *,
+        out: Any = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Any:
+        """The root gets the sum, in place or in `out`; the others keep what they have, and get None."""
+        root = self._rank(root, "root")
+        at_root = self.rank == root
+        taken = take(x, writable=at_root and out is None)
+        into = taken if out is None or not at_root else check_out(out, taken.array.shape, taken.array.dtype)
+        given = into.array if out is x else apart(taken.array, into.array)
+        work = into.array if at_root else None
+        request = self._request("reduce", given, work, given.size, timeout, op=op, root=root)
+
+        def finish(_: Array) -> Any:
+            if not at_root:
+                return None
+            averaged(into.array, op, self.world_size)
+            into.put_back()
+            return x if out is None else out
+
+        return self._do(request, finish, async_op)
+
+    def all_gather(self, x: Any, *, out: Any = None, timeout: float | None = None, async_op: bool = False) -> Any:
+        """Everybody's array, by rank: shape (world_size, *x.shape)."""
+        if timeout is None and not async_op and type(x) is _ndarray:
+            quick = self._engine.quick.get((x.shape, x.dtype))
+            if quick is not None:
+                call, shape = quick
+                if out is None:
+                    work = np.empty(shape, x.dtype)
+                    if call(x, work, self.timeout_s):
+                        return work
+                elif _fits(out, shape, x.dtype) and _apart(x, out) and call(x, out, self.timeout_s):
+                    return out
+        taken = take(x, writable=False)
+        shape = (self.world_size, *taken.array.shape)
+        dtype = taken.array.dtype
+        into = None if out is None else check_out(out, shape, dtype)
+        work = np.empty(shape, dtype) if into is None else into.array
+        given = apart(taken.array, work)
+        request = self._request("all_gather", given, work, given.size, timeout)
+
+        def finish(_: Array) -> Any:
+            if into is None:
+                return like_given(work, taken)
+            into.put_back()
+            return out
+
+        return self._do(request, finish, async_op, (taken.array.shape, dtype), lambda call: (call, shape))
+
+    def reduce_scatter(
+        self,
+        x: Any,
+        op: ReduceOp = _SUM,
+        *,
+        sizes: Sequence[int] | None = None,
+        out: Any = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Any:
+        """This rank's part of the sum: its rows of x, as many for each rank unless `sizes` says how many."""
+        if sizes is None and timeout is None and not async_op and type(x) is _ndarray:
+            quick = self._engine.quick.get((x.shape, x.dtype, op))
+            if quick is not None:
+                call, room, mine = quick
+                if out is None:
+                    if call(x, room, self.timeout_s):
+                        return mine.copy()
+                elif _fits(out, mine.shape, x.dtype) and out.flags.writeable and call(x, room, self.timeout_s):
+                    out[...] = mine
+                    return out
+        taken = take(x, writable=False)
+        rows, row = self._rows(taken.array, sizes)
+        shape = (rows[self.rank], *taken.array.shape[1:])
+        into = None if out is None else check_out(out, shape, taken.array.dtype)
+        blocks = rows[0] * row if sizes is None else tuple(count * row for count in rows)
+        request = self._request("reduce_scatter", taken.array, None, blocks, timeout, op=op)
+        first = sum(rows[: self.rank]) * row
+
+        def mine_in(work: Array) -> Array:
+            return work[first : first + rows[self.rank] * row].reshape(shape)
+
+        def finish(work: Array) -> Any:
+            return self._handed(mine_in(work), into, out, taken, op)
+
+        def kept(call: Any) -> object:
+            room = np.empty(taken.array.size, taken.array.dtype)
+            return call, room, mine_in(room)
+
+        key = (taken.array.shape, taken.array.dtype, op) if sizes is None and op is not _AVG else None
+        return self._do(request, finish, async_op, key, kept)
+
+    def gather(
+        self, x: Any, root: int = 0, *, out: Any = None, timeout: float | None = None, async_op: bool = False
+    ) -> Any:
+        """The root gets everybody's array, shape (world_size, *x.shape); the others None."""
+        root = self._rank(root, "root")
+        at_root = self.rank == root
+        taken = take(x, writable=False)
+        shape, dtype = (self.world_size, *taken.array.shape), taken.array.dtype
+        into = check_out(out, shape, dtype) if out is not None and at_root else None
+        work = None if not at_root else np.empty(shape, dtype) if into is None else into.array
+        given = taken.array if work is None else apart(taken.array, work)
+        request = self._request("gather", given, work, given.size, timeout, root=root)
+
+        def finish(found: Array) -> Any:
+            if not at_root:
+                return None
+            if into is None:
+                return like_given(found, taken)
+            into.put_back()
+            return out
+
+        return self._do(request, finish, async_op)
+
+    def scatter(
+        self, x: Any = None, root: int = 0, *, out: Any = None, timeout: float | None = None, async_op: bool = False
+    ) -> Any:
+        """This rank's rows of the root's x. The others give `out`, or an x of the root's shape and type."""
+        root = self._rank(root, "root")
+        at_root = self.rank == root
+        if x is None and (at_root or out is None):
+            raise UsageError("the root must give x" if at_root else "ranks other than the root must give out, or x")
+        taken = take(x if x is not None else out, writable=False)
+        if x is None:
+            shape, count = taken.array.shape, taken.array.size
+        else:
+            rows, row = self._rows(taken.array, None)
+            shape, count = (rows[0], *taken.array.shape[1:]), rows[0] * row
+        into = None if out is None else check_out(out, shape, taken.array.dtype)
+        given = taken.array if at_root else None
+        request = self._request("scatter", given, None, count, timeout, root=root, dtype=taken.array.dtype)
+        first = self.rank * count
+
+        def finish(work: Array) -> Any:
+            return self._handed(work[first : first + count].reshape(shape), into, out, taken, None)
+
+        return self._do(request, finish, async_op)
+
+    def all_to_all(
+        self,
+        x: Any,
+        *,
+        send_sizes: Sequence[int] | None = None,
+        recv_sizes: Sequence[int] | None = None,
+        out: Any = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Any:
+        """Row block d of x goes to rank d; what comes from rank s is row block s of the result.
+
+        Blocks have as many rows for each rank, unless `send_sizes` says how many go to each; every rank must say so
+        then. `recv_sizes`, where it is given, is checked against what the others send.
+        """
+        taken = take(x, writable=False)
+        array = taken.array
+        rows, row = self._rows(array, send_sizes)
+        if send_sizes is None and recv_sizes is not None:
+            raise UsageError("recv_sizes was given without send_sizes; give both, on every rank")
+        expected = None if recv_sizes is None else _sizes(recv_sizes, self.world_size, None)
+        if send_sizes is None and out is not None:
+            check_out(out, array.shape, array.dtype)
+
+        def collected(work: Array, counts: tuple[int, ...], starts: list[int]) -> Any:
+            shape = (sum(counts), *array.shape[1:])
+            into = None if out is None else check_out(out, shape, array.dtype)
+            result = np.empty(shape, array.dtype) if into is None else into.array
+            flat, at = result.reshape(-1), 0
+            for count, start in zip(counts, starts, strict=True):
+                flat[at : at + count * row] = work[start : start + count * row]
+                at += count * row
+            if into is None:
+                return like_given(result, taken)
+            into.put_back()
+            return out
+
+        if send_sizes is None:
+            block = rows[0] * row
+            request = self._request("all_to_all", array, None, block, timeout)
+            starts = [(source * self.world_size + self.rank) * block for source in range(self.world_size)]
+            return self._do(request, lambda work: collected(work, rows, starts), async_op)
+
+        def uneven() -> Any:
+            table = self._exchanged_sizes(rows, expected, array.shape[1:], timeout)
+            blocks = tuple((table * row).reshape(-1).tolist())
+            request = self._request("all_to_all", array, None, blocks, timeout)
+            work = self._engine.run(self._engine.plan(request), request)
+            ends = np.cumsum(blocks)
+            mine = slice(self.rank, None, self.world_size)
+            starts = (ends - np.asarray(blocks))[mine].tolist()
+            return collected(work, tuple(table[:, self.rank].tolist()), starts)
+
+        return self._in_order(uneven, "all_to_all", async_op)
+
+    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Any:
+        """Nobody returns before everybody has called."""
+        if timeout is None and not async_op:
+            quick = self._engine.quick.get("barrier")
+            if quick is not None and quick(_NOTHING, _NOTHING, self.timeout_s):
+                return None
+        request = self._request("barrier", _NOTHING, _NOTHING, 0, timeout)
+        return self._do(request, lambda _: None, async_op, "barrier", lambda call: call)
+
+    # Messages between two ranks
+
+    def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> None:
+        """Send an array; returns when it may be changed again."""
+        self._send(x, dst, tag, timeout).wait()
+
+    def isend(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
+        """Send an array, which must not be changed until the work is done."""
+        return self._send(x, dst, tag, timeout)
+
+    def recv(self, x: Any, src: int, tag: int = 0, *, timeout: float | None = None) -> Any:
+        """Receive into an array of the size and type that the other rank sends with this tag."""
+        self._receive(x, src, tag, timeout).wait()
+        return x
+
+    def irecv(self, x: Any, src: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
+        """Receive into an array, which must be left alone until the work is done."""
+        return self._receive(x, src, tag, timeout)
+
+    # Python objects, by pickle: only from ranks that may run code in this process.
+
+    def broadcast_object(self, given: Any = None, root: int = 0, *, timeout: float | None = None) -> Any:
+        """The root's object, on every rank."""
+        return broadcast_object(self, given, self._rank(root, "root"), timeout)
+
+    def all_gather_object(self, given: Any, *, timeout: float | None = None) -> list[Any]:
+        """Everybody's object, by rank."""
+        return all_gather_object(self, given, timeout)
+
+    def scatter_object(self, given: Sequence[Any] | None = None, root: int = 0, *, timeout: float | None = None) -> Any:
+        """This rank's one of the root's list of objects."""
+        return scatter_object(self, given, self._rank(root, "root"), timeout)
+
+    # Groups
+
+    def new_group(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | NonMember:
+        """A communicator between some ranks, numbered in this order; all ranks call it, the rest get a NonMember."""
+        return new_group(self, ranks, timeout)
+
+    def mesh(self, shape: Sequence[int], names: Sequence[str], *, timeout: float | None = None) -> Mesh:
+        """The ranks in a grid with named axes, the last varying fastest, and a communicator along each."""
+        return make_mesh(self, shape, names, timeout)
+
+    def beside(self, connection: Connection) -> Communicator:
+        """A communicator on another connection, with this one's choices and settings."""
+        chooser = self._engine.chooser.for_ranks(connection.world_size)
+        return Communicator(connection, chooser, timeout_s=self.timeout_s, debug=self._engine.debug)
+
+    # When ranks are lost, and when others come
+
+    def shrink(self, timeout: float = SHRINK_S) -> Communicator:
+        """A communicator of the ranks that are left, which takes the place of this one; all of them call it."""
+        return shrunk(self, timeout)
+
+    def grow(self, newcomers: int = 1, *, address: str, secret: bytes, timeout: float = SHRINK_S) -> Communicator:
+        """A communicator of all ranks and so many that `join` at this address, which takes the place of this one."""
+        from choreo.run.control import grow
+
+        return grow(self, newcomers, address=address, secret=secret, timeout_s=timeout)
+
+    def become(self, connection: Connection, members: tuple[int, ...]) -> None:
+        """Go on as these ranks of the old connection, on another."""
+        ranks, chooser = tuple(self.ranks[member] for member in members), self._engine.chooser
+        self._engine.progress.stop()
+        self._messages.close()
+        debug, self.ranks = self._engine.debug, ranks
+        try:
+            self.__init__(connection, chooser.for_ranks(len(ranks)), timeout_s=self.timeout_s, debug=debug)  # type: ignore[misc]
+        finally:
+            self.ranks = ranks
+
+    def retire(self, reason: CommunicatorClosed) -> None:
+        """Another communicator has taken the place of this one."""
+        _ALIVE.discard(self)
+        self._engine.progress.stop()
+        self._leave(reason)
+
+    # Memory, choice, and the end
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
+        """An array that peers can read where it is: no staging copy."""
+        self.check()
+        return self._engine.heap.empty(shape, dtype)
+
+    def explain(self, collective: str, size_bytes: int) -> str:
+        """Which algorithm a call of this size takes, and why; a size is what nccl-tests means: all of the vector."""
+        return self._engine.chooser.explain(collective, size_bytes)
+
+    @property
+    def machine(self) -> str:
+        """The same text on all ranks of this communicator that share a machine."""
+        return str(int(np.flatnonzero(~self._engine.connection.exposes)[0]))
+
+    def check(self) -> None:
+        """Raise what every call raises, if this communicator failed, is closed, or was inherited by a fork."""
+        self._engine.check()
+
+    def close(self) -> None:
+        """Wait for work under way, and leave; nothing can be called afterwards. Closing twice does nothing."""
+        if self in _ALIVE:
+            _ALIVE.discard(self)
+            self._engine.progress.drain(None)  # each call has its deadline
+            self._engine.progress.stop()
+            self._leave(CommunicatorClosed("this communicator is closed; make another with choreo.init()"))
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "" if self._engine.refusal is None else f", {type(self._engine.refusal).__name__}"
+        return f"<Communicator rank {self.rank} of {self.world_size}{state}>"
+
+    # Inside
+
+    def _request(
+        self,
+        collective: str,
+        given: Array | None,
+        work: Array | None,
+        blocks: int | tuple[int, ...],
+        timeout: float | None,
+        *,
+        op: ReduceOp | None = None,
+        root: int | None = None,
+        dtype: np.dtype[Any] | None = None,
+    ) -> Request:
+        if dtype is None:
+            dtype = given.dtype if given is not None else np.dtype(np.uint8)
+        return Request(collective, given, work, dtype, blocks, op, root, self._seconds(timeout))
+
+    def _do(
+        self,
+        request: Request,
+        finish: Callable[[Array], Result],
+        async_op: bool,
+        key: Hashable = None,
+        kept: Callable[[Quick], object] | None = None,
+    ) -> Result | Work[Result]:
+        """Run a call in its turn; with a key, let the next one like it take the quick way."""
+        engine, given = self._engine, request.given
+        plan = engine.plan(request)
+        needs_no_look = plan.stages and not plan.copies and given is not None and given.nbytes < LOOK_BYTES
+        if kept is not None and key is not None and needs_no_look:
+            engine.keep(key, kept(quick_call(engine.connection, plan, engine.failure)))
+        return self._in_order(lambda: finish(engine.run(plan, request)), request.collective, async_op)
+
+    def _in_order(self, call: Callable[[], Result], what: str, async_op: bool) -> Result | Work[Result]:
+        self.check()
+        progress = self._engine.progress
+        if async_op:
+            return progress.submit(call, what)
+        return progress.submit(call, what).result() if progress.pending else call()
+
+    def _send(self, x: Any, dst: int, tag: int, timeout: float | None) -> Work[None]:
+        self.check()
+        array = take(x, writable=False).array
+        peer, seconds = self._rank(dst, "dst"), self._seconds(timeout)
+        return self._messages.send(_bytes(array), dtype_code(array.dtype), peer, _tag(tag), seconds)
+
+    def _receive(self, x: Any, src: int, tag: int, timeout: float | None) -> Work[None]:
+        self.check()
+        taken = take(x, writable=True)
+        peer, seconds, code = self._rank(src, "src"), self._seconds(timeout), dtype_code(taken.array.dtype)
+        return self._messages.receive(_bytes(taken.array), code, peer, _tag(tag), seconds, finish=taken.put_back)
+
+    def _handed(self, mine: Array, into: Taken | None, out: Any, taken: Taken, op: ReduceOp | None) -> Any:
+        """A part of the room, as the result that the user gets."""
+        if into is None:
+            result = mine.copy()
+            averaged(result, op, self.world_size)
+            return like_given(result, taken)
+        np.copyto(into.array, mine)
+        averaged(into.array, op, self.world_size)
+        into.put_back()
+        return out
+
+    def _exchanged_sizes(
+        self, rows: tuple[int, ...], expected: tuple[int, ...] | None, row: tuple[int, ...], timeout: float | None
+    ) -> Array:
+        """How many rows each rank sends to each; where they do not fit, every rank says so before anything is sent."""
+        size = self.world_size
+        mine = np.array([math.prod(row), *rows, *(expected or [-1] * size)], np.int64)
+        told = np.empty((size, len(mine)), np.int64)
+        request = self._request("all_gather", mine, told, len(mine), timeout)
+        self._engine.run(self._engine.plan(request), request)
+        sent, wanted = told[:, 1 : size + 1], told[:, size + 1 :]
+        if (told[:, 0] != told[0, 0]).any():
+            raise CollectiveMismatch(f"all_to_all: rows of {told[:, 0].tolist()} elements by rank; they must be alike")
+        wrong = np.argwhere((wanted >= 0) & (wanted != sent.T))
+        if len(wrong):
+            to, source = wrong[0].tolist()
+            counts = f"expects {wanted[to, source]} rows from rank {source}, which sends {sent[source, to]}"
+            raise CollectiveMismatch(f"all_to_all: rank {to} {counts}")
+        return sent
+
+    def _rows(self, array: Array, sizes: Sequence[int] | None) -> tuple[tuple[int, ...], int]:
+        """How many rows of an array each rank has to do with, and how many elements a row has."""
+        if array.ndim == 0:
+            raise UsageError("x has no dimension; it needs one, whose rows are shared out")
+        row = math.prod(array.shape[1:])
+        if sizes is not None:
+            return _sizes(sizes, self.world_size, len(array)), row
+        if len(array) % self.world_size:
+            raise UsageError(f"x has {len(array)} rows, which {self.world_size} ranks do not divide; give sizes")
+        return (len(array) // self.world_size,) * self.world_size, row
+
+    def _rank(self, rank: int, name: str) -> int:
+        if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 0 <= rank < self.world_size:
+            raise UsageError(f"{name} must be a rank from 0 to {self.world_size - 1}, not {rank!r:.60}")
+        return int(rank)
+
+    def _seconds(self, timeout: float | None) -> float:
+        seconds = self.timeout_s if timeout is None else timeout
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            raise UsageError(f"timeout must be seconds, more than 0 and not without end, not {timeout!r:.60}")
+        return float(seconds)
+
+    def _introduce(self, connection: Connection) -> None:
+        """Tell the others what they need for messages, and find out whose memory can be read."""
+        probe = Probe()
+        card = _Card(probe.address, probe.value, self._messages.address, os.urandom(KEY_BYTES))
+        blobs = all_gather_bytes(self, msgspec.msgpack.encode(card), None)
+        cards = [msgspec.msgpack.decode(blob, type=_Card) for blob in blobs]
+        remote = connection.exposes
+        addresses: list[Address] = []
+        for place, one in zip(connection.places, cards, strict=True):
+            host = place.host if remote[place.rank] else "127.0.0.1"
+            addresses.append(one.address if isinstance(one.address, str) else (host, one.address))
+        self._messages.learn(addresses, cards[0].key)
+        can = [
+            bool(remote[place.rank] or place.rank == self.rank or can_read(place.pid, one.probe, one.value))
+            for place, one in zip(connection.places, cards, strict=True)
+        ]
+        self._engine.readable = bool(self.all_gather(np.array(can))[:, self.rank].all())
+
+    def _leave(self, reason: CommunicatorClosed) -> None:
+        self._engine.quick, self._engine.refusal = {}, reason
+        self._messages.close()
+        self._engine.heap.forget()
+        self._engine.connection.close()
+
+    def forked(self) -> None:
+        """This is a copy that a fork made: only the parent may use the ranks' memory and connections."""
+        reason = f"this communicator belongs to process {os.getppid()}, of which {os.getpid()} is a fork"
+        self._engine.quick = {}
+        self._engine.refusal = CommunicatorClosed(f"{reason}; a fork must call choreo.init() itself")
+        self._messages.drop()
+        self._engine.connection.close()
+
+
+def _apart(x: Array, out: Array) -> bool:
+    """Whether two arrays surely share no memory, as far as a short look tells."""
+    base = x.base
+    if out.base is not None or x is out:
+        return False
+    return base is None or (type(base) is _ndarray and base is not out and base.base is None)
+
+
+def _fits(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    return type(out) is _ndarray and out.shape == shape and out.dtype == dtype
+
+
+def _sizes(sizes: Sequence[int], world_size: int, total: int | None) -> tuple[int, ...]:
+    try:
+        counts = tuple(operator.index(size) for size in sizes)
+    except TypeError:
+        counts = ()
+    if len(counts) != world_size or min(counts) < 0 or (total is not None and sum(counts) != total):
+        must = "" if total is None else f" that add up to {total}, the rows of x"
+        raise UsageError(f"sizes must be {world_size} numbers of rows{must}, not {sizes!r:.80}")
+    return counts
+
+
+def _tag(tag: int) -> int:
+    if isinstance(tag, bool) or not isinstance(tag, int | np.integer) or not -(2**63) <= tag < 2**63:
+        raise UsageError(f"tag must be a whole number of 64 bits, not {tag!r:.60}")
+    return int(tag)
+
+
+def _bytes(array: Array) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+_ALIVE: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+
+def _in_fork() -> None:
+    for comm in list(_ALIVE):
+        comm.forked()
+    _ALIVE.clear()
+
+
+os.register_at_fork(after_in_child=_in_fork)

@@ -1,0 +1,186 @@
+"""What a communicator does with a call: choose, compile, place the arrays, run, and remember how it went."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from choreo.collectives import get_collective
+from choreo.errors import ChoreoError, UsageError
+from choreo.run.arrays import Array
+from choreo.run.choice import Chooser
+from choreo.run.connection import STAGE_BYTES, Connection
+from choreo.run.elements import ReduceOp, dtype_code, operation_code
+from choreo.run.heap import Heap
+from choreo.run.plans import Call, Failed, Plan, make_plan
+from choreo.run.recovery import describe, explain
+from choreo.run.work import Progress
+
+__all__ = ["LOOK_BYTES", "Engine", "Request"]
+
+# Below this a copy into staging costs less than finding out where an array lies.
+LOOK_BYTES = 64 << 10
+MOST_PLANS = 1024
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One call: `given` is None where a rank contributes nothing, `work` where it needs only room to work in."""
+
+    collective: str
+    given: Array | None
+    work: Array | None
+    dtype: np.dtype[Any]
+    blocks: int | tuple[int, ...]  # elements of each block; a number where all are alike
+    op: ReduceOp | None = None
+    root: int | None = None
+    timeout_s: float = 0.0
+
+
+class Engine:
+    """Runs calls on one connection, one at a time. Everything that a communicator remembers is here.
+
+    `quick` holds the calls that need no look at the state; it is emptied whenever there is something to look at: work
+    under way, a failure, the end. `refusal` is what every further call raises.
+    """
+
+    def __init__(self, connection: Connection, chooser: Chooser, *, debug: bool) -> None:
+        self.connection, self.chooser, self.debug = connection, chooser, debug
+        self.rank, self.world_size = connection.rank, connection.world_size
+        self.heap = Heap(connection.segment)
+        self.refusal: ChoreoError | None = None
+        self.readable = False  # whether all peers on this machine may read this process's memory
+        self.quick: dict[Hashable, Any] = {}
+        self._kept: dict[Hashable, Any] = self.quick
+        self._plans: dict[Hashable, Plan] = {}
+        self.progress = Progress(self._busy, self._idle)
+
+    def keep(self, key: Hashable, value: object) -> None:
+        """Let the next call of this kind take the quick way."""
+        if not self.debug:
+            if len(self._kept) >= MOST_PLANS:
+                self._kept.clear()
+            self._kept[key] = value
+
+    def refuse(self, error: ChoreoError) -> None:
+        """From now on every call raises this; the first reason stays."""
+        self.quick = {}
+        if self.refusal is None:
+            self.refusal = error
+
+    def check(self) -> None:
+        """Raise what every call raises."""
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
+
+    def plan(self, request: Request) -> Plan:
+        """The plan of a call, with every mistake in it told before anything is sent."""
+        self.check()
+        given, work = request.given, request.work
+        registered = False
+        if given is not None and given.nbytes >= LOOK_BYTES:
+            registered = self.heap.owns(given) and (work is None or work is given or self.heap.owns(work))
+        same = given is work and given is not None
+        key = (request.collective, request.blocks, request.dtype, request.op, request.root, same, registered)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._make(request, same=same, registered=registered)
+            self.connection.circle.directory.add(plan.signature, describe(plan.call))
+        return plan
+
+    def run(self, plan: Plan, request: Request) -> Array:
+        """Run a call, and give back where its result lies: a flat room if no work array was given."""
+        self.check()
+        given, work, into = request.given, request.work, request.work
+        if plan.copies and given is not None:
+            given = given.copy()
+        if work is None:
+            work = self._room(plan.vector_bytes).view(request.dtype)
+        if not (plan.stages or self.readable):
+            given, work = self._bounced(given, work)
+        if request.dtype.kind == "V":  # bfloat16 has no name in the buffer protocol
+            given, work = None if given is None else given.view(np.uint16), work.view(np.uint16)
+        began = time.perf_counter() if self.debug else 0.0
+        failed = self.connection.run(plan, given, work, timeout_s=request.timeout_s)
+        if self.debug:
+            self._report(plan, time.perf_counter() - began)
+        if failed is not None:
+            raise self.failure(plan, failed)
+        if request.dtype.kind == "V":
+            work = work.view(request.dtype)
+        if into is not None and work is not into and not np.may_share_memory(work, into):
+            np.copyto(into, work.reshape(into.shape))
+        return work if into is None else into
+
+    def failure(self, plan: Plan, failed: Failed) -> ChoreoError:
+        """The error that tells what went wrong in a call; from now on all calls raise it."""
+        error = explain(self.connection, plan, *failed)
+        self.refuse(error)
+        return error
+
+    def _busy(self) -> None:
+        self.quick = {}
+
+    def _idle(self) -> None:
+        if self.refusal is None:
+            self.quick = self._kept
+
+    def _make(self, request: Request, *, same: bool, registered: bool) -> Plan:
+        contract = get_collective(request.collective)
+        root = contract.check_root(request.root, self.world_size)
+        code, item = dtype_code(request.dtype), request.dtype.itemsize
+        blocks = request.blocks
+        if isinstance(blocks, int):
+            blocks = (blocks,) * contract.blocks(self.world_size)
+        size = sum(blocks) * item // (self.world_size if contract.size_per == "rank" else 1)
+        algorithm = self.chooser.choose(request.collective, size)
+        operation = 0 if request.op is None else operation_code(request.op, request.dtype)
+        call = Call(request.collective, blocks, item, code, operation, root, algorithm)
+        room = 0 if registered else STAGE_BYTES
+        remote = self.connection.exposes
+        try:
+            return make_plan(call, self.rank, self.world_size, remote, same=same, stage_room=room)
+        except UsageError:  # this algorithm sends inputs after results have come in
+            if not same:
+                raise
+        plan = make_plan(call, self.rank, self.world_size, remote, same=False, stage_room=room)
+        return replace(plan, copies=True)
+
+    def _room(self, length: int) -> Array:
+        try:
+            return self.heap.room("work", length)
+        except UsageError:  # little shared memory: peers can still be allowed to read this process's own
+            return np.empty(length, np.uint8)
+
+    def _bounced(self, given: Array | None, work: Array) -> tuple[Array | None, Array]:
+        """Private arrays that nobody may read, moved to the heap; what is work already is not copied."""
+        moved = work
+        if not self.heap.owns(work):
+            moved = self.heap.room("bounced work", work.nbytes).view(work.dtype).reshape(work.shape)
+            if given is work:
+                np.copyto(moved, work)
+        if given is work:
+            return moved, moved
+        if given is not None and not self.heap.owns(given):
+            there = self.heap.room("bounced input", given.nbytes).view(given.dtype).reshape(given.shape)
+            np.copyto(there, given)
+            given = there
+        return given, moved
+
+    def _report(self, plan: Plan, time_s: float) -> None:
+        call = plan.call
+        line = f"choreo: rank {self.rank}: {call.collective} of {plan.vector_bytes} bytes by {call.algorithm} in"
+        print(line, f"{time_s * 1e6:.1f} us", file=sys.stderr)
+
+
+def debug_wanted() -> bool:
+    """Whether CHOREO_DEBUG asks for a line a call."""
+    return os.environ.get("CHOREO_DEBUG", "") not in ("", "0")

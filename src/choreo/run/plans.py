@@ -1,0 +1,149 @@
+"""Calls made ready: a schedule compiled for this rank and this size, as the executor takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.algorithms import build
+from choreo.errors import RefusedError
+from choreo.run.arrays import Array
+from choreo.run.machine import program_type
+from choreo.run.program import Program, compile_program
+from choreo.schedule import Schedule
+
+if TYPE_CHECKING:
+    from choreo.run.connection import Connection
+    from choreo.run.twin import Program as Prepared
+
+__all__ = ["Call", "Failed", "Plan", "Quick", "edges_of", "make_plan", "quick"]
+
+Ints = npt.NDArray[np.int64]
+# What went wrong, whose fault it is, and in which operation of the program.
+Failed: TypeAlias = tuple[int, int, int]
+# Given, work and seconds. True: done. False: these arrays are not contiguous or not writable, and nothing was sent.
+Quick: TypeAlias = Callable[[Array, Array, float], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What every rank must agree on: the collective, its sizes in elements, the type, the operation and the root."""
+
+    collective: str
+    blocks: tuple[int, ...]  # elements of each block of the contract
+    item_bytes: int
+    dtype: int
+    operation: int
+    root: int | None
+    algorithm: str
+
+    @property
+    def signature(self) -> int:
+        """The same number on every rank that makes the same call."""
+        digest = blake2b(repr(self).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A call compiled for one rank.
+
+    `stages` is whether it hands data over through staging; `copies`, whether it needs an input of its own, because it
+    sends some of it after it has written work.
+    """
+
+    call: Call
+    signature: int
+    program: Program
+    ready: Prepared  # the program as the executor takes it
+    vector_bytes: int
+    stages: bool
+    copies: bool = False
+
+
+def make_plan(
+    call: Call, rank: int, world_size: int, remote: npt.NDArray[np.bool_], *, same: bool, stage_room: int
+) -> Plan:
+    """Build the schedule and compile it for this rank: staged if it fits into so many bytes of staging, else exposed.
+
+    `remote` are the peers that are reached through sockets; `same`, whether input and work are one array.
+    """
+    schedule = _schedule(call.collective, call.algorithm, world_size, call.root)
+    edges = edges_of(schedule, call.blocks, call.item_bytes)
+    input_at = _input_at(schedule, edges)
+    stages = int(edges[-1]) <= stage_room
+    program = compile_program(schedule, rank, edges, input_at, remote | (not stages), same=same)
+    if stages and program.stage_bytes > stage_room:
+        stages = False
+        program = compile_program(schedule, rank, edges, input_at, np.ones_like(remote), same=same)
+    ready = program_type()(
+        program.ops.tobytes(),
+        program.guards.tobytes(),
+        program.sent.tobytes(),
+        program.received.tobytes(),
+        program.scratch_bytes,
+    )
+    return Plan(
+        call,
+        call.signature,
+        program,
+        ready,
+        vector_bytes=int(edges[-1]),
+        stages=stages,
+    )
+
+
+def quick(connection: Connection, plan: Plan, failure: Callable[[Plan, Failed], Exception]) -> Quick:
+    """The shortest way from a user's array to the executor, for a staged plan whose arrays need no look."""
+    run, signature, ready = connection.endpoint.run, plan.signature, plan.ready
+    dtype, operation = plan.call.dtype, plan.call.operation
+
+    def call(given: Array, work: Array, timeout_s: float) -> bool:
+        connection.calls = number = connection.calls + 1
+        try:
+            failed: Failed | None = run(number, signature, ready, given, work, dtype, operation, timeout_s, True)
+        except (ValueError, BufferError):
+            connection.calls = number - 1
+            return False
+        if failed is None:
+            return True
+        raise failure(plan, failed)
+
+    return call
+
+
+def edges_of(schedule: Schedule, blocks: tuple[int, ...], item_bytes: int) -> Ints:
+    """Where each chunk begins in the logical vector, in bytes: blocks of these sizes, each cut into even chunks."""
+    sizes = np.asarray(blocks, np.int64)
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    a_block = schedule.chunks_a_block
+    part = np.arange(a_block)
+    if schedule.weights is None:
+        inside = sizes[:, None] * part // a_block
+    else:
+        weights = schedule.weights.reshape(len(blocks), a_block)
+        before = np.cumsum(weights, axis=1) - weights
+        inside = sizes[:, None] * before // np.maximum(1, weights.sum(axis=1, keepdims=True))
+    chunks = (starts[:-1, None] + inside).reshape(-1)
+    return np.append(chunks, starts[-1]) * item_bytes
+
+
+def _input_at(schedule: Schedule, edges: Ints) -> Ints:
+    """Where in the logical vector each rank's input begins."""
+    held = schedule.held_before()
+    first = np.where(held.any(axis=1), held.argmax(axis=1), 0)
+    return edges[first]
+
+
+@lru_cache(maxsize=256)
+def _schedule(collective: str, algorithm: str, world_size: int, root: int | None) -> Schedule:
+    schedule = build(collective, algorithm, world_size, root=root)
+    if schedule.switches:
+        raise RefusedError(f"{collective} by {algorithm} needs switches that reduce, and there are none here")
+    return schedule

@@ -1,0 +1,308 @@
+"""What happens when ranks die, stop, leave or make different calls: everybody else hears of it, agrees, and goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from fault_helpers import Job, Pipe, eventually, segments
+
+from choreo.errors import CommunicatorClosed, PeerFailure
+from choreo.run.communicator import Communicator
+from choreo.run.control import join
+from choreo.run.elements import ReduceOp
+
+KILL, STOP, RESUME = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
+
+
+def until_failure(comm: Communicator, talk: Pipe, size: int, shrinks: bool = False) -> Any:
+    """All-reduce without end; when that fails, say so, and go on with whoever is left."""
+    talk.send(os.getpid())
+    x = np.empty(size, np.float64)
+    try:
+        while True:
+            x[:] = comm.rank + 1
+            comm.all_reduce(x)
+            assert (x == comm.world_size * (comm.world_size + 1) / 2).all()
+    except PeerFailure:
+        if not shrinks:
+            raise
+    smaller = comm.shrink()
+    x[:] = comm.rank
+    for _ in range(20):
+        y = smaller.all_gather(x[:3])
+    with pytest.raises(CommunicatorClosed, match="shrunk"):
+        comm.barrier()
+    found = (smaller.rank, smaller.ranks, y[:, 0].tolist())
+    smaller.close()
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 3000, 1 << 20], ids=["tiny", "staged", "exposed"])
+def test_a_rank_that_is_killed_is_named_by_all_the_others(size: int) -> None:
+    with Job(4, until_failure, size) as job:
+        pids = job.hear_all()
+        time.sleep(0.2)
+        job.tell(2, KILL)
+        began_s = time.monotonic()
+        ended = job.ended(0, 1, 3)
+        took_s = time.monotonic() - began_s
+    for one in ended:
+        assert (one.error, one.ranks) == ("PeerFailure", (2,)), one.text
+        assert f"pid {pids[2]}" in one.text and "rank 2 (host " in one.text and "died" in one.text
+        assert f"all_reduce({size} x float64, sum)" in one.text
+    assert took_s < 15  # 1 s, on a machine that has nothing else to do
+
+
+def test_ranks_that_die_together_are_all_found() -> None:
+    with Job(5, until_failure, 100, True) as job:
+        job.hear_all()
+        for rank in (0, 3):
+            job.tell(rank, KILL)
+        ended = job.ended(1, 2, 4)
+    # They may die so far apart that the first failure names one, and shrinking leaves out the other.
+    assert [one.value for one in ended] == [(at, (1, 2, 4), [1.0, 2.0, 4.0]) for at in range(3)], ended
+
+
+def test_survivors_go_on_without_rank_zero_and_leave_nothing_behind() -> None:
+    before = segments()
+    with Job(4, until_failure, 3000, True) as job:
+        job.hear_all()
+        assert segments() == before  # names are gone as soon as everybody has mapped
+        job.tell(0, KILL)
+        ended = job.ended(1, 2, 3)
+        assert [one.value for one in ended] == [(at, (1, 2, 3), [1.0, 2.0, 3.0]) for at in range(3)], ended
+    assert segments() == before
+
+
+def test_a_stopped_rank_counts_as_failed_at_the_deadline_and_is_out_when_it_wakes() -> None:
+    with Job(3, until_failure, 3000, True, timeout_s=2.0) as job:
+        job.hear_all()
+        job.tell(1, STOP)
+        ended = job.ended(0, 2)
+        assert [one.value for one in ended] == [(0, (0, 2), [0.0, 2.0]), (1, (0, 2), [0.0, 2.0])], ended
+        job.tell(1, RESUME)
+        (woken,) = job.ended(1)
+    assert woken.error == "CommunicatorClosed" and "go on without it" in woken.text, woken
+
+
+def returns_early(comm: Communicator, talk: Pipe) -> None:
+    """Rank 0 has nothing to wait for, and returns before rank 1 dies; its next call tells it."""
+    x = np.ones(10)
+    if comm.rank == 1:
+        talk.recv()
+    comm.broadcast(x, root=0)
+    talk.send("returned")
+    talk.recv()
+    for _ in range(8):
+        comm.broadcast(x, root=0)
+
+
+def test_who_had_returned_hears_of_it_in_a_later_call() -> None:
+    with Job(3, returns_early) as job:
+        assert job.hear(0) == "returned"
+        job.tell(1, KILL)
+        for rank in (0, 2):
+            job.talks[rank].send("go on")
+        ended = job.ended(0, 2)
+    assert [(one.error, one.ranks) for one in ended] == [("PeerFailure", (1,))] * 2, ended
+
+
+def late(comm: Communicator, talk: Pipe) -> list[int]:
+    if comm.rank == 1:
+        time.sleep(4)
+    comm.barrier(timeout=1.0 if comm.rank != 1 else 30.0)
+    return []
+
+
+def test_who_comes_after_the_deadline_finds_itself_excluded() -> None:
+    with Job(3, late) as job:
+        ended = job.ended()
+    assert [one.error for one in ended] == ["PeerFailure", "CommunicatorClosed", "PeerFailure"], ended
+    assert ended[0].ranks == ended[2].ranks == (1,)
+    assert "did not answer before the deadline" in ended[0].text
+
+
+# ---- different calls ----
+
+
+def other_call(comm: Communicator, talk: Pipe, kind: str) -> str:
+    x = np.ones(12, np.float32)
+    odd = comm.rank == 2
+    if kind == "collective" and odd:
+        comm.all_gather(x)
+    elif kind == "size":
+        comm.all_reduce(x[:7] if odd else x)
+    elif kind == "dtype":
+        comm.all_reduce(x.astype(np.int32) if odd else x)
+    elif kind == "op":
+        comm.all_reduce(x, ReduceOp.MAX if odd else ReduceOp.SUM)
+    elif kind == "root":
+        comm.broadcast(x, root=1 if odd else 0)
+        comm.barrier()
+    else:
+        comm.all_reduce(x)
+    return "went through"
+
+
+SIDES = {
+    "collective": ("all_gather(48 x float32)", "all_reduce(12 x float32, sum)"),
+    "size": ("all_reduce(7 x float32, sum)", "all_reduce(12 x float32, sum)"),
+    "dtype": ("all_reduce(12 x int32, sum)", "all_reduce(12 x float32, sum)"),
+    "op": ("all_reduce(12 x float32, max)", "all_reduce(12 x float32, sum)"),
+    "root": ("broadcast(12 x float32, root 1)", "broadcast(12 x float32, root 0)"),
+}
+
+
+@pytest.mark.parametrize("kind", SIDES)
+def test_different_calls_are_told_on_all_ranks_with_both_sides(kind: str) -> None:
+    with Job(4, other_call, kind) as job:
+        ended = job.ended()
+    odd, many = SIDES[kind]
+    for one in ended:
+        assert one.error == "CollectiveMismatch", one
+        assert f"called {odd}" in one.text and f"called {many}" in one.text and "rank 2 (host" in one.text
+
+
+def mismatch_and_on(comm: Communicator, talk: Pipe) -> Any:
+    with pytest.raises(Exception, match="called"):
+        comm.all_reduce(np.ones(4 + comm.rank))
+    again = comm.shrink()
+    x = again.all_reduce(np.ones(4))
+    found = (again.world_size, x.tolist())
+    again.close()
+    return found
+
+
+def test_after_a_mismatch_all_ranks_can_go_on() -> None:
+    with Job(2, mismatch_and_on) as job:
+        assert [one.value for one in job.ended()] == [(2, [2.0] * 4)] * 2
+
+
+# ---- an all_reduce that survives ----
+
+
+def survives(comm: Communicator, talk: Pipe, rounds: int, size: int) -> Any:
+    talk.send(os.getpid())
+    found = []
+    for number in range(rounds):
+        if number == rounds // 3:
+            talk.send("a third")
+        x = np.full(size, float(10 ** comm_original(comm)), np.float64)
+        result, contributors = comm.all_reduce(x, survive=True)
+        assert result is x
+        # The sum says who is in it.
+        assert (x == sum(10.0**rank for rank in contributors)).all(), (number, x[0], contributors)
+        found.append(contributors)
+    comm.close()
+    return found
+
+
+def comm_original(comm: Communicator) -> int:
+    return int(comm.ranks[comm.rank])
+
+
+@pytest.mark.parametrize("size", [5, 1 << 19])
+def test_an_all_reduce_that_survives_gives_all_survivors_the_same(size: int) -> None:
+    rounds = 900 if size == 5 else 60
+    with Job(4, survives, rounds, size) as job:
+        job.hear_all()
+        assert job.hear(3) == "a third"
+        job.tell(1, KILL)
+        job.tell(0, KILL)
+        ended = job.ended(2, 3)
+    assert not any(one.error for one in ended), ended
+    assert ended[0].value == ended[1].value and len(ended[0].value) == rounds
+    assert ended[0].value[0] == (0, 1, 2, 3) and ended[0].value[-1] == (2, 3)
+
+
+# ---- leaving ----
+
+
+def leaves(comm: Communicator, talk: Pipe) -> str:
+    comm.barrier()
+    if comm.rank == 1:
+        comm.close()
+        comm.close()
+        with pytest.raises(CommunicatorClosed):
+            comm.barrier()
+        return "left"
+    comm.barrier()
+    return "never"
+
+
+def test_a_rank_that_leaves_early_and_twice_is_named() -> None:
+    with Job(3, leaves) as job:
+        ended = job.ended()
+    assert ended[1].value == "left", ended
+    for one in (ended[0], ended[2]):
+        assert (one.error, one.ranks) == ("PeerFailure", (1,)) and "closed its communicator" in one.text, one
+
+
+def slow_end(comm: Communicator, talk: Pipe) -> list[float]:
+    """Rank 0 needs nothing of the others; rank 2 is slow; all end one after the other without a word."""
+    if comm.rank == 2:
+        time.sleep(1.0)
+    x = np.full(5, float(comm.rank))
+    comm.broadcast(x, root=0)
+    comm.close()
+    talk.send("through")
+    os._exit(0)
+
+
+def test_who_has_done_its_part_may_go_while_others_are_in_the_last_call() -> None:
+    with Job(3, slow_end) as job:
+        assert job.hear_all() == ["through"] * 3
+
+
+def forks(comm: Communicator, talk: Pipe) -> Any:
+    comm.barrier()
+    read, write = os.pipe()
+    if os.fork() == 0:
+        try:
+            comm.barrier()
+        except CommunicatorClosed as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.wait()
+    comm.barrier()
+    x = comm.all_reduce(np.ones(3))
+    return os.read(read, 1000).decode(), x.tolist()
+
+
+def test_a_fork_is_not_a_rank_and_its_parent_still_is() -> None:
+    with Job(2, forks) as job:
+        ended = job.ended()
+    for one in ended:
+        story, x = one.value
+        assert "is a fork" in story and x == [2.0] * 3
+
+
+# ---- a newcomer ----
+
+SECRET = b"a secret of at least sixteen bytes"
+
+
+def grows(comm: Communicator, talk: Pipe, name: str, secret: bytes, members: int) -> Any:
+    if comm.world_size == 1 and members > 1:  # a job of its own: the newcomer
+        comm.close()
+        larger = join(f"unix:{name}", secret, 20.0)
+    else:
+        larger = comm.grow(1, address=f"unix:{name}", secret=SECRET, timeout=20.0)
+    x = larger.all_gather(np.array([larger.rank]))
+    found = (larger.rank, larger.ranks, x[:, 0].tolist())
+    larger.barrier()
+    larger.close()
+    return found
+
+
+def test_a_newcomer_who_holds_the_secret_comes_in() -> None:
+    name = f"test-{os.getpid()}-grow"
+    with Job(2, grows, name, SECRET, 2) as job, Job(1, grows, name, SECRET, 2) as newcomer:
+        ended = [*job.ended(), *newcomer.ended()]
+    assert [one.value for one in ended] == [(at, (0, 1, 2), [0, 1, 2]) for at in range(3)], ended
+    assert eventually(lambda: not segments())
