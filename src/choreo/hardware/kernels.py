@@ -1,0 +1,94 @@
+"""Measured kernels in a table, as calibration writes it: kind, m, n, k, dtype, time_s, and a rate.
+
+| kind | m, n, k | dtype | rate |
+| --- | --- | --- | --- |
+| `gemm`, `gemm_nn`, `gemm_nt` | rows, columns, inner length; forward, and the orders of backward | `bf16` | TFLOPS |
+| `gemm_burst` | the same, too briefly for the power limit to bite | `bf16` | TFLOPS |
+| `bmm` | the same of each product | `bf16x64`: 64 products | TFLOPS |
+| `attn_fwd_causal`, `attn_fwdbwd_full`, `flash2_...` | batch, heads, sequence | `d128`: head size | TFLOPS |
+| anything else, memory-bound | rows, columns | of the input | TB/s of bytes read and written |
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from choreo.errors import DeviceError, shown
+
+__all__ = ["Kernel", "read_kernels", "write_kernels"]
+
+COLUMNS = ("kind", "m", "n", "k", "dtype", "time_s", "tflops")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One measured kernel."""
+
+    kind: str
+    m: int
+    n: int
+    k: int
+    dtype: str
+    time_s: float
+    rate: float  # TFLOPS, or TB/s
+
+    @property
+    def is_matmul(self) -> bool:
+        """A matrix product, one or a batch of them."""
+        return self.kind.startswith(("gemm", "bmm"))
+
+    @property
+    def is_attention(self) -> bool:
+        """Fused attention."""
+        return self.kind.startswith(("attn_", "flash2_"))
+
+    @property
+    def batch(self) -> int:
+        """How many products there are in a batched one."""
+        return int(self.dtype.partition("x")[2] or 1)
+
+    @property
+    def bytes_moved(self) -> float:
+        """Of a memory-bound kernel: bytes read and written."""
+        return self.rate * self.time_s * 1e12
+
+
+def read_kernels(path: str | Path) -> tuple[Kernel, ...]:
+    """The rows of a file; lines that begin with # say where it comes from."""
+    path = Path(path)
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DeviceError(f"{shown(path)} cannot be read as a table of kernels: {error}") from None
+    rows = csv.reader(lines)
+    if tuple(next(rows, ())) != COLUMNS:
+        raise DeviceError(f"{shown(path)} is no table of kernels: its first line must be {','.join(COLUMNS)}")
+    return tuple(_kernel(path, number, row) for number, row in enumerate(rows, start=1))
+
+
+def write_kernels(path: str | Path, kernels: Iterable[Kernel], remarks: Sequence[str] = ()) -> None:
+    """Write such a file, with remarks on where it comes from."""
+    with Path(path).open("w", encoding="utf-8", newline="") as file:
+        for remark in remarks:
+            file.write(f"# {remark}\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for one in kernels:
+            writer.writerow([one.kind, one.m, one.n, one.k, one.dtype, f"{one.time_s:.6g}", f"{one.rate:.6g}"])
+
+
+def _kernel(path: Path, number: int, row: list[str]) -> Kernel:
+    try:
+        kind, m, n, k, dtype, time_s, rate = row
+        kernel = Kernel(kind, int(m), int(n), int(k), dtype, float(time_s), float(rate))
+    except ValueError:
+        raise DeviceError(
+            f"{shown(path)}: kernel {number} is not {','.join(COLUMNS)}: {','.join(row)[:80]!r}"
+        ) from None
+    if not (0 < kernel.time_s < math.inf and 0 < kernel.rate < math.inf):
+        raise DeviceError(f"{shown(path)}: kernel {number} takes {time_s} s at {rate}; both must be above 0")
+    return kernel

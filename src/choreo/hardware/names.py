@@ -1,0 +1,109 @@
+"""Devices by the names that people, papers and drivers give them.
+
+A text names a chip, and perhaps a capacity, a form, a kind of memory and a power: "H100-80G-SXM", "TPU v4",
+"Ampere(A100)-80G-SXM", "NVIDIA A100-SXM4-80GB", "H100-96G-HBM2e-500W". The entry of that chip that agrees best is
+taken, and what the text says beyond it is honoured: another power or another capacity gives a device of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from choreo.errors import DeviceError, UnknownNameError, shown
+from choreo.hardware.device import Device, Source
+from choreo.hardware.files import list_devices, read_device
+
+__all__ = ["get_device"]
+
+CHIP = re.compile(r"(?<![A-Z0-9])(GB300|GB200|GH200|B300|B200|H200|H800|H100|A800|A100|V100)(?![0-9])")
+TPU = re.compile(r"(?:TPU[ _-]*V?|^V)([0-9])(P|E)?(?![0-9A-Z])")
+CAPACITY = re.compile(r"(?<![0-9.])([0-9]{2,3}) ?G(?:I?B)?(?![A-Z0-9])")
+POWER = re.compile(r"(?<![0-9.])([0-9]{3,4}) ?W(?:ATTS?)?(?![A-Z0-9])")
+FORM = re.compile(r"SXM|PCI-?E|NVL(?![0-9])")
+MEMORY_KIND = re.compile(r"HBM(?:2E|3E|[23])(?![0-9])")
+# A generation's name, where no chip is named: the chip that most clusters of it are made of.
+GENERATIONS = {
+    "VOLTA": "V100-32G-SXM2",
+    "AMPERE": "A100-80G-SXM",
+    "HOPPER": "H100-80G-SXM",
+    "BLACKWELL": "B200-192G-SXM",
+}
+# What most people mean by the chip alone.
+USUAL = {"V100": "V100-32G-SXM2", "A100": "A100-80G-SXM", "A800": "A800-80G-SXM", "H100": "H100-80G-SXM"}
+
+
+def get_device(text: str | Device) -> Device:
+    """A device from its name, however it is written, or from the path of a file that ends in .toml."""
+    if isinstance(text, Device):
+        return text
+    if not isinstance(text, str):
+        raise DeviceError(f"a device is a text or a Device, not {type(text).__name__}")
+    if text.lower().endswith(".toml"):
+        return read_device(text)
+    devices = {device.name.upper(): device for device in list_devices()}
+    wanted = " ".join(text.upper().split())
+    if wanted in devices:
+        return devices[wanted]
+    chip = _chip(wanted)
+    if chip is None:
+        named = next((name for generation, name in GENERATIONS.items() if generation in wanted), None)
+        if named is None:
+            raise _unknown(text)
+        chip = devices[named.upper()].chip
+    return _honoured(_nearest([device for device in list_devices() if device.chip == chip], wanted), wanted)
+
+
+def _chip(wanted: str) -> str | None:
+    if found := CHIP.search(wanted):
+        return found[1]
+    if found := TPU.search(wanted):
+        return {"3": "TPU-v3", "4": "TPU-v4", "5P": "TPU-v5p"}.get(found[1] + (found[2] or ""))
+    return None
+
+
+def _capacity(device: Device) -> int:
+    """The label's gigabytes: of the name, since a chip keeps some back."""
+    found = CAPACITY.search(device.name.upper())
+    return int(found[1]) if found else round(device.memory_bytes / (1 << 30))
+
+
+def _nearest(entries: list[Device], wanted: str) -> Device:
+    """The entry that agrees with most of what the text says."""
+    capacity, power = CAPACITY.search(wanted), POWER.search(wanted)
+    form, kind = FORM.search(wanted), MEMORY_KIND.search(wanted)
+
+    def disagreement(device: Device) -> tuple[float, ...]:
+        usual = device.name == USUAL.get(device.chip, device.name)
+        name = device.name.upper()
+        return (
+            abs(_capacity(device) - int(capacity[1])) if capacity else 0,
+            form is not None and form[0].replace("-", "")[:3] not in name,
+            kind is not None and kind[0] != device.memory_kind.upper(),
+            # SXM2 against SXM3: as much of the board's name as the text has
+            (board := re.search(r"SXM[0-9]", wanted)) is not None and board[0] not in name,
+            # A listed power that the text does not ask for is worse than none.
+            abs(device.power_w - float(power[1])) if power else 0,
+            not usual,
+            "PCIE" in name,
+        )
+
+    return min(entries, key=disagreement)
+
+
+def _honoured(device: Device, wanted: str) -> Device:
+    """The device with the capacity and power that the text gives, where they are others."""
+    told = []
+    capacity, power = CAPACITY.search(wanted), POWER.search(wanted)
+    if capacity and abs(int(capacity[1]) - _capacity(device)) > 0.1 * _capacity(device):
+        scaled = int(device.memory_bytes * int(capacity[1]) / _capacity(device))
+        told.append(f"{capacity[1]}G")
+        device = replace(device, memory_bytes=scaled, sources=(*device.sources, Source("memory_bytes", "as asked for")))
+    if power and float(power[1]) != device.power_w:
+        told.append(f"{power[1]}W")
+        device = replace(device, power_w=float(power[1]), sources=(*device.sources, Source("power_w", "as asked for")))
+    return replace(device, name="-".join([device.name, *told])) if told else device
+
+
+def _unknown(text: str) -> DeviceError:
+    return DeviceError(str(UnknownNameError("device", shown(text)[:80], [device.name for device in list_devices()])))

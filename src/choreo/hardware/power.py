@@ -1,0 +1,54 @@
+"""The clock that a device holds under steady load: what its power limit leaves of the datasheet's.
+
+Tensor cores at work draw more than the board may. The clock sinks until dynamic power, which grows with the clock and
+with the voltage that the clock needs, fits beside what the chip draws standing still:
+
+    power = static + SMs · w · load · (clock / reference)^γ        at most the highest clock the chip has
+    load  = duty · u + (1 - duty - waiting) · rest + waiting · idle
+
+u is the kernel's use of the tensor cores: where SMs idle for want of tiles, the others run faster. `duty` is the share
+of time in matrix products and attention, `waiting` that without any kernel, and what is between moves memory. So a
+500 W board holds less than a 700 W one of the same chip; a burst of less than some 30 ms runs faster than steady work;
+and a job that waits for the network half of the time computes faster in the other half.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from choreo.hardware.matmul import Array
+
+__all__ = ["STEADY", "Duty", "PowerCurve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """What a device does with its time: the share in matrix products and attention, and the share waiting."""
+
+    products: float = 1.0
+    waiting: float = 0.0
+
+
+STEADY = Duty()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerCurve:
+    """Constants of an architecture's power."""
+
+    static_w: float  # drawn at any clock
+    sm_w: float  # w: of one SM whose tensor cores do all they can, at the reference clock
+    reference_hz: float
+    exponent: float  # γ
+    rest: float  # what memory-bound kernels draw of w
+    idle: float  # and what an SM that waits draws of it
+
+    def clock_hz(self, use: Array, *, power_w: float, sms: int, highest_hz: float, duty: Duty) -> Array:
+        """The clock held under kernels of that use of the tensor cores."""
+        rest = (1 - duty.products - duty.waiting) * self.rest + duty.waiting * self.idle
+        load = np.maximum(duty.products * use + rest, 1e-6)
+        dynamic_w = max(power_w - self.static_w, 0.1 * power_w)
+        held_hz = self.reference_hz * (dynamic_w / (sms * self.sm_w * load)) ** (1 / self.exponent)
+        return np.minimum(held_hz, highest_hz)
