@@ -1,0 +1,205 @@
+"""Attention in a block: queries, keys and values by columns, heads side by side, and the way back by rows.
+
+The kernel in the middle wants whole keys and values along the context axis ("all_gather", or "ring": the same bytes
+while it works), or whole sequences of fewer heads ("ulysses").
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from choreo.workload.build import Dims
+from choreo.workload.model import NORMS, Latent
+
+if TYPE_CHECKING:
+    from choreo.workload.transformer import Block
+
+__all__ = ["attention"]
+
+
+def attention(block: Block, given: str) -> str:
+    """From the norm's output to what is to be added to the stream, over tp still a partial sum."""
+    build, model = block.build, block.model
+    if model.latent:
+        queries, keys, values = _latent(block, model.latent, given)
+    else:
+        queries, keys, values = _projected(block, given)
+    mixed = _core(block, queries, keys, values)
+    inner = ("heads", model.heads * model.value_dim)
+    weight = build.weight("attention_out.weight", (inner, block.hidden[-1]), tp="heads")
+    bias = [build.weight("attention_out.bias", block.hidden[-1:])] if model.bias and block.tp == 1 else []
+    (made,) = build.matmul(
+        "attention_out", mixed, [weight], [("attention_out", block.hidden)], want=block.whole, bias=bias
+    )
+    return made
+
+
+def _keys(block: Block) -> int:
+    """Key-value heads of all ranks together: where there are fewer than ranks, each has a copy of one."""
+    return max(block.model.kv_heads, block.tp)
+
+
+def _projected(block: Block, given: str) -> tuple[str, str, str]:
+    build, model, tokens = block.build, block.model, block.tokens
+    widths = {"query": model.heads * model.head_dim} | dict.fromkeys(("key", "value"), _keys(block) * model.head_dim)
+    dims: dict[str, Dims] = {name: (*tokens, ("heads", width)) for name, width in widths.items()}
+    weights = [build.weight(f"{name}.weight", (block.hidden[-1], dims[name][-1]), tp="heads") for name in widths]
+    with_bias = widths if model.bias or model.qkv_bias else ()
+    bias = [build.weight(f"{name}.bias", dims[name][-1:], tp="heads") for name in with_bias]
+    queries, keys, values = build.matmul("qkv", given, weights, list(dims.items()), want=block.whole, bias=bias)
+    if model.qk_norm:
+        queries = _head_norm(block, queries, dims["query"])
+        keys = _head_norm(block, keys, dims["key"])
+    return (*_rotated(block, queries, keys), values)
+
+
+def _head_norm(block: Block, name: str, dims: Dims) -> str:
+    build, model = block.build, block.model
+    features = (("head_features", model.head_dim),)
+    parts = ("weight", "bias")[: NORMS[model.norm]]
+    weights = [build.weight(f"{name}_norm.{part}", features) for part in parts]
+    statistics = (f"{name}_norm.statistics", (*dims[:-1], ("heads", dims[-1][1] / model.head_dim)), 4.0)
+    (made,) = build.operator(
+        f"{name}_norm",
+        "norm",
+        [name],
+        [(f"{name}_norm", dims)],
+        weights=weights,
+        saves=[name, statistics[0]],
+        states=[statistics],
+    )
+    return made
+
+
+def _rotated(block: Block, queries: str, keys: str) -> tuple[str, str]:
+    """Rotary positions; a rotation keeps nothing to be undone."""
+    if block.model.learned_positions or not block.model.rotary:
+        return queries, keys
+    tensors = block.build.tensors
+    outputs = [("rotated_query", tensors[queries].dims), ("rotated_key", tensors[keys].dims)]
+    turned_queries, turned_keys = block.build.operator("rotary", "elementwise", [queries, keys], outputs)
+    return turned_queries, turned_keys
+
+
+def _latent(block: Block, latent: Latent, given: str) -> tuple[str, str, str]:
+    """DeepSeek's: narrow first (every rank of tp the same, on its part of the sequence), wide then, by heads."""
+    build, heads, tokens = block.build, block.model.heads, block.tokens
+    hidden = block.hidden[-1]
+    query = ("heads", heads * latent.query_dim)
+    if latent.q_rank:
+        rank = ("query_rank", latent.q_rank)
+        down = build.weight("query_down.weight", (hidden, rank))
+        (narrow,) = build.matmul("query_down", given, [down], [("query_down", (*tokens, rank))], want=block.stream)
+        narrow = _rank_norm(block, narrow, (*tokens, rank))
+        up = build.weight("query.weight", (rank, query), tp="heads")
+        (queries,) = build.matmul("query", narrow, [up], [("query", (*tokens, query))], want=block.whole)
+    else:
+        up = build.weight("query.weight", (hidden, query), tp="heads")
+        (queries,) = build.matmul("query", given, [up], [("query", (*tokens, query))], want=block.whole)
+    rank, turned = ("kv_rank", latent.kv_rank), ("rope", latent.rope_dim)
+    downs = [build.weight("kv_down.weight", (hidden, rank)), build.weight("key_rope.weight", (hidden, turned))]
+    narrow, positions = build.matmul(
+        "kv_down", given, downs, [("kv_down", (*tokens, rank)), ("key_rope", (*tokens, turned))], want=block.stream
+    )
+    narrow = _rank_norm(block, narrow, (*tokens, rank))
+    plain, value = ("heads", heads * latent.nope_dim), ("heads", heads * latent.value_dim)
+    ups = [
+        build.weight("key.weight", (rank, plain), tp="heads"),
+        build.weight("value.weight", (rank, value), tp="heads"),
+    ]
+    keys, values = build.matmul(
+        "kv", narrow, ups, [("key", (*tokens, plain)), ("value", (*tokens, value))], want=block.whole
+    )
+    by_heads = build.tensors[keys].layout
+    rotated, whole_keys = build.operator(
+        "rotary",
+        "elementwise",
+        [queries, keys, positions],
+        [("rotated_query", (*tokens, query)), ("rotated_key", (*tokens, query))],
+        want=(build.tensors[queries].layout, by_heads, block.whole),
+    )
+    return rotated, whole_keys, values
+
+
+def _rank_norm(block: Block, name: str, dims: Dims) -> str:
+    build = block.build
+    weight = build.weight(f"{name}_norm.weight", dims[-1:])
+    statistics = (f"{name}_norm.statistics", dims[:-1], 4.0)
+    (made,) = build.operator(
+        f"{name}_norm",
+        "norm",
+        [name],
+        [(f"{name}_norm", dims)],
+        want=block.stream,
+        weights=[weight],
+        saves=[name, statistics[0]],
+        states=[statistics],
+    )
+    return made
+
+
+def _core(block: Block, queries: str, keys: str, values: str) -> str:
+    build, model, options, mesh = block.build, block.model, block.options, block.build.mesh
+    by_heads = build.tensors[queries].layout
+    if options.context == "ulysses":
+        inside = {"cp": "heads"} if mesh["cp"] > 1 else {}
+        wants = (by_heads.but(inside),) * 3
+    else:
+        wants = (by_heads, *(by_heads.but({"cp": None}),) * 2)
+    how = "ring" if options.context == "ring" else ""
+    dims = (*block.tokens, ("heads", model.heads * model.value_dim))
+    query = build.tensors[queries]
+    batch = query.local("batch", mesh, wants[0])
+    heads = query.local("heads", mesh, wants[0]) / model.query_dim
+    rows, seq = query.local("sequence", mesh, wants[0]), block.tokens[1][1]
+    names = [queries, keys, values]
+    if options.flash:
+        saves = (*names, "attention", "attention.statistics")
+        width = model.query_dim + model.value_dim
+        (made,) = build.operator(
+            "attention",
+            "attention",
+            names,
+            [("attention", dims)],
+            want=wants,
+            saves=saves,
+            states=[("attention.statistics", (*block.tokens, ("heads", model.heads)), 4.0)],
+            how=how,
+            shape=(rows, seq, model.query_dim, batch * heads),
+            flops=2 * batch * heads * rows * seq * width,
+            batch=batch,
+            heads=heads,
+            kv_heads=build.tensors[keys].local("heads", mesh, wants[1]) / model.query_dim,
+            causal=True,
+        )
+        return made
+    square: Dims = (block.tokens[0], ("heads", model.heads), block.tokens[1], ("keys", seq))
+    (scores,) = build.operator(
+        "core_scores",
+        "matmul",
+        [queries, keys],
+        [("scores", square)],
+        want=wants[:2],
+        saves=[queries, keys],
+        how=how,
+        shape=(rows, seq, model.query_dim, batch * heads),
+    )
+    (odds,) = build.operator(
+        "core_softmax", "softmax", [scores], [("attention_odds", square)], saves=["attention_odds"]
+    )
+    if options.dropout:
+        mask = ("core_dropout.mask", square, 1.0)
+        (odds,) = build.operator(
+            "core_dropout", "dropout", [odds], [("dropped_odds", square)], saves=[mask[0]], states=[mask]
+        )
+    (made,) = build.operator(
+        "core_context",
+        "matmul",
+        [odds, values],
+        [("attention", dims)],
+        want=(build.tensors[odds].layout, wants[2]),
+        saves=[odds, values],
+        how=how,
+        shape=(rows, model.value_dim, seq, batch * heads),
+    )
+    return made

@@ -1,0 +1,214 @@
+"""Putting a graph together, operator by operator; whatever communication the layouts ask for is put in between.
+
+An operator says in which layout it wants its inputs and how its weights are cut. From these follow the layout of what
+it makes, the sizes at one rank, and, where an input was made in another layout, the collectives before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from choreo.workload.graph import Collective, Graph, Operator
+from choreo.workload.layout import Layout, Tensor, propagate, reshard
+
+__all__ = ["Builder", "Dims"]
+
+Dims = tuple[tuple[str, float], ...]
+
+
+class Builder:
+    """A graph that grows. `regather`: of a tensor that is gathered, the part is kept and gathered again backward."""
+
+    def __init__(self, name: str, mesh: Mapping[str, int], item_bytes: float, *, regather: bool = True) -> None:
+        self.name = name
+        self.mesh = dict(mesh)
+        self.item_bytes = item_bytes
+        self.regather = regather
+        self.nodes: list[Operator | Collective] = []
+        self.tensors: dict[str, Tensor] = {}
+        self.inputs: list[str] = []
+        self.outputs: list[str] = []
+        # What stands for a tensor in another layout, and what of it would be kept for the backward pass.
+        self._bytes: dict[str, float] = {}
+        self._resharded: dict[tuple[str, Layout], tuple[str, str]] = {}
+
+    def input(self, name: str, dims: Dims, layout: Layout, *, role: str = "activation", item_bytes: float = 0) -> str:
+        """What comes from outside."""
+        self.inputs.append(name)
+        return self._add(Tensor(name, dims, layout, item_bytes or self.item_bytes, role))
+
+    def weight(self, name: str, dims: Dims, *, role: str = "weight", **cuts: str) -> str:
+        """A parameter, cut as told: `tp="heads"`."""
+        layout = Layout(tuple(sorted((axis, dim) for axis, dim in cuts.items() if self.mesh[axis] > 1)))
+        return self._add(Tensor(name, dims, layout, self.item_bytes, role))
+
+    def state(self, name: str, dims: Dims, layout: Layout, item_bytes: float, role: str = "state") -> str:
+        """What an operator makes for its own backward pass alone: a mask, the statistics of a norm."""
+        return self._add(Tensor(name, dims, layout, item_bytes, role))
+
+    def _add(self, tensor: Tensor) -> str:
+        assert tensor.name not in self.tensors, tensor.name
+        self.tensors[tensor.name] = tensor
+        self._bytes[tensor.name] = tensor.bytes(self.mesh)
+        return tensor.name
+
+    def bytes(self, name: str) -> float:
+        """Bytes of a tensor at one rank."""
+        return self._bytes[name]
+
+    def arrive(self, name: str, layout: Layout, how: str = "") -> tuple[str, str]:
+        """A tensor in the layout in which it is wanted, and what of it is kept if it must be."""
+        tensor = self.tensors[name]
+        if tensor.layout == layout:
+            return name, name
+        key = (name, layout)
+        if key in self._resharded:
+            return self._resharded[key]
+        at = kept = name
+        gathered = False
+        for move in reshard(tensor.layout, layout):
+            made = f"{name}:{move.kind}" + (f"-{''.join(move.axes)}" if f"{name}:{move.kind}" in self.tensors else "")
+            before, after = tensor.bytes(self.mesh, move.before), tensor.bytes(self.mesh, move.after)
+            self._add(Tensor(made, tensor.dims, move.after, tensor.item_bytes, tensor.role))
+            ranks = 1
+            for axis in move.axes:
+                ranks *= self.mesh[axis]
+            size = after if move.kind == "all_gather" else before
+            self.nodes.append(Collective(made, move.kind, move.axes, ranks, size, name, (at,), (made,), how=how))
+            gathered = gathered or move.kind == "all_gather"
+            at = made
+            if not (gathered and self.regather):
+                kept = made
+        if at == name:  # only slices: the part that each rank keeps is no copy
+            at = kept = self._add(Tensor(f"{name}:slice", tensor.dims, layout, tensor.item_bytes, tensor.role))
+            self.nodes.append(Operator(at, "slice", (name,), (at,), needs=(tensor.layout,)))
+        self._resharded[key] = (at, kept)
+        return at, kept
+
+    def operator(
+        self,
+        name: str,
+        kind: str,
+        inputs: Sequence[str],
+        outputs: Sequence[tuple[str, Dims]],
+        *,
+        want: Layout | Sequence[Layout] | None = None,
+        weights: Sequence[str] = (),
+        made: Layout | None = None,
+        saves: Sequence[str] = (),
+        states: Sequence[tuple[str, Dims, float]] = (),
+        keep_partial: bool = False,
+        sums: bool = False,
+        item_bytes: float = 0,
+        role: str = "activation",
+        how: str = "",
+        shape: tuple[float, float, float, float] | None = None,
+        **more: float,
+    ) -> list[str]:
+        """Add one, with the communication its inputs need; the names of what it makes come back.
+
+        `want` is the layout of the inputs where weights do not say otherwise (left out: as they come, sums finished).
+        `saves` are names of inputs, outputs or states. `made` overrides the layout of the outputs.
+        """
+        weighing = [self.tensors[weight] for weight in weights]
+        cut_weights = dict.fromkeys(weight.layout for weight in weighing if weight.layout.states)
+        arrived: list[str] = []
+        kept: dict[str, str] = {}
+        needs: list[Layout] = []
+        for index, given in enumerate(inputs):
+            tensor = self.tensors[given]
+            if isinstance(want, Layout):
+                need = want
+            elif want is not None:
+                need = want[index]
+            elif keep_partial:
+                need = tensor.layout
+            else:
+                need = tensor.layout.but(dict.fromkeys(tensor.layout.partial))
+            for layout in cut_weights:
+                need = need.but({axis: dim if tensor.has(dim) else None for axis, dim in layout.states})
+            at, part = self.arrive(given, need, how)
+            arrived.append(at)
+            kept[given] = part
+            needs.append(need)
+        sources = (*needs, *cut_weights)
+        names = []
+        for output, dims in outputs:
+            layout = made or propagate(sources, dims)
+            names.append(self._add(Tensor(output, dims, layout, item_bytes or self.item_bytes, role)))
+        divided = frozenset(axis for source in sources for axis, _ in source.states)
+        if made:  # rows got new names: every axis that cut the old ones cuts the new
+            divided = frozenset(axis for need in needs for axis in need.partial)
+        for state, dims, width in states:
+            kept[state] = self.state(state, dims, propagate(sources, dims), width, "mask" if width == 1 else "state")
+        read = sum(self._bytes[at] for at in arrived) + sum(self._bytes[weight] for weight in weights)
+        written = sum(self._bytes[name] for name in names) + sum(self._bytes[state] for state, _, _ in states)
+        m, n, k, count = shape or (0.0, 0.0, 0.0, 1.0)
+        flops = more.pop("flops", 2 * m * n * k * count)
+        self.nodes.append(
+            Operator(
+                name,
+                kind,
+                tuple(arrived),
+                tuple(names),
+                tuple(weights),
+                flops=flops,
+                bytes_read=more.pop("bytes_read", read),
+                bytes_written=written,
+                m=m,
+                n=n,
+                k=k,
+                count=count,
+                batch=more.pop("batch", 0.0),
+                heads=more.pop("heads", 0.0),
+                kv_heads=more.pop("kv_heads", 0.0),
+                causal=bool(more.pop("causal", 0)),
+                saves=tuple(dict.fromkeys(kept.get(save, save) for save in saves)),
+                needs=tuple(needs),
+                divided=divided,
+                sums=sums,
+            )
+        )
+        assert not more, more
+        return names
+
+    def matmul(
+        self,
+        name: str,
+        given: str,
+        weights: Sequence[str],
+        outputs: Sequence[tuple[str, Dims]],
+        *,
+        want: Layout,
+        bias: Sequence[str] = (),
+        count: float = 1.0,
+    ) -> list[str]:
+        """A product by weights of dims (..., in, out), several of them side by side as one."""
+        inside, mesh = self.tensors[weights[0]].dims[-2][0], self.mesh
+        k = self.tensors[weights[0]].local(inside, mesh)
+        n = sum(self.tensors[weight].local(self.tensors[weight].dims[-1][0], mesh) for weight in weights)
+        tensor = self.tensors[given]
+        need = want
+        for layout in dict.fromkeys(self.tensors[weight].layout for weight in weights):
+            need = need.but({axis: dim if tensor.has(dim) else None for axis, dim in layout.states})
+        rows = tensor.elements(mesh, need) / k
+        return self.operator(
+            name,
+            "matmul",
+            [given],
+            outputs,
+            want=want,
+            weights=(*weights, *bias),
+            saves=[given],
+            shape=(rows / count, n, k, count),
+        )
+
+    def output(self, name: str, layout: Layout) -> str:
+        """What leaves, in the layout in which it must."""
+        at, _ = self.arrive(name, layout)
+        self.outputs.append(at)
+        return at
+
+    def graph(self) -> Graph:
+        """What was built."""
+        return Graph(self.name, tuple(self.nodes), self.tensors, self.mesh, tuple(self.inputs), tuple(self.outputs))

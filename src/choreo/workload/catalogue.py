@@ -1,0 +1,102 @@
+"""Models by name: TOML files in `catalogue/`, a family each, every entry with its source."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from choreo.errors import ModelError, UnknownNameError, UsageError, shown
+from choreo.workload.config import read_config
+from choreo.workload.convolution import ConvNet
+from choreo.workload.model import Latent, Model
+from choreo.workload.recommender import Recommender
+
+__all__ = ["Entry", "Workload", "get_model", "get_workload", "list_models", "list_workloads", "model_file"]
+
+CATALOGUE = Path(__file__).parent / "catalogue"
+Workload = Model | ConvNet | Recommender
+KINDS: Mapping[str, type[Model | ConvNet | Recommender]] = {
+    "models": Model,
+    "convolutional": ConvNet,
+    "recommenders": Recommender,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A workload of the catalogue, other names it goes by, and where its numbers come from."""
+
+    workload: Workload
+    names: tuple[str, ...]
+    source: str
+
+
+def get_workload(text: str | Path | Workload) -> Workload:
+    """A workload from what people type: a name of the catalogue, or the path of a config.json or of its folder."""
+    if isinstance(text, Model | ConvNet | Recommender):
+        return text
+    if not isinstance(text, str | Path):
+        raise UsageError(f"a model is a name, a path or a Model, not {type(text).__name__}")
+    if isinstance(text, Path) or text.endswith(".json") or Path(text, "config.json").is_file():
+        return read_config(text)
+    found = _names().get(_plain(text))
+    if found is None:
+        raise UnknownNameError("model", text, [entry.workload.name for entry in _entries()])
+    return found.workload
+
+
+def get_model(text: str | Path | Workload) -> Model:
+    """A transformer from what people type."""
+    found = get_workload(text)
+    if not isinstance(found, Model):
+        raise ModelError(f"{found.name} is not a transformer, and one is wanted here; llama3-8b is")
+    return found
+
+
+def list_workloads() -> tuple[Workload, ...]:
+    """Everything in the catalogue."""
+    return tuple(entry.workload for entry in _entries())
+
+
+def list_models() -> tuple[Model, ...]:
+    """The transformers of the catalogue."""
+    return tuple(entry for entry in list_workloads() if isinstance(entry, Model))
+
+
+def model_file(name: str) -> Entry:
+    """The catalogue's entry for a name, with its source."""
+    return _names()[_plain(get_workload(name).name)]
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum() or letter == ".")
+
+
+@cache
+def _names() -> dict[str, Entry]:
+    return {_plain(name): entry for entry in _entries() for name in (entry.workload.name, *entry.names)}
+
+
+@cache
+def _entries() -> tuple[Entry, ...]:
+    return tuple(entry for path in sorted(CATALOGUE.glob("*.toml")) for entry in _read(path))
+
+
+def _read(path: Path) -> list[Entry]:
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    shared = data.pop("all", {})
+    found = []
+    for key, rows in data.items():
+        if key not in KINDS:
+            raise ModelError(f"{shown(path)}: {key!r} is not a kind of workload; known: {', '.join(KINDS)}")
+        for row in rows:
+            fields = {**shared, **row}
+            source, names = fields.pop("source"), tuple(fields.pop("names", ()))
+            if "latent" in fields:
+                fields["latent"] = Latent(**fields["latent"])
+            fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+            found.append(Entry(KINDS[key](**fields), names, source))
+    return found

@@ -1,0 +1,167 @@
+"""GPT-2, its successors, and others with words of their own for the same numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from choreo.errors import ModelError
+from choreo.workload.config import Config
+from choreo.workload.families_llama import llama
+from choreo.workload.model import Model
+
+__all__ = ["bloom", "dbrx", "falcon", "gpt2", "gpt_neox", "gptj", "mpt", "opt", "phi"]
+
+
+def gpt2(config: Config, name: str) -> Model:
+    """GPT-2, and GPT-BigCode, which shares one key-value head."""
+    heads = config.number("n_head", "num_attention_heads")
+    return Model(
+        name,
+        layers=config.number("n_layer", "num_hidden_layers"),
+        hidden=config.number("n_embd", "hidden_size"),
+        heads=heads,
+        kv_heads=1 if config.flag("multi_query", default=False) else heads,
+        ffn=config.number("n_inner", "intermediate_size", default=0),
+        vocab=config.number("vocab_size"),
+        tied_embeddings=config.flag("tie_word_embeddings", default=True),
+        learned_positions=config.number("n_positions", "n_ctx", "max_position_embeddings"),
+        bias=True,
+        norm="layer",
+        dropout=config.share("resid_pdrop") > 0,
+        max_seq=config.number("n_positions", "n_ctx", default=0),
+    )
+
+
+def gpt_neox(config: Config, name: str) -> Model:
+    """GPT-NeoX: biases, and two norms for branches side by side."""
+    model = llama(config, name, norm="layer")
+    parallel = config.flag("use_parallel_residual", default=True)
+    bias = config.flag("attention_bias", default=True)
+    return replace(model, gated=False, bias=bias, qkv_bias=False, parallel_block=parallel)
+
+
+def gptj(config: Config, name: str) -> Model:
+    """GPT-J: one norm for branches side by side; the biases of its MLP are not counted."""
+    model = replace(gpt2(config, name), learned_positions=0, bias=False, head_bias=True, parallel_block=True)
+    return replace(model, norms_per_layer=1, tied_embeddings=config.flag("tie_word_embeddings", default=False))
+
+
+def phi(config: Config, name: str) -> Model:
+    """Phi-1 to 2: one norm for branches side by side, biases everywhere."""
+    model = llama(config, name, norm="layer")
+    return replace(
+        model, gated=False, bias=True, qkv_bias=False, head_bias=True, parallel_block=True, norms_per_layer=1
+    )
+
+
+def opt(config: Config, name: str) -> Model:
+    """OPT: GPT-3's shape."""
+    hidden = config.number("hidden_size")
+    if (narrow := config.number("word_embed_proj_dim", default=hidden)) != hidden:
+        raise ModelError(
+            f"word_embed_proj_dim {narrow} is not hidden_size {hidden}, and only equal ones are known here"
+        )
+    return Model(
+        name,
+        layers=config.number("num_hidden_layers"),
+        hidden=hidden,
+        heads=config.number("num_attention_heads"),
+        ffn=config.number("ffn_dim"),
+        vocab=config.number("vocab_size"),
+        tied_embeddings=config.flag("tie_word_embeddings", default=True),
+        learned_positions=config.number("max_position_embeddings") + 2,  # its table starts two rows in
+        bias=config.flag("enable_bias", default=True),
+        norm="layer",
+        dropout=config.share("dropout") > 0,
+        max_seq=config.number("max_position_embeddings"),
+    )
+
+
+def bloom(config: Config, name: str) -> Model:
+    """BLOOM: ALiBi, and a norm behind the embedding."""
+    return Model(
+        name,
+        layers=config.number("n_layer", "num_hidden_layers"),
+        hidden=config.number("hidden_size", "n_embed"),
+        heads=config.number("n_head", "num_attention_heads"),
+        vocab=config.number("vocab_size"),
+        tied_embeddings=config.flag("tie_word_embeddings", default=True),
+        rotary=False,
+        bias=True,
+        norm="layer",
+        embedding_norm=True,
+        dropout=config.share("hidden_dropout") > 0,
+        max_seq=config.number("seq_length", default=0),
+    )
+
+
+def falcon(config: Config, name: str) -> Model:
+    """Falcon, in its three shapes: 1B, 7B, and 40B with 180B."""
+    heads = config.number("num_attention_heads", "n_head")
+    new = config.flag("new_decoder_architecture", default=False)
+    parallel = new or config.flag("parallel_attn", default=True)
+    shared = 1 if config.flag("multi_query", default=True) else heads
+    two = not parallel or (new and config.number("num_ln_in_parallel_attn", default=2) == 2)
+    return Model(
+        name,
+        layers=config.number("num_hidden_layers", "n_layer"),
+        hidden=config.number("hidden_size"),
+        heads=heads,
+        kv_heads=config.number("num_kv_heads", "n_head_kv", default=heads) if new else shared,
+        ffn=config.number("ffn_hidden_size", default=0),
+        vocab=config.number("vocab_size"),
+        tied_embeddings=config.flag("tie_word_embeddings", default=True),
+        rotary=not config.flag("alibi", default=False),
+        bias=config.flag("bias", default=False),
+        norm="layer",
+        norms_per_layer=2 if two else 1,
+        parallel_block=parallel,
+        max_seq=config.number("max_position_embeddings", default=0),
+    )
+
+
+def mpt(config: Config, name: str) -> Model:
+    """MPT: its words are llm-foundry's."""
+    heads = config.number("n_heads", "num_attention_heads")
+    hidden = config.number("d_model", "hidden_size")
+    attention = config.inside("attn_config")
+    positions = config.number("max_seq_len", default=2048)
+    other = attention.flag("alibi", default=False) or attention.flag("rope", default=False)
+    learned = config.flag("learned_pos_emb", default=True) and not other
+    bias = not config.flag("no_bias", default=False)
+    return Model(
+        name,
+        layers=config.number("n_layers", "num_hidden_layers"),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=attention.number("kv_n_heads", default=heads),
+        ffn=config.number("expansion_ratio", default=4) * hidden,
+        vocab=config.number("vocab_size"),
+        tied_embeddings=config.flag("tie_word_embeddings", default=True),
+        learned_positions=positions if learned else 0,
+        rotary=attention.flag("rope", default=False),
+        bias=bias,
+        norm="layer" if bias else "layer-no-bias",
+        max_seq=positions,
+    )
+
+
+def dbrx(config: Config, name: str) -> Model:
+    """DBRX: experts, and its words are llm-foundry's."""
+    attention, ffn = config.inside("attn_config"), config.inside("ffn_config")
+    heads = config.number("n_heads", "num_attention_heads")
+    return Model(
+        name,
+        layers=config.number("n_layers", "num_hidden_layers"),
+        hidden=config.number("d_model", "hidden_size"),
+        heads=heads,
+        kv_heads=attention.number("kv_n_heads", default=heads),
+        ffn=ffn.number("ffn_hidden_size"),
+        gated=True,
+        vocab=config.number("vocab_size"),
+        tied_embeddings=config.flag("tie_word_embeddings", default=False),
+        norm="layer-no-bias",
+        experts=ffn.number("moe_num_experts"),
+        experts_per_token=ffn.number("moe_top_k"),
+        max_seq=config.number("max_seq_len", default=0),
+    )

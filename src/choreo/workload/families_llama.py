@@ -1,0 +1,205 @@
+"""Llama and those who kept its words: the field names are Llama's, and what differs is in the class of each.
+
+Defaults are those of the architecture's configuration class: a config.json says only where it differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from choreo.workload.config import Config
+from choreo.workload.model import Latent, Model
+
+__all__ = [
+    "cohere",
+    "deepseek",
+    "deepseek_v2",
+    "deepseek_v3",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "glm4_moe",
+    "gpt_oss",
+    "llama",
+    "llama4",
+    "mixtral",
+    "nemotron",
+    "olmo",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "qwen_moe",
+    "stablelm",
+    "starcoder2",
+]
+
+
+def llama(config: Config, name: str, *, tied: bool = False, qkv_bias: bool = False, norm: str = "rms") -> Model:
+    """Llama, and everything that has its words and its shape."""
+    heads = config.number("num_attention_heads")
+    biased = config.flag("attention_bias", "bias", "use_bias", default=False)
+    all_biased = biased and config.flag("mlp_bias", default=False)
+    return Model(
+        name,
+        layers=config.number("num_hidden_layers"),
+        hidden=config.number("hidden_size"),
+        heads=heads,
+        kv_heads=config.number("num_key_value_heads", default=heads),
+        head_dim=config.number("head_dim", default=0),
+        ffn=config.number("intermediate_size"),
+        gated=True,
+        vocab=config.number("vocab_size"),
+        tied_embeddings=config.flag("tie_word_embeddings", default=tied),
+        bias=all_biased,
+        qkv_bias=qkv_bias or (biased and not all_biased),
+        norm=norm,
+        dropout=config.share("attention_dropout", "hidden_dropout", "resid_pdrop") > 0,
+        max_seq=config.number("max_position_embeddings", default=0),
+    )
+
+
+def qwen2(config: Config, name: str) -> Model:
+    """Qwen 2: biases on queries, keys and values."""
+    return llama(config, name, qkv_bias=True)
+
+
+def qwen3(config: Config, name: str) -> Model:
+    """Qwen 3: norms on queries and keys."""
+    return replace(llama(config, name), qk_norm=True)
+
+
+def gemma(config: Config, name: str) -> Model:
+    """Gemma: heads of their own width, and one table for both ends."""
+    return llama(config, name, tied=True)
+
+
+def gemma2(config: Config, name: str) -> Model:
+    """Gemma 2: norms behind the branches as well."""
+    return replace(gemma(config, name), norms_per_layer=4)
+
+
+def gemma3(config: Config, name: str) -> Model:
+    """Gemma 3: Gemma 2 with norms on queries and keys."""
+    return replace(gemma2(config, name), qk_norm=True)
+
+
+def cohere(config: Config, name: str) -> Model:
+    """Command R: branches side by side."""
+    model = llama(config, name, tied=True, norm="layer-no-bias")
+    return replace(model, parallel_block=True, norms_per_layer=1)
+
+
+def olmo(config: Config, name: str) -> Model:
+    """OLMo: norms without parameters."""
+    return llama(config, name, norm="layer-no-affine")
+
+
+def stablelm(config: Config, name: str) -> Model:
+    """StableLM: ordinary norms."""
+    return llama(config, name, qkv_bias=config.flag("use_qkv_bias", default=False), norm="layer")
+
+
+def nemotron(config: Config, name: str) -> Model:
+    """Nemotron: squared ReLU, so nothing gated."""
+    return replace(llama(config, name, norm="layer"), gated=False)
+
+
+def starcoder2(config: Config, name: str) -> Model:
+    """StarCoder 2: biases everywhere, nothing gated."""
+    model = llama(config, name, tied=True, norm="layer")
+    return replace(model, gated=False, bias=config.flag("use_bias", default=True), qkv_bias=False)
+
+
+def mixtral(config: Config, name: str) -> Model:
+    """Mixtral: every MLP is a mixture of experts."""
+    model = llama(config, name)
+    return replace(
+        model,
+        experts=config.number("num_local_experts", "num_experts"),
+        experts_per_token=config.number("num_experts_per_tok"),
+        expert_ffn=model.ffn,
+    )
+
+
+def gpt_oss(config: Config, name: str) -> Model:
+    """GPT-OSS: Mixtral's shape with biases; its attention sinks are not counted."""
+    return replace(mixtral(config, name), bias=True, qkv_bias=False, router_bias=True)
+
+
+def qwen_moe(config: Config, name: str, *, qk_norm: bool) -> Model:
+    """Qwen's experts; those of Qwen 2 share one that has a gate."""
+    width = config.number("moe_intermediate_size")
+    shared = 0 if qk_norm else config.number("shared_expert_intermediate_size", default=0)
+    listed = config.data.get("mlp_only_layers")
+    return replace(
+        llama(config, name, qkv_bias=not qk_norm),
+        qk_norm=qk_norm,
+        experts=config.number("num_experts"),
+        experts_per_token=config.number("num_experts_per_tok"),
+        expert_ffn=width,
+        shared_experts=shared // width,
+        shared_gate=shared > 0,
+        dense_layers=len(listed) if isinstance(listed, list) else 0,
+        moe_every=config.number("decoder_sparse_step", default=1),
+    )
+
+
+def qwen2_moe(config: Config, name: str) -> Model:
+    """Qwen 2 with experts."""
+    return qwen_moe(config, name, qk_norm=False)
+
+
+def qwen3_moe(config: Config, name: str) -> Model:
+    """Qwen 3 with experts."""
+    return qwen_moe(config, name, qk_norm=True)
+
+
+def deepseek(config: Config, name: str) -> Model:
+    """DeepSeek's experts on ordinary attention; V2 and V3 have latent attention as well."""
+    return replace(
+        llama(config, name),
+        experts=config.number("n_routed_experts"),
+        experts_per_token=config.number("num_experts_per_tok"),
+        expert_ffn=config.number("moe_intermediate_size"),
+        shared_experts=config.number("n_shared_experts", default=0),
+        dense_layers=config.number("first_k_dense_replace", default=0),
+        moe_every=config.number("moe_layer_freq", default=1),
+    )
+
+
+def deepseek_v2(config: Config, name: str) -> Model:
+    """DeepSeek-V2: latent attention."""
+    latent = Latent(
+        kv_rank=config.number("kv_lora_rank"),
+        nope_dim=config.number("qk_nope_head_dim"),
+        rope_dim=config.number("qk_rope_head_dim"),
+        value_dim=config.number("v_head_dim"),
+        q_rank=config.number("q_lora_rank", default=0),
+    )
+    model = deepseek(config, name)
+    return replace(model, latent=latent, kv_heads=model.heads, head_dim=latent.value_dim)
+
+
+def deepseek_v3(config: Config, name: str) -> Model:
+    """DeepSeek-V3: V2 with a bias that balances the experts."""
+    return replace(deepseek_v2(config, name), router_bias=True)
+
+
+def glm4_moe(config: Config, name: str) -> Model:
+    """GLM 4.5: DeepSeek's experts on ordinary attention."""
+    return replace(deepseek(config, name), qk_norm=config.flag("use_qk_norm", default=False), router_bias=True)
+
+
+def llama4(config: Config, name: str) -> Model:
+    """Its experts are as wide as `intermediate_size`, its dense layers as `intermediate_size_mlp`."""
+    width = config.number("intermediate_size")
+    return replace(
+        llama(config, name),
+        ffn=config.number("intermediate_size_mlp", default=width),
+        experts=config.number("num_local_experts"),
+        experts_per_token=config.number("num_experts_per_tok", default=1),
+        expert_ffn=width,
+        shared_experts=1,
+        moe_every=config.number("interleave_moe_layer_step", default=1),
+    )

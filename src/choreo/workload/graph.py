@@ -1,0 +1,158 @@
+"""The dataflow graph: operators with FLOPs and bytes, tensors on edges, and the collectives between them.
+
+All sizes are those of one rank. Nodes stand in an order in which they can be run; a node waits for those that make its
+inputs and for nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from choreo.workload.layout import Layout, Tensor
+
+__all__ = ["MEMORY_BOUND", "Collective", "Graph", "Operator"]
+
+# Kinds that take as long as their bytes do.
+MEMORY_BOUND = frozenset({"elementwise", "norm", "softmax", "dropout", "cross_entropy", "reduction", "copy"})
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator at one rank.
+
+    A "matmul" is `count` products of m × k by k × n. "attention" is the fused kernel: `batch` × `heads` of m queries
+    by n keys of k features. "embedding" reads rows of a table. Other kinds take as long as their bytes.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: tuple[str, ...] = ()
+    phase: str = "forward"  # "forward", "recompute", "dgrad" or "wgrad"
+    flops: float = 0.0  # of matrix products; causal attention is counted in full
+    bytes_read: float = 0.0
+    bytes_written: float = 0.0
+    m: float = 0.0
+    n: float = 0.0
+    k: float = 0.0
+    count: float = 1.0
+    batch: float = 0.0
+    heads: float = 0.0
+    kv_heads: float = 0.0
+    causal: bool = False
+    saves: tuple[str, ...] = ()  # tensors kept for the backward pass
+    needs: tuple[Layout, ...] = ()  # the layout each input is used in
+    divided: frozenset[str] = frozenset()  # axes over which ranks do different parts of this work
+    sums: bool = False  # it adds its inputs, so that gradients pass through as they are
+    parts: tuple[str, ...] = ()  # what was fused into it
+
+    @property
+    def memory_bound(self) -> bool:
+        """Whether it takes as long as its bytes do."""
+        return self.kind in MEMORY_BOUND
+
+    @property
+    def bytes_moved(self) -> float:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Communication that a pair of layouts asked for; `size_bytes` as nccl-tests counts it.
+
+    That is the whole vector for all_reduce, all_gather and reduce_scatter, and what one rank sends for all_to_all and
+    send. `how` is "ring" where the parts go round while attention works on those that have come.
+    """
+
+    name: str
+    kind: str
+    axes: tuple[str, ...]
+    ranks: int
+    size_bytes: float
+    tensor: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    phase: str = "forward"
+    how: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """Nodes in order, their tensors by name, and the mesh of axes they are cut over."""
+
+    name: str
+    nodes: tuple[Operator | Collective, ...]
+    tensors: Mapping[str, Tensor]
+    mesh: Mapping[str, int]
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """Nodes that compute."""
+        return tuple(node for node in self.nodes if isinstance(node, Operator))
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Nodes that communicate."""
+        return tuple(node for node in self.nodes if isinstance(node, Collective))
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """Its parameters, those counted elsewhere left out."""
+        return tuple(tensor for tensor in self.tensors.values() if tensor.role == "weight")
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of matrix products at one rank; causal attention in full."""
+        return sum(node.flops for node in self.operators)
+
+    @property
+    def bytes_moved(self) -> float:
+        """Bytes that its operators read and write."""
+        return sum(node.bytes_moved for node in self.operators)
+
+    @property
+    def parameters(self) -> float:
+        """Parameters that one rank computes with (whole along dp, whatever ZeRO does with them at rest)."""
+        return sum(tensor.elements(self.mesh) for tensor in self.weights)
+
+    @property
+    def expert_parameters(self) -> float:
+        """Those of them that are cut by experts, and so have replicas along "edp" only."""
+        return sum(tensor.elements(self.mesh) for tensor in self.weights if tensor.has("experts"))
+
+    @property
+    def tied_parameters(self) -> float:
+        """Parameters it shares with another graph: a copy, where that one is at another stage."""
+        return sum(tensor.elements(self.mesh) for tensor in self.tensors.values() if tensor.role == "tied")
+
+    def bytes_of(self, names: Iterable[str]) -> float:
+        """Bytes of some tensors at one rank."""
+        return sum(self.tensors[name].bytes(self.mesh) for name in names)
+
+    def saved(self, recompute: str = "none") -> tuple[str, ...]:
+        """Tensors kept from the forward pass until the backward: each once, however many operators want it."""
+        if recompute == "full":
+            return self.inputs
+        core = self.core_attention if recompute == "selective" else ()
+        made = {name for node in core for name in node.outputs}
+        kept: dict[str, None] = {}
+        for node in self.operators:
+            if node in core:  # what goes into it must be there to start again from
+                kept |= dict.fromkeys(name for name in node.saves if name in node.inputs and name not in made)
+            else:
+                kept |= dict.fromkeys(node.saves)
+        return tuple(kept)
+
+    def saved_bytes(self, recompute: str = "none") -> float:
+        """Bytes kept for the backward pass of one micro-batch."""
+        return self.bytes_of(self.saved(recompute))
+
+    @property
+    def core_attention(self) -> tuple[Operator, ...]:
+        """Operators between queries, keys, values and what attention gives, where they are not one fused kernel."""
+        return tuple(node for node in self.operators if node.name.startswith("core_"))

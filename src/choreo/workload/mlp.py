@@ -1,0 +1,122 @@
+"""The MLP of a block, dense or a mixture of experts: up by columns, an activation, down by rows.
+
+Routing gives every token a new place in a tensor whose tokens are cut over the ranks that sent them; the experts want
+it cut by expert. The rule makes of that the all_to_all there, and of the way back the one that combines.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from choreo.workload.build import Dims
+from choreo.workload.layout import Layout, cut_along
+
+if TYPE_CHECKING:
+    from choreo.workload.transformer import Block
+
+__all__ = ["experts", "mlp"]
+
+
+def mlp(block: Block, name: str, given: str, ffn: int) -> str:
+    """A dense MLP; over tp its output is still a partial sum."""
+    return _up_and_down(block, name, given, ffn, rows=block.tokens, want=block.whole)
+
+
+def _up_and_down(block: Block, name: str, given: str, ffn: int, *, rows: Dims, want: Layout, count: int = 0) -> str:
+    """Both matrices and what is between; `count` is the number of experts, whose weights have a dim more."""
+    build, model = block.build, block.model
+    hidden, inner = block.hidden[-1], ("ffn", ffn)
+    several: Dims = (("experts", count),) if count else ()
+    cuts = {"tp": "ffn"} | ({"ep": "experts"} if count else {})
+    ups = (f"{name}_gate", f"{name}_up") if model.gated else (f"{name}_up",)
+    weights = [build.weight(f"{up}.weight", (*several, hidden, inner), **cuts) for up in ups]
+    biases = [build.weight(f"{up}.bias", (*several, inner), **cuts) for up in ups] if model.bias else []
+    local = count / build.mesh["ep"] if count else 1
+    outputs = [(up, (*rows, inner)) for up in ups]
+    made = build.matmul(f"{name}_up", given, weights, outputs, want=want, bias=biases, count=local)
+    active = f"{name}_active"
+    if model.gated:
+        gate, up = made
+        (bent,) = build.operator(
+            f"{name}_activation", "elementwise", [gate], [(f"{name}_bent", (*rows, inner))], saves=[gate]
+        )
+        (act,) = build.operator(
+            f"{name}_multiply", "elementwise", [bent, up], [(active, (*rows, inner))], saves=[bent, up]
+        )
+    else:
+        (act,) = build.operator(f"{name}_activation", "elementwise", made, [(active, (*rows, inner))], saves=made)
+    down = build.weight(f"{name}_down.weight", (*several, inner, hidden), **cuts)
+    added = model.bias and (count or block.tp == 1)
+    cut = {"ep": "experts"} if count else {}
+    down_bias = [build.weight(f"{name}_out.bias", (*several, hidden), **cut)] if added else []
+    (out,) = build.matmul(
+        f"{name}_down", act, [down], [(f"{name}_down", (*rows, hidden))], want=want, bias=down_bias, count=local
+    )
+    return out
+
+
+def experts(block: Block, given: str) -> str:
+    """Route, send, compute, send back and weigh; shared experts beside it."""
+    build, model, mesh, tokens = block.build, block.model, block.build.mesh, block.tokens
+    hidden, choices = block.hidden[-1], ("choices", model.experts)
+    weight = build.weight("router.weight", (hidden, choices))
+    bias = [build.weight("router.bias", (choices,))] if model.router_bias else []
+    (scores,) = build.matmul("router", given, [weight], [("router", (*tokens, choices))], want=block.stream, bias=bias)
+    (odds,) = build.operator(
+        "router_softmax", "softmax", [scores], [("router_odds", (*tokens, choices))], saves=[scores]
+    )
+    chosen = (*tokens, ("chosen", model.experts_per_token))
+    (routes,) = build.operator("routes", "reduction", [odds], [("routes", chosen)], item_bytes=8, role="data")
+    routed = math.prod(size for _, size in tokens) * model.experts_per_token
+    # A token that went to an expert stands in a row of that expert: `experts` has no size of its own.
+    rows: Dims = (("tokens", routed), ("experts", 1))
+    spread = {"tp": "tokens"} if block.stream != block.whole else {}
+    at_home = cut_along(mesh, ep="tokens", edp="tokens", **spread)
+    at_work = cut_along(mesh, edp="tokens")
+    (sent,) = build.operator(
+        "dispatch",
+        "copy",
+        [given, routes],
+        [("dispatched", (*rows, hidden))],
+        want=block.stream,
+        made=at_home,
+    )
+    done = _up_and_down(block, "expert", sent, model.expert_ffn, rows=rows, want=at_work, count=model.experts)
+    partial = {} if spread or block.tp == 1 else {"tp": "+"}
+    (made,) = build.operator(
+        "combine",
+        "copy",
+        [done, odds],
+        [("combined", block.hidden)],
+        want=(at_home.but(partial), block.stream),
+        made=block.stream.but(partial),
+        saves=[done, odds],
+    )
+    if not model.shared_experts:
+        return made
+    shared = mlp(block, "shared", given, model.shared_ffn)
+    if model.shared_gate:
+        gate = build.weight("shared_gate.weight", (hidden, ("one", 1)))
+        (open_,) = build.matmul(
+            "shared_gate", given, [gate], [("shared_gate", (*tokens, ("one", 1)))], want=block.stream
+        )
+        (shared,) = build.operator(
+            "shared_gated",
+            "elementwise",
+            [shared, open_],
+            [("shared_gated", block.hidden)],
+            want=block.stream,
+            saves=[shared, open_],
+        )
+    alike = build.tensors[made].layout == build.tensors[shared].layout
+    (both,) = build.operator(
+        "experts_sum",
+        "elementwise",
+        [made, shared],
+        [("experts_sum", block.hidden)],
+        want=None if alike else block.stream,
+        keep_partial=alike,
+        sums=True,
+    )
+    return both

@@ -1,0 +1,240 @@
+"""A transformer, as numbers: what has to be known to count its parameters, FLOPs and bytes.
+
+The words are those of the papers: `layers` l, `hidden` h, `heads` a, `ffn` the width of the MLP, `vocab` V. Counts of
+parameters are exact, down to biases and norms, so that they can be held against what was published.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+
+from choreo.errors import ModelError
+
+__all__ = ["CAUSAL", "NORMS", "Latent", "Model"]
+
+# Parameters a norm has for each feature.
+NORMS = MappingProxyType({"rms": 1, "layer": 2, "layer-no-bias": 1, "layer-no-affine": 0})
+# What share of the full s × s scores causal attention is counted at.
+CAUSAL = MappingProxyType({"full": 1.0, "half": 0.5})
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2): queries, keys and values go through narrow matrices."""
+
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    q_rank: int = 0  # 0: queries come straight from the hidden state
+
+    @property
+    def query_dim(self) -> int:
+        """Features of a query or key in one head: those with a position and those without."""
+        return self.nope_dim + self.rope_dim
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A decoder of `layers` blocks, dense or with experts; zeros for `kv_heads`, `head_dim` and `ffn` mean the usual.
+
+    The usual is as many key-value heads as heads, hidden / heads features a head, and 4 hidden (8/3 hidden, up to a
+    multiple of 256, if gated).
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int = 0
+    head_dim: int = 0
+    ffn: int = 0
+    gated: bool = False
+    vocab: int = 50257
+    tied_embeddings: bool = False
+    learned_positions: int = 0  # rows of the position table; 0: rotary, or ALiBi, or none
+    rotary: bool = True  # where positions are not learned
+    bias: bool = False  # of every linear layer
+    qkv_bias: bool = False  # of queries, keys and values alone (Qwen2)
+    head_bias: bool = False  # of the output layer
+    norm: str = "rms"
+    norms_per_layer: int = 2
+    qk_norm: bool = False  # a norm over the features of each head of queries and keys
+    embedding_norm: bool = False
+    parallel_block: bool = False  # attention and MLP read the same input (GPT-J, PaLM)
+    experts: int = 0
+    experts_per_token: int = 0
+    shared_experts: int = 0  # in units of expert_ffn
+    expert_ffn: int = 0
+    dense_layers: int = 0  # so many layers at the start have no experts
+    moe_every: int = 1  # after those, every so many-th layer has
+    router_bias: bool = False
+    shared_gate: bool = False  # a gate of one number a token on the shared experts (Qwen2-MoE)
+    latent: Latent | None = None
+    dropout: bool = False  # as the model was trained
+    max_seq: int = 0  # 0: not said
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "vocab", "norms_per_layer", "moe_every"):
+            self._positive(name)
+        for name in ("kv_heads", "head_dim", "ffn", "learned_positions", "experts", "shared_experts", "dense_layers"):
+            self._positive(name, least=0)
+        if not self.kv_heads:
+            object.__setattr__(self, "kv_heads", self.heads)
+        if not self.head_dim:
+            if self.hidden % self.heads:
+                raise ModelError(
+                    f"{self.name}: hidden {self.hidden} does not divide by heads {self.heads}; give head_dim, or "
+                    f"{_divisor(self.hidden, self.heads)} heads"
+                )
+            object.__setattr__(self, "head_dim", self.hidden // self.heads)
+        if not self.ffn:
+            object.__setattr__(self, "ffn", 256 * math.ceil(self.hidden / 96) if self.gated else 4 * self.hidden)
+        if self.heads % self.kv_heads:
+            raise ModelError(
+                f"{self.name}: heads {self.heads} do not divide by kv_heads {self.kv_heads}; "
+                f"{_divisor(self.heads, self.kv_heads)} key-value heads would"
+            )
+        if self.norm not in NORMS:
+            raise ModelError(f"{self.name}: norm must be {', '.join(NORMS)}, not {self.norm!r}")
+        if self.dense_layers > self.layers:
+            raise ModelError(
+                f"{self.name}: dense_layers {self.dense_layers} is more than the {self.layers} layers there are; "
+                f"{self.layers} is the most"
+            )
+        if self.experts:
+            if not self.expert_ffn:
+                object.__setattr__(self, "expert_ffn", self.ffn)
+            if not 1 <= self.experts_per_token <= self.experts:
+                raise ModelError(
+                    f"{self.name}: a token goes to experts_per_token {self.experts_per_token} of {self.experts} "
+                    f"experts; it must be 1 to {self.experts}"
+                )
+
+    def _positive(self, name: str, least: int = 1) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ModelError(f"{self.name}: {name} must be a whole number of at least {least}, not {value!r}")
+
+    # Dimensions
+
+    @property
+    def query_dim(self) -> int:
+        """Features of a query in one head."""
+        return self.latent.query_dim if self.latent else self.head_dim
+
+    @property
+    def value_dim(self) -> int:
+        """Features of a value in one head."""
+        return self.latent.value_dim if self.latent else self.head_dim
+
+    @property
+    def shared_ffn(self) -> int:
+        """The width of the shared experts together."""
+        return self.shared_experts * self.expert_ffn
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer's MLP is a mixture of experts; `layer` counts from 0."""
+        return bool(self.experts) and layer >= self.dense_layers and (layer + 1) % self.moe_every == 0
+
+    @property
+    def moe_layers(self) -> int:
+        """How many layers have experts."""
+        return sum(self.has_experts(layer) for layer in range(self.layers))
+
+    # Parameters
+
+    @property
+    def attention_parameters(self) -> int:
+        """Of one layer, without its norm."""
+        hidden, heads, keys = self.hidden, self.heads, self.kv_heads
+        bias = self.bias or self.qkv_bias
+        qk_norm = 2 * self.head_dim * NORMS[self.norm] if self.qk_norm else 0
+        if latent := self.latent:
+            queries = heads * latent.query_dim
+            into = (
+                hidden * latent.q_rank + latent.q_rank + latent.q_rank * queries if latent.q_rank else hidden * queries
+            )
+            down = hidden * (latent.kv_rank + latent.rope_dim) + latent.kv_rank
+            up = latent.kv_rank * heads * (latent.nope_dim + latent.value_dim)
+            return into + down + up + heads * latent.value_dim * hidden
+        width = (heads + 2 * keys) * self.head_dim
+        out = heads * self.head_dim * hidden + hidden * self.bias
+        return hidden * width + width * bias + out + qk_norm
+
+    def mlp_parameters(self, ffn: int) -> int:
+        """Of one MLP of that width."""
+        up = 2 if self.gated else 1
+        return (up + 1) * self.hidden * ffn + self.bias * (up * ffn + self.hidden)
+
+    @property
+    def router_parameters(self) -> int:
+        """Of one layer with experts: the matrix that chooses them, its bias, and the shared experts' gate."""
+        return self.hidden * self.experts + self.experts * self.router_bias + self.hidden * self.shared_gate
+
+    @property
+    def norm_parameters(self) -> int:
+        """Of one norm over the hidden features."""
+        return NORMS[self.norm] * self.hidden
+
+    def parameters_per_layer(self, layer: int = 0, *, active: bool = False) -> int:
+        """Of one block; `active` counts only the experts a token goes to."""
+        total = self.attention_parameters + self.norms_per_layer * self.norm_parameters
+        if not self.has_experts(layer):
+            return total + self.mlp_parameters(self.ffn)
+        routed = (self.experts_per_token if active else self.experts) * self.mlp_parameters(self.expert_ffn)
+        shared = self.mlp_parameters(self.shared_ffn) if self.shared_experts else 0
+        return total + routed + shared + self.router_parameters
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Before the first block: the table of tokens, that of positions, and a norm if there is one."""
+        return (self.vocab + self.learned_positions) * self.hidden + self.embedding_norm * self.norm_parameters
+
+    @property
+    def head_parameters(self) -> int:
+        """After the last block: the final norm and, unless tied, the output layer."""
+        return self.norm_parameters + self.vocab * ((not self.tied_embeddings) * self.hidden + self.head_bias)
+
+    def _sum(self, active: bool) -> int:
+        experts = self.moe_layers
+        first_dense = next((layer for layer in range(self.layers) if not self.has_experts(layer)), 0)
+        first_moe = next((layer for layer in range(self.layers) if self.has_experts(layer)), 0)
+        return (
+            self.embedding_parameters
+            + (self.layers - experts) * self.parameters_per_layer(first_dense, active=active)
+            + experts * self.parameters_per_layer(first_moe, active=active)
+            + self.head_parameters
+        )
+
+    @property
+    def parameters(self) -> int:
+        """All of them."""
+        return self._sum(active=False)
+
+    @property
+    def active_parameters(self) -> int:
+        """Those that one token uses."""
+        return self._sum(active=True)
+
+    # FLOPs: see flops.py, which these call
+
+    def flops_per_token(self, seq: int, *, causal: str = "full") -> float:
+        """Forward FLOPs of matrix products for one token of a sequence of `seq`; `causal` is "full" or "half"."""
+        from choreo.workload.flops import forward_flops_per_token
+
+        return forward_flops_per_token(self, seq, causal=causal)
+
+    def fields(self) -> dict[str, object]:
+        """Its fields as plain values, for JSON; those of `latent` inside."""
+        found: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.latent:
+            found["latent"] = {field.name: getattr(self.latent, field.name) for field in fields(self.latent)}
+        return found
+
+
+def _divisor(number: int, near: int) -> int:
+    """The divisor of a number that is nearest to another."""
+    return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: (abs(d - near), d))

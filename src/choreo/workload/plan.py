@@ -1,0 +1,120 @@
+"""A parallel plan: how many ways a job is cut along each axis, and how the pieces are run.
+
+Ranks are numbered as Megatron numbers them: tensor parallel innermost, then context, then data (experts are spread over
+neighbours along context × data), and pipeline stages outermost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from choreo.errors import PlanError
+
+if TYPE_CHECKING:
+    from choreo.workload.model import Model
+
+__all__ = ["PRECISIONS", "RECOMPUTE", "SCHEDULES", "Plan", "stage_layers"]
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+RECOMPUTE = ("none", "selective", "full")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+WIDE = ("fp32", "tf32")  # activations of four bytes; all others keep them in two
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a job is cut: dp × tp × pp × cp devices, of which ep, inside dp × cp, share out the experts."""
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    zero: int = 0  # 1: optimizer state cut over dp, 2: gradients too, 3: parameters too (FSDP)
+    sequence_parallel: bool = False
+    micro_batch: int = 1
+    interleave: int = 1  # virtual pipeline stages a device
+    schedule: str = "1f1b"
+    recompute: str = "none"
+    overlap: bool = True  # data-parallel communication while computing
+    precision: str = "bf16"
+
+    def __post_init__(self) -> None:
+        for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "interleave"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")
+        if self.zero not in (0, 1, 2, 3):
+            raise PlanError(f"zero must be 0, 1, 2 or 3, not {self.zero!r}")
+        for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("precision", PRECISIONS)):
+            if getattr(self, name) not in known:
+                raise PlanError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+
+    @property
+    def gpus(self) -> int:
+        """Devices it takes."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of one number of an activation; fp8 and fp4 matrix products read what is kept in bf16."""
+        return 4 if self.precision in WIDE else 2
+
+    def micro_batches(self, global_batch: int) -> int:
+        """How many a pipeline runs in a step."""
+        return global_batch // (self.dp * self.micro_batch)
+
+    def axis_size(self, axis: str) -> int:
+        """Ranks along an axis; "edp" are the replicas of one expert."""
+        return self.dp * self.cp // self.ep if axis == "edp" else int(getattr(self, axis))
+
+    def group(self, axes: Sequence[str]) -> tuple[int, int]:
+        """Size of the group of ranks along axes that lie side by side, and the distance between its neighbours."""
+        strides = {
+            "tp": 1,
+            "cp": self.tp,
+            "ep": self.tp,
+            "dp": self.tp * self.cp,
+            "edp": self.tp * self.ep,
+            "pp": self.tp * self.cp * self.dp,
+        }
+        size = math.prod(self.axis_size(axis) for axis in axes)
+        return size, min((strides[axis] for axis in axes if self.axis_size(axis) > 1), default=1)
+
+    def fields(self) -> dict[str, object]:
+        """Its fields as plain values."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def check(self, model: Model, gpus: int, global_batch: int, seq: int) -> None:
+        """Refuse what cannot be run, in a sentence with the nearest legal choice."""
+        from choreo.workload.legal import check_plan
+
+        check_plan(self, model, gpus, global_batch, seq)
+
+    def __str__(self) -> str:
+        parts = [f"{name}{getattr(self, name)}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(self, name) > 1]
+        parts += [f"zero{self.zero}"] * (self.zero > 0) + ["sp"] * self.sequence_parallel
+        parts += [f"mb{self.micro_batch}"] + [f"v{self.interleave}"] * (self.interleave > 1)
+        parts += [self.schedule] * (self.pp > 1) + [f"recompute-{self.recompute}"] * (self.recompute != "none")
+        return " ".join((*(parts), self.precision))
+
+
+def stage_layers(layers: int, pp: int, interleave: int = 1) -> tuple[tuple[int, ...], ...]:
+    """Which layers each virtual stage holds, in order of the data: stage v * pp + d is chunk v of device d.
+
+    Layers that do not divide go one each to the stages in the middle: the first and the last have the embedding and
+    the output layer as well.
+    """
+    stages = pp * interleave
+    if layers < stages:
+        raise PlanError(f"{layers} layers cannot be cut into {stages} stages (pp {pp} × interleave {interleave})")
+    each, more = divmod(layers, stages)
+    start = (stages - more) // 2
+    bounds = [0]
+    for stage in range(stages):
+        bounds.append(bounds[-1] + each + (start <= stage < start + more))
+    return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(bounds))

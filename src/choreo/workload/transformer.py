@@ -1,0 +1,269 @@
+"""The graph of a transformer under a plan: embedding, one block, and the output layer with its loss.
+
+Weights are cut as Megatron cuts them (Shoeybi et al. 2019): the first matrix of attention and of the MLP by columns,
+the second by rows, tables by vocabulary; with sequence parallelism (Korthikanti et al. 2022) what lies between is cut
+along the sequence. Which collectives that takes is left to the resharding rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from choreo.errors import PlanError
+from choreo.workload.attention import attention
+from choreo.workload.build import Builder, Dims
+from choreo.workload.graph import Graph
+from choreo.workload.layout import Layout, cut_along
+from choreo.workload.mlp import experts, mlp
+from choreo.workload.model import Model
+from choreo.workload.plan import Plan
+
+__all__ = ["CONTEXT", "Options", "embedding_graph", "head_graph", "layer_graph", "mesh_of"]
+
+CONTEXT = ("all_gather", "ring", "ulysses")
+CACHED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What neither model nor plan says: how the software runs the block."""
+
+    flash: bool = True  # attention as one kernel that keeps no scores
+    dropout: bool = False
+    context: str = "all_gather"  # how context parallelism brings keys and values together
+    regather: bool = True  # keep the part of what sequence parallelism gathers, and gather it again backward
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What the parts of a block need to know while they are built."""
+
+    build: Builder
+    model: Model
+    options: Options
+    tokens: Dims  # batch and sequence, of all ranks
+    whole: Layout  # activations at the matrices: cut over dp and cp alone
+    stream: Layout  # and between them: with sequence parallelism over tp as well
+
+    @property
+    def tp(self) -> int:
+        """Ranks of tensor parallelism."""
+        return self.build.mesh["tp"]
+
+    @property
+    def hidden(self) -> Dims:
+        """Dims of the residual stream."""
+        return (*self.tokens, ("hidden", self.model.hidden))
+
+
+def mesh_of(plan: Plan) -> dict[str, int]:
+    """Ranks by axis."""
+    if plan.dp * plan.cp % plan.ep:
+        raise PlanError(
+            f"ep {plan.ep} does not divide dp {plan.dp} × cp {plan.cp}, whose ranks share out the experts; "
+            f"ep {math.gcd(plan.ep, plan.dp * plan.cp)} would"
+        )
+    return {axis: plan.axis_size(axis) for axis in ("tp", "cp", "ep", "dp", "edp", "pp")}
+
+
+def layer_graph(
+    model: Model,
+    plan: Plan,
+    seq: int,
+    layer: int = 0,
+    *,
+    flash: bool = True,
+    dropout: bool | None = None,
+    context: str = "all_gather",
+    regather: bool = True,
+) -> Graph:
+    """The forward graph of one block, for one micro-batch, at one rank; the same object for the same question."""
+    options = _options(model, flash, dropout, context, regather)
+    return _layer(model, _relevant(plan), seq, model.has_experts(layer), options)
+
+
+def embedding_graph(model: Model, plan: Plan, seq: int, *, dropout: bool | None = None) -> Graph:
+    """From the numbers of tokens to what the first block reads."""
+    return _embedding(model, _relevant(plan), seq, _options(model, True, dropout, CONTEXT[0], True))
+
+
+def head_graph(model: Model, plan: Plan, seq: int, *, regather: bool = True) -> Graph:
+    """From what the last block gives to the loss, the table of tokens cut by vocabulary."""
+    return _head(model, _relevant(plan), seq, _options(model, True, False, CONTEXT[0], regather))
+
+
+def _options(model: Model, flash: bool, dropout: bool | None, context: str, regather: bool) -> Options:
+    if context not in CONTEXT:
+        raise PlanError(f"context must be one of {', '.join(CONTEXT)}, not {context!r}")
+    return Options(flash, model.dropout if dropout is None else dropout, context, regather)
+
+
+def _relevant(plan: Plan) -> Plan:
+    """The plan without what does not change a graph, so that it is found again."""
+    return Plan(
+        dp=plan.dp,
+        tp=plan.tp,
+        cp=plan.cp,
+        ep=plan.ep,
+        sequence_parallel=plan.sequence_parallel,
+        micro_batch=plan.micro_batch,
+        precision="fp32" if plan.activation_bytes == 4 else "bf16",
+    )
+
+
+def _block(name: str, model: Model, plan: Plan, seq: int, options: Options) -> Block:
+    mesh: Mapping[str, int] = mesh_of(plan)
+    build = Builder(name, mesh, plan.activation_bytes, regather=options.regather)
+    whole = cut_along(mesh, dp="batch", cp="sequence")
+    stream = cut_along(mesh, dp="batch", cp="sequence", tp="sequence") if plan.sequence_parallel else whole
+    return Block(build, model, options, (("batch", plan.micro_batch * plan.dp), ("sequence", seq)), whole, stream)
+
+
+@lru_cache(maxsize=CACHED)
+def _layer(model: Model, plan: Plan, seq: int, moe: bool, options: Options) -> Graph:
+    block = _block("moe_layer" if moe else "layer", model, plan, seq, options)
+    build = block.build
+    stream = build.input("input", block.hidden, block.stream)
+    read = norm(block, "attention_norm", stream)
+    attended = attention(block, read)
+    if model.parallel_block:
+        again = read if model.norms_per_layer == 1 else norm(block, "mlp_norm", stream)
+        grown = mlp(block, "mlp", again, model.ffn)
+        (both,) = build.operator(
+            "branches", "elementwise", [attended, grown], [("branches", block.hidden)], keep_partial=True, sums=True
+        )
+        leaving = residual(block, "mlp", both, stream)
+    else:
+        between = residual(block, "attention", attended, stream)
+        again = norm(block, "mlp_norm", between)
+        grown = experts(block, again) if moe else mlp(block, "mlp", again, model.ffn)
+        leaving = residual(block, "mlp", grown, between)
+    build.output(leaving, block.stream)
+    return build.graph()
+
+
+def norm(block: Block, name: str, given: str) -> str:
+    """A norm over the hidden features; keeps its input and a number or two a token."""
+    build, model = block.build, block.model
+    dims = block.hidden[-1:]
+    weights = [build.weight(f"{name}.weight", dims)] if model.norm != "layer-no-affine" else []
+    weights += [build.weight(f"{name}.bias", dims)] if model.norm == "layer" else []
+    statistics = (f"{name}.statistics", block.tokens, 4.0 if model.norm == "rms" else 8.0)
+    (made,) = build.operator(
+        name,
+        "norm",
+        [given],
+        [(name, block.hidden)],
+        want=block.stream,
+        weights=weights,
+        saves=[given, statistics[0]],
+        states=[statistics],
+    )
+    return made
+
+
+def residual(block: Block, name: str, given: str, stream: str) -> str:
+    """What a branch made, added to the stream: a norm if the model has one there, dropout if it trains with it."""
+    build, model, dims = block.build, block.model, block.hidden
+    if model.norms_per_layer == 4:
+        given = norm(block, f"{name}_post_norm", given)
+    if model.bias and block.tp > 1:  # of a matrix cut by rows: added once the sum is there
+        weight = build.weight(f"{name}_out.bias", dims[-1:])
+        (given,) = build.operator(
+            f"{name}_bias",
+            "elementwise",
+            [given],
+            [(f"{name}_biased", dims)],
+            want=block.stream,
+            weights=[weight],
+            sums=True,
+        )
+    if block.options.dropout:
+        given = dropped(block, f"{name}_dropout", given)
+    (made,) = build.operator(
+        f"{name}_residual", "elementwise", [given, stream], [(f"{name}_residual", dims)], want=block.stream, sums=True
+    )
+    return made
+
+
+def dropped(block: Block, name: str, given: str) -> str:
+    """Dropout on the stream; keeps a byte a number to know which."""
+    mask = (f"{name}.mask", block.hidden, 1.0)
+    (made,) = block.build.operator(
+        name, "dropout", [given], [(name, block.hidden)], want=block.stream, saves=[mask[0]], states=[mask]
+    )
+    return made
+
+
+def _vocab(block: Block) -> float:
+    """Rows of the table, filled up until tp divides them."""
+    return block.tp * math.ceil(block.model.vocab / block.tp)
+
+
+@lru_cache(maxsize=CACHED)
+def _embedding(model: Model, plan: Plan, seq: int, options: Options) -> Graph:
+    block = _block("embedding", model, plan, seq, options)
+    build = block.build
+    ids = build.input("tokens", block.tokens, block.whole, role="data", item_bytes=8)
+    table = build.weight("token_embedding", (("vocab", _vocab(block)), ("hidden", model.hidden)), tp="vocab")
+    rows = math.prod(size for _, size in block.hidden) / build.mesh["dp"] / build.mesh["cp"] * build.item_bytes
+    (made,) = build.operator(
+        "lookup",
+        "embedding",
+        [ids],
+        [("embedded", block.hidden)],
+        want=block.whole,
+        weights=[table],
+        saves=[ids],
+        bytes_read=rows / block.tp + build.bytes(ids),
+    )
+    if model.learned_positions:
+        positions = build.weight("position_embedding", (("positions", model.learned_positions), block.hidden[-1]))
+        (made,) = build.operator(
+            "positions",
+            "elementwise",
+            [made],
+            [("positioned", block.hidden)],
+            want=block.stream,
+            weights=[positions],
+            sums=True,
+        )
+    if model.embedding_norm:
+        made = norm(block, "embedding_norm", made)
+    if options.dropout:
+        made = dropped(block, "embedding_dropout", made)
+    build.output(made, block.stream)
+    return build.graph()
+
+
+@lru_cache(maxsize=CACHED)
+def _head(model: Model, plan: Plan, seq: int, options: Options) -> Graph:
+    block = _block("head", model, plan, seq, options)
+    build, tokens = block.build, block.tokens
+    stream = build.input("input", block.hidden, block.stream)
+    read = norm(block, "final_norm", stream)
+    vocab = ("vocab", _vocab(block))
+    role = "tied" if model.tied_embeddings else "weight"
+    name = "token_embedding" if model.tied_embeddings else "output"
+    weight = build.weight(name, (block.hidden[-1], vocab), role=role, tp="vocab")
+    bias = [build.weight("output.bias", (vocab,), tp="vocab")] if model.head_bias else []
+    (logits,) = build.matmul("logits", read, [weight], [("logits", (*tokens, vocab))], want=block.whole, bias=bias)
+    labels = build.input("labels", tokens, block.whole, role="data", item_bytes=8)
+    (top,) = build.operator("logits_max", "reduction", [logits], [("logits_max", tokens)], item_bytes=4, role="data")
+    odds = ("probabilities", (*tokens, vocab), 4.0)
+    total, right = build.operator(
+        "softmax",
+        "cross_entropy",
+        [logits, top, labels],
+        [("exponentials", tokens), ("label_logits", tokens)],
+        want=(build.tensors[logits].layout, block.whole, block.whole),
+        item_bytes=4,
+        states=[odds],
+        saves=["probabilities", labels],
+    )
+    (loss,) = build.operator("loss", "elementwise", [total, right], [("loss", tokens)], want=block.whole, item_bytes=4)
+    build.output(loss, block.whole)
+    return build.graph()
