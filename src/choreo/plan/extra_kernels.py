@@ -1,0 +1,78 @@
+"""Kernels as a program runs them, where they differ from the graph's operators, and those it has beside them.
+
+Under autocast the residual stream, norms and sums are fp32, and whatever goes into a matrix product is cast; norms that
+a program writes out of elementary operations are many kernels; a loss computed in fp32 passes over the logits again and
+again. All of it is bytes, counted from what the operations read and write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from choreo.plan.software import Style
+from choreo.workload import Graph, Model, Operator, Plan
+
+__all__ = ["beside", "memory_kernel"]
+
+MEMORY_KINDS = {"embedding": "gather"}
+# Bytes a number of the stream costs, 16-bit stream and fp32 stream: a norm (with the cast of what it makes), a sum.
+NORM = {"forward": (4, 14), "dgrad": (6, 18)}
+SUM = {"forward": (6, 10), "dgrad": (6, 18)}  # backward: the sum of two gradients, and the cast of one of them
+# Written out of elementary operations in fp32: cast, square, mean, scale, cast back, weight; and their backward.
+COMPOSITE_NORM = {"forward": (34, 7), "dgrad": (70, 12)}  # bytes, kernels
+COMPOSITE_ROTATION = {"forward": (20, 3), "dgrad": (20, 3)}
+# Of the loss's traffic, what is read and written forward.
+LOSS_FORWARD = 0.45
+
+
+def memory_kernel(op: Operator, phase: str, model: Model, style: Style) -> tuple[float, int, str]:
+    """Bytes, launches and kind of a memory-bound operator as the program runs it."""
+    direction = "dgrad" if phase in ("dgrad", "wgrad") else "forward"
+    moved, launches = op.bytes_moved, 1
+    kind = "activation" if op.name.split(".")[0].endswith("_activation") else MEMORY_KINDS.get(op.kind, op.kind)
+    if op.kind in ("cross_entropy", "reduction"):
+        return 0.0, 1, kind  # the head's passes over the logits are counted as one, see `beside`
+    if op.kind == "norm":
+        if style.composite == "all" and style.fusion == "none" and model.norm == "rms":
+            narrow = NORM[direction][0]
+            wide, launches = COMPOSITE_NORM[direction]
+            return moved * wide / narrow, launches, "elementwise"
+        if style.stream_bytes == 4:
+            narrow, wide = NORM[direction]
+            moved *= wide / narrow if style.fusion == "none" else 1.5
+            launches = 2 if style.fusion == "none" else 1
+    elif op.kind == "elementwise" and ("residual" in op.name or ":sum" in op.name):
+        if style.stream_bytes == 4:
+            narrow, wide = SUM[direction]
+            moved *= wide / narrow if style.fusion == "none" else 1.5
+    elif op.name.startswith("rotary") and style.composite != "none" and style.fusion == "none":
+        wide, launches = COMPOSITE_ROTATION[direction]
+        moved *= wide / 4
+    return moved, launches, kind
+
+
+def beside(
+    phase: str, model: Model, graph: Graph, plan: Plan, style: Style, *, products: bool
+) -> Iterator[tuple[float, str]]:
+    """Bytes and kind of kernels that are no operators of the graph: casts, copies, the loss, gradients of biases."""
+    if graph.name == "head" and phase in ("forward", "dgrad"):
+        logits = graph.tensors["logits"].elements(graph.mesh)
+        share = LOSS_FORWARD if phase == "forward" else 1 - LOSS_FORWARD
+        yield logits * style.loss_bytes * share, "elementwise"
+    if not products:
+        return
+    if style.cast_weights and phase in ("forward", "wgrad"):
+        # fp32 to 16 bits before use; the gradient the other way.
+        yield graph.parameters * 6, "cast"
+    if phase == "wgrad" and style.accumulate_moved:
+        yield graph.parameters * style.accumulate_moved, "elementwise"
+    if phase == "wgrad" and model.bias and style.fusion != "compiler":
+        for op in graph.operators:
+            if op.kind == "matmul" and any(name.endswith(".bias") for name in op.weights):
+                yield op.m * op.n * op.count * 2, "reduction"
+    if phase == "dgrad" and graph.name.endswith("layer") and "query" in graph.tensors and style.fusion != "compiler":
+        # Gradients of queries, keys and values are put side by side.
+        yield 2 * graph.bytes_of(name for name in ("query", "key", "value")), "copy"
+    if style.attention == 0 and phase in ("forward", "dgrad") and "attention" in graph.tensors:
+        # Heads are brought back beside each other.
+        yield 2 * graph.bytes_of(["attention"]), "copy"

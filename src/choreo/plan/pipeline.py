@@ -1,0 +1,243 @@
+"""Pipeline schedules, simulated micro-batch by micro-batch and stage by stage.
+
+A stage does forwards (F), backwards (B) and, where the schedule splits it off, weight gradients (W), one at a time, in
+an order that the schedule fixes; what it waits for is the message from its neighbour. With p equal stages and m
+micro-batches GPipe and 1F1B idle for (p - 1)(F + B), interleaving v chunks a device divides that by v, and splitting W
+off fills most of it. Here the idle is a result: stages may differ (embedding, head, layers that do not divide), and
+messages take time that blocks the stages (a library that waits for its sends) or not.
+
+Sources: Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream-2BW, ICML 2021, and Megatron-LM, SC 2021; Qi et
+al., Zero Bubble Pipeline Parallelism, ICLR 2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from choreo.plan.pipeline_levels import Levels, levels, time_of_levels
+
+__all__ = ["SCHEDULES", "Pipeline", "Task", "in_flight", "orders", "simulate_pipeline"]
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+# Beyond so many times p micro-batches every further one takes the same time.
+STEADY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A pass of one micro-batch through one chunk of a stage."""
+
+    kind: str  # "F", "B" or "W"
+    stage: int
+    micro_batch: int
+    chunk: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """How long a pipeline takes, and how long each stage is busy and idle in it."""
+
+    time_s: float
+    busy_s: tuple[float, ...]
+    tasks: tuple[Task, ...] = ()
+
+    @property
+    def busiest(self) -> int:
+        """The stage with the most to do."""
+        return max(range(len(self.busy_s)), key=lambda stage: self.busy_s[stage])
+
+    @property
+    def bubble_s(self) -> float:
+        """How long the busiest stage waits."""
+        return self.time_s - self.busy_s[self.busiest]
+
+
+def simulate_pipeline(
+    schedule: str,
+    micro_batches: int,
+    forward_s: Sequence[Sequence[float]],
+    backward_s: Sequence[Sequence[float]],
+    *,
+    weight_s: Sequence[Sequence[float]] | None = None,
+    message_s: float = 0.0,
+    blocking_s: float = 0.0,
+    timeline: bool = False,
+) -> Pipeline:
+    """Time of one step's forwards and backwards; `forward_s[stage][chunk]` is that of one micro-batch.
+
+    `backward_s` includes the weight gradients; `weight_s` says how much of it they are, for schedules that split them
+    off. A message between stages arrives after `message_s`, and the receiver is held up for `blocking_s` by waiting for
+    it. Without `timeline` a long run of equal micro-batches is not simulated to its end.
+    """
+    stages, chunks = len(forward_s), len(forward_s[0])
+    if stages == 1 and chunks == 1:
+        total = micro_batches * (forward_s[0][0] + backward_s[0][0])
+        if not timeline:
+            return Pipeline(total, (total,))
+    unit = stages if chunks > 1 else 1
+    base = STEADY * stages + micro_batches % unit
+    splits = schedule == "zero-bubble" and weight_s is not None
+    costs = _Costs(forward_s, backward_s, weight_s or (), message_s, blocking_s, splits)
+
+    def run(count: int) -> Pipeline:
+        if timeline or splits:
+            return _Run(orders(schedule, stages, count, chunks), count, costs, keep=timeline).simulate()
+        total = time_of_levels(_levels(schedule, stages, count, chunks), forward_s, backward_s, message_s, blocking_s)
+        return Pipeline(total, tuple(count * (sum(f) + sum(b)) for f, b in zip(forward_s, backward_s, strict=True)))
+
+    if timeline or micro_batches <= base + stages:
+        return run(micro_batches)
+    first, second = run(base), run(base + stages)
+    more = (micro_batches - base) / stages
+    busy = tuple(short + more * (long - short) for short, long in zip(first.busy_s, second.busy_s, strict=True))
+    return Pipeline(first.time_s + more * (second.time_s - first.time_s), busy)
+
+
+def in_flight(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
+    """How many chunk-passes a stage holds the activations of at its fullest (of a chunk each)."""
+    total = micro_batches * chunks
+    if schedule == "gpipe":
+        return total
+    if chunks > 1:
+        return min(total, _warm_up(stage, stages, micro_batches, chunks) + 1)
+    return min(total, stages - stage)
+
+
+@lru_cache(maxsize=64)
+def orders(schedule: str, stages: int, micro_batches: int, chunks: int) -> tuple[tuple[tuple[str, int, int], ...], ...]:
+    """For each stage the (kind, micro-batch, chunk) it does, in order; W is left to the simulation."""
+    return tuple(
+        tuple(_order("gpipe" if schedule == "gpipe" else "1f1b", stage, stages, micro_batches, chunks))
+        for stage in range(stages)
+    )
+
+
+@lru_cache(maxsize=64)
+def _levels(schedule: str, stages: int, micro_batches: int, chunks: int) -> Levels:
+    return levels(orders(schedule, stages, micro_batches, chunks), chunks)
+
+
+def _warm_up(stage: int, stages: int, micro_batches: int, chunks: int) -> int:
+    """Forwards before the first backward; with chunks as Megatron-LM has it."""
+    total = micro_batches * chunks
+    if chunks == 1:
+        return min(stages - stage - 1, total)
+    if micro_batches <= stages:
+        return total
+    return min(total, (stages - stage - 1) * 2 + (chunks - 1) * stages)
+
+
+def _order(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> list[tuple[str, int, int]]:
+    forwards: list[tuple[int, int]] = []
+    for group in range(0, micro_batches, stages):
+        members = range(group, min(group + stages, micro_batches))
+        forwards += [(micro_batch, chunk) for chunk in range(chunks) for micro_batch in members]
+    backwards = []
+    for group in range(0, micro_batches, stages):
+        members = range(group, min(group + stages, micro_batches))
+        backwards += [(micro_batch, chunk) for chunk in reversed(range(chunks)) for micro_batch in members]
+    total = len(forwards)
+    warm_up = total if schedule == "gpipe" else _warm_up(stage, stages, micro_batches, chunks)
+    order = [("F", *work) for work in forwards[:warm_up]]
+    for index in range(total - warm_up):
+        order.append(("F", *forwards[warm_up + index]))
+        order.append(("B", *backwards[index]))
+    order += [("B", *work) for work in backwards[total - warm_up :]]
+    return order
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    forward_s: Sequence[Sequence[float]]
+    backward_s: Sequence[Sequence[float]]
+    weight_s: Sequence[Sequence[float]]
+    message_s: float
+    blocking_s: float
+    splits: bool
+
+
+class _Run:
+    """A pipeline at work: what each stage does next, and when everything ended."""
+
+    def __init__(
+        self,
+        order: tuple[tuple[tuple[str, int, int], ...], ...],
+        micro_batches: int,
+        costs: _Costs,
+        *,
+        keep: bool,
+    ) -> None:
+        stages = len(order)
+        self.order, self.costs, self.stages = order, costs, stages
+        self.last = stages * len(costs.forward_s[0]) - 1
+        # End of each pass by virtual stage (chunk * stages + stage), then by micro-batch; negative: not yet.
+        self.ends = {kind: [[-1.0] * micro_batches for _ in range(self.last + 1)] for kind in "FB"}
+        self.at, self.free, self.busy = [0] * stages, [0.0] * stages, [0.0] * stages
+        self.owed: list[list[tuple[int, int]]] = [[] for _ in range(stages)]  # weight gradients put off
+        self.tasks: list[Task] | None = [] if keep else None
+
+    def simulate(self) -> Pipeline:
+        waiting = list(range(self.stages))
+        while waiting:
+            before = sum(self.at)
+            # There and back again, as forwards go down the stages and backwards up.
+            waiting = [stage for stage in waiting if not self.advance(stage)][::-1]
+            assert not waiting or sum(self.at) > before, "a pipeline schedule that waits for itself"
+        return Pipeline(max(self.free), tuple(self.busy), tuple(self.tasks or ()))
+
+    def advance(self, stage: int) -> bool:
+        """Do what can be done at a stage now; whether it has nothing left."""
+        order, costs, free = self.order[stage], self.costs, self.free
+        while self.at[stage] < len(order):
+            kind, micro_batch, chunk = order[self.at[stage]]
+            virtual = chunk * self.stages + stage
+            forward = kind == "F"
+            source = virtual - 1 if forward else virtual + 1
+            ready = held = 0.0
+            if not forward and virtual == self.last:
+                ready = self.ends["F"][virtual][micro_batch]
+            elif source >= 0:
+                ready, held = self.ends[kind][source][micro_batch], costs.blocking_s
+                if ready < 0:
+                    return False
+                ready += costs.message_s
+            if self.owed[stage]:
+                self.pay(stage, ready)
+            # Being held up is not work: it counts as idle.
+            free[stage] = max(free[stage], ready) + held
+            weight = costs.weight_s[stage][chunk] if costs.splits else 0.0
+            cost = costs.forward_s[stage][chunk] if forward else costs.backward_s[stage][chunk] - weight
+            self.do(stage, (kind, micro_batch, chunk), cost)
+            self.ends[kind][virtual][micro_batch] = free[stage]
+            if costs.splits and not forward:
+                self.owed[stage].append((micro_batch, chunk))
+                # Activations of a micro-batch live until its weight gradient: no more than 1F1B keeps.
+                if len(self.owed[stage]) > max(1, stage):
+                    self.pay(stage, free[stage] + weight)
+            self.at[stage] += 1
+        self.pay(stage, float("inf"))
+        return True
+
+    def pay(self, stage: int, until: float) -> None:
+        """Weight gradients that fit before `until`."""
+        owed = self.owed[stage]
+        while owed:
+            micro_batch, chunk = owed[0]
+            cost = self.costs.weight_s[stage][chunk]
+            if self.free[stage] + cost > until + 1e-12:
+                return
+            owed.pop(0)
+            self.do(stage, ("W", micro_batch, chunk), cost)
+
+    def do(self, stage: int, work: tuple[str, int, int], cost: float) -> None:
+        """Spend the time of one pass."""
+        start = self.free[stage]
+        if self.tasks is not None:
+            kind, micro_batch, chunk = work
+            self.tasks.append(Task(kind, stage, micro_batch, chunk, start, start + cost))
+        self.free[stage] = start + cost
+        self.busy[stage] += cost

@@ -1,0 +1,108 @@
+"""What a program keeps of a block for the backward pass, and what it computes a second time.
+
+"full" keeps the block's input and repeats everything. "selective" repeats the core of attention (Megatron's): with
+fused attention that is one kernel, whose result is small and is kept anyway. Or it goes by operation (torchtitan's):
+fused attention and every other matrix product are kept, everything between is made again. A compiler makes again what
+only memory-bound operators want back, and can have from tensors that are kept anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from choreo.plan.software import Style
+from choreo.workload import Graph, Operator
+from choreo.workload.graph import Collective
+
+__all__ = ["Recomputed", "recomputed"]
+
+CHEAP = ("norm", "elementwise")
+EIGHT_BITS = ("fp8", "fp4")
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """Bytes kept, and nodes that run again; a matrix product may run again in part."""
+
+    saved_bytes: float
+    nodes: tuple[Operator | Collective, ...]
+
+
+def recomputed(graph: Graph, recompute: str, style: Style, precision: str = "bf16") -> Recomputed:
+    """For one block."""
+    if recompute == "selective" and style.selective == "op":
+        return _by_operation(graph, style)
+    if recompute == "full":
+        return Recomputed(_bytes(graph, set(graph.saved("full")), style), graph.nodes)
+    nodes: tuple[Operator | Collective, ...] = ()
+    if recompute == "selective":
+        nodes = graph.core_attention or tuple(op for op in graph.operators if op.kind == "attention")
+    names = set(graph.saved(recompute))
+    if style.fusion == "compiler":
+        names = _without_cheap(graph, names)
+    saved = _bytes(graph, names, style)
+    if precision in EIGHT_BITS and style.fusion == "hand":
+        # What a linear layer quantised it keeps as it is, one byte a number, where nobody else wants the original.
+        wanted = {name for op in graph.operators if not (op.kind == "matmul" and op.weights) for name in op.saves}
+        linear = {name for op in graph.operators if op.kind == "matmul" and op.weights for name in op.saves}
+        saved -= graph.bytes_of((linear & names) - wanted) / 2
+    return Recomputed(saved, nodes)
+
+
+def _bytes(graph: Graph, names: set[str], style: Style) -> float:
+    total = 0.0
+    for name in names:
+        stream = name == graph.inputs[0] or name.endswith("_residual")
+        wide = stream and graph.tensors[name].role == "activation"
+        total += graph.bytes_of([name]) * (style.stream_bytes / 2 if wide else 1.0)
+    return total
+
+
+def _without_cheap(graph: Graph, names: set[str]) -> set[str]:
+    """What is left where only memory-bound operators want it back, and can have it from what else is kept."""
+    made_by = {name: op for op in graph.operators for name in op.outputs}
+    wanted = {name for op in graph.operators if op.kind not in CHEAP for name in op.saves}
+    kept = set(names)
+    for name in names - wanted:
+        op = made_by.get(name)
+        if op is not None and op.kind in CHEAP and _remade(op, kept, made_by):
+            kept.discard(name)
+    return kept
+
+
+def _remade(op: Operator, kept: set[str], made_by: dict[str, Operator]) -> bool:
+    """Whether all that it was made of is kept, or can be made again."""
+    for given in op.inputs:
+        maker = made_by.get(given)
+        if given in kept:
+            continue
+        if maker is None or maker.kind not in CHEAP or not _remade(maker, kept, made_by):
+            return False
+    return True
+
+
+def _by_operation(graph: Graph, style: Style) -> Recomputed:
+    names = {graph.inputs[0]}
+    saved, count = 0.0, 0
+    nodes: list[Operator | Collective] = []
+    for node in graph.nodes:
+        if isinstance(node, Collective):
+            nodes.append(node)
+            continue
+        if node.kind == "attention":
+            names |= {*node.outputs, *(name for name in node.saves if graph.tensors[name].role == "state")}
+            continue
+        if node.kind != "matmul" or not node.weights:
+            nodes.append(node)
+            continue
+        # One product for each weight, as the program has them; every other one is kept.
+        sizes = [graph.tensors[name].elements(graph.mesh) for name in node.weights if not name.endswith(".bias")]
+        again = 0.0
+        for size in sizes:
+            count += 1
+            again += size if count % 2 == 0 else 0.0
+        share = again / sum(sizes)
+        saved += (1 - share) * graph.bytes_of(node.outputs)
+        if share:
+            nodes.append(replace(node, n=node.n * share, flops=node.flops * share))
+    return Recomputed(saved + _bytes(graph, names, style), tuple(nodes))

@@ -1,0 +1,161 @@
+"""The search: every plan estimated at once, the best few evaluated in detail.
+
+Estimates choose what is looked at, the detailed evaluation what is best. Of plans that cut the devices the same way
+only the best is kept, so that what stands side by side differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.errors import PlanError
+from choreo.plan.estimate import Estimate, estimate
+from choreo.plan.rules import even
+from choreo.plan.space import CUT, Fixed, Space, enumerate_plans
+from choreo.plan.step import Step, evaluate
+from choreo.plan.tables import Job, tabulate
+from choreo.workload import Plan
+from choreo.workload.plan import RECOMPUTE
+
+__all__ = ["TOO_LARGE", "Found", "check", "detailed", "search"]
+
+TOO_LARGE = "does not fit in memory"
+# So many of the best estimates, and of so many cuts the best, are evaluated in detail.
+DETAILED, CUTS = 32, 12
+# Plans whose times differ by so little are as good as each other: the simpler one goes first.
+ALIKE = 3e-3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """The best plans with their steps, and what became of the others."""
+
+    plans: tuple[tuple[Plan, Step], ...]
+    considered: int
+    ruled_out: Mapping[str, int]
+    space: Space
+    estimate: Estimate
+
+
+def detailed(job: Job, plan: Plan, *, timeline: bool = False) -> Step:
+    """One plan, simulated."""
+    return evaluate(
+        job.model,
+        plan,
+        cluster=job.cluster,
+        gpus=job.gpus,
+        global_batch=job.global_batch,
+        seq=job.seq,
+        software=job.software,
+        device=job.device,
+        timeline=timeline,
+    )
+
+
+def search(job: Job, *, fixed: Fixed | None = None, best: int = 5) -> Found:
+    """The best plans of those that have the fixed fields, one of each cut, best first."""
+    fixed = dict(fixed or {})
+    space = enumerate_plans(
+        job.model,
+        job.gpus,
+        job.global_batch,
+        job.seq,
+        fixed=fixed,
+        precision=job.precision,
+        software=job.software.name,
+    )
+    if len(space) == 0:
+        raise _nothing(job, fixed, space)
+    guess = estimate(job, space, tabulate(job, space))
+    room = float(job.device.memory_bytes)
+    rows = _promising(space, guess, room)
+    steps = [(plan, detailed(job, plan)) for plan in (space.plan(row) for row in rows)]
+    kept = _best_of_each_cut(steps)
+    if kept[0][1].fits:
+        kept = [found for found in kept if found[1].fits]
+    too_large = int(np.count_nonzero(guess.memory_bytes > room))
+    ruled_out = {**space.ruled_out, **({TOO_LARGE: too_large} if too_large else {})}
+    return Found(tuple(kept[:best]), space.considered, ruled_out, space, guess)
+
+
+def _best_of_each_cut(steps: list[tuple[Plan, Step]]) -> list[tuple[Plan, Step]]:
+    """One plan of each cut, best first: the simplest of those that take as long as its fastest."""
+    cuts: dict[tuple[int, ...], list[tuple[Plan, Step]]] = {}
+    for plan, step in steps:
+        cuts.setdefault(tuple(getattr(plan, name) for name in CUT), []).append((plan, step))
+    kept = []
+    for found in cuts.values():
+        fit = [one for one in found if one[1].fits]
+        if fit:
+            fastest = min(step.step_time_s for _, step in fit)
+            alike = [one for one in fit if one[1].step_time_s <= (1 + ALIKE) * fastest]
+            kept.append(min(alike, key=lambda one: _plan_burden(one[0])))
+        else:
+            kept.append(min(found, key=lambda one: one[1].memory_bytes))
+    return sorted(kept, key=lambda one: (not one[1].fits, one[1].step_time_s if one[1].fits else one[1].memory_bytes))
+
+
+def _plan_burden(plan: Plan) -> tuple[int, ...]:
+    recompute = RECOMPUTE.index(plan.recompute)
+    return (recompute, not plan.overlap, plan.zero, plan.interleave, plan.sequence_parallel, plan.micro_batch)
+
+
+def _promising(space: Space, guess: Estimate, room: float) -> list[int]:
+    """Rows to evaluate: the best that fit and the best of the best cuts; where none fits, those nearest to."""
+    fits = np.flatnonzero(guess.memory_bytes <= room)
+    if not len(fits):
+        return [int(row) for row in np.argsort(guess.memory_bytes, kind="stable")[:DETAILED]]
+    steps = np.round(np.log(guess.time_s[fits]) / ALIKE)
+    order = fits[np.lexsort((_burden(space, fits), steps))]
+    _, first = np.unique(space["cut"][order], return_index=True)
+    return list(dict.fromkeys([*order[:DETAILED].tolist(), *order[np.sort(first)[:CUTS]].tolist()]))
+
+
+def _burden(space: Space, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How much a plan asks of whoever runs it: of plans that take equally long, the least goes first."""
+    columns = {name: space[name][rows] for name in space.columns}
+    return np.asarray(
+        4 * columns["recompute"]
+        + 2 * columns["zero"]
+        + columns["sequence_parallel"]
+        + columns["interleave"]
+        + 8 * (1 - columns["overlap"])
+        + columns["tp"]
+        + columns["pp"]
+        + columns["cp"]
+    )
+
+
+def check(job: Job, plan: Plan) -> None:
+    """Refuse a plan that cannot be run, as `Plan.check` does; and one whose layers do not divide into its stages."""
+    plan.check(job.model, job.gpus, job.global_batch, job.seq)
+    layers, pp = job.model.layers, plan.pp
+    if not even(layers, pp):
+        below = max(d for d in range(1, pp) if even(layers, d))
+        above = next((d for d in range(pp + 1, layers + 1) if even(layers, d)), None)
+        near = f"pp {below}" if above is None else f"pp {below} or {above}"
+        raise PlanError(f"layers {layers} of {job.model.name} do not divide by pp {pp}; {near} would")
+
+
+def _nothing(job: Job, fixed: Fixed, space: Space) -> PlanError:
+    """Why no plan can be run: the first thing that is wrong with the plainest of them, or what most fail on."""
+    named = {name: value for name, value in fixed.items() if name != "dp"}
+    inner = 1
+    for name in ("tp", "pp", "cp"):
+        inner *= int(named.get(name, 1))
+    if job.gpus % inner == 0:
+        plain: dict[str, object] = {"dp": job.gpus // inner, **named, "precision": job.precision}
+        try:
+            check(job, Plan(**plain))  # type: ignore[arg-type]
+        except PlanError as error:
+            return error
+    reasons = sorted(space.ruled_out.items(), key=lambda reason: -reason[1])
+    told = ", ".join(f"{reason} ({count})" for reason, count in reasons[:3])
+    return PlanError(
+        f"none of {space.considered} plans of {job.model.name} on {job.gpus} GPUs with a global batch of "
+        f"{job.global_batch} can be run: {told}; fix fewer of them, or take a batch that divides by more"
+    )

@@ -1,0 +1,116 @@
+"""Training programs: the few figures in which they differ, each with its cause (`software.toml` says which)."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+
+__all__ = ["Software", "get_software", "list_software"]
+
+FILE = Path(__file__).parent / "software.toml"
+# Options written behind the name, as in "torchtitan+compile".
+OPTIONS: dict[str, dict[str, object]] = {
+    "compile": {"fusion": "compiler"},
+    # Parameters and their gradients in fp32, cast for each use; the other way round, nothing but two bytes.
+    "autocast": {"parameter_bytes": 4},
+    "pure": {"parameter_bytes": 2, "gradient_bytes": 2, "pure": True},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Of a program, what changes the kernels of a layer and the activations it keeps."""
+
+    attention: int
+    fusion: str
+    context: str
+    stream_bytes: int
+    cast_weights: bool
+    composite: str
+    loss_bytes: float
+    regather: bool
+    selective: str
+    accumulate_moved: float
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """How a training program computes and communicates; `dataclasses.replace` gives a variant."""
+
+    name: str
+    attention: int  # 0: no flash attention; 2 or 3: its generation
+    fusion: str  # "none", "hand" or "compiler"
+    context: str  # how context parallelism brings keys and values together
+    stream_bytes: int  # of a number of the residual stream
+    cast_weights: bool
+    composite: str  # "none", "rotation" or "all"
+    loss_bytes: float
+    regather: bool
+    efficiency: float
+    host_s: float
+    host_collective_s: float
+    host_network_s: float
+    step_s: float
+    tp_overlap: float
+    dp_overlap: str  # "always", "never", or "without-pipeline"
+    dp_bandwidth: float
+    contention: float
+    parameter_bytes: int
+    gradient_bytes: int
+    accumulate_bytes: int
+    accumulate_moved: float
+    gather: str  # what ZeRO-3 gathers at a time: "layer" or "tensor"
+    stage_split: str  # "even", or by "cost"
+    p2p_blocks: bool
+    p2p_host_s: float
+    pipelined_hop_s: float
+    logit_bytes: float
+    selective: str  # what selective recomputation leaves out: "core" attention, or by operation ("op")
+    jitter: float
+    fragmentation: float
+    context_bytes: float
+    workspace_bytes: float
+    pure: bool = False  # optimizer state too in two bytes
+    warning: str = ""
+
+    @property
+    def style(self) -> Style:
+        """What changes the kernels of a layer."""
+        return Style(**{field.name: getattr(self, field.name) for field in fields(Style)})
+
+
+def get_software(name: str | Software) -> Software:
+    """A program by name, with options behind a plus; one that is not known gets the default, and a warning."""
+    if isinstance(name, Software):
+        return name
+    base, *options = name.strip().lower().split("+")
+    table = _table()
+    changes: dict[str, object] = {}
+    for option in options:
+        changes |= OPTIONS.get(option.strip(), {})
+    if base in table:
+        return replace(table[base], name=name, **changes) if changes else table[base]  # type: ignore[arg-type]
+    close = difflib.get_close_matches(base, list_software(), n=1, cutoff=0.6)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(list_software())}"
+    warning = f"nothing is known of the software {name!r}, so the default's figures are used{hint}"
+    return replace(table["default"], name=name, warning=warning, **changes)  # type: ignore[arg-type]
+
+
+def list_software() -> tuple[str, ...]:
+    """The programs that figures are known of."""
+    return tuple(sorted(name for name in _table() if name != "default"))
+
+
+@cache
+def _table() -> dict[str, Software]:
+    entries = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    default = entries["default"]
+    known = {field.name for field in fields(Software)} - {"name", "warning"}
+    found = {}
+    for name, entry in entries.items():
+        assert set(entry) <= known, f"{FILE.name}: {name} has figures that no one reads: {set(entry) - known}"
+        found[name] = Software(name=name, **{**default, **entry})
+    return found

@@ -1,0 +1,112 @@
+"""What a plan sends: along which axis, by which collective, how much through each device, over which links.
+
+An all_reduce of n bytes among P ranks moves 2 (P - 1) / P n through each, an all_gather or reduce_scatter half of
+that; a stage sends its neighbour n once, each of its tensor-parallel ranks a part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from choreo.plan.collective_times import collective_time
+from choreo.plan.tables import Job
+from choreo.plan.verb import link_of
+from choreo.workload import Plan, backward_graph, layer_graph, stage_layers
+
+__all__ = ["Balance", "Row", "balance", "traffic"]
+
+THROUGH = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+GRADIENT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One collective of a plan, as one device of the fullest stage sees it."""
+
+    axes: str
+    collective: str
+    ranks: int
+    size_bytes: float
+    through_bytes: float  # a device sends so much of it
+    times: int  # in a step
+    link: str
+    bandwidth_bytes_per_s: float  # a device's share of that link
+    seconds: float  # each
+
+    @property
+    def step_bytes(self) -> float:
+        """That a device sends in a step."""
+        return self.through_bytes * self.times
+
+
+def traffic(job: Job, plan: Plan) -> tuple[Row, ...]:
+    """Everything that a device of the largest stage sends in a step."""
+    micro_batches = plan.micro_batches(job.global_batch)
+    layers = max(len(held) for held in stage_layers(job.model.layers, plan.pp, 1))
+    forward = layer_graph(job.model, plan, job.seq, job.model.layers - 1)
+    found: dict[tuple[str, str, float], int] = {}
+    for link in (*forward.collectives, *backward_graph(forward).collectives):
+        key = ("+".join(link.axes), link.kind, link.size_bytes)
+        found[key] = found.get(key, 0) + layers * micro_batches
+    rows = [_row(job, plan, axes, kind, size, times) for (axes, kind, size), times in found.items()]
+    if plan.pp > 1:
+        size = plan.micro_batch * job.seq / plan.cp * job.model.hidden * plan.activation_bytes
+        rows.append(_row(job, plan, "pp", "send", size / plan.tp, 2 * micro_batches))
+    if plan.dp * plan.cp > 1:
+        held = job.model.parameters / (plan.tp * plan.pp)
+        if plan.zero == 0:
+            rows.append(_row(job, plan, "dp", "all_reduce", held * GRADIENT_BYTES, 1))
+        else:
+            often = micro_batches if plan.zero == 3 and plan.pp == 1 else 1
+            rows.append(_row(job, plan, "dp", "reduce_scatter", held * GRADIENT_BYTES, often))
+            rows.append(
+                _row(job, plan, "dp", "all_gather", held * plan.activation_bytes, 2 * often if often > 1 else 1)
+            )
+    return tuple(rows)
+
+
+def _row(  # noqa: PLR0917 -- a row of a table
+    job: Job, plan: Plan, axes: str, kind: str, size: float, times: int
+) -> Row:
+    ranks, stride = _group(plan, axes)
+    name = link_of(job.cluster, plan, axes)
+    through = size if kind == "send" else THROUGH[kind] * (ranks - 1) / ranks * size
+    seconds = float(collective_time(job.cluster, "sendrecv" if kind == "send" else kind, size, ranks, stride))
+    return Row(axes, kind, ranks, size, through, times, name, _bandwidth(job, name), seconds)
+
+
+def _group(plan: Plan, axes: str) -> tuple[int, int]:
+    if axes == "pp":
+        return 2, plan.tp * plan.cp * plan.dp
+    names = ("cp", "dp") if axes == "dp" else tuple(axes.split("+"))
+    return plan.group(names)
+
+
+def _bandwidth(job: Job, name: str) -> float:
+    system = job.cluster.system
+    if system is None:
+        return job.cluster.link_bytes_per_s
+    return system.network_bytes_per_s / job.cluster.node_gpus if name == "the network" else system.intra_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """How fast the links inside a server must be, so that tensor parallelism does not wait longer than the pipeline."""
+
+    ratio: float  # that there must be
+    inside_bytes_per_s: float  # a device's link inside its server
+    between_bytes_per_s: float  # what a server has to the others, all its adapters together
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is so."""
+        return self.inside_bytes_per_s >= self.ratio * self.between_bytes_per_s
+
+
+def balance(job: Job, plan: Plan) -> Balance | None:
+    """For tensor parallelism inside servers and a pipeline between them; nothing else has the two to weigh."""
+    system = job.cluster.system
+    if system is None or plan.tp == 1 or plan.pp == 1 or plan.tp > job.cluster.node_gpus:
+        return None
+    # An all_reduce of n moves 2 (P - 1) / P n over each device's link while the server sends n to the next one.
+    return Balance(2 * (plan.tp - 1) / plan.tp, system.intra_bytes_per_s, system.network_bytes_per_s)

@@ -1,0 +1,98 @@
+"""Pipeline schedules against their closed forms, and what must hold for any costs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from choreo.plan.pipeline import SCHEDULES, in_flight, orders, simulate_pipeline
+
+
+def equal(stages: int, chunks: int, cost: float) -> list[list[float]]:
+    return [[cost / chunks] * chunks] * stages
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 4), (2, 2), (4, 8), (8, 64), (5, 7)])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_the_bubble_is_stages_less_one(schedule: str, stages: int, micro_batches: int) -> None:
+    found = simulate_pipeline(schedule, micro_batches, equal(stages, 1, 1.0), equal(stages, 1, 2.0))
+    assert found.time_s == pytest.approx(3.0 * (micro_batches + stages - 1))
+    assert found.bubble_s == pytest.approx(3.0 * (stages - 1))
+
+
+@pytest.mark.parametrize(("stages", "micro_batches", "chunks"), [(4, 8, 2), (8, 64, 12), (35, 280, 3), (2, 2, 3)])
+def test_interleaving_divides_the_bubble(stages: int, micro_batches: int, chunks: int) -> None:
+    found = simulate_pipeline("interleaved", micro_batches, equal(stages, chunks, 1.0), equal(stages, chunks, 2.0))
+    assert found.bubble_s == pytest.approx(3.0 * (stages - 1) / chunks)
+
+
+def test_splitting_weight_gradients_fills_the_bubble() -> None:
+    costs = equal(8, 1, 1.0), equal(8, 1, 2.0)
+    whole = simulate_pipeline("1f1b", 32, *costs)
+    split = simulate_pipeline("zero-bubble", 32, *costs, weight_s=equal(8, 1, 1.0))
+    # ZB-H1: (p - 1)(F + B - W) is left.
+    assert split.bubble_s <= whole.bubble_s / 3 + 1e-9
+    assert split.busy_s == pytest.approx(whole.busy_s)
+
+
+def test_the_slowest_stage_sets_the_pace() -> None:
+    forward = [[1.0], [1.0], [1.5], [1.0]]
+    backward = [[2.0], [2.0], [3.0], [2.0]]
+    few = simulate_pipeline("1f1b", 40, forward, backward, timeline=True)
+    more = simulate_pipeline("1f1b", 41, forward, backward, timeline=True)
+    assert more.time_s - few.time_s == pytest.approx(4.5)
+    assert few.busiest == 2
+
+
+def test_messages_delay_and_hold_up() -> None:
+    costs = equal(4, 1, 1.0), equal(4, 1, 2.0)
+    free = simulate_pipeline("1f1b", 16, *costs)
+    late = simulate_pipeline("1f1b", 16, *costs, message_s=0.1)
+    held = simulate_pipeline("1f1b", 16, *costs, blocking_s=0.1)
+    assert free.time_s < late.time_s
+    # An inner stage waits for two messages a micro-batch.
+    assert held.time_s >= free.time_s + 16 * 0.2 - 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(SCHEDULES),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.integers(1, 40),
+    st.data(),
+)
+def test_a_long_run_is_as_if_simulated_to_its_end(
+    schedule: str, stages: int, chunks: int, micro_batches: int, data: st.DataObject
+) -> None:
+    chunks = chunks if schedule == "interleaved" else 1
+    micro_batches = stages * -(-micro_batches // stages) if chunks > 1 else micro_batches
+    cost = st.floats(0.5, 2.0)
+    forward = [[data.draw(cost) for _ in range(chunks)] for _ in range(stages)]
+    backward = [[2 * value for value in row] for row in forward]
+    quick = simulate_pipeline(schedule, micro_batches, forward, backward, weight_s=forward, message_s=0.05)
+    full = simulate_pipeline(
+        schedule, micro_batches, forward, backward, weight_s=forward, message_s=0.05, timeline=True
+    )
+    assert quick.time_s == pytest.approx(full.time_s, rel=0.02)
+    assert full.busy_s == pytest.approx(
+        [micro_batches * (sum(f) + sum(b)) for f, b in zip(forward, backward, strict=True)]
+    )
+    for stage in range(stages):
+        mine = sorted((task.start_s, task.end_s) for task in full.tasks if task.stage == stage)
+        assert all(first[1] <= second[0] + 1e-9 for first, second in pairwise(mine))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+def test_what_is_kept_is_what_the_order_keeps(schedule: str) -> None:
+    stages, micro_batches, chunks = 4, 12, 3 if schedule == "interleaved" else 1
+    for stage, order in enumerate(orders(schedule, stages, micro_batches, chunks)):
+        kept = most = 0
+        for kind, _, _ in order:
+            kept += 1 if kind == "F" else -1
+            most = max(most, kept)
+        assert in_flight(schedule, stage, stages, micro_batches, chunks) == most
+        assert kept == 0

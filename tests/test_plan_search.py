@@ -1,0 +1,146 @@
+"""The inner search: its tables are the detailed evaluation's, it ranks as that does, and it finds the best."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from choreo.errors import PlanError
+from choreo.hardware import get_device
+from choreo.plan import evaluate, get_cluster, get_software, plan
+from choreo.plan.estimate import estimate
+from choreo.plan.search import TOO_LARGE, search
+from choreo.plan.space import enumerate_plans
+from choreo.plan.stages import Setting, model_parts
+from choreo.plan.tables import FIELDS, TIMES, Job, tabulate
+from choreo.workload import get_model
+
+Case = tuple[str, int, int, int, str, str, str]
+JOBS: list[Case] = [
+    ("llama3-8b", 64, 128, 8192, "hgx-h100", "megatron-core", "bf16"),
+    ("llama2-13b", 16, 32, 4096, "hgx-h100", "torchtitan+compile", "fp8"),
+    ("mixtral-8x7b", 32, 64, 4096, "hgx-h100", "torchtitan", "bf16"),
+    ("megatron-18.4b", 64, 96, 2048, "dgx-a100", "megatron-2021", "bf16"),
+    ("llama2-7b", 16, 32, 4096, "dgx-a100", "nanotron", "bf16"),
+    ("mpt-7b", 16, 64, 2048, "dgx-a100", "fsdp+autocast", "bf16"),
+]
+
+
+def job_of(case: Case) -> Job:
+    model, gpus, batch, seq, cluster, software, precision = case
+    place = get_cluster(cluster)
+    return Job(get_model(model), gpus, batch, seq, place, get_device(place.device), get_software(software), precision)
+
+
+@pytest.mark.parametrize("case", JOBS, ids=lambda case: f"{case[0]}-{case[5]}-{case[6]}")
+def test_tables_are_the_detailed_evaluations_own(case: Case) -> None:
+    job = job_of(case)
+    space = enumerate_plans(job.model, job.gpus, job.global_batch, job.seq, precision=job.precision)
+    tables = tabulate(job, space)
+    rows = np.random.default_rng(0).choice(len(space), 12, replace=False)
+    for row in rows:
+        setting = Setting(
+            model=job.model,
+            plan=space.plan(int(row)),
+            seq=job.seq,
+            device=job.device,
+            software=job.software,
+            cluster=job.cluster,
+            micro_batches=1,
+        )
+        parts = model_parts(setting)
+        for kind, block in parts.blocks.items():
+            for field in FIELDS:
+                exact = getattr(parts.times[kind] if field in TIMES else block, field)
+                # An embedding is fused otherwise where its sizes happen to be equal; nobody reads its width.
+                if (kind, field) == ("embedding", "widest_bytes"):
+                    continue
+                far = 1e-4 if kind == "embedding" else 1e-8
+                found = tables.get(kind, field, np.array([row]))[0]
+                assert found == pytest.approx(exact, rel=1e-6, abs=far), (kind, field)
+
+
+@pytest.mark.parametrize("case", JOBS, ids=lambda case: f"{case[0]}-{case[5]}-{case[6]}")
+def test_estimates_rank_as_the_detailed_evaluation_does(case: Case) -> None:
+    from scipy.stats import spearmanr
+
+    job = job_of(case)
+    space = enumerate_plans(job.model, job.gpus, job.global_batch, job.seq, precision=job.precision)
+    guess = estimate(job, space, tabulate(job, space))
+    rows = np.random.default_rng(1).choice(len(space), 60, replace=False)
+    steps = [
+        evaluate(
+            job.model,
+            space.plan(int(row)),
+            cluster=job.cluster,
+            global_batch=job.global_batch,
+            seq=job.seq,
+            software=job.software,
+        )
+        for row in rows
+    ]
+    exact = np.array([step.step_time_s for step in steps])
+    memory = np.array([step.memory_bytes for step in steps])
+    assert np.quantile(np.abs(guess.time_s[rows] / exact - 1), 0.9) < 0.06
+    assert np.abs(guess.memory_bytes[rows] / memory - 1).max() < 0.02
+    assert spearmanr(guess.time_s[rows], exact).statistic > 0.99
+
+
+def test_the_best_is_found_within_a_percent() -> None:
+    """Every plan that fits of a small space is evaluated in detail: the search's best is as good."""
+    job = job_of(("llama3-8b", 8, 16, 4096, "hgx-h100", "megatron-core", "bf16"))
+    found = search(job, fixed={"overlap": True, "recompute": "none"})
+    rows = [row for row in range(len(found.space)) if found.estimate.memory_bytes[row] <= 1.1 * job.device.memory_bytes]
+    steps = [
+        evaluate(
+            job.model, found.space.plan(row), cluster=job.cluster, global_batch=16, seq=4096, software=job.software
+        )
+        for row in rows
+    ]
+    best = min(step.step_time_s for step in steps if step.fits)
+    assert found.plans[0][1].step_time_s <= 1.01 * best
+
+
+def test_plans_come_best_first_and_each_cut_once() -> None:
+    found = plan("llama3-8b", cluster="hgx-h100", gpus=16, global_batch=32, seq=4096, best=4)
+    times = [planned.step.step_time_s for planned in found.plans]
+    assert times == sorted(times)
+    assert len({(one.plan.dp, one.plan.tp, one.plan.pp, one.plan.cp) for one in found.plans}) == len(found.plans) == 4
+    assert all(one.step.fits for one in found.plans)
+    assert found.considered > sum(found.ruled_out.values()) > 0
+    assert TOO_LARGE in found.ruled_out
+
+
+def test_where_nothing_fits_the_nearest_is_told() -> None:
+    found = plan("llama3-405b", cluster="hgx-h100", gpus=8, global_batch=8, seq=8192)
+    assert not found.best.step.fits
+    memory = [one.step.memory_bytes for one in found.plans]
+    assert memory == sorted(memory)
+
+
+def test_one_plan_is_evaluated_where_every_field_is_fixed() -> None:
+    fixed: dict[str, int | bool | str] = {
+        "dp": 2, "tp": 4, "pp": 2, "cp": 1, "ep": 1, "zero": 1, "sequence_parallel": True, "micro_batch": 1,
+        "interleave": 1, "schedule": "1f1b", "recompute": "selective", "overlap": True,
+    }  # fmt: skip
+    found = plan("llama3-8b", cluster="hgx-h100", gpus=16, global_batch=32, seq=4096, **fixed)  # type: ignore[arg-type]
+    assert (found.considered, found.ruled_out, len(found.plans)) == (1, {}, 1)
+    assert {name: found.best.plan.fields()[name] for name in fixed} == fixed
+
+
+WRONG = [
+    ({"tp": 3}, 24, 24, "heads 32 of llama3-8b do not divide by tp 3; tp 2 or 4 would"),
+    ({"pp": 5}, 40, 40, "layers 32 of llama3-8b do not divide by pp 5; pp 4 or 8 would"),
+    ({"dp": 8, "micro_batch": 3}, 8, 16, "global batch 16 does not divide by dp 8 × micro-batch 3 = 24; micro-batch 2"),
+    ({"ep": 2}, 8, 16, "ep 2 shares out experts, and llama3-8b has none; ep 1"),
+    ({"pp": 1, "interleave": 4}, 8, 16, "interleave 4 needs a pipeline, and pp is 1"),
+]
+
+
+@pytest.mark.parametrize(("fixed", "gpus", "batch", "sentence"), WRONG, ids=[str(one[0]) for one in WRONG])
+def test_what_cannot_be_run_is_a_sentence(
+    fixed: dict[str, int | bool | str], gpus: int, batch: int, sentence: str
+) -> None:
+    with pytest.raises(PlanError) as told:
+        plan("llama3-8b", cluster="hgx-h100", gpus=gpus, global_batch=batch, seq=4096, **fixed)  # type: ignore[arg-type]
+    assert sentence in str(told.value)

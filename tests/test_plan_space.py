@@ -1,0 +1,167 @@
+"""The space of plans: its rules are those of `Plan.check`, its counts add up, and what is fixed stays."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from choreo.errors import PlanError
+from choreo.hardware import get_device
+from choreo.plan import get_cluster, get_software
+from choreo.plan.rules import SAME, even
+from choreo.plan.search import check
+from choreo.plan.space import FIELDS, Space, enumerate_plans
+from choreo.plan.tables import Job
+from choreo.workload import Model, Plan, get_model
+from choreo.workload.plan import RECOMPUTE, SCHEDULES
+
+SMALL = Model(name="small", layers=12, hidden=768, heads=12, kv_heads=4, ffn=3072, vocab=1000)
+EXPERTS = Model(name="mixture", layers=4, hidden=512, heads=8, experts=8, experts_per_token=2, vocab=1000)
+
+
+def plans_of(space: Space) -> set[Plan]:
+    return {space.plan(row) for row in range(len(space))}
+
+
+def every_plan(model: Model, gpus: int, global_batch: int) -> list[Plan]:
+    """The slow twin: the product of everything, one by one."""
+    divisors = [d for d in range(1, gpus + 1) if gpus % d == 0]
+    batches = [d for d in range(1, min(64, global_batch) + 1) if global_batch % d == 0]
+    experts = [d for d in range(1, model.experts + 1) if model.experts % d == 0] or [1]
+    ways = [(name, 1) for name in SCHEDULES if name != "interleaved"]
+    ways += [("interleaved", v) for v in range(2, min(48, model.layers) + 1) if even(model.layers, v, 2)]
+    found = []
+    for dp, tp, pp, cp, ep in itertools.product(divisors, divisors, divisors, divisors, experts):
+        if dp * tp * pp * cp != gpus:
+            continue
+        for batch, (schedule, chunks), zero, sp, recompute, overlap in itertools.product(
+            batches, ways, range(4), (False, True), RECOMPUTE, (True, False)
+        ):
+            found.append(Plan(dp, tp, pp, cp, ep, zero, sp, batch, chunks, schedule, recompute, overlap))
+    return found
+
+
+def can_run(plan: Plan, model: Model, gpus: int, global_batch: int, seq: int) -> bool:
+    if plan.interleave > 1 and plan.pp > 1 and plan.micro_batches(global_batch) % plan.pp:
+        return False
+    try:
+        plan.check(model, gpus, global_batch, seq)
+    except PlanError:
+        return False
+    chunks = plan.pp * plan.interleave
+    return even(model.layers, plan.pp) and even(model.layers, chunks, 2 if plan.interleave > 1 else 3)
+
+
+def is_plain(plan: Plan) -> bool:
+    """Not the same as another: nothing is said that means nothing."""
+    replicas = plan.dp * plan.cp
+    return (
+        (plan.pp > 1 or plan.schedule == "1f1b")
+        and (plan.tp > 1 or not plan.sequence_parallel)
+        and (replicas > 1 or (plan.zero == 0 and plan.overlap))
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "batch", "seq"), [(SMALL, 12, 24, 96), (EXPERTS, 8, 8, 64), (SMALL, 8, 12, 1024)]
+)
+def test_the_space_is_what_can_be_run(model: Model, gpus: int, batch: int, seq: int) -> None:
+    space = enumerate_plans(model, gpus, batch, seq)
+    everything = every_plan(model, gpus, batch)
+    assert space.considered == len(everything)
+    expected = {plan for plan in everything if is_plain(plan) and can_run(plan, model, gpus, batch, seq)}
+    assert plans_of(space) == expected
+    assert space.considered == len(space) + sum(space.ruled_out.values())
+
+
+def test_a_program_is_asked_only_for_what_it_has() -> None:
+    whole = enumerate_plans(SMALL, 8, 16, 128)
+    found = enumerate_plans(SMALL, 8, 16, 128, software="megatron-core")
+    assert {plan.schedule for plan in plans_of(found)} == {"1f1b", "interleaved"}
+    assert {plan.zero for plan in plans_of(found)} == {0, 1}
+    assert plans_of(found) < plans_of(whole)
+    assert found.considered == whole.considered
+    asked = enumerate_plans(SMALL, 8, 16, 128, software="megatron-core", fixed={"schedule": "zero-bubble", "zero": 3})
+    assert {(plan.schedule, plan.zero) for plan in plans_of(asked)} == {("zero-bubble", 3)}
+
+
+def test_megatron_cuts_experts_and_tensors_with_sequence_parallelism_only() -> None:
+    found = plans_of(enumerate_plans(EXPERTS, 8, 8, 64, software="megatron-core"))
+    both = [plan for plan in found if plan.ep > 1 and plan.tp > 1]
+    assert both
+    assert all(plan.sequence_parallel for plan in both)
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        {"tp": 4},
+        {"tp": 1, "sequence_parallel": True},
+        {"dp": 8, "zero": 2},
+        {"pp": 1, "schedule": "gpipe"},
+        {"interleave": 3},
+        {"recompute": "full", "overlap": False, "micro_batch": 2},
+        {"dp": 1, "tp": 4, "pp": 2, "cp": 1, "zero": 3},
+    ],
+)
+def test_what_is_fixed_stays(fixed: dict[str, int | bool | str]) -> None:
+    plans = plans_of(enumerate_plans(SMALL, 8, 16, 128, fixed=fixed))
+    assert plans
+    for plan in plans:
+        assert {name: getattr(plan, name) for name in fixed} == fixed
+        plan.check(SMALL, 8, 16, 128)
+
+
+def test_every_field_is_there() -> None:
+    assert set(FIELDS) == {name for name in Plan().fields() if name != "precision"}
+
+
+def test_the_whole_space_of_a_large_model_is_millions() -> None:
+    space = enumerate_plans(get_model("gpt3-175b"), 1024, 1536, 2048)
+    assert space.considered > 1_500_000
+    assert len(space) > 400_000
+    assert space.ruled_out[SAME] > 0
+    assert math.prod(space.plan(7).fields()[name] for name in ("dp", "tp", "pp", "cp")) == 1024  # type: ignore[misc]
+
+
+WRONG = [
+    ({"tp": 5}, "tp 5 = 5 does not divide 8 GPUs; tp 4 would"),
+    ({"dp": 2, "tp": 2, "pp": 3, "cp": 1}, "dp 2 × tp 2 × pp 3 × cp 1 is 12 devices, not 8"),
+    ({"dp": 3, "tp": 2, "pp": 2, "cp": 1}, "dp 3 × tp 2 × pp 2 × cp 1 is 12 devices, not 8; dp 2 would"),
+    ({"zero": 5}, "zero must be 0, 1, 2 or 3, not 5"),
+    ({"micro_batch": 0}, "micro_batch must be a whole number of at least 1, not 0"),
+    ({"schedule": "pipedream"}, "schedule must be one of gpipe, 1f1b, interleaved, zero-bubble, not 'pipedream'"),
+    ({"stages": 2}, "a plan has no field 'stages'; it has dp, tp, pp"),
+]
+
+
+@pytest.mark.parametrize(("fixed", "sentence"), WRONG, ids=[str(fixed) for fixed, _ in WRONG])
+def test_what_does_not_fit_together_is_told(fixed: dict[str, int | bool | str], sentence: str) -> None:
+    with pytest.raises(PlanError) as told:
+        enumerate_plans(SMALL, 8, 16, 128, fixed=fixed)
+    assert sentence in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages"),
+    [
+        (126, (1, 2, 3, 4, 6, 7, 8, 16, 32)),
+        (61, (1, 2, 4, 8, 16)),
+        (94, (1, 2, 3, 4, 6, 8, 12, 16)),
+        (96, (1, 2, 3, 4, 6, 8)),
+    ],
+)
+def test_embedding_and_head_take_the_place_of_layers(layers: int, stages: tuple[int, ...]) -> None:
+    assert all(even(layers, number) for number in stages)
+    assert not any(even(layers, number) for number in (5, 11, 13))
+    assert not even(96, 7)
+    assert not even(32, 3)
+
+
+def test_layers_that_do_not_divide_by_stages_are_told() -> None:
+    place = get_cluster("hgx-h100")
+    job = Job(get_model("llama3-8b"), 5, 5, 128, place, get_device(place.device), get_software("megatron-core"))
+    with pytest.raises(PlanError, match="layers 32 of llama3-8b do not divide by pp 5; pp 4 or 8 would"):
+        check(job, Plan(pp=5))

@@ -1,0 +1,124 @@
+"""Write the tables of docs/explanation/planning-accuracy.md: what was fitted to what, and the errors.
+
+python tools/planning_accuracy.py            print the page's tables
+python tools/planning_accuracy.py --write    put them into the page
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from choreo.plan.fit import FITTED, leave_one_out
+from choreo.plan.measured import DATA
+from choreo.plan.software import get_software
+from choreo.plan.validate import FILES, GroupError, PredictedRow, group_errors, validate
+
+PAGE = Path(__file__).parent.parent / "docs/explanation/planning-accuracy.md"
+OPEN = {"micro_batch", "recompute", "tp", "pp", "dp", "zero_stage"}
+
+
+def main() -> None:
+    """Make the tables and print them, or put them into the page between its markers."""
+    parser = argparse.ArgumentParser(description="Tables of planning-accuracy.md")
+    parser.add_argument("--write", action="store_true", help="put them into the page")
+    write = parser.parse_args().write
+    inside = [row for file in FILES for row in validate(file).rows]
+    left = [row for fold in leave_one_out(list(FILES))[0] for row in fold.rows]
+    checks = [row for name in ("h200_steps.csv", "public_figures.csv") for row in validate(DATA / name).rows]
+    tables = {
+        "constants": _constants(),
+        "targets": _targets(inside, left),
+        "sources": _sources(inside, left),
+        "checks": _checks(checks),
+    }
+    text = PAGE.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        print(f"{name}\n{table}\n")
+        before, rest = text.split(f"<!-- table: {name} -->\n", 1)
+        _, after = rest.split("<!-- end -->", 1)
+        text = f"{before}<!-- table: {name} -->\n\n{table}\n\n<!-- end -->{after}"
+    if write:
+        PAGE.write_text(text, encoding="utf-8")
+
+
+def _constants() -> str:
+    lines = [
+        (one.software, one.name, f"{getattr(get_software(one.software), one.name):.3g}", f"{one.low:g} to {one.high:g}",
+         "memory" if one.memory else "step time")
+        for one in FITTED
+    ]  # fmt: skip
+    return _table(("software", "constant", "value", "allowed", "fitted to its rows'"), lines)
+
+
+def _every_field(row: PredictedRow) -> bool:
+    return not OPEN & set(row.chosen) and ("interleave" not in row.chosen or row.plan.pp == 1)
+
+
+TARGETS: tuple[tuple[str, float, Callable[[PredictedRow], bool]], ...] = (
+    ("megatron-2021, A100, every field published", 0.08,
+     lambda row: row.software == "megatron-2021" and "A100" in row.gpu and _every_field(row)),
+    ("megatron-core, H100, bf16", 0.10, lambda row: row.software == "megatron-core" and row.plan.precision == "bf16"),
+    ("fsdp", 0.12, lambda row: row.software == "fsdp"),
+    ("one GPU (torch-eager, torch-compile)", 0.08, lambda row: row.software.startswith("torch-")),
+    ("nanotron sweep", 0.25, lambda row: row.software == "nanotron"),
+)  # fmt: skip
+
+
+def _targets(inside: Sequence[PredictedRow], left: Sequence[PredictedRow]) -> str:
+    lines = []
+    for name, target, wanted in TARGETS:
+        one, other = (_step([row for row in rows if wanted(row)]) for rows in (inside, left))
+        lines.append(
+            (name, str(one.step_rows), f"{100 * target:g} %", _percent(one.step_mape), _percent(other.step_mape))
+        )
+    one, other = _step(inside), _step(left)
+    memory = _percent(one.memory_mape), _percent(other.memory_mape)
+    lines.append(("memory, every row that has it", str(one.memory_rows), "10 %", *memory))
+    fits = _percent(one.fits_right), _percent(other.fits_right)
+    lines.append(("fits-or-not right (not an error)", str(one.fits_rows), "95 %", *fits))
+    return _table(("rows", "number", "target", "error, fitted to all", "error, left out"), lines)
+
+
+def _sources(inside: Sequence[PredictedRow], left: Sequence[PredictedRow]) -> str:
+    out = {(group.kind, group.name): group for group in group_errors(left)}
+    lines = []
+    for group in group_errors(inside):
+        other = out[group.kind, group.name]
+        name = group.name if group.kind != "overall" else "**all rows**"
+        lines.append(
+            (group.kind, name, str(group.rows), _percent(group.step_mape), _percent(group.step_bias, sign=True),
+             _percent(other.step_mape), _percent(other.step_bias, sign=True), _percent(group.memory_mape),
+             _percent(other.memory_mape))
+        )  # fmt: skip
+    return _table(("by", "name", "rows", "step time", "bias", "left out", "bias", "memory", "left out"), lines)
+
+
+def _checks(rows: Sequence[PredictedRow]) -> str:
+    groups = [group for group in group_errors(rows) if group.kind == "source"]
+    return _table(
+        ("source", "rows", "step time", "bias", "memory"),
+        [
+            (group.name, str(group.rows), _percent(group.step_mape), _percent(group.step_bias, sign=True),
+             _percent(group.memory_mape))
+            for group in groups
+        ],
+    )  # fmt: skip
+
+
+def _step(rows: Sequence[PredictedRow]) -> GroupError:
+    return group_errors(rows)[-1]
+
+
+def _percent(value: float | None, *, sign: bool = False) -> str:
+    return "" if value is None else f"{100 * value:+.1f} %" if sign else f"{100 * value:.1f} %"
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(line) + " |" for line in rows)
+
+
+if __name__ == "__main__":
+    main()
