@@ -37,6 +37,7 @@ test: lint
 bench: .venv/installed-dev
 	$(BIN)/python benchmarks/build_and_prove.py
 	$(BIN)/python benchmarks/simulate.py --twin
+	$(BIN)/python benchmarks/plan.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

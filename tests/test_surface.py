@@ -18,7 +18,10 @@ import choreo
 from choreo import errors
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("algorithms", "bound", "collectives", "price", "prove", "run", "schedule", "show", "simulate", "topology")
+FOLDERS = (
+    "algorithms", "bound", "collectives", "hardware", "plan", "price", "prove", "run", "schedule", "show", "simulate",
+    "topology", "workload",
+)  # fmt: skip
 
 SURFACE = [
     "AlgorithmError",
@@ -33,6 +36,8 @@ SURFACE = [
     "CommunicatorClosed",
     "ContradictionError",
     "Cost",
+    "Device",
+    "DeviceError",
     "EVEN",
     "FormatError",
     "Job",
@@ -41,8 +46,14 @@ SURFACE = [
     "Link",
     "MeetingError",
     "Mesh",
+    "Model",
+    "ModelError",
     "POWER_OF_TWO",
     "PeerFailure",
+    "Plan",
+    "PlanError",
+    "Planned",
+    "Planning",
     "Price",
     "Proof",
     "ProofError",
@@ -53,6 +64,7 @@ SURFACE = [
     "ScheduleError",
     "Simulation",
     "SizeError",
+    "Step",
     "Steps",
     "Topology",
     "TopologyError",
@@ -70,17 +82,23 @@ SURFACE = [
     "bound",
     "build",
     "compare",
+    "evaluate",
+    "get_device",
+    "get_model",
     "get_topology",
     "init",
     "join",
     "list_algorithms",
+    "list_models",
     "load",
     "load_algorithms",
     "move",
     "on_ranks",
     "pipelined",
+    "plan",
     "price",
     "prove",
+    "read_config",
     "save",
     "show",
     "simulate",

@@ -1,5 +1,7 @@
 """Choreo: collective communication written once, as a schedule, and then proved, priced, simulated, run and shown.
 
+A training job is treated the same way: a model and a plan give a workload, which is planned.
+
 Everything here is loaded when it is first used, so that `import choreo` costs next to nothing.
 """
 
@@ -31,10 +33,13 @@ if TYPE_CHECKING:
         CollectiveMismatch,
         CommunicatorClosed,
         ContradictionError,
+        DeviceError,
         FormatError,
         JoinError,
         MeetingError,
+        ModelError,
         PeerFailure,
+        PlanError,
         ProofError,
         RefusedError,
         ScheduleError,
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
         UnknownNameError,
         UsageError,
     )
+    from choreo.hardware import Device, get_device
+    from choreo.plan import Planned, Planning, Step, evaluate, plan
     from choreo.price import Link, Price, WinningRange, compare, price, winners
     from choreo.prove import Proof, prove
     from choreo.run import Communicator, Mesh, ReduceOp, Work, init, join
@@ -65,6 +72,7 @@ if TYPE_CHECKING:
     from choreo.show import show, to_html, to_svg, to_text
     from choreo.simulate import Job, Simulation, simulate, simulate_together, suggested_schedule
     from choreo.topology import Topology, get_topology
+    from choreo.workload import Model, Plan, get_model, list_models, read_config
 
 __version__ = "0.1.0"
 
@@ -89,10 +97,13 @@ _HOME = {
         "CollectiveMismatch",
         "CommunicatorClosed",
         "ContradictionError",
+        "DeviceError",
         "FormatError",
         "JoinError",
         "MeetingError",
+        "ModelError",
         "PeerFailure",
+        "PlanError",
         "ProofError",
         "RefusedError",
         "ScheduleError",
@@ -101,6 +112,8 @@ _HOME = {
         "UnknownNameError",
         "UsageError",
     ),
+    "choreo.hardware": ("Device", "get_device"),
+    "choreo.plan": ("Planned", "Planning", "Step", "evaluate", "plan"),
     "choreo.price": ("Link", "Price", "WinningRange", "compare", "price", "winners"),
     "choreo.prove": ("Proof", "prove"),
     "choreo.run": ("Communicator", "Mesh", "ReduceOp", "Work", "init", "join"),
@@ -123,6 +136,7 @@ _HOME = {
     "choreo.show": ("show", "to_html", "to_svg", "to_text"),
     "choreo.simulate": ("Job", "Simulation", "simulate", "simulate_together", "suggested_schedule"),
     "choreo.topology": ("Topology", "get_topology"),
+    "choreo.workload": ("Model", "Plan", "get_model", "list_models", "read_config"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -141,6 +155,8 @@ __all__ = [
     "CommunicatorClosed",
     "ContradictionError",
     "Cost",
+    "Device",
+    "DeviceError",
     "FormatError",
     "Job",
     "JoinError",
@@ -148,7 +164,13 @@ __all__ = [
     "Link",
     "MeetingError",
     "Mesh",
+    "Model",
+    "ModelError",
     "PeerFailure",
+    "Plan",
+    "PlanError",
+    "Planned",
+    "Planning",
     "Price",
     "Proof",
     "ProofError",
@@ -159,6 +181,7 @@ __all__ = [
     "ScheduleError",
     "Simulation",
     "SizeError",
+    "Step",
     "Steps",
     "Topology",
     "TopologyError",
@@ -176,17 +199,23 @@ __all__ = [
     "bound",
     "build",
     "compare",
+    "evaluate",
+    "get_device",
+    "get_model",
     "get_topology",
     "init",
     "join",
     "list_algorithms",
+    "list_models",
     "load",
     "load_algorithms",
     "move",
     "on_ranks",
     "pipelined",
+    "plan",
     "price",
     "prove",
+    "read_config",
     "save",
     "show",
     "simulate",

@@ -4,7 +4,10 @@ ChoreoError
 ├── UsageError (also a ValueError)      the caller asked for something that does not exist or make sense
 │   ├── UnknownNameError                no such collective, algorithm, option; the nearest names are in the message
 │   ├── SizeError                       text that is not a size, a time or a bandwidth
+│   ├── DeviceError                     no such accelerator, a file that is none, or one that cannot be measured
 │   ├── AlgorithmError                  an algorithm's own code failed, told with its file and line
+│   ├── ModelError                      a config.json or numbers that are not a model; names the file and the field
+│   ├── PlanError                       a parallel plan that cannot be run; the nearest that can is in the message
 │   ├── CollectiveMismatch              ranks made different calls; both are in the message
 │   └── CommunicatorClosed              a call on a communicator that has ended: closed, shrunk, grown, of a forked
 │                                       process, or one whose other ranks have excluded this one
@@ -35,10 +38,13 @@ __all__ = [
     "CollectiveMismatch",
     "CommunicatorClosed",
     "ContradictionError",
+    "DeviceError",
     "FormatError",
     "JoinError",
     "MeetingError",
+    "ModelError",
     "PeerFailure",
+    "PlanError",
     "ProofError",
     "RefusedError",
     "ScheduleError",
@@ -76,8 +82,20 @@ class SizeError(UsageError):
     """Text that is not a size, a time, a bandwidth or a range of them."""
 
 
+class DeviceError(UsageError):
+    """An accelerator that is not known, a file that does not describe one, or one that cannot be measured here."""
+
+
 class AlgorithmError(UsageError):
     """An algorithm's own code failed, or gave something that is not what it was asked for."""
+
+
+class ModelError(UsageError):
+    """A file or numbers that do not describe a model that is known here."""
+
+
+class PlanError(UsageError):
+    """A parallel plan that cannot be run on these devices, with this model and batch, and the nearest that can."""
 
 
 class RefusedError(ChoreoError):

@@ -29,6 +29,7 @@ COMMANDS = {
     "topology": "List and show networks: building blocks, real machines, your own files.",
     "simulate": "Run schedules on a network, with contention: time, link load, critical path.",
     "bound": "Find the best that any schedule could do on a network.",
+    "plan": "Plan a training job: how to cut it, how long a step takes, what it needs.",
     "run": "Run a script in several processes, the ranks of a job.",
     "bench": "Measure collectives between local ranks, beside their price and other libraries.",
     "calibrate": "Measure alpha, beta and gamma of this machine, and keep them.",

@@ -1,0 +1,117 @@
+"""How fast plans are searched and steps evaluated: `python benchmarks/plan.py`.
+
+The whole space of a 175B model on 1024 GPUs: seconds in all and a plan, by part; then a detailed step of a 16,384-GPU
+job, cold and warm. User time of one core; what is found goes to benchmarks/results/plan.json.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+from pathlib import Path
+
+import numpy as np
+
+from choreo.hardware import get_device
+from choreo.plan import evaluate, get_cluster, get_software
+from choreo.plan.estimate import estimate
+from choreo.plan.search import search
+from choreo.plan.space import enumerate_plans
+from choreo.plan.tables import Job, tabulate
+from choreo.workload import Plan, get_model
+
+RESULTS = Path(__file__).parent / "results" / "plan.json"
+# What the task sets: microseconds a plan, seconds for the space, seconds a detailed step.
+TARGETS = {"us_per_plan": 5.0, "space_s": 15.0, "step_s": 2.0}
+
+
+def user_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def measure_space(software: str, anything: bool) -> dict[str, object]:
+    cluster = get_cluster("hgx-h100")
+    program = get_software(software)
+    job = Job(get_model("gpt3-175b"), 1024, 1536, 2048, cluster, get_device(cluster.device), program)
+    start = user_s()
+    space = enumerate_plans(job.model, 1024, 1536, 2048, software="" if anything else software)
+    enumerated = user_s()
+    tables = tabulate(job, space)
+    tabled = user_s()
+    estimate(job, space, tables)
+    estimated = user_s()
+    rows = np.random.default_rng(0).choice(len(space), 50, replace=False)
+    for row in rows:
+        evaluate(job.model, space.plan(int(row)), cluster=cluster, global_batch=1536, seq=2048, software=program)
+    return {
+        "plans considered": space.considered,
+        "plans estimated": len(space),
+        "enumerate_s": enumerated - start,
+        "tables_s": tabled - enumerated,
+        "estimate_s": estimated - tabled,
+        "space_s": estimated - start,
+        "us_per_plan": 1e6 * (estimated - tabled) / len(space),
+        "us_per_plan_considered": 1e6 * (estimated - start) / space.considered,
+        "detailed_ms_per_plan": 1e3 * (user_s() - estimated) / len(rows),
+    }
+
+
+def measure_search() -> dict[str, object]:
+    cluster = get_cluster("hgx-h100")
+    job = Job(
+        get_model("gpt3-175b"), 1024, 1536, 2048, cluster, get_device(cluster.device), get_software("megatron-core")
+    )
+    start = user_s()
+    found = search(job)
+    return {"search_s": user_s() - start, "best": str(found.plans[0][0]), "step_s": found.plans[0][1].step_time_s}
+
+
+def measure_step() -> dict[str, object]:
+    model = get_model("llama3-405b")
+    plan = Plan(dp=128, tp=8, pp=16, zero=1, sequence_parallel=True, recompute="none")
+    taken = []
+    for _ in range(2):
+        start = user_s()
+        evaluate(model, plan, cluster="hgx-h100", gpus=16384, global_batch=2048, seq=8192)
+        taken.append(user_s() - start)
+    return {"cold_s": taken[0], "warm_s": taken[1]}
+
+
+def main() -> None:
+    step = measure_step()
+    everything = measure_space("megatron-core", anything=True)
+    searched = measure_search()
+    print("a detailed step of llama3-405b on 16,384 GPUs")
+    for name, value in step.items():
+        print(f"  {name:<24} {value:.3f}")
+    print("the whole space of gpt3-175b on 1024 GPUs")
+    for name, value in {**everything, **searched}.items():
+        print(f"  {name:<24} {value:.3f}" if isinstance(value, float) else f"  {name:<24} {value}")
+    met = {
+        "us_per_plan": float(str(everything["us_per_plan"])) < TARGETS["us_per_plan"],
+        "space_s": float(str(everything["space_s"])) < TARGETS["space_s"],
+        "step_s": float(str(step["cold_s"])) < TARGETS["step_s"],
+    }
+    print(
+        "targets:",
+        ", ".join(f"{name} < {TARGETS[name]:g}: {'met' if good else 'MISSED'}" for name, good in met.items()),
+    )
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(
+        json.dumps(
+            {
+                "machine": platform.processor() or platform.machine(),
+                "step": step,
+                "space": everything,
+                "search": searched,
+            },
+            indent=2,
+        )
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""`choreo plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from choreo.cli.options import echo_json, json_option, parsed
+from choreo.errors import UsageError, shown
+from choreo.units import parse_bandwidth, parse_size
+
+if TYPE_CHECKING:
+    from choreo.plan import Planning
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+# Fields of a plan that can be fixed, and the numbers that give a model.
+FIXED = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "interleave", "schedule", "recompute")
+SWITCHES = ("sequence_parallel", "overlap")
+NUMBERS = ("layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "parameters")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+
+
+def _fixing(command: Command) -> Command:
+    """The options that fix a field of the plan."""
+    words = {
+        "tp": "tensor parallel ranks",
+        "pp": "pipeline stages",
+        "dp": "data parallel replicas",
+        "cp": "context parallel ranks",
+        "ep": "ranks that share out the experts",
+        "micro_batch": "sequences a micro-batch",
+        "interleave": "chunks of layers a stage",
+    }
+    for name, what in reversed(words.items()):
+        option = click.option(f"--{name.replace('_', '-')}", name, type=int, metavar="N", help=f"Fix: {what}.")
+        command = option(command)
+    for option in (
+        click.option("--overlap/--no-overlap", default=None, help="Fix: data-parallel communication while computing."),
+        click.option("--sequence-parallel/--no-sequence-parallel", default=None, help="Fix: with tensor parallelism."),
+        click.option("--recompute", metavar="R", help="Fix: none, selective or full."),
+        click.option("--schedule", metavar="S", help=f"Fix: {', '.join(SCHEDULES)}."),
+        click.option("--zero", type=int, metavar="STAGE", help="Fix: ZeRO stage, 0 to 3."),
+    ):
+        command = option(command)
+    return command
+
+
+def _model_options(command: Command) -> Command:
+    """The options that give a model by numbers."""
+    for name, what in reversed(
+        {
+            "layers": "blocks",
+            "hidden": "width",
+            "heads": "attention heads",
+            "kv_heads": "key-value heads (as many)",
+            "ffn": "width of the MLP (4 hidden)",
+            "vocab": "rows of the embedding (50257)",
+        }.items()
+    ):
+        option = click.option(f"--{name.replace('_', '-')}", name, type=int, metavar="N", help=f"A model's {what}.")
+        command = option(command)
+    gated = click.option("--gated/--not-gated", default=None, help="Whether its MLP is gated (SwiGLU).")
+    count = click.option("--parameters", metavar="N", help="A model known by its parameters, 1.8T, and --layers.")
+    return gated(count(command))
+
+
+@click.command("plan")
+@click.argument("model", required=False)
+@click.option("--cluster", metavar="T", help="A machine's name, like hgx-h100, blocks, or a file; see choreo topology.")
+@click.option("--gpus", type=int, metavar="N", help="How many of them.")
+@click.option("--global-batch", metavar="B", help="Sequences (samples) a step; 256/gpu is so many for each GPU.")
+@click.option("--seq", type=int, metavar="S", help="Tokens a sequence.")
+@click.option("--precision", metavar="P", help="fp32, tf32, fp16, bf16 (default), fp8 or fp4.")
+@click.option("--software", metavar="NAME", help="Who runs it: megatron-core (default), torchtitan, fsdp, ...")
+@click.option("--device", metavar="NAME", help="Another accelerator than the cluster's own.")
+@_fixing
+@_model_options
+@click.option("--best", type=int, default=5, show_default=True, metavar="N", help="How many plans to tell.")
+@click.option(
+    "--vary", metavar="NAME=V,V,...", help="A row for each value: flops=0.5,1,2 gpus=8,16 global-batch=64,128."
+)
+@click.option("--traffic", is_flag=True, help="What the best plan sends: which collective, how much, over which link.")
+@click.option(
+    "--parameter-server",
+    callback=parsed(parse_bandwidth),
+    metavar="BANDWIDTH",
+    help="What one server with such an adapter must take in.",
+)
+@click.option("--steps-per-s", type=float, metavar="X", help="With --parameter-server: steps a second.")
+@click.option("--gradients", callback=parsed(parse_size), metavar="SIZE", help="With --parameter-server: their size.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="The best plan's step, for Perfetto.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="A page: timeline, memory, what if.")
+@click.option(
+    "--validate",
+    is_flag=False,
+    flag_value="",
+    default=None,
+    metavar="[FILE.csv]",
+    help="Predicted against measured, for published training runs.",
+)
+@click.option("--leave-one-out", is_flag=True, help="With --validate: fit without each source in turn.")
+@json_option
+def command(*, as_json: bool, **options: object) -> None:
+    """Plan a training job: how to cut MODEL over the GPUs of a cluster, how long a step takes, what it needs, and why.
+
+    \b
+    choreo plan llama3-70b --cluster hgx-h100 --gpus 512 --global-batch 1024 --seq 8192
+    choreo plan llama3-70b --cluster hgx-h100 --gpus 512 --global-batch 1024 --seq 8192 --tp 8 --pp 4 --html plan.html
+    choreo plan my-model/config.json --cluster dgx-a100 --gpus 64 --global-batch 256 --seq 4096 --software torchtitan
+
+    MODEL is a name of the catalogue, a config.json of Hugging Face, or numbers: --layers --hidden --heads. Whatever of
+    the plan is not fixed is searched. Without --gpus the model itself is described.
+    """
+    from choreo.cli.plan_views import describe, print_parameter_server, print_traffic, print_varied
+    from choreo.cli.plans import print_planning
+
+    if options["validate"] is not None:
+        from choreo.cli.plan_validations import print_plan_validation
+
+        _refuse_beside("--validate", ("validate", "leave_one_out", "as_json"))
+        file = Path(str(options["validate"])) if options["validate"] else None
+        print_plan_validation(file, leave_one_out=bool(options["leave_one_out"]), as_json=as_json)
+        return
+    if options["leave_one_out"]:
+        raise UsageError("--leave-one-out goes with --validate FILE.csv; leave it out, or give the file")
+    if options["parameter_server"] is not None:
+        _refuse_beside(
+            "--parameter-server",
+            ("parameter_server", "steps_per_s", "gradients", "gpus", "model", "precision", *NUMBERS, "as_json"),
+        )
+        print_parameter_server(options, as_json)
+        return
+    for name in ("steps_per_s", "gradients"):
+        if options[name] is not None:
+            raise UsageError(
+                f"--{name.replace('_', '-')} goes with --parameter-server 50GB/s; leave it out, or give that"
+            )
+    if options["gpus"] is None and options["cluster"] is None:
+        _refuse_beside("a model by itself", ("model", "precision", "seq", *NUMBERS, "as_json"))
+        describe(options, as_json)
+        return
+    if options["vary"] is not None:
+        if options["html"] is not None or options["trace"] is not None:
+            raise UsageError("--html and --trace show one plan; leave out --vary, or them")
+        print_varied(options, as_json)
+        return
+    planning = planned(options)
+    if options["traffic"]:
+        print_traffic(planning, as_json)
+    elif as_json:
+        echo_json(planning.to_json())
+    else:
+        print_planning(planning)
+    _write(planning, options)
+
+
+def planned(options: dict[str, object]) -> Planning:
+    """The answer to what was asked on the command line."""
+    from choreo.cli.plan_inputs import fixed_of, job_arguments
+    from choreo.plan import plan
+
+    best = options["best"]
+    if not isinstance(best, int) or best < 1:
+        raise UsageError(f"--best must be at least 1, not {best}")
+    asked = job_arguments(options)
+    return plan(
+        asked["workload"],
+        cluster=asked["cluster"],
+        gpus=asked["gpus"],
+        global_batch=asked["global_batch"],
+        seq=asked["seq"],
+        precision=asked["precision"],
+        software=asked["software"],
+        device=asked["device"],
+        best=best,
+        **fixed_of(options),
+    )
+
+
+def _write(planning: Planning, options: dict[str, object]) -> None:
+    if options["html"] is not None:
+        from choreo.cli.plan_pages import plan_page
+
+        file = Path(str(options["html"]))
+        try:
+            file.write_text(plan_page(planning), "utf-8")
+        except OSError as error:
+            raise UsageError(f"{shown(file)} cannot be written: {error.strerror or error}") from None
+        click.echo(f"wrote {file}: open it in a browser", err=True)
+    if options["trace"] is not None:
+        from choreo.cli.plan_pages import write_plan_trace
+
+        file = Path(str(options["trace"]))
+        write_plan_trace(planning, file)
+        click.echo(f"wrote {file}: open it in ui.perfetto.dev or chrome://tracing", err=True)
+
+
+def _refuse_beside(what: str, known: tuple[str, ...]) -> None:
+    """Refuse options that were given and would be ignored."""
+    context = click.get_current_context()
+    given = [
+        parameter.opts[0] if isinstance(parameter, click.Option) else str(parameter.name).upper()
+        for parameter in context.command.params
+        if parameter.name is not None
+        and parameter.name not in known
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UsageError(f"{what} does not go with {', '.join(given)}; leave out one or the other")

@@ -1,0 +1,150 @@
+"""Training steps, predicted against measured: row by row, then by source, software and all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from choreo.cli.options import echo_json, echo_table
+from choreo.errors import shown
+from choreo.units import format_time
+
+if TYPE_CHECKING:
+    from choreo.plan.fit import Fold
+    from choreo.plan.validate import GroupError, PredictedRow, Validation
+
+__all__ = ["print_plan_validation"]
+
+WIDTH = 150
+
+
+def print_plan_validation(path: Path | None, *, leave_one_out: bool, as_json: bool) -> None:
+    """Every row of a file (of those that come with Choreo, if none is given), and the mean absolute percentage errors.
+
+    With `leave_one_out` also those of each source when the constants are fitted to the others only.
+    """
+    from choreo.plan.validate import FILES, validate
+
+    paths = list(FILES) if path is None else [path]
+    found = [validate(one) for one in paths]
+    if as_json:
+        document = _joined(found)
+        if leave_one_out:
+            folds, errors = _left_out(paths)
+            document["leave_one_out"] = {
+                "folds": [
+                    {"software": one.software, "left_out": one.left_out, "constants": one.constants} for one in folds
+                ],
+                "errors": [group.to_json() for group in errors],
+            }
+        echo_json(document)
+        return
+    for one in found:
+        _print_rows(one.rows)
+        for skip in one.skipped:
+            click.echo(f"skipped row {skip.index}: {skip.reason}")
+        click.echo()
+        _print_groups("mean absolute percentage error", one.groups)
+        click.echo()
+    if leave_one_out:
+        folds, errors = _left_out(paths)
+        _print_folds(folds)
+        click.echo()
+        _print_groups("fitted to other sources (or models) only", errors)
+
+
+def _joined(found: list[Validation]) -> dict[str, object]:
+    """One file's document as it is; of several, the lists one after another."""
+    documents = [one.to_json() for one in found]
+    if len(documents) == 1:
+        return documents[0]
+    joined: dict[str, object] = {}
+    for key in documents[0]:
+        joined[key] = [item for document in documents for item in _items(document[key])]
+    return joined
+
+
+def _items(value: object) -> list[object]:
+    assert isinstance(value, list)
+    return value
+
+
+def _left_out(paths: list[Path]) -> tuple[list[Fold], list[GroupError]]:
+    from choreo.plan.fit import leave_one_out
+
+    return leave_one_out(paths)
+
+
+def _print_rows(rows: Iterable[PredictedRow]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("row", "software", "model", "GPU", "GPUs", "plan"):
+        table.add_column(name, justify="right" if name in ("row", "GPUs") else "left", no_wrap=True, max_width=44)
+    for name in ("measured", "predicted", "error", "GB", "predicted", "error", "fits"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            str(row.index),
+            Text(shown(row.software)),
+            Text(shown(row.model)[:20]),
+            Text(shown(row.gpu)[:14]),
+            str(row.gpus),
+            Text(str(row.plan)),
+            "" if row.measured_step_s is None else format_time(row.measured_step_s),
+            format_time(row.predicted_step_s),
+            _percent(row.step_error, sign=True),
+            "" if row.measured_mem_bytes is None else f"{row.measured_mem_bytes / 1e9:.1f}",
+            f"{row.predicted_mem_bytes / 1e9:.1f}",
+            _percent(row.memory_error, sign=True),
+            _fits(row),
+        )
+    echo_table(table, WIDTH)
+
+
+def _fits(row: PredictedRow) -> str:
+    said = "yes" if row.predicted_fits else "no"
+    return said if row.fits_right is not False else f"{said}, wrong"
+
+
+def _print_groups(title: str, groups: Iterable[GroupError]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column(title, no_wrap=True)
+    for name in ("rows", "step time", "bias", "memory", "bias", "fits-or-not right"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for group in groups:
+        table.add_row(
+            Text(f"{group.kind}: {shown(group.name)}" if group.kind != "overall" else "all rows"),
+            str(group.rows),
+            _percent(group.step_mape),
+            _percent(group.step_bias, sign=True),
+            _percent(group.memory_mape),
+            _percent(group.memory_bias, sign=True),
+            _percent(group.fits_right),
+            style="bold" if group.kind == "overall" else None,
+        )
+    echo_table(table, WIDTH)
+
+
+def _print_folds(folds: Iterable[Fold]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("software", "left out", "constants fitted to the rest"):
+        table.add_column(name, no_wrap=name != "constants fitted to the rest")
+    for fold in folds:
+        values = ", ".join(f"{name} {value:.3g}" for name, value in fold.constants.items())
+        table.add_row(fold.software, Text(shown(fold.left_out)), values)
+    echo_table(table, WIDTH)
+
+
+def _percent(value: float | None, *, sign: bool = False) -> str:
+    return "" if value is None else f"{100 * value:+.1f} %" if sign else f"{100 * value:.1f} %"

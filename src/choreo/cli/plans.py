@@ -1,0 +1,200 @@
+"""Plans as a person reads them: side by side, what limits each, what was ruled out, and how to run the best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from choreo.cli.options import echo_table
+from choreo.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from choreo.plan import Planned, Planning
+    from choreo.workload import Model, Plan
+
+__all__ = ["limits", "plan_words", "print_planning", "scaled", "shares", "title"]
+
+WIDTH = 140
+ZERO = ("", "optimizer state shared (ZeRO-1)", "gradients shared too (ZeRO-2)", "parameters shared too (ZeRO-3)")
+
+
+def print_planning(planning: Planning) -> None:
+    """Everything about the answer, the best plan first."""
+    from choreo.workload import Model
+
+    click.echo(title(planning))
+    for warning in planning.best.step.warnings:
+        click.echo(f"note: {warning}", err=True)
+    click.echo()
+    _print_best(planning)
+    if len(planning.plans) > 1 or planning.considered > 1:
+        click.echo()
+        _print_table(planning)
+    _print_ruled_out(planning)
+    if isinstance(planning.workload, Model):
+        _print_launch(planning, planning.workload)
+
+
+def scaled(number: float) -> str:
+    """A count as people say it: 70.6 B."""
+    for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.3g} {unit}"
+    return f"{number:.3g}"
+
+
+def title(planning: Planning) -> str:
+    """What was asked, in one line."""
+    work = planning.workload
+    batch = f"global batch {planning.global_batch}"
+    if planning.job is not None:
+        batch += f" of {planning.seq} tokens"
+    return (
+        f"{work.name} ({scaled(work.parameters)} parameters) on {planning.gpus} {planning.device.name} of "
+        f"{planning.cluster.name}: {batch}, {planning.precision}, {planning.software.name}"
+    )
+
+
+def plan_words(plan: Plan) -> str:
+    """A plan in words."""
+    cut = ", ".join(
+        f"{name} {getattr(plan, name)}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(plan, name) > 1
+    )
+    words = [cut or "one device", ZERO[plan.zero], "sequence parallel" if plan.sequence_parallel else ""]
+    words.append(f"micro-batch {plan.micro_batch}")
+    if plan.pp > 1:
+        words.append(plan.schedule + (f" in {plan.interleave} chunks" if plan.interleave > 1 else ""))
+    if plan.recompute != "none":
+        words.append(f"{plan.recompute} recomputation")
+    if not plan.overlap:
+        words.append("nothing overlapped")
+    return "; ".join(word for word in words if word)
+
+
+def limits(planning: Planning, planned: Planned, most: int = 3) -> str:
+    """What takes the step's time, the largest first: what limits it, on which links, and by how much."""
+    total = planned.step.step_time_s
+    told = sorted(shares(planning, planned).items(), key=lambda part: -part[1])
+    return ", ".join(
+        f"{name} {100 * seconds / total:.0f} %" for name, seconds in told[:most] if seconds / total >= 0.005
+    )
+
+
+def shares(planning: Planning, planned: Planned) -> dict[str, float]:
+    """Parts of the step that add up to it; communication by collective and link."""
+    from choreo.plan.verb import link_of
+
+    step = planned.step
+    words = {"recompute": "recomputation (memory)"}
+    sent_parts = ("communication", "data parallel")
+    found = {words.get(name, name): seconds for name, seconds in step.parts.items() if name not in sent_parts}
+    sent = step.parts.get("communication", 0.0) + step.parts.get("data parallel", 0.0)
+    told = sum(seconds for name, seconds in step.exposed_comm_s.items() if name != "pp send")
+    for name, seconds in step.exposed_comm_s.items():
+        if name != "pp send" and told > 0:
+            axes = name.split(" ")[0]
+            found[f"{name} on {link_of(planning.cluster, planned.plan, axes)}"] = seconds * sent / told
+    return found
+
+
+def _print_best(planning: Planning) -> None:
+    best = planning.best
+    step = best.step
+    unit = "tokens" if planning.job is not None else "samples"
+    speed = (
+        f"{step.tokens_per_s_per_gpu:,.4g}" if step.tokens_per_s_per_gpu < 1e4 else f"{step.tokens_per_s_per_gpu:,.0f}"
+    )
+    hours = step.step_time_s * planning.gpus / 3600
+    _line("plan", plan_words(best.plan))
+    rate = f"{speed} {unit}/s a GPU, MFU {100 * step.mfu:.1f} %, HFU {100 * step.hfu:.1f} %"
+    _line("step", f"{format_time(step.step_time_s)}, {rate}, {hours:.3g} GPU-hours")
+    _line("time", limits(planning, best, 4))
+    _line("memory", _memory(step.memory, step.memory_bytes, step.device_bytes))
+    if not step.fits:
+        over = format_bytes(step.memory_bytes - step.device_bytes, binary=False)
+        _line("", f"it does not fit, by {over}; nothing that was considered does")
+
+
+def _memory(parts: Mapping[str, float], total: float, room: float) -> str:
+    told = ", ".join(
+        f"{name} {format_bytes(size, binary=False)}"
+        for name, size in sorted(parts.items(), key=lambda part: -part[1])
+        if size >= 0.01 * total
+    )
+    return f"{format_bytes(total, binary=False)} of {format_bytes(room, binary=False)}: {told}"
+
+
+def _line(name: str, words: str) -> None:
+    click.echo(f"{name:<8}{words}")
+
+
+def _print_table(planning: Planning) -> None:
+    from rich.table import Table
+
+    plans = planning.plans
+    table = Table(box=None, pad_edge=False, header_style="")
+    shown = [name for name in ("dp", "tp", "pp", "cp", "ep") if any(getattr(one.plan, name) > 1 for one in plans)]
+    for name in ("", *shown):
+        table.add_column(name, justify="right")
+    for name in ("zero", "sp", "batch"):
+        table.add_column(name, justify="right")
+    table.add_column("schedule")
+    table.add_column("recompute")
+    for name in ("step", "MFU", "memory", "bubble"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("limited by")
+    for number, one in enumerate(plans, 1):
+        plan, step = one.plan, one.step
+        schedule = "" if plan.pp == 1 else plan.schedule + (f" x{plan.interleave}" if plan.interleave > 1 else "")
+        table.add_row(
+            str(number),
+            *(str(getattr(plan, name)) for name in shown),
+            str(plan.zero),
+            "yes" if plan.sequence_parallel else "",
+            str(plan.micro_batch),
+            schedule,
+            plan.recompute,
+            format_time(step.step_time_s),
+            f"{100 * step.mfu:.1f} %",
+            format_bytes(step.memory_bytes, binary=False) + ("" if step.fits else " (too much)"),
+            f"{100 * step.bubble_s / step.step_time_s:.1f} %",
+            limits(planning, one, 2),
+        )
+    echo_table(table, WIDTH)
+
+
+def _print_ruled_out(planning: Planning) -> None:
+    if planning.considered < 2:
+        return
+    left = planning.considered - sum(planning.ruled_out.values())
+    click.echo()
+    click.echo(
+        f"{planning.considered:,} plans considered in {planning.seconds:.1f} s, {left:,} can be run and fit; ruled out:"
+    )
+    for reason, count in sorted(planning.ruled_out.items(), key=lambda reason: -reason[1]):
+        click.echo(f"{count:>12,}  {reason}")
+
+
+def _print_launch(planning: Planning, model: Model) -> None:
+    from choreo.plan.launch_options import megatron_options, torchtitan_options
+
+    for name, made in (("Megatron-LM", megatron_options), ("torchtitan", torchtitan_options)):
+        options, notes = made(model, planning.best.plan, global_batch=planning.global_batch, seq=planning.seq)
+        click.echo()
+        click.echo(f"to run it with {name}:")
+        click.echo(_wrapped(options))
+        for note in notes:
+            click.echo(f"  ({note})")
+
+
+def _wrapped(options: list[str]) -> str:
+    """Options on lines that end in a backslash, as a shell takes them."""
+    lines, line = [], " "
+    for option in options:
+        if len(line) + len(option) > WIDTH - 16 and line.strip():
+            lines.append(line)
+            line = " "
+        line += f" {option}"
+    return " \\\n".join([*lines, line])
