@@ -23,7 +23,7 @@ from choreo.run.connection import connect
 Pipe: TypeAlias = Connection
 # A server that has everything imported forks the ranks, so that a test's threads and files do not get into them.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["choreo.run.communicator", "choreo.run.recovery", "choreo.run.control", __name__])
+CONTEXT.set_forkserver_preload(["choreo.run.communicator", "choreo.run.recovery", "choreo.run.newcomer", __name__])
 PATIENCE_S = 60.0  # for what takes a second on a machine that has nothing else to do
 
 

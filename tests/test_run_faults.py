@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fault_helpers import Job, Pipe, eventually, segments
+from fault_helpers import Job, Pipe, segments
 
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
-from choreo.run.control import join
 from choreo.run.elements import ReduceOp
 
 KILL, STOP, RESUME = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
@@ -280,29 +279,3 @@ def test_a_fork_is_not_a_rank_and_its_parent_still_is() -> None:
     for one in ended:
         story, x = one.value
         assert "is a fork" in story and x == [2.0] * 3
-
-
-# ---- a newcomer ----
-
-SECRET = b"a secret of at least sixteen bytes"
-
-
-def grows(comm: Communicator, talk: Pipe, name: str, secret: bytes, members: int) -> Any:
-    if comm.world_size == 1 and members > 1:  # a job of its own: the newcomer
-        comm.close()
-        larger = join(f"unix:{name}", secret, 20.0)
-    else:
-        larger = comm.grow(1, address=f"unix:{name}", secret=SECRET, timeout=20.0)
-    x = larger.all_gather(np.array([larger.rank]))
-    found = (larger.rank, larger.ranks, x[:, 0].tolist())
-    larger.barrier()
-    larger.close()
-    return found
-
-
-def test_a_newcomer_who_holds_the_secret_comes_in() -> None:
-    name = f"test-{os.getpid()}-grow"
-    with Job(2, grows, name, SECRET, 2) as job, Job(1, grows, name, SECRET, 2) as newcomer:
-        ended = [*job.ended(), *newcomer.ended()]
-    assert [one.value for one in ended] == [(at, (0, 1, 2), [0, 1, 2]) for at in range(3)], ended
-    assert eventually(lambda: not segments())

@@ -390,11 +390,22 @@ class Communicator:
         """A communicator of the ranks that are left, which takes the place of this one; all of them call it."""
         return shrunk(self, timeout)
 
-    def grow(self, newcomers: int = 1, *, address: str, secret: bytes, timeout: float = SHRINK_S) -> Communicator:
-        """A communicator of all ranks and so many that `join` at this address, which takes the place of this one."""
-        from choreo.run.control import grow
+    def grow(
+        self,
+        newcomers: int = 1,
+        *,
+        address: str | None = None,
+        secret: str | bytes | None = None,
+        timeout: float = SHRINK_S,
+    ) -> Communicator:
+        """A communicator of all ranks and so many that call `choreo.join()`, which takes the place of this one.
 
-        return grow(self, newcomers, address=address, secret=secret, timeout_s=timeout)
+        All ranks call it. Where newcomers come and which secret they hold is read from the environment, as by `init`.
+        """
+        from choreo.run.grow import grow
+        from choreo.run.meeting.environment import given_place
+
+        return grow(self, newcomers, given_place(address, secret), timeout)
 
     def become(self, connection: Connection, members: tuple[int, ...]) -> None:
         """Go on as these ranks of the old connection, on another."""
