@@ -129,7 +129,7 @@ class Connection:
         self.circle.close()
         for one in self.sockets:
             one.close()
-        self.segment.unlink()
+        self.segment.close()
 
 
 def connect(meeting: Meeting, name: str, machine: str, timeout_s: float) -> Connection:
@@ -139,6 +139,7 @@ def connect(meeting: Meeting, name: str, machine: str, timeout_s: float) -> Conn
     segment = Segment(f"choreo-{name}-{rank}", world_size, STAGE_BYTES)
     log = segment.path.with_name(segment.path.name.replace("choreo-", "choreo-log-", 1))
     with contextlib.ExitStack() as undo:
+        undo.callback(segment.close)
         # Everybody who needs them has them open in the end; without names nothing can be left behind.
         names = contextlib.ExitStack()
         names.callback(segment.unlink)

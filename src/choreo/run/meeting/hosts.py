@@ -17,7 +17,7 @@ from typing import Protocol
 from choreo.errors import MeetingError
 from choreo.run.meeting.processes import is_alive, start_time
 
-__all__ = ["boot_of", "host_id", "host_name", "machines"]
+__all__ = ["boot_of", "host_id", "host_name", "machines", "pid_namespace"]
 
 SHARED_MEMORY = Path("/dev/shm")
 PROBE = "choreo-probe"
@@ -105,7 +105,7 @@ class _Probe:
     def __enter__(self) -> _Probe:
         _sweep()
         token = secrets.token_bytes(PROBE_BYTES)
-        name = f"{PROBE}-{_pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(8)}"
+        name = f"{PROBE}-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(8)}"
         path = SHARED_MEMORY / name
         try:
             descriptor = os.open(path, _CREATE, 0o600)
@@ -136,14 +136,15 @@ def _sees(told: bytes) -> bool:
 
 def _sweep() -> None:
     """Remove the probes of processes that were killed while they had one."""
-    for path in SHARED_MEMORY.glob(f"{PROBE}-{_pid_namespace()}-*"):
+    for path in SHARED_MEMORY.glob(f"{PROBE}-{pid_namespace()}-*"):
         parts = path.name.removeprefix(f"{PROBE}-").split("-")
         with suppress(OSError, ValueError, IndexError):
             if path.lstat().st_uid == os.geteuid() and not is_alive(int(parts[1]), int(parts[2])):
                 path.unlink()
 
 
-def _pid_namespace() -> int:
+def pid_namespace() -> int:
+    """Where numbers of processes mean the same as here; 0 if nobody knows."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
