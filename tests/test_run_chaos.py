@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import chaos
+from fault_helpers import start_server
 
 EVENTS = 300
 
@@ -12,7 +13,7 @@ EVENTS = 300
 def test_chaos() -> None:
     seed = random.SystemRandom().randrange(1 << 30)
     print(f"seed {seed}")
-    chaos.start_server()
+    start_server()
     before = chaos.descriptors()
     done, wrong, counted = chaos.run(EVENTS, seed)
     print(f"{done} events: {counted}")
