@@ -31,7 +31,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from chaos_rank import Settings, life
-from fault_helpers import CONTEXT, Pipe, eventually, segments, start_server
+from fault_helpers import CONTEXT, Pipe, segments, start_server
+
+import choreo
 
 HANG_S = 60.0  # after which somebody who is awake and says nothing hangs
 PER_JOB = 150  # events, after which the next job begins
@@ -49,6 +51,7 @@ class Process:
     talk: Pipe
     place: int
     inside: bool = False  # in a communicator, and not on the way into one
+    going: bool = False  # killed or told to leave: whatever it said before that, it will not carry on
     wakes_s: float | None = None  # stopped until then
     heard_s: float = field(default_factory=time.monotonic)
 
@@ -108,11 +111,8 @@ class Chaos:
             one.process.join()
             one.talk.close()
         self._held.close()
-        if not eventually(lambda: segments() <= self._before, 5.0):
-            # What a killed rank had under a name is the next start's to remove; here there is none.
-            from choreo.run.segment import remove_stale
-
-            remove_stale()
+        if not segments() <= self._before:
+            choreo.init().close()  # what a killed rank had under a name is the next start's to remove
         if not segments() <= self._before:
             self.wrong.append(f"left in shared memory: {sorted(segments() - self._before)}")
 
@@ -130,7 +130,7 @@ class Chaos:
 
     def kill(self, pid: int) -> None:
         """End a process without a word."""
-        self.processes[pid].inside = False
+        self.processes[pid].going = True
         self.signal(pid, signal.SIGKILL)
 
     def signal(self, pid: int, number: int) -> None:
@@ -145,7 +145,8 @@ class Chaos:
 
     def awake(self, *, inside: bool) -> list[int]:
         """Those that are not stopped, in the communicator or on the way in."""
-        return [pid for pid, one in self.processes.items() if one.wakes_s is None and one.inside == inside]
+        there = {pid: one for pid, one in self.processes.items() if one.wakes_s is None and not one.going}
+        return [pid for pid, one in there.items() if one.inside == inside]
 
     def look(self, seconds: float, *, replace: bool = True) -> None:
         """Hear what ranks say, wake whom it is time to wake, and start a process for each that ended."""
@@ -195,7 +196,7 @@ class Chaos:
         if kind in ("began", "joined", "same", "grown", "shrunk"):
             one.inside = True
         elif kind in ("excluded", "left"):
-            one.inside = False
+            one.inside = one.going = False
         elif kind == "wrong":
             self.wrong.append(f"pid {pid}: {said}")
         if about is not None:
@@ -239,7 +240,7 @@ def _leave(chaos: Chaos, pid: int) -> None:
     """Closes its communicator, and comes again."""
     with contextlib.suppress(OSError):
         chaos.processes[pid].talk.send("leave")
-        chaos.processes[pid].inside = False
+        chaos.processes[pid].going = True
 
 
 Kind: TypeAlias = Callable[[Chaos, int], None]
@@ -255,7 +256,8 @@ KINDS: dict[str, tuple[int, Kind]] = {
 
 def run(events: int, seed: int, seconds: float = float("inf"), **given: Any) -> tuple[int, list[str], dict[str, int]]:
     """Chaos in one job after another; how many events there were, what was wrong, and a count of what happened."""
-    end_s = time.monotonic() + seconds
+    began_s = time.monotonic()
+    end_s = began_s + seconds
     done, counted = 0, collections.Counter[str]()
     wrong: list[str] = []
     while done < events and time.monotonic() < end_s and not wrong:
@@ -267,6 +269,7 @@ def run(events: int, seed: int, seconds: float = float("inf"), **given: Any) -> 
         counted += chaos.counted
         counted["jobs"] += 1
         wrong = chaos.wrong
+        print(f"{done} events in {counted['jobs']} jobs, {time.monotonic() - began_s:.0f} s", flush=True)
     return done, wrong, dict(counted)
 
 
@@ -284,7 +287,7 @@ def main() -> None:
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 30) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
-    began_s, before = time.monotonic(), 0
+    began_s = time.monotonic()
     start_server()
     before = descriptors()
     done, wrong, counted = run(given.events, seed, given.seconds)

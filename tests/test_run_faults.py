@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import socket
 import time
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -123,7 +126,7 @@ def test_who_comes_after_the_deadline_finds_itself_excluded() -> None:
         ended = job.ended()
     assert [one.error for one in ended] == ["PeerFailure", "CommunicatorClosed", "PeerFailure"], ended
     assert ended[0].ranks == ended[2].ranks == (1,)
-    assert "did not answer before the deadline" in ended[0].text
+    assert "rank 1 (host " in ended[0].text and "had not come by the deadline to call" in ended[0].text
 
 
 # ---- different calls ----
@@ -279,3 +282,84 @@ def test_a_fork_is_not_a_rank_and_its_parent_still_is() -> None:
     for one in ended:
         story, x = one.value
         assert "is a fork" in story and x == [2.0] * 3
+
+
+def interrupted(comm: Communicator, talk: Pipe) -> Any:
+    """Rank 1 is told to stop while it waits for rank 0 in a call."""
+    talk.send(os.getpid())
+    if comm.rank == 0:
+        talk.recv()
+    try:
+        comm.barrier()
+    except KeyboardInterrupt:
+        with pytest.raises(CommunicatorClosed, match="the other ranks go on without it"):
+            comm.barrier()  # the call may be done on others and not on this one: there is no next
+        return "interrupted"
+
+
+def test_a_rank_that_is_interrupted_in_a_call_is_named() -> None:
+    with Job(3, interrupted) as job:
+        job.hear_all()
+        time.sleep(0.2)
+        job.tell(1, signal.SIGINT)
+        time.sleep(0.2)
+        job.talks[0].send("go on")
+        ended = job.ended()
+    assert ended[1].value == "interrupted", ended
+    for one in (ended[0], ended[2]):
+        assert (one.error, one.ranks) == ("PeerFailure", (1,)) and "was interrupted" in one.text, one
+
+
+# ---- crashes in the middle of something ----
+
+
+def crashes(comm: Communicator, talk: Pipe, delay_s: float, size: int) -> Any:
+    """Rank 1 ends somewhere in the middle of handing over data."""
+    comm.barrier()
+    if comm.rank == 1:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, delay_s)
+    x = np.empty(size)
+    try:
+        while True:
+            x[:] = comm.rank
+            comm.all_reduce(x)
+            assert (x == 3).all()
+    except PeerFailure:
+        smaller = comm.shrink()
+    x[:] = 1
+    found = (smaller.all_reduce(x) == smaller.world_size).all() and smaller.ranks
+    smaller.close()
+    return found
+
+
+@pytest.mark.parametrize("size", [40_000, 2_000_000], ids=["staged", "exposed"])
+def test_a_crash_in_the_middle_of_a_write_spoils_nothing(size: int) -> None:
+    for number in range(1, 5):
+        with Job(3, crashes, 0.003 * number + 0.0007, size) as job:
+            assert [one.value for one in job.ended(0, 2)] == [(0, 2)] * 2
+
+
+def gets_nonsense(comm: Communicator, talk: Pipe) -> Any:
+    """Somebody who is not of this job finds where a rank takes messages."""
+    address = comm._messages.address
+    place = f"\0{address}" if isinstance(address, str) else ("127.0.0.1", address)
+    kind = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+    x = np.arange(1000.0)
+    for nonsense in (b"", b"?", bytes(4096), random.Random(comm.rank).randbytes(5000)):
+        with socket.socket(kind) as stranger:
+            stranger.connect(place)
+            with suppress(OSError):
+                stranger.sendall(nonsense)
+        if comm.rank == 0:
+            comm.send(x, 1, tag=7)
+        else:
+            got = comm.recv(np.empty(1000), 0, tag=7)
+            assert (got == x).all()
+    comm.barrier()
+    return "fine"
+
+
+def test_strangers_who_send_messages_are_not_heard() -> None:
+    with Job(2, gets_nonsense) as job:
+        assert [one.value for one in job.ended()] == ["fine"] * 2

@@ -183,6 +183,8 @@ def _proposal(
     failed.pop(circle.rank, None)
     going_on = [said for rank, said in spoken.items() if rank not in failed]
     stories = [Story(rank, failed[rank], *circle.call_of(rank)) for rank in sorted(failed)[:4]]
+    # The first call that failed: whoever had returned from it is told so by its next, even if that one could survive.
+    call = min((said.call for said in going_on if said.cause), default=call)
     causes = {said.cause: said for said in going_on if said.cause not in (0, PEER_GAVE_UP)}
     # Where calls do not match, a rank that has left may just have had no more to do.
     if MISMATCHED in causes and not (stuck or dead - gone.keys()):

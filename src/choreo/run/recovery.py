@@ -53,6 +53,8 @@ SHRUNK = CommunicatorClosed("this communicator was shrunk; use the one that shri
 
 def describe(call: Call) -> str:
     """A call as people read it: the collective, its size and type, the operation, the root and the algorithm."""
+    if call.collective == "barrier":
+        return f"barrier() by {call.algorithm}"
     parts = [f"{sum(call.blocks)} x {_DTYPES.get(call.dtype, 'bfloat16')}"]
     if call.collective in ("all_reduce", "reduce", "reduce_scatter"):
         parts.append(_OPERATIONS[call.operation])
@@ -107,14 +109,16 @@ def _fate(circle: Circle, story: Story) -> str:
     what = {
         PEER_DIED: "died",
         TIMED_OUT: "did not answer before the deadline",
-        LEFT: "closed its communicator",
+        LEFT: "ended or closed its communicator",
         INTERRUPTED: "was interrupted",
     }[story.outcome]
     began = f"in call {story.call}, {story.text}" if story.call else "before its first call"
     if story.outcome == LEFT:
         began = f"after call {story.call}" if story.call else began
     elif story.call and story.call < circle.notice.call:
-        began = f"before call {circle.notice.call}; its last was call {story.call}, {story.text}"
+        what = "had not come by the deadline" if story.outcome == TIMED_OUT else what
+        began = f"to call {circle.notice.call}" if story.outcome == TIMED_OUT else f"before call {circle.notice.call}"
+        began += f"; its last was call {story.call}, {story.text}"
     return f"{circle.places[story.rank]} {what} {began}"
 
 
@@ -312,7 +316,8 @@ def surviving(
         except PeerFailure as error:
             verdict = connection.verdict
             if verdict is None or verdict.reduced < call:
-                if not error.ranks:
+                # Where it was an earlier call that failed, others raise that: so does this one, or they part.
+                if not error.ranks or (verdict is not None and verdict.call < call):
                     raise
                 continue
         finally:
