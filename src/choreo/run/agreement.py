@@ -12,6 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 import select
+import sys
 import time
 from collections.abc import Iterable, Mapping
 
@@ -48,6 +49,7 @@ class Verdict(msgspec.Struct, array_like=True, frozen=True):
     call: int
     culprit: int
     reduced: int  # the last call to survive failures of which every survivor has the result
+    first: int  # the first call after that which failed somebody: whoever returned from it raises that in its next
     stories: tuple[Story, ...]  # the first few that failed; of a mismatch, one of either side
 
     @property
@@ -183,8 +185,9 @@ def _proposal(
     failed.pop(circle.rank, None)
     going_on = [said for rank, said in spoken.items() if rank not in failed]
     stories = [Story(rank, failed[rank], *circle.call_of(rank)) for rank in sorted(failed)[:4]]
-    # The first call that failed: whoever had returned from it is told so by its next, even if that one could survive.
-    call = min((said.call for said in going_on if said.cause), default=call)
+    # Who proposes may be calls ahead of another survivor: each finds out for its own call whether all have the result.
+    reduced = min(said.reduced for said in going_on)
+    first = min((said.call for said in going_on if said.cause and said.call > reduced), default=sys.maxsize)
     causes = {said.cause: said for said in going_on if said.cause not in (0, PEER_GAVE_UP)}
     # Where calls do not match, a rank that has left may just have had no more to do.
     if MISMATCHED in causes and not (stuck or dead - gone.keys()):
@@ -195,9 +198,7 @@ def _proposal(
     else:
         worst = causes[min(causes)] if causes else circle.notice
         cause, culprit = worst.cause, worst.culprit
-    # Who proposes may be calls ahead of another survivor: each finds out for its own call whether all have the result.
-    reduced = min(said.reduced for said in going_on)
-    return Verdict(_packed(failed, circle.world_size), cause, call, culprit, reduced, tuple(stories))
+    return Verdict(_packed(failed, circle.world_size), cause, call, culprit, reduced, first, tuple(stories))
 
 
 def _sides(circle: Circle, call: int) -> list[Story]:

@@ -317,7 +317,7 @@ def surviving(
             verdict = connection.verdict
             if verdict is None or verdict.reduced < call:
                 # Where it was an earlier call that failed, others raise that: so does this one, or they part.
-                if not error.ranks or (verdict is not None and verdict.call < call):
+                if not error.ranks or (verdict is not None and verdict.first < call):
                     raise
                 continue
         finally:
