@@ -144,7 +144,7 @@ class _held_port:  # noqa: N801 - it reads as what it is
 
 def _outputs() -> tuple[Output, Output, bool, bool]:
     """Where stdout and stderr go, by one writer if that is the same place, and which of them are coloured."""
-    descriptors = [_descriptor(sys.stdout), _descriptor(sys.stderr)]
+    descriptors = [_descriptor(sys.stdout, 1), _descriptor(sys.stderr, 2)]
     facts = [os.fstat(descriptor) for descriptor in descriptors]
     color = [os.isatty(descriptor) and not os.environ.get("NO_COLOR") for descriptor in descriptors]
     out = Output(descriptors[0])
@@ -160,6 +160,11 @@ def _is_piped_in() -> bool:
     return not os.isatty(0)
 
 
-def _descriptor(stream: object) -> int:
-    fileno = getattr(stream, "fileno", None)
-    return fileno() if fileno is not None else os.open(os.devnull, os.O_WRONLY)
+def _descriptor(stream: object, instead: int) -> int:
+    """Where a stream of Python's is written to; a notebook's or a test's may be nowhere."""
+    if stream is None:
+        return os.open(os.devnull, os.O_WRONLY)
+    try:
+        return int(stream.fileno())  # type: ignore[attr-defined]
+    except (AttributeError, OSError, ValueError):
+        return instead
