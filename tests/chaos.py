@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -275,6 +276,7 @@ def run(events: int, seed: int, seconds: float = float("inf"), **given: Any) -> 
 
 def descriptors() -> int:
     """How many this process has open."""
+    gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
 
 

@@ -65,6 +65,17 @@ def test_what_is_given_back_is_used_again() -> None:
     assert segment.path.name not in segments()
 
 
+def test_closing_gives_everything_back_at_once() -> None:
+    code = (
+        "import choreo, gc, os; gc.disable(); before = len(os.listdir('/proc/self/fd'))\n"
+        "for _ in range(3):\n    comm = choreo.init(); comm.barrier(); comm.barrier(); comm.close()\n"
+        "del comm; print(len(os.listdir('/proc/self/fd')) - before)\n"
+        "with open('/proc/self/maps') as maps: print(maps.read().count('/dev/shm/choreo'))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["0", "0"], ran
+
+
 def in_little_memory(size: str, code: str, *, limits: str = "") -> subprocess.CompletedProcess[str]:
     """A Python program for which /dev/shm is no larger than this."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:

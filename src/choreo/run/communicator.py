@@ -588,9 +588,9 @@ class Communicator:
         self._engine.readable = bool(self.all_gather(np.array(can))[:, self.rank].all())
 
     def _leave(self, reason: CommunicatorClosed) -> None:
-        self._engine.quick, self._engine.refusal = {}, reason
+        self._engine.refusal = reason
+        self._engine.forget()
         self._messages.close()
-        self._engine.heap.forget()
         self._engine.connection.close()
 
     def forked(self) -> None:
