@@ -94,6 +94,7 @@ def test_a_stopped_rank_counts_as_failed_at_the_deadline_and_is_out_when_it_wake
 
 def returns_early(comm: Communicator, talk: Pipe) -> None:
     """Rank 0 has nothing to wait for, and returns before rank 1 dies; its next call tells it."""
+    talk.send("there")
     x = np.ones(10)
     if comm.rank == 1:
         talk.recv()
@@ -106,6 +107,7 @@ def returns_early(comm: Communicator, talk: Pipe) -> None:
 
 def test_who_had_returned_hears_of_it_in_a_later_call() -> None:
     with Job(3, returns_early) as job:
+        job.hear_all()
         assert job.hear(0) == "returned"
         job.tell(1, KILL)
         for rank in (0, 2):
