@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from chaos_rank import Settings, life
-from fault_helpers import CONTEXT, Pipe, segments, start_server
+from fault_helpers import CONTEXT, Pipe, eventually, segments, start_server
 
 import choreo
 
@@ -112,9 +112,9 @@ class Chaos:
             one.process.join()
             one.talk.close()
         self._held.close()
-        if not segments() <= self._before:
-            choreo.init().close()  # what a killed rank had under a name is the next start's to remove
-        if not segments() <= self._before:
+        choreo.init().close()  # what a killed rank had under a name is the next start's to remove
+        # Others on this machine have names there for a moment.
+        if not eventually(lambda: segments() <= self._before):
             self.wrong.append(f"left in shared memory: {sorted(segments() - self._before)}")
 
     # What kinds of events are made of

@@ -158,7 +158,7 @@ def run_body(body: Callable[..., Any], communicator: Communicator | None, talk: 
 
 
 def segments() -> set[str]:
-    """Names of ours in shared memory."""
+    """Names of ours in shared memory, and for a moment those of other tests."""
     return {path.name for path in Path("/dev/shm").glob("choreo-*")}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fault_helpers import Job, Pipe, segments
+from fault_helpers import Job, Pipe, eventually, segments
 
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
@@ -74,11 +74,11 @@ def test_survivors_go_on_without_rank_zero_and_leave_nothing_behind() -> None:
     before = segments()
     with Job(4, until_failure, 3000, True) as job:
         job.hear_all()
-        assert segments() == before  # names are gone as soon as everybody has mapped
+        assert eventually(lambda: segments() <= before)  # names are gone as soon as everybody has mapped
         job.tell(0, KILL)
         ended = job.ended(1, 2, 3)
         assert [one.value for one in ended] == [(at, (1, 2, 3), [1.0, 2.0, 3.0]) for at in range(3)], ended
-    assert segments() == before
+    assert eventually(lambda: segments() <= before)
 
 
 def test_a_stopped_rank_counts_as_failed_at_the_deadline_and_is_out_when_it_wakes() -> None:

@@ -68,6 +68,15 @@ def explain(connection: Connection, plan: Plan, outcome: int, culprit: int, oper
     at = plan.program.ops[operation] if operation >= 0 else None
     step, suspect = (None, -1) if at is None else (int(at["step"]), int(at["peer"]))
     circle = connection.circle
+    gave_up, _, interrupted = circle.gave_up(circle.rank)
+    if gave_up == INTERRUPTED:
+        # What the others know of that call this rank does not: it has no say in what became of it.
+        closed = CommunicatorClosed(
+            f"{describe(plan.call)}, call {connection.calls}: {circle.places[circle.rank]} was interrupted in call "
+            f"{interrupted}; the other ranks go on without it"
+        )
+        connection.end(lambda: copy.copy(closed))
+        return closed
     call, until_s = connection.surviving or (connection.calls, None)
     said = {"call": call, "cause": outcome, "culprit": culprit, "suspect": suspect}
     verdict = agree(circle, said | {"text": describe(plan.call)[:160]}, everybody_until_s=until_s)
