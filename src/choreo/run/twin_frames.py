@@ -8,6 +8,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ def parts(length: int, num_streams: int) -> list[tuple[int, int]]:
         return [(0, length)]
     each = -(-(length // count) // PAGE) * PAGE
     edges = [min(length, each * number) for number in range(count)] + [length]
-    return [(low, high - low) for low, high in zip(edges, edges[1:], strict=False)]
+    return [(low, high - low) for low, high in pairwise(edges)]
 
 
 class Stream:
