@@ -123,6 +123,8 @@ class Connection:
 
     def end(self, error: Callable[[], ChoreoError]) -> None:
         """Close the executor, even for those who have hold of it; from now on every call raises this."""
+        if self.circle.remote is not None and not isinstance(self.endpoint, Ended):
+            self.circle.remote.outlive_executor()
         self.endpoint.close()
         self.endpoint = Ended(error)
 

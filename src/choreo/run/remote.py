@@ -182,6 +182,11 @@ class Remote:
             said, reduced=max(said.reduced, reduced), returned=max(said.returned, returned)
         )
 
+    def outlive_executor(self) -> None:
+        """Keep what the executor knows, before it is closed."""
+        kept = {rank: self.noted(rank) for rank in self.lines}
+        self.noted = kept.__getitem__
+
     def dead(self) -> Iterable[int]:
         """Those whose connection has ended, or of whom those on their machine say so."""
         return self._dead | {rank for rank, line in self.lines.items() if line.lost}
