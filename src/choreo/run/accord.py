@@ -1,11 +1,11 @@
 """How the survivors on several machines settle what must be settled once, whoever fails meanwhile, in bounded time.
 
-Within a machine the ledger puts everything in an order, so a machine is one member here, for as long as one of its ranks
-lives, and all its ranks say the same. Members take turns in a fixed order: in its turn a member tells the others what it
-holds for right, and they adopt it, or go on without it if it is dead or does not answer. From the first turn of a member
-that all hear on, all hold the same for right; after the last turn that is the decision, which is also sent to those who
-were not heard, so that a rank that was given up learns of it when it wakes. Members that cannot reach each other at all
-decide apart, each side for itself, and each holds the other for failed.
+Within a machine the ledger puts everything in an order, so a machine is one member here, for as long as one of its
+ranks lives, and all its ranks say the same. Members take turns in a fixed order: in its turn a member tells the others
+what it holds for right, and they adopt it, or go on without it if it is dead or does not answer. From the first turn of
+a member that all hear on, all hold the same for right; after the last turn that is the decision, which is also sent to
+those who were not heard, so that a rank that was given up learns of it when it wakes. Members that cannot reach each
+other at all decide apart, each side for itself, and each holds the other for failed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def settled(ledger: Ledger, remote: Remote, topic: str) -> bytes | None:
     return found
 
 
-def settle(
+def settle(  # noqa: PLR0917 - called once
     ledger: Ledger,
     remote: Remote,
     machines: tuple[tuple[int, ...], ...],

@@ -230,11 +230,11 @@ def agree(circle: Circle, notice: Mapping[str, object], *, everybody_until_s: fl
         if not quiet or time.monotonic() >= end_s or circle.is_being_decided(FAILURE):
             proposal = _proposal(circle, dead, spoken, quiet, late=late, everybody=everybody_until_s is not None)
             failed = proposal.ranks
-
-            def takes_part(rank: int) -> bool:
-                return rank not in failed and circle.read(rank).cause != 0
-
-            decided = circle.decide(FAILURE, msgspec.msgpack.encode(proposal), takes_part)
+            decided = circle.decide(
+                FAILURE,
+                msgspec.msgpack.encode(proposal),
+                lambda rank, failed=failed: rank not in failed and circle.read(rank).cause != 0,  # type: ignore[misc]
+            )
             return msgspec.msgpack.decode(decided, type=Verdict)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -258,9 +258,7 @@ def _proposal(
         stuck = quiet
     elif late:
         stuck = {
-            rank
-            for rank in quiet
-            if rank in suspects or circle.is_cut_off(rank) or 0 <= circle.call_of(rank)[0] < call
+            rank for rank in quiet if rank in suspects or circle.is_cut_off(rank) or 0 <= circle.call_of(rank)[0] < call
         }
     failed = dict.fromkeys(sorted(stuck), TIMED_OUT) | dict.fromkeys(dead, PEER_DIED) | gone
     failed.pop(circle.rank, None)

@@ -18,7 +18,15 @@ import msgspec
 from choreo.errors import UsageError, shown
 from choreo.price import Link
 
-__all__ = ["Band", "Constants", "constants_path", "default_constants", "load_constants", "network_constants", "save_constants"]
+__all__ = [
+    "Band",
+    "Constants",
+    "constants_path",
+    "default_constants",
+    "load_constants",
+    "network_constants",
+    "save_constants",
+]
 
 FORMAT = "choreo-constants-1"
 Buffers = Literal["private", "registered"]

@@ -144,7 +144,7 @@ class Connection:
         self.segment.unlink()
 
 
-def connect(
+def connect(  # noqa: PLR0915 - what is opened here is closed here, whatever happens
     meeting: Meeting, name: str, machine: str, timeout_s: float, network: Network | None = None
 ) -> Connection:
     """Make a segment, tell the others, and map theirs, or call those that are on other machines.

@@ -1,7 +1,7 @@
 """The handshake of two ranks on different machines (`meeting.handshake`), for sockets on which nobody waits.
 
-Both sides are given the bytes that came, at most as many as they need, and return those to be sent. In the end each knows
-that the other holds the key, and the one that was called knows, sealed, which rank calls.
+Both sides are given the bytes that came, at most as many as they need, and return those to be sent. In the end each
+knows that the other holds the key, and the one that was called knows, sealed, which rank calls.
 """
 
 from __future__ import annotations

@@ -272,8 +272,7 @@ class Messages:
             if isinstance(address, str):
                 link.settimeout(max(0.01, deadline - time.monotonic()))
                 link.connect(f"\0{address}")
-                if not self._is_process_of(link, peer):
-                    raise PermissionError("another process listens there")
+                self._check_process(link, peer)
                 link.sendall(HELLO.pack(GREETING, self._rank))
                 link.setblocking(False)
             else:
@@ -281,21 +280,22 @@ class Messages:
                 link.setblocking(False)
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 started = link.connect_ex(address)
-                if started not in (0, errno.EINPROGRESS):
-                    raise OSError(started, os.strerror(started))
+                self._gone |= {peer} if started not in (0, errno.EINPROGRESS) else set()
                 out.caller, out.connecting = Caller(self._key, self._rank), True
         except OSError:
-            link.close()
             self._gone.add(peer)
+        if peer in self._gone:
+            link.close()
             return False
         self._outgoing[peer] = out
         return True
 
-    def _is_process_of(self, link: socket.socket, peer: int) -> bool:
-        """Whether the process at the other end, on this machine, is that of a rank."""
+    def _check_process(self, link: socket.socket, peer: int) -> None:
+        """An OSError, unless the process at the other end, on this machine, is that of a rank."""
         told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, user, _ = _CREDENTIALS.unpack(told)
-        return bool(pid == self._places[peer].pid and user == os.geteuid())
+        if pid != self._places[peer].pid or user != os.geteuid():
+            raise PermissionError(f"process {pid} of user {user} is not rank {peer}")
 
     def _introduce(self, peer: int, out: _Outgoing, caller: Caller) -> None:
         """The connection stands, or the other side has answered."""
@@ -343,16 +343,7 @@ class Messages:
 
     def _read_some(self, one: _Incoming) -> bool:
         if one.host is not None:
-            got = one.link.recv(one.host.needs_bytes)
-            answer = one.host.feed(got) if got else b""
-            if answer:
-                one.link.send(answer)
-            if one.host.over:
-                self._meet(one, one.host.rank)
-                one.host = None
-            elif not got:
-                self._ends(one)
-            return bool(got)
+            return self._greet(one, one.host)
         if one.message is None:
             wanted = (HELLO if one.peer < 0 else HEADER).size
             got = one.link.recv(wanted - len(one.head))
@@ -384,14 +375,26 @@ class Messages:
                 self._kept[one.peer, message.tag].append(message)
         return True
 
+    def _greet(self, one: _Incoming, host: Host) -> bool:
+        got = one.link.recv(host.needs_bytes)
+        if not got:
+            self._ends(one)
+            return False
+        one.link.send(host.feed(got))
+        if host.over:
+            self._meet(one, host.rank)
+            one.host = None
+        return True
+
     def _headed(self, one: _Incoming) -> None:
         """A hello or a header is complete."""
         head = bytes(one.head)
         one.head.clear()
         if one.peer < 0:
             magic, peer = HELLO.unpack(head)
-            if magic != GREETING or peer >= len(self._places) or not self._is_process_of(one.link, peer):
+            if magic != GREETING or peer >= len(self._places):
                 raise ValueError("not one of us")
+            self._check_process(one.link, peer)
             self._meet(one, peer)
             return
         magic, dtype, tag, length, check = HEADER.unpack(head)
@@ -514,7 +517,8 @@ class Messages:
                 yield one.message.receive
 
     def _hang_up(self) -> None:
-        for link in (self._listener, *(one.link for one in (*self._outgoing.values(), *self._incoming.values()))):
+        links = [one.link for one in self._outgoing.values()] + [one.link for one in self._incoming.values()]
+        for link in (self._listener, *links):
             link.close()
         self._incoming.clear()
         self._outgoing.clear()

@@ -1,9 +1,9 @@
-"""How the ranks of one communicator that are on different machines get connected: who listens, who calls, what is proved.
+"""How ranks of one communicator that are on different machines get connected: who listens, who calls, what is proved.
 
 Every rank listens on an address of its own while they connect. Of two ranks the higher one calls: a control connection
 and some streams. On each of them both sides prove that they hold the communicator's key, which is never sent, but
-derived on every rank from the job's secret and from numbers that all of them drew (`meeting.handshake`); then the caller
-says, sealed, which rank and which connection it is. A stranger has a few seconds and a few dozen bytes.
+derived on every rank from the job's secret and from numbers that all of them drew (`meeting.handshake`); then the
+caller says, sealed, which rank and which connection it is. A stranger has a few seconds and a few dozen bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import selectors
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -27,6 +28,10 @@ from choreo.run.meeting.handshake import HANDSHAKE_S, MAGIC, NONCE_BYTES, VERDIC
 __all__ = ["Doorway", "Links", "LostError", "Network", "Sealed", "dial", "tune"]
 
 STREAMS = 4
+# Between machines that are near each other little under way is enough, and what is under way stays in cache: with these
+# a broadcast of 64 MiB took 20 ms between two namespaces, and 55 ms with the buffers that the system chooses.
+SEND_BYTES, RECEIVE_BYTES, NEAR_S = 128 << 10, 1 << 20, 1e-3
+_RTT_AT = 68  # of the smoothed round trip in `struct tcp_info`, in microseconds
 SHORTEST_TIMEOUT_S, KEEPALIVE_S = 5.0, 10
 MAX_STRANGERS = 128
 _WHO = struct.Struct(">II")  # rank, and which connection: 0 is control, the rest are streams
@@ -248,6 +253,10 @@ def tune(link: socket.socket, timeout_s: float) -> None:
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(2**31 - 1, int(timeout_s * 1000)))
+    told = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT_AT + 4)
+    if len(told) == _RTT_AT + 4 and int.from_bytes(told[_RTT_AT:], sys.byteorder) < NEAR_S * 1e6:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
 
 def _lost(place: Where, error: OSError) -> LostError:

@@ -138,8 +138,8 @@ class Line:
                 end += frame.length
                 if len(self._incoming) < end:
                     return
-                for one in self._reader.feed(bytes(self._incoming[FRAME_BYTES:end])):
-                    found.append(_DECODER.decode(one.payload))
+                frames = self._reader.feed(bytes(self._incoming[FRAME_BYTES:end]))
+                found += [_DECODER.decode(one.payload) for one in frames]
             else:
                 raise MeetingError("something came that no rank says")
             del self._incoming[:end]
@@ -178,9 +178,7 @@ class Remote:
         said = self.notices.get(rank, Notice())
         if said.reduced >= reduced and said.returned >= returned:
             return said
-        return msgspec.structs.replace(
-            said, reduced=max(said.reduced, reduced), returned=max(said.returned, returned)
-        )
+        return msgspec.structs.replace(said, reduced=max(said.reduced, reduced), returned=max(said.returned, returned))
 
     def outlive_executor(self) -> None:
         """Keep what the executor knows, before it is closed."""
