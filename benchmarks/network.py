@@ -3,15 +3,16 @@
     python benchmarks/network.py [--ranks 2,4] [--sizes 8,1K,...] [--rounds 5] [--peer-python PYTHON-WITH-TORCH]
 
 float32 sums. The namespaces are joined by a veth pair; ranks are dealt out half and half, so with 4 two of a kind share
-a machine. The libraries take turns, round after round; a time is the median of the rounds, a round's that of its slowest
-rank. A ratio is how many times as long Gloo takes: 1 is as fast, more is better. It needs root, and iproute2. What was
-found goes to benchmarks/results/network.json.
+a machine. The libraries take turns, round after round; a time is the median of the rounds, a round's that of its
+slowest rank. A ratio is how many times as long Gloo takes: 1 is as fast, more is better. It needs root, and iproute2.
+What was found goes to benchmarks/results/network.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import secrets
@@ -138,9 +139,7 @@ def choreo_calls() -> Callable[[str, int], Callable[[], object]]:
 
 def gloo_calls() -> Callable[[str, int], Callable[[], object]]:
     """What Gloo runs."""
-    import torch
-    import torch.distributed as dist
-
+    torch, dist = (importlib.import_module(name) for name in ("torch", "torch.distributed"))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     ranks = dist.get_world_size()
@@ -163,7 +162,7 @@ def gloo_calls() -> Callable[[str, int], Callable[[], object]]:
     return call_of
 
 
-def race(
+def race(  # noqa: PLR0917 - called once
     names: tuple[str, str], ranks: int, collectives: tuple[str, ...], sizes: tuple[int, ...], rounds: int, peer: str
 ) -> list[dict[str, Any]]:
     """All cells for so many ranks, printed as they come."""
@@ -184,11 +183,9 @@ def race(
                 row = {"collective": collective, "ranks": ranks, "size_bytes": size, "time_us": mine * 1e6}
                 found.append(row | {"gloo_us": theirs * 1e6, "ratio": theirs / mine})
                 reached = theirs / mine >= (TO_REACH if size >= LARGE else TO_REACH_SMALL)
-                print(
-                    f"{collective:>15} {ranks:>2} ranks {size:>10} B {mine * 1e6:>10.1f} us, Gloo {theirs * 1e6:>10.1f} us: "
-                    f"{theirs / mine:>5.2f} x {size / mine / 1e9:>6.2f} GB/s{'' if reached else '  short'}",
-                    flush=True,
-                )
+                both = f"{mine * 1e6:>10.1f} us, Gloo {theirs * 1e6:>10.1f} us: {theirs / mine:>6.2f} x"
+                short = "" if reached else "  short"
+                print(f"{collective:>15} {ranks:>2} ranks {size:>10} B {both} {size / mine / 1e9:>6.2f} GB/s{short}")
     finally:
         for one in contestants:
             one.stop()

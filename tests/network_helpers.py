@@ -95,7 +95,10 @@ def enter(name: str) -> None:
 
 
 class NetworkJob:
-    """Ranks on machines, `where` says on which; all run one function of their communicator and their pipe to the test."""
+    """Ranks on machines, `where` says on which; all run one function of their communicator and their pipe to the test.
+
+    `before` is called in each of them before they meet.
+    """
 
     def __init__(
         self,
@@ -104,6 +107,7 @@ class NetworkJob:
         body: Callable[..., Any],
         *args: object,
         timeout_s: float = 30.0,
+        before: Callable[[], object] | None = None,
         **variables: str,
     ) -> None:
         talks = [CONTEXT.Pipe() for _ in where]
@@ -116,7 +120,15 @@ class NetworkJob:
             "CHOREO_SECRET": secrets.token_hex(16),
         }
         for rank, host in enumerate(where):
-            given = (made.names[host], told | {"RANK": str(rank)} | variables, talks[rank][1], body, args, timeout_s)
+            given = (
+                made.names[host],
+                timeout_s,
+                told | {"RANK": str(rank)} | variables,
+                talks[rank][1],
+                before,
+                body,
+                args,
+            )
             self.processes.append(CONTEXT.Process(target=_rank, args=given, daemon=True))
         for process in self.processes:
             process.start()
@@ -158,12 +170,20 @@ class NetworkJob:
 
 
 def _rank(
-    host: str, variables: dict[str, str], talk: Pipe, body: Callable[..., Any], args: Any, timeout_s: float
+    host: str,
+    timeout_s: float,
+    variables: dict[str, str],
+    talk: Pipe,
+    before: Callable[[], object] | None,
+    body: Callable[..., Any],
+    args: Any,
 ) -> None:
     faulthandler.dump_traceback_later(0.8 * PATIENCE_S)  # where it hangs, if it does
     try:
         enter(host)
         os.environ.update(variables)
+        if before is not None:
+            before()
         ended = run_body(_with_communicator, None, talk, body, args, timeout_s)
     except BaseException:  # whatever it is, the test must hear of it
         ended = Ended(error="in the test", text=traceback.format_exc())

@@ -18,7 +18,9 @@ from network_helpers import Hosts, NetworkJob, hosts, why_no_hosts
 
 from choreo import ReduceOp
 from choreo.errors import CommunicatorClosed, PeerFailure
+from choreo.run import network
 from choreo.run.communicator import Communicator
+from choreo.run.failures import Where
 
 pytestmark = pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
 MIXED = (0, 0, 1, 1)  # two ranks on each of two machines
@@ -140,8 +142,10 @@ def test_a_job_of_the_launcher_on_two_machines(machines: Hosts, tmp_path: Path) 
     order = ["-m", "choreo", "run", "-n", "2", "--nodes", "2", "--master", f"{machines.addresses[0]}:29650"]
     started = [
         subprocess.Popen(
-            ["ip", "netns", "exec", machines.names[node], sys.executable, *order, "--node-rank", str(node)]
-            + ["--secret-file", str(secret), str(script)],
+            [
+                *("ip", "netns", "exec", machines.names[node], sys.executable, *order, "--node-rank", str(node)),
+                *("--secret-file", str(secret), str(script)),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -153,6 +157,24 @@ def test_a_job_of_the_launcher_on_two_machines(machines: Hosts, tmp_path: Path) 
 
 
 # Where it does not.
+
+
+def die_while_they_connect() -> None:
+    """Rank 2 calls rank 0, and is gone before it calls rank 1."""
+
+    def call(place: Where, port: int, key: bytes, end_s: float) -> network.Sealed:
+        if os.environ["RANK"] == "2" and place.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return dial(place, port, key, end_s)
+
+    dial, network.dial = network.dial, call
+
+
+def test_a_rank_that_dies_while_they_connect_is_named(machines: Hosts) -> None:
+    with NetworkJob(machines, MIXED, everything, before=die_while_they_connect) as job:
+        found = job.ended(0, 1, 3)
+    assert all(one.error in ("MeetingError", "VerdictError", "LostError") for one in found), found
+    assert all("rank 2" in one.text for one in found), found
 
 
 def until_failure(comm: Communicator, talk: Pipe, count: int, timeout_s: float, victim: int, number: int) -> Any:
@@ -182,9 +204,7 @@ def go(job: NetworkJob, *ranks: int) -> None:
 
 @pytest.mark.parametrize(("where", "victim"), [(MIXED, 3), (MIXED, 0), ((0, 1, 2), 0), ((0, 1, 2), 2)])
 @pytest.mark.parametrize("count", [100, 2_000_000])
-def test_a_rank_that_dies_on_another_machine(
-    machines: Hosts, where: tuple[int, ...], victim: int, count: int
-) -> None:
+def test_a_rank_that_dies_on_another_machine(machines: Hosts, where: tuple[int, ...], victim: int, count: int) -> None:
     left = tuple(rank for rank in range(len(where)) if rank != victim)
     with NetworkJob(machines, where, until_failure, count, 60.0, victim, signal.SIGKILL) as job:
         began_s = time.monotonic()
