@@ -144,7 +144,10 @@ class Circle:
             poll.register(fd, select.POLLIN)
         self._dead |= {watched[fd] for fd, _ in poll.poll(0)}
         if self.remote is not None:
-            self.remote.turn()
+            if self.notice.cause or self.notice.attempt >= 0:
+                self.remote.turn()
+            else:
+                self.remote.look()
             self._dead |= set(self.remote.dead())
         return frozenset(self._dead)
 

@@ -95,6 +95,8 @@ class Messages:
     """All messages of one rank."""
 
     def __init__(self, rank: int, places: tuple[Where, ...], local: bool) -> None:
+        self._bell = -1
+        self._thread: threading.Thread | None = None
         self._rank, self._places = rank, places
         self._listener = socket.socket(_family(None if local else places[rank].address), socket.SOCK_STREAM)
         self._listener.bind(f"\0choreo-{os.urandom(12).hex()}" if local else (places[rank].address, 0))
@@ -112,7 +114,6 @@ class Messages:
         self._kept: defaultdict[tuple[int, int], deque[_Message]] = defaultdict(deque)
         self._gone: set[int] = set()
         self._cut: set[int] = set()  # peers to which half a message was sent: nothing can follow it
-        self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._closed = False
 
@@ -153,6 +154,11 @@ class Messages:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(1.0)
         else:
+            self._hang_up()
+
+    def __del__(self) -> None:
+        # A communicator that nobody closed: without a thread there is nobody else to do it.
+        if self._thread is None and self._bell >= 0:
             self._hang_up()
 
     def drop(self) -> None:

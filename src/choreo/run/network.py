@@ -25,7 +25,7 @@ from choreo.run.failures import Where
 from choreo.run.meeting.frames import OVERHEAD_BYTES, FrameReader, FrameWriter, Kind
 from choreo.run.meeting.handshake import HANDSHAKE_S, MAGIC, NONCE_BYTES, VERDICT_BYTES, Doorkeeper, Visitor
 
-__all__ = ["Doorway", "Links", "LostError", "Network", "Sealed", "dial", "tune"]
+__all__ = ["Doorway", "Links", "LostError", "Network", "Sealed", "address_toward", "dial", "tune"]
 
 STREAMS = 4
 # Between machines that are near each other little under way is enough, and what is under way stays in cache: with these
@@ -244,6 +244,14 @@ def dial(place: Where, port: int, key: bytes, end_s: float) -> Sealed:
     except BaseException:
         link.close()
         raise
+
+
+def address_toward(host: str, port: int) -> str:
+    """The address of this machine from which another is reached."""
+    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)  # sends nothing
+        return str(probe.getsockname()[0])
 
 
 def tune(link: socket.socket, timeout_s: float) -> None:

@@ -121,6 +121,15 @@ class Line:
             return bool(self._outgoing) or struct.unpack("i", answer)[0] > 0
         return True
 
+    def look(self) -> None:
+        """Find out whether it has ended, and leave whatever came where it is, for the executor to see."""
+        try:
+            self.lost = self.lost or not self.socket.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.lost = True
+
     def close(self) -> None:
         """Hang up."""
         self.lost = True
@@ -165,6 +174,11 @@ class Remote:
             line.flush()
             for message in line.hear():
                 self._take(rank, message)
+
+    def look(self) -> None:
+        """Find out whose connection has ended, while all is well."""
+        for line in self.lines.values():
+            line.look()
 
     def say(self, message: Message) -> None:
         """Tell all of them."""
