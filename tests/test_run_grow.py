@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fault_helpers import Job, Pipe, eventually, segments
+from network_helpers import PORT, NetworkJob, hosts, why_no_hosts
 
 import choreo
 from choreo.errors import JoinError, PeerFailure, UsageError
@@ -72,6 +73,18 @@ def test_address_and_secret_can_be_given(port: int) -> None:
     with Job(1, grows_there, port) as job, Job(1, joins_with, given) as newcomer:
         ended = [*job.ended(), *newcomer.ended()]
     assert [one.value for one in ended] == [(at, (0, 1), [0, 1]) for at in range(2)], ended
+
+
+@pytest.mark.parametrize("where", [(0, 1), (0, 0)], ids=["to two machines", "to one machine"])
+def test_a_newcomer_comes_from_another_machine(where: tuple[int, ...]) -> None:
+    if why_no_hosts():
+        pytest.skip(why_no_hosts())
+    with hosts(2) as made:
+        variables = {"MASTER_ADDR": made.addresses[0], "MASTER_PORT": str(PORT), "CHOREO_SECRET": SECRET}
+        job = NetworkJob(made, where, grows, {}, CHOREO_SECRET=SECRET)
+        with job, NetworkJob(made, (1,), joins, variables) as newcomer:
+            ended = [*job.ended(), *newcomer.ended()]
+    assert [one.value for one in ended] == [(at, (0, 1, 2), [0, 1, 2]) for at in range(3)], ended
 
 
 # ---- what comes to nothing ----

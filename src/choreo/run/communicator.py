@@ -20,7 +20,7 @@ from choreo.run.connection import Connection
 from choreo.run.elements import ReduceOp, dtype_code
 from choreo.run.engine import LOOK_BYTES, Engine, Request, debug_wanted
 from choreo.run.groups import Mesh, NonMember, make_mesh, new_group
-from choreo.run.messages import KEY_BYTES, Address, Messages
+from choreo.run.messages import Address, Messages
 from choreo.run.objects import all_gather_bytes, all_gather_object, broadcast_object, scatter_object
 from choreo.run.plans import Quick
 from choreo.run.plans import quick as quick_call
@@ -43,7 +43,6 @@ class _Card(msgspec.Struct):
     probe: int
     value: int
     address: str | int
-    key: bytes
 
 
 class Communicator:
@@ -572,15 +571,15 @@ class Communicator:
     def _introduce(self, connection: Connection) -> None:
         """Tell the others what they need for messages, and find out whose memory can be read."""
         probe = Probe()
-        card = _Card(probe.address, probe.value, self._messages.address, os.urandom(KEY_BYTES))
+        card = _Card(probe.address, probe.value, self._messages.address)
         blobs = all_gather_bytes(self, msgspec.msgpack.encode(card), None)
         cards = [msgspec.msgpack.decode(blob, type=_Card) for blob in blobs]
         remote = connection.exposes
         addresses: list[Address] = []
         for place, one in zip(connection.places, cards, strict=True):
-            host = place.host if remote[place.rank] else "127.0.0.1"
-            addresses.append(one.address if isinstance(one.address, str) else (host, one.address))
-        self._messages.learn(addresses, cards[0].key)
+            addresses.append(one.address if isinstance(one.address, str) else (place.address, one.address))
+        network = connection.network if remote.any() else None
+        self._messages.learn(addresses, None if network is None else network.derived("messages"))
         can = [
             bool(remote[place.rank] or place.rank == self.rank or can_read(place.pid, one.probe, one.value))
             for place, one in zip(connection.places, cards, strict=True)

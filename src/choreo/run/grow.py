@@ -20,9 +20,10 @@ from choreo.run.meeting.entrance import Entrance, is_here, open_entrance
 from choreo.run.meeting.environment import Place
 from choreo.run.meeting.limits import MAX_RANKS
 from choreo.run.meeting.messages import Admission
+from choreo.run.network import Network
 from choreo.run.objects import all_gather_bytes
 from choreo.run.recovery import release, shrink
-from choreo.run.together import FINE, TROUBLE, come_together, untroubled
+from choreo.run.together import FINE, TROUBLE, come_together, own_network, untroubled
 
 if TYPE_CHECKING:
     from choreo.run.communicator import Communicator
@@ -49,7 +50,8 @@ def grow(communicator: Communicator, newcomers: int, place: Place, timeout_s: fl
     deadline = Deadline.after(timeout_s)
     ranks = _numbers(communicator.ranks, wanted)
     with ExitStack() as stack:
-        growth = _Growth(communicator, wanted, _keeper(communicator, wanted, place, deadline), deadline)
+        keeper = _keeper(communicator, wanted, place, deadline)
+        growth = _Growth(communicator, wanted, keeper, deadline, _network(communicator, place, deadline))
         if growth.keeps_door:
             try:
                 door = stack.enter_context(
@@ -81,6 +83,14 @@ def _keeper(communicator: Communicator, wanted: int, place: Place, deadline: Dea
     return int(np.argmax(told[:, 2]))
 
 
+def _network(communicator: Communicator, place: Place, deadline: Deadline) -> Network | None:
+    """How this rank is reached from elsewhere: as before, with what newcomers know too."""
+    known = communicator._engine.connection.network
+    if known is None or place.secret is None:
+        return own_network(place, deadline)
+    return Network(known.address, place.secret)
+
+
 def _admission(communicator: Communicator, rank: int, ranks: tuple[int, ...], deadline: Deadline) -> Admission:
     chooser = communicator._engine.chooser.to_json().decode()
     return Admission(rank, ranks, deadline.left_s, communicator.timeout_s, chooser)
@@ -89,7 +99,10 @@ def _admission(communicator: Communicator, rank: int, ranks: tuple[int, ...], de
 class _Growth:
     """Those who are there, over their communicator, and newcomers, over the rank that keeps the door."""
 
-    def __init__(self, communicator: Communicator, newcomers: int, keeper: int, deadline: Deadline) -> None:
+    def __init__(
+        self, communicator: Communicator, newcomers: int, keeper: int, deadline: Deadline, network: Network | None
+    ) -> None:
+        self.network = network
         self._communicator, self._keeper, self._deadline = communicator, keeper, deadline
         self._newcomers = newcomers
         self.rank, self.world_size = communicator.rank, communicator.world_size + newcomers

@@ -20,8 +20,9 @@ from choreo.run.meeting.guest import NotYetError, knock_until_let_in
 from choreo.run.meeting.hosts import host_id, host_name
 from choreo.run.meeting.meet import check_local
 from choreo.run.meeting.messages import Admission, Newcomer, Verdict, blob_payload, decode, encode, parse_all
+from choreo.run.network import Network
 from choreo.run.recovery import SHRINK_S, shrink
-from choreo.run.together import FINE, TROUBLE, come_together, untroubled
+from choreo.run.together import FINE, TROUBLE, come_together, own_network, untroubled
 
 __all__ = ["join"]
 
@@ -41,7 +42,9 @@ def join(*, address: str | None = None, secret: str | bytes | None = None, timeo
     while True:
         line, admission = _let_in(place, deadline)
         try:
-            connection = come_together(_Newcomer(line, admission), admission.patience_s + EXTRA_S)
+            connection = come_together(
+                _Newcomer(line, admission, own_network(place, deadline)), admission.patience_s + EXTRA_S
+            )
             break
         except (JoinError, MeetingError) as error:
             if deadline.passed:
@@ -88,9 +91,9 @@ def _heard(frame: Frame, kind: Kind) -> bytes:
 class _Newcomer:
     """The exchanges of those who come together, for one who comes."""
 
-    def __init__(self, line: meeting_connection.Connection, admission: Admission) -> None:
+    def __init__(self, line: meeting_connection.Connection, admission: Admission, network: Network | None) -> None:
         self._line, self._deadline = line, Deadline.after(admission.patience_s + EXTRA_S)
-        self._number = 0
+        self._number, self.network = 0, network
         self.rank, self.world_size = admission.rank, len(admission.ranks)
 
     def exchange(self, blob: bytes, timeout_s: float) -> list[bytes]:

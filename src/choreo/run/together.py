@@ -9,13 +9,18 @@ whoever dies at whatever moment, the others all go on with the new one, or none 
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from choreo.errors import ChoreoError, JoinError, MeetingError, UsageError
 from choreo.run.connection import Connection, connect
+from choreo.run.meeting.addresses import is_local, resolve
+from choreo.run.meeting.deadline import Deadline
+from choreo.run.meeting.environment import Place
 from choreo.run.meeting.hosts import machines
+from choreo.run.network import Network, address_toward
 
-__all__ = ["FINE", "TROUBLE", "Gathering", "come_together", "untroubled"]
+__all__ = ["FINE", "TROUBLE", "Gathering", "come_together", "own_network", "untroubled"]
 
 # The first byte of what is brought to an exchange.
 FINE, TROUBLE = b"+", b"!"
@@ -35,6 +40,11 @@ class Gathering(Protocol):
         """How many there are."""
         ...
 
+    @property
+    def network(self) -> Network | None:
+        """How this one is reached from other machines; None where there can be none."""
+        ...
+
     def exchange(self, blob: bytes, timeout_s: float) -> list[bytes]:
         """Everybody's blob, by rank; JoinError on all of them where one is in trouble."""
         ...
@@ -47,8 +57,9 @@ class Gathering(Protocol):
 def come_together(gathering: Gathering, timeout_s: float) -> Connection:
     """A connection of them all; each finds out itself with whom it shares memory."""
     try:
-        machine = str(machines(gathering, timeout_s)[gathering.rank])
-        made = connect(gathering, secrets.token_hex(6), machine, timeout_s)
+        lowest = machines(gathering, timeout_s)
+        network = gathering.network if len(set(lowest)) > 1 else None
+        made = connect(gathering, secrets.token_hex(6), str(lowest[gathering.rank]), timeout_s, network)
     except (OSError, UsageError, MeetingError) as error:
         gathering.give_up(error)
     failure: ChoreoError | None = None
@@ -58,7 +69,7 @@ def come_together(gathering: Gathering, timeout_s: float) -> Connection:
         except ChoreoError as error:
             failure = error
         proposal = b"yes" if failure is None else b"no"
-        stands = made.circle.ledger.decide(SETTLED, proposal) == b"yes"
+        stands = made.circle.decide(SETTLED, proposal) == b"yes"
     except BaseException:
         made.close()
         raise
@@ -66,6 +77,17 @@ def come_together(gathering: Gathering, timeout_s: float) -> Connection:
         made.close()
         raise failure or JoinError("a rank was lost in the last moment")
     return made
+
+
+def own_network(place: Place, deadline: Deadline) -> Network | None:
+    """How this process is reached from other machines of a job that meets at this place."""
+    if place.secret is None:
+        return None
+    with suppress(OSError):
+        first = resolve(place.address, place.port, deadline)[0]
+        there = str(first.address[0])
+        return Network(there if is_local(there, deadline) else address_toward(there, place.port), place.secret)
+    return None
 
 
 def untroubled(blobs: list[bytes]) -> list[bytes]:
