@@ -13,7 +13,7 @@ setup(
         Extension(
             "choreo.run._core",
             ["src/choreo/run/_core.c"],
-            depends=["src/choreo/run/_kernels.h"],
+            depends=["src/choreo/run/_kernels.h", "src/choreo/run/_sockets.h"],
             # Loops that copy must stay loops: some C libraries' memcpy is slow at some distances.
             # A sum must have the same bits on machines that can multiply and add at once and on those that cannot.
             extra_compile_args=["-O3", "-fno-tree-loop-distribute-patterns", "-ffp-contract=off"],

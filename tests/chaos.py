@@ -2,10 +2,15 @@
 
     python tests/chaos.py --events 10000 --seed 7
 
-A job keeps RANKS processes. Those in the communicator reduce, check every sum, and shrink when a call fails; while they
-are too few they let newcomers in. The driver does something bad to somebody, again and again, and starts a process for
-each that ends. In the end all must stop when told so, with nothing left in shared memory, no process, and as many open
-files as in the beginning. Seed, events and what happened are printed; the moments are the machine's own.
+A job keeps some processes (`chaos_rank`). Those in the communicator reduce, check every sum, and shrink when a call
+fails; while they are too few they let newcomers in. The driver does something bad to somebody, again and again, and
+starts a process for each that ends. It compares what ranks tell it: of one communicator, all must have had the same
+results from the same contributors, and blame the same ranks when it fails. In the end all must stop when told so, with
+nothing left in shared memory and no process; each rank looks after its own descriptors, mappings and threads. Seed,
+events and what happened are printed; the moments are the machine's own.
+
+Another kind of event is a function of the driver and a pid, in `KINDS`; ranks that live elsewhere, as behind a network
+that can be cut, are entered by `prepare`, which every process of a job calls first with the number of its place.
 """
 
 from __future__ import annotations
@@ -13,245 +18,266 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import gc
 import os
 import random
 import signal
+import socket
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
-from fault_helpers import CONTEXT, Pipe, PipeMeeting, eventually, segments
+from chaos_rank import Settings, life
+from fault_helpers import CONTEXT, Pipe, eventually, segments, start_server
 
-from choreo.errors import ChoreoError, CommunicatorClosed, JoinError, PeerFailure
-from choreo.run.calibration import default_constants
-from choreo.run.choice import Chooser
-from choreo.run.communicator import Communicator
-from choreo.run.connection import connect
-from choreo.run.control import join
+import choreo
 
-RANKS = 4
-CALL_S, SHRINK_S, GROW_S = 3.0, 8.0, 3.0
-STOPPED_BRIEFLY_S, STOPPED_LONG_S = 0.2, 6.0
-HANG_S = 120.0
-SECRET = b"what only this chaos knows"
-SIZES = (1, 7, 3000, 200_000, 700_000)
+HANG_S = 60.0  # after which somebody who is awake and says nothing hangs
+PER_JOB = 150  # events, after which the next job begins
+SPARE = 1  # processes that wait to be let in, so that somebody always comes at once
+LOST_S = 5.0
+PAUSE_S = 0.08
+BRIEF_S, LONG_S = 0.1, 1.5
+
+
+@dataclass
+class Process:
+    """One process of a job, as the driver sees it."""
+
+    process: BaseProcess
+    talk: Pipe
+    place: int
+    inside: bool = False  # in a communicator, and not on the way into one
+    going: bool = False  # killed or told to leave: whatever it said before that, it will not carry on
+    wakes_s: float | None = None  # stopped until then
+    heard_s: float = field(default_factory=time.monotonic)
 
 
 class Chaos:
     """The driver of one job."""
 
-    def __init__(self, seed: int, log: Any = sys.stdout) -> None:
-        self.random, self.log = random.Random(seed), log
-        self.name = f"chaos-{os.getpid()}-{seed}"
-        self.before = segments()
-        self.members: dict[int, tuple[Any, Pipe]] = {}
-        self.inside: set[int] = set()  # of these, who is in the communicator, and not on the way in
-        self.asleep: dict[int, float] = {}  # pid -> when it is to wake
+    def __init__(
+        self, seed: int, settings: Settings | None = None, prepare: Callable[[int], None] | None = None
+    ) -> None:
+        self.random, self.settings, self._prepare = random.Random(seed), settings or Settings(), prepare
+        settings = self.settings
+        self.processes: dict[int, Process] = {}
         self.counted: collections.Counter[str] = collections.Counter()
         self.wrong: list[str] = []
-        self.heard_s = time.monotonic()
-        pairs = [CONTEXT.Pipe() for _ in range(RANKS - 1)]
-        for rank in range(RANKS):
-            pipes = [mine for mine, _ in pairs] if rank == 0 else [pairs[rank - 1][1]]
-            self._start(rank, pipes)
-        for pair in pairs:
-            for pipe in pair:
-                pipe.close()
+        self._before = segments()
+        self._told: dict[Any, tuple[int, Any]] = {}  # what -> who said it first, and what they said
+        self._held = socket.socket()  # a port that is free for as long as this job runs: bound, but nobody listens
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind(("127.0.0.1", 0))
+        start_server()
+        for place in range(settings.ranks):
+            self.start(place, rank=place)
 
-    def run(self, events: int, seconds: float = float("inf")) -> int:
+    def run(self, events: int, end_s: float = float("inf")) -> int:
         """Make so many things happen, or as many as there is time for; how many that were."""
-        # How a job starts is not what this is about, nor does a rank that dies in a meeting over pipes say much.
-        while self.counted["began"] < RANKS and not self.wrong:
-            self._look(0.1)
-        end_s, done = time.monotonic() + seconds, 0
+        # That all come to the first meeting is not what this is about.
+        while sum(one.inside for one in self.processes.values()) < self.settings.ranks and not self.wrong:
+            self.look(0.05)
+        for _ in range(SPARE):
+            self.start(self.random.randrange(self.settings.ranks))
+        done, last_s = 0, time.monotonic()
         while done < events and time.monotonic() < end_s and not self.wrong:
-            done += self._event()
-            self._look(self.random.uniform(0.0, 0.15))
+            if self._event():
+                done, last_s = done + 1, time.monotonic()
+            elif time.monotonic() - last_s > LOST_S and not any(one.inside for one in self.processes.values()):
+                self.counted["jobs that lost everybody"] += 1  # the last ones were stopped beyond their deadline
+                break
+            self.look(self.random.uniform(0.0, PAUSE_S))
         return done
 
     def stop(self) -> None:
         """Wake everybody, tell them to stop, and see that nothing is left."""
-        for pid in list(self.asleep):
-            self._signal(pid, signal.SIGCONT)
-        self.asleep.clear()
+        for pid, one in self.processes.items():
+            one.wakes_s = None
+            self.signal(pid, signal.SIGCONT)
         end_s = time.monotonic() + HANG_S
-        while self.members and time.monotonic() < end_s:
-            for _, talk in self.members.values():
-                with contextlib.suppress(OSError):
-                    talk.send("stop")
-            self._look(0.3, replace=False)
-        if self.members:
-            self.wrong.append(f"pids {sorted(self.members)} did not stop")
-        for process, _ in self.members.values():
-            process.kill()
-        if not eventually(lambda: segments() <= self.before, 10.0):
-            # What a killed rank had under a name is the next start's to remove; here there is none.
-            from choreo.run.segment import remove_stale
+        for one in self.processes.values():
+            with contextlib.suppress(OSError):
+                one.talk.send("stop")
+        while self.processes and time.monotonic() < end_s and not self.wrong:
+            self.look(0.05, replace=False)
+        if self.processes and not self.wrong:
+            self.wrong.append(f"pids {sorted(self.processes)} did not stop")
+        for one in self.processes.values():
+            one.process.kill()
+            one.process.join()
+            one.talk.close()
+        self._held.close()
+        choreo.init().close()  # what a killed rank had under a name is the next start's to remove
+        # Others on this machine have names there for a moment.
+        if not eventually(lambda: segments() <= self._before):
+            self.wrong.append(f"left in shared memory: {sorted(segments() - self._before)}")
 
-            remove_stale()
-        if not segments() <= self.before:
-            self.wrong.append(f"left in shared memory: {sorted(segments() - self.before)}")
+    # What kinds of events are made of
 
-    def _event(self) -> bool:
-        kind = self.random.choices(("kill", "stop", "stop long"), (6, 5, 1))[0]
-        inside = [pid for pid in self.members if pid in self.inside and pid not in self.asleep]
-        outside = [pid for pid in self.members if pid not in self.inside and pid not in self.asleep]
-        pids = outside if outside and self.random.random() < 0.1 else inside
-        if len(inside) < 2:
-            return False  # somebody has to be there to carry on
-        pid = self.random.choice(pids)
-        self.counted[kind] += 1
-        if kind == "kill":
-            self._signal(pid, signal.SIGKILL)
-            return True
-        self._signal(pid, signal.SIGSTOP)
-        longest = STOPPED_LONG_S if kind == "stop long" else STOPPED_BRIEFLY_S
-        self.asleep[pid] = time.monotonic() + self.random.uniform(0, longest)
-        return True
-
-    def _look(self, seconds: float, *, replace: bool = True) -> None:
-        """Hear what ranks say, wake whom it is time to wake, and start a process for each that ended."""
-        end_s = time.monotonic() + seconds
-        while True:
-            for pid, wakes_s in list(self.asleep.items()):
-                if wakes_s <= time.monotonic():
-                    del self.asleep[pid]
-                    self._signal(pid, signal.SIGCONT)
-            for pid, (process, talk) in list(self.members.items()):
-                try:
-                    while talk.poll():
-                        self._hear(pid, talk.recv())
-                except (EOFError, OSError):
-                    del self.members[pid]
-                    self.inside.discard(pid)
-                    self.asleep.pop(pid, None)
-                    talk.close()
-                    process.join()
-                    if replace:
-                        self._start()
-            if time.monotonic() - self.heard_s > HANG_S:
-                self.wrong.append(f"nobody has said anything for {HANG_S:.0f} s")
-                return
-            if time.monotonic() >= end_s:
-                return
-            time.sleep(0.01)
-
-    def _hear(self, pid: int, said: tuple[str, str]) -> None:
-        kind, story = said
-        self.heard_s = time.monotonic()
-        self.counted[kind] += 1
-        if kind in ("began", "joined"):
-            self.inside.add(pid)
-        if kind == "wrong":
-            self.wrong.append(f"pid {pid}: {story}")
-
-    def _start(self, rank: int | None = None, pipes: list[Pipe] | None = None) -> None:
+    def start(self, place: int, rank: int | None = None) -> None:
+        """Start a process: a rank of the first meeting, or one who comes later."""
         mine, theirs = CONTEXT.Pipe()
-        process = CONTEXT.Process(target=_life, args=(self.name, theirs, rank, pipes), daemon=True)
+        port = self._held.getsockname()[1]
+        given = (self.settings, theirs, port, place, rank, self._prepare)
+        process = CONTEXT.Process(target=life, args=given, daemon=True)
         process.start()
         theirs.close()
-        self.members[process.pid or 0] = (process, mine)
-        if rank is None:
-            self.counted["started again"] += 1
+        self.processes[process.pid or 0] = Process(process, mine, place)
 
-    @staticmethod
-    def _signal(pid: int, number: int) -> None:
+    def kill(self, pid: int) -> None:
+        """End a process without a word."""
+        self.processes[pid].going = True
+        self.signal(pid, signal.SIGKILL)
+
+    def signal(self, pid: int, number: int) -> None:
+        """Send a signal, if there still is somebody to get it."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
+    def stopped(self, pid: int, seconds: float) -> None:
+        """Stop a process for so long."""
+        self.signal(pid, signal.SIGSTOP)
+        self.processes[pid].wakes_s = time.monotonic() + seconds
 
-def _life(name: str, talk: Pipe, rank: int | None, pipes: list[Pipe] | None) -> None:
-    """A rank, from its coming to its end."""
-    try:
-        comm = _first(talk, rank, pipes) if rank is not None and pipes is not None else _join(name, talk)
-        if comm is not None:
-            _work(comm, name, talk)
-    except CommunicatorClosed as error:
-        talk.send(("excluded", str(error)))
-    except BaseException as error:  # whatever it is, the driver must hear of it
-        import traceback
+    def awake(self, *, inside: bool) -> list[int]:
+        """Those that are not stopped, in the communicator or on the way in."""
+        there = {pid: one for pid, one in self.processes.items() if one.wakes_s is None and not one.going}
+        return [pid for pid, one in there.items() if one.inside == inside]
 
-        talk.send(("wrong", f"{error!r}\n{traceback.format_exc()}"))
+    def look(self, seconds: float, *, replace: bool = True) -> None:
+        """Hear what ranks say, wake whom it is time to wake, and start a process for each that ended."""
+        end_s = time.monotonic() + seconds
+        while True:
+            for pid, one in list(self.processes.items()):
+                if one.wakes_s is not None and one.wakes_s <= time.monotonic():
+                    one.wakes_s, one.heard_s = None, time.monotonic()
+                    one.inside = False  # perhaps: the others may have gone on without it
+                    self.signal(pid, signal.SIGCONT)
+                self._hear_all(pid, one, replace=replace)
+                if one.wakes_s is None and time.monotonic() - one.heard_s > HANG_S:
+                    self.signal(pid, signal.SIGUSR1)  # it says where it is
+                    self.wrong.append(f"pid {pid} has said nothing for {HANG_S:.0f} s")
+            left_s = end_s - time.monotonic()
+            if left_s <= 0 or self.wrong:
+                return
+            time.sleep(min(0.01, left_s))
 
+    # Inside
 
-def _first(talk: Pipe, rank: int, pipes: list[Pipe]) -> Communicator:
-    connection = connect(PipeMeeting(rank, RANKS, pipes), f"chaos{os.getppid()}", "here", 60.0)
-    comm = Communicator(connection, Chooser(RANKS, default_constants(), {}))
-    comm.timeout_s = CALL_S
-    for pipe in pipes:
-        pipe.close()
-    talk.send(("began", ""))
-    return comm
+    def _event(self) -> bool:
+        inside, outside = self.awake(inside=True), self.awake(inside=False)
+        if len(inside) < 2:
+            return False  # somebody has to be there to carry on
+        kind = self.random.choices(list(KINDS), [weight for weight, _ in KINDS.values()])[0]
+        pid = self.random.choice(outside if outside and self.random.random() < 0.1 else inside)
+        self.counted[kind] += 1
+        KINDS[kind][1](self, pid)
+        return True
 
-
-def _join(name: str, talk: Pipe) -> Communicator | None:
-    while not talk.poll():
+    def _hear_all(self, pid: int, one: Process, *, replace: bool) -> None:
         try:
-            comm = join(f"unix:{name}", SECRET, 2 * GROW_S)
-        except (JoinError, PeerFailure):
-            continue
-        talk.send(("joined", ""))
-        return comm
-    return None
+            while one.talk.poll():
+                one.heard_s = time.monotonic()
+                self._hear(pid, one, *one.talk.recv())
+        except (EOFError, OSError):
+            del self.processes[pid]
+            one.talk.close()
+            one.process.join()
+            if replace:
+                self.start(one.place)
+                self.counted["processes"] += 1
+
+    def _hear(self, pid: int, one: Process, kind: str, about: Any, said: Any) -> None:
+        self.counted[kind] += 1
+        if kind in ("began", "joined", "same", "grown", "shrunk"):
+            one.inside = True
+        elif kind in ("excluded", "left"):
+            one.inside = one.going = False
+        elif kind == "wrong":
+            self.wrong.append(f"pid {pid}: {said}")
+        if about is not None:
+            who, first = self._told.setdefault((kind, about), (pid, said))
+            if first != said:
+                self.wrong.append(f"{kind} {about}: pid {who} had {first}, pid {pid} {said}")
+            if len(self._told) > 10_000:
+                del self._told[next(iter(self._told))]
 
 
-def _work(comm: Communicator, name: str, talk: Pipe) -> None:
-    """Reduce and check, shrink when somebody is lost, grow when there are too few, until told to stop."""
-    files, number = len(list(Path("/proc/self/fd").iterdir())), 0
-    while True:
-        number += 1
+def _kill(chaos: Chaos, pid: int) -> None:
+    chaos.kill(pid)
+
+
+def _kill_two(chaos: Chaos, pid: int) -> None:
+    """Two at the same moment; one stays."""
+    others = [other for other in chaos.awake(inside=True) if other != pid]
+    chaos.kill(pid)
+    if len(others) > 1:
+        chaos.kill(chaos.random.choice(others))
+
+
+def _stop_briefly(chaos: Chaos, pid: int) -> None:
+    chaos.stopped(pid, chaos.random.uniform(0, BRIEF_S))
+
+
+def _stop_long(chaos: Chaos, pid: int) -> None:
+    """Often beyond the deadline of a call, so that the others go on without it."""
+    chaos.stopped(pid, chaos.random.uniform(0, LONG_S))
+
+
+def _stop_and_kill(chaos: Chaos, pid: int) -> None:
+    """Stopped somewhere, and killed there: whatever it was in the middle of stays so."""
+    chaos.stopped(pid, 2 * BRIEF_S)
+    chaos.look(chaos.random.uniform(0, BRIEF_S))
+    if pid in chaos.processes:
+        chaos.kill(pid)
+
+
+def _leave(chaos: Chaos, pid: int) -> None:
+    """Closes its communicator, and comes again."""
+    with contextlib.suppress(OSError):
+        chaos.processes[pid].talk.send("leave")
+        chaos.processes[pid].going = True
+
+
+Kind: TypeAlias = Callable[[Chaos, int], None]
+KINDS: dict[str, tuple[int, Kind]] = {
+    "kill": (40, _kill),
+    "kill two": (5, _kill_two),
+    "stop": (35, _stop_briefly),
+    "stop long": (4, _stop_long),
+    "stop and kill": (5, _stop_and_kill),
+    "leave": (10, _leave),
+}
+
+
+def run(events: int, seed: int, seconds: float = float("inf"), **given: Any) -> tuple[int, list[str], dict[str, int]]:
+    """Chaos in one job after another; how many events there were, what was wrong, and a count of what happened."""
+    began_s = time.monotonic()
+    end_s = began_s + seconds
+    done, counted = 0, collections.Counter[str]()
+    wrong: list[str] = []
+    while done < events and time.monotonic() < end_s and not wrong:
+        chaos = Chaos(seed + done, **given)
         try:
-            if _reduced(comm, number, stop=talk.poll()):
-                break
-            if comm.world_size < RANKS and number % 4 == 0:
-                comm = comm.grow(1, address=f"unix:{name}", secret=SECRET, timeout=GROW_S)
-                talk.send(("grown", ""))
-                number = 0
-        except JoinError:
-            talk.send(("nobody came", ""))
-        except PeerFailure:
-            comm, number = _shrunk(comm), 0
-            talk.send(("shrunk", ""))
-    comm.close()
-    more = len(list(Path("/proc/self/fd").iterdir())) - files
-    talk.send(("stopped", "") if more <= 0 else ("wrong", f"{more} files are open that were not"))
+            done += chaos.run(min(events - done, PER_JOB), end_s)
+        finally:
+            chaos.stop()
+        counted += chaos.counted
+        counted["jobs"] += 1
+        wrong = chaos.wrong
+        print(f"{done} events in {counted['jobs']} jobs, {time.monotonic() - began_s:.0f} s", flush=True)
+    return done, wrong, dict(counted)
 
 
-def _shrunk(comm: Communicator) -> Communicator:
-    while True:
-        try:
-            return comm.shrink(SHRINK_S)
-        except PeerFailure:
-            continue
-
-
-def _reduced(comm: Communicator, number: int, *, stop: bool) -> bool:
-    """A sum that says who is in it, and whether anybody was told to stop."""
-    size = SIZES[number % len(SIZES)]
-    x = np.empty(size + 1, np.int64)
-    x[:-1] = np.arange(size) + (1 << comm.ranks[comm.rank])
-    x[-1] = stop
-    in_it = comm.ranks
-    if number % 3 == 0:
-        x, in_it = comm.all_reduce(x, survive=True)
-    else:
-        comm.all_reduce(x)
-    expected = np.arange(size) * len(in_it) + sum(1 << rank for rank in in_it)
-    if not (x[:-1] == expected).all():
-        raise ChoreoError(f"a wrong sum: {x[:4]}, not {expected[:4]}, of ranks {in_it} in round {number}")
-    return bool(x[-1])
-
-
-def run(events: int, seed: int, seconds: float = float("inf")) -> tuple[int, list[str], dict[str, int]]:
-    """Chaos; how many events there were, what was wrong, and a count of what happened."""
-    chaos = Chaos(seed)
-    try:
-        done = chaos.run(events, seconds)
-    finally:
-        chaos.stop()
-    return done, chaos.wrong, dict(chaos.counted)
+def descriptors() -> int:
+    """How many this process has open."""
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def main() -> None:
@@ -264,9 +290,13 @@ def main() -> None:
     seed = random.SystemRandom().randrange(1 << 30) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
     began_s = time.monotonic()
+    start_server()
+    before = descriptors()
     done, wrong, counted = run(given.events, seed, given.seconds)
     print(f"{done} events in {time.monotonic() - began_s:.0f} s: {counted}")
-    print("\n".join(wrong) or "nothing hung, no sum was wrong, nothing was left behind")
+    if descriptors() > before:
+        wrong.append(f"{descriptors() - before} descriptors of the driver are left open")
+    print("\n".join(wrong) or "nothing hung, no result was wrong, nothing was left behind")
     sys.exit(bool(wrong))
 
 

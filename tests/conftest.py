@@ -21,6 +21,7 @@ pytest.register_assert_rewrite(
     "mutant_helpers",
     "fault_helpers",
     "launch_helpers",
+    "network_helpers",
     "meeting_helpers",
     "registry_helpers",
     "run_helpers",

@@ -6,11 +6,13 @@ import faulthandler
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,15 +25,21 @@ from choreo.run.connection import connect
 Pipe: TypeAlias = Connection
 # A server that has everything imported forks the ranks, so that a test's threads and files do not get into them.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["choreo.run.communicator", "choreo.run.recovery", "choreo.run.control", __name__])
+CONTEXT.set_forkserver_preload(["fault_server"])
 PATIENCE_S = 60.0  # for what takes a second on a machine that has nothing else to do
 
 
-for _ranks in range(1, 5):
-    for _collective in ("all_reduce", "all_gather", "broadcast", "barrier"):
-        Chooser(_ranks, default_constants(), {}).choose(
-            _collective, 8
-        )  # once, in the server: every rank that it forks knows it
+def start_server() -> None:
+    """Have the server run, and find what is in this folder; it looks only where PYTHONPATH says."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    try:
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 class PipeMeeting:
@@ -66,6 +74,7 @@ class Job:
     """Ranks that all run one function of their communicator, their pipe to the test, and some arguments."""
 
     def __init__(self, world_size: int, body: Callable[..., Any], *args: object, timeout_s: float = 30.0) -> None:
+        start_server()
         pairs = [CONTEXT.Pipe() for _ in range(world_size - 1)]
         talks = [CONTEXT.Pipe() for _ in range(world_size)]
         self.talks = [mine for mine, _ in talks]
@@ -149,7 +158,7 @@ def run_body(body: Callable[..., Any], communicator: Communicator | None, talk: 
 
 
 def segments() -> set[str]:
-    """Names of ours in shared memory."""
+    """Names of ours in shared memory, and for a moment those of other tests."""
     return {path.name for path in Path("/dev/shm").glob("choreo-*")}
 
 

@@ -200,7 +200,7 @@ class Rank:
     endpoint: twin.Endpoint
     compiled: bool
     segment: mmap.mmap
-    peers: list[tuple[Any, int, int, int]]
+    peers: list[tuple[Any, int, int, tuple[int, ...]]]
     hosts: Sequence[int]
     calls: int = 0
 
@@ -270,11 +270,12 @@ def run_ranks(  # noqa: PLR0912 - what is started is ended here, whatever happen
     world, at = len(kinds), hosts or [0] * len(kinds)
     context = multiprocessing.get_context("fork")
     segments = [segment_of(world, heap_bytes) for _ in kinds]
-    wires: dict[tuple[int, int], socket.socket] = {}
+    wires: dict[tuple[int, int], list[socket.socket]] = {}  # control, and two streams
     for low in range(world):
         for high in range(low + 1, world):
             if at[low] != at[high]:
-                wires[low, high], wires[high, low] = socket.socketpair()
+                pairs = [socket.socketpair() for _ in range(3)]
+                wires[low, high], wires[high, low] = [one for one, _ in pairs], [one for _, one in pairs]
     pipes = [context.Pipe() for _ in kinds]
     started = [
         context.Process(target=_rank, args=(rank, kinds, at, segments, wires, pipes, body), daemon=True)
@@ -284,7 +285,7 @@ def run_ranks(  # noqa: PLR0912 - what is started is ended here, whatever happen
         one.start()
     for _, end in pipes:
         end.close()
-    for wire in wires.values():
+    for wire in (one for several in wires.values() for one in several):
         wire.close()
     try:
         for here, _ in pipes:
@@ -328,7 +329,7 @@ def _rank(
     kinds: Sequence[bool],
     hosts: Sequence[int],
     segments: list[mmap.mmap],
-    wires: dict[tuple[int, int], socket.socket],
+    wires: dict[tuple[int, int], list[socket.socket]],
     pipes: list[tuple[Connection, Connection]],
     body: Callable[[Rank], Any],
 ) -> None:
@@ -336,8 +337,8 @@ def _rank(
         here.close()
         if number != rank:
             there.close()
-    for (owner, _), wire in wires.items():
-        if owner != rank:
+    for (owner, _), several in wires.items():
+        for wire in several if owner != rank else ():
             wire.close()
     pipe = pipes[rank][1]
     try:
@@ -348,13 +349,13 @@ def _rank(
         peers = []
         for number, pid in enumerate(pids):
             local = number != rank and hosts[number] == hosts[rank]
-            mine = wires.get((rank, number))
+            mine = wires.get((rank, number), [])
             peers.append(
                 (
                     segments[number] if local else None,
                     pid,
-                    os.pidfd_open(pid) if local else -1,
-                    mine.fileno() if mine else -1,
+                    os.pidfd_open(pid) if local else os.dup(mine[0].fileno()) if mine else -1,
+                    tuple(wire.fileno() for wire in mine[1:]),
                 )
             )
         endpoint = machine.endpoint_type(kinds[rank])(rank, len(kinds), segments[rank], STAGE_BYTES, peers, 20)

@@ -18,7 +18,7 @@ from conftest import run_choreo
 from launch_helpers import all_gone, command, launched, launcher, pids_printed
 
 from choreo.errors import UsageError
-from choreo.run.launch.launch import parse_master
+from choreo.run.meeting.addresses import parse_address
 
 
 @pytest.fixture
@@ -280,13 +280,13 @@ def test_mistakes(arguments: list[str], message: str, script: Path) -> None:
 @pytest.mark.parametrize("text", ["", ":1", "a:", "a:0", "a:65536", "a:b", "a b:1", "::1:5", "a:1:2", "a:٣", "[]:1"])
 def test_not_an_address(text: str) -> None:
     with pytest.raises(UsageError, match="is not HOST:PORT"):
-        parse_master(text)
+        parse_address(text)
 
 
 def test_addresses() -> None:
-    assert parse_master("node0:29500") == ("node0", 29500)
-    assert parse_master("[fe80::1]:1") == ("fe80::1", 1)
-    assert parse_master("10.0.0.1:65535") == ("10.0.0.1", 65535)
+    assert parse_address("node0:29500") == ("node0", 29500)
+    assert parse_address("[fe80::1]:1") == ("fe80::1", 1)
+    assert parse_address("10.0.0.1:65535") == ("10.0.0.1", 65535)
 
 
 # Several machines

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from choreo.errors import UsageError
-from choreo.run.meeting.environment import read_environment
+from choreo.run.meeting.environment import read_environment, read_place
 from choreo.run.meeting.secret import read_secret_file
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -161,3 +161,24 @@ def test_mistakes(variables: dict[str, str], message: str) -> None:
         read_environment(variables)
     assert len(str(raised.value)) < 300
     assert "short" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
+        TORCHRUN | {"TORCHELASTIC_RUN_ID": "7", "TORCHELASTIC_USE_AGENT_STORE": "True"},
+        {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "prterun-1"},
+    ],
+    ids=["alone", "by hand", "torchrun", "mpirun"],
+)
+def test_a_newcomer_finds_the_place_with_or_without_a_rank(variables: dict[str, str]) -> None:
+    variables = variables | {"CHOREO_SECRET": "sixteen bytes or more"}
+    ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    place = read_place(variables)
+    assert place == read_place({name: text for name, text in variables.items() if name not in ranks})
+    me = read_environment(variables)
+    if me.world_size > 1:
+        assert (place.address, place.port, place.secret, place.job) == (me.address, me.port, me.secret, me.job)
+    assert "sixteen" not in repr(place)

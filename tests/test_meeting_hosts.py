@@ -39,9 +39,7 @@ def test_another_namespace_is_another_machine(option: str) -> None:
 def on_machine(rank: int, world_size: int, port: int, shared_memory: list[str]) -> object:
     """All ranks have the same host id, as machines started from one snapshot do; what they share is another matter."""
     hosts.SHARED_MEMORY = Path(shared_memory[rank])
-    import choreo.run.meeting.meet
-
-    choreo.run.meeting.meet.host_id = lambda: "the-same-for-all"  # type: ignore[attr-defined]
+    hosts.host_id = lambda: "the-same-for-all"
     with come(rank, world_size, port) as meeting:
         return machines(meeting, 5.0)
 

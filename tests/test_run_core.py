@@ -433,10 +433,10 @@ def test_a_peer_that_is_gone_cannot_spoil_a_result_read_late(kinds: Sequence[boo
 # What makes no sense is refused, and never read or written beyond bounds.
 
 
-def endpoint_with(kind: bool, peer: mmap.mmap | None, descriptor: int = -1, own: mmap.mmap | None = None) -> Any:
+def endpoint_with(kind: bool, peer: mmap.mmap | None, *streams: int, own: mmap.mmap | None = None) -> Any:
     own = segment_of(2) if own is None else own
     machine.prepare(kind)(own, 0, 2, STAGE_BYTES)
-    peers = [(None, 0, -1, -1), (peer, os.getpid(), -1, descriptor)]
+    peers = [(None, 0, -1, ()), (peer, os.getpid(), -1, streams)]
     return machine.endpoint_type(kind)(0, 2, own, STAGE_BYTES, peers, 5)
 
 

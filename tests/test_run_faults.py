@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import socket
 import time
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,6 @@ from fault_helpers import Job, Pipe, eventually, segments
 
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
-from choreo.run.control import join
 from choreo.run.elements import ReduceOp
 
 KILL, STOP, RESUME = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
@@ -72,11 +74,11 @@ def test_survivors_go_on_without_rank_zero_and_leave_nothing_behind() -> None:
     before = segments()
     with Job(4, until_failure, 3000, True) as job:
         job.hear_all()
-        assert segments() == before  # names are gone as soon as everybody has mapped
+        assert eventually(lambda: segments() <= before)  # names are gone as soon as everybody has mapped
         job.tell(0, KILL)
         ended = job.ended(1, 2, 3)
         assert [one.value for one in ended] == [(at, (1, 2, 3), [1.0, 2.0, 3.0]) for at in range(3)], ended
-    assert segments() == before
+    assert eventually(lambda: segments() <= before)
 
 
 def test_a_stopped_rank_counts_as_failed_at_the_deadline_and_is_out_when_it_wakes() -> None:
@@ -92,6 +94,7 @@ def test_a_stopped_rank_counts_as_failed_at_the_deadline_and_is_out_when_it_wake
 
 def returns_early(comm: Communicator, talk: Pipe) -> None:
     """Rank 0 has nothing to wait for, and returns before rank 1 dies; its next call tells it."""
+    talk.send("there")
     x = np.ones(10)
     if comm.rank == 1:
         talk.recv()
@@ -104,6 +107,7 @@ def returns_early(comm: Communicator, talk: Pipe) -> None:
 
 def test_who_had_returned_hears_of_it_in_a_later_call() -> None:
     with Job(3, returns_early) as job:
+        job.hear_all()
         assert job.hear(0) == "returned"
         job.tell(1, KILL)
         for rank in (0, 2):
@@ -124,7 +128,7 @@ def test_who_comes_after_the_deadline_finds_itself_excluded() -> None:
         ended = job.ended()
     assert [one.error for one in ended] == ["PeerFailure", "CommunicatorClosed", "PeerFailure"], ended
     assert ended[0].ranks == ended[2].ranks == (1,)
-    assert "did not answer before the deadline" in ended[0].text
+    assert "rank 1 (host " in ended[0].text and "had not come by the deadline to call" in ended[0].text
 
 
 # ---- different calls ----
@@ -282,27 +286,82 @@ def test_a_fork_is_not_a_rank_and_its_parent_still_is() -> None:
         assert "is a fork" in story and x == [2.0] * 3
 
 
-# ---- a newcomer ----
+def interrupted(comm: Communicator, talk: Pipe) -> Any:
+    """Rank 1 is told to stop while it waits for rank 0 in a call."""
+    talk.send(os.getpid())
+    if comm.rank == 0:
+        talk.recv()
+    try:
+        comm.barrier()
+    except KeyboardInterrupt:
+        with pytest.raises(CommunicatorClosed, match="the other ranks go on without it"):
+            comm.barrier()  # the call may be done on others and not on this one: there is no next
+        return "interrupted"
 
-SECRET = b"a secret of at least sixteen bytes"
+
+def test_a_rank_that_is_interrupted_in_a_call_is_named() -> None:
+    with Job(3, interrupted) as job:
+        job.hear_all()
+        time.sleep(0.2)
+        job.tell(1, signal.SIGINT)
+        time.sleep(0.2)
+        job.talks[0].send("go on")
+        ended = job.ended()
+    assert ended[1].value == "interrupted", ended
+    for one in (ended[0], ended[2]):
+        assert (one.error, one.ranks) == ("PeerFailure", (1,)) and "was interrupted" in one.text, one
 
 
-def grows(comm: Communicator, talk: Pipe, name: str, secret: bytes, members: int) -> Any:
-    if comm.world_size == 1 and members > 1:  # a job of its own: the newcomer
-        comm.close()
-        larger = join(f"unix:{name}", secret, 20.0)
-    else:
-        larger = comm.grow(1, address=f"unix:{name}", secret=SECRET, timeout=20.0)
-    x = larger.all_gather(np.array([larger.rank]))
-    found = (larger.rank, larger.ranks, x[:, 0].tolist())
-    larger.barrier()
-    larger.close()
+# ---- crashes in the middle of something ----
+
+
+def crashes(comm: Communicator, talk: Pipe, delay_s: float, size: int) -> Any:
+    """Rank 1 ends somewhere in the middle of handing over data."""
+    comm.barrier()
+    if comm.rank == 1:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, delay_s)
+    x = np.empty(size)
+    try:
+        while True:
+            x[:] = comm.rank
+            comm.all_reduce(x)
+            assert (x == 3).all()
+    except PeerFailure:
+        smaller = comm.shrink()
+    x[:] = 1
+    found = (smaller.all_reduce(x) == smaller.world_size).all() and smaller.ranks
+    smaller.close()
     return found
 
 
-def test_a_newcomer_who_holds_the_secret_comes_in() -> None:
-    name = f"test-{os.getpid()}-grow"
-    with Job(2, grows, name, SECRET, 2) as job, Job(1, grows, name, SECRET, 2) as newcomer:
-        ended = [*job.ended(), *newcomer.ended()]
-    assert [one.value for one in ended] == [(at, (0, 1, 2), [0, 1, 2]) for at in range(3)], ended
-    assert eventually(lambda: not segments())
+@pytest.mark.parametrize("size", [40_000, 2_000_000], ids=["staged", "exposed"])
+def test_a_crash_in_the_middle_of_a_write_spoils_nothing(size: int) -> None:
+    for number in range(1, 5):
+        with Job(3, crashes, 0.003 * number + 0.0007, size) as job:
+            assert [one.value for one in job.ended(0, 2)] == [(0, 2)] * 2
+
+
+def gets_nonsense(comm: Communicator, talk: Pipe) -> Any:
+    """Somebody who is not of this job finds where a rank takes messages."""
+    address = comm._messages.address
+    place = f"\0{address}" if isinstance(address, str) else ("127.0.0.1", address)
+    kind = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+    x = np.arange(1000.0)
+    for nonsense in (b"", b"?", bytes(4096), random.Random(comm.rank).randbytes(5000)):
+        with socket.socket(kind) as stranger:
+            stranger.connect(place)
+            with suppress(OSError):
+                stranger.sendall(nonsense)
+        if comm.rank == 0:
+            comm.send(x, 1, tag=7)
+        else:
+            got = comm.recv(np.empty(1000), 0, tag=7)
+            assert (got == x).all()
+    comm.barrier()
+    return "fine"
+
+
+def test_strangers_who_send_messages_are_not_heard() -> None:
+    with Job(2, gets_nonsense) as job:
+        assert [one.value for one in job.ended()] == ["fine"] * 2

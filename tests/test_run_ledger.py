@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import mmap
-import os
 from pathlib import Path
 
-from fault_helpers import CONTEXT, segments
+from fault_helpers import CONTEXT
 from hypothesis import given
 from hypothesis import strategies as st
 
 from choreo.run import board
 from choreo.run.board import Notice
 from choreo.run.ledger import ENTRY_BYTES, Ledger
-from choreo.run.segment import SHARED, process_start, remove_stale
 
 
 @given(st.integers(0, board.SLOT_BYTES), st.integers(0, 3), st.binary(max_size=800))
@@ -70,16 +68,3 @@ def test_an_entry_that_was_torn_decides_nothing(tmp_path: Path) -> None:
     assert ledger.decided("it") is None
     assert ledger.decide("it", b"yes") == b"yes" == ledger.decide("it", b"no")
     ledger.close()
-
-
-def test_segments_of_a_crash_are_removed_by_the_next_start_and_those_of_the_living_are_not() -> None:
-    gone = SHARED / f"choreo-crashed-0-{2**22 + 1}-12345"
-    reused = SHARED / f"choreo-crashed-1-{os.getpid()}-1"  # the number of a process that began at another time
-    mine = SHARED / f"choreo-living-2-{os.getpid()}-{process_start(os.getpid())}"
-    for path in (gone, reused, mine):
-        path.touch()
-    try:
-        assert {gone.name, reused.name} <= set(remove_stale())
-        assert mine.name in segments() and gone.name not in segments()
-    finally:
-        mine.unlink()

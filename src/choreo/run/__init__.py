@@ -1,9 +1,9 @@
 """Run schedules between real processes, over shared memory and sockets."""
 
 from choreo.run.communicator import Communicator
-from choreo.run.control import join
 from choreo.run.elements import ReduceOp
 from choreo.run.groups import Mesh
+from choreo.run.newcomer import join
 from choreo.run.start import init
 from choreo.run.work import Work
 

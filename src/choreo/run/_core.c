@@ -37,6 +37,8 @@
 #define MAGIC 0x31306F65726F6843ULL /* "Choreo01" */
 #define FRAME 0x4D415246U           /* "FRAM" */
 #define GOODBYE 0x21455942U         /* "BYE!": number is the outcome, signature the culprit */
+#define NOTE 0x45544F4EU            /* "NOTE": call has been reduced (number 0), or returned from (1) */
+#define MAX_STREAMS 8
 #define CALLS 4
 #define PAGE 4096
 #define SLICE ((size_t)128 << 10) /* what is read at once before it is reduced */
@@ -92,22 +94,26 @@ typedef struct { uint32_t peer, number; } Guard;
 typedef struct { uint32_t magic, number; uint64_t call, signature, length; } Frame;
 
 typedef struct {
+    int fd;
+    struct iovec *queue; /* ranges to write */
+    uint32_t *numbers;   /* of the messages that they belong to */
+    size_t room, queued, written;
+} Stream;
+
+typedef struct {
     const Header *header; /* NULL: not on this machine */
     const Channel *channels;
     Py_buffer map;
-    int pidfd, pid, socket, inside; /* inside: the payload of a frame is being read */
+    int pidfd, pid; /* pidfd: of a peer elsewhere, its control connection */
+    int num_streams;
+    Stream *streams;
     uint64_t sent, received;        /* messages before this call */
     uint64_t sent_by[2];            /* messages sent by the end of the last even and odd call */
     uint64_t verified;              /* the last call of which it was seen that both do the same */
     uint64_t checked;               /* the call whose descriptor was read */
     uint64_t mode[2], place[2];     /* of that descriptor: of work and of input */
     uint32_t told, told_culprit;    /* what it said before it went, through its socket */
-    uint64_t told_in;
-    /* frames on their way to this peer: ranges to write */
-    struct iovec *queue;
-    uint32_t *queue_number;
-    size_t queue_room, queued, written;
-    uint32_t messages_written;
+    uint64_t told_in, noted[2];
 } Peer;
 
 typedef struct {
@@ -119,9 +125,9 @@ typedef struct {
     Channel *channels;
     size_t stage_at, stage_bytes;
     Peer *peers;
-    struct pollfd *watched;
-    int *whose;
-    char *scratch, *slice;
+    struct pollfd *watched, *wires;
+    int *whose, pending; /* pending: streams that have something to write */
+    char *scratch, *slice, *slices;
     size_t scratch_room;
     uint64_t call, done, calls[CALLS], signatures[CALLS]; /* the last calls, by their number modulo CALLS */
     double looked, signalled;
@@ -186,20 +192,6 @@ static int gave_up(Endpoint *here, int outcome, int culprit) {
     return outcome;
 }
 
-/* Tell those who are reached through sockets; in the middle of a frame the end of the stream must do. */
-static void say_goodbye(Endpoint *here, uint32_t outcome, uint64_t culprit, uint64_t call) {
-    Frame frame = {GOODBYE, outcome, call, culprit, 0};
-    for (int peer = 0; peer < here->world; peer++) {
-        Peer *other = &here->peers[peer];
-        if (other->socket < 0) continue;
-        if (other->written == other->queued) {
-            ssize_t ignored = send(other->socket, &frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT);
-            (void)ignored;
-        }
-        shutdown(other->socket, SHUT_WR);
-    }
-}
-
 /* Who gave up in a later call, or left after this one, has done its part of this one. */
 static int ends(uint32_t outcome, uint64_t in, uint64_t call) { return outcome == LEFT ? in < call : outcome && in <= call; }
 
@@ -227,20 +219,7 @@ static int same_calls(Endpoint *here, Peer *other) {
     return 1;
 }
 
-/* What a peer elsewhere says when nothing else of it is to be read. */
-static int look_at_socket(Endpoint *here, int peer) {
-    Peer *other = &here->peers[peer];
-    Frame frame;
-    if (other->inside) return FINE;
-    ssize_t got = recv(other->socket, &frame, sizeof(frame), MSG_PEEK | MSG_DONTWAIT);
-    if (got == 0) return PEER_DIED;
-    if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? FINE : PEER_DIED;
-    if ((size_t)got < sizeof(frame) || frame.magic != GOODBYE) return FINE;
-    other->told = frame.number;
-    other->told_culprit = (uint32_t)frame.signature;
-    other->told_in = frame.call;
-    return ends(frame.number, frame.call, here->call) ? PEER_GAVE_UP : FINE;
-}
+static int look_at_control(Endpoint *here, int peer);
 
 /* Has anybody died, stopped or left? Everybody is looked at, not only the one that is waited for; a death says most. */
 static int look_around(Endpoint *here, int *culprit) {
@@ -258,7 +237,7 @@ static int look_around(Endpoint *here, int *culprit) {
         while (next < count && here->whose[next] < peer) next++;
         if (next < count && here->whose[next] == peer) dead = here->watched[next].revents != 0;
         if (peer == here->rank) continue;
-        if (!other->header) outcome = other->socket >= 0 ? look_at_socket(here, peer) : FINE;
+        if (!other->header) outcome = dead ? look_at_control(here, peer) : FINE;
         else {
             if (!same_calls(here, other)) outcome = MISMATCHED;
             else if (stopped(other->header, here->call)) outcome = PEER_GAVE_UP;
@@ -290,35 +269,8 @@ static int still_well(Endpoint *here, int peer, double deadline, int *culprit) {
     return FINE;
 }
 
-static int write_frames(Endpoint *here, int peer);
-
-/* Push what is queued for sockets; wait at most so long for one of them, or for `reading`, to be ready. */
-static int push_sockets(Endpoint *here, int reading, int milliseconds) {
-    int count = 0;
-    for (int peer = 0; peer < here->world; peer++) {
-        Peer *other = &here->peers[peer];
-        short events = 0;
-        if (other->socket < 0) continue;
-        if (other->written < other->queued) events |= POLLOUT;
-        if (peer == reading) events |= POLLIN;
-        if (events) { here->watched[count] = (struct pollfd){other->socket, events, 0}; here->whose[count++] = peer; }
-    }
-    if (!count || poll(here->watched, (nfds_t)count, milliseconds) <= 0) return FINE;
-    for (int i = 0; i < count; i++) {
-        int peer = here->whose[i];
-        if (here->watched[i].revents & ~POLLIN && here->peers[peer].written < here->peers[peer].queued) {
-            int outcome = write_frames(here, peer);
-            if (outcome) return outcome;
-        }
-    }
-    return FINE;
-}
-
-static int any_queued(const Endpoint *here) {
-    for (int peer = 0; peer < here->world; peer++)
-        if (here->peers[peer].written < here->peers[peer].queued) return 1;
-    return 0;
-}
+static int any_queued(const Endpoint *here);
+static int push_sockets(Endpoint *here, int reading, unsigned streams, int milliseconds);
 
 static void sleep_on(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value) {
     atomic_exchange_explicit(&here->header->asleep, 1, memory_order_seq_cst);
@@ -347,7 +299,7 @@ static int wait_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t va
             if (!began) began = time;
             int tired = time - began > AWAKE_S;
             if (any_queued(here)) {
-                if ((outcome = push_sockets(here, -1, tired))) return outcome;
+                if ((outcome = push_sockets(here, -1, 0, tired))) return outcome;
             } else if (tired) {
                 sleep_on(here, counter, value);
             }
@@ -357,96 +309,9 @@ static int wait_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t va
     }
 }
 
-/* ---- sockets ---- */
-
-static int queue_range(Endpoint *here, int peer, const void *data, size_t length, uint32_t number) {
-    Peer *other = &here->peers[peer];
-    if (other->written == other->queued) other->written = other->queued = 0;
-    if (other->queued == other->queue_room) {
-        size_t room = other->queue_room ? 2 * other->queue_room : 16;
-        struct iovec *queue = realloc(other->queue, room * sizeof(*queue));
-        if (queue) other->queue = queue;
-        uint32_t *numbers = queue ? realloc(other->queue_number, room * sizeof(*numbers)) : NULL;
-        if (!numbers) return gave_up(here, BROKEN, here->rank);
-        other->queue_number = numbers;
-        other->queue_room = room;
-    }
-    other->queue[other->queued] = (struct iovec){(void *)data, length};
-    other->queue_number[other->queued++] = number;
-    return FINE;
-}
-
-static int write_frames(Endpoint *here, int peer) {
-    Peer *other = &here->peers[peer];
-    while (other->written < other->queued) {
-        size_t count = other->queued - other->written;
-        struct msghdr message = {.msg_iov = other->queue + other->written, .msg_iovlen = count < 64 ? count : 64};
-        ssize_t sent = sendmsg(other->socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0) {
-            if (errno == EAGAIN || errno == EWOULDBLOCK) return FINE;
-            if (errno == EINTR) continue;
-            return gave_up(here, PEER_DIED, peer);
-        }
-        while (other->written < other->queued) {
-            struct iovec *range = &other->queue[other->written];
-            size_t part = (size_t)sent < range->iov_len ? (size_t)sent : range->iov_len;
-            range->iov_base = (char *)range->iov_base + part;
-            range->iov_len -= part;
-            sent -= (ssize_t)part;
-            if (range->iov_len) break;
-            if (other->queue_number[other->written]) other->messages_written = other->queue_number[other->written];
-            other->written++;
-        }
-    }
-    return FINE;
-}
-
-/* Wait until the socket of `reading` can be read, or something can be written. */
-static int wait_for_sockets(Endpoint *here, int reading, int peer, double deadline) {
-    int culprit, outcome = push_sockets(here, reading, 10);
-    if (outcome) return outcome;
-    outcome = still_well(here, peer, deadline, &culprit);
-    return outcome ? gave_up(here, outcome, culprit) : FINE;
-}
-
-static int read_bytes(Endpoint *here, int peer, char *into, size_t length, double deadline) {
-    Peer *other = &here->peers[peer];
-    int outcome;
-    while (length) {
-        ssize_t got = recv(other->socket, into, length, MSG_DONTWAIT);
-        if (got > 0) {
-            into += got;
-            length -= (size_t)got;
-            /* Both directions at once: what we have to say must not wait until they have finished. */
-            if (length && any_queued(here) && (outcome = push_sockets(here, -1, 0))) return outcome;
-            continue;
-        }
-        if (got < 0 && errno == EINTR) continue;
-        if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) return gave_up(here, PEER_DIED, peer);
-        if ((outcome = wait_for_sockets(here, peer, peer, deadline))) return outcome;
-    }
-    return FINE;
-}
-
-static int read_frame(Endpoint *here, const Op *op, double deadline) {
-    Frame frame;
-    Peer *other = &here->peers[op->peer];
-    int outcome = read_bytes(here, op->peer, (char *)&frame, sizeof(frame), deadline);
-    if (outcome) return outcome;
-    if (frame.magic == GOODBYE) {
-        other->told = frame.number;
-        other->told_culprit = (uint32_t)frame.signature;
-        other->told_in = frame.call;
-        return gave_up(here, PEER_GAVE_UP, op->peer);
-    }
-    if (frame.magic != FRAME) return gave_up(here, BROKEN, op->peer);
-    if (frame.call != here->call || frame.signature != here->signatures[here->call % CALLS])
-        return gave_up(here, MISMATCHED, op->peer);
-    if (frame.number != op->number || frame.length != op->length) return gave_up(here, BROKEN, op->peer);
-    return FINE;
-}
-
 /* ---- running a program ---- */
+
+static int wait_written(Endpoint *here, int peer, uint32_t number, double deadline);
 
 static int wait_guards(Endpoint *here, const Task *task, const Op *op) {
     for (uint32_t i = 0; i < op->guards; i++) {
@@ -457,8 +322,7 @@ static int wait_guards(Endpoint *here, const Task *task, const Op *op) {
             outcome = wait_for(here, &other->channels[here->rank].consumed, other->sent + guard.number, (int)guard.peer,
                                task->deadline);
         else
-            while (!outcome && other->messages_written < guard.number)
-                outcome = wait_for_sockets(here, -1, (int)guard.peer, task->deadline);
+            outcome = wait_written(here, (int)guard.peer, guard.number, task->deadline);
         if (outcome) return outcome;
     }
     return FINE;
@@ -549,21 +413,7 @@ static int take(Endpoint *here, const Task *task, const Op *op, Source source, s
     return FINE;
 }
 
-static int receive_from_socket(Endpoint *here, const Task *task, const Op *op) {
-    int peer = op->peer, outcome = read_frame(here, op, task->deadline);
-    if (outcome || (outcome = wait_guards(here, task, op)) || !op->length) return outcome;
-    here->peers[peer].inside = 1;
-    if (op->kind == TO_SCRATCH) outcome = read_bytes(here, peer, here->scratch + op->at, op->length, task->deadline);
-    else if (!(op->flags & REDUCE)) outcome = read_bytes(here, peer, task->work + op->at, op->length, task->deadline);
-    else
-        for (size_t at = 0; at < op->length && !outcome; at += SLICE) {
-            size_t length = op->length - at < SLICE ? op->length - at : SLICE;
-            outcome = read_bytes(here, peer, here->slice, length, task->deadline);
-            if (!outcome) put(task, op, here->slice, at, length);
-        }
-    here->peers[peer].inside = 0;
-    return outcome;
-}
+#include "_sockets.h"
 
 /* One message range; or several in a row that are reduced into the same range, in their order, so with the same bits. */
 static int receive(Endpoint *here, const Task *task, const Op *ops, size_t count) {
@@ -589,13 +439,7 @@ static int receive(Endpoint *here, const Task *task, const Op *ops, size_t count
 static int send_range(Endpoint *here, const Task *task, const Op *op) {
     Peer *other = &here->peers[op->peer];
     const char *from = op->length ? ((op->flags & OWN_INPUT) ? task->input : task->work) + op->at : NULL;
-    if (!other->header) {
-        Frame *frame = &task->program->frames[op - task->program->ops];
-        *frame = (Frame){FRAME, op->number, here->call, here->signatures[here->call % CALLS], op->length};
-        int outcome = queue_range(here, op->peer, frame, sizeof(Frame), 0);
-        if (!outcome) outcome = queue_range(here, op->peer, from, op->length, (op->flags & LAST) ? op->number : 0);
-        return outcome || !(op->flags & LAST) ? outcome : write_frames(here, op->peer);
-    }
+    if (!other->header) return send_parts(here, task, op, from);
     if (!(op->flags & (EXPOSED | HELD)) && op->length) copy_bytes(task->stage + op->staged, from, op->length);
     if (op->flags & LAST) publish(&here->channels[op->peer].ready, other->sent + op->number, other->header);
     return FINE;
@@ -638,7 +482,7 @@ static int finish(Endpoint *here, const Task *task, int exposes) {
         int outcome = FINE;
         if (other->header && exposes && sent)
             outcome = wait_for(here, &other->channels[here->rank].consumed, other->sent + sent, peer, task->deadline);
-        while (!outcome && other->written < other->queued) outcome = wait_for_sockets(here, -1, peer, task->deadline);
+        if (!outcome && here->pending) outcome = wait_written(here, peer, UINT32_MAX, task->deadline);
         if (outcome) return outcome;
     }
     /* A rank that slept through the end of this call may have read what others have overwritten since; they said before
@@ -666,8 +510,6 @@ static int begin(Endpoint *here, Task *task, uint64_t signature, const uint64_t 
     }
     for (int peer = 0; peer < here->world; peer++) {
         Peer *other = &here->peers[peer];
-        other->messages_written = 0;
-        other->inside = 0;
         if (!other->header || !other->sent_by[half]) continue;
         int outcome = wait_for(here, &other->channels[here->rank].consumed, other->sent_by[half], peer, task->deadline);
         if (outcome) return outcome;
@@ -693,7 +535,7 @@ static int run_call(Endpoint *here, Task *task, uint64_t signature, const uint64
     if (!outcome) outcome = finish(here, task, !stages);
     if (outcome) {
         say_goodbye(here, (uint32_t)outcome, (uint64_t)here->culprit, here->call);
-        for (int peer = 0; peer < here->world; peer++) here->peers[peer].queued = here->peers[peer].written = 0;
+        forget_queues(here);
         return outcome;
     }
     for (int peer = 0; peer < here->world; peer++) {
@@ -835,7 +677,7 @@ static const char *suits(const Endpoint *here, Program *program) {
         const Op *op = &program->ops[i];
         const Peer *other = &here->peers[op->peer];
         if (op->kind == KEEP || op->kind == FROM_SCRATCH) continue;
-        if (op->peer == here->rank || (!other->header && other->socket < 0)) return "a program talks to a rank that cannot be reached";
+        if (op->peer == here->rank || (!other->header && !other->num_streams)) return "a program talks to a rank that cannot be reached";
         if (op->kind != SEND) continue;
         if (!other->header) {
             if (!(op->flags & EXPOSED)) return "what goes through a socket cannot be staged";
@@ -848,7 +690,7 @@ static const char *suits(const Endpoint *here, Program *program) {
         }
     }
     if (sockets && !program->frames) {
-        program->frames = malloc(program->num_ops * sizeof(Frame));
+        program->frames = malloc(program->num_ops * MAX_STREAMS * sizeof(Frame));
         if (!program->frames) return "there is no memory for frames";
     }
     program->checked_for = here->serial;
@@ -950,6 +792,16 @@ static PyObject *endpoint_run(Endpoint *here, PyObject *const *args, Py_ssize_t 
     return result;
 }
 
+static void free_streams(Peer *other) {
+    for (int i = 0; i < other->num_streams; i++) {
+        free(other->streams[i].queue);
+        free(other->streams[i].numbers);
+    }
+    free(other->streams);
+    other->num_streams = 0;
+    other->streams = NULL;
+}
+
 static void let_go(Endpoint *here) {
     int ours = here->generation == generation; /* rather than a copy that a fork has made */
     if (here->peers && here->header && ours) {
@@ -964,14 +816,17 @@ static void let_go(Endpoint *here) {
             Peer *other = &here->peers[peer];
             if (other->header) PyBuffer_Release(&other->map);
             if (other->pidfd >= 0) close(other->pidfd);
-            free(other->queue);
-            free(other->queue_number);
+            free_streams(other);
         }
     free(here->peers);
     free(here->watched);
     free(here->whose);
     free(here->scratch);
     free(here->slice);
+    free(here->slices);
+    free(here->wires);
+    here->slices = NULL;
+    here->wires = NULL;
     here->peers = NULL;
     here->watched = NULL;
     here->whose = NULL;
@@ -1012,8 +867,26 @@ static int is_of(const Py_buffer *map, const Endpoint *here, int rank) {
            header->world == (uint32_t)here->world && header->stage_bytes == here->stage_bytes && header->bytes == (uint64_t)map->len;
 }
 
+static int open_streams(Peer *other, PyObject *descriptors) {
+    Py_ssize_t count = PyTuple_GET_SIZE(descriptors);
+    if (count > MAX_STREAMS) { PyErr_Format(PyExc_ValueError, "a peer has at most %d streams", MAX_STREAMS); return -1; }
+    if (!count) return 0;
+    other->streams = calloc((size_t)count, sizeof(Stream));
+    if (!other->streams) { PyErr_NoMemory(); return -1; }
+    for (; other->num_streams < count; other->num_streams++) {
+        long descriptor = PyLong_AsLong(PyTuple_GET_ITEM(descriptors, other->num_streams));
+        if (descriptor < 0 || descriptor > INT32_MAX) {
+            if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a stream is a descriptor");
+            return -1;
+        }
+        other->streams[other->num_streams].fd = (int)descriptor;
+    }
+    return 0;
+}
+
 static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(keywords)) {
-    /* rank, world, own segment, its staging (bytes a half), peers: a list of (segment or None, pid, pidfd, socket), spins */
+    /* rank, world, own segment, its staging (bytes a half), peers, spins. A peer is (segment, pid, pidfd, ()),
+     * or elsewhere (None, pid, control connection, streams). */
     static uint64_t serial;
     PyObject *own, *peers;
     int rank, world, spins;
@@ -1051,13 +924,14 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
     here->slice = malloc(SLICE);
     here->peers = calloc((size_t)world, sizeof(Peer));
     if (!here->watched || !here->whose || !here->slice || !here->peers) { PyErr_NoMemory(); return -1; }
-    for (int peer = 0; peer < world; peer++) here->peers[peer].pidfd = here->peers[peer].socket = -1;
+    for (int peer = 0; peer < world; peer++) here->peers[peer].pidfd = -1;
+    size_t num_streams = 0;
     for (int peer = 0; peer < world; peer++) {
         Peer *other = &here->peers[peer];
-        PyObject *map, *item = PyList_GET_ITEM(peers, peer);
-        int pid, pidfd, socket;
+        PyObject *map, *streams, *item = PyList_GET_ITEM(peers, peer);
+        int pid, pidfd;
         if (!PyTuple_Check(item)) { PyErr_SetString(PyExc_TypeError, "a peer is a tuple"); return -1; }
-        if (!PyArg_ParseTuple(item, "Oiii", &map, &pid, &pidfd, &socket)) return -1;
+        if (!PyArg_ParseTuple(item, "OiiO!", &map, &pid, &pidfd, &PyTuple_Type, &streams)) return -1;
         if (peer == rank) continue;
         if (map != Py_None) {
             if (PyObject_GetBuffer(map, &other->map, PyBUF_C_CONTIGUOUS)) return -1;
@@ -1070,7 +944,13 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
             other->channels = (const Channel *)((const char *)other->map.buf + PAGE);
         }
         other->pid = pid;
-        other->socket = socket;
+        if (!other->header && open_streams(other, streams)) return -1;
+        num_streams += (size_t)other->num_streams;
+    }
+    if (num_streams) {
+        here->wires = calloc(num_streams, sizeof(*here->wires));
+        here->slices = malloc(MAX_STREAMS * SLICE);
+        if (!here->wires || !here->slices) { PyErr_NoMemory(); return -1; }
     }
     /* Only now, when nothing can fail any more, do the descriptors of the processes become ours to close. */
     for (int peer = 0; peer < world; peer++) {
@@ -1093,6 +973,15 @@ static PyObject *endpoint_told(Endpoint *here, PyObject *args) {
     if (!outcome) Py_RETURN_NONE;
     uint32_t culprit = header ? atomic_load(&header->culprit) : other->told_culprit;
     return Py_BuildValue("iiK", (int)outcome, (int)culprit, (unsigned long long)(header ? atomic_load(&header->gave_up_in) : other->told_in));
+}
+
+static PyObject *endpoint_noted(Endpoint *here, PyObject *args) {
+    /* The last calls that a peer elsewhere has said it has the result of, and has returned from. */
+    int peer;
+    if (!PyArg_ParseTuple(args, "i", &peer)) return NULL;
+    if (peer < 0 || peer >= here->world) { PyErr_SetString(PyExc_IndexError, "there is no such rank"); return NULL; }
+    const uint64_t *noted = here->peers[peer].noted;
+    return Py_BuildValue("KK", (unsigned long long)noted[0], (unsigned long long)noted[1]);
 }
 
 static PyObject *prepare(PyObject *Py_UNUSED(self), PyObject *args) {
@@ -1128,6 +1017,7 @@ static PyMethodDef functions[] = {
 
 static PyMethodDef methods[] = {
     {"told", (PyCFunction)endpoint_told, METH_VARARGS, "Why a rank gave up."},
+    {"noted", (PyCFunction)endpoint_noted, METH_VARARGS, "Which calls a rank elsewhere has the result of, and returned from."},
     {"run", (PyCFunction)(void (*)(void))endpoint_run, METH_FASTCALL, "Run a program; None, or (outcome, culprit, operation)."},
     {"close", (PyCFunction)endpoint_close, METH_NOARGS, "Leave, and let go of the segments."},
     {NULL, NULL, 0, NULL},

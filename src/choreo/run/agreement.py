@@ -4,7 +4,8 @@ A rank whose call fails puts up a notice (`board`), which makes the others stop 
 has put up a notice, who is quiet. When everybody alive has spoken, or the quiet ones have had their time, it proposes
 what it sees; the first proposal is the decision (`ledger`). A quiet rank is not failed for that: it may have returned
 from the call and be at work, and learns the decision when it calls next. It is failed if the deadline of the call has
-passed and somebody waits for it, or it never began the call.
+passed and somebody waits for it, it never began the call, or its machine cannot be reached. Ranks of several machines
+read each other's notices from their control connections (`remote`), and decide by turns (`accord`).
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from __future__ import annotations
 import mmap
 import os
 import select
+import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from choreo.run import board
+from choreo.run import accord, board
 from choreo.run.board import Notice
 from choreo.run.failures import INTERRUPTED, LEFT, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT, Where
 from choreo.run.ledger import Ledger
+from choreo.run.remote import Remote, Said, Seen
 
 __all__ = ["Circle", "Story", "Verdict", "agree"]
 
@@ -48,6 +51,7 @@ class Verdict(msgspec.Struct, array_like=True, frozen=True):
     call: int
     culprit: int
     reduced: int  # the last call to survive failures of which every survivor has the result
+    first: int  # the first call after that which failed somebody: whoever returned from it raises that in its next
     stories: tuple[Story, ...]  # the first few that failed; of a mismatch, one of either side
 
     @property
@@ -57,7 +61,10 @@ class Verdict(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Circle:
-    """The ranks of a communicator on one machine, as one of them sees the others."""
+    """The ranks of a communicator, as one of them sees the others: on their boards, or by what they say from elsewhere.
+
+    `machines` are the ranks of each machine; `remote`, where there are several, those of the others.
+    """
 
     def __init__(
         self,
@@ -69,6 +76,8 @@ class Circle:
         pidfds: list[int],
         ledger: Ledger,
         directory_at: int,
+        machines: tuple[tuple[int, ...], ...] = (),
+        remote: Remote | None = None,
     ) -> None:
         self.rank, self.world_size, self.places, self.ledger = rank, len(places), places, ledger
         self.directory = board.Directory(own, directory_at)
@@ -77,12 +86,25 @@ class Circle:
         self._maps: list[mmap.mmap | None] = [own if at == rank else one for at, one in enumerate(maps)]
         self._pidfds = pidfds
         self._dead: set[int] = set()
+        self._machines, self.remote = machines, remote
+        self._seen: Seen | None = None
 
     def post(self, **changes: object) -> None:
         """Put up a notice that differs from the last one in this."""
-        self.notice = msgspec.structs.replace(self.notice, **changes)
+        before, self.notice = self.notice, msgspec.structs.replace(self.notice, **changes)
         self._number += 1
         board.post(self._own, self._number, self.notice)
+        if self.remote is None:
+            return
+        if self.notice.cause or self.notice.attempt >= 0:
+            self.remote.say(Said(self.notice))
+            return
+        # All is well: only a note, which disturbs nobody's call.
+        for line in self.remote.lines.values():
+            if self.notice.reduced != before.reduced:
+                line.note(0, self.notice.reduced)
+            if self.notice.returned != before.returned:
+                line.note(1, self.notice.returned)
 
     def others(self) -> Iterable[int]:
         """Everybody else."""
@@ -90,16 +112,26 @@ class Circle:
 
     def read(self, rank: int) -> Notice:
         """What a rank says of itself."""
+        if self._is_elsewhere(rank):
+            assert self.remote is not None
+            return self.remote.notice(rank)
         theirs = self._maps[rank]
         return Notice() if theirs is None else board.read(theirs)
 
     def gave_up(self, rank: int) -> tuple[int, int, int]:
         """Why a rank's executor stopped, whom it blames, and in which call."""
+        if self._is_elsewhere(rank):
+            assert self.remote is not None
+            return self.remote.lines[rank].gave_up
         theirs = self._maps[rank]
         return (0, 0, 0) if theirs is None else board.gave_up(theirs)
 
     def call_of(self, rank: int) -> tuple[int, str]:
-        """The last call that a rank began, and its text."""
+        """The last call that a rank began, and its text; the call is -1 if nobody has said so."""
+        if self._is_elsewhere(rank):
+            assert self.remote is not None
+            said = self.remote.notices.get(rank)
+            return (said.call, said.text) if said is not None and said.cause else self.remote.calls.get(rank, (-1, ""))
         theirs = self._maps[rank]
         if theirs is None:
             return 0, ""
@@ -107,13 +139,54 @@ class Circle:
         return number, board.look_up(theirs, signature)[:TEXT_LENGTH]
 
     def dead(self) -> frozenset[int]:
-        """Those whose process has ended."""
+        """Those whose process has ended, or whose connection has."""
         poll = select.poll()
         watched = {fd: rank for rank, fd in enumerate(self._pidfds) if fd >= 0 and rank not in self._dead}
         for fd in watched:
             poll.register(fd, select.POLLIN)
         self._dead |= {watched[fd] for fd, _ in poll.poll(0)}
+        if self.remote is not None:
+            if self.notice.cause or self.notice.attempt >= 0:
+                self.remote.turn()
+            else:
+                self.remote.look()
+            self._dead |= set(self.remote.dead())
         return frozenset(self._dead)
+
+    def is_cut_off(self, rank: int) -> bool:
+        """Whether the machine of a rank cannot be reached; something must have been said to it a while ago."""
+        return self._is_elsewhere(rank) and self.remote is not None and self.remote.lines[rank].is_cut_off()
+
+    def tell_others(self) -> None:
+        """Tell other machines what is to be seen on this one, unless they know."""
+        if self.remote is None:
+            return
+        here = [rank for rank in range(self.world_size) if not self._is_elsewhere(rank)]
+        dead = tuple(sorted(self._dead & set(here)))
+        seen = Seen(dead, tuple((rank, *self.call_of(rank)) for rank in here))
+        if seen != self._seen:
+            self._seen = seen
+            self.remote.say(seen)
+
+    def decided(self, topic: str) -> bytes | None:
+        """The decision on a topic, if there is one."""
+        if self.remote is None:
+            return self.ledger.decided(topic)
+        return accord.settled(self.ledger, self.remote, topic)
+
+    def is_being_decided(self, topic: str) -> bool:
+        """Whether there is a decision on a topic, or others are about to make one and wait for this rank."""
+        return self.decided(topic) is not None or (self.remote is not None and topic in self.remote.topics)
+
+    def decide(self, topic: str, mine: bytes, takes_part: Callable[[int], bool] = lambda _: True) -> bytes:
+        """Propose something; what was decided. `takes_part` says of a live rank whether it is worth waiting for."""
+        if self.remote is None:
+            return self.ledger.decide(topic, mine)
+
+        def waits_for(rank: int) -> bool:
+            return rank not in self.dead() and rank not in self.gone() and takes_part(rank)
+
+        return accord.settle(self.ledger, self.remote, self._machines, self.rank, topic, mine, waits_for)
 
     def gone(self) -> dict[int, int]:
         """Those that make no more calls, and why: they have left, or were interrupted."""
@@ -123,11 +196,16 @@ class Circle:
     def close(self) -> None:
         """Let go of everything that belongs to others."""
         self.ledger.close()
+        if self.remote is not None:
+            self.remote.close()
         self._maps = [None] * self.world_size
         for descriptor in self._pidfds:
             if descriptor >= 0:
                 os.close(descriptor)
         self._pidfds = []
+
+    def _is_elsewhere(self, rank: int) -> bool:
+        return self.remote is not None and rank in self.remote.lines
 
 
 def agree(circle: Circle, notice: Mapping[str, object], *, everybody_until_s: float | None = None) -> Verdict:
@@ -139,10 +217,11 @@ def agree(circle: Circle, notice: Mapping[str, object], *, everybody_until_s: fl
     circle.post(**notice)
     began_s, pause_s = time.monotonic(), PAUSE_S
     while True:
-        found = circle.ledger.decided(FAILURE)
+        found = circle.decided(FAILURE)
         if found is not None:
             return msgspec.msgpack.decode(found, type=Verdict)
         dead = circle.dead()
+        circle.tell_others()
         spoken = {rank: circle.read(rank) for rank in range(circle.world_size) if rank not in dead}
         call = circle.notice.call
         quiet = {
@@ -153,9 +232,14 @@ def agree(circle: Circle, notice: Mapping[str, object], *, everybody_until_s: fl
         late = any(said.cause == TIMED_OUT for said in spoken.values())
         grace_s = GRACE_LATE_S if late else GRACE_DEAD_S
         end_s = began_s + grace_s if everybody_until_s is None else max(everybody_until_s, began_s + grace_s)
-        if not quiet or time.monotonic() >= end_s:
+        if not quiet or time.monotonic() >= end_s or circle.is_being_decided(FAILURE):
             proposal = _proposal(circle, dead, spoken, quiet, late=late, everybody=everybody_until_s is not None)
-            decided = circle.ledger.decide(FAILURE, msgspec.msgpack.encode(proposal))
+            failed = proposal.ranks
+            decided = circle.decide(
+                FAILURE,
+                msgspec.msgpack.encode(proposal),
+                lambda rank, failed=failed: rank not in failed and circle.read(rank).cause != 0,  # type: ignore[misc]
+            )
             return msgspec.msgpack.decode(decided, type=Verdict)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -178,11 +262,16 @@ def _proposal(
     if everybody:
         stuck = quiet
     elif late:
-        stuck = {rank for rank in quiet if rank in suspects or circle.call_of(rank)[0] < call}
+        stuck = {
+            rank for rank in quiet if rank in suspects or circle.is_cut_off(rank) or 0 <= circle.call_of(rank)[0] < call
+        }
     failed = dict.fromkeys(sorted(stuck), TIMED_OUT) | dict.fromkeys(dead, PEER_DIED) | gone
     failed.pop(circle.rank, None)
     going_on = [said for rank, said in spoken.items() if rank not in failed]
     stories = [Story(rank, failed[rank], *circle.call_of(rank)) for rank in sorted(failed)[:4]]
+    # Who proposes may be calls ahead of another survivor: each finds out for its own call whether all have the result.
+    reduced = min(said.reduced for said in going_on)
+    first = min((said.call for said in going_on if said.cause and said.call > reduced), default=sys.maxsize)
     causes = {said.cause: said for said in going_on if said.cause not in (0, PEER_GAVE_UP)}
     # Where calls do not match, a rank that has left may just have had no more to do.
     if MISMATCHED in causes and not (stuck or dead - gone.keys()):
@@ -193,9 +282,7 @@ def _proposal(
     else:
         worst = causes[min(causes)] if causes else circle.notice
         cause, culprit = worst.cause, worst.culprit
-    # Who proposes may be calls ahead of another survivor: each finds out for its own call whether all have the result.
-    reduced = min(said.reduced for said in going_on)
-    return Verdict(_packed(failed, circle.world_size), cause, call, culprit, reduced, tuple(stories))
+    return Verdict(_packed(failed, circle.world_size), cause, call, culprit, reduced, first, tuple(stories))
 
 
 def _sides(circle: Circle, call: int) -> list[Story]:

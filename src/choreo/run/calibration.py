@@ -18,7 +18,15 @@ import msgspec
 from choreo.errors import UsageError, shown
 from choreo.price import Link
 
-__all__ = ["Band", "Constants", "constants_path", "default_constants", "load_constants", "save_constants"]
+__all__ = [
+    "Band",
+    "Constants",
+    "constants_path",
+    "default_constants",
+    "load_constants",
+    "network_constants",
+    "save_constants",
+]
 
 FORMAT = "choreo-constants-1"
 Buffers = Literal["private", "registered"]
@@ -131,6 +139,14 @@ def save_constants(constants: Constants) -> Path:
     except OSError as error:
         raise UsageError(f"{shown(path)} cannot be written: {error.strerror}; set CHOREO_CONSTANTS") from None
     return path
+
+
+def network_constants() -> Constants:
+    """For ranks of several machines: those of a file that CHOREO_CONSTANTS names, or of TCP, in round numbers."""
+    if os.environ.get("CHOREO_CONSTANTS"):
+        return load_constants()
+    figures = ((64 << 10, 2.5e-5, 1.5e9, 1e-10), (1 << 62, 5e-5, 2e9, 1e-10))
+    return Constants(tuple(Band(ranks, *one) for ranks in (2, 4, 8) for one in figures))
 
 
 def default_constants() -> Constants:

@@ -20,7 +20,7 @@ from choreo.run.connection import Connection
 from choreo.run.elements import ReduceOp, dtype_code
 from choreo.run.engine import LOOK_BYTES, Engine, Request, debug_wanted
 from choreo.run.groups import Mesh, NonMember, make_mesh, new_group
-from choreo.run.messages import KEY_BYTES, Address, Messages
+from choreo.run.messages import Address, Messages
 from choreo.run.objects import all_gather_bytes, all_gather_object, broadcast_object, scatter_object
 from choreo.run.plans import Quick
 from choreo.run.plans import quick as quick_call
@@ -43,7 +43,6 @@ class _Card(msgspec.Struct):
     probe: int
     value: int
     address: str | int
-    key: bytes
 
 
 class Communicator:
@@ -390,11 +389,22 @@ class Communicator:
         """A communicator of the ranks that are left, which takes the place of this one; all of them call it."""
         return shrunk(self, timeout)
 
-    def grow(self, newcomers: int = 1, *, address: str, secret: bytes, timeout: float = SHRINK_S) -> Communicator:
-        """A communicator of all ranks and so many that `join` at this address, which takes the place of this one."""
-        from choreo.run.control import grow
+    def grow(
+        self,
+        newcomers: int = 1,
+        *,
+        address: str | None = None,
+        secret: str | bytes | None = None,
+        timeout: float = SHRINK_S,
+    ) -> Communicator:
+        """A communicator of all ranks and so many that call `choreo.join()`, which takes the place of this one.
 
-        return grow(self, newcomers, address=address, secret=secret, timeout_s=timeout)
+        All ranks call it. Where newcomers come and which secret they hold is read from the environment, as by `init`.
+        """
+        from choreo.run.grow import grow
+        from choreo.run.meeting.environment import given_place
+
+        return grow(self, newcomers, given_place(address, secret), timeout)
 
     def become(self, connection: Connection, members: tuple[int, ...]) -> None:
         """Go on as these ranks of the old connection, on another."""
@@ -561,15 +571,15 @@ class Communicator:
     def _introduce(self, connection: Connection) -> None:
         """Tell the others what they need for messages, and find out whose memory can be read."""
         probe = Probe()
-        card = _Card(probe.address, probe.value, self._messages.address, os.urandom(KEY_BYTES))
+        card = _Card(probe.address, probe.value, self._messages.address)
         blobs = all_gather_bytes(self, msgspec.msgpack.encode(card), None)
         cards = [msgspec.msgpack.decode(blob, type=_Card) for blob in blobs]
         remote = connection.exposes
         addresses: list[Address] = []
         for place, one in zip(connection.places, cards, strict=True):
-            host = place.host if remote[place.rank] else "127.0.0.1"
-            addresses.append(one.address if isinstance(one.address, str) else (host, one.address))
-        self._messages.learn(addresses, cards[0].key)
+            addresses.append(one.address if isinstance(one.address, str) else (place.address, one.address))
+        network = connection.network if remote.any() else None
+        self._messages.learn(addresses, None if network is None else network.derived("messages"))
         can = [
             bool(remote[place.rank] or place.rank == self.rank or can_read(place.pid, one.probe, one.value))
             for place, one in zip(connection.places, cards, strict=True)
@@ -577,9 +587,9 @@ class Communicator:
         self._engine.readable = bool(self.all_gather(np.array(can))[:, self.rank].all())
 
     def _leave(self, reason: CommunicatorClosed) -> None:
-        self._engine.quick, self._engine.refusal = {}, reason
+        self._engine.refusal = reason
+        self._engine.forget()
         self._messages.close()
-        self._engine.heap.forget()
         self._engine.connection.close()
 
     def forked(self) -> None:

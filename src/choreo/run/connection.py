@@ -6,7 +6,9 @@ import atexit
 import contextlib
 import mmap
 import os
+import secrets
 import socket
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,13 +19,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from choreo.errors import ChoreoError
+from choreo.errors import ChoreoError, MeetingError
 from choreo.run.agreement import Circle, Verdict
 from choreo.run.board import DIRECTORY_BYTES
 from choreo.run.failures import Where
 from choreo.run.ledger import Ledger
 from choreo.run.machine import endpoint_type, prepare
+from choreo.run.network import Doorway, Links, LostError, Network
 from choreo.run.plans import Plan
+from choreo.run.remote import Line, Remote
 from choreo.run.segment import Segment, open_segment, remove_stale
 from choreo.run.twin import Endpoint
 
@@ -32,6 +36,8 @@ __all__ = ["Connection", "Meeting", "connect"]
 STAGE_BYTES = 4 << 20
 # How long a rank spins before it lets others run: long where every rank has a core, briefly where they share them.
 SPINS_ALONE, SPINS_SHARED = 2000, 20
+# All have called all by the time that their connections are taken in.
+FINISH_S = 10.0
 
 
 class Meeting(Protocol):
@@ -59,8 +65,11 @@ class _Card(msgspec.Struct):
     host: str
     pid: int
     segment: str
-    bytes: int
+    length: int
     ledger: str
+    address: str
+    port: int  # where it listens while they connect; 0, if it can be reached from its machine only
+    nonce: bytes
 
 
 class Ended:
@@ -90,6 +99,7 @@ class Connection:
     sockets: list[socket.socket]
     machine: str
     circle: Circle
+    network: Network | None = None  # the address of this rank, and what only the ranks of this communicator know
     calls: int = 0
     verdict: Verdict | None = field(default=None)  # what all agreed on, if a call failed
     surviving: tuple[int, float] | None = None  # the call that is to survive failures, and its deadline
@@ -113,6 +123,8 @@ class Connection:
 
     def end(self, error: Callable[[], ChoreoError]) -> None:
         """Close the executor, even for those who have hold of it; from now on every call raises this."""
+        if self.circle.remote is not None and not isinstance(self.endpoint, Ended):
+            self.circle.remote.outlive_executor()
         self.endpoint.close()
         self.endpoint = Ended(error)
 
@@ -129,16 +141,23 @@ class Connection:
         self.circle.close()
         for one in self.sockets:
             one.close()
-        self.segment.unlink()
+        self.segment.close()
 
 
-def connect(meeting: Meeting, name: str, machine: str, timeout_s: float) -> Connection:
-    """Make a segment, tell the others, and map theirs."""
-    rank, world_size = meeting.rank, meeting.world_size
+def connect(  # noqa: PLR0915 - what is opened here is closed here, whatever happens
+    meeting: Meeting, name: str, machine: str, timeout_s: float, network: Network | None = None
+) -> Connection:
+    """Make a segment, tell the others, and map theirs, or call those that are on other machines.
+
+    `machine` is a text that is the same on ranks that share memory. Where there may be several, each rank says under
+    which address the others reach it, and all give the same secret. It takes two exchanges of the meeting.
+    """
+    rank, world_size, end_s = meeting.rank, meeting.world_size, time.monotonic() + timeout_s
     remove_stale()
     segment = Segment(f"choreo-{name}-{rank}", world_size, STAGE_BYTES)
     log = segment.path.with_name(segment.path.name.replace("choreo-", "choreo-log-", 1))
     with contextlib.ExitStack() as undo:
+        undo.callback(segment.close)
         # Everybody who needs them has them open in the end; without names nothing can be left behind.
         names = contextlib.ExitStack()
         names.callback(segment.unlink)
@@ -147,37 +166,93 @@ def connect(meeting: Meeting, name: str, machine: str, timeout_s: float) -> Conn
             ledger = Ledger(log, create=True)
             undo.callback(lambda: ledger.close())  # noqa: PLW0108 - the one that is open by then
             prepare()(segment.map, rank, world_size, STAGE_BYTES)
-            card = _Card(machine, socket.gethostname(), os.getpid(), str(segment.path), segment.bytes, str(log))
+            doorway = None if network is None else Doorway(network.address)
+            if doorway is not None:
+                names.callback(doorway.close)
+            facts = (machine, socket.gethostname(), os.getpid(), str(segment.path), segment.bytes, str(log))
+            address = "" if network is None else network.address
+            card = _Card(*facts, address, 0 if doorway is None else doorway.port, secrets.token_bytes(16))
             blobs = meeting.exchange(msgspec.json.encode(card), timeout_s)
             cards = [msgspec.json.decode(blob, type=_Card) for blob in blobs]
             here = [number for number, one in enumerate(cards) if one.machine == machine]
             maps: list[mmap.mmap | None] = [None] * world_size
-            watched, pidfds = [-1] * world_size, [-1] * world_size
+            watched = [-1] * world_size
+            places = tuple(Where(number, one.host, one.pid, one.address) for number, one in enumerate(cards))
             for number in here:
                 if number != rank:
-                    maps[number] = open_segment(Path(cards[number].segment), cards[number].bytes)
-                    watched[number] = os.pidfd_open(cards[number].pid)
+                    try:
+                        maps[number] = open_segment(Path(cards[number].segment), cards[number].length)
+                        watched[number] = os.pidfd_open(cards[number].pid)
+                    except OSError as error:
+                        raise _lost(places[number], error) from None
                     undo.callback(os.close, watched[number])
             if here[0] != rank:
                 ledger.close()
-                ledger = Ledger(Path(cards[here[0]].ledger), create=False)
-            places = tuple(Where(number, one.host, one.pid) for number, one in enumerate(cards))
+                try:
+                    ledger = Ledger(Path(cards[here[0]].ledger), create=False)
+                except OSError as error:
+                    raise _lost(places[here[0]], error) from None
+            links, elsewhere = Links(), [place for place in places if place.rank not in here]
+            if elsewhere:
+                network = _common_network(network, cards)
+                assert doorway is not None
+                ports = [cards[place.rank].port for place in elsewhere]
+                links = doorway.connect(places[rank], elsewhere, ports, network.secret, end_s)
+                undo.callback(lambda: links.close())  # noqa: PLW0108 - the ones that there are by then
+            meeting.exchange(b"", timeout_s)
+            if elsewhere and doorway is not None:
+                links = doorway.finish(links, elsewhere, max(end_s, time.monotonic() + FINISH_S))
             directory_at = segment.take(DIRECTORY_BYTES)
             circle = Circle(
-                rank, places, segment.map, directory_at=directory_at, maps=maps, pidfds=watched, ledger=ledger
+                rank,
+                places,
+                segment.map,
+                directory_at=directory_at,
+                maps=maps,
+                pidfds=watched,
+                ledger=ledger,
+                machines=_machines(cards),
+                remote=Remote({number: Line(one) for number, one in links.control.items()}) if elsewhere else None,
             )
             # The executor closes its descriptors when it is closed, long before nobody needs to watch the others.
-            pidfds = [os.dup(one) if one >= 0 else -1 for one in watched]
-            peers = [(maps[number], one.pid, pidfds[number], -1) for number, one in enumerate(cards)]
+            controls = {number: one.socket.fileno() for number, one in links.control.items()}
+            signs = [os.dup(fd) if fd >= 0 else -1 for fd in (controls.get(at, one) for at, one in enumerate(watched))]
+            streams = {number: tuple(one.fileno() for one in several) for number, several in links.streams.items()}
+            peers = [(maps[at], one.pid, signs[at], streams.get(at, ())) for at, one in enumerate(cards)]
             spins = SPINS_ALONE if len(here) <= (os.cpu_count() or 1) else SPINS_SHARED
             endpoint = endpoint_type()(rank, world_size, segment.map, STAGE_BYTES, peers, spins)
-            undo.callback(endpoint.close)
-            meeting.exchange(b"", timeout_s)
+            if circle.remote is not None:
+                circle.remote.noted = endpoint.noted
         undo.pop_all()
     remote = np.array([one.machine != machine for one in cards])
-    made = Connection(rank, world_size, places, segment, endpoint, remote, [], machine, circle)
+    sockets = [one for several in links.streams.values() for one in several]
+    made = Connection(rank, world_size, places, segment, endpoint, remote, sockets, machine, circle, network)
     _OPEN.add(made)
     return made
+
+
+def _common_network(network: Network | None, cards: list[_Card]) -> Network:
+    """The network with a secret of this communicator's own, which every rank derives alike."""
+    deaf = [rank for rank, one in enumerate(cards) if not one.port]
+    if network is None or deaf:
+        raise MeetingError(
+            f"ranks of several machines are to be connected, but rank {deaf[0]} was not told under which address the "
+            "others reach it",
+            ranks=deaf,
+        )
+    return Network(network.address, network.derived("communicator", (one.nonce for one in cards)))
+
+
+def _machines(cards: list[_Card]) -> tuple[tuple[int, ...], ...]:
+    """The ranks of each machine, in order of the lowest."""
+    found: dict[str, list[int]] = {}
+    for rank, one in enumerate(cards):
+        found.setdefault(one.machine, []).append(rank)
+    return tuple(map(tuple, found.values()))
+
+
+def _lost(place: Where, error: OSError) -> LostError:
+    return LostError(f"{place} was lost while the ranks connected: {error.strerror}", ranks=(place.rank,))
 
 
 _OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()

@@ -74,6 +74,12 @@ class Engine:
         if self.refusal is None:
             self.refusal = error
 
+    def forget(self) -> None:
+        """Let go of everything that was kept for further calls: there are none."""
+        self.quick, self._kept = {}, {}
+        self._plans.clear()
+        self.heap.forget()
+
     def check(self) -> None:
         """Raise what every call raises."""
         if self.refusal is not None:

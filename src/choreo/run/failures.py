@@ -19,6 +19,7 @@ class Where:
     rank: int
     host: str
     pid: int
+    address: str = ""  # under which other machines reach it
 
     def __str__(self) -> str:
         return f"rank {self.rank} (host {self.host}, pid {self.pid})"

@@ -123,7 +123,8 @@ def _connected(parent: Communicator, ranks: tuple[int, ...], timeout: float | No
     """The communicator of one group. Whoever is in none attends the meeting until all are through."""
     wait_s = parent.timeout_s if timeout is None else timeout
     try:
-        connection = connect(_Within(parent, ranks), f"group-{os.urandom(4).hex()}", parent.machine, wait_s)
+        name, network = f"group-{os.urandom(4).hex()}", parent._engine.connection.network
+        connection = connect(_Within(parent, ranks), name, parent.machine, wait_s, network)
     except Exception as error:
         parent.check()  # where the parent itself failed there is nobody to tell
         all_gather_bytes(parent, FAILED + str(error).encode(), timeout)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from choreo.errors import UsageError
 from choreo.run.arrays import Array
 from choreo.run.elements import dtype_code
-from choreo.run.segment import SHARED, Segment
+from choreo.run.segment import Segment
 
 __all__ = ["Heap"]
 
@@ -76,11 +75,6 @@ class Heap:
     def _take(self, length: int) -> Array:
         while self.returned:
             self._segment.give_back(*self.returned.popleft())
-        disk = os.statvfs(SHARED)
-        if length > disk.f_bavail * disk.f_frsize:
-            # Beyond this a write would be answered with a signal that ends the process.
-            free = f"{disk.f_bavail * disk.f_frsize >> 20} MiB are left in {SHARED}"
-            raise UsageError(f"there is no room for {length >> 20} MiB of shared memory; {free}")
         lease = _Lease(self, self._segment.take(length), max(length, 1))
         return np.asarray(lease)
 

@@ -13,9 +13,12 @@ import struct
 import zlib
 from pathlib import Path
 
+from choreo.run.segment import reserve_ahead
+
 __all__ = ["Ledger"]
 
 ENTRY_BYTES = 1024
+RESERVED_BYTES = 64 << 10
 _HEAD = struct.Struct("<IHH")  # checksum, bytes of the topic, bytes of the proposal
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -27,6 +30,8 @@ class Ledger:
         self._descriptor = os.open(path, _FLAGS | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
         self._read = 0
         self._decided: dict[bytes, bytes] = {}
+        if create:
+            reserve_ahead(self._descriptor, RESERVED_BYTES)  # what is settled late must not need memory then
         if os.fstat(self._descriptor).st_uid != os.getuid():
             self.close()
             raise PermissionError(f"{path} belongs to somebody else")

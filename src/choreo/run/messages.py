@@ -4,12 +4,15 @@ Every rank listens; whoever sends to it, or waits for it, connects. A connection
 says that the peer is gone. One thread a communicator, started by the first message, reads and writes all of them: a
 message that nobody has asked for yet is kept under its source and tag, so senders do not depend on the order in which
 receivers ask.
+
+On one machine the kernel says which process is at the other end. Between machines each side proves to the other that it
+holds the communicator's key (`greeting`), so the thread is there from the start, to answer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
+import errno
 import os
 import select
 import socket
@@ -22,14 +25,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, PeerFailure
+from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, MeetingError, PeerFailure
 from choreo.run.failures import Where
+from choreo.run.greeting import Caller, Host
+from choreo.run.meeting.handshake import HANDSHAKE_S
 from choreo.run.work import Work
 
-__all__ = ["KEY_BYTES", "Address", "Messages"]
+__all__ = ["Address", "Messages"]
 
-KEY_BYTES = 16
-HELLO = struct.Struct("<8sI16s")  # magic, who connects, the communicator's key
+HELLO = struct.Struct("<8sI")  # magic, and who connects
+_CREDENTIALS = struct.Struct("3i")  # pid, user, group
 HEADER = struct.Struct("<4sIqQI")  # magic, element type, tag, bytes, and a checksum of these
 GREETING, MESSAGE = b"ChoreoP2", b"MESG"
 # What is read of a message that nobody waits for is stored in pieces as it arrives: a length alone allocates nothing.
@@ -70,8 +75,17 @@ class _Message:
 
 
 @dataclass(slots=True, eq=False)
+class _Outgoing:
+    link: socket.socket
+    caller: Caller | None = None  # until both sides have proved themselves
+    connecting: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class _Incoming:
     link: socket.socket
+    host: Host | None = None  # likewise
+    expires: float = 0.0
     peer: int = -1  # until it has said who it is
     head: bytearray = field(default_factory=bytearray)
     message: _Message | None = None
@@ -81,23 +95,25 @@ class Messages:
     """All messages of one rank."""
 
     def __init__(self, rank: int, places: tuple[Where, ...], local: bool) -> None:
+        self._bell = -1
+        self._thread: threading.Thread | None = None
         self._rank, self._places = rank, places
-        self._listener = socket.socket(socket.AF_UNIX if local else socket.AF_INET, socket.SOCK_STREAM)
-        self._listener.bind(f"\0choreo-{os.urandom(12).hex()}" if local else ("", 0))
+        self._listener = socket.socket(_family(None if local else places[rank].address), socket.SOCK_STREAM)
+        self._listener.bind(f"\0choreo-{os.urandom(12).hex()}" if local else (places[rank].address, 0))
         self._listener.listen(max(128, 2 * len(places)))
         self._listener.setblocking(False)
         self._addresses: list[Address] = []
-        self._key = b""
+        self._key: bytes | None = None
+        self._met: set[int] = set()  # who has connected: nobody does twice
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._asked: deque[_Send | _Receive] = deque()
         self._incoming: dict[int, _Incoming] = {}
-        self._outgoing: dict[int, socket.socket] = {}
+        self._outgoing: dict[int, _Outgoing] = {}
         self._sending: defaultdict[int, deque[_Send]] = defaultdict(deque)
         self._waiting: defaultdict[tuple[int, int], deque[_Receive]] = defaultdict(deque)
         self._kept: defaultdict[tuple[int, int], deque[_Message]] = defaultdict(deque)
         self._gone: set[int] = set()
         self._cut: set[int] = set()  # peers to which half a message was sent: nothing can follow it
-        self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._closed = False
 
@@ -107,9 +123,11 @@ class Messages:
         name = self._listener.getsockname()
         return name[1:].decode() if isinstance(name, bytes) else int(name[1])
 
-    def learn(self, addresses: list[Address], key: bytes) -> None:
-        """Where the others listen, and the key that they all have."""
+    def learn(self, addresses: list[Address], key: bytes | None) -> None:
+        """Where the others listen, and the key that they all have, if they are on several machines."""
         self._addresses, self._key = addresses, key
+        if key is not None:
+            self._start()
 
     def send(self, data: memoryview, dtype: int, peer: int, tag: int, timeout_s: float) -> Work[None]:
         """Send these bytes; over when the system has taken them."""
@@ -138,6 +156,11 @@ class Messages:
         else:
             self._hang_up()
 
+    def __del__(self) -> None:
+        # A communicator that nobody closed: without a thread there is nobody else to do it.
+        if self._thread is None and self._bell >= 0:
+            self._hang_up()
+
     def drop(self) -> None:
         """Close what a fork inherited, without a word to anybody."""
         self._closed, self._thread = True, None
@@ -147,11 +170,14 @@ class Messages:
 
     def _ask(self, one: _Send | _Receive) -> None:
         self._asked.append(one)
+        self._start()
+        self._ring()
+
+    def _start(self) -> None:
         with self._starting:
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._serve, name="choreo-messages", daemon=True)
                 self._thread.start()
-        self._ring()
 
     def _ring(self) -> None:
         with contextlib.suppress(OSError):
@@ -174,9 +200,10 @@ class Messages:
         watch.register(self._listener, select.POLLIN)
         for number in self._incoming:
             watch.register(number, select.POLLIN)
-        for peer, link in self._outgoing.items():
+        for peer, out in self._outgoing.items():
             if peer not in self._gone:
-                watch.register(link, select.POLLOUT if self._sending[peer] else 0)
+                writes = out.connecting or (out.caller is None and self._sending[peer])
+                watch.register(out.link, (select.POLLOUT if writes else 0) | (select.POLLIN if out.caller else 0))
         events = dict(watch.poll(self._patience_ms()))
         if self._bell in events:
             os.eventfd_read(self._bell)
@@ -186,18 +213,22 @@ class Messages:
             self._accept()
         for number in [number for number in events if number in self._incoming]:
             self._read(self._incoming[number])
-        for peer, link in list(self._outgoing.items()):
-            happened = events.get(link.fileno(), 0)
+        for peer, out in list(self._outgoing.items()):
+            happened = events.get(out.link.fileno(), 0)
             if happened & (select.POLLHUP | select.POLLERR):
                 self._lost(peer)
+            elif out.caller is not None:
+                if happened:
+                    self._introduce(peer, out, out.caller)
             elif self._sending[peer]:
-                self._write(peer, link)
+                self._write(peer, out.link)
         self._expire()
 
     def _patience_ms(self) -> float | None:
         if self._asked:
             return 0
         ends = [one.deadline for one in self._under_way()]
+        ends += [one.expires for one in self._incoming.values() if one.peer < 0]
         return max(0.0, (min(ends) - time.monotonic()) * 1e3 + 1) if ends else None
 
     def _begin(self, one: _Send | _Receive) -> None:
@@ -241,20 +272,55 @@ class Messages:
         if peer in self._outgoing or peer in self._cut:
             return True
         address = self._addresses[peer]
-        link = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET, socket.SOCK_STREAM)
+        link = socket.socket(_family(None if isinstance(address, str) else address[0]), socket.SOCK_STREAM)
+        out = _Outgoing(link)
         try:
-            link.settimeout(max(0.01, deadline - time.monotonic()))
-            link.connect(f"\0{address}" if isinstance(address, str) else address)
-            if isinstance(address, tuple):
+            if isinstance(address, str):
+                link.settimeout(max(0.01, deadline - time.monotonic()))
+                link.connect(f"\0{address}")
+                self._check_process(link, peer)
+                link.sendall(HELLO.pack(GREETING, self._rank))
+                link.setblocking(False)
+            else:
+                assert self._key is not None
+                link.setblocking(False)
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link.sendall(HELLO.pack(GREETING, self._rank, self._key))
-            link.setblocking(False)
+                started = link.connect_ex(address)
+                self._gone |= {peer} if started not in (0, errno.EINPROGRESS) else set()
+                out.caller, out.connecting = Caller(self._key, self._rank), True
         except OSError:
-            link.close()
             self._gone.add(peer)
+        if peer in self._gone:
+            link.close()
             return False
-        self._outgoing[peer] = link
+        self._outgoing[peer] = out
         return True
+
+    def _check_process(self, link: socket.socket, peer: int) -> None:
+        """An OSError, unless the process at the other end, on this machine, is that of a rank."""
+        told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, user, _ = _CREDENTIALS.unpack(told)
+        if pid != self._places[peer].pid or user != os.geteuid():
+            raise PermissionError(f"process {pid} of user {user} is not rank {peer}")
+
+    def _introduce(self, peer: int, out: _Outgoing, caller: Caller) -> None:
+        """The connection stands, or the other side has answered."""
+        out.connecting = False
+        try:
+            while not caller.over:
+                data = out.link.recv(caller.needs_bytes)
+                if not data:
+                    raise ConnectionResetError("it hung up")
+                answer = caller.feed(data)
+                if answer:
+                    out.link.send(answer)
+        except BlockingIOError:
+            return
+        except (OSError, MeetingError):
+            self._lost(peer)
+            return
+        out.caller = None
+        self._write(peer, out.link)
 
     def _accept(self) -> None:
         while True:
@@ -263,7 +329,12 @@ class Messages:
             except OSError:
                 return
             link.setblocking(False)
-            self._incoming[link.fileno()] = one = _Incoming(link)
+            one = _Incoming(link, None, time.monotonic() + HANDSHAKE_S)
+            if self._key is not None:
+                one.host = Host(self._key)
+                with contextlib.suppress(OSError):
+                    link.send(one.host.greeting)
+            self._incoming[link.fileno()] = one
             self._read(one)
 
     def _read(self, one: _Incoming) -> None:
@@ -273,10 +344,12 @@ class Messages:
                 pass
         except BlockingIOError:
             return
-        except (OSError, ValueError):
+        except (OSError, ValueError, MeetingError):
             self._ends(one)
 
     def _read_some(self, one: _Incoming) -> bool:
+        if one.host is not None:
+            return self._greet(one, one.host)
         if one.message is None:
             wanted = (HELLO if one.peer < 0 else HEADER).size
             got = one.link.recv(wanted - len(one.head))
@@ -308,16 +381,27 @@ class Messages:
                 self._kept[one.peer, message.tag].append(message)
         return True
 
+    def _greet(self, one: _Incoming, host: Host) -> bool:
+        got = one.link.recv(host.needs_bytes)
+        if not got:
+            self._ends(one)
+            return False
+        one.link.send(host.feed(got))
+        if host.over:
+            self._meet(one, host.rank)
+            one.host = None
+        return True
+
     def _headed(self, one: _Incoming) -> None:
         """A hello or a header is complete."""
         head = bytes(one.head)
         one.head.clear()
         if one.peer < 0:
-            magic, peer, key = HELLO.unpack(head)
-            known = magic == GREETING and hmac.compare_digest(key, self._key) and peer < len(self._places)
-            if not known or any(other.peer == peer for other in self._incoming.values()):
+            magic, peer = HELLO.unpack(head)
+            if magic != GREETING or peer >= len(self._places):
                 raise ValueError("not one of us")
-            one.peer = peer
+            self._check_process(one.link, peer)
+            self._meet(one, peer)
             return
         magic, dtype, tag, length, check = HEADER.unpack(head)
         if magic != MESSAGE or zlib.crc32(head[:-4]) != check:
@@ -334,6 +418,12 @@ class Messages:
                 self._match(message, waiting.popleft())
             else:
                 self._kept[one.peer, tag].append(message)
+
+    def _meet(self, one: _Incoming, peer: int) -> None:
+        if peer in self._met or not 0 <= peer < len(self._places):
+            raise ValueError("not one of us")
+        self._met.add(peer)
+        one.peer = peer
 
     def _match(self, message: _Message, receive: _Receive) -> None:
         """A whole message, and somebody who waits for it."""
@@ -401,11 +491,13 @@ class Messages:
                 for send in sends:
                     send.work.end(error=self._failure(send, "did not take it before the deadline"))
                 sends.clear()
-                self._outgoing.pop(peer).close()
+                self._outgoing.pop(peer).link.close()
         for receives in self._waiting.values():
             for receive in [receive for receive in receives if receive.deadline < now]:
                 receives.remove(receive)
                 receive.work.end(error=self._failure(receive, "sent nothing before the deadline"))
+        for one in [one for one in self._incoming.values() if one.peer < 0 and one.expires < now]:
+            self._ends(one)
         for one in self._incoming.values():
             late = None if one.message is None else one.message.receive
             if one.message is not None and late is not None and late.deadline < now:
@@ -431,13 +523,20 @@ class Messages:
                 yield one.message.receive
 
     def _hang_up(self) -> None:
-        for link in (self._listener, *self._outgoing.values(), *(one.link for one in self._incoming.values())):
+        links = [one.link for one in self._outgoing.values()] + [one.link for one in self._incoming.values()]
+        for link in (self._listener, *links):
             link.close()
         self._incoming.clear()
         self._outgoing.clear()
         with contextlib.suppress(OSError):
             os.close(self._bell)
         self._bell = -1
+
+
+def _family(address: str | None) -> socket.AddressFamily:
+    if address is None:
+        return socket.AF_UNIX
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def _finish(receive: _Receive) -> None:

@@ -53,6 +53,8 @@ SHRUNK = CommunicatorClosed("this communicator was shrunk; use the one that shri
 
 def describe(call: Call) -> str:
     """A call as people read it: the collective, its size and type, the operation, the root and the algorithm."""
+    if call.collective == "barrier":
+        return f"barrier() by {call.algorithm}"
     parts = [f"{sum(call.blocks)} x {_DTYPES.get(call.dtype, 'bfloat16')}"]
     if call.collective in ("all_reduce", "reduce", "reduce_scatter"):
         parts.append(_OPERATIONS[call.operation])
@@ -66,6 +68,15 @@ def explain(connection: Connection, plan: Plan, outcome: int, culprit: int, oper
     at = plan.program.ops[operation] if operation >= 0 else None
     step, suspect = (None, -1) if at is None else (int(at["step"]), int(at["peer"]))
     circle = connection.circle
+    gave_up, _, interrupted = circle.gave_up(circle.rank)
+    if gave_up == INTERRUPTED:
+        # What the others know of that call this rank does not: it has no say in what became of it.
+        closed = CommunicatorClosed(
+            f"{describe(plan.call)}, call {connection.calls}: {circle.places[circle.rank]} was interrupted in call "
+            f"{interrupted}; the other ranks go on without it"
+        )
+        connection.end(lambda: copy.copy(closed))
+        return closed
     call, until_s = connection.surviving or (connection.calls, None)
     said = {"call": call, "cause": outcome, "culprit": culprit, "suspect": suspect}
     verdict = agree(circle, said | {"text": describe(plan.call)[:160]}, everybody_until_s=until_s)
@@ -107,14 +118,18 @@ def _fate(circle: Circle, story: Story) -> str:
     what = {
         PEER_DIED: "died",
         TIMED_OUT: "did not answer before the deadline",
-        LEFT: "closed its communicator",
+        LEFT: "ended or closed its communicator",
         INTERRUPTED: "was interrupted",
     }[story.outcome]
     began = f"in call {story.call}, {story.text}" if story.call else "before its first call"
     if story.outcome == LEFT:
         began = f"after call {story.call}" if story.call else began
+    elif story.call < 0:
+        began = f"in call {circle.notice.call}, or before it"
     elif story.call and story.call < circle.notice.call:
-        began = f"before call {circle.notice.call}; its last was call {story.call}, {story.text}"
+        what = "had not come by the deadline" if story.outcome == TIMED_OUT else what
+        began = f"to call {circle.notice.call}" if story.outcome == TIMED_OUT else f"before call {circle.notice.call}"
+        began += f"; its last was call {story.call}, {story.text}"
     return f"{circle.places[story.rank]} {what} {began}"
 
 
@@ -165,18 +180,24 @@ class _Reunion:
             said = circle.read(rank)
             return said.attempt == self._attempt and len(said.blobs) > number
 
-        lost = _wait(circle, self._members, there, timeout_s, lambda: circle.ledger.decided(self._topic(number)))
-        self.settle(number, lost)
-        said = [circle.read(rank) for rank in self._members]
-        if any(one.attempt != self._attempt for one in said):
+        topic = self._topic(number)
+        lost, missing = _wait(circle, self._members, there, timeout_s, lambda: circle.is_being_decided(topic))
+        self.settle(number, lost, fine=not missing)
+        # What a rank elsewhere has put up may be known to those who decided, and be still on its way to this one.
+        late, _ = _wait(circle, self._members, there, timeout_s, lambda: any(map(self._is_ahead, self._members)))
+        if late or any(map(self._is_ahead, self._members)):
             # Others are ahead: they have given the next exchange of this attempt up, and say why there.
-            self.settle(number + 1, frozenset(), fine=False)
-        return [one.blobs[number] for one in said]
+            self.settle(number + 1, late, fine=False)
+        return [circle.read(rank).blobs[number] for rank in self._members]
+
+    def _is_ahead(self, rank: int) -> bool:
+        return self._circle.read(rank).attempt > self._attempt
 
     def settle(self, number: int, lost: frozenset[int], *, fine: bool = True) -> None:
         """Agree on whether an exchange came to its end."""
         mine = msgspec.msgpack.encode(_Outcome(fine and not lost, tuple(sorted(lost))))
-        outcome = msgspec.msgpack.decode(self._circle.ledger.decide(self._topic(number), mine), type=_Outcome)
+        decided = self._circle.decide(self._topic(number), mine, lambda rank: rank in self._members)
+        outcome = msgspec.msgpack.decode(decided, type=_Outcome)
         if not outcome.fine:
             raise _AbortedError(frozenset(outcome.failed))
 
@@ -199,7 +220,7 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
         members = _members(connection, failed, attempt, timeout_s)
         reunion = _Reunion(circle, members, attempt)
         try:
-            made = connect(reunion, secrets.token_hex(6), connection.machine, timeout_s)
+            made = connect(reunion, secrets.token_hex(6), connection.machine, timeout_s, connection.network)
         except _AbortedError as error:
             failed = frozenset(range(circle.world_size)) - set(members) | error.lost
             continue
@@ -220,15 +241,17 @@ def _members(connection: Connection, failed: frozenset[int], attempt: int, timeo
     circle, topic = connection.circle, f"members {attempt}"
     circle.post(attempt=attempt, blobs=())
     expected = tuple(rank for rank in range(circle.world_size) if rank not in failed)
-    lost = _wait(
+    lost, _ = _wait(
         circle,
         expected,
         lambda rank: circle.read(rank).attempt >= attempt,
         timeout_s,
-        lambda: circle.ledger.decided(topic),
+        lambda: circle.is_being_decided(topic),
     )
     mine = msgspec.msgpack.encode(_Outcome(True, tuple(sorted(failed | lost))))
-    decided = msgspec.msgpack.decode(circle.ledger.decide(topic, mine), type=_Outcome).failed
+    decided = msgspec.msgpack.decode(
+        circle.decide(topic, mine, lambda rank: rank not in failed | lost), type=_Outcome
+    ).failed
     if circle.rank in decided:
         place = circle.places[circle.rank]
         error = CommunicatorClosed(f"{place} did not come to shrink() in time; the other ranks go on without it")
@@ -248,9 +271,9 @@ def _wait(
     ranks: tuple[int, ...],
     there: Callable[[int], bool],
     timeout_s: float,
-    decided: Callable[[], object],
-) -> frozenset[int]:
-    """Wait for these ranks; those that died before they were there, or are not there in time."""
+    decided: Callable[[], bool],
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Wait for these ranks; those that died before they were there or are not there in time, and all that are not."""
     end_s = time.monotonic() + timeout_s
     missing = set(ranks) - {circle.rank}
     while True:
@@ -258,10 +281,10 @@ def _wait(
         # Looked at after their death: what a rank put up before it died counts.
         missing = {rank for rank in missing if not there(rank)}
         lost = missing & (dead | circle.gone().keys())
-        if missing == lost or decided() is not None:
-            return frozenset(lost)
+        if missing == lost or decided():
+            return frozenset(lost), frozenset(missing)
         if time.monotonic() >= end_s:
-            return frozenset(missing)
+            return frozenset(missing), frozenset(missing)
         time.sleep(PAUSE_S)
 
 
@@ -312,7 +335,8 @@ def surviving(
         except PeerFailure as error:
             verdict = connection.verdict
             if verdict is None or verdict.reduced < call:
-                if not error.ranks:
+                # Where it was an earlier call that failed, others raise that: so does this one, or they part.
+                if not error.ranks or (verdict is not None and verdict.first < call):
                     raise
                 continue
         finally:

@@ -1,20 +1,26 @@
 """Shared memory: one segment a rank and communicator, written by its owner and only read by everybody else.
 
-A segment is a file in /dev/shm named `choreo-<job>-<communicator>-<rank>-<pid>-<start>`; pid and the time it started
-say whether its owner is alive, so that what a crash left behind is found and removed by the next start.
+A segment is a file in /dev/shm named `choreo-<job>-<communicator>-<rank>-<namespace>-<pid>-<start>`; namespace, pid and
+the time it started say whether its owner is alive, so that what a crash left behind is found and removed by the next
+start. Whatever of it is used has been asked for first, so that a full /dev/shm is an error and not a signal.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import mmap
 import os
 import re
+import time
 from pathlib import Path
 
 from choreo.errors import UsageError
+from choreo.run.meeting.hosts import pid_namespace
+from choreo.run.meeting.processes import is_alive, start_time
 
-__all__ = ["Segment", "open_segment", "process_start", "remove_stale"]
+__all__ = ["Segment", "open_segment", "owned_name", "remove_stale", "reserve_ahead"]
 
 SHARED = Path("/dev/shm")
 PAGE = 4096
@@ -22,6 +28,9 @@ CHANNEL = 128
 # Sparse: what nobody touches takes no memory.
 HEAP_BYTES = 64 << 30
 ALIGNED = 64
+# After this a name whose owner cannot be seen from here is nobody's: names are there only while ranks connect.
+UNSEEN_S = 24 * 3600.0
+_KEEP_SIZE = 1  # of fallocate(2)
 
 
 class Segment:
@@ -30,16 +39,24 @@ class Segment:
     def __init__(self, name: str, world_size: int, stage_bytes: int) -> None:
         self.heap_at = PAGE + _pages(CHANNEL * world_size) + 2 * stage_bytes
         self.bytes = self.heap_at + HEAP_BYTES
-        self.path = SHARED / f"{name}-{os.getpid()}-{process_start(os.getpid())}"
-        descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self.path = SHARED / owned_name(name)
         try:
-            os.ftruncate(descriptor, self.bytes)
-            self.map = mmap.mmap(descriptor, self.bytes)
+            self._descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UsageError(f"no shared memory can be made: {self.path.parent}: {error.strerror}") from None
+        try:
+            os.ftruncate(self._descriptor, self.bytes)
+            self._reserve(0, self.heap_at)
+            self.map = mmap.mmap(self._descriptor, self.bytes)
+        except OSError as error:
+            self.unlink()
+            raise UsageError(
+                f"{self.bytes >> 30} GiB of addresses for shared memory cannot be had ({error.strerror}); most of them "
+                "are never used, but a limit (ulimit -v, ulimit -f) forbids to ask"
+            ) from None
         except BaseException:
-            self.path.unlink(missing_ok=True)
+            self.unlink()
             raise
-        finally:
-            os.close(descriptor)
         self._free: list[tuple[int, int]] = [(self.heap_at, HEAP_BYTES)]
 
     def take(self, length: int) -> int:
@@ -47,6 +64,7 @@ class Segment:
         wanted = max(ALIGNED, -(-length // ALIGNED) * ALIGNED)
         for index, (at, room) in enumerate(self._free):
             if room >= wanted:
+                self._reserve(at, wanted)
                 self._free[index] = (at + wanted, room - wanted)
                 return at
         raise UsageError(f"there is no room for {length} bytes in the shared heap of {HEAP_BYTES >> 30} GiB")
@@ -64,6 +82,37 @@ class Segment:
         """Take the name away; the memory goes when the last process lets go of it."""
         self.path.unlink(missing_ok=True)
 
+    def close(self) -> None:
+        """Let go of the file, and of its name; nothing more can be taken. Twice is as good as once."""
+        self.unlink()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _reserve(self, at: int, length: int) -> None:
+        try:
+            os.posix_fallocate(self._descriptor, at, length)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+                raise
+            disk = os.statvfs(SHARED)
+            raise UsageError(
+                f"there is no room for {_mib(length)} of shared memory: {_mib(disk.f_bavail * disk.f_frsize)} of "
+                f"{_mib(disk.f_blocks * disk.f_frsize)} are left in {SHARED}; remove what is in it, or make it larger "
+                "(mount -o remount,size=, docker run --shm-size=)"
+            ) from None
+
+
+def reserve_ahead(descriptor: int, length: int) -> None:
+    """Have room for so many bytes more than a file in shared memory has, where the system can do that."""
+    with contextlib.suppress(AttributeError):
+        _LIBC.fallocate(descriptor, _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length))
+
+
+def owned_name(name: str) -> str:
+    """A name that says which process it belongs to."""
+    return f"{name}-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}"
+
 
 def open_segment(path: Path, length: int) -> mmap.mmap:
     """A peer's segment, to read."""
@@ -77,25 +126,27 @@ def open_segment(path: Path, length: int) -> mmap.mmap:
         os.close(descriptor)
 
 
-def process_start(pid: int) -> int:
-    """When a process began, in clock ticks since boot; 0 if there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return int(fields[19])
-
-
 def remove_stale() -> list[str]:
     """Remove segments whose owner is gone."""
     removed = []
     for path in SHARED.glob("choreo-*"):
-        owner = re.fullmatch(r"choreo-.*-([0-9]+)-([0-9]+)", path.name)
-        if owner is not None and process_start(int(owner[1])) != int(owner[2]):
-            with contextlib.suppress(OSError):
+        owner = re.fullmatch(r"choreo-.*-([0-9]+)-([0-9]+)-([0-9]+)", path.name)
+        if owner is None:
+            continue
+        namespace, pid, started = map(int, owner.groups())
+        with contextlib.suppress(OSError):
+            if namespace != pid_namespace():
+                gone = time.time() - path.lstat().st_mtime > UNSEEN_S
+            else:
+                gone = not is_alive(pid, started)
+            if gone:
                 path.unlink()
                 removed.append(path.name)
     return removed
+
+
+def _mib(length: int) -> str:
+    return f"{length / 2**20:.3g} MiB"
 
 
 def _pages(length: int) -> int:
@@ -110,3 +161,6 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((at, room))
     return merged
+
+
+_LIBC = ctypes.CDLL(None)

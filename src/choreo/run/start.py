@@ -5,13 +5,14 @@ from __future__ import annotations
 import secrets
 
 from choreo.errors import ChoreoError, UsageError
-from choreo.run.calibration import load_constants
+from choreo.run.calibration import load_constants, network_constants
 from choreo.run.choice import Chooser, forced_by_environment
 from choreo.run.communicator import DEFAULT_TIMEOUT_S, Communicator
 from choreo.run.connection import connect
 from choreo.run.meeting.environment import read_environment
 from choreo.run.meeting.hosts import machines
 from choreo.run.meeting.meet import Meeting, meet
+from choreo.run.network import Network
 
 __all__ = ["init"]
 
@@ -27,18 +28,23 @@ def init(*, timeout: float = DEFAULT_TIMEOUT_S) -> Communicator:
     """
     me = read_environment()
     with meet(me.rank, me.world_size, me.address, me.port, me.secret, timeout_s=timeout, job=me.job) as meeting:
-        chooser = _shared_chooser(meeting, timeout)
-        machine = str(machines(meeting, timeout)[meeting.rank])
-        connection = connect(meeting, secrets.token_hex(6), machine, timeout)
+        lowest = machines(meeting, timeout)
+        network = None
+        if len(set(lowest)) > 1:
+            assert me.secret is not None, "without a secret only ranks of one machine meet"
+            network = Network(meeting.members[meeting.rank].address, me.secret)
+        chooser = _shared_chooser(meeting, timeout, several_machines=network is not None)
+        connection = connect(meeting, secrets.token_hex(6), str(lowest[meeting.rank]), timeout, network)
     return Communicator(connection, chooser, timeout_s=timeout)
 
 
-def _shared_chooser(meeting: Meeting, timeout_s: float) -> Chooser:
+def _shared_chooser(meeting: Meeting, timeout_s: float, *, several_machines: bool) -> Chooser:
     """Rank 0's constants and what its environment forces, so that all ranks choose alike."""
     told = b""
     if meeting.rank == 0:
         try:
-            told = CHOOSER + Chooser(meeting.world_size, load_constants(), forced_by_environment()).to_json()
+            constants = network_constants() if several_machines else load_constants()
+            told = CHOOSER + Chooser(meeting.world_size, constants, forced_by_environment()).to_json()
         except ChoreoError as error:
             told = REFUSED + str(error).encode()
     first = meeting.exchange(told, timeout_s)[0]

@@ -37,7 +37,7 @@ from choreo.run.program import (
     TO_SCRATCH,
 )
 from choreo.run.reductions import ITEM_BYTES, Reduction, reduction_of
-from choreo.run.twin_frames import FRAME, FRAME_BYTES, GOODBYE, Frame, Outbox
+from choreo.run.twin_frames import FRAME, FRAME_BYTES, GOODBYE, Frame, Outbox, Stream, parts
 from choreo.run.twin_program import MOST, MOST_RANKS, Op, Program
 
 __all__ = ["Endpoint", "Program", "prepare"]
@@ -111,7 +111,6 @@ class _Peer:
     pid: int
     pidfd: int
     outbox: Outbox | None
-    inside: bool = False  # the payload of a frame is being read
     sent: int = 0  # messages before this call
     received: int = 0
     sent_by: list[int] = field(default_factory=lambda: [0, 0])  # by the end of the last even and odd call
@@ -133,8 +132,9 @@ class _Task:
 class Endpoint:
     """One rank's end of a communicator.
 
-    `peers` holds (segment or None, pid, descriptor of the process or -1, descriptor of a socket or -1) for every rank;
-    the segments are `stage_bytes` twice after header and channels. The descriptors of processes are closed with it.
+    `peers` holds (segment, pid, descriptor of the process or -1, ()) for every rank of this machine, and (None, pid,
+    control connection or -1, streams) for every other. The segments are `stage_bytes` twice after header and channels.
+    The descriptors of processes and control connections are closed with it.
     """
 
     def __init__(  # noqa: PLR0917 - called as the compiled one is, by position
@@ -143,7 +143,7 @@ class Endpoint:
         world: int,
         own: object,
         stage_bytes: int,
-        peers: list[tuple[Any, int, int, int]],
+        peers: list[tuple[Any, int, int, tuple[int, ...]]],
         spins: int,
         /,
     ) -> None:
@@ -163,10 +163,10 @@ class Endpoint:
                 raise ValueError(f"the segment of rank {number} is not one of this communicator")
             words = _Words(segment, world) if there else None
             self._peers.append(_Peer(number, words, data, pid, -1, None))
-        for peer, (_, _, pidfd, descriptor) in zip(self._peers, peers, strict=True):
+        for peer, (_, _, pidfd, streams) in zip(self._peers, peers, strict=True):
             if peer.rank != rank:
                 peer.pidfd = pidfd
-                peer.outbox = Outbox(descriptor) if descriptor >= 0 and peer.words is None else None
+                peer.outbox = Outbox(pidfd, streams) if streams and peer.words is None else None
         self._call = self._done = 0
         self._signatures: dict[int, int] = {}
         self._looked = 0.0
@@ -216,6 +216,13 @@ class Endpoint:
             return self._peers[peer].told
         outcome = words.halves[GAVE_UP_AT]
         return (outcome, words.halves[CULPRIT_AT], words.whole[GAVE_UP_IN_AT]) if outcome else None
+
+    def noted(self, peer: int, /) -> tuple[int, int]:
+        """The last calls that a peer elsewhere has said it has the result of, and has returned from."""
+        if self._words is None or not 0 <= peer < self._world:
+            raise IndexError("there is no such rank")
+        outbox = self._peers[peer].outbox
+        return (0, 0) if outbox is None else (outbox.noted[0], outbox.noted[1])
 
     def close(self) -> None:
         """Leave, and let go of the segments."""
@@ -303,9 +310,6 @@ class Endpoint:
         self._still_well(self._rank, math.inf, None)
         half = self._call % 2
         for peer in self._peers:
-            peer.inside = False
-            if peer.outbox is not None:
-                peer.outbox.messages_written = 0
             if peer.words is not None and peer.sent_by[half]:
                 self._wait_counter(peer, CONSUMED, peer.sent_by[half], task.deadline)
         task.half_at = half * self._stage_bytes
@@ -325,7 +329,7 @@ class Endpoint:
             sent = task.program.sent[peer.rank]
             if peer.words is not None and exposes and sent:
                 self._wait_counter(peer, CONSUMED, peer.sent + sent, task.deadline)
-            while peer.outbox is not None and peer.outbox.queue:
+            while peer.outbox is not None and peer.outbox.has_queued():
                 self._wait_for_sockets(None, peer.rank, task.deadline)
         for peer in self._peers:
             if peer.words is not None and peer.words.ends(self._call):
@@ -352,7 +356,7 @@ class Endpoint:
         data = (task.given if op.has(OWN_INPUT) else task.work)[op.at : op.at + op.length]
         if peer.outbox is not None:
             frame = Frame(FRAME, op.number, self._call, self._signatures[self._call], op.length)
-            peer.outbox.queue_frame(frame, data, op.number if op.has(LAST) else 0)
+            peer.outbox.queue_range(frame, data)
             if op.has(LAST):
                 self._write(peer)
             return
@@ -391,25 +395,27 @@ class Endpoint:
             self._publish(peer, CONSUMED, peer.received + op.number)
 
     def _receive_from_socket(self, task: _Task, op: Op, peer: _Peer) -> None:
-        head = bytearray(FRAME_BYTES)
-        self._read(peer, memoryview(head), task.deadline)
-        frame = Frame.unpack(head)
-        if frame.magic == GOODBYE:
-            peer.told = (frame.number, frame.signature & 0xFFFFFFFF, frame.call)
-            raise _Stop(PEER_GAVE_UP, peer.rank)
-        if frame.magic != FRAME:
-            raise _Stop(BROKEN, peer.rank)
-        if (frame.call, frame.signature) != (self._call, self._signatures[self._call]):
-            raise _Stop(MISMATCHED, peer.rank)
-        if (frame.number, frame.length) != (op.number, op.length):
-            raise _Stop(BROKEN, peer.rank)
-        self._wait_guards(task, op)
-        peer.inside = True
-        for at in range(0, op.length, SLICE):
-            data = np.empty(min(SLICE, op.length - at), np.uint8)
-            self._read(peer, data.data, task.deadline)
-            _take(task, op, data, at)
-        peer.inside = False
+        assert peer.outbox is not None
+        waits = True
+        for stream, (start, whole) in zip(
+            peer.outbox.streams, parts(op.length, len(peer.outbox.streams)), strict=False
+        ):
+            head = bytearray(FRAME_BYTES)
+            self._read(peer, stream, memoryview(head), task.deadline)
+            frame = Frame.unpack(head)
+            if frame.magic != FRAME:
+                raise _Stop(BROKEN, peer.rank)
+            if (frame.call, frame.signature) != (self._call, self._signatures[self._call]):
+                raise _Stop(MISMATCHED, peer.rank)
+            if (frame.number, frame.length) != (op.number, whole):
+                raise _Stop(BROKEN, peer.rank)
+            if waits:
+                self._wait_guards(task, op)
+                waits = False
+            for at in range(start, start + whole, SLICE):
+                data = np.empty(min(SLICE, start + whole - at), np.uint8)
+                self._read(peer, stream, data.data, task.deadline)
+                _take(task, op, data, at)
 
     def _read_memory(self, peer: _Peer, address: int, length: int) -> Bytes:
         data = np.empty(length, np.uint8)
@@ -435,7 +441,7 @@ class Endpoint:
             peer = self._peers[rank]
             if peer.words is not None:
                 self._wait_counter(peer, CONSUMED, peer.sent + number, task.deadline)
-            while peer.outbox is not None and peer.outbox.messages_written < number:
+            while peer.outbox is not None and peer.outbox.has_queued(number):
                 self._wait_for_sockets(None, rank, task.deadline)
 
     def _wait_counter(self, peer: _Peer, which: int, value: int, deadline: float) -> None:
@@ -452,20 +458,19 @@ class Endpoint:
         with self._fence:
             pass
 
-    def _wait_for_sockets(self, reading: _Peer | None, waited_for: int, deadline: float) -> None:
+    def _wait_for_sockets(self, reading: Stream | None, waited_for: int, deadline: float) -> None:
         self._push(reading, 10)
         self._still_well(waited_for, deadline, None)
 
-    def _push(self, reading: _Peer | None, milliseconds: int) -> None:
+    def _push(self, reading: Stream | None, milliseconds: int) -> None:
         """Write what is queued; wait at most so long for a socket to take it, or to have something to read."""
         poller, found = select.poll(), {}
         for peer in self._peers:
-            if peer.outbox is None:
-                continue
-            events = (select.POLLOUT if peer.outbox.queue else 0) | (select.POLLIN if peer is reading else 0)
-            if events:
-                poller.register(peer.outbox.socket, events)
-                found[peer.outbox.socket.fileno()] = peer
+            for stream in () if peer.outbox is None else peer.outbox.streams:
+                events = (select.POLLOUT if stream.queue else 0) | (select.POLLIN if stream is reading else 0)
+                if events:
+                    poller.register(stream.socket, events)
+                    found[stream.socket.fileno()] = peer
         if not found:
             return
         for descriptor, events in poller.poll(milliseconds):
@@ -477,22 +482,25 @@ class Endpoint:
         try:
             peer.outbox.write()
         except OSError:
-            raise _Stop(PEER_DIED, peer.rank) from None
+            raise self._lost(peer) from None
 
-    def _read(self, peer: _Peer, into: memoryview, deadline: float) -> None:
-        assert peer.outbox is not None
+    def _read(self, peer: _Peer, stream: Stream, into: memoryview, deadline: float) -> None:
         while len(into):
             try:
-                got = peer.outbox.socket.recv_into(into, 0, socket.MSG_DONTWAIT)
+                got = stream.socket.recv_into(into, 0, socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
-                self._wait_for_sockets(peer, peer.rank, deadline)
+                self._wait_for_sockets(stream, peer.rank, deadline)
                 continue
             except OSError:
                 got = 0
             if not got:
-                raise _Stop(PEER_DIED, peer.rank)
+                raise self._lost(peer)
             into = into[got:]
             self._push(None, 0)
+
+    def _lost(self, peer: _Peer) -> _Stop:
+        """A stream has ended: its peer is gone, or has said before why."""
+        return _Stop(self._look_at_control(peer) or PEER_DIED, peer.rank)
 
     def _still_well(self, waited_for: int, deadline: float, over: Callable[[], bool] | None) -> None:
         now = time.monotonic()
@@ -510,10 +518,10 @@ class Endpoint:
         for peer in self._peers:
             if peer.rank == self._rank:
                 continue
-            dead = _is_dead(peer.pidfd)
+            dead = peer.words is not None and _is_dead(peer.pidfd)
             outcome = 0
             if peer.words is None:
-                outcome = self._look_at_socket(peer)
+                outcome = self._look_at_control(peer)
             elif not self._same_calls(peer):
                 outcome = MISMATCHED
             elif peer.words.ends(self._call):
@@ -524,20 +532,17 @@ class Endpoint:
                 found = _Stop(outcome, peer.rank)
         return found
 
-    def _look_at_socket(self, peer: _Peer) -> int:
-        if peer.outbox is None or peer.inside:
+    def _look_at_control(self, peer: _Peer) -> int:
+        if peer.outbox is None:
             return 0
         try:
-            head = peer.outbox.socket.recv(FRAME_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except (BlockingIOError, InterruptedError):
-            return 0
-        except OSError:
+            frame = peer.outbox.look()
+        except (OSError, EOFError):
             return PEER_DIED
-        if not head:
-            return PEER_DIED
-        if len(head) < FRAME_BYTES or Frame.unpack(head).magic != GOODBYE:
+        if frame is None:
             return 0
-        frame = Frame.unpack(head)
+        if frame.magic != GOODBYE:
+            return PEER_GAVE_UP
         peer.told = (frame.number, frame.signature & 0xFFFFFFFF, frame.call)
         return PEER_GAVE_UP if _ends(frame.number, frame.call, self._call) else 0
 
@@ -572,7 +577,7 @@ class Endpoint:
             self._words.halves[GAVE_UP_AT] = outcome
 
     def _say_goodbye(self, outcome: int, culprit: int) -> None:
-        """Tell those who are reached through sockets; in the middle of a frame the end of the stream must do."""
+        """Tell those who are reached through sockets."""
         for peer in self._peers:
             if peer.outbox is not None:
                 peer.outbox.say_goodbye(Frame(GOODBYE, outcome, self._call, culprit, 0))

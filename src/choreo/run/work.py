@@ -103,6 +103,7 @@ class Progress:
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(1.0)
+        self._busy = self._idle = lambda: None  # or it and who made it would keep each other alive
 
     def _run(self) -> None:
         while True:

@@ -14,11 +14,11 @@ from choreo.errors import UsageError, shown
 from choreo.run.launch.rank_process import RankProcess
 from choreo.run.launch.relay import Lines, Output, prefix
 from choreo.run.launch.running_job import RunningJob
-from choreo.run.meeting.addresses import LOOPBACK
+from choreo.run.meeting.addresses import LOOPBACK, parse_address
 from choreo.run.meeting.limits import MAX_RANKS
 from choreo.run.meeting.secret import check_secret, make_secret, read_secret_file
 
-__all__ = ["launch", "parse_master"]
+__all__ = ["launch"]
 
 
 def launch(
@@ -46,7 +46,7 @@ def launch(
         if stream is not None:
             stream.flush()
     with ExitStack() as stack:
-        address, port = parse_master(master) if master is not None else (LOOPBACK, stack.enter_context(_held_port()))
+        address, port = parse_address(master) if master is not None else (LOOPBACK, stack.enter_context(_held_port()))
         shared = {
             "WORLD_SIZE": str(n * nodes),
             "LOCAL_WORLD_SIZE": str(n),
@@ -84,19 +84,6 @@ _OTHERS = (
     "CHOREO_SECRET_FILE",
     "CHOREO_PORT",
 )
-
-
-def parse_master(text: str) -> tuple[str, int]:
-    """The address and port in `HOST:PORT` or `[::1]:PORT`."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise UsageError(f"{shown(text)} is not HOST:PORT; write an IPv6 address in brackets, like [::1]:29500")
-    digits = port.isascii() and port.isdigit() and len(port) <= 5
-    if not (colon and host and host.isprintable() and " " not in host and digits and 1 <= int(port) <= 65535):
-        raise UsageError(f"{shown(text)} is not HOST:PORT, like node0:29500, with a port from 1 to 65535")
-    return host, int(port)
 
 
 def _check(
@@ -157,7 +144,7 @@ class _held_port:  # noqa: N801 - it reads as what it is
 
 def _outputs() -> tuple[Output, Output, bool, bool]:
     """Where stdout and stderr go, by one writer if that is the same place, and which of them are coloured."""
-    descriptors = [_descriptor(sys.stdout), _descriptor(sys.stderr)]
+    descriptors = [_descriptor(sys.stdout, 1), _descriptor(sys.stderr, 2)]
     facts = [os.fstat(descriptor) for descriptor in descriptors]
     color = [os.isatty(descriptor) and not os.environ.get("NO_COLOR") for descriptor in descriptors]
     out = Output(descriptors[0])
@@ -173,6 +160,11 @@ def _is_piped_in() -> bool:
     return not os.isatty(0)
 
 
-def _descriptor(stream: object) -> int:
-    fileno = getattr(stream, "fileno", None)
-    return fileno() if fileno is not None else os.open(os.devnull, os.O_WRONLY)
+def _descriptor(stream: object, instead: int) -> int:
+    """Where a stream of Python's is written to; a notebook's or a test's may be nowhere."""
+    if stream is None:
+        return os.open(os.devnull, os.O_WRONLY)
+    try:
+        return int(stream.fileno())  # type: ignore[attr-defined]
+    except (AttributeError, OSError, ValueError):
+        return instead

@@ -10,9 +10,10 @@ import threading
 from contextlib import suppress
 from typing import NamedTuple
 
+from choreo.errors import UsageError, shown
 from choreo.run.meeting.deadline import Deadline
 
-__all__ = ["Target", "is_local", "is_loopback", "listen", "plain", "resolve", "spelled"]
+__all__ = ["Target", "is_local", "is_loopback", "listen", "parse_address", "plain", "resolve", "spelled"]
 
 LOOPBACK = "127.0.0.1"
 
@@ -99,6 +100,19 @@ def plain(address: str) -> str:
 def spelled(address: str, port: int) -> str:
     """`HOST:PORT`, `[::1]:PORT`."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """The address and port in `HOST:PORT` or `[::1]:PORT`."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise UsageError(f"{shown(text)} is not HOST:PORT; write an IPv6 address in brackets, like [::1]:29500")
+    digits = port.isascii() and port.isdigit() and len(port) <= 5
+    if not (colon and host and host.isprintable() and " " not in host and digits and 1 <= int(port) <= 65535):
+        raise UsageError(f"{shown(text)} is not HOST:PORT, like node0:29500, with a port from 1 to 65535")
+    return host, int(port)
 
 
 def _is_number(address: str) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from choreo.errors import UsageError, shown
-from choreo.run.meeting.addresses import LOOPBACK, is_loopback
+from choreo.run.meeting.addresses import LOOPBACK, is_loopback, parse_address
 from choreo.run.meeting.limits import MAX_RANKS
 from choreo.run.meeting.secret import check_secret, read_secret_file
 
-__all__ = ["Environment", "read_environment"]
+__all__ = ["Environment", "Place", "given_place", "read_environment", "read_place"]
 
 # Ports for jobs that were given none; the system does not hand these out by itself.
 FIRST_PORT, PORTS = 20_000, 10_000
@@ -30,6 +30,16 @@ class Environment:
     world_size: int
     local_rank: int
     local_world_size: int | None
+    address: str
+    port: int
+    secret: bytes | None = field(repr=False)
+    job: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job that runs lets newcomers in, and the secret to be proved there."""
+
     address: str
     port: int
     secret: bytes | None = field(repr=False)
@@ -62,8 +72,7 @@ _MPIRUN = (
 
 def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
     """Who this process is: as torchrun says it, else as mpirun does, else the only rank of a job of one."""
-    found = {name: text.strip() for name, text in (os.environ if variables is None else variables).items()}
-    found = {name: text for name, text in found.items() if text}
+    found = _set(variables)
     secret = _secret(found)
     names = next((names for names in (_TORCHRUN, *_MPIRUN) if names.rank in found), None)
     if names is None:
@@ -95,6 +104,33 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
     return Environment(rank, world_size, local_rank, local_world_size, address, port, secret, job)
 
 
+def read_place(variables: Mapping[str, str] | None = None) -> Place:
+    """Where the ranks of the job meet, for one who is not yet one of them: RANK and WORLD_SIZE do not matter."""
+    found = _set(variables)
+    known = (names for names in (_TORCHRUN, *_MPIRUN) if names.rank in found)
+    names = next(known, _MPIRUN[0] if "PMIX_NAMESPACE" in found else _TORCHRUN)
+    address, job = found.get("MASTER_ADDR", LOOPBACK), _job(found, names)
+    # Ranks that are on their own were given no port, and so is whoever comes to one of them.
+    world_size = 1 if names is _TORCHRUN and "MASTER_PORT" not in found else MAX_RANKS
+    return Place(address, _port(found, names, world_size, address, job), _secret(found), job)
+
+
+def given_place(address: str | None, secret: str | bytes | None) -> Place:
+    """The place that a caller names, or what is not named as the environment says it."""
+    told = None if secret is None else check_secret(secret.encode() if isinstance(secret, str) else secret, "this call")
+    if address is None:
+        place = read_place()
+        return place if told is None else replace(place, secret=told)
+    host, port = parse_address(address)
+    return Place(host, port, _secret(_set(None)) if told is None else told)
+
+
+def _set(variables: Mapping[str, str] | None) -> dict[str, str]:
+    """The variables that say something."""
+    found = {name: text.strip() for name, text in (os.environ if variables is None else variables).items()}
+    return {name: text for name, text in found.items() if text}
+
+
 def _port(found: Mapping[str, str], names: _Names, world_size: int, address: str, job: str) -> int:
     """Where rank 0 listens: CHOREO_PORT, or MASTER_PORT, or one that all ranks of the job derive alike."""
     chosen = _number(found, "CHOREO_PORT", 0, 1, 65535)
@@ -120,7 +156,7 @@ def _port(found: Mapping[str, str], names: _Names, world_size: int, address: str
 def _job(found: Mapping[str, str], names: _Names) -> str:
     """What all ranks of a job, and only they, have in common."""
     if names is _TORCHRUN:
-        return f"{found.get('TORCHELASTIC_RUN_ID', '')}:{found.get('TORCHELASTIC_RESTART_COUNT', '')}"
+        return ":".join(filter(None, (found.get("TORCHELASTIC_RUN_ID"), found.get("TORCHELASTIC_RESTART_COUNT"))))
     return found.get("PMIX_NAMESPACE") or f"started by {os.getppid()}"
 
 

@@ -33,6 +33,7 @@ class Kind(enum.IntEnum):
     ALL = 4  # everybody's shares
     VERDICT = 5  # rank 0 says why the meeting is over
     LEAVE = 6  # a side says that it goes, and why
+    NEWCOMER = 7  # somebody asks to be let into a job that runs
 
 
 class Frame(NamedTuple):

@@ -28,7 +28,7 @@ from choreo.run.meeting.messages import (
     parse_all,
 )
 
-__all__ = ["Door", "Guest", "NotYetError", "attend"]
+__all__ = ["Door", "Guest", "NotYetError", "attend", "knock_until_let_in"]
 
 FAREWELL_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.25
@@ -118,28 +118,40 @@ def attend(find: Callable[[], Door], me: Join, where: str, deadline: Deadline) -
 
 
 def _connect(find: Callable[[], Door], me: Join, where: str, deadline: Deadline) -> tuple[Connection, Door]:
-    """Knock until somebody opens."""
+    try:
+        return knock_until_let_in(find, _me(me), deadline)
+    except WrongSecretError as error:
+        raise WrongSecretError(str(error), ranks=(me.rank,)) from None
+    except NotYetError as error:
+        raise MeetingError(
+            f"{_me(me)} did not find rank 0 at {where} within {deadline.patience_s:.3g} s: {error}; start rank 0, "
+            "and give every rank the same MASTER_ADDR and MASTER_PORT",
+            ranks=(0,),
+        ) from None
+
+
+def knock_until_let_in(find: Callable[[], Door], who: str, deadline: Deadline) -> tuple[Connection, Door]:
+    """A connection to whoever opens the door that can be found, as soon as somebody does; NotYetError if nobody did.
+
+    Where it is certain that the door is the right one, a refusal there is raised at once.
+    """
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
             door = find()
-            return _knock_at(door, me, deadline), door
+            return _knock_at(door, who, deadline), door
         except NotYetError as error:
             reason = str(error)
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
         if deadline.passed:
-            raise MeetingError(
-                f"{_me(me)} did not find rank 0 at {where} within {deadline.patience_s:.3g} s: {reason}; start rank 0, "
-                "and give every rank the same MASTER_ADDR and MASTER_PORT",
-                ranks=(0,),
-            )
+            raise NotYetError(reason)
         # Many ranks that are started together need not knock together.
         time.sleep(min(deadline.left_s, pause_s * random.uniform(0.5, 1.0)))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _knock_at(door: Door, me: Join, deadline: Deadline) -> Connection:
+def _knock_at(door: Door, who: str, deadline: Deadline) -> Connection:
     targets = resolve(door.address, door.port, deadline)
     last: OSError = ConnectionRefusedError("nobody listens there")
     for target in targets:
@@ -153,14 +165,13 @@ def _knock_at(door: Door, me: Join, deadline: Deadline) -> Connection:
             if not door.certain:
                 raise NotYetError(str(error)) from None
             raise WrongSecretError(
-                f"rank 0 at {door} and {_me(me)} do not belong together: {error}; give all ranks the same "
-                "CHOREO_SECRET or --secret-file",
-                ranks=(me.rank,),
+                f"rank 0 at {door} and {who} do not belong together: {error}; give all ranks the same "
+                "CHOREO_SECRET or --secret-file"
             ) from None
         except StrangerError as error:
             if not door.certain:
                 raise NotYetError(str(error)) from None
-            raise StrangerError(f"{_me(me)} looked for rank 0 at {door}: {error}; is the port right?") from None
+            raise StrangerError(f"{who} looked for rank 0 at {door}: {error}; is the port right?") from None
     raise last
 
 

@@ -12,21 +12,31 @@ import secrets
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from choreo.errors import MeetingError
 from choreo.run.meeting.processes import is_alive, start_time
 
-if TYPE_CHECKING:
-    from choreo.run.meeting.meet import Meeting
-
-__all__ = ["boot_of", "host_id", "host_name", "machines"]
+__all__ = ["boot_of", "host_id", "host_name", "machines", "pid_namespace"]
 
 SHARED_MEMORY = Path("/dev/shm")
 PROBE = "choreo-probe"
 PROBE_BYTES = 16
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Gathering(Protocol):
+    """Ranks that can tell each other something."""
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is."""
+        ...
+
+    def exchange(self, blob: bytes, timeout_s: float) -> list[bytes]:
+        """Everybody's blob, by rank."""
+        ...
 
 
 def host_name() -> str:
@@ -60,27 +70,27 @@ def boot_of(identity: str) -> str:
     return identity.partition("/")[0]
 
 
-def machines(meeting: Meeting, timeout_s: float) -> list[int]:
+def machines(gathering: Gathering, timeout_s: float) -> list[int]:
     """For each rank, the lowest rank that shares memory with it: ranks with the same number are on one machine.
 
     All ranks call it and get the same answer. It takes two exchanges: each rank puts a file into shared memory, and
     looks for those of the ranks that claim to be on the same machine.
     """
     with _Probe() as probe:
-        shown = meeting.exchange(probe.told, timeout_s)
-        mine = meeting.members[meeting.rank].host_id
-        lowest = meeting.rank
-        for member, told in zip(meeting.members[: meeting.rank], shown, strict=False):
-            if member.host_id == mine and _sees(told):
-                lowest = member.rank
+        mine = host_id().encode()
+        shown = gathering.exchange(probe.told + b"\0" + mine, timeout_s)
+        lowest = gathering.rank
+        for rank, told in enumerate(shown[: gathering.rank]):
+            where, _, theirs = told[PROBE_BYTES:].partition(b"\0")
+            if theirs == mine and _sees(told[:PROBE_BYTES] + where):
+                lowest = rank
                 break
-        found = meeting.exchange(lowest.to_bytes(4, "big"), timeout_s)
+        found = gathering.exchange(lowest.to_bytes(4, "big"), timeout_s)
     lowest_of = [int.from_bytes(blob, "big") for blob in found]
     for rank, first in enumerate(lowest_of):
         if first > rank or lowest_of[first] != first:
             raise MeetingError(
-                f"{meeting.members[rank]} says that it shares memory with rank {first}, which does not",
-                ranks=(rank,),
+                f"rank {rank} says that it shares memory with rank {first}, which does not", ranks=(rank,)
             )
     return lowest_of
 
@@ -90,12 +100,12 @@ class _Probe:
 
     def __init__(self) -> None:
         self._path: Path | None = None
-        self.told = b""  # nothing, where nothing can be put there
+        self.told = bytes(PROBE_BYTES)  # nothing more, where nothing can be put there
 
     def __enter__(self) -> _Probe:
         _sweep()
         token = secrets.token_bytes(PROBE_BYTES)
-        name = f"{PROBE}-{_pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(8)}"
+        name = f"{PROBE}-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(8)}"
         path = SHARED_MEMORY / name
         try:
             descriptor = os.open(path, _CREATE, 0o600)
@@ -126,14 +136,15 @@ def _sees(told: bytes) -> bool:
 
 def _sweep() -> None:
     """Remove the probes of processes that were killed while they had one."""
-    for path in SHARED_MEMORY.glob(f"{PROBE}-{_pid_namespace()}-*"):
+    for path in SHARED_MEMORY.glob(f"{PROBE}-{pid_namespace()}-*"):
         parts = path.name.removeprefix(f"{PROBE}-").split("-")
         with suppress(OSError, ValueError, IndexError):
             if path.lstat().st_uid == os.geteuid() and not is_alive(int(parts[1]), int(parts[2])):
                 path.unlink()
 
 
-def _pid_namespace() -> int:
+def pid_namespace() -> int:
+    """Where numbers of processes mean the same as here; 0 if nobody knows."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:

@@ -24,7 +24,7 @@ from choreo.run.meeting.messages import Join, Member, blob_limit_bytes
 from choreo.run.meeting.notice import OccupiedError, put_up, read_notice
 from choreo.run.meeting.secret import check_secret
 
-__all__ = ["Meeting", "meet"]
+__all__ = ["Meeting", "check_local", "meet"]
 
 # How long rank 0 waits for a port or a name that is taken: whoever has it may be about to end.
 TAKEN_S = 5.0
@@ -109,7 +109,7 @@ def meet(
     if world_size == 1:
         return Meeting(0, [Member(0, me.pid, me.host, me.host_id, LOOPBACK)], None)
     if secret is None:
-        _check_local(address, deadline)
+        check_local(address, deadline)
         job = f"{spelled(address, port)}\0{job}"
         return (
             _host_locally(job, address, port, me, deadline)
@@ -164,7 +164,8 @@ def _attend_locally(job: str, where: str, me: Join, deadline: Deadline) -> Meeti
     return Meeting(me.rank, guest.members, guest)
 
 
-def _check_local(address: str, deadline: Deadline) -> None:
+def check_local(address: str, deadline: Deadline) -> None:
+    """Refuse an address of another machine, where there is no secret to be known by."""
     try:
         if is_local(address, deadline):
             return

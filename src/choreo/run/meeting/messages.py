@@ -13,9 +13,11 @@ from choreo.run.meeting.errors import FrameError
 from choreo.run.meeting.limits import MAX_FRAME_BYTES, MAX_PATIENCE_S, MAX_RANKS, MAX_STORY
 
 __all__ = [
+    "Admission",
     "Join",
     "Leave",
     "Member",
+    "Newcomer",
     "Verdict",
     "Welcome",
     "all_payload",
@@ -86,10 +88,28 @@ class Leave(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     story: Story
 
 
-Message = TypeVar("Message", Join, Welcome, Verdict, Leave)
+class Newcomer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who asks to be let into a job that runs."""
+
+    pid: Pid
+    host: Name
+    host_id: Name
 
 
-def encode(message: Join | Welcome | Verdict | Leave) -> bytes:
+class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a newcomer needs to know: who it is among all, how long those wait, and how they choose algorithms."""
+
+    rank: Rank
+    ranks: Annotated[tuple[Rank, ...], msgspec.Meta(min_length=1, max_length=MAX_RANKS)]  # what all are called
+    patience_s: Seconds
+    timeout_s: Seconds
+    chooser: str
+
+
+Message = TypeVar("Message", Join, Welcome, Verdict, Leave, Newcomer, Admission)
+
+
+def encode(message: Join | Welcome | Verdict | Leave | Newcomer | Admission) -> bytes:
     """A message as the payload of a frame."""
     return msgspec.json.encode(message)
 

@@ -1,0 +1,231 @@
+"""How fast collectives run over TCP between two network namespaces, against Gloo in the same run.
+
+    python benchmarks/network.py [--ranks 2,4] [--sizes 8,1K,...] [--rounds 5] [--peer-python PYTHON-WITH-TORCH]
+
+float32 sums. The namespaces are joined by a veth pair; ranks are dealt out half and half, so with 4 two of a kind share
+a machine. The libraries take turns, round after round; a time is the median of the rounds, a round's that of its
+slowest rank. A ratio is how many times as long Gloo takes: 1 is as fast, more is better. It needs root, and iproute2.
+What was found goes to benchmarks/results/network.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+SIZES = (8, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
+RESULTS = Path(__file__).parent / "results" / "network.json"
+ADDRESSES = ("10.78.0.1", "10.78.0.2")
+# What is to be reached: times Gloo's throughput from this size on, and its latency below.
+LARGE, TO_REACH, TO_REACH_SMALL = 1 << 20, 1.5, 1.0
+
+
+@contextlib.contextmanager
+def namespaces() -> Iterator[tuple[str, str]]:
+    """Two machines with a cable between them."""
+    names = (f"bench{os.getpid()}a", f"bench{os.getpid()}b")
+    try:
+        for name in names:
+            _ip("netns", "add", name)
+            _ip("-n", name, "link", "set", "lo", "up")
+        _ip("-n", names[0], "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", names[1])
+        for name, address in zip(names, ADDRESSES, strict=True):
+            _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
+            _ip("-n", name, "link", "set", "eth0", "up")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+class Contestant:
+    """The ranks of one library, which do what they are told and wait in between."""
+
+    def __init__(self, library: str, python: str, names: tuple[str, str], ranks: int, port: int) -> None:
+        self.library = library
+        common = {
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": ADDRESSES[0],
+            "MASTER_PORT": str(port),
+            "CHOREO_SECRET": secrets.token_hex(16),
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "OMP_NUM_THREADS": "1",
+        }
+        self.ranks = [
+            subprocess.Popen(
+                ["ip", "netns", "exec", names[2 * rank // ranks], python, __file__, "--worker", library],
+                env=os.environ | common | {"RANK": str(rank)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(ranks)
+        ]
+
+    def time_s(self, collective: str, size_bytes: int, iterations: int) -> float:
+        """Seconds a call, of the slowest rank."""
+        for one in self.ranks:
+            assert one.stdin is not None
+            one.stdin.write(json.dumps([collective, size_bytes, iterations]) + "\n")
+            one.stdin.flush()
+        answers = [one.stdout.readline() if one.stdout else "" for one in self.ranks]
+        if not all(answers):
+            raise SystemExit(f"a rank of {self.library} died")
+        return max(map(float, answers))
+
+    def stop(self) -> None:
+        """End the processes."""
+        for one in self.ranks:
+            if one.stdin is not None:
+                one.stdin.close()
+        for one in self.ranks:
+            try:
+                one.wait(10)
+            except subprocess.TimeoutExpired:
+                one.kill()
+
+
+def work(library: str) -> None:
+    """A rank: time what comes in, one line each."""
+    call_of = choreo_calls() if library == "choreo" else gloo_calls()
+    for line in sys.stdin:
+        collective, size_bytes, iterations = json.loads(line)
+        call = call_of(collective, size_bytes)
+        call()
+        call_of("barrier", 0)()
+        began = time.perf_counter()
+        for _ in range(iterations):
+            call()
+        print((time.perf_counter() - began) / iterations, flush=True)
+
+
+def choreo_calls() -> Callable[[str, int], Callable[[], object]]:
+    """What Choreo runs; a size is what nccl-tests means: the larger of what goes in and what comes out."""
+    import numpy as np
+
+    import choreo
+
+    comm = choreo.init()
+
+    def call_of(collective: str, size_bytes: int) -> Callable[[], object]:
+        count = max(1, size_bytes // 4)
+        part = max(1, count // comm.world_size)
+        whole, mine = np.zeros(part * comm.world_size, np.float32), np.zeros(part, np.float32)
+        x = np.zeros(count, np.float32)
+        gathered = np.zeros((comm.world_size, part), np.float32)
+        calls: dict[str, Callable[[], object]] = {
+            "barrier": comm.barrier,
+            "all_reduce": lambda: comm.all_reduce(x),
+            "broadcast": lambda: comm.broadcast(x),
+            "all_gather": lambda: comm.all_gather(mine, out=gathered),
+            "reduce_scatter": lambda: comm.reduce_scatter(whole, out=mine),
+        }
+        return calls[collective]
+
+    return call_of
+
+
+def gloo_calls() -> Callable[[str, int], Callable[[], object]]:
+    """What Gloo runs."""
+    torch, dist = (importlib.import_module(name) for name in ("torch", "torch.distributed"))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    ranks = dist.get_world_size()
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+    def call_of(collective: str, size_bytes: int) -> Callable[[], object]:
+        count = max(1, size_bytes // 4)
+        part = max(1, count // ranks)
+        x, whole, mine = torch.zeros(count), torch.zeros(part * ranks), torch.zeros(part)
+        calls: dict[str, Callable[[], object]] = {
+            "barrier": dist.barrier,
+            "all_reduce": lambda: dist.all_reduce(x),
+            "broadcast": lambda: dist.broadcast(x, 0),
+            "all_gather": lambda: gather(whole, mine),
+            "reduce_scatter": lambda: scatter(mine, whole),
+        }
+        return calls[collective]
+
+    return call_of
+
+
+def race(  # noqa: PLR0917 - called once
+    names: tuple[str, str], ranks: int, collectives: tuple[str, ...], sizes: tuple[int, ...], rounds: int, peer: str
+) -> list[dict[str, Any]]:
+    """All cells for so many ranks, printed as they come."""
+    contestants = [
+        Contestant("choreo", sys.executable, names, ranks, 29_800 + ranks),
+        Contestant("gloo", peer, names, ranks, 29_900 + ranks),
+    ]
+    found = []
+    try:
+        for collective in collectives:
+            for size in sizes:
+                iterations = max(3, min(300, (64 << 20) // max(size, 64 << 10) // (3 if size >= LARGE else 1)))
+                times: dict[str, list[float]] = {one.library: [] for one in contestants}
+                for _ in range(rounds):
+                    for one in contestants:
+                        times[one.library].append(one.time_s(collective, size, iterations))
+                mine, theirs = (statistics.median(times[name]) for name in ("choreo", "gloo"))
+                row = {"collective": collective, "ranks": ranks, "size_bytes": size, "time_us": mine * 1e6}
+                found.append(row | {"gloo_us": theirs * 1e6, "ratio": theirs / mine})
+                reached = theirs / mine >= (TO_REACH if size >= LARGE else TO_REACH_SMALL)
+                both = f"{mine * 1e6:>10.1f} us, Gloo {theirs * 1e6:>10.1f} us: {theirs / mine:>6.2f} x"
+                short = "" if reached else "  short"
+                print(f"{collective:>15} {ranks:>2} ranks {size:>10} B {both} {size / mine / 1e9:>6.2f} GB/s{short}")
+    finally:
+        for one in contestants:
+            one.stop()
+    return found
+
+
+def main() -> None:
+    """Measure, print, and keep what was found."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ranks", default="2,4")
+    parser.add_argument("--collectives", default=",".join(COLLECTIVES))
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peer-python", default=sys.executable, help="a Python that has torch")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        work(given.worker)
+        return
+    sizes = tuple(_size(text) for text in given.sizes.split(","))
+    rows = []
+    with namespaces() as names:
+        for ranks in map(int, given.ranks.split(",")):
+            rows += race(names, ranks, tuple(given.collectives.split(",")), sizes, given.rounds, given.peer_python)
+    for name, chosen in (("from 1 MiB up", True), ("below", False)):
+        ratios = [row["ratio"] for row in rows if (row["size_bytes"] >= LARGE) == chosen]
+        if ratios:
+            print(f"times Gloo {name}: {statistics.geometric_mean(ratios):.2f} in the mean, {min(ratios):.2f} at worst")
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"benchmark": "network", "results": rows}, indent=1) + "\n")
+
+
+def _size(text: str) -> int:
+    units = {"K": 1 << 10, "M": 1 << 20}
+    return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""A rank of `chaos`, from its coming to its end: it reduces, checks, shrinks and grows, and tells the driver."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import random
+import signal
+import threading
+import time
+import traceback
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from fault_helpers import Pipe
+
+import choreo
+from choreo.errors import ChoreoError, CommunicatorClosed, JoinError, PeerFailure
+from choreo.run.communicator import Communicator
+
+SECRET = "what only this chaos knows"
+SIZES = (1, 7, 3000, 20_000, 700_000)
+TOLD_EVERY = 3  # calls
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How large a job is, and how long its ranks wait."""
+
+    ranks: int = 4
+    call_s: float = 0.5
+    shrink_s: float = 6.0
+    grow_s: float = 0.6
+    address: str = "127.0.0.1"
+
+
+def life(
+    settings: Settings, talk: Pipe, port: int, place: int, rank: int | None, prepare: Callable[[int], None] | None
+) -> None:
+    """A process of a job: one of its first ranks, or one that comes later."""
+    faulthandler.register(signal.SIGUSR1)
+    if prepare is not None:
+        prepare(place)
+    os.environ.update(MASTER_ADDR=settings.address, MASTER_PORT=str(port), CHOREO_SECRET=SECRET)
+    if rank is not None:
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(settings.ranks))
+    try:
+        comm = None
+        if rank is not None:
+            comm = choreo.init(timeout=60.0)
+            talk.send(("began", None, None))
+        _Rank(settings, talk).live(comm)
+    except BaseException:  # whatever it is, the driver must hear of it
+        talk.send(("wrong", None, traceback.format_exc()))
+
+
+class _Rank:
+    def __init__(self, settings: Settings, talk: Pipe) -> None:
+        self._settings, self._talk = settings, talk
+        self._random = random.Random()
+        self._told_to = ""
+        self._most: tuple[int, int, int] | None = None
+
+    def live(self, comm: Communicator | None) -> None:
+        """Be a rank, and when that ends come again, until told to stop."""
+        while True:
+            if comm is None:
+                comm = self._join()
+            if comm is None:
+                break
+            comm.timeout_s = self._settings.call_s
+            try:
+                if self._work(comm) == "stop":
+                    break
+            except CommunicatorClosed as error:
+                if "go on without it" not in str(error):
+                    raise
+                self._talk.send(("excluded", None, None))
+            comm = None
+        self._check_leaks(0)
+        self._talk.send(("stopped", None, None))
+
+    def _join(self) -> Communicator | None:
+        while self._orders() != "stop":
+            try:
+                comm = choreo.join(timeout=2 * self._settings.grow_s)
+            except (JoinError, PeerFailure):
+                self._talk.send(("still out", None, None))
+                continue
+            self._talk.send(("joined", None, None))
+            return comm
+        return None
+
+    def _orders(self) -> str:
+        while self._talk.poll():
+            self._told_to = self._talk.recv()
+        return self._told_to
+
+    def _work(self, comm: Communicator) -> str:
+        """Reduce and check, shrink when somebody is lost, grow when there are too few; why it ended."""
+        number, identity, digest = 0, 0, 0
+        while True:
+            try:
+                if number == 0:
+                    identity, digest = self._identified(comm), 0
+                number += 1
+                orders = self._orders()
+                if orders == "leave" and number > 1:
+                    self._told_to = ""
+                    comm.close()
+                    self._talk.send(("left", None, None))
+                    return "left"
+                stop, digest = self._reduced(comm, number, digest, stop=orders == "stop")
+                if number % TOLD_EVERY == 0:
+                    self._talk.send(("same", (identity, number), digest))
+                if stop:
+                    comm.close()
+                    return "stop"
+                if comm.world_size < self._settings.ranks and number % 3 == 0:
+                    comm = comm.grow(timeout=self._settings.grow_s)
+                    comm.timeout_s = self._settings.call_s
+                    self._talk.send(("grown", None, None))
+                    self._check_leaks(comm.world_size)
+                    number = 0
+            except JoinError:
+                self._talk.send(("nobody came", None, None))
+            except PeerFailure as error:
+                if identity:  # else nobody knows yet how to call it
+                    self._talk.send(("failed", identity, sorted(error.ranks)))
+                comm = comm.shrink(self._settings.shrink_s)
+                self._talk.send(("shrunk", identity or None, comm.ranks))
+                identity = number = 0
+
+    def _identified(self, comm: Communicator) -> int:
+        """A number for this communicator that all its ranks know."""
+        drawn = np.array([self._random.randrange(1, 1 << 62)], np.int64)
+        comm.all_reduce(drawn, choreo.ReduceOp.MAX)
+        return int(drawn[0])
+
+    def _reduced(self, comm: Communicator, number: int, digest: int, *, stop: bool) -> tuple[bool, int]:
+        """A sum that says who is in it, and whether anybody was told to stop."""
+        if self._random.random() < 0.5:
+            time.sleep(self._random.uniform(0, 0.003))  # what a program does between calls
+        size = SIZES[number % len(SIZES)]
+        x = np.empty(size + 1, np.int64)
+        x[:-1] = np.arange(size) + (1 << comm.ranks[comm.rank])
+        x[-1] = stop
+        in_it = comm.ranks
+        if number % 3 == 0:
+            x, in_it = comm.all_reduce(x, survive=True)
+        else:
+            comm.all_reduce(x)
+        expected = np.arange(size) * len(in_it) + sum(1 << rank for rank in in_it)
+        if not (x[:-1] == expected).all():
+            raise ChoreoError(f"a wrong sum: {x[:4]}, not {expected[:4]}, of ranks {in_it} in round {number}")
+        return bool(x[-1]), zlib.crc32(repr((number, in_it, int(x[-1]))).encode(), digest)
+
+    def _check_leaks(self, world_size: int) -> None:
+        """That this process holds no more than when it was last in a communicator of this size."""
+        if world_size not in (0, self._settings.ranks):
+            return
+        gc.collect()
+        maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/choreo-" in line]
+        held = (len(list(Path("/proc/self/fd").iterdir())), len(maps), threading.active_count())
+        if self._most is None:
+            self._most = held
+        elif any(now > before for now, before in zip(held, self._most, strict=True)):
+            names = "\n".join(sorted(os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.exists()))  # noqa: PTH115
+            raise ChoreoError(f"descriptors, mappings, threads: {held}, where there were {self._most}\n{names}")
