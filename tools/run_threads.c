@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
         here->peers = calloc((size_t)world, sizeof(Peer));
         for (int peer = 0; peer < world; peer++) {
             Peer *other = &here->peers[peer];
-            other->pidfd = other->socket = -1;
+            other->pidfd = -1;
             if (peer == rank) continue;
             other->pid = (int)getpid();
             other->map.buf = segments[peer]; other->map.len = (Py_ssize_t)bytes;

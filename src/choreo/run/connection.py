@@ -25,7 +25,7 @@ from choreo.run.board import DIRECTORY_BYTES
 from choreo.run.failures import Where
 from choreo.run.ledger import Ledger
 from choreo.run.machine import endpoint_type, prepare
-from choreo.run.network import Doorway, Links, LostError, Network
+from choreo.run.network import Doorway, Links, Network, lost
 from choreo.run.plans import Plan
 from choreo.run.remote import Line, Remote
 from choreo.run.segment import Segment, open_segment, remove_stale
@@ -184,14 +184,14 @@ def connect(  # noqa: PLR0915 - what is opened here is closed here, whatever hap
                         maps[number] = open_segment(Path(cards[number].segment), cards[number].length)
                         watched[number] = os.pidfd_open(cards[number].pid)
                     except OSError as error:
-                        raise _lost(places[number], error) from None
+                        raise lost(places[number], error) from None
                     undo.callback(os.close, watched[number])
             if here[0] != rank:
                 ledger.close()
                 try:
                     ledger = Ledger(Path(cards[here[0]].ledger), create=False)
                 except OSError as error:
-                    raise _lost(places[here[0]], error) from None
+                    raise lost(places[here[0]], error) from None
             links, elsewhere = Links(), [place for place in places if place.rank not in here]
             if elsewhere:
                 network = _common_network(network, cards)
@@ -249,10 +249,6 @@ def _machines(cards: list[_Card]) -> tuple[tuple[int, ...], ...]:
     for rank, one in enumerate(cards):
         found.setdefault(one.machine, []).append(rank)
     return tuple(map(tuple, found.values()))
-
-
-def _lost(place: Where, error: OSError) -> LostError:
-    return LostError(f"{place} was lost while the ranks connected: {error.strerror}", ranks=(place.rank,))
 
 
 _OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()

@@ -20,12 +20,12 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from choreo.errors import MeetingError, PeerFailure
+from choreo.errors import MeetingError
 from choreo.run.failures import Where
 from choreo.run.meeting.frames import OVERHEAD_BYTES, FrameReader, FrameWriter, Kind
 from choreo.run.meeting.handshake import HANDSHAKE_S, MAGIC, NONCE_BYTES, VERDICT_BYTES, Doorkeeper, Visitor
 
-__all__ = ["Doorway", "Links", "LostError", "Network", "Sealed", "address_toward", "dial", "tune"]
+__all__ = ["Doorway", "Links", "Network", "Sealed", "address_toward", "dial", "lost", "tune"]
 
 STREAMS = 4
 # Between machines that are near each other little under way is enough, and what is under way stays in cache: with these
@@ -36,10 +36,6 @@ SHORTEST_TIMEOUT_S, KEEPALIVE_S = 5.0, 10
 MAX_STRANGERS = 128
 _WHO = struct.Struct(">II")  # rank, and which connection: 0 is control, the rest are streams
 WHO_BYTES = OVERHEAD_BYTES + _WHO.size
-
-
-class LostError(PeerFailure, OSError):
-    """A peer was lost while the ranks of a communicator connected to each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +126,7 @@ class Doorway:
                     made.socket.setblocking(False)
         except OSError as error:
             lower.close()
-            raise _lost(place, error) from None
+            raise lost(place, error) from None
         except BaseException:
             lower.close()
             raise
@@ -144,7 +140,7 @@ class Doorway:
         if missing:
             lower.close()
             place = next(place for place in places if place.rank == missing[0])
-            raise _lost(place, ConnectionResetError("it did not call in time"))
+            raise lost(place, ConnectionResetError("it did not call in time"))
         self._links.control |= lower.control
         self._links.streams |= lower.streams
         found, self._links = self._links, Links()
@@ -267,9 +263,10 @@ def tune(link: socket.socket, timeout_s: float) -> None:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
 
-def _lost(place: Where, error: OSError) -> LostError:
+def lost(place: Where, error: OSError) -> MeetingError:
+    """A peer was lost while the ranks of a communicator connected to each other."""
     reason = error.strerror or str(error) or type(error).__name__
-    return LostError(f"{place} was lost while the ranks connected: {reason}", ranks=(place.rank,))
+    return MeetingError(f"{place} was lost while the ranks connected: {reason}", ranks=(place.rank,))
 
 
 def _exactly(link: socket.socket, size_bytes: int, end_s: float) -> bytes:

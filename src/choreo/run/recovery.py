@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, PeerFailure
+from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, MeetingError, PeerFailure
 from choreo.run.agreement import Circle, Story, Verdict, agree
 from choreo.run.arrays import take
 from choreo.run.connection import Connection, connect
@@ -224,8 +224,8 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
         except _AbortedError as error:
             failed = frozenset(range(circle.world_size)) - set(members) | error.lost
             continue
-        except OSError:
-            # A segment that has gone already: its rank died, or has given this attempt up.
+        except (OSError, MeetingError):
+            # A segment that has gone already, or nobody who answers: a rank died, or has given this attempt up.
             try:
                 reunion.settle(1, circle.dead() & set(members), fine=False)
             except _AbortedError as error:
