@@ -154,7 +154,7 @@ def _terms(rows: Sequence[Sample], link: Link) -> npt.NDArray[np.float64]:
     """Messages, bytes and reduced bytes of every sample."""
     found = np.empty((len(rows), 3))
     for number, one in enumerate(rows):
-        counted = profile(build(one.collective, one.algorithm, one.ranks))
+        counted = profile(build(one.collective, one.algorithm, one.ranks), "read")
         terms: Terms = slowest(counted, one.size_bytes, link)
         share = one.size_bytes / counted.units
         found[number] = terms.messages, terms.sent * share, terms.reduced * share

@@ -51,7 +51,8 @@ class Engine:
     """
 
     def __init__(self, connection: Connection, chooser: Chooser, *, debug: bool) -> None:
-        self.connection, self.chooser, self.debug = connection, chooser, debug
+        self.connection, self.debug = connection, debug
+        self.chooser = chooser.through("one" if connection.exposes.any() else "read")
         self.rank, self.world_size = connection.rank, connection.world_size
         self.heap = Heap(connection.segment)
         self.refusal: ChoreoError | None = None
