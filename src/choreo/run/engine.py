@@ -15,7 +15,7 @@ from choreo.collectives import get_collective
 from choreo.errors import ChoreoError, UsageError
 from choreo.run.arrays import Array
 from choreo.run.choice import Chooser
-from choreo.run.connection import STAGE_BYTES, Connection
+from choreo.run.connection import Connection
 from choreo.run.elements import ReduceOp, dtype_code, operation_code
 from choreo.run.heap import Heap
 from choreo.run.plans import Call, Failed, Plan, make_plan
@@ -145,14 +145,13 @@ class Engine:
         algorithm = self.chooser.choose(request.collective, size)
         operation = 0 if request.op is None else operation_code(request.op, request.dtype)
         call = Call(request.collective, blocks, item, code, operation, root, algorithm)
-        room = 0 if registered else STAGE_BYTES
         remote = self.connection.exposes
         try:
-            return make_plan(call, self.rank, self.world_size, remote, same=same, stage_room=room)
+            return make_plan(call, self.rank, self.world_size, remote, same=same, stages=not registered)
         except UsageError:  # this algorithm sends inputs after results have come in
             if not same:
                 raise
-        plan = make_plan(call, self.rank, self.world_size, remote, same=False, stage_room=room)
+        plan = make_plan(call, self.rank, self.world_size, remote, same=False, stages=not registered)
         return replace(plan, copies=True)
 
     def _room(self, length: int) -> Array:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Failed", "Plan", "Quick", "edges_of", "make_plan", "quick"]
 
 Ints = npt.NDArray[np.int64]
+# What a call may stage at once, and what it stages before it lets others read, if it is cut into parts at all.
+SLOT_BYTES, PART_BYTES = 1 << 20, 256 << 10
 # What went wrong, whose fault it is, and in which operation of the program.
 Failed: TypeAlias = tuple[int, int, int]
 # Given, work and seconds. True: done. False: these arrays are not contiguous or not writable, and nothing was sent.
@@ -68,18 +70,24 @@ class Plan:
 
 
 def make_plan(
-    call: Call, rank: int, world_size: int, remote: npt.NDArray[np.bool_], *, same: bool, stage_room: int
+    call: Call, rank: int, world_size: int, remote: npt.NDArray[np.bool_], *, same: bool, stages: bool
 ) -> Plan:
-    """Build the schedule and compile it for this rank: staged if it fits into so many bytes of staging, else exposed.
+    """Build the schedule and compile it for this rank: staged, or exposed where peers can read the arrays in place.
 
-    `remote` are the peers that are reached through sockets; `same`, whether input and work are one array.
+    `remote` are the peers that are reached through sockets; `same`, whether input and work are one array. How many parts
+    there are depends only on what all ranks know, since senders and receivers must agree.
     """
     schedule = _schedule(call.collective, call.algorithm, world_size, call.root)
     edges = edges_of(schedule, call.blocks, call.item_bytes)
     input_at = _input_at(schedule, edges)
-    stages = int(edges[-1]) <= stage_room
+    item = call.item_bytes
     program = compile_program(schedule, rank, edges, input_at, remote | (not stages), same=same)
-    if stages and program.stage_bytes > stage_room:
+    if program.most_staged > PART_BYTES and not remote.any():
+        parts = -(-program.most_staged // PART_BYTES)
+        program = compile_program(
+            schedule, rank, edges, input_at, remote | (not stages), same=same, parts=parts, item_bytes=item
+        )
+    if stages and program.stage_bytes > SLOT_BYTES:
         stages = False
         program = compile_program(schedule, rank, edges, input_at, np.ones_like(remote), same=same)
     ready = program_type()(
