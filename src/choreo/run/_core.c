@@ -651,12 +651,15 @@ static int run_ops(Endpoint *here, Task *task) {
                 outcome = wait_guards(here, task, op);
                 if (!outcome && op->length) put(task, op, here->scratch + op->there, 0, op->length);
                 break;
-            case PART:
+            case PART: /* a wait for whoever still reads the slot, not for the peer of an operation */
+                here->failed_op = -1;
                 leave_slot(here, task->slot);
                 outcome = take_slot(here, task, task->slot ^ 1);
                 break;
             default:
-                if (op->length) copy_bytes(task->work + op->at, task->input + op->base, op->length);
+                if (!op->length) break;
+                if (task->far) stream_bytes(task->work + op->at, task->input + op->base, op->length, program->exposed);
+                else copy_bytes(task->work + op->at, task->input + op->base, op->length);
         }
         if (outcome) return outcome;
         at += count;

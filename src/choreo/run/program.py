@@ -74,7 +74,7 @@ class Program:
     sent: npt.NDArray[np.uint32]  # messages to each peer
     received: npt.NDArray[np.uint32]  # messages from each peer
     stage_bytes: int  # of a part
-    most_staged: int  # of a part, by any rank
+    traffic: Ints  # of a part: bytes that each rank stages, stores and reduces
     scratch_bytes: int
     writes_work: bool  # whether anything is written outside what the input would hold
 
@@ -150,7 +150,7 @@ class _Pieces:
             start = self.starts[chunks, part].astype(np.uint64)
             ops["length"] = self.lengths[chunks, part]
             ops["at"] += np.where(kind == TO_SCRATCH, 0, start).astype(np.uint64)
-            ops["base"] += np.where(reduces, start, 0).astype(np.uint64)
+            ops["base"] += np.where(reduces | (kind == KEEP), start, 0).astype(np.uint64)
             ops["there"] += np.where((kind == RECEIVE) | (kind == TO_SCRATCH), start, 0).astype(np.uint64)
             ops["number"] += (messages * part).astype(np.uint32)
             ops["first_guard"] += np.uint64(part * len(guards))
@@ -191,7 +191,7 @@ class _Compiler:
         self.guards: list[tuple[int, int]] = []
         # Messages that expose the memory of an own work place: peer -> (number, step).
         self.readers: list[dict[int, tuple[int, int]]] = [{} for _ in range(chunks)]
-        self.staged = [0] * ranks
+        self.staged, self.stored, self.reduced = [0] * ranks, [0] * ranks, [0] * ranks
         self.copied: set[tuple[int, int]] = set()  # what has been staged: where, and how long
         self.scratch_bytes = 0
 
@@ -199,26 +199,23 @@ class _Compiler:
         """All steps, and in the end what nobody had to send."""
         for rows in self.schedule.steps():
             self._step(rows)
-        unit = self._program(self.ops)
-        kept = [] if self.same else self._keep_own()
-        if self.pieces is None:
-            return self._program(self.ops + kept)
-        ops, guards = self.pieces.expanded(unit, np.array(self.chunk_of, np.int64))
-        parts = np.uint32(self.pieces.parts)
-        ops = np.concatenate((ops, np.array(kept, OP)))
-        return replace(unit, ops=ops, guards=guards, sent=unit.sent * parts, received=unit.received * parts)
-
-    def _program(self, ops: list[tuple[int, ...]]) -> Program:
-        return Program(
-            np.array(ops, OP),
+        if not self.same:
+            self._keep_own()
+        unit = Program(
+            np.array(self.ops, OP),
             np.array(self.guards, GUARD),
             self.numbers[self.rank].astype(np.uint32),
             self.numbers[:, self.rank].astype(np.uint32),
             self.staged[self.rank],
-            max(self.staged),
+            np.array((self.staged, self.stored, self.reduced)),
             self.scratch_bytes,
             bool(self.written[self.rank].any()),
         )
+        if self.pieces is None:
+            return unit
+        ops, guards = self.pieces.expanded(unit, np.array(self.chunk_of, np.int64))
+        parts = np.uint32(self.pieces.parts)
+        return replace(unit, ops=ops, guards=guards, sent=unit.sent * parts, received=unit.received * parts)
 
     def _step(self, rows: Transfers) -> None:
         """Sends before receives: a step's transfers all read what was there before it."""
@@ -255,6 +252,7 @@ class _Compiler:
             if key not in places:  # what goes to several is staged once
                 places[key] = self.staged[row.src]
                 self.staged[row.src] += _aligned(self._room(row.chunk, row.chunk + row.span))
+            (self.reduced if row.reduce else self.stored)[row.dst] += self._room(row.chunk, row.chunk + row.span)
             found.append(_Range(row, int(self.numbers[row.src, row.dst]), last, places[key]))
         return found
 
@@ -331,19 +329,20 @@ class _Compiler:
         """Where the data is if the sender stages it."""
         return one.stage + self._room(one.row.chunk, low)
 
-    def _keep_own(self) -> list[tuple[int, ...]]:
-        """What the rank was given, must have in the end, and was never written, is copied from input to work."""
-        found: list[tuple[int, ...]] = []
+    def _keep_own(self) -> None:
+        """What the rank was given, must have in the end, and was never written, is copied from input to work.
+
+        That happens before the first wait, when what was staged of it is still in cache.
+        """
         given, wanted = self.schedule.held_before()[self.rank], self.schedule.held_after()[self.rank]
         keep = given & wanted & ~self.written[self.rank]
         whole = _Row(self.rank, self.rank, 0, self.schedule.num_chunks, False, False)
-        for kept, run in groupby(self._chunks(whole), lambda chunk: bool(keep[chunk])):
-            chunks = list(run)
+        first = next((number for number, op in enumerate(self.ops) if op[0] != SEND), len(self.ops))
+        for low, high, kept in self._runs(whole, lambda chunk: bool(keep[chunk])):
             if kept:
-                at, base = self.edges[chunks[0]], self._base(chunks[0], True)
-                length = self._length(chunks[0], chunks[-1] + 1)
-                found.append((KEEP, OWN_INPUT, self.rank, 0, self.schedule.num_steps, 0, 0, at, base, 0, 0, length))
-        return found
+                at, base, length = self.edges[low], self._base(low, True), self._length(low, high)
+                self.ops.insert(first, (KEEP, OWN_INPUT, self.rank, 0, 0, 0, 0, at, base, 0, 0, length))
+                self.chunk_of.insert(first, low)
 
     def _guard(self, row: _Row) -> None:
         """Wait until what is about to be overwritten has been read."""

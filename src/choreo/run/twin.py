@@ -353,6 +353,7 @@ class Endpoint:
             self._wait_guards(task, op)
             _put(task, op, task.scratch[op.there : op.there + op.length], 0)
         elif op.kind == PART:
+            self._failed_op = -1  # a wait for whoever still reads the slot, not for the peer of an operation
             for one in self._peers:
                 one.sent_by[task.slot] = one.posted
             self._take_slot(task, task.slot ^ 1)
