@@ -151,7 +151,6 @@ class Emulation:
 
     def _step(self, rank: int) -> bool:
         """One operation; False if it has to wait."""
-        program = self.programs[rank]
         op = self.ops[rank][self.at[rank]]
         kind, flags, peer, length = op["kind"], op["flags"], op["peer"], op["length"]
         own = self.inputs[rank] if flags & OWN_INPUT else self.work[rank]
@@ -163,15 +162,22 @@ class Emulation:
                 assert self.ready[rank, peer] == op["number"]
             return True
         if kind == PART:
-            self.sent_by[rank, self.slot[rank]] = self.ready[rank]
-            if (self.consumed[:, rank] < self.sent_by[rank, self.slot[rank] ^ 1]).any():
-                return False
-            self.slot[rank] ^= 1
-            self.staging[rank][self.slot[rank]] = EMPTY
-            return True
+            return self._part_begins(rank)
         if kind == KEEP:
             _part(self.work[rank], op["at"], length)[:] = _part(self.inputs[rank], op["base"], length)
             return True
+        return self._take(rank, op, own)
+
+    def _part_begins(self, rank: int) -> bool:
+        self.sent_by[rank, self.slot[rank]] = self.ready[rank]
+        if (self.consumed[:, rank] < self.sent_by[rank, self.slot[rank] ^ 1]).any():
+            return False
+        self.slot[rank] ^= 1
+        self.staging[rank][self.slot[rank]] = EMPTY
+        return True
+
+    def _take(self, rank: int, op: dict[str, int], own: Array) -> bool:
+        program, kind, flags, peer, length = (self.programs[rank], op["kind"], op["flags"], op["peer"], op["length"])
         guards = program.guards[op["first_guard"] : op["first_guard"] + op["guards"]].tolist()
         if any(self.consumed[who, rank] < number for who, number in guards):
             return False

@@ -107,9 +107,7 @@ def bits(array: Array) -> Array:
     return np.asarray(found.reshape(-1).view(np.uint8))
 
 
-def held_to(
-    rank: Rank, schedule: Schedule, name: str, operation: int, count: int, how: str, *, parts: int = 1
-) -> None:
+def held_to(rank: Rank, schedule: Schedule, name: str, operation: int, count: int, how: str, *, parts: int = 1) -> None:
     """Run a schedule; the rank's result has the bits of the replay."""
     kind = dtype_of(name)
     edges, _ = places(schedule, count, kind.itemsize)

@@ -20,7 +20,8 @@ static void *run_member(void *argument) {
         int stages = call % 3 != 0;
         Program *program = &member->program[!stages];
         for (size_t i = 0; i < count; i++) member->x[i] = (float)(here->rank + call);
-        Task task = {.program = program, .input = (char *)member->x, .work = (char *)member->x, .deadline = now_s() + 60,
+        double began = now_s();
+        Task task = {.program = program, .input = (char *)member->x, .work = (char *)member->x, .began = began, .deadline = began + 60,
                      .far = call % 2, .kernel = KERNELS[F32][SUM], .item = 4};
         uint64_t mode[2], place[2];
         Py_buffer view = {.buf = member->x, .len = (Py_ssize_t)count * 4};

@@ -12,8 +12,8 @@ exact: whole numbers over one denominator.
 A switch that reduces has a port to every peer, whatever the ranks have, and adds as fast as bytes arrive, so of it the
 largest message counts and no gamma.
 
-Where ranks share memory (`ports="read"`) sending is free: a rank reads what it receives itself, from all peers one after
-the other. It waits once a step, until everything is there; so M is 1 however many messages come in.
+Where ranks share memory (`ports="read"`) sending is free: a rank reads what it receives itself, from all peers one
+after the other. It waits once a step, until everything is there; so M is 1 however many messages come in.
 """
 
 from __future__ import annotations

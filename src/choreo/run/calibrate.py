@@ -1,10 +1,11 @@
 """Measures this machine: probes through the executor itself, and the alpha, beta and gamma that explain them best.
 
-A probe is a collective by a given algorithm, whose price is M alpha + B beta + R gamma with known M, B and R. At one
-number of ranks and one size several probes are timed, from a single message (broadcast between two ranks is one) to
-exchanges between all with and without reductions; the three constants are then those, at least 0, for which the
-relative errors have the least squares. Neighbouring sizes join in with half the weight. Below a page bytes cost what
-they cost just above, and only alpha is fitted: nothing can be said of beta from 8 bytes.
+A probe is a collective by a given algorithm, whose price is M alpha + B beta + R gamma with known M, B and R: steps and
+bytes as `ports="read"` counts them, since ranks read what they receive. At one number of ranks and one size several
+probes are timed, from one step in which all read from one to exchanges between all with and without reductions; the
+three constants are then those, at least 0, for which the relative errors have the least squares. Neighbouring sizes
+join in with half the weight. Below a page bytes cost what they cost just above, and only alpha is fitted: nothing can
+be said of beta from 8 bytes.
 """
 
 from __future__ import annotations
@@ -31,16 +32,14 @@ from choreo.run.calibration import FASTEST_BYTES_PER_S, Band, Buffers, Constants
 
 __all__ = ["PROBES", "Sample", "calibrate", "fit"]
 
+# With and without reductions, in one step and in several; mostly of those that are chosen in shared memory.
 PROBES = (
-    ("broadcast", "mst"),
     ("broadcast", "linear"),
-    ("all_gather", "ring"),
     ("all_gather", "direct"),
-    ("reduce_scatter", "ring"),
     ("reduce_scatter", "direct"),
-    ("all_reduce", "recursive_doubling"),
     ("all_reduce", "direct"),
-    ("all_reduce", "ring"),
+    ("all_reduce", "recursive_doubling"),
+    ("all_reduce", "parameter_server"),
 )
 SIZES = tuple(8 << (3 * power) for power in range(8))  # 8 B to 16 MiB; beyond, bytes cost the same
 NEIGHBOUR = 0.5

@@ -594,7 +594,7 @@ class Communicator:
 
 
 def _apart(x: Array, out: Array) -> bool:
-    """Whether two arrays surely share no memory, as far as a short look tells: NumPy's own names the array that owns it."""
+    """Whether two arrays surely share no memory, as far as a short look tells: views name the array that owns it."""
     base, other = x.base, out.base
     if (base is None or type(base) is _ndarray) and (other is None or type(other) is _ndarray):
         owner, others = x if base is None else base, out if other is None else other

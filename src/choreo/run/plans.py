@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Failed", "Plan", "Quick", "edges_of", "make_plan", "quick"]
 
 Ints = npt.NDArray[np.int64]
-# What a call may stage at once, and what it stages before it lets others read, if it is cut into parts at all; more where
-# ranks share cores, because there a wait costs more.
+# What a call may stage at once, and what it stages before it lets others read, if it is cut into parts at all; more
+# where ranks share cores, because there a wait costs more.
 SLOT_BYTES, PART_BYTES = 1 << 20, 64 << 10
-# How long it takes to read a byte out of another process, and to reduce one from there, where 1 is to stage a byte, or to
-# store or reduce one that is staged. Measured; and it takes so many bytes before it is worth a call of the system.
+# How long it takes to read a byte out of another process, and to reduce one from there, where 1 is to stage a byte, or
+# to store or reduce one that is staged. Measured; and it takes so many bytes before it is worth a system call.
 READ, READ_TO_REDUCE, LEAST_EXPOSED = 1.7, 2.0, 128 << 10
 # What went wrong, whose fault it is, and in which operation of the program.
 Failed: TypeAlias = tuple[int, int, int]
@@ -80,8 +80,8 @@ def make_plan(
 ) -> Plan:
     """Build the schedule and compile it for this rank: staged, or exposed where peers can read the arrays in place.
 
-    `remote` are the peers that are reached through sockets; `same`, whether input and work are one array. How many parts
-    there are depends only on what all ranks know, since senders and receivers must agree.
+    `remote` are the peers that are reached through sockets; `same`, whether input and work are one array. How many
+    parts there are depends only on what all ranks know, since senders and receivers must agree.
     """
     schedule = _schedule(call.collective, call.algorithm, world_size, call.root)
     edges = edges_of(schedule, call.blocks, call.item_bytes)
@@ -121,7 +121,7 @@ def make_plan(
 
 
 def _reading_is_faster(traffic: Ints, cores: int) -> bool:
-    """Whether ranks that read each other's memory are done before ranks that stage; as all of them must decide alike."""
+    """Whether ranks that read each other's memory are done before ranks that stage; all ranks find the same."""
     staged, stored, reduced = traffic
     by_staging, by_reading = staged + stored + reduced, READ * stored + READ_TO_REDUCE * reduced
     return bool(max(by_reading.max(), by_reading.sum() / cores) < max(by_staging.max(), by_staging.sum() / cores))
