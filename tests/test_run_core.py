@@ -392,7 +392,6 @@ def test_threads_and_forks(kind: bool) -> None:
                         seen.append(str(error))
 
             helper = threading.Timer(0.1, meddle)
-            helper.start()
             program = rank.prepared(
                 compile_program(
                     build("all_reduce", "direct", 2),
@@ -404,6 +403,7 @@ def test_threads_and_forks(kind: bool) -> None:
                 )
             )
             x = np.ones(8, np.float32)
+            helper.start()
             assert rank.endpoint.run(1, 7, program, x, x, FLOAT32, 0, 10.0, True) is None
             helper.join()
             assert len(seen) == 2

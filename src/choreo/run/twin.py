@@ -337,7 +337,9 @@ class Endpoint:
         for peer in self._peers:
             if peer.words is not None and peer.words.ends(self._call):
                 raise _Stop(PEER_GAVE_UP, peer.rank)
-            if peer.words is not None and not self._same_calls(peer):
+            # With whom nothing was exchanged has no part in the result.
+            exchanged = task.program.sent[peer.rank] or task.program.received[peer.rank]
+            if peer.words is not None and exchanged and not self._same_calls(peer):
                 raise _Stop(MISMATCHED, peer.rank)
 
     def _do(self, task: _Task, op: Op) -> None:
