@@ -28,7 +28,7 @@ from choreo.price import Terms, profile
 from choreo.price.cost import Link, slowest
 from choreo.run.bench import Stage, race
 from choreo.run.bench_inputs import case_of
-from choreo.run.calibration import FASTEST_BYTES_PER_S, Band, Buffers, Constants, default_constants
+from choreo.run.calibration import FASTEST_BYTES_PER_S, LEAST_ALPHA_S, Band, Buffers, Constants, default_constants
 
 __all__ = ["PROBES", "Sample", "calibrate", "fit"]
 
@@ -133,11 +133,12 @@ def _solve(rows: Sequence[Sample], near: Sequence[float], bytes_as: Link | None)
         if bytes_as is not None:
             left = times - terms[:, 1:] @ _constants(bytes_as)[1:]
             column = terms[:, 0] * weights
-            alpha = max(0.0, float(column @ (left * weights) / (column @ column)))
+            alpha = max(LEAST_ALPHA_S, float(column @ (left * weights) / (column @ column)))
             link = Link(alpha, bytes_as.bandwidth_bytes_per_s, bytes_as.gamma_s_per_byte)
         else:
             found = nnls(terms * weights[:, None] * _SCALE, times * weights)[0] * _SCALE
-            link = Link(float(found[0]), 1 / max(float(found[1]), 1 / FASTEST_BYTES_PER_S), float(found[2]))
+            alpha = max(float(found[0]), LEAST_ALPHA_S)
+            link = Link(alpha, 1 / max(float(found[1]), 1 / FASTEST_BYTES_PER_S), float(found[2]))
     return link
 
 

@@ -22,8 +22,8 @@ __all__ = ["Band", "Constants", "constants_path", "default_constants", "load_con
 
 FORMAT = "choreo-constants-1"
 Buffers = Literal["private", "registered"]
-# A byte or a reduction that nothing could be measured of is not free, or the choice would be arbitrary.
-FASTEST_BYTES_PER_S = 1e12
+# A byte or a step that nothing could be measured of is not free, or the choice would be arbitrary.
+FASTEST_BYTES_PER_S, LEAST_ALPHA_S = 1e12, 1e-7
 
 
 class Band(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

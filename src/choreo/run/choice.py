@@ -45,10 +45,13 @@ class Chooser:
         return self._chosen[key]
 
     def ranked(self, collective: str, size_bytes: float) -> list[tuple[float, str]]:
-        """Every algorithm that may be chosen, by its price in seconds."""
+        """Every algorithm that may be chosen, by its price in seconds; of equals, the one of fewest steps."""
         link = self.constants.link_for(size_bytes, self.world_size)
         profiles = _profiles(collective, self.world_size, self.ports)
-        return sorted((price_of(counted, size_bytes, link).total_s, counted.algorithm) for counted in profiles)
+        priced = [(price_of(counted, size_bytes, link).total_s, counted.num_steps, counted) for counted in profiles]
+        return [
+            (time_s, one.algorithm) for time_s, _, one in sorted(priced, key=lambda row: (*row[:2], row[2].algorithm))
+        ]
 
     def explain(self, collective: str, size_bytes: float) -> str:
         """Which algorithm a call of this size takes, and why, in a few lines."""
