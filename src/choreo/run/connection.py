@@ -32,7 +32,7 @@ __all__ = ["Connection", "Meeting", "connect"]
 STAGE_BYTES = 4 << 20
 # How long a rank spins before it lets others run: long where every rank has a core, hardly where they share them. A
 # spin is a PAUSE, which takes 15 ns on some processors and 50 ns on others.
-SPINS_ALONE, SPINS_SHARED = 2000, 2
+SPINS_ALONE, SPINS_SHARED = 20, 2
 
 
 class Meeting(Protocol):
