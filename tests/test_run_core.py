@@ -107,7 +107,7 @@ def bits(array: Array) -> Array:
     return np.asarray(found.reshape(-1).view(np.uint8))
 
 
-def held_to(rank: Rank, schedule: Schedule, name: str, operation: int, count: int, how: str) -> None:
+def held_to(rank: Rank, schedule: Schedule, name: str, operation: int, count: int, how: str, *, parts: int = 1) -> None:
     """Run a schedule; the rank's result has the bits of the replay."""
     kind = dtype_of(name)
     edges, _ = places(schedule, count, kind.itemsize)
@@ -130,6 +130,7 @@ def held_to(rank: Rank, schedule: Schedule, name: str, operation: int, count: in
         dtype=CODES.index(name),
         operation=operation,
         stages=how == "staged",
+        parts=parts,
     )
     assert failed is None, (schedule, name, count, how, failed)
     with np.errstate(all="ignore"):
@@ -209,7 +210,7 @@ def test_many_sockets_at_once() -> None:
 
 @pytest.mark.parametrize("kinds", KINDS)
 def test_a_rank_that_is_late_and_ranks_that_run_ahead(kinds: str) -> None:
-    """A root may be two calls ahead; what it staged stays until it has been read, whatever comes between."""
+    """A root may be several calls ahead; what it staged stays until it has been read, whatever comes between."""
     small, large = build("broadcast", "linear", 3), build("broadcast", "linear", 3, root=1)
 
     def body(rank: Rank) -> None:
@@ -225,6 +226,23 @@ def test_a_rank_that_is_late_and_ranks_that_run_ahead(kinds: str) -> None:
             assert (work == number).all()
 
     run_ranks(KINDS[kinds], body)
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_a_call_in_parts_has_the_bits_of_one(kinds: str) -> None:
+    """Parts take two slots in turn, the calls between them others; ranks that stage and ranks that expose agree."""
+
+    def body(rank: Rank) -> None:
+        for number, (collective, algorithm) in enumerate(
+            (("broadcast", "linear"), ("all_reduce", "direct"), ("all_gather", "ring"), ("reduce_scatter", "direct"))
+        ):
+            schedule = build(collective, algorithm, 3)
+            for parts in (2, 5, 40):
+                for how in ("staged", "registered", "private", ("staged", "private", "registered")[rank.rank]):
+                    held_to(rank, schedule, "float32", 0, 301, how, parts=parts)
+                    held_to(rank, build("all_reduce", "recursive_doubling", 3), "int16", 0, 9 + number, "staged")
+
+    run_ranks(KINDS[kinds], body, heap_bytes=4 << 20)
 
 
 # Bad ends.
@@ -374,7 +392,6 @@ def test_threads_and_forks(kind: bool) -> None:
                         seen.append(str(error))
 
             helper = threading.Timer(0.1, meddle)
-            helper.start()
             program = rank.prepared(
                 compile_program(
                     build("all_reduce", "direct", 2),
@@ -386,6 +403,7 @@ def test_threads_and_forks(kind: bool) -> None:
                 )
             )
             x = np.ones(8, np.float32)
+            helper.start()
             assert rank.endpoint.run(1, 7, program, x, x, FLOAT32, 0, 10.0, True) is None
             helper.join()
             assert len(seen) == 2

@@ -36,9 +36,9 @@ def exposing(handed: str, ranks: int, seed: int) -> npt.NDArray[np.bool_]:
     return np.repeat(each[:, None] > 0.5, ranks, axis=1)
 
 
-def hold(schedule: Schedule, count: int, handed: str, *, same: bool, seed: int) -> None:
+def hold(schedule: Schedule, count: int, handed: str, *, same: bool, seed: int, parts: int = 1) -> None:
     """Emulate, and compare with the replay wherever the contract promises something."""
-    ran = Emulation(schedule, count, exposing(handed, schedule.ranks, seed), same, seed)
+    ran = Emulation(schedule, count, exposing(handed, schedule.ranks, seed), same, seed, parts)
     found = ran.run()
     wanted, full = replay(schedule, ran.edges, ran.vectors, np.add)
     for rank, row in enumerate(schedule.held_after()):
@@ -62,7 +62,7 @@ def test_every_algorithm_gives_its_result(collective: str, algorithm: str) -> No
         for handed in HANDED if ranks < 8 else HANDED[2:3]:
             for same in (False, True) if in_place else (False,):
                 seed += 1
-                hold(schedule, (101, 0, 1, 3)[seed % 4], handed, same=same, seed=seed)
+                hold(schedule, (101, 0, 1, 3)[seed % 4], handed, same=same, seed=seed, parts=1 + seed % 3)
 
 
 @given(wild_cases(), st.sampled_from(HANDED), st.booleans(), st.integers(0, 2**20))
@@ -76,7 +76,7 @@ def test_schedules_that_nobody_would_write(case: Case, handed: str, same: bool, 
     except ContradictionError:
         assume(False)
     assume(_contiguous(schedule))
-    hold(schedule, 5, handed, same=same, seed=seed)
+    hold(schedule, 5, handed, same=same, seed=seed, parts=1 + seed % 3)
 
 
 def _contiguous(schedule: Schedule) -> bool:
@@ -89,7 +89,7 @@ def _contiguous(schedule: Schedule) -> bool:
 def test_any_interleaving(which: tuple[str, str], ranks: int, handed: str, count: int, seed: int) -> None:
     one = next(found for found in list_algorithms(which[0]) if found.name == which[1])
     assume(can_build(one, ranks))
-    hold(build(*which, ranks), count, handed, same=False, seed=seed)
+    hold(build(*which, ranks), count, handed, same=False, seed=seed, parts=1 + seed % 4)
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), GRID)

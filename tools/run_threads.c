@@ -20,7 +20,9 @@ static void *run_member(void *argument) {
         int stages = call % 3 != 0;
         Program *program = &member->program[!stages];
         for (size_t i = 0; i < count; i++) member->x[i] = (float)(here->rank + call);
-        Task task = {program, (char *)member->x, (char *)member->x, NULL, 0, now_s() + 60, KERNELS[F32][SUM], 4};
+        double began = now_s();
+        Task task = {.program = program, .input = (char *)member->x, .work = (char *)member->x, .began = began, .deadline = began + 60,
+                     .far = call % 2, .kernel = KERNELS[F32][SUM], .item = 4};
         uint64_t mode[2], place[2];
         Py_buffer view = {.buf = member->x, .len = (Py_ssize_t)count * 4};
         for (int i = 0; i < 2; i++) place_of(here, &view, stages, &mode[i], &place[i]);
@@ -50,7 +52,7 @@ int main(int argc, char **argv) {
         here->own.buf = segments[rank]; here->own.len = (Py_ssize_t)bytes;
         here->header = (Header *)segments[rank];
         here->channels = (Channel *)(segments[rank] + PAGE);
-        here->stage_at = at; here->stage_bytes = head[2];
+        here->stage_at = at; here->stage_bytes = head[2]; here->slot_bytes = 2 * head[2] / SLOTS;
         here->watched = calloc((size_t)world, sizeof(*here->watched));
         here->whose = calloc((size_t)world, sizeof(int));
         here->slice = malloc(SLICE);

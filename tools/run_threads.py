@@ -48,9 +48,9 @@ def _programs(algorithm: str, ranks: int, count: int, calls: int) -> bytes:
     parts = [struct.pack("<4Q", ranks, calls, 4 * STAGE_BYTES, int(edges[-1]))]
     for rank in range(ranks):
         for exposes in (False, True):
-            program = compile_program(
-                schedule, rank, edges, np.zeros(ranks, np.int64), np.full(ranks, exposes), same=True
-            )
+            zeros, handed = np.zeros(ranks, np.int64), np.full(ranks, exposes)
+            cut = 7 if count > COUNTS[0] else 1  # in parts
+            program = compile_program(schedule, rank, edges, zeros, handed, same=True, parts=cut, item_bytes=4)
             parts.append(_packed(program))
     return b"".join(parts)
 

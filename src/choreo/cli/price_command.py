@@ -61,10 +61,10 @@ COLUMNS = (
 @gamma_option
 @click.option(
     "--ports",
-    type=click.Choice(["one", "all"]),
+    type=click.Choice(["one", "all", "read"]),
     default="one",
     show_default=True,
-    help="One port a rank each way, or one to every peer.",
+    help="One port a rank each way, one to every peer, or memory that all read.",
 )
 @load_option
 @json_option

@@ -80,7 +80,7 @@ def print_sweep(profiles: list[Profile], ranges: list[WinningRange], link: Link)
 def _title(first: Price, link: Link, ports: str) -> str:
     size = "" if first.collective == "barrier" else f" of {format_bytes(first.size_bytes)}"
     gamma = f", {format_bandwidth(1 / link.gamma_s_per_byte)} reduced" if link.gamma_s_per_byte > 1e-300 else ""
-    a_port = "one port each way" if ports == "one" else "a port to every peer"
+    a_port = {"one": "one port each way", "all": "a port to every peer", "read": "in shared memory"}[ports]
     return (
         f"{first.collective}{size} over {first.ranks} ranks: {format_time(link.alpha_s)} a message, "
         f"{format_bandwidth(link.bandwidth_bytes_per_s)}{gamma}, {a_port}"

@@ -93,7 +93,8 @@ def price(schedule: Schedule, size_bytes: float, link: Link, *, ports: str = "on
     """The price of a schedule for a collective of `size_bytes` on `link`.
 
     With `ports="one"` the messages at a rank's port in one step follow one another; with "all" there is a port to every
-    peer and the largest message decides. A switch that reduces always has a port to every peer, and adds for nothing.
+    peer and the largest message decides; with "read" ranks share memory, and each reads what it receives. A switch that
+    reduces always has a port to every peer, and adds for nothing.
     """
     return price_of(profile(schedule, ports), size_bytes, link)
 

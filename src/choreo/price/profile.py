@@ -11,6 +11,9 @@ exact: whole numbers over one denominator.
 
 A switch that reduces has a port to every peer, whatever the ranks have, and adds as fast as bytes arrive, so of it the
 largest message counts and no gamma.
+
+Where ranks share memory (`ports="read"`) sending is free: a rank reads what it receives itself, from all peers one
+after the other. It waits once a step, until everything is there; so M is 1 however many messages come in.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ __all__ = ["PORTS", "Profile", "StepKind", "Terms", "profile"]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-PORTS = ("one", "all")
+PORTS = ("one", "all", "read")
 
 # Keep an entry for every step and rank while that is at most this many times the rows.
 DENSE = 4
@@ -71,7 +74,10 @@ class Profile:
 
 
 def profile(schedule: Schedule, ports: str = "one") -> Profile:
-    """Count what every step asks of the ranks; `ports` is "one" for each direction or "all", one to every peer."""
+    """Count what every step asks of the ranks.
+
+    `ports` is "one" for each direction, "all", one to every peer, or "read": memory that all ranks share.
+    """
     if not isinstance(schedule, Schedule):
         raise UsageError(f"only a Schedule has a price, not {type(schedule).__name__}")
     if ports not in PORTS:
@@ -157,7 +163,8 @@ class _Block:
 
     def count_kinds(self, kinds: Counter[tuple[Terms, ...]], ports: str) -> None:
         """Add each step's candidates to the count."""
-        sides = [(*self._port(port, ports), self.reduced) for port in (self.out_port, self.in_port)]
+        busy = (self.in_port, self.in_port) if ports == "read" else (self.out_port, self.in_port)
+        sides = [(*self._port(port, ports), self.reduced) for port in busy]
         # Nearly always one candidate has the most of everything, and is the slowest whatever the link.
         most = np.maximum(*(np.stack([np.maximum.reduceat(v, self.starts) for v in side]) for side in sides))
         lengths = np.diff(np.append(self.starts, self.entries))
@@ -180,12 +187,14 @@ class _Block:
         count = np.bincount(port, minlength=self.entries)
         if ports == "one" and self.of_switch is None:
             return count, self._sum(port, self.sizes)
+        if ports == "read" and self.of_switch is None:
+            return np.minimum(count, 1), self._sum(port, self.sizes)
         largest = np.zeros(self.entries, np.int64)
         np.maximum.at(largest, port, self.sizes)
         if ports == "all" or self.of_switch is None:
             return np.minimum(count, 1), largest
-        total = self._sum(port, self.sizes)
-        return np.where(self.of_switch, np.minimum(count, 1), count), np.where(self.of_switch, largest, total)
+        total, messages = self._sum(port, self.sizes), count if ports == "one" else np.minimum(count, 1)
+        return np.where(self.of_switch, np.minimum(count, 1), messages), np.where(self.of_switch, largest, total)
 
 
 def _undominated(candidates: Ints) -> tuple[Terms, ...]:

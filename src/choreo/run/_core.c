@@ -6,8 +6,9 @@
  * the sender's counter reaches the number of its message, then reads the data where the sender has it. So nobody can be
  * harmed by a rank that wakes up after it was given up. Peers on other machines are reached through sockets.
  *
- * A call begins only when everything sent two calls ago has been consumed. That frees the half of the staging that it
- * writes, and keeps a call's descriptor (there are four) until all who were sent something have read it.
+ * The staging is eight slots, and calls take them in turn. A call begins only when everything sent from its slot has been
+ * consumed: eight calls ago, which also keeps a call's descriptor (there are eight) until all who were sent something have
+ * read it. A large call is cut into parts, which use its slot and the one beside it alternately.
  *
  * Every wait ends: by what is waited for, by the deadline, by the death of a peer, because a peer gave up or left, or by a
  * signal. What a peer's segment or socket says is never used as a length or a place without being checked.
@@ -39,7 +40,8 @@
 #define GOODBYE 0x21455942U         /* "BYE!": number is the outcome, signature the culprit */
 #define NOTE 0x45544F4EU            /* "NOTE": call has been reduced (number 0), or returned from (1) */
 #define MAX_STREAMS 8
-#define CALLS 4
+#define CALLS 8
+#define SLOTS 8
 #define PAGE 4096
 #define SLICE ((size_t)128 << 10) /* what is read at once before it is reduced */
 #define BLOCK ((size_t)32 << 10)  /* several sources are reduced block by block, so that the sum stays in cache */
@@ -47,8 +49,9 @@
 #define LOOK_S 0.02               /* how often a waiting rank looks whether the others are well */
 #define SIGNALS_S 0.05            /* and whether a signal is waiting for Python */
 #define AWAKE_S 0.0005            /* how long it keeps its core */
+#define FAR ((size_t)16 << 20)    /* an array that caches do not hold */
 
-enum { SEND, RECEIVE, TO_SCRATCH, FROM_SCRATCH, KEEP, KINDS };
+enum { SEND, RECEIVE, TO_SCRATCH, FROM_SCRATCH, KEEP, PART, KINDS };
 enum { REDUCE = 1, LAST = 2, THEIR_INPUT = 4, OWN_INPUT = 8, EXPOSED = 16, HELD = 32, ALL_FLAGS = 63 };
 enum { STAGED, REGISTERED, PRIVATE };
 enum { FINE, TIMED_OUT, PEER_DIED, PEER_GAVE_UP, MISMATCHED, BROKEN, INTERRUPTED, LEFT };
@@ -108,7 +111,9 @@ typedef struct {
     int num_streams;
     Stream *streams;
     uint64_t sent, received;        /* messages before this call */
-    uint64_t sent_by[2];            /* messages sent by the end of the last even and odd call */
+    uint64_t posted;                /* the last message that was made ready */
+    uint64_t sent_by[SLOTS];        /* the last message sent from each slot */
+    uint64_t freed;                 /* the last message that it was seen to have consumed */
     uint64_t verified;              /* the last call of which it was seen that both do the same */
     uint64_t checked;               /* the call whose descriptor was read */
     uint64_t mode[2], place[2];     /* of that descriptor: of work and of input */
@@ -123,7 +128,7 @@ typedef struct {
     Py_buffer own;
     Header *header;
     Channel *channels;
-    size_t stage_at, stage_bytes;
+    size_t stage_at, stage_bytes, slot_bytes;
     Peer *peers;
     struct pollfd *watched, *wires;
     int *whose, pending; /* pending: streams that have something to write */
@@ -150,9 +155,10 @@ typedef struct {
 
 typedef struct {
     const Program *program;
-    char *input, *work, *stage; /* the half of staging that this call uses */
-    size_t half_at;
-    double deadline;
+    char *input, *work, *stage; /* the slot of staging that is in use */
+    size_t slot, slot_at;
+    int far; /* the result goes past the caches */
+    double began, deadline;
     Kernel kernel;
     size_t item;
 } Task;
@@ -350,7 +356,7 @@ static int check_peer(Endpoint *here, int peer) {
     return FINE;
 }
 
-typedef struct { const char *data; uint64_t address; } Source; /* data NULL: in the memory of another process */
+typedef struct { const char *data; uint64_t address; int staged; } Source; /* data NULL: in the memory of another process */
 
 /* Wait for a message in shared memory, and find where it is. */
 static int arrive(Endpoint *here, const Task *task, const Op *op, Source *source) {
@@ -361,16 +367,17 @@ static int arrive(Endpoint *here, const Task *task, const Op *op, Source *source
     if (other->checked != here->call && (outcome = check_peer(here, peer))) return outcome;
     if ((outcome = wait_guards(here, task, op))) return outcome;
     uint64_t mode = other->mode[in_input], place = other->place[in_input] + op->there, room = (uint64_t)other->map.len;
-    *source = (Source){NULL, place};
+    *source = (Source){NULL, place, 0};
     if (mode == PRIVATE) return FINE;
     if (mode == STAGED) {
-        if (op->staged > here->stage_bytes || op->length > here->stage_bytes - op->staged) return gave_up(here, BROKEN, peer);
-        place = here->stage_at + task->half_at + op->staged;
+        if (op->staged > here->slot_bytes || op->length > here->slot_bytes - op->staged) return gave_up(here, BROKEN, peer);
+        place = here->stage_at + task->slot_at + op->staged;
     } else if (mode != REGISTERED) {
         return gave_up(here, BROKEN, peer);
     }
     if (place > room || op->length > room - place) return gave_up(here, BROKEN, peer);
     source->data = (const char *)other->map.buf + place;
+    source->staged = mode == STAGED;
     return FINE;
 }
 
@@ -400,6 +407,7 @@ static int take(Endpoint *here, const Task *task, const Op *op, Source source, s
     int scratch = op->kind == TO_SCRATCH, outcome;
     if (source.data) {
         if (scratch) copy_bytes(here->scratch + op->at + at, source.data + at, length);
+        else if (task->far && !(op->flags & REDUCE)) stream_bytes(task->work + op->at + at, source.data + at, length, !source.staged);
         else put(task, op, source.data + at, at, length);
         return FINE;
     }
@@ -441,11 +449,34 @@ static int send_range(Endpoint *here, const Task *task, const Op *op) {
     const char *from = op->length ? ((op->flags & OWN_INPUT) ? task->input : task->work) + op->at : NULL;
     if (!other->header) return send_parts(here, task, op, from);
     if (!(op->flags & (EXPOSED | HELD)) && op->length) copy_bytes(task->stage + op->staged, from, op->length);
-    if (op->flags & LAST) publish(&here->channels[op->peer].ready, other->sent + op->number, other->header);
+    if (op->flags & LAST) {
+        other->posted = other->sent + op->number;
+        publish(&here->channels[op->peer].ready, other->posted, other->header);
+    }
     return FINE;
 }
 
-static int run_ops(Endpoint *here, const Task *task) {
+/* Wait until a slot may be written again, and take it. */
+static int take_slot(Endpoint *here, Task *task, size_t slot) {
+    for (int peer = 0; peer < here->world; peer++) {
+        Peer *other = &here->peers[peer];
+        if (!other->header || other->sent_by[slot] <= other->freed) continue;
+        const _Atomic uint64_t *consumed = &other->channels[here->rank].consumed;
+        int outcome = wait_for(here, consumed, other->sent_by[slot], peer, task->deadline);
+        if (outcome) return outcome;
+        other->freed = atomic_load_explicit(consumed, memory_order_relaxed);
+    }
+    task->slot = slot;
+    task->slot_at = slot * here->slot_bytes;
+    task->stage = (char *)here->own.buf + here->stage_at + task->slot_at;
+    return FINE;
+}
+
+static void leave_slot(Endpoint *here, size_t slot) {
+    for (int peer = 0; peer < here->world; peer++) here->peers[peer].sent_by[slot] = here->peers[peer].posted;
+}
+
+static int run_ops(Endpoint *here, Task *task) {
     const Program *program = task->program;
     for (size_t at = 0; at < program->num_ops;) {
         const Op *op = &program->ops[at];
@@ -464,8 +495,15 @@ static int run_ops(Endpoint *here, const Task *task) {
                 outcome = wait_guards(here, task, op);
                 if (!outcome && op->length) put(task, op, here->scratch + op->there, 0, op->length);
                 break;
+            case PART: /* a wait for whoever still reads the slot, not for the peer of an operation */
+                here->failed_op = -1;
+                leave_slot(here, task->slot);
+                outcome = take_slot(here, task, task->slot ^ 1);
+                break;
             default:
-                if (op->length) copy_bytes(task->work + op->at, task->input + op->base, op->length);
+                if (!op->length) break;
+                if (task->far) stream_bytes(task->work + op->at, task->input + op->base, op->length, program->exposed);
+                else copy_bytes(task->work + op->at, task->input + op->base, op->length);
         }
         if (outcome) return outcome;
         at += count;
@@ -492,30 +530,25 @@ static int finish(Endpoint *here, const Task *task, int exposes) {
         Peer *other = &here->peers[peer];
         if (!other->header) continue;
         if (stopped(other->header, here->call)) return gave_up(here, PEER_GAVE_UP, peer);
-        if (!same_calls(here, other)) return gave_up(here, MISMATCHED, peer);
+        /* With whom nothing was exchanged has no part in the result; and its descriptor is a line to fetch. */
+        int exchanged = task->program->sent[peer] || task->program->received[peer];
+        if (exchanged && !same_calls(here, other)) return gave_up(here, MISMATCHED, peer);
     }
     return FINE;
 }
 
 /* Wait until nobody needs what this call is going to overwrite, and tell what it is. */
 static int begin(Endpoint *here, Task *task, uint64_t signature, const uint64_t *mode, const uint64_t *place) {
-    uint64_t half = here->call & 1, last = here->call % CALLS;
+    uint64_t last = here->call % CALLS;
     here->calls[last] = here->call;
     here->signatures[last] = signature;
-    double time = now_s();
-    if (time - here->looked > LOOK_S) {
+    if (task->began - here->looked > LOOK_S) {
         int culprit, outcome;
-        here->looked = time;
+        here->looked = task->began;
         if ((outcome = look_around(here, &culprit))) return gave_up(here, outcome, culprit);
     }
-    for (int peer = 0; peer < here->world; peer++) {
-        Peer *other = &here->peers[peer];
-        if (!other->header || !other->sent_by[half]) continue;
-        int outcome = wait_for(here, &other->channels[here->rank].consumed, other->sent_by[half], peer, task->deadline);
-        if (outcome) return outcome;
-    }
-    task->half_at = half * here->stage_bytes;
-    task->stage = (char *)here->own.buf + here->stage_at + task->half_at;
+    int outcome = take_slot(here, task, here->call % SLOTS);
+    if (outcome) return outcome;
     Call *slot = &here->header->calls[last];
     atomic_store_explicit(&slot->number, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
@@ -542,8 +575,8 @@ static int run_call(Endpoint *here, Task *task, uint64_t signature, const uint64
         Peer *other = &here->peers[peer];
         other->sent += task->program->sent[peer];
         other->received += task->program->received[peer];
-        other->sent_by[here->call & 1] = other->sent;
     }
+    leave_slot(here, task->slot);
     here->done = here->call;
     return FINE;
 }
@@ -676,7 +709,7 @@ static const char *suits(const Endpoint *here, Program *program) {
     for (size_t i = 0; i < program->num_ops; i++) {
         const Op *op = &program->ops[i];
         const Peer *other = &here->peers[op->peer];
-        if (op->kind == KEEP || op->kind == FROM_SCRATCH) continue;
+        if (op->kind == KEEP || op->kind == FROM_SCRATCH || op->kind == PART) continue;
         if (op->peer == here->rank || (!other->header && !other->num_streams)) return "a program talks to a rank that cannot be reached";
         if (op->kind != SEND) continue;
         if (!other->header) {
@@ -686,7 +719,7 @@ static const char *suits(const Endpoint *here, Program *program) {
             program->exposed = 1;
         } else {
             program->staged = 1;
-            if (!within(op->staged, op->length, here->stage_bytes)) return "a program goes beyond the staging";
+            if (!within(op->staged, op->length, here->slot_bytes)) return "a program goes beyond the staging";
         }
     }
     if (sockets && !program->frames) {
@@ -776,7 +809,9 @@ static PyObject *endpoint_run(Endpoint *here, PyObject *const *args, Py_ssize_t 
     const char *wrong = unfit(here, program, views, number[5], number[6], stages);
     if (wrong) PyErr_SetString(PyExc_ValueError, wrong);
     else {
-        Task task = {program, views[1].buf, views[0].buf, NULL, 0, now_s() + timeout, KERNELS[number[5]][number[6]], ITEM[number[5]]};
+        double began = now_s();
+        Task task = {.program = program, .input = views[1].buf, .work = views[0].buf, .began = began, .deadline = began + timeout,
+                     .far = (size_t)views[0].len >= FAR, .kernel = KERNELS[number[5]][number[6]], .item = ITEM[number[5]]};
         here->call = number[0];
         here->in_main = PyThread_get_thread_ident() == here->main_thread;
         here->busy = 1;
@@ -885,7 +920,7 @@ static int open_streams(Peer *other, PyObject *descriptors) {
 }
 
 static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(keywords)) {
-    /* rank, world, own segment, its staging (bytes a half), peers, spins. A peer is (segment, pid, pidfd, ()),
+    /* rank, world, own segment, its staging (bytes of all slots), peers, spins. A peer is (segment, pid, pidfd, ()),
      * or elsewhere (None, pid, control connection, streams). */
     static uint64_t serial;
     PyObject *own, *peers;
@@ -904,6 +939,7 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
     here->world = world;
     here->spins = spins;
     here->stage_bytes = stage_bytes;
+    here->slot_bytes = 2 * stage_bytes / SLOTS / 64 * 64;
     here->stage_at = staging_at(world, stage_bytes, here->own.len);
     if (!here->stage_at || !is_of(&here->own, here, rank)) {
         PyErr_SetString(PyExc_ValueError, "the own segment has not been prepared for this communicator");

@@ -19,10 +19,10 @@ __all__ = ["DIRECTORY_BYTES", "Directory", "Notice", "call_of", "gave_up", "look
 
 BOARD_AT, SLOT_BYTES = 512, 1536
 _SLOT = struct.Struct("<QII")
-# Of `_core.c`: Header.gave_up, culprit, gave_up_in; Header.heap_at; Header.calls, of which there are 4 of 64 bytes.
+# Of `_core.c`: Header.gave_up, culprit, gave_up_in; Header.heap_at; Header.calls, of which there are 8 of 64 bytes.
 _GAVE_UP, _GAVE_UP_AT = struct.Struct("<IIQ"), 48
 _HEAP_AT = 40
-_CALL, _CALLS_AT, _CALLS, _CALL_BYTES = struct.Struct("<QQ"), 4096 - 4 * 64, 4, 64
+_CALL, _CALLS_AT, _CALLS, _CALL_BYTES = struct.Struct("<QQ"), 4096 - 8 * 64, 8, 64
 
 DIRECTORY_BYTES = 1 << 20
 _ENTRY, ENTRY_BYTES = struct.Struct("<QI"), 256

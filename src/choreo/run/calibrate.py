@@ -1,10 +1,11 @@
 """Measures this machine: probes through the executor itself, and the alpha, beta and gamma that explain them best.
 
-A probe is a collective by a given algorithm, whose price is M alpha + B beta + R gamma with known M, B and R. At one
-number of ranks and one size several probes are timed, from a single message (broadcast between two ranks is one) to
-exchanges between all with and without reductions; the three constants are then those, at least 0, for which the
-relative errors have the least squares. Neighbouring sizes join in with half the weight. Below a page bytes cost what
-they cost just above, and only alpha is fitted: nothing can be said of beta from 8 bytes.
+A probe is a collective by a given algorithm, whose price is M alpha + B beta + R gamma with known M, B and R: steps and
+bytes as `ports="read"` counts them, since ranks read what they receive. At one number of ranks and one size several
+probes are timed, from one step in which all read from one to exchanges between all with and without reductions; the
+three constants are then those, at least 0, for which the relative errors have the least squares. Neighbouring sizes
+join in with half the weight. Below a page bytes cost what they cost just above, and only alpha is fitted: nothing can
+be said of beta from 8 bytes.
 """
 
 from __future__ import annotations
@@ -27,20 +28,18 @@ from choreo.price import Terms, profile
 from choreo.price.cost import Link, slowest
 from choreo.run.bench import Stage, race
 from choreo.run.bench_inputs import case_of
-from choreo.run.calibration import FASTEST_BYTES_PER_S, Band, Buffers, Constants, default_constants
+from choreo.run.calibration import FASTEST_BYTES_PER_S, LEAST_ALPHA_S, Band, Buffers, Constants, default_constants
 
 __all__ = ["PROBES", "Sample", "calibrate", "fit"]
 
+# With and without reductions, in one step and in several; mostly of those that are chosen in shared memory.
 PROBES = (
-    ("broadcast", "mst"),
     ("broadcast", "linear"),
-    ("all_gather", "ring"),
     ("all_gather", "direct"),
-    ("reduce_scatter", "ring"),
     ("reduce_scatter", "direct"),
-    ("all_reduce", "recursive_doubling"),
     ("all_reduce", "direct"),
-    ("all_reduce", "ring"),
+    ("all_reduce", "recursive_doubling"),
+    ("all_reduce", "parameter_server"),
 )
 SIZES = tuple(8 << (3 * power) for power in range(8))  # 8 B to 16 MiB; beyond, bytes cost the same
 NEIGHBOUR = 0.5
@@ -134,11 +133,12 @@ def _solve(rows: Sequence[Sample], near: Sequence[float], bytes_as: Link | None)
         if bytes_as is not None:
             left = times - terms[:, 1:] @ _constants(bytes_as)[1:]
             column = terms[:, 0] * weights
-            alpha = max(0.0, float(column @ (left * weights) / (column @ column)))
+            alpha = max(LEAST_ALPHA_S, float(column @ (left * weights) / (column @ column)))
             link = Link(alpha, bytes_as.bandwidth_bytes_per_s, bytes_as.gamma_s_per_byte)
         else:
             found = nnls(terms * weights[:, None] * _SCALE, times * weights)[0] * _SCALE
-            link = Link(float(found[0]), 1 / max(float(found[1]), 1 / FASTEST_BYTES_PER_S), float(found[2]))
+            alpha = max(float(found[0]), LEAST_ALPHA_S)
+            link = Link(alpha, 1 / max(float(found[1]), 1 / FASTEST_BYTES_PER_S), float(found[2]))
     return link
 
 
@@ -154,7 +154,7 @@ def _terms(rows: Sequence[Sample], link: Link) -> npt.NDArray[np.float64]:
     """Messages, bytes and reduced bytes of every sample."""
     found = np.empty((len(rows), 3))
     for number, one in enumerate(rows):
-        counted = profile(build(one.collective, one.algorithm, one.ranks))
+        counted = profile(build(one.collective, one.algorithm, one.ranks), "read")
         terms: Terms = slowest(counted, one.size_bytes, link)
         share = one.size_bytes / counted.units
         found[number] = terms.messages, terms.sent * share, terms.reduced * share

@@ -30,8 +30,8 @@ __all__ = [
 
 FORMAT = "choreo-constants-1"
 Buffers = Literal["private", "registered"]
-# A byte or a reduction that nothing could be measured of is not free, or the choice would be arbitrary.
-FASTEST_BYTES_PER_S = 1e12
+# A byte or a step that nothing could be measured of is not free, or the choice would be arbitrary.
+FASTEST_BYTES_PER_S, LEAST_ALPHA_S = 1e12, 1e-7
 
 
 class Band(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,10 +152,10 @@ def network_constants() -> Constants:
 def default_constants() -> Constants:
     """For a machine that was never calibrated: measured on two cores of a server, in round numbers."""
     rows = {
-        2: ((1 << 10, 1.5e-6, 8e9, 1e-10), (1 << 17, 2e-6, 10e9, 5e-11), (4 << 20, 4e-6, 8e9, 5e-11)),
-        4: ((1 << 10, 4e-6, 4e9, 2e-10), (1 << 17, 5e-6, 4e9, 1e-10), (4 << 20, 8e-6, 4e9, 1e-10)),
-        8: ((1 << 10, 6e-6, 2e9, 4e-10), (1 << 17, 8e-6, 2e9, 2e-10), (4 << 20, 1e-5, 2e9, 2e-10)),
+        2: ((1 << 10, 1.2e-6, 1e10, 1e-10), (1 << 17, 1.5e-6, 1e10, 1e-10), (4 << 20, 3e-6, 9e9, 1.4e-10)),
+        4: ((1 << 10, 5e-6, 3.5e9, 2e-10), (1 << 17, 5e-6, 3.5e9, 2e-10), (4 << 20, 1e-5, 3e9, 2.5e-10)),
+        8: ((1 << 10, 1.2e-5, 1.8e9, 4e-10), (1 << 17, 1.2e-5, 1.8e9, 4e-10), (4 << 20, 2e-5, 1.5e9, 4e-10)),
     }
     bands = [Band(ranks, *figures) for ranks, measured in rows.items() for figures in measured]
-    bands += [Band(ranks, 1 << 62, 2e-5, 8e9 / ranks, 2.5e-11 * ranks) for ranks in rows]
+    bands += [Band(ranks, 1 << 62, 2e-5, 1.1e10 / ranks, 6e-11 * ranks) for ranks in rows]
     return Constants(tuple(bands))

@@ -19,15 +19,19 @@ __all__ = ["Chooser", "forced_algorithms", "forced_by_environment"]
 
 
 class Chooser:
-    """Chooses alike on every rank: constants and what is forced come from rank 0."""
+    """Chooses alike on every rank: constants and what is forced come from rank 0. `ports` is as `price` has it."""
 
-    def __init__(self, world_size: int, constants: Constants, forced: dict[str, str]) -> None:
-        self.world_size, self.constants, self.forced = world_size, constants, forced
+    def __init__(self, world_size: int, constants: Constants, forced: dict[str, str], ports: str = "read") -> None:
+        self.world_size, self.constants, self.forced, self.ports = world_size, constants, forced, ports
         self._chosen: dict[tuple[str, int], str] = {}
 
     def for_ranks(self, world_size: int) -> Chooser:
         """The same choice between another number of ranks."""
-        return Chooser(world_size, self.constants, self.forced)
+        return Chooser(world_size, self.constants, self.forced, self.ports)
+
+    def through(self, ports: str) -> Chooser:
+        """The same choice between ranks that are connected otherwise."""
+        return self if ports == self.ports else Chooser(self.world_size, self.constants, self.forced, ports)
 
     def choose(self, collective: str, size_bytes: int) -> str:
         """The algorithm for a collective of this size."""
@@ -41,10 +45,13 @@ class Chooser:
         return self._chosen[key]
 
     def ranked(self, collective: str, size_bytes: float) -> list[tuple[float, str]]:
-        """Every algorithm that may be chosen, by its price in seconds."""
+        """Every algorithm that may be chosen, by its price in seconds; of equals, the one of fewest steps."""
         link = self.constants.link_for(size_bytes, self.world_size)
-        profiles = _profiles(collective, self.world_size)
-        return sorted((price_of(counted, size_bytes, link).total_s, counted.algorithm) for counted in profiles)
+        profiles = _profiles(collective, self.world_size, self.ports)
+        priced = [(price_of(counted, size_bytes, link).total_s, counted.num_steps, counted) for counted in profiles]
+        return [
+            (time_s, one.algorithm) for time_s, _, one in sorted(priced, key=lambda row: (*row[:2], row[2].algorithm))
+        ]
 
     def explain(self, collective: str, size_bytes: float) -> str:
         """Which algorithm a call of this size takes, and why, in a few lines."""
@@ -73,7 +80,7 @@ class Chooser:
 
 
 @lru_cache(maxsize=64)
-def _profiles(collective: str, world_size: int) -> tuple[Profile, ...]:
+def _profiles(collective: str, world_size: int, ports: str) -> tuple[Profile, ...]:
     """What may be chosen: Choreo's own, that can run here and give every rank the same bits."""
     found = []
     for algorithm in list_algorithms(collective):
@@ -84,7 +91,7 @@ def _profiles(collective: str, world_size: int) -> tuple[Profile, ...]:
         except ChoreoError:
             continue
         if not schedule.switches:
-            found.append(profile(schedule))
+            found.append(profile(schedule, ports))
     return tuple(found)
 
 

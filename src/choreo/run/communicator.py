@@ -492,9 +492,11 @@ class Communicator:
         """Run a call in its turn; with a key, let the next one like it take the quick way."""
         engine, given = self._engine, request.given
         plan = engine.plan(request)
-        needs_no_look = plan.stages and not plan.copies and given is not None and given.nbytes < LOOK_BYTES
-        if kept is not None and key is not None and needs_no_look:
-            engine.keep(key, kept(quick_call(engine.connection, plan, engine.failure)))
+        if kept is not None and key is not None and given is not None and not plan.copies:
+            owns = engine.heap.owns if given.nbytes >= LOOK_BYTES else None
+            if plan.stages or engine.readable:
+                registered = engine.registered(request)
+                engine.keep(key, kept(quick_call(engine.connection, plan, engine.failure, owns, registered)))
         return self._in_order(lambda: finish(engine.run(plan, request)), request.collective, async_op)
 
     def _in_order(self, call: Callable[[], Result], what: str, async_op: bool) -> Result | Work[Result]:
@@ -602,11 +604,12 @@ class Communicator:
 
 
 def _apart(x: Array, out: Array) -> bool:
-    """Whether two arrays surely share no memory, as far as a short look tells."""
-    base = x.base
-    if out.base is not None or x is out:
-        return False
-    return base is None or (type(base) is _ndarray and base is not out and base.base is None)
+    """Whether two arrays surely share no memory, as far as a short look tells: views name the array that owns it."""
+    base, other = x.base, out.base
+    if (base is None or type(base) is _ndarray) and (other is None or type(other) is _ndarray):
+        owner, others = x if base is None else base, out if other is None else other
+        return owner is not others and owner.base is None and others.base is None
+    return not np.may_share_memory(x, out)
 
 
 def _fits(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:

@@ -15,7 +15,7 @@ from choreo.collectives import get_collective
 from choreo.errors import ChoreoError, UsageError
 from choreo.run.arrays import Array
 from choreo.run.choice import Chooser
-from choreo.run.connection import STAGE_BYTES, Connection
+from choreo.run.connection import Connection
 from choreo.run.elements import ReduceOp, dtype_code, operation_code
 from choreo.run.heap import Heap
 from choreo.run.plans import Call, Failed, Plan, make_plan
@@ -51,7 +51,8 @@ class Engine:
     """
 
     def __init__(self, connection: Connection, chooser: Chooser, *, debug: bool) -> None:
-        self.connection, self.chooser, self.debug = connection, chooser, debug
+        self.connection, self.debug = connection, debug
+        self.chooser = chooser.through("one" if connection.exposes.any() else "read")
         self.rank, self.world_size = connection.rank, connection.world_size
         self.heap = Heap(connection.segment)
         self.refusal: ChoreoError | None = None
@@ -89,9 +90,7 @@ class Engine:
         """The plan of a call, with every mistake in it told before anything is sent."""
         self.check()
         given, work = request.given, request.work
-        registered = False
-        if given is not None and given.nbytes >= LOOK_BYTES:
-            registered = self.heap.owns(given) and (work is None or work is given or self.heap.owns(work))
+        registered = self.registered(request)
         same = given is work and given is not None
         key = (request.collective, request.blocks, request.dtype, request.op, request.root, same, registered)
         plan = self._plans.get(key)
@@ -101,6 +100,13 @@ class Engine:
             plan = self._plans[key] = self._make(request, same=same, registered=registered)
             self.connection.circle.directory.add(plan.signature, describe(plan.call))
         return plan
+
+    def registered(self, request: Request) -> bool:
+        """Whether peers can read the arrays of a call where they are; small ones are staged all the same."""
+        given, work, owns = request.given, request.work, self.heap.owns
+        if given is None or given.nbytes < LOOK_BYTES:
+            return False
+        return owns(given) and (work is None or work is given or owns(work))
 
     def run(self, plan: Plan, request: Request) -> Array:
         """Run a call, and give back where its result lies: a flat room if no work array was given."""
@@ -149,15 +155,15 @@ class Engine:
         size = sum(blocks) * item // (self.world_size if contract.size_per == "rank" else 1)
         algorithm = self.chooser.choose(request.collective, size)
         operation = 0 if request.op is None else operation_code(request.op, request.dtype)
-        call = Call(request.collective, blocks, item, code, operation, root, algorithm)
-        room = 0 if registered else STAGE_BYTES
+        averages = request.op is ReduceOp.AVG
+        call = Call(request.collective, blocks, item, code, operation, root, algorithm, averages)
         remote = self.connection.exposes
         try:
-            return make_plan(call, self.rank, self.world_size, remote, same=same, stage_room=room)
+            return make_plan(call, self.rank, self.world_size, remote, same=same, stages=not registered)
         except UsageError:  # this algorithm sends inputs after results have come in
             if not same:
                 raise
-        plan = make_plan(call, self.rank, self.world_size, remote, same=False, stage_room=room)
+        plan = make_plan(call, self.rank, self.world_size, remote, same=False, stages=not registered)
         return replace(plan, copies=True)
 
     def _room(self, length: int) -> Array:

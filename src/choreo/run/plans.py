@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Failed", "Plan", "Quick", "edges_of", "make_plan", "quick"]
 
 Ints = npt.NDArray[np.int64]
+# What a call may stage at once, and what it stages before it lets others read, if it is cut into parts at all; more
+# where ranks share cores, because there a wait costs more.
+SLOT_BYTES, PART_BYTES = 1 << 20, 64 << 10
+# How long it takes to read a byte out of another process, and to reduce one from there, where 1 is to stage a byte, or
+# to store or reduce one that is staged. Measured; and it takes so many bytes before it is worth a system call.
+READ, READ_TO_REDUCE, LEAST_EXPOSED = 1.7, 2.0, 128 << 10
 # What went wrong, whose fault it is, and in which operation of the program.
 Failed: TypeAlias = tuple[int, int, int]
 # Given, work and seconds. True: done. False: these arrays are not contiguous or not writable, and nothing was sent.
@@ -42,6 +49,7 @@ class Call:
     operation: int
     root: int | None
     algorithm: str
+    averages: bool = False  # a sum that every rank divides in the end
 
     @property
     def signature(self) -> int:
@@ -68,20 +76,33 @@ class Plan:
 
 
 def make_plan(
-    call: Call, rank: int, world_size: int, remote: npt.NDArray[np.bool_], *, same: bool, stage_room: int
+    call: Call, rank: int, world_size: int, remote: npt.NDArray[np.bool_], *, same: bool, stages: bool
 ) -> Plan:
-    """Build the schedule and compile it for this rank: staged if it fits into so many bytes of staging, else exposed.
+    """Build the schedule and compile it for this rank: staged, or exposed where peers can read the arrays in place.
 
-    `remote` are the peers that are reached through sockets; `same`, whether input and work are one array.
+    `remote` are the peers that are reached through sockets; `same`, whether input and work are one array. How many
+    parts there are depends only on what all ranks know, since senders and receivers must agree.
     """
     schedule = _schedule(call.collective, call.algorithm, world_size, call.root)
     edges = edges_of(schedule, call.blocks, call.item_bytes)
     input_at = _input_at(schedule, edges)
-    stages = int(edges[-1]) <= stage_room
-    program = compile_program(schedule, rank, edges, input_at, remote | (not stages), same=same)
-    if stages and program.stage_bytes > stage_room:
+
+    def compiled(parts: int) -> Program:
+        exposes = remote | (not stages)
+        item = call.item_bytes
+        return compile_program(schedule, rank, edges, input_at, exposes, same=same, parts=parts, item_bytes=item)
+
+    parts, cores = 1, os.cpu_count() or 1
+    program = compiled(parts)
+    at_once = min(SLOT_BYTES // 2, PART_BYTES * -(-world_size // cores))
+    staged = int(program.traffic[0].max(initial=0))
+    reads = staged > LEAST_EXPOSED and (bool(remote.any()) or _reading_is_faster(program.traffic, cores))
+    if staged > 2 * at_once and not reads:
+        parts = -(-staged // at_once)
+        program = compiled(parts)
+    if stages and (reads or program.traffic[0].max(initial=0) > SLOT_BYTES):
         stages = False
-        program = compile_program(schedule, rank, edges, input_at, np.ones_like(remote), same=same)
+        program = compiled(parts)
     ready = program_type()(
         program.ops.tobytes(),
         program.guards.tobytes(),
@@ -99,15 +120,33 @@ def make_plan(
     )
 
 
-def quick(connection: Connection, plan: Plan, failure: Callable[[Plan, Failed], Exception]) -> Quick:
-    """The shortest way from a user's array to the executor, for a staged plan whose arrays need no look."""
-    run, signature, ready = connection.endpoint.run, plan.signature, plan.ready
+def _reading_is_faster(traffic: Ints, cores: int) -> bool:
+    """Whether ranks that read each other's memory are done before ranks that stage; all ranks find the same."""
+    staged, stored, reduced = traffic
+    by_staging, by_reading = staged + stored + reduced, READ * stored + READ_TO_REDUCE * reduced
+    return bool(max(by_reading.max(), by_reading.sum() / cores) < max(by_staging.max(), by_staging.sum() / cores))
+
+
+def quick(
+    connection: Connection,
+    plan: Plan,
+    failure: Callable[[Plan, Failed], Exception],
+    owns: Callable[[Array], bool] | None,
+    registered: bool,
+) -> Quick:
+    """The shortest way from a user's array to the executor.
+
+    `owns`, if given, is whether peers can read an array in place; the plan is for arrays that are so if `registered`.
+    """
+    run, signature, ready, stages = connection.endpoint.run, plan.signature, plan.ready, plan.stages
     dtype, operation = plan.call.dtype, plan.call.operation
 
     def call(given: Array, work: Array, timeout_s: float) -> bool:
+        if owns is not None and (owns(given) and (work is given or owns(work))) is not registered:
+            return False
         connection.calls = number = connection.calls + 1
         try:
-            failed: Failed | None = run(number, signature, ready, given, work, dtype, operation, timeout_s, True)
+            failed: Failed | None = run(number, signature, ready, given, work, dtype, operation, timeout_s, stages)
         except (ValueError, BufferError):
             connection.calls = number - 1
             return False

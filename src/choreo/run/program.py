@@ -14,12 +14,15 @@ receiver reads the sender's buffers where they are (or a socket is written from 
 its readers must be through with it, which is what guards are for. Where the message of the very rank that is still to
 read comes in (an exchange inside one step) both would wait for each other, so it is taken to scratch first. A receive
 knows both places; the sender says during the call which of them it is.
+
+A large call is compiled in *parts*: every chunk is cut into as many pieces, and the whole schedule runs on the first of
+each, then on the second, and so on. What is staged then stays in cache until it is read, while the next part is copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
@@ -35,7 +38,8 @@ Ints = npt.NDArray[np.int64]
 Key = TypeVar("Key")
 
 # What an operation does.
-SEND, RECEIVE, TO_SCRATCH, FROM_SCRATCH, KEEP = 0, 1, 2, 3, 4
+# The last begins a part: what is staged from here on goes to the other of two slots.
+SEND, RECEIVE, TO_SCRATCH, FROM_SCRATCH, KEEP, PART = 0, 1, 2, 3, 4, 5
 # Flags: reduce rather than store; the last range of its message; the sender has it in its input; so has this rank what
 # the incoming bytes are added to, or what is sent; the message is exposed rather than staged; it was staged already,
 # for another rank, which may be reading it.
@@ -69,7 +73,8 @@ class Program:
     guards: npt.NDArray[np.void]
     sent: npt.NDArray[np.uint32]  # messages to each peer
     received: npt.NDArray[np.uint32]  # messages from each peer
-    stage_bytes: int
+    stage_bytes: int  # of a part
+    traffic: Ints  # of a part: bytes that each rank stages, stores and reduces
     scratch_bytes: int
     writes_work: bool  # whether anything is written outside what the input would hold
 
@@ -111,13 +116,52 @@ def compile_program(
     exposes: npt.NDArray[np.bool_],
     *,
     same: bool,
+    parts: int = 1,
+    item_bytes: int = 1,
 ) -> Program:
     """The program of a rank; chunk c of the logical vector is bytes edges[c] to edges[c + 1].
 
     A rank's input begins with byte input_at[rank] of the vector. `exposes[peer]` says whether what this rank sends to a
     peer is read where it is, or goes through a socket, rather than being staged. `same`: input and work are one array.
+    Elements of `item_bytes` are whole in every part; all ranks must take as many parts.
     """
-    return _Compiler(schedule, rank, edges, input_at, exposes, same=same).program()
+    pieces = _Pieces(edges, parts, item_bytes) if parts > 1 else None
+    return _Compiler(schedule, rank, edges, input_at, exposes, same=same, pieces=pieces).program()
+
+
+class _Pieces:
+    """Every chunk cut into even pieces of whole elements, one for each part."""
+
+    def __init__(self, edges: Ints, parts: int, item_bytes: int) -> None:
+        items = np.diff(edges) // item_bytes
+        ends = items[:, None] * np.arange(parts + 1) // parts * item_bytes
+        self.parts, self.starts, self.lengths = parts, ends[:, :-1], np.diff(ends, axis=1)
+        longest = -(-items // parts) * item_bytes
+        self.room: list[int] = np.append(0, np.cumsum(longest)).tolist()  # where the longest of each would begin
+
+    def expanded(self, unit: Program, chunks: Ints) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]:
+        """The operations and guards of all parts, from those for whole chunks; chunks[i] is what operation i is of."""
+        kind, reduces = unit.ops["kind"], (unit.ops["flags"] & REDUCE) != 0
+        sends = kind == SEND
+        messages = np.where(sends, unit.sent[unit.ops["peer"]], unit.received[unit.ops["peer"]])
+        all_ops, all_guards = [], []
+        for part in range(self.parts):
+            ops, guards = unit.ops.copy(), unit.guards.copy()
+            start = self.starts[chunks, part].astype(np.uint64)
+            ops["length"] = self.lengths[chunks, part]
+            ops["at"] += np.where(kind == TO_SCRATCH, 0, start).astype(np.uint64)
+            ops["base"] += np.where(reduces | (kind == KEEP), start, 0).astype(np.uint64)
+            ops["there"] += np.where((kind == RECEIVE) | (kind == TO_SCRATCH), start, 0).astype(np.uint64)
+            ops["number"] += (messages * part).astype(np.uint32)
+            ops["first_guard"] += np.uint64(part * len(guards))
+            guards["number"] += (unit.sent[guards["peer"]] * part).astype(np.uint32)
+            if part and len(ops):
+                begin = np.zeros(1, OP)
+                begin["kind"], begin["step"] = PART, ops["step"][0]
+                all_ops.append(begin)
+            all_ops.append(ops)
+            all_guards.append(guards)
+        return np.concatenate(all_ops), np.concatenate(all_guards)
 
 
 class _Compiler:
@@ -132,8 +176,10 @@ class _Compiler:
         exposes: npt.NDArray[np.bool_],
         *,
         same: bool,
+        pieces: _Pieces | None,
     ) -> None:
         ranks, chunks = schedule.ranks, schedule.num_chunks
+        self.pieces, self.chunk_of = pieces, list[int]()
         self.schedule, self.rank, self.exposes, self.same = schedule, rank, exposes, same
         self.edges: list[int] = edges.tolist()
         self.input_at: list[int] = input_at.tolist()
@@ -145,7 +191,7 @@ class _Compiler:
         self.guards: list[tuple[int, int]] = []
         # Messages that expose the memory of an own work place: peer -> (number, step).
         self.readers: list[dict[int, tuple[int, int]]] = [{} for _ in range(chunks)]
-        self.staged = [0] * ranks
+        self.staged, self.stored, self.reduced = [0] * ranks, [0] * ranks, [0] * ranks
         self.copied: set[tuple[int, int]] = set()  # what has been staged: where, and how long
         self.scratch_bytes = 0
 
@@ -155,15 +201,21 @@ class _Compiler:
             self._step(rows)
         if not self.same:
             self._keep_own()
-        return Program(
+        unit = Program(
             np.array(self.ops, OP),
             np.array(self.guards, GUARD),
             self.numbers[self.rank].astype(np.uint32),
             self.numbers[:, self.rank].astype(np.uint32),
             self.staged[self.rank],
+            np.array((self.staged, self.stored, self.reduced)),
             self.scratch_bytes,
             bool(self.written[self.rank].any()),
         )
+        if self.pieces is None:
+            return unit
+        ops, guards = self.pieces.expanded(unit, np.array(self.chunk_of, np.int64))
+        parts = np.uint32(self.pieces.parts)
+        return replace(unit, ops=ops, guards=guards, sent=unit.sent * parts, received=unit.received * parts)
 
     def _step(self, rows: Transfers) -> None:
         """Sends before receives: a step's transfers all read what was there before it."""
@@ -199,7 +251,8 @@ class _Compiler:
             key = (row.src, row.chunk, row.span, row.from_input)
             if key not in places:  # what goes to several is staged once
                 places[key] = self.staged[row.src]
-                self.staged[row.src] += _aligned(self._length(row.chunk, row.chunk + row.span))
+                self.staged[row.src] += _aligned(self._room(row.chunk, row.chunk + row.span))
+            (self.reduced if row.reduce else self.stored)[row.dst] += self._room(row.chunk, row.chunk + row.span)
             found.append(_Range(row, int(self.numbers[row.src, row.dst]), last, places[key]))
         return found
 
@@ -235,9 +288,9 @@ class _Compiler:
     def _to_scratch(self, one: _Range, step: int) -> int:
         """Take what comes in to scratch, and say where."""
         row, scratch = one.row, self.scratch_bytes
-        self.scratch_bytes += _aligned(self._length(row.chunk, row.chunk + row.span))
+        self.scratch_bytes += _aligned(self._room(row.chunk, row.chunk + row.span))
         for low, high, theirs in self._runs(row, lambda chunk: self._in_input(row.src, chunk, row)):
-            figures = {"at": scratch + self._length(row.chunk, low), "length": self._length(low, high)}
+            figures = {"at": scratch + self._room(row.chunk, low), "length": self._length(low, high)}
             figures |= {"there": self._there(one, low, theirs), "staged": self._staged(one, low)}
             self._op(
                 TO_SCRATCH, one, step, high, reduce=False, own_input=False, their_input=theirs, held=False, **figures
@@ -249,7 +302,7 @@ class _Compiler:
         self._guard(row)
         for low, high, (ours, adds) in self._runs(row, lambda chunk: (not self.mine[chunk], self._adds(row, chunk))):
             figures = {"at": self.edges[low], "base": self._base(low, ours), "length": self._length(low, high)}
-            there = scratch + self._length(row.chunk, low)
+            there = scratch + self._room(row.chunk, low)
             self._op(
                 FROM_SCRATCH,
                 one,
@@ -274,17 +327,22 @@ class _Compiler:
 
     def _staged(self, one: _Range, low: int) -> int:
         """Where the data is if the sender stages it."""
-        return one.stage + self._length(one.row.chunk, low)
+        return one.stage + self._room(one.row.chunk, low)
 
     def _keep_own(self) -> None:
-        """What the rank was given, must have in the end, and was never written, is copied from input to work."""
+        """What the rank was given, must have in the end, and was never written, is copied from input to work.
+
+        That happens before the first wait, when what was staged of it is still in cache.
+        """
         given, wanted = self.schedule.held_before()[self.rank], self.schedule.held_after()[self.rank]
         keep = given & wanted & ~self.written[self.rank]
         whole = _Row(self.rank, self.rank, 0, self.schedule.num_chunks, False, False)
+        first = next((number for number, op in enumerate(self.ops) if op[0] != SEND), len(self.ops))
         for low, high, kept in self._runs(whole, lambda chunk: bool(keep[chunk])):
             if kept:
                 at, base, length = self.edges[low], self._base(low, True), self._length(low, high)
-                self.ops.append((KEEP, OWN_INPUT, self.rank, 0, self.schedule.num_steps, 0, 0, at, base, 0, 0, length))
+                self.ops.insert(first, (KEEP, OWN_INPUT, self.rank, 0, 0, 0, 0, at, base, 0, 0, length))
+                self.chunk_of.insert(first, low)
 
     def _guard(self, row: _Row) -> None:
         """Wait until what is about to be overwritten has been read."""
@@ -319,6 +377,7 @@ class _Compiler:
         flags = REDUCE * reduce | LAST * last | OWN_INPUT * own_input | THEIR_INPUT * their_input
         flags |= EXPOSED * (kind == SEND and bool(self.exposes[row.dst])) | HELD * held
         peer = row.dst if kind == SEND else row.src
+        self.chunk_of.append(high - 1)
         first_guard, guards = self.pending if kind in (RECEIVE, FROM_SCRATCH) else (0, 0)
         if kind in (RECEIVE, FROM_SCRATCH):
             self.pending = (0, 0)
@@ -333,12 +392,19 @@ class _Compiler:
     def _length(self, low: int, high: int) -> int:
         return self.edges[high] - self.edges[low]
 
+    def _room(self, low: int, high: int) -> int:
+        """Bytes that these chunks take where they are staged, or in scratch."""
+        return self._length(low, high) if self.pieces is None else self.pieces.room[high] - self.pieces.room[low]
+
     @staticmethod
     def _chunks(row: _Row) -> range:
         return range(row.chunk, row.chunk + row.span)
 
     def _runs(self, row: _Row, key: Callable[[int], Key]) -> Iterator[tuple[int, int, Key]]:
-        """The row's chunks in runs that have the same key."""
+        """The row's chunks in runs that have the same key; one by one where each is cut into pieces."""
+        if self.pieces is not None:
+            yield from ((chunk, chunk + 1, key(chunk)) for chunk in self._chunks(row))
+            return
         for value, run in groupby(self._chunks(row), key):
             chunks = list(run)
             yield chunks[0], chunks[-1] + 1, value

@@ -57,7 +57,7 @@ def describe(call: Call) -> str:
         return f"barrier() by {call.algorithm}"
     parts = [f"{sum(call.blocks)} x {_DTYPES.get(call.dtype, 'bfloat16')}"]
     if call.collective in ("all_reduce", "reduce", "reduce_scatter"):
-        parts.append(_OPERATIONS[call.operation])
+        parts.append(ReduceOp.AVG.value if call.averages else _OPERATIONS[call.operation])
     if call.root is not None:
         parts.append(f"root {call.root}")
     return f"{call.collective}({', '.join(parts)}) by {call.algorithm}"

@@ -30,6 +30,7 @@ from choreo.run.program import (
     HELD,
     LAST,
     OWN_INPUT,
+    PART,
     RECEIVE,
     REDUCE,
     SEND,
@@ -45,7 +46,7 @@ __all__ = ["Endpoint", "Program", "prepare"]
 Bytes = npt.NDArray[np.uint8]
 
 MAGIC = int.from_bytes(b"Choreo01", "little")
-PAGE, CHANNEL_BYTES, CALLS, CALL_BYTES = 4096, 128, 4, 64
+PAGE, CHANNEL_BYTES, CALLS, CALL_BYTES, SLOTS = 4096, 128, 8, 64, 8
 # Words of 8 bytes in the header and in a channel, and of 4 bytes where two share one.
 MAGIC_AT, BYTES_AT, STAGE_AT, STAGE_BYTES_AT, HEAP_AT, GAVE_UP_IN_AT = 0, 2, 3, 4, 5, 7
 RANK_AT, WORLD_AT, GAVE_UP_AT, CULPRIT_AT = 2, 3, 12, 13
@@ -113,7 +114,8 @@ class _Peer:
     outbox: Outbox | None
     sent: int = 0  # messages before this call
     received: int = 0
-    sent_by: list[int] = field(default_factory=lambda: [0, 0])  # by the end of the last even and odd call
+    posted: int = 0  # the last message that was made ready
+    sent_by: list[int] = field(default_factory=lambda: [0] * SLOTS)  # the last message sent from each slot
     verified: int = 0  # the last call of which it was seen that both do the same
     told: tuple[int, int, int] | None = None
 
@@ -126,7 +128,8 @@ class _Task:
     scratch: Bytes
     deadline: float
     reduction: Reduction
-    half_at: int = 0
+    slot: int = 0
+    slot_at: int = 0
 
 
 class Endpoint:
@@ -154,7 +157,7 @@ class Endpoint:
         if not _is_of(self._own, own, rank, world, stage_bytes):
             raise ValueError("the own segment has not been prepared for this communicator")
         self._words: _Words | None = _Words(own, world)
-        self._stage_at = _staging_at(world)
+        self._stage_at, self._slot_bytes = _staging_at(world), 2 * stage_bytes // SLOTS // 64 * 64
         self._peers: list[_Peer] = []
         for number, (segment, pid, _, _) in enumerate(peers):
             there = segment is not None and number != rank
@@ -264,7 +267,7 @@ class Endpoint:
         if handed is None:
             local = [peer.words is not None for peer in self._peers]
             sockets = [peer.outbox is not None for peer in self._peers]
-            handed = program.hands_over(self._rank, local, sockets, self._stage_bytes)
+            handed = program.hands_over(self._rank, local, sockets, self._slot_bytes)
             self._hands_over[program] = handed
         staged, exposed = handed
         if exposed if stages else staged:
@@ -299,7 +302,7 @@ class Endpoint:
         for peer in self._peers:
             peer.sent += task.program.sent[peer.rank]
             peer.received += task.program.received[peer.rank]
-            peer.sent_by[self._call % 2] = peer.sent
+            peer.sent_by[task.slot] = peer.posted
         self._done = self._call
         return None
 
@@ -308,11 +311,7 @@ class Endpoint:
         self._signatures = {number: one for number, one in self._signatures.items() if number > self._call - CALLS}
         self._signatures[self._call] = signature
         self._still_well(self._rank, math.inf, None)
-        half = self._call % 2
-        for peer in self._peers:
-            if peer.words is not None and peer.sent_by[half]:
-                self._wait_counter(peer, CONSUMED, peer.sent_by[half], task.deadline)
-        task.half_at = half * self._stage_bytes
+        self._take_slot(task, self._call % SLOTS)
         assert self._words is not None
         words, at = self._words.whole, CALLS_AT + self._call % CALLS * 8
         with self._fence:
@@ -322,6 +321,13 @@ class Endpoint:
         words[at + INPUT_MODE], words[at + INPUT] = given
         with self._fence:
             words[at + NUMBER] = self._call
+
+    def _take_slot(self, task: _Task, slot: int) -> None:
+        """Wait until a slot may be written again, and take it."""
+        for peer in self._peers:
+            if peer.words is not None and peer.sent_by[slot]:
+                self._wait_counter(peer, CONSUMED, peer.sent_by[slot], task.deadline)
+        task.slot, task.slot_at = slot, slot * self._slot_bytes
 
     def _finish(self, task: _Task, exposes: bool) -> None:
         """What must have happened before the caller may touch its arrays again, and believe what is in them."""
@@ -334,7 +340,9 @@ class Endpoint:
         for peer in self._peers:
             if peer.words is not None and peer.words.ends(self._call):
                 raise _Stop(PEER_GAVE_UP, peer.rank)
-            if peer.words is not None and not self._same_calls(peer):
+            # With whom nothing was exchanged has no part in the result.
+            exchanged = task.program.sent[peer.rank] or task.program.received[peer.rank]
+            if peer.words is not None and exchanged and not self._same_calls(peer):
                 raise _Stop(MISMATCHED, peer.rank)
 
     def _do(self, task: _Task, op: Op) -> None:
@@ -349,6 +357,11 @@ class Endpoint:
         elif op.kind == FROM_SCRATCH:
             self._wait_guards(task, op)
             _put(task, op, task.scratch[op.there : op.there + op.length], 0)
+        elif op.kind == PART:
+            self._failed_op = -1  # a wait for whoever still reads the slot, not for the peer of an operation
+            for one in self._peers:
+                one.sent_by[task.slot] = one.posted
+            self._take_slot(task, task.slot ^ 1)
         else:
             task.work[op.at : op.at + op.length] = task.given[op.base : op.base + op.length]
 
@@ -361,10 +374,11 @@ class Endpoint:
                 self._write(peer)
             return
         if not op.has(EXPOSED) and not op.has(HELD):
-            at = self._stage_at + task.half_at + op.staged
+            at = self._stage_at + task.slot_at + op.staged
             self._own[at : at + op.length] = data
         if op.has(LAST):
-            self._publish(peer, READY, peer.sent + op.number)
+            peer.posted = peer.sent + op.number
+            self._publish(peer, READY, peer.posted)
 
     def _receive(self, task: _Task, op: Op, peer: _Peer) -> None:
         assert peer.words is not None
@@ -378,8 +392,8 @@ class Endpoint:
         columns = (INPUT_MODE, INPUT) if op.has(THEIR_INPUT) else (WORK_MODE, WORK)
         mode, place = (peer.words.call(self._call, column) for column in columns)
         place += op.there
-        if mode == STAGED and op.staged + op.length <= self._stage_bytes:
-            place = self._stage_at + task.half_at + op.staged
+        if mode == STAGED and op.staged + op.length <= self._slot_bytes:
+            place = self._stage_at + task.slot_at + op.staged
         elif mode not in (REGISTERED, PRIVATE):
             raise _Stop(BROKEN, peer.rank)
         if mode != PRIVATE and place + op.length > len(peer.data):

@@ -16,6 +16,7 @@ from choreo.run.program import (
     LAST,
     OP,
     OWN_INPUT,
+    PART,
     RECEIVE,
     REDUCE,
     SEND,
@@ -25,7 +26,7 @@ from choreo.run.program import (
 __all__ = ["Op", "Program"]
 
 MOST = (2**63 - 1) // 4
-KINDS = (SEND, RECEIVE, TO_SCRATCH, FROM_SCRATCH, KEEP)
+KINDS = (SEND, RECEIVE, TO_SCRATCH, FROM_SCRATCH, KEEP, PART)
 ALL_FLAGS = 63
 MOST_RANKS = 0xFFFF
 
@@ -86,7 +87,7 @@ class Program:
             raise ValueError("a program is for another number of ranks")
         staged = exposed = False
         for op in self.ops:
-            if op.kind in (KEEP, FROM_SCRATCH):
+            if op.kind in (KEEP, FROM_SCRATCH, PART):
                 continue
             if op.peer == rank or not (local[op.peer] or sockets[op.peer]):
                 raise ValueError("a program talks to a rank that cannot be reached")
