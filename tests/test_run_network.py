@@ -174,7 +174,8 @@ def test_a_rank_that_dies_while_they_connect_is_named(machines: Hosts) -> None:
     with NetworkJob(machines, MIXED, everything, before=die_while_they_connect) as job:
         found = job.ended(0, 1, 3)
     assert all(one.error in ("MeetingError", "VerdictError") for one in found), found
-    assert all("rank 2" in one.text for one in found), found
+    # Rank 0 keeps the meeting; the others may see first that one of them has left because of it.
+    assert "rank 2" in found[0].text, found
 
 
 def until_failure(comm: Communicator, talk: Pipe, count: int, timeout_s: float, victim: int, number: int) -> Any:
