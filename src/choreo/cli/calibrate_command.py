@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -35,23 +36,48 @@ if TYPE_CHECKING:
 @click.option("--rounds", type=int, default=3, show_default=True, metavar="N", help="Of which medians are taken.")
 @click.option("--show", is_flag=True, help="Show what is kept, without measuring.")
 @click.option("--dry-run", is_flag=True, help="Measure, but keep nothing.")
+@click.option("--device", metavar="KIND", help="Measure an accelerator that is here instead: cuda.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), metavar="FILE.toml", help="Where to write what --device measured."
+)
 @json_option
-def command(*, ranks: list[int], most: int, rounds: int, show: bool, dry_run: bool, as_json: bool) -> None:
+def command(
+    *,
+    ranks: list[int],
+    most: int,
+    rounds: int,
+    show: bool,
+    dry_run: bool,
+    device: str | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
     """Measure α, β and γ between the ranks of this machine, and keep them for price, bench and every choice.
 
     \b
     choreo calibrate
     choreo calibrate --ranks 2,4 --most 1MiB
     choreo calibrate --show
+    choreo calibrate --device cuda --output my-gpu.toml
 
     Probes run through the executor itself. For every number of ranks and band of sizes the constants are those that
     explain the probes best, by least squares of the relative errors; the fit column is the median of what is left.
-    They are kept in constants.json under XDG_CACHE_HOME/choreo, or where CHOREO_CONSTANTS says.
+    They are kept in constants.json under XDG_CACHE_HOME/choreo, or where CHOREO_CONSTANTS says. With --device the
+    kernels of an accelerator are measured, by shape, and written to a file that choreo plan --device takes.
     """
     from choreo.cli.progress import Progress
     from choreo.run.calibrate import calibrate
     from choreo.run.calibration import constants_path, load_constants, save_constants
 
+    if device is not None:
+        from choreo.cli.calibrate_device import measure_device
+
+        measure_device(device, output, as_json)
+        return
+    if output is not None:
+        raise UsageError(
+            "--output is for what --device measures; constants between ranks are kept where CHOREO_CONSTANTS says"
+        )
     if rounds < 1:
         raise UsageError(f"--rounds must be at least 1, not {rounds}")
     if show:

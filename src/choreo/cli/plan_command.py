@@ -77,7 +77,7 @@ def _model_options(command: Command) -> Command:
 @click.option("--seq", type=int, metavar="S", help="Tokens a sequence.")
 @click.option("--precision", metavar="P", help="fp32, tf32, fp16, bf16 (default), fp8 or fp4.")
 @click.option("--software", metavar="NAME", help="Who runs it: megatron-core (default), torchtitan, fsdp, ...")
-@click.option("--device", metavar="NAME", help="Another accelerator than the cluster's own.")
+@click.option("--device", metavar="NAME", help="Another accelerator than the cluster's, or a calibrated FILE.toml.")
 @_fixing
 @_model_options
 @click.option("--best", type=int, default=5, show_default=True, metavar="N", help="How many plans to tell.")
