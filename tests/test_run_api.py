@@ -58,6 +58,10 @@ MISTAKES: list[tuple[str, Callable[[Communicator], object], str]] = [
     ("op", lambda c: c.all_reduce(ones.copy(), "sum"), "op must be a ReduceOp"),  # type: ignore[arg-type]
     ("op of type", lambda c: c.all_reduce(ones.copy(), ReduceOp.BXOR), "bitwise xor has no meaning for float32"),
     ("timeout", lambda c: c.barrier(timeout=0), "timeout must be seconds"),
+    ("no op", lambda c: c.all_reduce(ones.copy(), None), "op must be a ReduceOp"),  # type: ignore[arg-type]
+    ("survivors' out", lambda c: c.all_reduce(ones, out=np.empty(3), survive=True), "out is float64 of shape"),
+    ("survivors' timeout", lambda c: c.all_reduce(ones.copy(), survive=True, timeout=0), "timeout must be seconds"),
+    ("survivors at leisure", lambda c: c.all_reduce(ones.copy(), survive=True, async_op=True), "cannot go on beside"),
     ("no end", lambda c: c.all_reduce(ones.copy(), timeout=float("inf")), "timeout must be seconds"),
     ("0-d", lambda c: c.reduce_scatter(np.array(1.0)), "x has no dimension"),
     ("rows", lambda c: c.all_to_all(np.ones(3)), "x has 3 rows, which 2 ranks do not divide"),
@@ -314,7 +318,7 @@ def exchange_messages(comm: Communicator) -> None:
     with pytest.raises(PeerFailure, match=r"recv of 8 bytes with tag 99 from rank \d .*: rank \d sent nothing before"):
         comm.recv(np.empty(1), left, tag=99, timeout=0.1)
     comm.send(np.ones(2), right, tag=5)
-    with pytest.raises(CollectiveMismatch, match=r"sent 16 bytes of type 9 with tag 5, but rank . asked for 8"):
+    with pytest.raises(CollectiveMismatch, match=r"sent 16 bytes of float64 with tag 5, but rank . asked for 8 "):
         comm.recv(np.empty(1), left, tag=5)
     comm.barrier()
 
