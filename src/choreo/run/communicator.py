@@ -92,6 +92,8 @@ class Communicator:
         get the result and the ranks that are in it.
         """
         if survive:
+            if async_op:
+                raise UsageError("survive=True may shrink the communicator, so it cannot go on beside other calls")
             return surviving(self, x, op, out, timeout)
         if out is None and timeout is None and not async_op and type(x) is _ndarray:
             quick = self._engine.quick.get((x.nbytes, x.dtype, op))

@@ -154,7 +154,7 @@ class Engine:
             blocks = (blocks,) * contract.blocks(self.world_size)
         size = sum(blocks) * item // (self.world_size if contract.size_per == "rank" else 1)
         algorithm = self.chooser.choose(request.collective, size)
-        operation = 0 if request.op is None else operation_code(request.op, request.dtype)
+        operation = operation_code(request.op, request.dtype) if contract.reduces else 0
         averages = request.op is ReduceOp.AVG
         call = Call(request.collective, blocks, item, code, operation, root, algorithm, averages)
         remote = self.connection.exposes
