@@ -275,10 +275,12 @@ def sends_and_leaves(comm: Communicator, talk: Pipe) -> list[int]:
         talk.send("left")
         return []
     assert talk.recv() == "ask"
-    found = comm.recv(np.empty(5, np.int64), 0, tag=2).tolist() + comm.recv(np.empty(3, np.int64), 0, tag=1).tolist()
+    last, first = np.empty(5, np.int64), np.empty(3, np.int64)
+    comm.recv(last, 0, tag=2)
+    comm.recv(first, 0, tag=1)
     with pytest.raises(PeerFailure, match="is gone"):
         comm.recv(np.empty(1), 0)
-    return found
+    return [*last.tolist(), *first.tolist()]
 
 
 def test_what_a_rank_sent_before_it_left_still_comes() -> None:
