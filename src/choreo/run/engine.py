@@ -60,6 +60,7 @@ class Engine:
         self.quick: dict[Hashable, Any] = {}
         self._kept: dict[Hashable, Any] = self.quick
         self._plans: dict[Hashable, Plan] = {}
+        self._shared_room: Array = np.empty(0, np.uint8)
         self.progress = Progress(self._busy, self._idle)
 
     def keep(self, key: Hashable, value: object) -> None:
@@ -75,9 +76,16 @@ class Engine:
         if self.refusal is None:
             self.refusal = error
 
+    def shared_room(self, length: int) -> Array:
+        """Bytes of this process to work in until the next call, the same for all calls that are kept."""
+        if len(self._shared_room) < length:
+            # Earlier calls keep the earlier rooms, so each is at least twice as large as the one before.
+            self._shared_room = np.empty(max(length, 2 * len(self._shared_room)), np.uint8)
+        return self._shared_room[:length]
+
     def forget(self) -> None:
         """Let go of everything that was kept for further calls: there are none."""
-        self.quick, self._kept = {}, {}
+        self.quick, self._kept, self._shared_room = {}, {}, np.empty(0, np.uint8)
         self._plans.clear()
         self.heap.forget()
 
