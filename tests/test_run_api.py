@@ -62,6 +62,8 @@ MISTAKES: list[tuple[str, Callable[[Communicator], object], str]] = [
     ("survivors' out", lambda c: c.all_reduce(ones, out=np.empty(3), survive=True), "out is float64 of shape"),
     ("survivors' timeout", lambda c: c.all_reduce(ones.copy(), survive=True, timeout=0), "timeout must be seconds"),
     ("survivors at leisure", lambda c: c.all_reduce(ones.copy(), survive=True, async_op=True), "cannot go on beside"),
+    ("shrink's timeout", lambda c: c.shrink(timeout="soon"), "timeout must be seconds"),  # type: ignore[arg-type]
+    ("grow's timeout", lambda c: c.grow(timeout=-1), "timeout must be seconds"),
     ("no end", lambda c: c.all_reduce(ones.copy(), timeout=float("inf")), "timeout must be seconds"),
     ("0-d", lambda c: c.reduce_scatter(np.array(1.0)), "x has no dimension"),
     ("rows", lambda c: c.all_to_all(np.ones(3)), "x has 3 rows, which 2 ranks do not divide"),
@@ -454,7 +456,7 @@ def test_rank_0s_choice_is_everybodys() -> None:
     assert theirs.ranked("gather", 100) == mine.ranked("gather", 100)
     with pytest.raises(UsageError, match="write all_reduce:ring"):
         forced_algorithms("ring")
-    with pytest.raises(UsageError, match="there is no all_reduce algorithm 'rin'"):
+    with pytest.raises(UsageError, match="CHOREO_ALGORITHM: there is no all_reduce algorithm 'rin'"):
         forced_algorithms("all_reduce:rin")
 
 

@@ -389,7 +389,7 @@ class Communicator:
 
     def shrink(self, timeout: float = SHRINK_S) -> Communicator:
         """A communicator of the ranks that are left, which takes the place of this one; all of them call it."""
-        return shrunk(self, timeout)
+        return shrunk(self, self._seconds(timeout))
 
     def grow(
         self,
@@ -406,7 +406,7 @@ class Communicator:
         from choreo.run.grow import grow
         from choreo.run.meeting.environment import given_place
 
-        return grow(self, newcomers, given_place(address, secret), timeout)
+        return grow(self, newcomers, given_place(address, secret), self._seconds(timeout))
 
     def become(self, connection: Connection, members: tuple[int, ...]) -> None:
         """Go on as these ranks of the old connection, on another."""
