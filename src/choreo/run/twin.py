@@ -136,8 +136,8 @@ class Endpoint:
     """One rank's end of a communicator.
 
     `peers` holds (segment, pid, descriptor of the process or -1, ()) for every rank of this machine, and (None, pid,
-    control connection or -1, streams) for every other. After header and channels a segment has `stage_bytes` of staging.
-    The descriptors of processes and control connections are closed with it.
+    control connection or -1, streams) for every other. After header and channels a segment has `stage_bytes` of
+    staging. The descriptors of processes and control connections are closed with it.
     """
 
     def __init__(  # noqa: PLR0917 - called as the compiled one is, by position
