@@ -83,7 +83,7 @@ int main(int argc, char **argv) {
             join(program);
             if (program->scratch > here->scratch_room) { here->scratch = realloc(here->scratch, program->scratch); here->scratch_room = program->scratch; }
         }
-        member->x = (float *)(segments[rank] + at + 2 * head[2]);
+        member->x = (float *)(segments[rank] + at + head[2]);
         member->calls = (int)head[1];
     }
     pthread_t *threads = calloc((size_t)world, sizeof(pthread_t));
