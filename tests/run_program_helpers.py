@@ -38,7 +38,7 @@ from choreo.schedule import Schedule
 
 Array = npt.NDArray[Any]
 PAGE = 4096
-STAGE_BYTES = 1 << 16
+STAGE_BYTES = 1 << 17
 COMPILED, TWIN = True, False
 EMPTY = -(10**9)
 
@@ -271,7 +271,7 @@ class Rank:
 
 def heap_at(world: int) -> int:
     """Where the heap of a segment begins."""
-    return PAGE + -(-128 * world // PAGE) * PAGE + 2 * STAGE_BYTES
+    return PAGE + -(-128 * world // PAGE) * PAGE + STAGE_BYTES
 
 
 def segment_of(world: int, heap_bytes: int = 0) -> mmap.mmap:

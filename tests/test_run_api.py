@@ -58,6 +58,12 @@ MISTAKES: list[tuple[str, Callable[[Communicator], object], str]] = [
     ("op", lambda c: c.all_reduce(ones.copy(), "sum"), "op must be a ReduceOp"),  # type: ignore[arg-type]
     ("op of type", lambda c: c.all_reduce(ones.copy(), ReduceOp.BXOR), "bitwise xor has no meaning for float32"),
     ("timeout", lambda c: c.barrier(timeout=0), "timeout must be seconds"),
+    ("no op", lambda c: c.all_reduce(ones.copy(), None), "op must be a ReduceOp"),  # type: ignore[arg-type]
+    ("survivors' out", lambda c: c.all_reduce(ones, out=np.empty(3), survive=True), "out is float64 of shape"),
+    ("survivors' timeout", lambda c: c.all_reduce(ones.copy(), survive=True, timeout=0), "timeout must be seconds"),
+    ("survivors at leisure", lambda c: c.all_reduce(ones.copy(), survive=True, async_op=True), "cannot go on beside"),
+    ("shrink's timeout", lambda c: c.shrink(timeout="soon"), "timeout must be seconds"),  # type: ignore[arg-type]
+    ("grow's timeout", lambda c: c.grow(timeout=-1), "timeout must be seconds"),
     ("no end", lambda c: c.all_reduce(ones.copy(), timeout=float("inf")), "timeout must be seconds"),
     ("0-d", lambda c: c.reduce_scatter(np.array(1.0)), "x has no dimension"),
     ("rows", lambda c: c.all_to_all(np.ones(3)), "x has 3 rows, which 2 ranks do not divide"),
@@ -290,6 +296,20 @@ def test_different_calls() -> None:
         job.run(different)
 
 
+def many_shapes(comm: Communicator) -> None:
+    p = comm.world_size
+    for _ in range(2):  # the second time they take the quick way
+        for rows in (300, 200, 100):
+            x = np.arange(rows * p, dtype=np.float64)
+            assert (comm.reduce_scatter(x) == p * x[rows * comm.rank : rows * (comm.rank + 1)]).all()
+    largest, *rooms = (comm._engine.quick[(rows * p,), x.dtype, ReduceOp.SUM][1] for rows in (300, 200, 100))
+    assert all(np.shares_memory(room, largest) for room in rooms)
+
+
+def test_calls_that_are_kept_share_their_room(jobs: Callable[[int], Job]) -> None:
+    jobs(2).run(many_shapes)
+
+
 # Messages
 
 
@@ -314,7 +334,7 @@ def exchange_messages(comm: Communicator) -> None:
     with pytest.raises(PeerFailure, match=r"recv of 8 bytes with tag 99 from rank \d .*: rank \d sent nothing before"):
         comm.recv(np.empty(1), left, tag=99, timeout=0.1)
     comm.send(np.ones(2), right, tag=5)
-    with pytest.raises(CollectiveMismatch, match=r"sent 16 bytes of type 9 with tag 5, but rank . asked for 8"):
+    with pytest.raises(CollectiveMismatch, match=r"sent 16 bytes of float64 with tag 5, but rank . asked for 8 "):
         comm.recv(np.empty(1), left, tag=5)
     comm.barrier()
 
@@ -436,7 +456,7 @@ def test_rank_0s_choice_is_everybodys() -> None:
     assert theirs.ranked("gather", 100) == mine.ranked("gather", 100)
     with pytest.raises(UsageError, match="write all_reduce:ring"):
         forced_algorithms("ring")
-    with pytest.raises(UsageError, match="there is no all_reduce algorithm 'rin'"):
+    with pytest.raises(UsageError, match="CHOREO_ALGORITHM: there is no all_reduce algorithm 'rin'"):
         forced_algorithms("all_reduce:rin")
 
 

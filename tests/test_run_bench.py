@@ -179,6 +179,19 @@ def test_the_table_and_its_document() -> None:
     assert {"linear", "mst"} <= {row["algorithm"] for row in document["results"]}
 
 
+def test_algorithms_of_ones_own_run(tmp_path: Path) -> None:
+    file = tmp_path / "in_a_row.py"
+    file.write_text(
+        "import choreo\n\n\n@choreo.algorithm('broadcast')\ndef row(ranks, root):\n"
+        "    moves = [choreo.move((root + n) % ranks, (root + n + 1) % ranks, 0) for n in range(ranks - 1)]\n"
+        "    return choreo.Schedule.from_list('broadcast', ranks, moves, root=root)\n"
+    )
+    words = ("bench", "broadcast", "-n", "3", "-b", "1K", "-e", "1K", "--rounds", "1", "--iters", "1", "--json")
+    document = run_choreo(*words, "--load", str(file), "--algorithm", "in_a_row").json
+    assert isinstance(document, dict)
+    assert [(row["algorithm"], row["wrong"]) for row in document["results"]] == [("in_a_row", 0)]
+
+
 def test_a_wrong_result_is_counted_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("choreo.run.bench.Contestant.check", lambda self, timeout_s: 7)
     ran = run_choreo("bench", "all_reduce", "-n", "2", "-b", "8", "-e", "8", "--rounds", "1", "--iters", "1")

@@ -128,7 +128,7 @@ def test_who_comes_after_the_deadline_finds_itself_excluded() -> None:
         ended = job.ended()
     assert [one.error for one in ended] == ["PeerFailure", "CommunicatorClosed", "PeerFailure"], ended
     assert ended[0].ranks == ended[2].ranks == (1,)
-    assert "rank 1 (host " in ended[0].text and "had not come by the deadline to call" in ended[0].text
+    assert "rank 1 (host " in ended[0].text and "had not come to call" in ended[0].text
 
 
 # ---- different calls ----
@@ -145,6 +145,8 @@ def other_call(comm: Communicator, talk: Pipe, kind: str) -> str:
         comm.all_reduce(x.astype(np.int32) if odd else x)
     elif kind == "op":
         comm.all_reduce(x, ReduceOp.MAX if odd else ReduceOp.SUM)
+    elif kind == "rows":
+        comm.reduce_scatter(x, sizes=[1, 5, 3, 3] if odd else [3, 3, 4, 2])
     elif kind == "root":
         comm.broadcast(x, root=1 if odd else 0)
         comm.barrier()
@@ -158,6 +160,7 @@ SIDES = {
     "size": ("all_reduce(7 x float32, sum)", "all_reduce(12 x float32, sum)"),
     "dtype": ("all_reduce(12 x int32, sum)", "all_reduce(12 x float32, sum)"),
     "op": ("all_reduce(12 x float32, max)", "all_reduce(12 x float32, sum)"),
+    "rows": ("reduce_scatter(1+5+3+3 x float32, sum)", "reduce_scatter(3+3+4+2 x float32, sum)"),
     "root": ("broadcast(12 x float32, root 1)", "broadcast(12 x float32, root 0)"),
 }
 
@@ -261,6 +264,31 @@ def slow_end(comm: Communicator, talk: Pipe) -> list[float]:
 def test_who_has_done_its_part_may_go_while_others_are_in_the_last_call() -> None:
     with Job(3, slow_end) as job:
         assert job.hear_all() == ["through"] * 3
+
+
+def sends_and_leaves(comm: Communicator, talk: Pipe) -> list[int]:
+    """Rank 1 asks for its first message when rank 0 has long gone."""
+    if comm.rank == 0:
+        comm.send(np.arange(3), 1, tag=1)
+        comm.send(np.arange(5), 1, tag=2)
+        comm.close()
+        talk.send("left")
+        return []
+    assert talk.recv() == "ask"
+    last, first = np.empty(5, np.int64), np.empty(3, np.int64)
+    comm.recv(last, 0, tag=2)
+    comm.recv(first, 0, tag=1)
+    with pytest.raises(PeerFailure, match="is gone"):
+        comm.recv(np.empty(1), 0)
+    return [*last.tolist(), *first.tolist()]
+
+
+def test_what_a_rank_sent_before_it_left_still_comes() -> None:
+    with Job(2, sends_and_leaves) as job:
+        assert job.hear(0) == "left"
+        job.talks[1].send("ask")
+        ended = job.ended()
+    assert ended[1].value == [0, 1, 2, 3, 4, 0, 1, 2], ended
 
 
 def forks(comm: Communicator, talk: Pipe) -> Any:

@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
     uint64_t head[4]; /* ranks, calls, bytes of staging, bytes of an array */
     if (!file || fread(head, 8, 4, file) != 4) return 2;
     int world = (int)head[0], wrong = 0;
-    size_t at = PAGE + (sizeof(Channel) * (size_t)world + PAGE - 1) / PAGE * PAGE, bytes = at + 2 * head[2] + head[3];
+    size_t at = PAGE + (sizeof(Channel) * (size_t)world + PAGE - 1) / PAGE * PAGE, bytes = at + head[2] + head[3];
     Member *members = calloc((size_t)world, sizeof(Member));
     char **segments = calloc((size_t)world, sizeof(char *));
     for (int rank = 0; rank < world; rank++)
@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
         here->own.buf = segments[rank]; here->own.len = (Py_ssize_t)bytes;
         here->header = (Header *)segments[rank];
         here->channels = (Channel *)(segments[rank] + PAGE);
-        here->stage_at = at; here->stage_bytes = head[2]; here->slot_bytes = 2 * head[2] / SLOTS;
+        here->stage_at = at; here->stage_bytes = head[2]; here->slot_bytes = head[2] / SLOTS;
         here->watched = calloc((size_t)world, sizeof(*here->watched));
         here->whose = calloc((size_t)world, sizeof(int));
         here->slice = malloc(SLICE);
@@ -83,7 +83,7 @@ int main(int argc, char **argv) {
             join(program);
             if (program->scratch > here->scratch_room) { here->scratch = realloc(here->scratch, program->scratch); here->scratch_room = program->scratch; }
         }
-        member->x = (float *)(segments[rank] + at + 2 * head[2]);
+        member->x = (float *)(segments[rank] + at + head[2]);
         member->calls = (int)head[1];
     }
     pthread_t *threads = calloc((size_t)world, sizeof(pthread_t));

@@ -45,7 +45,7 @@ def main(calls: int) -> int:
 def _programs(algorithm: str, ranks: int, count: int, calls: int) -> bytes:
     schedule = build("all_reduce", algorithm, ranks)
     edges = edges_of(schedule, (count,) * (schedule.num_chunks // schedule.chunks_a_block), 4)
-    parts = [struct.pack("<4Q", ranks, calls, 4 * STAGE_BYTES, int(edges[-1]))]
+    parts = [struct.pack("<4Q", ranks, calls, 8 * STAGE_BYTES, int(edges[-1]))]
     for rank in range(ranks):
         for exposes in (False, True):
             zeros, handed = np.zeros(ranks, np.int64), np.full(ranks, exposes)

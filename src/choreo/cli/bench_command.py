@@ -136,7 +136,7 @@ def _head(options: Options) -> None:
     units = ("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)")
     for words, last in ((head, True), (units, False)):
         columns = "".join(f"{word:>9}" for word in words[2:])
-        theirs = "".join(f"{name if last else '(us)':>11}{'ratio' if last else '':>7}" for name in options.against)
+        theirs = "".join(f"{name if last else '(us)':>11}{'ratio' if last else '':>9}" for name in options.against)
         click.echo(f"#{words[0]:>12}{words[1]:>13}{columns}{theirs}  {'algorithm' if last else ''}".rstrip())
 
 
@@ -147,7 +147,7 @@ def _row(options: Options, row: Measured) -> None:
     redop, root = options.op if contract.reduces else "none", row.case.root if contract.rooted else -1
     wrong = "N/A" if row.wrong is None else str(row.wrong)
     theirs = "".join(
-        f"{row.peers[name] * 1e6:>11.2f}{row.ratio(name):>6.2f}x" if name in row.peers else f"{'-':>11}{'':>7}"
+        f"{row.peers[name] * 1e6:>11.2f}{row.ratio(name):>8.2f}x" if name in row.peers else f"{'-':>11}{'':>9}"
         for name in options.against
     )
     click.echo(

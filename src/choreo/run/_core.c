@@ -893,7 +893,7 @@ static void endpoint_dealloc(Endpoint *here) {
 static size_t staging_at(int world, unsigned long long stage_bytes, Py_ssize_t length) {
     if (world <= 0 || world > UINT16_MAX) return 0;
     size_t at = PAGE + (sizeof(Channel) * (size_t)world + PAGE - 1) / PAGE * PAGE;
-    return stage_bytes <= INT64_MAX / 4 && (size_t)length >= at && 2 * stage_bytes <= (size_t)length - at ? at : 0;
+    return stage_bytes <= INT64_MAX / 4 && (size_t)length >= at && stage_bytes <= (size_t)length - at ? at : 0;
 }
 
 static int is_of(const Py_buffer *map, const Endpoint *here, int rank) {
@@ -939,7 +939,7 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
     here->world = world;
     here->spins = spins;
     here->stage_bytes = stage_bytes;
-    here->slot_bytes = 2 * stage_bytes / SLOTS / 64 * 64;
+    here->slot_bytes = stage_bytes / SLOTS / 64 * 64;
     here->stage_at = staging_at(world, stage_bytes, here->own.len);
     if (!here->stage_at || !is_of(&here->own, here, rank)) {
         PyErr_SetString(PyExc_ValueError, "the own segment has not been prepared for this communicator");
@@ -1037,7 +1037,7 @@ static PyObject *prepare(PyObject *Py_UNUSED(self), PyObject *args) {
         header->bytes = (uint64_t)view.len;
         header->stage_at = at;
         header->stage_bytes = stage_bytes;
-        header->heap_at = at + 2 * stage_bytes;
+        header->heap_at = at + stage_bytes;
         atomic_thread_fence(memory_order_release);
         header->magic = MAGIC;
     }

@@ -186,6 +186,9 @@ class Stage:
         """A communicator of our own, which forces an algorithm if there is one to force."""
         name = f"{collective if algorithm else ''}:{algorithm or ''}:{'registered' if registered else ''}"
         request: Message = {"do": "open", "name": name, "collective": collective, "algorithm": algorithm}
+        if algorithm is not None:
+            found = get_algorithm(collective, algorithm)
+            request["load"] = "" if found.in_library else found.source
         self.choreo.ask(request | {"registered": registered, "constants": self.constants.encoded()})
         return Contestant(f"choreo {name}", self.choreo, name)
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from choreo.algorithms import load_algorithms
 from choreo.run.arrays import Array
 from choreo.run.bench_inputs import Case, dtype_of, expected, given, input_count
 from choreo.run.bench_job import Message, receive, send
@@ -52,6 +53,8 @@ class Choreo(_Private):
     def __init__(self, link: socket.socket, request: Message) -> None:
         rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         forced = {request["collective"]: request["algorithm"]} if request.get("algorithm") else {}
+        if request.get("load"):
+            load_algorithms(request["load"])
         constants = decode_constants(request["constants"]) if request.get("constants") else load_constants()
         self.registered = bool(request.get("registered"))
         meeting = _ThroughDoor(link, rank, ranks)

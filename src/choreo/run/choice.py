@@ -102,7 +102,10 @@ def forced_algorithms(text: str) -> dict[str, str]:
         collective, colon, name = part.partition(":")
         if not colon:
             raise UsageError(f"CHOREO_ALGORITHM: {part!r} is not understood; write all_reduce:ring,broadcast:mst")
-        forced[collective.strip()] = get_algorithm(collective.strip(), name.strip()).name
+        try:
+            forced[collective.strip()] = get_algorithm(collective.strip(), name.strip()).name
+        except ChoreoError as error:
+            raise UsageError(f"CHOREO_ALGORITHM: {error}") from None
     return forced
 
 

@@ -92,6 +92,8 @@ class Communicator:
         get the result and the ranks that are in it.
         """
         if survive:
+            if async_op:
+                raise UsageError("survive=True may shrink the communicator, so it cannot go on beside other calls")
             return surviving(self, x, op, out, timeout)
         if out is None and timeout is None and not async_op and type(x) is _ndarray:
             quick = self._engine.quick.get((x.nbytes, x.dtype, op))
@@ -218,7 +220,7 @@ class Communicator:
             return self._handed(mine_in(work), into, out, taken, op)
 
         def kept(call: Any) -> object:
-            room = np.empty(taken.array.size, taken.array.dtype)
+            room = self._engine.shared_room(taken.array.nbytes).view(taken.array.dtype)
             return call, room, mine_in(room)
 
         key = (taken.array.shape, taken.array.dtype, op) if sizes is None and op is not _AVG else None
@@ -387,7 +389,7 @@ class Communicator:
 
     def shrink(self, timeout: float = SHRINK_S) -> Communicator:
         """A communicator of the ranks that are left, which takes the place of this one; all of them call it."""
-        return shrunk(self, timeout)
+        return shrunk(self, self._seconds(timeout))
 
     def grow(
         self,
@@ -404,7 +406,7 @@ class Communicator:
         from choreo.run.grow import grow
         from choreo.run.meeting.environment import given_place
 
-        return grow(self, newcomers, given_place(address, secret), timeout)
+        return grow(self, newcomers, given_place(address, secret), self._seconds(timeout))
 
     def become(self, connection: Connection, members: tuple[int, ...]) -> None:
         """Go on as these ranks of the old connection, on another."""

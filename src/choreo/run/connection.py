@@ -33,7 +33,7 @@ from choreo.run.twin import Endpoint
 
 __all__ = ["Connection", "Meeting", "connect"]
 
-STAGE_BYTES = 4 << 20
+STAGE_BYTES = 8 << 20  # of eight slots
 # How long a rank spins before it lets others run: long where every rank has a core, hardly where they share them. A
 # spin is a PAUSE, which takes 15 ns on some processors and 50 ns on others.
 SPINS_ALONE, SPINS_SHARED = 20, 2

@@ -9,7 +9,7 @@ import numpy as np
 
 from choreo.errors import UsageError
 
-__all__ = ["BFLOAT16", "ReduceOp", "dtype_code", "operation_code"]
+__all__ = ["BFLOAT16", "ReduceOp", "dtype_code", "dtype_name", "operation_code"]
 
 BFLOAT16 = "bfloat16"
 
@@ -48,6 +48,7 @@ _CODES = {
     "complex128": 13,
     "bool": 14,
 }
+_NAMES = {code: name for name, code in _CODES.items()}
 _OPERATIONS = {
     ReduceOp.SUM: 0,
     ReduceOp.AVG: 0,  # divided in the end
@@ -72,7 +73,12 @@ def dtype_code(dtype: np.dtype[Any]) -> int:
     return code
 
 
-def operation_code(operation: ReduceOp, dtype: np.dtype[Any]) -> int:
+def dtype_name(code: int) -> str:
+    """The name of an element type; a peer may have told a number that is none."""
+    return _NAMES.get(code, f"type {code}")
+
+
+def operation_code(operation: ReduceOp | None, dtype: np.dtype[Any]) -> int:
     """The number of a reduction, or an error where it has no meaning for this type."""
     if not isinstance(operation, ReduceOp):
         raise UsageError(f"op must be a ReduceOp, like ReduceOp.SUM, not {operation!r:.60}")

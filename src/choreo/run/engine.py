@@ -60,6 +60,7 @@ class Engine:
         self.quick: dict[Hashable, Any] = {}
         self._kept: dict[Hashable, Any] = self.quick
         self._plans: dict[Hashable, Plan] = {}
+        self._shared_room: Array = np.empty(0, np.uint8)
         self.progress = Progress(self._busy, self._idle)
 
     def keep(self, key: Hashable, value: object) -> None:
@@ -75,9 +76,16 @@ class Engine:
         if self.refusal is None:
             self.refusal = error
 
+    def shared_room(self, length: int) -> Array:
+        """Bytes of this process to work in until the next call, the same for all calls that are kept."""
+        if len(self._shared_room) < length:
+            # Earlier calls keep the earlier rooms, so each is at least twice as large as the one before.
+            self._shared_room = np.empty(max(length, 2 * len(self._shared_room)), np.uint8)
+        return self._shared_room[:length]
+
     def forget(self) -> None:
         """Let go of everything that was kept for further calls: there are none."""
-        self.quick, self._kept = {}, {}
+        self.quick, self._kept, self._shared_room = {}, {}, np.empty(0, np.uint8)
         self._plans.clear()
         self.heap.forget()
 
@@ -154,7 +162,7 @@ class Engine:
             blocks = (blocks,) * contract.blocks(self.world_size)
         size = sum(blocks) * item // (self.world_size if contract.size_per == "rank" else 1)
         algorithm = self.chooser.choose(request.collective, size)
-        operation = 0 if request.op is None else operation_code(request.op, request.dtype)
+        operation = operation_code(request.op, request.dtype) if contract.reduces else 0
         averages = request.op is ReduceOp.AVG
         call = Call(request.collective, blocks, item, code, operation, root, algorithm, averages)
         remote = self.connection.exposes

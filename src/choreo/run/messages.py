@@ -12,7 +12,6 @@ holds the communicator's key (`greeting`), so the thread is there from the start
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
 import socket
@@ -26,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, MeetingError, PeerFailure
+from choreo.run.elements import dtype_name
 from choreo.run.failures import Where
 from choreo.run.greeting import Caller, Host
 from choreo.run.meeting.handshake import HANDSHAKE_S
@@ -237,18 +237,20 @@ class Messages:
         elif isinstance(one, _Send):
             if one.peer in self._cut:
                 one.work.end(error=self._failure(one, "did not take an earlier message before its deadline"))
-            elif one.peer in self._gone or not self._connect(one.peer, one.deadline):
+            elif one.peer in self._gone:
                 one.work.end(error=self._failure(one, GONE))
             else:
                 self._sending[one.peer].append(one)
+                self._connect(one.peer, one.deadline)
         else:
             kept = self._kept.get((one.peer, one.tag))
             if kept:
                 self._match(kept.popleft(), one)
-            elif one.peer in self._gone or not self._connect(one.peer, one.deadline):
+            elif one.peer in self._gone:
                 one.work.end(error=self._failure(one, GONE))
             else:
                 self._waiting[one.peer, one.tag].append(one)
+                self._connect(one.peer, one.deadline)
 
     def _to_self(self, one: _Send | _Receive) -> None:
         if isinstance(one, _Receive):
@@ -267,10 +269,10 @@ class Messages:
         else:
             self._kept[self._rank, tag].append(message)
 
-    def _connect(self, peer: int, deadline: float) -> bool:
+    def _connect(self, peer: int, deadline: float) -> None:
         """Be connected to a peer, or know that it is gone."""
         if peer in self._outgoing or peer in self._cut:
-            return True
+            return
         address = self._addresses[peer]
         link = socket.socket(_family(None if isinstance(address, str) else address[0]), socket.SOCK_STREAM)
         out = _Outgoing(link)
@@ -285,16 +287,14 @@ class Messages:
                 assert self._key is not None
                 link.setblocking(False)
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                started = link.connect_ex(address)
-                self._gone |= {peer} if started not in (0, errno.EINPROGRESS) else set()
+                with contextlib.suppress(BlockingIOError):  # it has begun to connect
+                    link.connect(address)
                 out.caller, out.connecting = Caller(self._key, self._rank), True
         except OSError:
-            self._gone.add(peer)
-        if peer in self._gone:
             link.close()
-            return False
+            self._lost(peer)
+            return
         self._outgoing[peer] = out
-        return True
 
     def _check_process(self, link: socket.socket, peer: int) -> None:
         """An OSError, unless the process at the other end, on this machine, is that of a rank."""
@@ -428,8 +428,8 @@ class Messages:
     def _match(self, message: _Message, receive: _Receive) -> None:
         """A whole message, and somebody who waits for it."""
         if (message.length, message.dtype) != (len(receive.into), receive.dtype):
-            sent = f"{message.length} bytes of type {message.dtype}"
-            asked = f"{len(receive.into)} of type {receive.dtype}"
+            sent = f"{message.length} bytes of {dtype_name(message.dtype)}"
+            asked = f"{len(receive.into)} bytes of {dtype_name(receive.dtype)}"
             said = f"{self._places[receive.peer]} sent {sent} with tag {message.tag}"
             receive.work.end(error=CollectiveMismatch(f"{said}, but rank {self._rank} asked for {asked}"))
             return

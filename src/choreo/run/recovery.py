@@ -18,9 +18,9 @@ import numpy as np
 
 from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, MeetingError, PeerFailure
 from choreo.run.agreement import Circle, Story, Verdict, agree
-from choreo.run.arrays import take
+from choreo.run.arrays import check_out, take
 from choreo.run.connection import Connection, connect
-from choreo.run.elements import ReduceOp, dtype_code, operation_code
+from choreo.run.elements import ReduceOp, dtype_name, operation_code
 from choreo.run.failures import INTERRUPTED, LEFT, MISMATCHED, PEER_DIED, TIMED_OUT
 
 if TYPE_CHECKING:
@@ -32,16 +32,7 @@ __all__ = ["SHRINK_S", "describe", "explain", "release", "shrink", "shrunk", "su
 SHRINK_S = 30.0
 PAUSE_S = 0.002
 ATTEMPTS = 100
-_DTYPES = {
-    dtype_code(np.dtype(name)): name
-    for kind, sizes in (
-        ("int", (8, 16, 32, 64)),
-        ("uint", (8, 16, 32, 64)),
-        ("float", (16, 32, 64)),
-        ("complex", (64, 128)),
-    )
-    for name in (f"{kind}{size}" for size in sizes)
-} | {dtype_code(np.dtype(np.bool_)): "bool"}
+MOST_BLOCKS = 8  # that are told one by one, where they differ
 _OPERATIONS = {
     operation_code(op, np.dtype(np.float64 if op is ReduceOp.AVG else np.int64)): op.value for op in reversed(ReduceOp)
 }
@@ -55,7 +46,11 @@ def describe(call: Call) -> str:
     """A call as people read it: the collective, its size and type, the operation, the root and the algorithm."""
     if call.collective == "barrier":
         return f"barrier() by {call.algorithm}"
-    parts = [f"{sum(call.blocks)} x {_DTYPES.get(call.dtype, 'bfloat16')}"]
+    blocks = call.blocks
+    count = str(sum(blocks)) if len(set(blocks)) == 1 else "+".join(map(str, blocks[:MOST_BLOCKS]))
+    if len(set(blocks)) > 1 and len(blocks) > MOST_BLOCKS:
+        count += f"+...={sum(blocks)}"
+    parts = [f"{count} x {dtype_name(call.dtype)}"]
     if call.collective in ("all_reduce", "reduce", "reduce_scatter"):
         parts.append(ReduceOp.AVG.value if call.averages else _OPERATIONS[call.operation])
     if call.root is not None:
@@ -127,8 +122,9 @@ def _fate(circle: Circle, story: Story) -> str:
     elif story.call < 0:
         began = f"in call {circle.notice.call}, or before it"
     elif story.call and story.call < circle.notice.call:
-        what = "had not come by the deadline" if story.outcome == TIMED_OUT else what
-        began = f"to call {circle.notice.call}" if story.outcome == TIMED_OUT else f"before call {circle.notice.call}"
+        late = story.outcome == TIMED_OUT
+        what = "had not come" if late else what
+        began = f"to call {circle.notice.call} by the deadline" if late else f"before call {circle.notice.call}"
         began += f"; its last was call {story.call}, {story.text}"
     return f"{circle.places[story.rank]} {what} {began}"
 
@@ -314,9 +310,9 @@ def surviving(
     copy of what they were given.
     """
     taken = take(x, writable=out is None)
-    into = taken if out is None else take(out, writable=True, name="out")
+    into = taken if out is None else check_out(out, taken.array.shape, taken.array.dtype)
     given = taken.array.copy()
-    patience_s = communicator.timeout_s if timeout is None else timeout
+    patience_s = communicator._seconds(timeout)
     communicator._engine.progress.drain(None)
     while True:
         connection = communicator._engine.connection

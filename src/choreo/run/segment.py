@@ -34,10 +34,10 @@ _KEEP_SIZE = 1  # of fallocate(2)
 
 
 class Segment:
-    """A rank's own: header, channels, two halves of staging, and a heap for arrays that peers may read in place."""
+    """A rank's own: header, channels, staging, and a heap for arrays that peers may read in place."""
 
     def __init__(self, name: str, world_size: int, stage_bytes: int) -> None:
-        self.heap_at = PAGE + _pages(CHANNEL * world_size) + 2 * stage_bytes
+        self.heap_at = PAGE + _pages(CHANNEL * world_size) + stage_bytes
         self.bytes = self.heap_at + HEAP_BYTES
         self.path = SHARED / owned_name(name)
         try:

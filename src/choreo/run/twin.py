@@ -136,8 +136,8 @@ class Endpoint:
     """One rank's end of a communicator.
 
     `peers` holds (segment, pid, descriptor of the process or -1, ()) for every rank of this machine, and (None, pid,
-    control connection or -1, streams) for every other. The segments are `stage_bytes` twice after header and channels.
-    The descriptors of processes and control connections are closed with it.
+    control connection or -1, streams) for every other. After header and channels a segment has `stage_bytes` of
+    staging. The descriptors of processes and control connections are closed with it.
     """
 
     def __init__(  # noqa: PLR0917 - called as the compiled one is, by position
@@ -157,7 +157,7 @@ class Endpoint:
         if not _is_of(self._own, own, rank, world, stage_bytes):
             raise ValueError("the own segment has not been prepared for this communicator")
         self._words: _Words | None = _Words(own, world)
-        self._stage_at, self._slot_bytes = _staging_at(world), 2 * stage_bytes // SLOTS // 64 * 64
+        self._stage_at, self._slot_bytes = _staging_at(world), stage_bytes // SLOTS // 64 * 64
         self._peers: list[_Peer] = []
         for number, (segment, pid, _, _) in enumerate(peers):
             there = segment is not None and number != rank
@@ -606,7 +606,7 @@ def prepare(own: object, rank: int, world: int, stage_bytes: int, /) -> None:
     words.halves[RANK_AT], words.halves[WORLD_AT] = rank, world
     at = _staging_at(world)
     words.whole[BYTES_AT], words.whole[STAGE_AT], words.whole[STAGE_BYTES_AT] = len(data), at, stage_bytes
-    words.whole[HEAP_AT] = at + 2 * stage_bytes
+    words.whole[HEAP_AT] = at + stage_bytes
     words.whole[MAGIC_AT] = MAGIC
     words.release()
 
@@ -645,7 +645,7 @@ def _staging_at(world: int) -> int:
 
 
 def _has_room(length: int, world: int, stage_bytes: int) -> bool:
-    return 0 < world <= MOST_RANKS and 0 <= stage_bytes <= MOST and _staging_at(world) + 2 * stage_bytes <= length
+    return 0 < world <= MOST_RANKS and 0 <= stage_bytes <= MOST and _staging_at(world) + stage_bytes <= length
 
 
 def _is_of(data: Bytes, segment: object, rank: int, world: int, stage_bytes: int) -> bool:

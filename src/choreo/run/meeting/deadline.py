@@ -22,8 +22,8 @@ class Deadline:
     @classmethod
     def after(cls, patience_s: float) -> Deadline:
         """The moment so many seconds from now."""
-        if not (math.isfinite(patience_s) and patience_s > 0):
-            raise UsageError(f"a timeout of {patience_s} s is none; say how many seconds to wait, more than 0")
+        if not (isinstance(patience_s, int | float) and math.isfinite(patience_s) and patience_s > 0):
+            raise UsageError(f"a timeout of {patience_s!r:.60} s is none; say how many seconds to wait, more than 0")
         patience_s = min(patience_s, MAX_PATIENCE_S)
         return cls(patience_s, time.monotonic() + patience_s)
 
