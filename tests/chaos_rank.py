@@ -52,11 +52,8 @@ def life(
     if rank is not None:
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(settings.ranks))
     try:
-        comm = None
-        if rank is not None:
-            comm = choreo.init(timeout=60.0)
-            talk.send(("began", None, None, 0.0))
-        _Rank(settings, talk, at_door=is_here(given_place(None, None), Deadline.after(10.0))).live(comm)
+        at_door = is_here(given_place(None, None), Deadline.after(10.0))
+        _Rank(settings, talk, at_door=at_door).live(first=rank is not None)
     except BaseException:  # whatever it is, the driver must hear of it
         talk.send(("wrong", None, traceback.format_exc(), 0.0))
 
@@ -69,27 +66,27 @@ class _Rank:
         self._most: dict[int, tuple[int, int, int]] = {}  # by how many of the others are on other machines
         self._since_s = 0.0  # when this communicator began to be made
 
-    def live(self, comm: Communicator | None) -> None:
+    def live(self, *, first: bool) -> None:
         """Be a rank, and when that ends come again, until told to stop."""
-        while True:
-            if comm is None:
-                comm = self._join()
-            if comm is None:
-                break
-            comm.timeout_s = self._settings.call_s
+        come, why = self._begin if first else self._join, ""
+        while why != "stop":
             try:
-                if self._work(comm) == "stop":
-                    break
+                why = self._work(come())  # and no variable here that would keep it
             except CommunicatorClosed as error:
                 if "go on without it" not in str(error):
                     raise
                 self._tell("excluded", None, None)
-            comm = None
+            come = self._join
         self._check_leaks(0)
         self._tell("stopped", None, None)
 
     def _tell(self, kind: str, about: object, said: object) -> None:
         self._talk.send((kind, about, said, self._since_s))
+
+    def _begin(self) -> Communicator | None:
+        comm = choreo.init(timeout=60.0)
+        self._tell("began", None, None)
+        return comm
 
     def _join(self) -> Communicator | None:
         while self._orders() != "stop":
@@ -108,8 +105,11 @@ class _Rank:
             self._told_to = self._talk.recv()
         return self._told_to
 
-    def _work(self, comm: Communicator) -> str:
+    def _work(self, comm: Communicator | None) -> str:
         """Reduce and check, shrink when somebody is lost, grow when there are too few; why it ended."""
+        if comm is None:
+            return "stop"
+        comm.timeout_s = self._settings.call_s
         number, identity, digest = 0, 0, 0
         while True:
             began_s = time.monotonic()
