@@ -49,7 +49,10 @@ def run(
         counted += chaos.counted
         counted["jobs"] += 1
         wrong = chaos.wrong
-        print(f"{done} events in {counted['jobs']} jobs, {time.monotonic() - began_s:.0f} s", flush=True)
+        if wrong:
+            print("\n".join(["what happened last:", *chaos.recent]))
+        took_s, silence_s = time.monotonic() - began_s, chaos.longest_s
+        print(f"{done} events in {counted['jobs']} jobs, {took_s:.0f} s; longest silence {silence_s:.1f} s", flush=True)
     return done, wrong, dict(counted)
 
 

@@ -54,6 +54,8 @@ class Chaos:
         settings = self.settings
         self.processes: dict[int, Process] = {}
         self.counted: collections.Counter[str] = collections.Counter()
+        self.longest_s = 0.0  # that somebody who was awake said nothing
+        self.recent: collections.deque[str] = collections.deque(maxlen=60)  # what happened last, to be read by people
         self.wrong: list[str] = []
         self._before = segments()
         self._told: dict[Any, dict[int, tuple[int, Any, float]]] = {}  # what -> machine -> who said it first, and what
@@ -133,7 +135,13 @@ class Chaos:
     def kill(self, pid: int) -> None:
         """End a process without a word."""
         self.processes[pid].going = True
+        self.note("killed", pid)
         self.signal(pid, signal.SIGKILL)
+
+    def note(self, what: str, pid: int | None = None) -> None:
+        """Keep for a while what happened."""
+        who = "" if pid is None else f"pid {pid} on {self.machine_of(self.processes[pid].place)}: "
+        self.recent.append(f"{time.monotonic():.3f} {who}{what}")
 
     def signal(self, pid: int, number: int) -> None:
         """Send a signal, if there still is somebody to get it."""
@@ -182,12 +190,15 @@ class Chaos:
         kind = self.random.choices(list(self.kinds), [weight for weight, _ in self.kinds.values()])[0]
         pid = self.random.choice(outside if outside and self.random.random() < 0.1 else inside)
         self.counted[kind] += 1
+        self.note(kind, pid)
         self.kinds[kind][1](self, pid)
         return True
 
     def _hear_all(self, pid: int, one: Process, *, replace: bool) -> None:
         try:
             while one.talk.poll():
+                if one.wakes_s is None:
+                    self.longest_s = max(self.longest_s, time.monotonic() - one.heard_s)
                 one.heard_s = time.monotonic()
                 self._hear(pid, one, *one.talk.recv())
         except (EOFError, OSError):
@@ -200,6 +211,8 @@ class Chaos:
 
     def _hear(self, pid: int, one: Process, kind: str, about: Any, said: Any, since_s: float) -> None:
         self.counted[kind] += 1
+        if kind != "same":
+            self.note(f"{kind} {said}" if about is not None or kind == "wrong" else kind, pid)
         if kind in ("began", "joined", "same", "grown", "shrunk"):
             one.inside = True
         elif kind in ("excluded", "left", "parted"):

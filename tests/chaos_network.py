@@ -63,6 +63,7 @@ class NetworkChaos(Chaos):
         if cable not in self._mends_s:
             self._mends_s[cable] = time.monotonic() + seconds
             self.hosts.cut_cable(*cable)
+            self.note(f"cable {cable} was pulled for {seconds:.2f} s")
 
     def look(self, seconds: float, *, replace: bool = True) -> None:
         """Put back what it is time to put back, beside all else."""
@@ -95,6 +96,7 @@ class NetworkChaos(Chaos):
         self.hosts.mend_cable(*cable)
         del self._mends_s[cable]
         self._mended_s[cable] = time.monotonic()
+        self.note(f"cable {cable} was put back")
 
 
 def _cut_briefly(chaos: Chaos, pid: int) -> None:
