@@ -141,6 +141,7 @@ class _Rank:
                     number = 0
             except JoinError:
                 self._tell("nobody came", None, None)
+                number = 0  # a call may have survived a cut meanwhile: perhaps nobody of them can let anybody in
             except PeerFailure as error:
                 if identity:  # else nobody knows yet how to call it
                     self._tell("failed", identity, sorted(error.ranks))
