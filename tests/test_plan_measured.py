@@ -151,3 +151,24 @@ def test_no_bytes_are_a_crash(tmp_path_factory: pytest.TempPathFactory, content:
         read_measured(file)
     except UsageError as error:
         assert str(error)
+
+
+def test_a_quote_that_nothing_closes_costs_one_row(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD, GOOD, GOOD)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    lines[2] = '"a paper, megatron-core, GPT-7B'
+    path.write_text("\n".join(lines), encoding="utf-8")
+    rows, skipped = read_measured(path)
+    assert [row.index for row in rows] == [0, 2]
+    assert [(one.index, one.reason) for one in skipped] == [
+        (1, "line 3: it opens a quote that nothing closes; close it, or double quotes inside a cell")
+    ]
+
+
+@pytest.mark.parametrize(("delimiter", "encoding"), [(";", "utf-8"), ("\t", "utf-16"), (",", "latin-1")])
+def test_other_ways_to_save_a_table(tmp_path: Path, delimiter: str, encoding: str) -> None:
+    path = write(tmp_path, {**GOOD, "notes": "", "source": "Müller"})
+    text = path.read_text(encoding="utf-8").replace(",", delimiter)
+    path.write_bytes(text.encode(encoding))
+    rows, skipped = read_measured(path)
+    assert len(rows) == 1 and skipped == []

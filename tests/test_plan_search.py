@@ -13,7 +13,7 @@ from choreo.plan.search import TOO_LARGE, search
 from choreo.plan.space import enumerate_plans
 from choreo.plan.stages import Setting, model_parts
 from choreo.plan.tables import FIELDS, TIMES, Job, tabulate
-from choreo.workload import get_model
+from choreo.workload import Plan, get_model
 
 Case = tuple[str, int, int, int, str, str, str]
 JOBS: list[Case] = [
@@ -109,6 +109,30 @@ def test_plans_come_best_first_and_each_cut_once() -> None:
     assert all(one.step.fits for one in found.plans)
     assert found.considered > sum(found.ruled_out.values()) > 0
     assert TOO_LARGE in found.ruled_out
+
+
+def test_sequences_are_not_cut_in_vain() -> None:
+    found = search(job_of(("llama3-70b", 256, 256, 8192, "hgx-h100", "megatron-core", "bf16")))
+    assert found.plans[0][0].cp == 1
+    long = search(job_of(("llama3-8b", 64, 32, 131072, "hgx-h100", "megatron-core", "bf16")))
+    assert long.plans[0][0].cp > 1
+    alone = search(job_of(("llama2-7b", 64, 256, 4096, "hgx-h100", "fsdp", "bf16")))
+    assert {one.cp for one, _ in alone.plans} == {1}
+
+
+def test_tensor_parallelism_across_nodes_hides_nothing() -> None:
+    model = get_model("gpt3-175b")
+
+    def ratio(cluster: str) -> float:
+        inside = Plan(dp=16, tp=8, zero=1, sequence_parallel=True, micro_batch=2)
+        across = Plan(dp=8, tp=16, zero=1, sequence_parallel=True, micro_batch=4)
+        near, far = (
+            evaluate(model, one, cluster=cluster, gpus=128, global_batch=384, seq=2048, software="megatron-core")
+            for one in (inside, across)
+        )
+        return far.step_time_s / near.step_time_s
+
+    assert ratio("dgx-a100") > max(1.1, ratio("gb200-nvl72"))
 
 
 def test_where_nothing_fits_the_nearest_is_told() -> None:

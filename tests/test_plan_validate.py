@@ -13,10 +13,13 @@ from test_plan_measured import GOOD, read_one, write
 from choreo.errors import UsageError
 from choreo.plan import fit as fitting
 from choreo.plan.choose import Case, best, read_case
+from choreo.plan.collective_times import get_cluster
 from choreo.plan.fit import FITTED, folds
 from choreo.plan.measured import DATA, MeasuredRow
 from choreo.plan.row_model import row_model
+from choreo.plan.shortlist import FEW, shortlist
 from choreo.plan.software import get_software
+from choreo.plan.tables import Job
 from choreo.plan.validate import FILES, GroupError, group_errors, predict_case, read_cases, validate
 from choreo.workload import Plan
 
@@ -112,8 +115,8 @@ def test_the_fastest_that_fits_else_the_smallest(packaged: dict[int, Case]) -> N
         place = plans.index(plan)
         return Fake(float(len(plans) - place), place < 3, float(place + 1))
 
-    assert best(case, by_place)[0] == plans[2]
-    assert best(case, lambda plan: Fake(1.0, False, -float(plans.index(plan))))[0] == plans[-1]
+    assert best(plans, by_place)[0] == plans[2]
+    assert best(plans, lambda plan: Fake(1.0, False, -float(plans.index(plan))))[0] == plans[-1]
 
 
 def test_factors_that_do_not_multiply_are_a_sentence(tmp_path: Path) -> None:
@@ -127,13 +130,72 @@ def test_dp_may_be_counted_without_experts(tmp_path: Path) -> None:
     assert read_case(row).plans[0].dp == 32
 
 
+def test_dp_may_count_the_ranks_that_share_a_sequence(tmp_path: Path) -> None:
+    plan = read_case(read_one(tmp_path, gpus="64", tp="2", pp="1", dp="32", cp="4")).plans[0]
+    assert (plan.dp, plan.cp) == (8, 4)
+
+
+def test_heads_that_tp_does_not_divide_are_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"heads \d+ of .* do not divide by tp 7; tp \d+ would"):
+        read_case(read_one(tmp_path, gpus="56", tp="7", dp="8"))
+
+
+def test_an_odd_number_of_gpus_is_planned_all_the_same(tmp_path: Path) -> None:
+    found = read_case(read_one(tmp_path, model="PaLM-540B", gpu="TPU v4", gpus="6144", layers="", hidden="", heads="",
+                               ffn="", tp="", pp="", dp="", global_batch="2048", params_B="540"))  # fmt: skip
+    assert {plan.tp for plan in found.plans} == {3, 6, 12, 24, 48}
+    seven = read_case(read_one(tmp_path, gpus="7", tp="", pp="", dp="", global_batch="16"))
+    assert {plan.dp for plan in seven.plans} == {7} and seven.share < 1
+
+
+def test_a_model_of_which_only_the_size_is_known(tmp_path: Path) -> None:
+    open_sizes = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"), "")
+    found = read_case(read_one(tmp_path, model="ours", params_B="13", **open_sizes))
+    assert found.model.parameters == pytest.approx(13e9, rel=0.1)
+    assert {"layers", "hidden", "heads"} <= set(found.chosen)
+    with pytest.raises(UsageError, match=r"no model 'ours', and the row gives neither .* nor params_B"):
+        read_case(read_one(tmp_path, model="ours", params_B="", **open_sizes))
+
+
+def test_a_catalogued_model_keeps_its_width(tmp_path: Path) -> None:
+    open_sizes = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"), "")
+    found = read_case(read_one(tmp_path, model="Llama 2 7B", params_B="7", **open_sizes))
+    assert found.model.ffn == 11008
+    assert read_case(read_one(tmp_path, model="DeepSeek-V3 671B", params_B="671", **open_sizes)).model.experts == 256
+
+
+def test_a_row_that_leaves_everything_open_is_planned_quickly(tmp_path: Path) -> None:
+    row = read_one(tmp_path, model="GPT-3 175B", gpus="1024", tp="", pp="", dp="", micro_batch="", recompute="",
+                   global_batch="1536", layers="96", hidden="12288", heads="96", ffn="49152")  # fmt: skip
+    case = read_case(row)
+    assert len(case.plans) > 500
+    found = predict_case(case)
+    assert found.predicted_fits and found.plan.tp in {4, 8}
+
+
+def test_the_shortlist_holds_the_best(tmp_path: Path) -> None:
+    case = read_case(read_one(tmp_path, gpus="64", tp="8", pp="", dp="", micro_batch="", recompute="",
+                              global_batch="128"))  # fmt: skip
+    assert len(case.plans) > 2 * FEW
+    program = get_software(case.software)
+    cluster = get_cluster(case.device.cluster, device=case.device)
+    job = Job(case.model, 64, case.global_batch, case.row.seq, cluster, case.device, program, case.plans[0].precision)
+    everything = [predict_case(case, plan=plan) for plan in case.plans]
+    fastest = min(row.predicted_step_s for row in everything if row.predicted_fits)
+    assert len(shortlist(job, case.plans)) == FEW
+    assert predict_case(case).predicted_step_s == pytest.approx(fastest, rel=5e-3)
+
+
 def test_a_last_micro_batch_may_be_smaller(tmp_path: Path) -> None:
     case = read_case(read_one(tmp_path, gpus="8", tp="1", dp="8", global_batch="40", micro_batch="2"))
     assert (case.global_batch, case.share) == (48, 40 / 48)
 
 
 def test_other_names_of_a_program(tmp_path: Path) -> None:
-    assert read_case(read_one(tmp_path, software="NeMo")).software == "megatron-core"
+    for name in ("NeMo", "NeMo 2.0", "mlperf_nemo", "Megatron-Core v0.9"):
+        assert read_case(read_one(tmp_path, software=name)).software == "megatron-core"
+    assert read_case(read_one(tmp_path, software="PyTorch FSDP", tp="1", dp="96")).software == "fsdp"
+    assert read_case(read_one(tmp_path, software="torch.compile", tp="1", dp="96")).software == "torch-compile"
     assert read_case(read_one(tmp_path, software="never heard of")).software == "never heard of"
 
 

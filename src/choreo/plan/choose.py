@@ -7,31 +7,34 @@ legal value is tried and the fastest that fits in memory is taken; where it is a
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from choreo.errors import ChoreoError, UsageError
 from choreo.hardware import Device, get_device
 from choreo.plan.defaults import Defaults, program_defaults, program_name
 from choreo.plan.measured import MeasuredRow
 from choreo.plan.row_model import row_model
+from choreo.plan.rules import ability_of
 from choreo.workload import Model, Plan
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Case", "best", "read_case", "read_precision"]
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 INTERLEAVES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 TENSOR_PARALLEL = (1, 2, 4, 8)
+# As they are written, the narrowest first: of "fp8 with bf16" the products are fp8. Whole numbers of eight bits go at
+# the speed of fp8.
+PRECISIONS = {
+    "fp4": "fp4", "fp8": "fp8", "e4m3": "fp8", "int8": "fp8", "bf16": "bf16", "fp16": "fp16", "half": "fp16",
+    "tf32": "tf32", "fp32": "fp32",
+}  # fmt: skip
+Axes = tuple[int, int, int, int, int]
 PLANNED = (
     "tp", "pp", "dp", "cp", "ep", "zero", "sequence_parallel", "micro_batch", "interleave", "recompute",
 )  # fmt: skip
-MOST = 400  # candidates a row may have before the search is refused as under-determined
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,13 @@ class Result(Protocol):
 R = TypeVar("R", bound=Result)
 
 
-def best(case: Case, evaluate: Callable[[Plan], R]) -> tuple[Plan, R]:
+def best(plans: Sequence[Plan], evaluate: Callable[[Plan], R]) -> tuple[Plan, R]:
     """The fastest plan that fits; if none does, the one that needs least."""
-    if len(case.plans) == 1:
-        return case.plans[0], evaluate(case.plans[0])
+    if len(plans) == 1:
+        return plans[0], evaluate(plans[0])
     found: list[tuple[bool, float, Plan, R]] = []
     refusal: ChoreoError | None = None
-    for plan in case.plans:
+    for plan in plans:
         if _dominated(plan, found):
             continue
         try:
@@ -119,17 +122,17 @@ def read_case(row: MeasuredRow) -> Case:
 
 def read_precision(row: MeasuredRow, device: Device) -> tuple[str, str]:
     """The precision of matrix products, and "+autocast" or "+pure" if the text tells what parameters are kept in."""
-    text = (row.precision or "").lower()
-    option = "+autocast" if re.search(r"amp|autocast|mixed", text) else "+pure" if row.pure_precision else ""
-    for name in ("fp8", "fp4", "bf16", "fp16", "tf32", "fp32"):
-        if name in text:
+    text = (row.precision or "").lower().replace("float", "fp").replace("bfp16", "bf16")
+    # "bf16-mixed" is autocast to those who use PyTorch alone; Megatron's mixed precision keeps sixteen-bit parameters.
+    mixed = "amp|autocast" if program_name(row.software).startswith("mega") else "amp|autocast|mixed"
+    casts = re.search(mixed, text)
+    option = "+autocast" if casts else "+pure" if row.pure_precision else ""
+    for written, name in PRECISIONS.items():
+        if written in text:
             return name, option
-    if "float8" in text or "e4m3" in text:
-        return "fp8", option
-    if text and text not in {"half", "bfloat16", "float16", "float32", "mixed"}:
+    if text.strip(" -_+") not in {"", "amp", "mixed", "autocast"}:
         raise UsageError(f"precision is {row.precision!r}; it must be fp32, tf32, fp16, bf16, fp8 or fp4, or empty")
-    default = "bf16" if device.peak_flops.get("bf16") else "fp16"
-    return {"half": "fp16", "float16": "fp16", "float32": "fp32"}.get(text, default), option
+    return "bf16" if device.peak_flops.get("bf16") else "fp16", option
 
 
 def _software(row: MeasuredRow, option: str) -> str:
@@ -156,7 +159,7 @@ def _plans(
     row: MeasuredRow, model: Model, precision: str, default: Defaults
 ) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
     tuned = row.status is None
-    axes = list(_axes(row, model))
+    axes = _axes(row, model)
     open_fields = [name for name in PLANNED if getattr(row, name) is None]
     plans: dict[Plan, None] = {}
     for tp, pp, cp, dp, ep in axes:
@@ -185,9 +188,6 @@ def _plans(
             f"no plan is legal for tp {row.tp}, pp {row.pp}, dp {row.dp}, cp {row.cp} on {row.gpus} GPUs with "
             f"{model.layers} layers, {model.heads} heads and a batch of {row.global_batch}"
         )
-    if len(plans) > MOST:
-        kept = itertools.islice(plans, 0, len(plans), len(plans) // MOST + 1)
-        plans = dict.fromkeys(kept)
     return tuple(plans), tuple(open_fields)
 
 
@@ -195,34 +195,51 @@ def _sequence_parallel(row: MeasuredRow, default: Defaults, tp: int) -> bool:
     return tp > 1 and (default.sequence_parallel if row.sequence_parallel is None else row.sequence_parallel)
 
 
-def _axes(row: MeasuredRow, model: Model) -> Iterator[tuple[int, int, int, int, int]]:
+def _axes(row: MeasuredRow, model: Model) -> list[Axes]:
     """Every (tp, pp, cp, dp, ep) that agrees with the row and multiplies to its GPUs."""
-    cp = row.cp or 1
-    ep = row.ep or 1
-    given = [value for value in (row.tp, row.pp, row.dp) if value is not None]
-    if len(given) == 3:
-        product = (row.tp or 1) * (row.pp or 1) * (row.dp or 1) * cp
-        if product == row.gpus:
-            # Stages without a layer have nothing to do.
-            yield row.tp or 1, min(row.pp or 1, model.layers), cp, row.dp or 1, ep
-            return
-        # Some count the replicas of an expert as dp.
-        if product * ep == row.gpus:
-            yield row.tp or 1, row.pp or 1, cp, (row.dp or 1) * ep, ep
-            return
-        fits = row.gpus // max(1, (row.tp or 1) * (row.pp or 1) * cp)
-        raise UsageError(
-            f"dp {row.dp} × tp {row.tp} × pp {row.pp} × cp {cp} is {product}, not the row's {row.gpus} GPUs; "
-            f"dp {max(1, fits)} would use {max(1, fits) * (row.tp or 1) * (row.pp or 1) * cp}"
-        )
-    for tp in (row.tp,) if row.tp else TENSOR_PARALLEL:
-        if model.heads % tp:
-            continue
-        for pp in (row.pp,) if row.pp else _divisors(model.layers, 64):
+    if row.tp and model.heads % row.tp:
+        near = min(_divisors(model.heads, model.heads), key=lambda tp: abs(tp - (row.tp or 1)))
+        raise UsageError(f"heads {model.heads} of {row.model} do not divide by tp {row.tp}; tp {near} would")
+    if row.tp and row.pp and row.dp:
+        return [_given_axes(row, row.tp, row.pp, row.dp, model)]
+    ability = ability_of(program_name(row.software))
+    usual = [tp for tp in TENSOR_PARALLEL if model.heads % tp == 0] if ability.tensors else [1]
+    stages = _divisors(model.layers, 64) if ability.stages else [1]
+    # Few runs need more than the usual; better an odd plan than none.
+    odd = [tp for tp in _divisors(model.heads, 64) if row.gpus % tp == 0]
+    for tensors, pipelines, whole in ((usual, stages, True), (odd, stages, True), (odd, stages, False)):
+        if found := list(_open_axes(row, tensors, pipelines, whole=whole)):
+            return found
+    return []
+
+
+def _given_axes(row: MeasuredRow, tp: int, pp: int, dp: int, model: Model) -> Axes:
+    cp, ep = row.cp or 1, row.ep or 1
+    product = tp * pp * dp * cp
+    if product == row.gpus:
+        # Stages without a layer have nothing to do.
+        return tp, min(pp, model.layers), cp, dp, ep
+    # Some count the replicas of an expert as dp, some the ranks that share a sequence too.
+    if product * ep == row.gpus:
+        return tp, pp, cp, dp * ep, ep
+    if tp * pp * dp == row.gpus and dp % cp == 0:
+        return tp, pp, cp, dp // cp, ep
+    fits = max(1, row.gpus // max(1, tp * pp * cp))
+    raise UsageError(
+        f"dp {dp} × tp {tp} × pp {pp} × cp {cp} is {product}, not the row's {row.gpus} GPUs; "
+        f"dp {fits} would use {fits * tp * pp * cp}"
+    )
+
+
+def _open_axes(row: MeasuredRow, tensors: Iterable[int], pipelines: Iterable[int], *, whole: bool) -> Iterator[Axes]:
+    """Those with the row's sizes where it has them; `whole` if the batch has to divide by the replicas."""
+    cp, ep = row.cp or 1, row.ep or 1
+    for tp in (row.tp,) if row.tp else tensors:
+        for pp in (row.pp,) if row.pp else pipelines:
             rest, left = divmod(row.gpus, tp * pp * cp)
-            if left or rest < 1 or row.dp not in {None, rest}:
+            if left or rest < 1 or row.dp not in {None, rest} or rest * cp % ep:
                 continue
-            if row.global_batch is not None and row.global_batch % rest:
+            if whole and row.global_batch is not None and row.global_batch % rest:
                 continue
             yield tp, pp, cp, rest, ep
 

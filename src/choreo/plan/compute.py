@@ -198,7 +198,3 @@ def _quantised(op: Operator, device: Device, style: Style) -> float:
         return float(device.memory_time(rows * CAST_WRITTEN, "cast"))
     operands = rows + (op.count * op.k * op.n if op.phase == "forward" else 0.0)
     return float(device.memory_time(operands * (CAST_READ + CAST_WRITTEN), "cast"))
-
-
-# Until the inner search has the new names.
-_graph, _fused, _phase = part_graph, fused, phase_cost

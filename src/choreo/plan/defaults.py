@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 __all__ = ["Defaults", "program_defaults", "program_name"]
@@ -44,19 +45,31 @@ ALIASES = {
     "gpt-neox": "megatron-2021",
     "llm-foundry": "fsdp",
     "composer": "fsdp",
-    "pytorch-fsdp": "fsdp",
     "fsdp2": "torchtitan",
+    "titan": "torchtitan",
+    "pax": "jax",
+    "xla": "jax",
     "maxtext": "jax",
     "paxml": "jax",
     "torch": "torch-eager",
     "pytorch": "torch-eager",
 }
+GENERIC = {"torch", "pytorch", "jax", "xla"}
 
 
 def program_name(text: str) -> str:
-    """The name that `software.toml` has a program under, if it has it."""
-    name = text.strip().lower().replace("_", "-")
-    return ALIASES.get(name, name)
+    """The name that `software.toml` has a program under, if it has it: of "NeMo 2.0" and "mlperf-nemo", Megatron's.
+
+    A name that is not known as a whole is looked for in pieces: the longest known name among its words is taken.
+    """
+    name = text.strip().lower()
+    known = {**ALIASES, **{program: program for program in DEFAULTS}}
+    words = "-" + re.sub(r"[^a-z0-9]+", "-", name).strip("-") + "-"
+    found = [one for one in known if f"-{one}-" in words]
+    if not found:
+        return name
+    # "pytorch fsdp" is FSDP: what everything is built on says least.
+    return known[max(found, key=lambda one: (one not in GENERIC, len(one)))]
 
 
 def program_defaults(text: str) -> Defaults:

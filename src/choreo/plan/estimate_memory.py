@@ -23,7 +23,8 @@ def passes_held(schedule: Ints, stage: int, stages: int, micro_batches: Floats, 
     """How many chunk-passes a stage holds the activations of; see `pipeline.in_flight`."""
     total = micro_batches * chunks
     if chunks > 1:
-        ahead = np.where(micro_batches <= stages, total, (stages - stage - 1) * 2 + (chunks - 1) * stages) + 1
+        group = stages + micro_batches % stages
+        ahead = np.where(micro_batches <= stages, total, (stages - stage - 1) * 2 + (chunks - 1) * group) + 1
     else:
         ahead = np.full_like(total, stages - stage)
     return np.asarray(np.where(schedule == GPIPE, total, np.minimum(total, ahead)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ COLUMNS = (*TEXTS, *COUNTS, *FIGURES, "gated", "sequence_parallel", "zero_stage"
 YES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 RECOMPUTE = {"none": "none", "no": "none", "0": "none", "false": "none", "selective": "selective", "full": "full"}
 RECOMPUTE |= {"true": "full", "1": "full", "yes": "full", "block": "full"}
+QUOTE = '"'
 EMPTY = {"", "na", "n/a", "nan", "none", "null", "-", "?"}
 
 
@@ -108,36 +110,62 @@ def read_measured(path: Path | str) -> tuple[list[MeasuredRow], list[Skipped]]:
     """The rows of a file, and those that had to be skipped."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
+        raw = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{shown(path)} cannot be read: {error.strerror or error}") from error
-    reader = csv.reader(text.replace("\0", "").splitlines())
+    wide = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
+    text = raw.decode("utf-16" if wide else "utf-8-sig", errors="replace").replace("\0", "")
     header: list[str] = []
     rows: list[MeasuredRow] = []
     skipped: list[Skipped] = []
     index = 0
-    try:
-        for cells in reader:
-            if not any(cell.strip() for cell in cells) or cells[0].lstrip().startswith("#"):
-                continue
-            if not header:
-                header = _header(path, cells)
-                continue
-            try:
-                if len(cells) > len(header):
-                    raise UsageError(f"{len(cells)} cells for {len(header)} columns; quote cells that hold commas")
-                values = dict(zip(header, (cell.strip() for cell in cells), strict=False))
-                rows.append(_row(index, values))
-            except ChoreoError as error:
-                skipped.append(Skipped(index, f"line {reader.line_num}: {error}"))
-            index += 1
-    except csv.Error as error:
-        raise UsageError(
-            f"{shown(path)}, line {reader.line_num}: not CSV: {error}; quote cells that hold commas"
-        ) from error
-    if not header or not index:
+    for line, cells in _records(path, text.splitlines()):
+        if cells is not None and (not any(cell.strip() for cell in cells) or cells[0].lstrip().startswith("#")):
+            continue
+        if not header:
+            header = _header(path, cells or [])
+            continue
+        try:
+            rows.append(_row(index, _values(header, cells)))
+        except ChoreoError as error:
+            skipped.append(Skipped(index, f"line {line}: {error}"))
+        index += 1
+    if not index:
         raise UsageError(f"{shown(path)} holds no rows; its first line must name the columns: {', '.join(COLUMNS)}")
     return rows, skipped
+
+
+def _records(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str] | None]]:
+    """Each record with its last line's number; None for a line that opens a quote which nothing closes."""
+    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+    delimiter = max(",;\t", key=first.count)
+    start = 0
+    while start < len(lines):
+        reader = csv.reader(lines[start:], delimiter=delimiter)
+        before = 0
+        try:
+            for cells in reader:
+                end = start + reader.line_num
+                taken = lines[start + before : end]
+                if end == len(lines) and len(taken) > 1 and sum(line.count(QUOTE) for line in taken) % 2:
+                    start += before + 1
+                    yield start, None
+                    break
+                yield end, cells
+                before = reader.line_num
+            else:
+                return
+        except csv.Error as error:
+            line = start + reader.line_num
+            raise UsageError(f"{shown(path)}, line {line}: not CSV: {error}; quote cells that hold commas") from error
+
+
+def _values(header: list[str], cells: list[str] | None) -> dict[str, str]:
+    if cells is None:
+        raise UsageError("it opens a quote that nothing closes; close it, or double quotes inside a cell")
+    if len(cells) > len(header):
+        raise UsageError(f"{len(cells)} cells for {len(header)} columns; quote cells that hold commas")
+    return dict(zip(header, (cell.strip() for cell in cells), strict=False))
 
 
 def _header(path: Path, cells: list[str]) -> list[str]:

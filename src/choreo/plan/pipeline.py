@@ -128,17 +128,23 @@ def _warm_up(stage: int, stages: int, micro_batches: int, chunks: int) -> int:
         return min(stages - stage - 1, total)
     if micro_batches <= stages:
         return total
-    return min(total, (stages - stage - 1) * 2 + (chunks - 1) * stages)
+    return min(total, (stages - stage - 1) * 2 + (chunks - 1) * (stages + micro_batches % stages))
+
+
+def _groups(stages: int, micro_batches: int) -> list[range]:
+    """Micro-batches that go through one chunk before the next: as many as stages.
+
+    What is over joins the first group: a last group of fewer than the stages would wait for itself.
+    """
+    first = min(micro_batches, stages + micro_batches % stages)
+    return [range(first), *(range(start, start + stages) for start in range(first, micro_batches, stages))]
 
 
 def _order(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> list[tuple[str, int, int]]:
     forwards: list[tuple[int, int]] = []
-    for group in range(0, micro_batches, stages):
-        members = range(group, min(group + stages, micro_batches))
+    backwards: list[tuple[int, int]] = []
+    for members in _groups(stages, micro_batches):
         forwards += [(micro_batch, chunk) for chunk in range(chunks) for micro_batch in members]
-    backwards = []
-    for group in range(0, micro_batches, stages):
-        members = range(group, min(group + stages, micro_batches))
         backwards += [(micro_batch, chunk) for chunk in reversed(range(chunks)) for micro_batch in members]
     total = len(forwards)
     warm_up = total if schedule == "gpipe" else _warm_up(stage, stages, micro_batches, chunks)

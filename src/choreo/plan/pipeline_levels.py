@@ -41,7 +41,7 @@ def levels(order: Order, chunks: int) -> Levels:
     at, previous = [0] * stages, [-1] * stages
     waiting = list(range(stages))
     while waiting:
-        left = []
+        left, done = [], len(rows)
         for stage in waiting:
             todo = order[stage]
             while at[stage] < len(todo):
@@ -63,6 +63,7 @@ def levels(order: Order, chunks: int) -> Levels:
                 at[stage] += 1
             if at[stage] < len(todo):
                 left.append(stage)
+        assert not left or len(rows) > done, "a pipeline schedule that waits for itself"
         waiting = left[::-1]
     table = np.array([row[:3] for row in rows], np.int64)
     sorted_rows = np.argsort(table[:, 0], kind="stable")

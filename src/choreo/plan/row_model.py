@@ -26,7 +26,8 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
     if known is not None:
         layers, hidden, heads = layers or known.layers, hidden or known.hidden, heads or known.heads
     if layers is None or hidden is None:
-        raise UsageError(f"the row gives no layers or hidden, and the catalogue has no model {row.model!r}")
+        layers, hidden = _shape(row)
+        chosen |= {"layers": layers, "hidden": hidden}
     if heads is None:
         heads = max(1, hidden // 128)
         chosen["heads"] = heads
@@ -56,20 +57,40 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn=row.ffn or 0,
+        ffn=row.ffn or (known.ffn if known else 0),
         gated=gated,
         vocab=vocab,
     )
-    model = _by_total(row, _experts(row, _family(row, model)))
+    model = _by_total(row, _experts(row, _family(row, model)), width_open=row.ffn is None and known is None)
     if row.ffn is None:
         chosen["ffn"] = model.ffn
     return model, chosen
 
 
+def _shape(row: MeasuredRow) -> tuple[int, int]:
+    """Layers and width of a model of which little more than its size is known: 12 layers h^2, h 128 for each layer."""
+    named = re.search(r"(?<![\dx.])(\d+(?:\.\d+)?)\s*([bm])\b", row.model, re.IGNORECASE)
+    size = row.params or (float(named[1]) * {"b": 1e9, "m": 1e6}[named[2].lower()] if named else None)
+    if size is None:
+        raise UsageError(
+            f"the catalogue has no model {row.model!r}, and the row gives neither layers and hidden nor params_B; "
+            "give one of them"
+        )
+    if row.layers:
+        return row.layers, 128 * max(1, round((size / (12 * row.layers)) ** 0.5 / 128))
+    if row.hidden:
+        return max(1, round(size / (12 * row.hidden**2))), row.hidden
+    layers = max(2, round((size / (12 * 128**2)) ** (1 / 3) / 8) * 8)
+    unit = 1024 if layers >= 32 else 256  # heads that several ranks can share
+    return layers, unit * max(1, round((size / (12 * layers)) ** 0.5 / unit))
+
+
 def _catalogued(row: MeasuredRow) -> Model | None:
     """The catalogue's model of that name, if its width is the row's."""
     words = re.split(r"\s+(?:\(|proxy|zero|ptd|megatron|megascale)", row.model, flags=re.IGNORECASE)[0]
-    for name in (row.model, words):
+    # "DeepSeek-V3 671B" is the catalogue's deepseek-v3, "TinyLlama (1.1B)" its name without the size.
+    sizeless = re.sub(r"[\s_-]*\(?\d+(?:\.\d+)?B\)?$", "", words, flags=re.IGNORECASE)
+    for name in (row.model, words, sizeless):
         try:
             found = get_model(name)
         except ChoreoError:
@@ -111,11 +132,11 @@ def _family(row: MeasuredRow, model: Model) -> Model:
     )
 
 
-def _by_total(row: MeasuredRow, model: Model) -> Model:
+def _by_total(row: MeasuredRow, model: Model, *, width_open: bool) -> Model:
     """Tied or not, and the MLP's width where it is open, as the published number of parameters has it."""
     if row.params is None:
         return model
-    if row.ffn is None:
+    if width_open:
         matrices = model.layers * model.hidden * (3 if model.gated else 2)
         rest = model.parameters - matrices * model.ffn
         ffn = 256 * round((row.params - rest) / matrices / 256)

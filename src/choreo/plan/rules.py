@@ -25,7 +25,7 @@ ROUND = 32  # layers: a number that stages divide
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """What a program has: its schedules, the ZeRO stages beside a pipeline, and whether it cuts tensors and layers."""
+    """What a program has: its schedules, its ZeRO stages, and whether it cuts tensors, layers and sequences."""
 
     name: str = ""
     schedules: tuple[str, ...] = SCHEDULES
@@ -33,6 +33,7 @@ class Ability:
     zero_beside_pipeline: int = 3  # the highest
     tensors: bool = True
     stages: bool = True
+    contexts: bool = True
     experts_alone: bool = True  # expert and tensor parallelism together without sequence parallelism
 
 
@@ -42,10 +43,10 @@ MEGATRON = Ability("Megatron", ("1f1b", "interleaved"), (0, 1), 1, experts_alone
 ABILITIES = {
     "megatron": MEGATRON,
     "megascale": MEGATRON,
-    "nanotron": Ability("nanotron", ("gpipe", "1f1b"), (0, 1), 1),
-    "fsdp": Ability("FSDP", zero=(0, 2, 3), tensors=False, stages=False),
+    "nanotron": Ability("nanotron", ("gpipe", "1f1b"), (0, 1), 1, contexts=False),
+    "fsdp": Ability("FSDP", zero=(0, 2, 3), tensors=False, stages=False, contexts=False),
     "torchtitan": Ability("torchtitan", zero=(0, 2, 3)),
-    "torch": Ability("PyTorch by itself", zero=(0,), tensors=False, stages=False),
+    "torch": Ability("PyTorch by itself", zero=(0,), tensors=False, stages=False, contexts=False),
 }
 
 
@@ -86,6 +87,7 @@ def cut_reason(  # noqa: PLR0917 -- all that the rules are about
     reasons = (
         (tp > 1 and not ability.tensors and "tp" not in fixed, f"{ability.name} has no tensor parallelism"),
         (pp > 1 and not ability.stages and "pp" not in fixed, f"{ability.name} has no pipeline"),
+        (cp > 1 and not ability.contexts and "cp" not in fixed, f"{ability.name} has no context parallelism"),
         (model.heads % tp, "heads not divisible by tp"),
         (model.kv_heads % tp and tp % model.kv_heads, "key-value heads not divisible by tp"),
         (model.ffn % tp or model.expert_ffn % tp, "width of the MLP not divisible by tp"),

@@ -96,7 +96,20 @@ def _best_of_each_cut(steps: list[tuple[Plan, Step]]) -> list[tuple[Plan, Step]]
             kept.append(min(alike, key=lambda one: _plan_burden(one[0])))
         else:
             kept.append(min(found, key=lambda one: one[1].memory_bytes))
+    kept = [one for one in kept if not _cut_in_vain(one, kept)]
     return sorted(kept, key=lambda one: (not one[1].fits, one[1].step_time_s if one[1].fits else one[1].memory_bytes))
+
+
+def _cut_in_vain(one: tuple[Plan, Step], kept: list[tuple[Plan, Step]]) -> bool:
+    """Whether a plan cuts sequences where one that cuts them less takes as long: replicas do so at less trouble."""
+    plan, step = one
+    return any(
+        (other.tp, other.pp) == (plan.tp, plan.pp)
+        and other.cp < plan.cp
+        and at.fits >= step.fits
+        and at.step_time_s <= (1 + ALIKE) * step.step_time_s
+        for other, at in kept
+    )
 
 
 def _plan_burden(plan: Plan) -> tuple[int, ...]:

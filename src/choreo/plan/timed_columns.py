@@ -13,7 +13,7 @@ from choreo.plan.collective_times import collective_time
 from choreo.plan.compute import Phase
 from choreo.plan.recorded import steps_from
 from choreo.plan.software import Software
-from choreo.plan.timing import host_seconds
+from choreo.plan.timing import host_seconds, overlap_share
 from choreo.workload import Collective, Plan
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class _Timing:
     matmul: Mapping[str, Floats]
     attention: Mapping[str, Floats]
     memory: Mapping[str, Floats]
-    tensor: Mapping[str, Floats]  # communication over tp, that round a ring, and all of it
+    tensor: Mapping[str, Floats]  # communication over tp that can hide, that round a ring, and all of it
     ring: Mapping[str, Floats]
     sent: Mapping[str, Floats]
     host: Mapping[str, float]
@@ -66,7 +66,7 @@ class _Timing:
         sums, waits = {}, {}
         for name in ("forward", "recompute", "dgrad", "wgrad"):
             sums[name] = (self.products[name] / gain + self.memory[name]) / efficiency
-            hidden = np.minimum(self.software.tp_overlap * self.tensor[name], self.matmul[name] / gain)
+            hidden = np.minimum(self.tensor[name], self.matmul[name] / gain)
             hidden = hidden + np.minimum(self.ring[name], self.attention[name] / gain)
             waits[name] = self.sent[name] - hidden
         forward = np.maximum(sums["forward"] + waits["forward"], self.host["forward"])
@@ -104,6 +104,7 @@ def timed_columns(  # noqa: PLR0917 -- all that the times depend on
     ring: dict[str, Floats] = {}
     sent: dict[str, Floats] = {}
     host: dict[str, float] = {}
+    overlapped = overlap_share(plan, software, job.cluster)
     for name, of in names.items():
         found, seconds = passes[of], answers[of]
         matmul[name] = seconds["matmul"]
@@ -120,7 +121,7 @@ def timed_columns(  # noqa: PLR0917 -- all that the times depend on
             host[name] += host_seconds(link, ranks, stride, plan, software, job.cluster)
             sent[name] = sent[name] + took
             if "tp" in link.axes:
-                tensor[name] = tensor[name] + took
+                tensor[name] = tensor[name] + overlapped * took
             if link.how == "ring":
                 ring[name] = ring[name] + took
     products = {name: matmul[name] + attention[name] for name in names}

@@ -69,7 +69,8 @@ def timed(block: Block, plan: Plan, software: Software, cluster: Cluster, gain: 
         by_phase[phase].append((collective, seconds))
         calls[phase] += host_seconds(collective, ranks, stride, plan, software, cluster)
     for phase, found in by_phase.items():
-        hidden = _hidden(found, getattr(block, phase), software, gain)
+        apart = overlap_share(plan, software, cluster)
+        hidden = _hidden(found, getattr(block, phase), apart, gain)
         total = sum(seconds for _, seconds in found)
         waits[phase] = total - hidden
         for collective, seconds in found:
@@ -112,12 +113,13 @@ def _kernels(phase: Phase, software: Software, gain: float) -> float:
     return (products + phase.memory_s) / software.efficiency
 
 
-def _hidden(found: list[tuple[Collective, float]], phase: Phase, software: Software, gain: float) -> float:
+def overlap_share(plan: Plan, software: Software, cluster: Cluster) -> float:
+    """How much of tensor parallelism's communication hides: user buffers are copies between devices of one node."""
+    return 0.0 if cluster.crosses(*plan.group(("tp",))) else software.tp_overlap
+
+
+def _hidden(found: list[tuple[Collective, float]], phase: Phase, tp_overlap: float, gain: float) -> float:
     """Seconds of communication behind the same layer's kernels."""
     tensor = sum(seconds for collective, seconds in found if "tp" in collective.axes)
     ring = sum(seconds for collective, seconds in found if collective.how == "ring")
-    return min(software.tp_overlap * tensor, phase.matmul_s / gain) + min(ring, phase.attention_s / gain)
-
-
-# Until the inner search has the new name.
-_host_s = host_seconds
+    return min(tp_overlap * tensor, phase.matmul_s / gain) + min(ring, phase.attention_s / gain)

@@ -15,8 +15,10 @@ from choreo.errors import ChoreoError
 from choreo.plan.choose import Case, best, read_case
 from choreo.plan.collective_times import Cluster, get_cluster
 from choreo.plan.measured import DATA, Skipped, read_measured
+from choreo.plan.shortlist import shortlist
 from choreo.plan.software import Software, get_software
 from choreo.plan.step import Step, evaluate
+from choreo.plan.tables import Job
 from choreo.workload import Plan
 
 __all__ = ["GroupError", "PredictedRow", "Validation", "group_errors", "predict_case", "read_cases", "validate"]
@@ -147,9 +149,15 @@ def predict_case(
 ) -> PredictedRow:
     """One row, predicted; with `plan`, for that plan rather than the best of those it leaves open."""
     program = (software or {}).get(case.software) or get_software(case.software)
-    run = _runner(case, program)
-    plan, step = best(case, run) if plan is None else (plan, run(plan))
     row = case.row
+    cluster = _cluster(case.device.cluster, row.gpu, case.network)
+    run = _runner(case, program, cluster)
+    if plan is None:
+        precision = case.plans[0].precision
+        job = Job(case.model, row.gpus, case.global_batch, row.seq, cluster, case.device, program, precision)
+        plan, step = best(shortlist(job, case.plans), run)
+    else:
+        step = run(plan)
     chosen = case.chosen | {_column(name): _plain(getattr(plan, name)) for name in case.open_fields}
     return PredictedRow(
         index=row.index,
@@ -186,9 +194,8 @@ def _logged(step: Step, program: Software, *, allocated: bool) -> float:
     return sum(size for part, size in step.stage_memory[0].items() if part not in apart)
 
 
-def _runner(case: Case, program: Software) -> Callable[[Plan], Step]:
+def _runner(case: Case, program: Software, cluster: Cluster) -> Callable[[Plan], Step]:
     row = case.row
-    cluster = _cluster(case.device.cluster, row.gpu, case.network)
 
     def run(plan: Plan) -> Step:
         batch = case.global_batch

@@ -1,0 +1,48 @@
+"""The few of many plans that are worth a detailed evaluation: the fastest by estimate of those that fit by estimate.
+
+A published run that leaves most fields open may have been any of thousands of plans; a detailed evaluation of each
+takes minutes, an estimate of all of them less than a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from choreo.plan.estimate import estimate
+from choreo.plan.space import CUT, FIELDS, Space
+from choreo.plan.tables import Job, tabulate
+from choreo.workload import Plan
+from choreo.workload.plan import RECOMPUTE, SCHEDULES
+
+__all__ = ["FEW", "shortlist"]
+
+FEW = 16  # plans evaluated in detail
+SMALLEST = 2  # of them, those that need least memory, in case the estimate is wrong on what fits
+
+
+def shortlist(job: Job, plans: Sequence[Plan], few: int = FEW) -> tuple[Plan, ...]:
+    """At most `few` of the plans, in the order they came; all where there are no more."""
+    if len(plans) <= few:
+        return tuple(plans)
+    space = _space(plans, job.precision)
+    guess = estimate(job, space, tabulate(job, space))
+    by_memory = np.argsort(guess.memory_bytes, kind="stable")
+    fits = guess.memory_bytes <= job.device.memory_bytes
+    by_time = np.argsort(np.where(fits, guess.time_s, np.inf), kind="stable")[: int(np.count_nonzero(fits))]
+    kept = dict.fromkeys([*by_memory[:SMALLEST].tolist(), *by_time.tolist(), *by_memory.tolist()])
+    return tuple(plans[row] for row in sorted(list(kept)[:few]))
+
+
+def _space(plans: Sequence[Plan], precision: str) -> Space:
+    """The plans as columns."""
+    codes = {"schedule": SCHEDULES.index, "recompute": RECOMPUTE.index}
+    columns = {
+        name: np.array([int(codes.get(name, int)(getattr(plan, name))) for plan in plans], dtype=np.int64)
+        for name in FIELDS
+    }
+    cuts: dict[tuple[int, ...], int] = {}
+    keys = (tuple(int(columns[name][row]) for name in CUT) for row in range(len(plans)))
+    columns["cut"] = np.array([cuts.setdefault(key, len(cuts)) for key in keys], dtype=np.int64)
+    return Space(columns, len(plans), {}, precision)
