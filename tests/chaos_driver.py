@@ -118,6 +118,10 @@ class Chaos:
         theirs.close()
         self.processes[process.pid or 0] = Process(process, mine, place)
 
+    def possible(self) -> dict[str, tuple[int, Kind]]:
+        """The kinds of events that can happen now, and how often each does."""
+        return self.kinds
+
     def port(self) -> int:
         """Where the ranks meet."""
         return int(self._held.getsockname()[1])
@@ -187,11 +191,12 @@ class Chaos:
         inside, outside = self.victims(), self.awake(inside=False)
         if not inside:
             return False
-        kind = self.random.choices(list(self.kinds), [weight for weight, _ in self.kinds.values()])[0]
+        kinds = self.possible()
+        kind = self.random.choices(list(kinds), [weight for weight, _ in kinds.values()])[0]
         pid = self.random.choice(outside if outside and self.random.random() < 0.1 else inside)
         self.counted[kind] += 1
         self.note(kind, pid)
-        self.kinds[kind][1](self, pid)
+        kinds[kind][1](self, pid)
         return True
 
     def _hear_all(self, pid: int, one: Process, *, replace: bool) -> None:

@@ -11,6 +11,7 @@ import functools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from chaos_driver import KINDS, Chaos, Kind
 from chaos_rank import Settings
@@ -43,6 +44,14 @@ class NetworkChaos(Chaos):
             self.hosts.remove()
             raise
         self.kinds, self.pause_s, self.lost_s = NETWORK_KINDS, PAUSE_S, LOST_S
+
+    def intact(self) -> list[tuple[int, int]]:
+        """The cables that are not pulled."""
+        return [cable for cable in combinations(range(len(self.hosts.names)), 2) if cable not in self._mends_s]
+
+    def possible(self) -> dict[str, tuple[int, Kind]]:
+        """What is cut already cannot be cut, so that would be no event."""
+        return {kind: how for kind, how in self.kinds.items() if self.intact() or not kind.startswith("cut")}
 
     def port(self) -> int:
         """Where the ranks meet: nobody else is on their machine."""
@@ -121,7 +130,7 @@ def _cut_one(chaos: Chaos, pid: int) -> None:
     """One cable only: where there are three machines, two cannot reach each other, but the third reaches both."""
     del pid
     assert isinstance(chaos, NetworkChaos)
-    one, other = chaos.random.sample(range(len(chaos.hosts.names)), 2)
+    one, other = chaos.random.choice(chaos.intact())
     chaos.cut(one, other, chaos.random.uniform(0, LONG_S))
 
 
@@ -129,7 +138,7 @@ def _cut(chaos: Chaos, pid: int, longest_s: float) -> None:
     """All cables of a machine."""
     del pid
     assert isinstance(chaos, NetworkChaos)
-    machine, seconds = chaos.random.randrange(len(chaos.hosts.names)), chaos.random.uniform(0, longest_s)
+    machine, seconds = chaos.random.choice(chaos.random.choice(chaos.intact())), chaos.random.uniform(0, longest_s)
     for other in range(len(chaos.hosts.names)):
         if other != machine:
             chaos.cut(machine, other, seconds)
