@@ -53,7 +53,8 @@ def test_two_dashes_before_the_script(script: Path) -> None:
 
 def test_a_module(tmp_path: Path) -> None:
     (tmp_path / "some_module.py").write_text(SAYS_WHO)
-    ran = launched("-n", 2, "-m", "some_module", "-m", PYTHONPATH=f"{tmp_path}:{os.environ['PYTHONPATH']}")
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    ran = launched("-n", 2, "-m", "some_module", "-m", PYTHONPATH=os.pathsep.join(paths))
     assert [json.loads(*ran.of(rank))[7] for rank in range(2)] == [["-m"]] * 2
 
 

@@ -203,7 +203,7 @@ def test_the_launcher_is_killed(stubborn: bool, script: Path) -> None:
 
 
 def running() -> list[str]:
-    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=False).stdout.splitlines()
+    return subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True, check=False).stdout.splitlines()
 
 
 def test_the_launcher_is_killed_as_it_starts(script: Path) -> None:
