@@ -21,6 +21,9 @@ from fault_helpers import Pipe
 import choreo
 from choreo.errors import ChoreoError, CommunicatorClosed, JoinError, PeerFailure
 from choreo.run.communicator import Communicator
+from choreo.run.meeting.deadline import Deadline
+from choreo.run.meeting.entrance import is_here
+from choreo.run.meeting.environment import given_place
 
 SECRET = "what only this chaos knows"
 SIZES = (1, 7, 3000, 20_000, 700_000)
@@ -49,49 +52,51 @@ def life(
     if rank is not None:
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(settings.ranks))
     try:
-        comm = None
-        if rank is not None:
-            comm = choreo.init(timeout=60.0)
-            talk.send(("began", None, None))
-        _Rank(settings, talk).live(comm)
+        at_door = is_here(given_place(None, None), Deadline.after(10.0))
+        _Rank(settings, talk, at_door=at_door).live(first=rank is not None)
     except BaseException:  # whatever it is, the driver must hear of it
-        talk.send(("wrong", None, traceback.format_exc()))
+        talk.send(("wrong", None, traceback.format_exc(), 0.0))
 
 
 class _Rank:
-    def __init__(self, settings: Settings, talk: Pipe) -> None:
-        self._settings, self._talk = settings, talk
+    def __init__(self, settings: Settings, talk: Pipe, *, at_door: bool) -> None:
+        self._settings, self._talk, self._at_door = settings, talk, at_door
         self._random = random.Random()
         self._told_to = ""
-        self._most: tuple[int, int, int] | None = None
+        self._most: dict[int, tuple[int, int, int]] = {}  # by how many of the others are on other machines
+        self._since_s = 0.0  # when this communicator began to be made
 
-    def live(self, comm: Communicator | None) -> None:
+    def live(self, *, first: bool) -> None:
         """Be a rank, and when that ends come again, until told to stop."""
-        while True:
-            if comm is None:
-                comm = self._join()
-            if comm is None:
-                break
-            comm.timeout_s = self._settings.call_s
+        come, why = self._begin if first else self._join, ""
+        while why != "stop":
             try:
-                if self._work(comm) == "stop":
-                    break
+                why = self._work(come())  # and no variable here that would keep it
             except CommunicatorClosed as error:
                 if "go on without it" not in str(error):
                     raise
-                self._talk.send(("excluded", None, None))
-            comm = None
+                self._tell("excluded", None, None)
+            come = self._join
         self._check_leaks(0)
-        self._talk.send(("stopped", None, None))
+        self._tell("stopped", None, None)
+
+    def _tell(self, kind: str, about: object, said: object) -> None:
+        self._talk.send((kind, about, said, self._since_s))
+
+    def _begin(self) -> Communicator | None:
+        comm = choreo.init(timeout=60.0)
+        self._tell("began", None, None)
+        return comm
 
     def _join(self) -> Communicator | None:
         while self._orders() != "stop":
+            self._since_s = time.monotonic()
             try:
                 comm = choreo.join(timeout=2 * self._settings.grow_s)
             except (JoinError, PeerFailure):
-                self._talk.send(("still out", None, None))
+                self._tell("still out", None, None)
                 continue
-            self._talk.send(("joined", None, None))
+            self._tell("joined", None, None)
             return comm
         return None
 
@@ -100,46 +105,57 @@ class _Rank:
             self._told_to = self._talk.recv()
         return self._told_to
 
-    def _work(self, comm: Communicator) -> str:
+    def _work(self, comm: Communicator | None) -> str:
         """Reduce and check, shrink when somebody is lost, grow when there are too few; why it ended."""
+        if comm is None:
+            return "stop"
+        comm.timeout_s = self._settings.call_s
         number, identity, digest = 0, 0, 0
         while True:
+            began_s = time.monotonic()
             try:
                 if number == 0:
-                    identity, digest = self._identified(comm), 0
+                    (identity, has_door), digest = self._identified(comm), 0
+                    if not has_door:  # nobody could find them: they are done, and come back one by one
+                        comm.close()
+                        self._tell("parted", None, None)
+                        return "parted"
                 number += 1
                 orders = self._orders()
                 if orders == "leave" and number > 1:
                     self._told_to = ""
                     comm.close()
-                    self._talk.send(("left", None, None))
+                    self._tell("left", None, None)
                     return "left"
                 stop, digest = self._reduced(comm, number, digest, stop=orders == "stop")
                 if number % TOLD_EVERY == 0:
-                    self._talk.send(("same", (identity, number), digest))
+                    self._tell("same", (identity, number), digest)
                 if stop:
                     comm.close()
                     return "stop"
                 if comm.world_size < self._settings.ranks and number % 3 == 0:
                     comm = comm.grow(timeout=self._settings.grow_s)
-                    comm.timeout_s = self._settings.call_s
-                    self._talk.send(("grown", None, None))
-                    self._check_leaks(comm.world_size)
+                    comm.timeout_s, self._since_s = self._settings.call_s, began_s
+                    self._tell("grown", None, None)
+                    self._check_leaks(comm.world_size, int(comm._engine.connection.exposes.sum()))
                     number = 0
             except JoinError:
-                self._talk.send(("nobody came", None, None))
+                self._tell("nobody came", None, None)
+                number = 0  # a call may have survived a cut meanwhile: perhaps nobody of them can let anybody in
             except PeerFailure as error:
                 if identity:  # else nobody knows yet how to call it
-                    self._talk.send(("failed", identity, sorted(error.ranks)))
+                    self._tell("failed", identity, sorted(error.ranks))
+                began_s = time.monotonic()
                 comm = comm.shrink(self._settings.shrink_s)
-                self._talk.send(("shrunk", identity or None, comm.ranks))
+                self._tell("shrunk", identity or None, comm.ranks)
+                self._since_s = began_s
                 identity = number = 0
 
-    def _identified(self, comm: Communicator) -> int:
-        """A number for this communicator that all its ranks know."""
-        drawn = np.array([self._random.randrange(1, 1 << 62)], np.int64)
+    def _identified(self, comm: Communicator) -> tuple[int, bool]:
+        """A number for this communicator that all its ranks know, and whether one of them can let others in."""
+        drawn = np.array([self._random.randrange(1, 1 << 62), self._at_door], np.int64)
         comm.all_reduce(drawn, choreo.ReduceOp.MAX)
-        return int(drawn[0])
+        return int(drawn[0]), bool(drawn[1])
 
     def _reduced(self, comm: Communicator, number: int, digest: int, *, stop: bool) -> tuple[bool, int]:
         """A sum that says who is in it, and whether anybody was told to stop."""
@@ -159,15 +175,16 @@ class _Rank:
             raise ChoreoError(f"a wrong sum: {x[:4]}, not {expected[:4]}, of ranks {in_it} in round {number}")
         return bool(x[-1]), zlib.crc32(repr((number, in_it, int(x[-1]))).encode(), digest)
 
-    def _check_leaks(self, world_size: int) -> None:
-        """That this process holds no more than when it was last in a communicator of this size."""
+    def _check_leaks(self, world_size: int, elsewhere: int = 0) -> None:
+        """That this process holds no more than when it was last in such a communicator; if it is in none, in any."""
         if world_size not in (0, self._settings.ranks):
             return
         gc.collect()
         maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/choreo-" in line]
         held = (len(list(Path("/proc/self/fd").iterdir())), len(maps), threading.active_count())
-        if self._most is None:
-            self._most = held
-        elif any(now > before for now, before in zip(held, self._most, strict=True)):
+        like = [most for key, most in self._most.items() if world_size == 0 or key == elsewhere]
+        if world_size:
+            self._most.setdefault(elsewhere, held)
+        if any(now > max(before) for now, before in zip(held, zip(*like, strict=True), strict=False)):
             names = "\n".join(sorted(os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.exists()))  # noqa: PTH115
-            raise ChoreoError(f"descriptors, mappings, threads: {held}, where there were {self._most}\n{names}")
+            raise ChoreoError(f"descriptors, mappings, threads: {held}, where there were {like}\n{names}")

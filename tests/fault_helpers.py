@@ -162,6 +162,13 @@ def segments() -> set[str]:
     return {path.name for path in Path("/dev/shm").glob("choreo-*")}
 
 
+def names_held(pid: int) -> set[str]:
+    """Names in shared memory, or names that were there, of what a process has mapped."""
+    maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+    paths = (line.partition("/dev/shm/")[2].removesuffix(" (deleted)") for line in maps)
+    return {path for path in paths if path.startswith("choreo-")}
+
+
 def eventually(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> bool:
     """Whether something comes true before long."""
     end_s = time.monotonic() + patience_s

@@ -42,23 +42,33 @@ class Hosts:
         for low, high in combinations(range(len(self.names)), 2):
             there = ("peer", "name", f"to{low}", "netns", self.names[high])
             _ip("-n", self.names[low], "link", "add", f"to{high}", "type", "veth", *there)
-        for one in range(len(self.names)):
-            self.mend(one)
+        for cable in combinations(range(len(self.names)), 2):
+            self.mend_cable(*cable)
 
     def cut(self, number: int) -> None:
         """Pull all cables of a host; nobody is told."""
         for other in range(len(self.names)):
             if other != number:
-                _ip("-n", self.names[number], "link", "set", f"to{other}", "down")
+                self.cut_cable(number, other)
 
     def mend(self, number: int) -> None:
         """Put the cables of a host back."""
-        for other, address in enumerate(self.addresses):
+        for other in range(len(self.names)):
             if other != number:
-                for here, there in ((number, other), (other, number)):
-                    _ip("-n", self.names[here], "link", "set", f"to{there}", "up")
-                way = (f"{address}/32", "dev", f"to{other}", "src", self.addresses[number])
-                _ip("-n", self.names[number], "route", "replace", *way)
+                self.mend_cable(number, other)
+
+    def cut_cable(self, one: int, other: int) -> None:
+        """Pull the cable between two hosts."""
+        _ip("-n", self.names[one], "link", "set", f"to{other}", "down")
+
+    def mend_cable(self, one: int, other: int) -> None:
+        """Put the cable between two hosts back."""
+        ends = ((one, other), (other, one))
+        for here, there in ends:
+            _ip("-n", self.names[here], "link", "set", f"to{there}", "up")
+        for here, there in ends:
+            way = (f"{self.addresses[there]}/32", "dev", f"to{there}", "src", self.addresses[here])
+            _ip("-n", self.names[here], "route", "replace", *way)
 
     def remove(self) -> None:
         for name in self.names:

@@ -1,24 +1,42 @@
-"""Ranks that are killed, stopped and resumed at random: see `chaos`, which does it for as long as one likes."""
+"""Ranks that are killed, stopped, cut off and resumed at random: see `chaos`, which does it as long as one likes."""
 
 from __future__ import annotations
 
 import random
 
 import chaos
+import pytest
+from chaos_network import NetworkChaos
 from fault_helpers import start_server
+from network_helpers import why_no_hosts
 
-EVENTS = 300
+EVENTS, NETWORK_EVENTS = 300, 10
 
 
 def test_chaos() -> None:
+    events = EVENTS if why_no_hosts() else EVENTS - NETWORK_EVENTS
     seed = random.SystemRandom().randrange(1 << 30)
     print(f"seed {seed}")
     start_server()
     before = chaos.descriptors()
-    done, wrong, counted = chaos.run(EVENTS, seed)
+    done, wrong, counted = chaos.run(events, seed)
     print(f"{done} events: {counted}")
     assert not wrong, f"seed {seed}: {wrong}"
-    assert done == EVENTS and chaos.descriptors() <= before
+    assert done == events and chaos.descriptors() <= before
     # It was about something: ranks failed, others came, and what they had was compared.
     for kind in ("failed", "shrunk", "grown", "joined", "same"):
-        assert counted[kind] > EVENTS // 10, f"seed {seed}: {counted}"
+        assert counted[kind] > events // 10, f"seed {seed}: {counted}"
+
+
+def test_chaos_between_machines() -> None:
+    if why_no_hosts():
+        pytest.skip(why_no_hosts())
+    seed = random.SystemRandom().randrange(1 << 30)
+    print(f"seed {seed}")
+    start_server()
+    before = chaos.descriptors()
+    done, wrong, counted = chaos.run(NETWORK_EVENTS, seed, make=NetworkChaos)
+    print(f"{done} events: {counted}")
+    assert not wrong, f"seed {seed}: {wrong}"
+    assert done == NETWORK_EVENTS and chaos.descriptors() <= before
+    assert counted["same"], f"seed {seed}: {counted}"

@@ -204,6 +204,28 @@ def test_machines_decide_alike_whoever_dies_meanwhile(tmp_path: Path, seed: int)
     assert len(set(found)) == 1
 
 
+def test_a_machine_that_cannot_be_reached_is_not_waited_for_as_one_that_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accord, "CUT_OFF_S", 0.05)
+    ledger = Ledger(tmp_path / "ledger", create=True)
+    mine, theirs = pair()
+    remote = Remote({1: mine})
+    # Nothing is acknowledged: the patience with somebody who is slow, without end here, does not matter.
+    monkeypatch.setattr(accord, "PATIENCE_S", float("inf"))
+    monkeypatch.setattr(mine, "is_cut_off", lambda: True)
+    assert accord.settle(ledger, remote, ((0,), (1,)), 0, "cut", b"mine", lambda _: True) == b"mine"
+    # Everything is: that is waited for however late it comes.
+    monkeypatch.setattr(mine, "is_cut_off", lambda: False)
+    later = threading.Timer(0.3, lambda: theirs.say(Round("slow", 1, b"theirs")))
+    later.start()
+    assert accord.settle(ledger, remote, ((0,), (1,)), 0, "slow", b"mine", lambda _: True) == b"theirs"
+    later.join()
+    ledger.close()
+    for one in (mine, theirs):
+        one.close()
+
+
 def test_a_decision_reaches_one_who_wakes_too_late(tmp_path: Path) -> None:
     mine, theirs = pair()
     theirs.say(Decided("it", b"without you"))

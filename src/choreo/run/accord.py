@@ -5,7 +5,8 @@ ranks lives, and all its ranks say the same. Members take turns in a fixed order
 what it holds for right, and they adopt it, or go on without it if it is dead or does not answer. From the first turn of
 a member that all hear on, all hold the same for right; after the last turn that is the decision, which is also sent to
 those who were not heard, so that a rank that was given up learns of it when it wakes. Members that cannot reach each
-other at all decide apart, each side for itself, and each holds the other for failed.
+other at all decide apart, each side for itself, and each holds the other for failed; neither waits long for that, or
+the side that has decided first would find the other undecided when the network is back, and shut it out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from choreo.run.remote import Decided, Remote, Round
 __all__ = ["settle", "settled"]
 
 PATIENCE_S = 5.0  # with one who takes part, and so looks every few milliseconds, if it gets a core
+CUT_OFF_S = 1.5  # with a machine whose kernel has not acknowledged in that time what was said to it
 PAUSE_S = 0.001
 
 
@@ -46,7 +48,7 @@ def settle(  # noqa: PLR0917 - called once
         step = f"\0 {number + 1} {topic}"
         if rank in ranks:
             remote.say(Round(topic, number, held))
-        end_s = time.monotonic() + PATIENCE_S
+        began_s = time.monotonic()
         while rank not in ranks:
             found = settled(ledger, remote, topic)
             if found is not None:
@@ -55,7 +57,11 @@ def settle(  # noqa: PLR0917 - called once
             if heard is not None or ledger.decided(step) is not None:
                 held = held if heard is None else heard
                 break
-            if time.monotonic() >= end_s or not any(takes_part(one) for one in ranks):
+            waited_s = time.monotonic() - began_s
+            awaited = [one for one in ranks if takes_part(one)]
+            if waited_s >= CUT_OFF_S:
+                awaited = [one for one in awaited if not remote.lines[one].is_cut_off()]
+            if waited_s >= PATIENCE_S or not awaited:
                 break
             time.sleep(PAUSE_S)
         held = ledger.decide(step, held)
