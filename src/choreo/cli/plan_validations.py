@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["print_plan_validation"]
 
 WIDTH = 150
+ROWS_WIDTH = 184  # a row whole: one that is cut cannot be read
 
 
 def print_plan_validation(path: Path | None, *, leave_one_out: bool, as_json: bool) -> None:
@@ -103,7 +104,7 @@ def _print_rows(rows: Iterable[PredictedRow]) -> None:
             _percent(row.memory_error, sign=True),
             _fits(row),
         )
-    echo_table(table, WIDTH)
+    echo_table(table, ROWS_WIDTH)
 
 
 def _fits(row: PredictedRow) -> str:
