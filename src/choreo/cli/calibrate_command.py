@@ -65,10 +65,6 @@ def command(
     They are kept in constants.json under XDG_CACHE_HOME/choreo, or where CHOREO_CONSTANTS says. With --device the
     kernels of an accelerator are measured, by shape, and written to a file that choreo plan --device takes.
     """
-    from choreo.cli.progress import Progress
-    from choreo.run.calibrate import calibrate
-    from choreo.run.calibration import constants_path, load_constants, save_constants
-
     if device is not None:
         from choreo.cli.calibrate_device import measure_device
 
@@ -80,6 +76,10 @@ def command(
         )
     if rounds < 1:
         raise UsageError(f"--rounds must be at least 1, not {rounds}")
+    from choreo.cli.progress import Progress
+    from choreo.run.calibrate import calibrate
+    from choreo.run.calibration import constants_path, load_constants, save_constants
+
     if show:
         constants, kept = load_constants(), constants_path()
         where = shown(kept) if constants.host else "defaults, since this machine was never calibrated"
