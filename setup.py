@@ -1,5 +1,6 @@
 """What pyproject.toml cannot say: the compiled loops, which may be missing where there is no compiler."""
 
+import numpy as np
 from setuptools import Extension, setup
 
 setup(
@@ -13,7 +14,8 @@ setup(
         Extension(
             "choreo.run._core",
             ["src/choreo/run/_core.c"],
-            depends=["src/choreo/run/_kernels.h", "src/choreo/run/_sockets.h"],
+            depends=[f"src/choreo/run/_{part}.h" for part in ("kernels", "program", "quick", "sockets")],
+            include_dirs=[np.get_include()],
             # Loops that copy must stay loops: some C libraries' memcpy is slow at some distances.
             # A sum must have the same bits on machines that can multiply and add at once and on those that cannot.
             extra_compile_args=["-O3", "-fno-tree-loop-distribute-patterns", "-ffp-contract=off"],

@@ -271,7 +271,7 @@ class Rank:
 
 def heap_at(world: int) -> int:
     """Where the heap of a segment begins."""
-    return PAGE + -(-128 * world // PAGE) * PAGE + STAGE_BYTES
+    return PAGE + -(-576 * world // PAGE) * PAGE + STAGE_BYTES
 
 
 def segment_of(world: int, heap_bytes: int = 0) -> mmap.mmap:

@@ -302,11 +302,9 @@ def many_shapes(comm: Communicator) -> None:
         for rows in (300, 200, 100):
             x = np.arange(rows * p, dtype=np.float64)
             assert (comm.reduce_scatter(x) == p * x[rows * comm.rank : rows * (comm.rank + 1)]).all()
-    largest, *rooms = (comm._engine.quick[(rows * p,), x.dtype, ReduceOp.SUM][1] for rows in (300, 200, 100))
-    assert all(np.shares_memory(room, largest) for room in rooms)
 
 
-def test_calls_that_are_kept_share_their_room(jobs: Callable[[int], Job]) -> None:
+def test_calls_that_are_kept_differ_by_shape(jobs: Callable[[int], Job]) -> None:
     jobs(2).run(many_shapes)
 
 

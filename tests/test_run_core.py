@@ -465,7 +465,7 @@ def program_of(
         np.array([0, received], "<u4"),
     )
     ops, waits, out, come = (column.tobytes() for column in columns)
-    return machine.program_type(kind)(ops, waits, out, come, scratch)
+    return machine.program_type(kind)(ops, waits, out, come, scratch, 0)
 
 
 # kind, flags, peer, number, step, guards, first_guard, at, base, there, staged, length
@@ -530,7 +530,7 @@ def test_programs_that_do_not_fit_their_call(kind: bool) -> None:
     refused(program_of(kind, beyond, sent=1), x, x)
     refused(program_of(kind, odd, received=1), x, x)
     none = b"\0" * 8
-    refused(machine.program_type(kind)(np.array([itself], OP).tobytes(), b"", b"\1" + none[1:], none, 0), x, x)
+    refused(machine.program_type(kind)(np.array([itself], OP).tobytes(), b"", b"\1" + none[1:], none, 0, 0), x, x)
     with pytest.raises(ValueError, match="timeout"):
         endpoint.run(1, 0, fine, x, x, FLOAT32, 0, float("nan"), True)
     with pytest.raises(TypeError):
@@ -560,10 +560,10 @@ def test_segments_of_others_are_refused(kind: bool) -> None:
 @settings(max_examples=120)
 def test_random_bytes_are_no_program(ops: bytes, guards: bytes, scratch: int, kind: bool) -> None:
     with pytest.raises(ValueError, match=r"."):
-        machine.program_type(kind)(ops, guards, b"\0" * 7, b"\0" * 8, scratch)
+        machine.program_type(kind)(ops, guards, b"\0" * 7, b"\0" * 8, scratch, 0)
     try:
         machine.program_type(kind)(
-            ops[: len(ops) // 64 * 64], guards[: len(guards) // 8 * 8], b"\0" * 8, b"\0" * 8, scratch
+            ops[: len(ops) // 64 * 64], guards[: len(guards) // 8 * 8], b"\0" * 8, b"\0" * 8, scratch, 0
         )
     except ValueError:
         return
@@ -611,22 +611,26 @@ def test_both_executors_take_and_refuse_the_same(
 
 @given(
     st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 3) | st.just(heap_at(2)), min_size=6, max_size=6),
+    st.sampled_from((0, 1, 2, 3, 258, 1 << 16, 3 << 16, 1 << 16 | 1)),
+    st.sampled_from((16, 40, 64)),
     st.integers(0, 3),
     st.booleans(),
 )
-@settings(max_examples=80)
-def test_descriptors_that_make_no_sense(words: list[int], gave_up: int, kind: bool) -> None:
+@settings(max_examples=150)
+def test_letters_that_make_no_sense(words: list[int], modes: int, length: int, gave_up: int, kind: bool) -> None:
     """Whatever a peer's segment says, the call ends, and reads nothing outside that segment."""
     peer = segment_of(2)
     machine.prepare(kind)(peer, 1, 2, STAGE_BYTES)
     endpoint, x = endpoint_with(kind, peer), np.zeros(16, np.float32)
-    if words[0] % 2:
-        words[0], words[1] = 1, 0  # the number and signature of this very call
+    number, signature, *letter = words
+    if letter[1] % 2:
+        letter[0], letter[1] = 0, modes  # the signature of this very call
     at = (CALLS_AT + 8 * 1) * 8
-    peer[at : at + 48] = struct.pack("<6Q", *words)
-    peer[PAGE : PAGE + 8] = struct.pack("<Q", 2**63)  # everything is ready
+    peer[at : at + 16] = struct.pack("<2Q", number, signature)
+    at = PAGE + 64 * 1  # of the first call, to rank 0
+    peer[at : at + 40] = struct.pack("<5Q", 2**63, *letter)  # everything is ready
     peer[4 * GAVE_UP_AT] = gave_up
-    program = program_of(kind, (RECEIVE, LAST | REDUCE, 1, 1, 0, 0, 0, 0, 0, 16, 16, 64), received=1)
+    program = program_of(kind, (RECEIVE, LAST | REDUCE, 1, 1, 0, 0, 0, 0, 0, 16, 16, length), received=1)
     failed = endpoint.run(1, 0, program, x, x, FLOAT32, 0, 0.05, True)
     assert failed is None or failed[0] in (BROKEN, MISMATCHED, PEER_GAVE_UP, PEER_DIED)
 

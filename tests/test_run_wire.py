@@ -261,7 +261,7 @@ def receive(kind: bool, length: int, flags: int = LAST) -> Any:
     row = (RECEIVE, flags, 1, 1, 0, 0, 0, 0, 0, 0, 0, length)
     columns = np.array([row], OP), np.array([], GUARD), np.array([0, 0], "<u4"), np.array([0, 1], "<u4")
     ops, waits, sent, received = (column.tobytes() for column in columns)
-    return machine.program_type(kind)(ops, waits, sent, received, 0)
+    return machine.program_type(kind)(ops, waits, sent, received, 0, 0)
 
 
 @given(

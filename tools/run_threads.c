@@ -23,11 +23,9 @@ static void *run_member(void *argument) {
         double began = now_s();
         Task task = {.program = program, .input = (char *)member->x, .work = (char *)member->x, .began = began, .deadline = began + 60,
                      .far = call % 2, .kernel = KERNELS[F32][SUM], .item = 4};
-        uint64_t mode[2], place[2];
-        Py_buffer view = {.buf = member->x, .len = (Py_ssize_t)count * 4};
-        for (int i = 0; i < 2; i++) place_of(here, &view, stages, &mode[i], &place[i]);
         here->call = (uint64_t)call;
-        int outcome = run_call(here, &task, 7, mode, place, stages);
+        address_letters(here, &task, stages);
+        int outcome = run_call(here, &task, 7, stages);
         if (outcome) { fprintf(stderr, "rank %d call %d: outcome %d by %d\n", here->rank, call, outcome, here->culprit); member->wrong++; break; }
         float wanted = (float)(here->world * call + here->world * (here->world - 1) / 2);
         for (size_t i = 0; i < count; i++) member->wrong += member->x[i] != wanted;
@@ -51,7 +49,6 @@ int main(int argc, char **argv) {
         here->rank = rank; here->world = world; here->spins = 20; here->serial = 1;
         here->own.buf = segments[rank]; here->own.len = (Py_ssize_t)bytes;
         here->header = (Header *)segments[rank];
-        here->channels = (Channel *)(segments[rank] + PAGE);
         here->stage_at = at; here->stage_bytes = head[2]; here->slot_bytes = head[2] / SLOTS;
         here->watched = calloc((size_t)world, sizeof(*here->watched));
         here->whose = calloc((size_t)world, sizeof(int));
@@ -64,7 +61,8 @@ int main(int argc, char **argv) {
             other->pid = (int)getpid();
             other->map.buf = segments[peer]; other->map.len = (Py_ssize_t)bytes;
             other->header = (const Header *)segments[peer];
-            other->channels = (const Channel *)(segments[peer] + PAGE);
+            other->to_us = (const Channel *)(segments[peer] + PAGE) + rank;
+            other->from_us = (Channel *)(segments[rank] + PAGE) + peer;
         }
         for (int which = 0; which < 2; which++) {
             Program *program = &member->program[which];
@@ -77,10 +75,12 @@ int main(int argc, char **argv) {
             program->sent = load(file, 4 * (size_t)world);
             program->received = load(file, 4 * (size_t)world);
             program->together = calloc(program->num_ops + 1, 4);
+            program->enclosed = calloc(program->num_ops + 1, 1);
             const char *bad = study(program);
             if (!bad) bad = suits(here, program);
             if (bad) { fprintf(stderr, "rank %d: %s\n", rank, bad); return 4; }
             join(program);
+            if (!enclose(program)) return 4;
             if (program->scratch > here->scratch_room) { here->scratch = realloc(here->scratch, program->scratch); here->scratch_room = program->scratch; }
         }
         member->x = (float *)(segments[rank] + at + head[2]);

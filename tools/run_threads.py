@@ -25,7 +25,8 @@ def main(calls: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         binary, programs = Path(folder, "threads"), Path(folder, "programs")
         library = sysconfig.get_config_var("LIBDIR")
-        paths = [f"-I{sysconfig.get_paths()['include']}", f"-L{library}", f"-Wl,-rpath,{library}"]
+        headers = [f"-I{sysconfig.get_paths()['include']}", f"-I{np.get_include()}"]
+        paths = [*headers, f"-L{library}", f"-Wl,-rpath,{library}"]
         # The sanitizer does not follow fences; what they order here is atomic in any case, so it has nothing to miss.
         options = ["-O1", "-g", "-fsanitize=thread", "-Wno-tsan", "-Wno-unused-function", "-pthread", *paths]
         python = f"-lpython{sysconfig.get_config_var('LDVERSION')}"

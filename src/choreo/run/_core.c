@@ -1,14 +1,16 @@
 /* Runs a rank's program (program.py) over shared memory and sockets, with the GIL released. `twin.py` does the same in
  * Python. docs/explanation/running.md says how it works; in short:
  *
- * Every rank writes only its own segment; the others map it read-only. In the segment of rank i, channel j holds two
- * counters: how many messages i has made ready for j, and how many of j's messages i has consumed. A receiver waits until
- * the sender's counter reaches the number of its message, then reads the data where the sender has it. So nobody can be
- * harmed by a rank that wakes up after it was given up. Peers on other machines are reached through sockets.
+ * Every rank writes only its own segment; the others map it read-only. In the segment of rank i, channel j has what i says
+ * to j: a letter for each of the last eight calls, and how many of j's messages i has consumed. A letter is one cache line:
+ * how many messages i has made ready for j, which call it is of, where i has its data, or the data itself if the first
+ * message is small. A receiver waits until the letter's counter reaches the number of its message, then reads the data where
+ * the sender has it. So nobody can be harmed by a rank that wakes up after it was given up. Peers on other machines are
+ * reached through sockets.
  *
- * The staging is eight slots, and calls take them in turn. A call begins only when everything sent from its slot has been
- * consumed: eight calls ago, which also keeps a call's descriptor (there are eight) until all who were sent something have
- * read it. A large call is cut into parts, which use its slot and the one beside it alternately.
+ * The staging is eight slots, and calls take them, like letters, in turn. A call begins only when all to whom something was
+ * sent eight calls ago have returned from that one. A large call is cut into parts, which use its slot and the one beside
+ * it alternately; there, and where data is exposed, the counters of consumed messages say what may be overwritten.
  *
  * Every wait ends: by what is waited for, by the deadline, by the death of a peer, because a peer gave up or left, or by a
  * signal. What a peer's segment or socket says is never used as a length or a place without being checked.
@@ -16,6 +18,7 @@
 #define PY_SSIZE_T_CLEAN
 #define _GNU_SOURCE
 #include <Python.h>
+#include <structmember.h>
 #include <errno.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -35,13 +38,16 @@
 #error "programs are little-endian, and a futex is the low half of its counter; the twin runs here"
 #endif
 
-#define MAGIC 0x31306F65726F6843ULL /* "Choreo01" */
+#define MAGIC 0x32306F65726F6843ULL /* "Choreo02" */
 #define FRAME 0x4D415246U           /* "FRAM" */
 #define GOODBYE 0x21455942U         /* "BYE!": number is the outcome, signature the culprit */
 #define NOTE 0x45544F4EU            /* "NOTE": call has been reduced (number 0), or returned from (1) */
 #define MAX_STREAMS 8
 #define CALLS 8
 #define SLOTS 8
+#define LETTER 40                 /* bytes of data in a letter */
+#define ENCLOSED ((uint64_t)1 << 16)
+#define COUNTED ((uint64_t)2 << 16)
 #define PAGE 4096
 #define SLICE ((size_t)128 << 10) /* what is read at once before it is reduced */
 #define BLOCK ((size_t)32 << 10)  /* several sources are reduced block by block, so that the sum stays in cache */
@@ -49,6 +55,9 @@
 #define LOOK_S 0.02               /* how often a waiting rank looks whether the others are well */
 #define SIGNALS_S 0.05            /* and whether a signal is waiting for Python */
 #define AWAKE_S 0.0005            /* how long it keeps its core */
+#define ROUNDS 16                 /* how many times it yields before it looks at the clock and lets go of the interpreter */
+#define MUCH ((size_t)64 << 10)   /* bytes in a call for which it lets go of the interpreter at once */
+#define NAP_NS 2000000            /* it sleeps no longer at once, since it could have missed that it was woken */
 #define FAR ((size_t)16 << 20)    /* an array that caches do not hold */
 
 enum { SEND, RECEIVE, TO_SCRATCH, FROM_SCRATCH, KEEP, PART, KINDS };
@@ -61,8 +70,7 @@ enum { FINE, TIMED_OUT, PEER_DIED, PEER_GAVE_UP, MISMATCHED, BROKEN, INTERRUPTED
 typedef struct {
     _Atomic uint64_t number; /* 0: never used, or being changed */
     _Atomic uint64_t signature;
-    /* STAGED: not to be read; REGISTERED: an offset in the segment; PRIVATE: an address */
-    _Atomic uint64_t input_mode, work_mode, input, work, unused[2];
+    uint64_t unused[6];
 } Call;
 
 typedef struct {
@@ -74,15 +82,25 @@ typedef struct {
     _Atomic uint64_t gave_up_in; /* the call in which it did, or after which it left */
     _Atomic uint32_t asleep;
     uint32_t unused;
-    char pad[PAGE - 72 - CALLS * 64];
+    char pad[56];
+    _Atomic uint64_t returned; /* the last call that it has returned from: of that, it reads nothing any more */
+    char pad_too[PAGE - 136 - CALLS * 64];
     Call calls[CALLS];
 } Header;
 
+/* `modes` is of work (bits 0 to 7) and of input (8 to 15), whether the first message is here (ENCLOSED), and whether the
+ * sender waits until its messages have been consumed (COUNTED). REGISTERED: a place is an offset in the segment; PRIVATE: an
+ * address; STAGED: there is none. */
 typedef struct {
     _Atomic uint64_t ready;
-    char pad[56];
+    uint64_t signature, modes;
+    union { uint64_t places[2]; char data[LETTER]; };
+} Letter;
+
+typedef struct {
+    Letter letters[CALLS];
     _Atomic uint64_t consumed;
-    char pad_too[56];
+    char pad[56];
 } Channel;
 
 typedef struct {
@@ -105,29 +123,29 @@ typedef struct {
 
 typedef struct {
     const Header *header; /* NULL: not on this machine */
-    const Channel *channels;
+    const Channel *to_us; /* what it says to us */
+    Channel *from_us;
+    uint64_t sent, received;    /* messages before this call */
+    uint64_t returned;          /* the last call that it was seen to have returned from */
+    uint64_t checked, lettered; /* the last calls whose letter was read, and written */
+    uint64_t used[SLOTS];       /* the last call in which it was sent something from each slot */
+    uint64_t modes, place[2];   /* of the letter that was read */
+    uint64_t posted, parted[2]; /* the last message that was made ready, by now and in the last parts */
+    uint64_t verified;          /* the last call of which it was seen that both do the same */
     Py_buffer map;
     int pidfd, pid; /* pidfd: of a peer elsewhere, its control connection */
     int num_streams;
     Stream *streams;
-    uint64_t sent, received;        /* messages before this call */
-    uint64_t posted;                /* the last message that was made ready */
-    uint64_t sent_by[SLOTS];        /* the last message sent from each slot */
-    uint64_t freed;                 /* the last message that it was seen to have consumed */
-    uint64_t verified;              /* the last call of which it was seen that both do the same */
-    uint64_t checked;               /* the call whose descriptor was read */
-    uint64_t mode[2], place[2];     /* of that descriptor: of work and of input */
     uint32_t told, told_culprit;    /* what it said before it went, through its socket */
     uint64_t told_in, noted[2];
 } Peer;
 
 typedef struct {
     PyObject_HEAD
-    int rank, world, spins, mapped, busy, generation, in_main;
+    int rank, world, spins, mapped, busy, generation, in_main, in_python;
     uint64_t serial;
     Py_buffer own;
     Header *header;
-    Channel *channels;
     size_t stage_at, stage_bytes, slot_bytes;
     Peer *peers;
     struct pollfd *watched, *wires;
@@ -139,17 +157,22 @@ typedef struct {
     unsigned long main_thread;
     PyThreadState *state;
     int culprit, failed_op;
+    uint64_t modes, place[2]; /* what our letters of this call say */
 } Endpoint;
 
 typedef struct {
     PyObject_HEAD
-    int world, staged, exposed; /* whether anything local is handed over this way; known once it has been checked */
+    int world, parts;    /* parts: whether there are several */
+    int staged, exposed, wired; /* whether anything is handed over this way; known once it has been checked */
     Op *ops;
     Guard *guards;
     uint32_t *sent, *received, *together; /* together: how many operations from here on reduce into the same range */
+    uint8_t *enclosed;                    /* where in a letter a range is, plus 1; 0: in none, or, of what is received, nowhere */
+    uint64_t bytes;                       /* that are moved */
     Frame *frames; /* of sends through sockets; they live until the queue is written */
     size_t num_ops, num_guards;
     uint64_t scratch, input, work, grain; /* bytes; grain: what every reduced length is a multiple of */
+    uint64_t work_at;                     /* where in the logical vector the work array begins */
     uint64_t checked_for;                 /* the serial number of the endpoint it was checked for */
 } Program;
 
@@ -158,6 +181,7 @@ typedef struct {
     char *input, *work, *stage; /* the slot of staging that is in use */
     size_t slot, slot_at;
     int far; /* the result goes past the caches */
+    int parts; /* that have begun after the first */
     double began, deadline;
     Kernel kernel;
     size_t item;
@@ -182,11 +206,16 @@ static inline void relax(void) {
 #endif
 }
 
-static void publish(_Atomic uint64_t *counter, uint64_t value, const Header *to) {
-    /* An exchange is a full barrier: either we see that they sleep, or they see the counter before they do. */
-    atomic_exchange_explicit(counter, value, memory_order_seq_cst);
-    if (atomic_load_explicit(&to->asleep, memory_order_seq_cst))
-        syscall(SYS_futex, (uint32_t *)counter, FUTEX_WAKE, 1, NULL, NULL, 0);
+/* Without a full barrier, which would wait for every line that was written to arrive here: in the few nanoseconds in which
+ * a peer falls asleep it can be missed, and wakes by itself soon after. */
+static inline void wake_if_asleep(const Header *to, _Atomic uint64_t *counter) {
+    if (atomic_load_explicit(&to->asleep, memory_order_relaxed))
+        syscall(SYS_futex, (uint32_t *)counter, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+static inline void publish(_Atomic uint64_t *counter, uint64_t value, const Header *to) {
+    atomic_store_explicit(counter, value, memory_order_release);
+    wake_if_asleep(to, counter);
 }
 
 static int gave_up(Endpoint *here, int outcome, int culprit) {
@@ -275,6 +304,11 @@ static int still_well(Endpoint *here, int peer, double deadline, int *culprit) {
     return FINE;
 }
 
+/* Let other threads of this process run. */
+static void let_go_of_interpreter(Endpoint *here) {
+    if (!here->state && here->in_python) here->state = PyEval_SaveThread();
+}
+
 static int any_queued(const Endpoint *here);
 static int push_sockets(Endpoint *here, int reading, unsigned streams, int milliseconds);
 
@@ -282,13 +316,13 @@ static void sleep_on(Endpoint *here, const _Atomic uint64_t *counter, uint64_t v
     atomic_exchange_explicit(&here->header->asleep, 1, memory_order_seq_cst);
     uint64_t seen = atomic_load_explicit(counter, memory_order_seq_cst);
     if (seen < value) { /* the low half: it would have to grow by 2**32 between two looks to be missed */
-        struct timespec most = {0, 10000000};
+        struct timespec most = {0, NAP_NS};
         syscall(SYS_futex, (uint32_t *)counter, FUTEX_WAIT, (uint32_t)seen, &most, NULL, 0);
     }
     atomic_store_explicit(&here->header->asleep, 0, memory_order_release);
 }
 
-static int wait_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
+static int wait_longer(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
     for (int spin = 0; spin < here->spins; spin++) {
         if (atomic_load_explicit(counter, memory_order_acquire) >= value) return FINE;
         relax();
@@ -296,7 +330,8 @@ static int wait_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t va
     double began = 0;
     for (int round = 0;; round++) {
         if (atomic_load_explicit(counter, memory_order_acquire) >= value) return FINE;
-        if (round % 16 == 15) {
+        if (round % ROUNDS == ROUNDS - 1) {
+            let_go_of_interpreter(here);
             int culprit, outcome = still_well(here, peer, deadline, &culprit);
             /* A peer may have done its part of this call before it died or stopped. */
             if (outcome && outcome != INTERRUPTED && atomic_load_explicit(counter, memory_order_acquire) >= value) return FINE;
@@ -309,10 +344,15 @@ static int wait_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t va
             } else if (tired) {
                 sleep_on(here, counter, value);
             }
-            if (tired) { round = 14; continue; }
+            if (tired) { round = ROUNDS - 2; continue; }
         }
         sched_yield();
     }
+}
+
+static inline int wait_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
+    if (atomic_load_explicit(counter, memory_order_acquire) >= value) return FINE;
+    return wait_longer(here, counter, value, peer, deadline);
 }
 
 /* ---- running a program ---- */
@@ -325,8 +365,7 @@ static int wait_guards(Endpoint *here, const Task *task, const Op *op) {
         Peer *other = &here->peers[guard.peer];
         int outcome = FINE;
         if (other->header)
-            outcome = wait_for(here, &other->channels[here->rank].consumed, other->sent + guard.number, (int)guard.peer,
-                               task->deadline);
+            outcome = wait_for(here, &other->to_us->consumed, other->sent + guard.number, (int)guard.peer, task->deadline);
         else
             outcome = wait_written(here, (int)guard.peer, guard.number, task->deadline);
         if (outcome) return outcome;
@@ -341,17 +380,16 @@ static void put(const Task *task, const Op *op, const char *data, size_t at, siz
     task->kernel(to, base, data, length / task->item);
 }
 
-/* The first message of a call from a peer: is it doing the same as we, and where does it have its data? */
-static int check_peer(Endpoint *here, int peer) {
+/* The first message of a call from a peer: is it doing the same as we, and where does it have its data? What is in the
+ * letter stays there until we have returned from this call. */
+static int read_letter(Endpoint *here, int peer, const Letter *letter) {
     Peer *other = &here->peers[peer];
-    const Call *theirs = &other->header->calls[here->call % CALLS];
-    if (!same_calls(here, other)) return gave_up(here, MISMATCHED, peer);
-    /* It has sent us a message of this call, so the descriptor stays as it is until we have consumed it. */
-    if (atomic_load_explicit(&theirs->number, memory_order_acquire) != here->call) return gave_up(here, BROKEN, peer);
-    other->mode[0] = atomic_load_explicit(&theirs->work_mode, memory_order_relaxed);
-    other->mode[1] = atomic_load_explicit(&theirs->input_mode, memory_order_relaxed);
-    other->place[0] = atomic_load_explicit(&theirs->work, memory_order_relaxed);
-    other->place[1] = atomic_load_explicit(&theirs->input, memory_order_relaxed);
+    if (letter->signature != here->signatures[here->call % CALLS]) return gave_up(here, MISMATCHED, peer);
+    other->modes = letter->modes;
+    if (!(other->modes & ENCLOSED)) {
+        other->place[0] = letter->places[0];
+        other->place[1] = letter->places[1];
+    }
     other->checked = here->call;
     return FINE;
 }
@@ -360,24 +398,32 @@ typedef struct { const char *data; uint64_t address; int staged; } Source; /* da
 
 /* Wait for a message in shared memory, and find where it is. */
 static int arrive(Endpoint *here, const Task *task, const Op *op, Source *source) {
-    int peer = op->peer, outcome, in_input = (op->flags & THEIR_INPUT) != 0;
+    int peer = op->peer, outcome;
     Peer *other = &here->peers[peer];
-    if ((outcome = wait_for(here, &other->channels[here->rank].ready, other->received + op->number, peer, task->deadline)))
-        return outcome;
-    if (other->checked != here->call && (outcome = check_peer(here, peer))) return outcome;
-    if ((outcome = wait_guards(here, task, op))) return outcome;
-    uint64_t mode = other->mode[in_input], place = other->place[in_input] + op->there, room = (uint64_t)other->map.len;
-    *source = (Source){NULL, place, 0};
-    if (mode == PRIVATE) return FINE;
+    const Letter *letter = &other->to_us->letters[here->call % CALLS];
+    if ((outcome = wait_for(here, &letter->ready, other->received + op->number, peer, task->deadline))) return outcome;
+    if (other->checked != here->call && (outcome = read_letter(here, peer, letter))) return outcome;
+    if (op->guards && (outcome = wait_guards(here, task, op))) return outcome;
+    int in_input = (op->flags & THEIR_INPUT) != 0;
+    uint64_t mode = other->modes >> 8 * in_input & 255, place, room = (uint64_t)other->map.len;
     if (mode == STAGED) {
+        source->staged = 1;
+        if (other->modes & ENCLOSED && op->number == 1) {
+            unsigned at = task->program->enclosed[op - task->program->ops];
+            if (!at) return gave_up(here, BROKEN, peer);
+            source->data = letter->data + at - 1;
+            return FINE;
+        }
         if (op->staged > here->slot_bytes || op->length > here->slot_bytes - op->staged) return gave_up(here, BROKEN, peer);
         place = here->stage_at + task->slot_at + op->staged;
-    } else if (mode != REGISTERED) {
-        return gave_up(here, BROKEN, peer);
+    } else {
+        if (other->modes & ENCLOSED || mode > PRIVATE) return gave_up(here, BROKEN, peer);
+        place = other->place[in_input] + op->there;
+        *source = (Source){NULL, place, 0};
+        if (mode == PRIVATE) return FINE;
     }
     if (place > room || op->length > room - place) return gave_up(here, BROKEN, peer);
     source->data = (const char *)other->map.buf + place;
-    source->staged = mode == STAGED;
     return FINE;
 }
 
@@ -439,7 +485,7 @@ static int receive(Endpoint *here, const Task *task, const Op *ops, size_t count
     for (size_t i = 0; i < count && !outcome; i++) {
         Peer *other = &here->peers[ops[i].peer];
         if (!sources[i].data && (outcome = still_there(here, ops[i].peer))) break;
-        if (ops[i].flags & LAST) publish(&here->channels[ops[i].peer].consumed, other->received + ops[i].number, other->header);
+        if (ops[i].flags & LAST && other->modes & COUNTED) publish(&other->from_us->consumed, other->received + ops[i].number, other->header);
     }
     return outcome;
 }
@@ -448,32 +494,59 @@ static int send_range(Endpoint *here, const Task *task, const Op *op) {
     Peer *other = &here->peers[op->peer];
     const char *from = op->length ? ((op->flags & OWN_INPUT) ? task->input : task->work) + op->at : NULL;
     if (!other->header) return send_parts(here, task, op, from);
-    if (!(op->flags & (EXPOSED | HELD)) && op->length) copy_bytes(task->stage + op->staged, from, op->length);
-    if (op->flags & LAST) {
-        other->posted = other->sent + op->number;
-        publish(&here->channels[op->peer].ready, other->posted, other->header);
+    Letter *letter = &other->from_us->letters[here->call % CALLS];
+    unsigned enclosed = task->program->enclosed[op - task->program->ops];
+    if (enclosed) {
+        if (op->length) memcpy(letter->data + enclosed - 1, from, op->length);
+    } else if (!(op->flags & (EXPOSED | HELD)) && op->length) {
+        copy_bytes(task->stage + op->staged, from, op->length);
     }
+    if (!(op->flags & LAST)) return FINE;
+    if (other->lettered != here->call) {
+        letter->signature = here->signatures[here->call % CALLS];
+        letter->modes = here->modes | (enclosed ? ENCLOSED : 0);
+        if (!enclosed) memcpy(letter->places, here->place, sizeof(letter->places));
+        other->lettered = here->call;
+    }
+    other->posted = other->sent + op->number;
+    publish(&letter->ready, other->posted, other->header);
     return FINE;
 }
 
-/* Wait until a slot may be written again, and take it. */
-static int take_slot(Endpoint *here, Task *task, size_t slot) {
-    for (int peer = 0; peer < here->world; peer++) {
-        Peer *other = &here->peers[peer];
-        if (!other->header || other->sent_by[slot] <= other->freed) continue;
-        const _Atomic uint64_t *consumed = &other->channels[here->rank].consumed;
-        int outcome = wait_for(here, consumed, other->sent_by[slot], peer, task->deadline);
-        if (outcome) return outcome;
-        other->freed = atomic_load_explicit(consumed, memory_order_relaxed);
-    }
+static void set_slot(const Endpoint *here, Task *task, size_t slot) {
     task->slot = slot;
     task->slot_at = slot * here->slot_bytes;
     task->stage = (char *)here->own.buf + here->stage_at + task->slot_at;
+}
+
+/* Wait until a slot, and the letters that go with it, may be written again, and take it. */
+static int take_slot(Endpoint *here, Task *task, size_t slot) {
+    for (int peer = 0; peer < here->world; peer++) {
+        Peer *other = &here->peers[peer];
+        if (other->used[slot] <= other->returned) continue;
+        const _Atomic uint64_t *returned = &other->header->returned;
+        int outcome = wait_for(here, returned, other->used[slot], peer, task->deadline);
+        if (outcome) return outcome;
+        other->returned = atomic_load_explicit(returned, memory_order_acquire);
+    }
+    set_slot(here, task, slot);
     return FINE;
 }
 
-static void leave_slot(Endpoint *here, size_t slot) {
-    for (int peer = 0; peer < here->world; peer++) here->peers[peer].sent_by[slot] = here->peers[peer].posted;
+/* The next part takes the other of two slots, when what was sent from there in this call has been consumed. */
+static int begin_part(Endpoint *here, Task *task) {
+    size_t next = task->slot ^ 1;
+    for (int peer = 0; peer < here->world; peer++) {
+        Peer *other = &here->peers[peer];
+        if (!other->header) continue;
+        other->parted[task->slot & 1] = other->posted;
+        if (!task->parts || other->parted[next & 1] <= other->sent) continue;
+        int outcome = wait_for(here, &other->to_us->consumed, other->parted[next & 1], peer, task->deadline);
+        if (outcome) return outcome;
+    }
+    if (!task->parts++) return take_slot(here, task, next);
+    set_slot(here, task, next);
+    return FINE;
 }
 
 static int run_ops(Endpoint *here, Task *task) {
@@ -497,8 +570,7 @@ static int run_ops(Endpoint *here, Task *task) {
                 break;
             case PART: /* a wait for whoever still reads the slot, not for the peer of an operation */
                 here->failed_op = -1;
-                leave_slot(here, task->slot);
-                outcome = take_slot(here, task, task->slot ^ 1);
+                outcome = begin_part(here, task);
                 break;
             default:
                 if (!op->length) break;
@@ -519,7 +591,7 @@ static int finish(Endpoint *here, const Task *task, int exposes) {
         uint32_t sent = task->program->sent[peer];
         int outcome = FINE;
         if (other->header && exposes && sent)
-            outcome = wait_for(here, &other->channels[here->rank].consumed, other->sent + sent, peer, task->deadline);
+            outcome = wait_for(here, &other->to_us->consumed, other->sent + sent, peer, task->deadline);
         if (!outcome && here->pending) outcome = wait_written(here, peer, UINT32_MAX, task->deadline);
         if (outcome) return outcome;
     }
@@ -530,15 +602,12 @@ static int finish(Endpoint *here, const Task *task, int exposes) {
         Peer *other = &here->peers[peer];
         if (!other->header) continue;
         if (stopped(other->header, here->call)) return gave_up(here, PEER_GAVE_UP, peer);
-        /* With whom nothing was exchanged has no part in the result; and its descriptor is a line to fetch. */
-        int exchanged = task->program->sent[peer] || task->program->received[peer];
-        if (exchanged && !same_calls(here, other)) return gave_up(here, MISMATCHED, peer);
     }
     return FINE;
 }
 
 /* Wait until nobody needs what this call is going to overwrite, and tell what it is. */
-static int begin(Endpoint *here, Task *task, uint64_t signature, const uint64_t *mode, const uint64_t *place) {
+static int begin(Endpoint *here, Task *task, uint64_t signature) {
     uint64_t last = here->call % CALLS;
     here->calls[last] = here->call;
     here->signatures[last] = signature;
@@ -553,17 +622,13 @@ static int begin(Endpoint *here, Task *task, uint64_t signature, const uint64_t 
     atomic_store_explicit(&slot->number, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     atomic_store_explicit(&slot->signature, signature, memory_order_relaxed);
-    atomic_store_explicit(&slot->work_mode, mode[0], memory_order_relaxed);
-    atomic_store_explicit(&slot->input_mode, mode[1], memory_order_relaxed);
-    atomic_store_explicit(&slot->work, place[0], memory_order_relaxed);
-    atomic_store_explicit(&slot->input, place[1], memory_order_relaxed);
     atomic_store_explicit(&slot->number, here->call, memory_order_release);
     return FINE;
 }
 
-static int run_call(Endpoint *here, Task *task, uint64_t signature, const uint64_t *mode, const uint64_t *place, int stages) {
+static int run_call(Endpoint *here, Task *task, uint64_t signature, int stages) {
     here->failed_op = -1;
-    int outcome = begin(here, task, signature, mode, place);
+    int outcome = begin(here, task, signature);
     if (!outcome) outcome = run_ops(here, task);
     if (!outcome) outcome = finish(here, task, !stages);
     if (outcome) {
@@ -571,181 +636,63 @@ static int run_call(Endpoint *here, Task *task, uint64_t signature, const uint64
         forget_queues(here);
         return outcome;
     }
+    atomic_store_explicit(&here->header->returned, here->call, memory_order_release);
+    size_t slot = here->call % SLOTS;
     for (int peer = 0; peer < here->world; peer++) {
         Peer *other = &here->peers[peer];
         other->sent += task->program->sent[peer];
         other->received += task->program->received[peer];
+        if (!other->header) continue;
+        if (task->program->sent[peer]) other->used[slot] = here->call;
+        if (task->program->sent[peer] && task->parts) other->used[slot ^ 1] = here->call;
+        wake_if_asleep(other->header, &here->header->returned);
     }
-    leave_slot(here, task->slot);
     here->done = here->call;
     return FINE;
 }
 
-/* ---- programs, as Python makes them ---- */
-
-static int within(uint64_t at, uint64_t length, uint64_t room) { return at <= room && length <= room - at; }
-
-static void reach(uint64_t *room, uint64_t at, uint64_t length) {
-    if (length && at + length > *room) *room = at + length;
-}
-
-/* Is every operation one, does it stay inside scratch and guards, and do the messages of each peer follow each other? */
-static const char *study(Program *program) {
-    uint32_t world = (uint32_t)program->world, *open = calloc(4 * (size_t)world, sizeof(*open));
-    if (!open) return "there is no memory for this program";
-    uint32_t *sends = open, *receives = open + world, *half_sent = open + 2 * world, *half_received = open + 3 * world;
-    const char *wrong = NULL;
-    const uint64_t most = INT64_MAX / 4;
-    program->grain = 0;
-    for (size_t i = 0; i < program->num_ops && !wrong; i++) {
-        const Op *op = &program->ops[i];
-        uint64_t *own = (op->flags & OWN_INPUT) ? &program->input : &program->work;
-        int incoming = op->kind == RECEIVE || op->kind == TO_SCRATCH, last = (op->flags & LAST) != 0;
-        if (op->kind >= KINDS || op->flags & ~ALL_FLAGS || op->peer >= world) { wrong = "an operation is not one"; break; }
-        if (op->at > most || op->base > most || op->there > most || op->staged > most || op->length > most ||
-            (op->kind == TO_SCRATCH && !within(op->at, op->length, program->scratch)) ||
-            (op->kind == FROM_SCRATCH && !within(op->there, op->length, program->scratch)) ||
-            !within(op->first_guard, op->guards, program->num_guards)) {
-            wrong = "an operation goes beyond its arrays, scratch or guards";
-            break;
-        }
-        if (op->kind == SEND || incoming) {
-            uint32_t *count = op->kind == SEND ? sends : receives, *half = op->kind == SEND ? half_sent : half_received;
-            if (op->number != count[op->peer] + 1) wrong = "messages do not follow each other";
-            half[op->peer] = !last;
-            count[op->peer] += (uint32_t)last;
-        }
-        for (uint32_t j = 0; j < op->guards && !wrong; j++) {
-            Guard guard = program->guards[op->first_guard + j];
-            if (guard.peer >= world || guard.number > sends[guard.peer]) wrong = "a guard waits for what is not sent";
-        }
-        if (op->kind == SEND) reach(own, op->at, op->length);
-        if (op->kind == RECEIVE || op->kind == FROM_SCRATCH || op->kind == KEEP) reach(&program->work, op->at, op->length);
-        if (op->kind == KEEP) reach(&program->input, op->base, op->length);
-        if ((op->kind == RECEIVE || op->kind == FROM_SCRATCH) && op->flags & REDUCE) {
-            reach(own, op->base, op->length);
-            program->grain |= op->length;
-        }
-        program->together[i] = 1;
-    }
-    for (uint32_t peer = 0; peer < world && !wrong; peer++)
-        if (sends[peer] != program->sent[peer] || receives[peer] != program->received[peer] || half_sent[peer] || half_received[peer])
-            wrong = "a program says that it sends or receives what it does not";
-    free(open);
-    return wrong;
-}
-
-/* Which operations in a row can be done together: each but the first reduces into what the one before has left. */
-static void join(Program *program) {
-    for (size_t i = 0; i < program->num_ops; i += program->together[i]) {
-        const Op *first = &program->ops[i];
-        size_t end = i + 1;
-        if (first->kind == RECEIVE && first->flags & REDUCE && first->length > 2 * BLOCK)
-            for (; end < program->num_ops && end - i < TOGETHER; end++) {
-                const Op *op = &program->ops[end];
-                if (op->kind != RECEIVE || !(op->flags & REDUCE) || op->flags & OWN_INPUT || op->at != first->at ||
-                    op->base != op->at || op->length != first->length || op->step != first->step)
-                    break;
-            }
-        program->together[i] = (uint32_t)(end - i);
-    }
-}
-
-static void *copy_of(const Py_buffer *view) {
-    void *copy = malloc(view->len ? (size_t)view->len : 1);
-    if (copy && view->len) memcpy(copy, view->buf, (size_t)view->len);
-    return copy;
-}
-
-static int program_init(Program *program, PyObject *args, PyObject *Py_UNUSED(keywords)) {
-    /* operations, guards, messages sent and received by peer: all as bytes; bytes of scratch */
-    Py_buffer ops, guards, sent, received;
-    unsigned long long scratch;
-    if (program->ops) { PyErr_SetString(PyExc_ValueError, "a program does not change"); return -1; }
-    if (!PyArg_ParseTuple(args, "y*y*y*y*K", &ops, &guards, &sent, &received, &scratch)) return -1;
-    const char *wrong = NULL;
-    if (ops.len % (Py_ssize_t)sizeof(Op) || guards.len % (Py_ssize_t)sizeof(Guard) || sent.len % 4 || !sent.len || sent.len != received.len ||
-        sent.len / 4 > UINT16_MAX || scratch > INT64_MAX / 4 || (size_t)ops.len / sizeof(Op) > INT32_MAX)
-        wrong = "a program's columns do not fit each other";
-    else {
-        program->num_ops = (size_t)ops.len / sizeof(Op);
-        program->num_guards = (size_t)guards.len / sizeof(Guard);
-        program->world = (int)(sent.len / 4);
-        program->scratch = scratch;
-        program->ops = copy_of(&ops);
-        program->guards = copy_of(&guards);
-        program->sent = copy_of(&sent);
-        program->received = copy_of(&received);
-        program->together = calloc(program->num_ops + 1, sizeof(uint32_t));
-        if (!program->ops || !program->guards || !program->sent || !program->received || !program->together)
-            wrong = "there is no memory for this program";
-        else if (!(wrong = study(program))) join(program);
-    }
-    PyBuffer_Release(&ops);
-    PyBuffer_Release(&guards);
-    PyBuffer_Release(&sent);
-    PyBuffer_Release(&received);
-    if (wrong) { program->world = 0; PyErr_SetString(PyExc_ValueError, wrong); return -1; }
-    return 0;
-}
-
-static void program_dealloc(Program *program) {
-    free(program->ops);
-    free(program->guards);
-    free(program->sent);
-    free(program->received);
-    free(program->together);
-    free(program->frames);
-    PyTypeObject *type = Py_TYPE(program);
-    type->tp_free((PyObject *)program);
-    Py_DECREF(type);
-}
-
-/* Can this endpoint reach everybody in the way that the program thinks? */
-static const char *suits(const Endpoint *here, Program *program) {
-    int sockets = 0;
-    if (program->world != here->world) return "a program is for another number of ranks";
-    program->staged = program->exposed = 0;
-    for (size_t i = 0; i < program->num_ops; i++) {
-        const Op *op = &program->ops[i];
-        const Peer *other = &here->peers[op->peer];
-        if (op->kind == KEEP || op->kind == FROM_SCRATCH || op->kind == PART) continue;
-        if (op->peer == here->rank || (!other->header && !other->num_streams)) return "a program talks to a rank that cannot be reached";
-        if (op->kind != SEND) continue;
-        if (!other->header) {
-            if (!(op->flags & EXPOSED)) return "what goes through a socket cannot be staged";
-            sockets = 1;
-        } else if (op->flags & EXPOSED) {
-            program->exposed = 1;
-        } else {
-            program->staged = 1;
-            if (!within(op->staged, op->length, here->slot_bytes)) return "a program goes beyond the staging";
-        }
-    }
-    if (sockets && !program->frames) {
-        program->frames = malloc(program->num_ops * MAX_STREAMS * sizeof(Frame));
-        if (!program->frames) return "there is no memory for frames";
-    }
-    program->checked_for = here->serial;
-    return NULL;
-}
+#include "_program.h"
 
 /* ---- endpoints ---- */
 
 static PyTypeObject *program_type;
 
-/* Where an array is: its address, and how peers may read it. */
-static void place_of(const Endpoint *here, const Py_buffer *view, int stages, uint64_t *mode, uint64_t *place) {
-    uintptr_t at = (uintptr_t)view->buf, segment = (uintptr_t)here->own.buf;
-    *mode = STAGED;
-    *place = 0;
-    if (stages || !view->buf) return;
-    int inside = at >= segment && at < segment + (uintptr_t)here->own.len;
-    *mode = inside ? REGISTERED : PRIVATE;
-    *place = inside ? at - segment : at;
+static int is_registered(const Endpoint *here, const void *data) {
+    return (uintptr_t)data - (uintptr_t)here->own.buf < (uintptr_t)here->own.len;
 }
 
-static const char *unfit(Endpoint *here, Program *program, const Py_buffer *views, uint64_t dtype, uint64_t operation, int stages) {
+/* What our letters say: how peers may read our arrays, and where they are. */
+static void address_letters(Endpoint *here, const Task *task, int stages) {
+    const char *arrays[2] = {task->work, task->input};
+    here->modes = !stages || task->program->parts ? COUNTED : 0;
+    for (int i = 0; i < 2; i++) {
+        here->place[i] = 0;
+        if (stages || !arrays[i]) continue;
+        int registered = is_registered(here, arrays[i]);
+        here->modes |= (uint64_t)(registered ? REGISTERED : PRIVATE) << 8 * i;
+        here->place[i] = (uint64_t)(uintptr_t)(registered ? arrays[i] - (uintptr_t)here->own.buf : arrays[i]);
+        if (!i) here->place[i] -= task->program->work_at; /* peers count from the beginning of the vector */
+    }
+}
+
+/* Run a call, with the lock of the interpreter released where it takes long; None, or a tuple that says how it failed. */
+static PyObject *launch(Endpoint *here, Task *task, uint64_t call, uint64_t signature, double timeout, int stages) {
+    here->call = call;
+    task->began = now_s();
+    task->deadline = task->began + timeout;
+    address_letters(here, task, stages);
+    here->in_main = PyThread_get_thread_ident() == here->main_thread;
+    here->busy = here->in_python = 1;
+    here->state = NULL;
+    if (task->program->bytes > MUCH || task->program->wired) let_go_of_interpreter(here);
+    int outcome = run_call(here, task, signature, stages);
+    if (here->state) PyEval_RestoreThread(here->state);
+    here->busy = 0;
+    if (outcome == FINE) return Py_NewRef(Py_None);
+    return outcome == INTERRUPTED ? NULL : Py_BuildValue("iii", outcome, here->culprit, here->failed_op);
+}
+
+static const char *unfit(Endpoint *here, Program *program, Py_ssize_t work, Py_ssize_t input, uint64_t dtype, uint64_t operation, int stages) {
     if (dtype >= TYPES || operation >= OPERATIONS || !KERNELS[dtype][operation])
         return "this operation is not defined for this type";
     if (program->checked_for != here->serial) {
@@ -753,7 +700,7 @@ static const char *unfit(Endpoint *here, Program *program, const Py_buffer *view
         if (wrong) return wrong;
     }
     if (stages ? program->exposed : program->staged) return "a program stages what this call exposes, or the other way round";
-    if ((views[0].buf ? (uint64_t)views[0].len : 0) < program->work || (views[1].buf ? (uint64_t)views[1].len : 0) < program->input)
+    if ((uint64_t)work < program->work || (uint64_t)input < program->input)
         return "a program goes beyond its arrays";
     if (program->grain % ITEM[dtype]) return "a program cuts elements in two";
     if (program->scratch > here->scratch_room) {
@@ -803,24 +750,13 @@ static PyObject *endpoint_run(Endpoint *here, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     if (one) { views[1].buf = views[0].buf; views[1].len = views[0].len; }
-    uint64_t mode[2], place[2];
-    for (int i = 0; i < 2; i++) place_of(here, &views[i], stages, &mode[i], &place[i]);
     PyObject *result = NULL;
-    const char *wrong = unfit(here, program, views, number[5], number[6], stages);
+    const char *wrong = unfit(here, program, views[0].buf ? views[0].len : 0, views[1].buf ? views[1].len : 0, number[5], number[6], stages);
     if (wrong) PyErr_SetString(PyExc_ValueError, wrong);
     else {
-        double began = now_s();
-        Task task = {.program = program, .input = views[1].buf, .work = views[0].buf, .began = began, .deadline = began + timeout,
-                     .far = (size_t)views[0].len >= FAR, .kernel = KERNELS[number[5]][number[6]], .item = ITEM[number[5]]};
-        here->call = number[0];
-        here->in_main = PyThread_get_thread_ident() == here->main_thread;
-        here->busy = 1;
-        here->state = PyEval_SaveThread();
-        int outcome = run_call(here, &task, number[1], mode, place, stages);
-        PyEval_RestoreThread(here->state);
-        here->busy = 0;
-        if (outcome == FINE) result = Py_NewRef(Py_None);
-        else if (outcome != INTERRUPTED) result = Py_BuildValue("iii", outcome, here->culprit, here->failed_op);
+        Task task = {.program = program, .input = views[1].buf, .work = views[0].buf, .far = (size_t)views[0].len >= FAR,
+                     .kernel = KERNELS[number[5]][number[6]], .item = ITEM[number[5]]};
+        result = launch(here, &task, number[0], number[1], timeout, stages);
     }
     PyBuffer_Release(&views[0]);
     PyBuffer_Release(&views[1]);
@@ -945,7 +881,6 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
         PyErr_SetString(PyExc_ValueError, "the own segment has not been prepared for this communicator");
         return -1;
     }
-    here->channels = (Channel *)((char *)here->own.buf + PAGE);
     PyObject *threading = PyImport_ImportModule("threading");
     PyObject *thread = threading ? PyObject_CallMethod(threading, "main_thread", NULL) : NULL;
     PyObject *ident = thread ? PyObject_GetAttrString(thread, "ident") : NULL;
@@ -977,7 +912,8 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
                 return -1;
             }
             other->header = other->map.buf;
-            other->channels = (const Channel *)((const char *)other->map.buf + PAGE);
+            other->to_us = (const Channel *)((const char *)other->map.buf + PAGE) + rank;
+            other->from_us = (Channel *)((char *)here->own.buf + PAGE) + peer;
         }
         other->pid = pid;
         if (!other->header && open_streams(other, streams)) return -1;
@@ -1046,6 +982,8 @@ static PyObject *prepare(PyObject *Py_UNUSED(self), PyObject *args) {
     Py_RETURN_NONE;
 }
 
+#include "_quick.h"
+
 static PyMethodDef functions[] = {
     {"prepare", prepare, METH_VARARGS, "Write the header of an own segment."},
     {NULL, NULL, 0, NULL},
@@ -1059,9 +997,14 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyMemberDef members[] = {
+    {"calls", T_ULONGLONG, offsetof(Endpoint, call), READONLY, "The number of the last call."},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyType_Slot endpoint_slots[] = {
     {Py_tp_new, PyType_GenericNew}, {Py_tp_init, endpoint_init}, {Py_tp_dealloc, endpoint_dealloc},
-    {Py_tp_methods, methods}, {Py_tp_doc, "One rank's end of a communicator."}, {0, NULL},
+    {Py_tp_methods, methods}, {Py_tp_members, members}, {Py_tp_doc, "One rank's end of a communicator."}, {0, NULL},
 };
 static PyType_Slot program_slots[] = {
     {Py_tp_new, PyType_GenericNew}, {Py_tp_init, program_init}, {Py_tp_dealloc, program_dealloc},
@@ -1072,16 +1015,18 @@ static PyType_Spec program_spec = {"choreo.run._core.Program", sizeof(Program), 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_core", "Runs programs.", -1, functions, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__core(void) {
-    _Static_assert(sizeof(Header) == PAGE && sizeof(Channel) == 128 && sizeof(Op) == 64 && sizeof(Call) == 64, "layout");
+    _Static_assert(sizeof(Header) == PAGE && sizeof(Letter) == 64 && sizeof(Channel) == 576 && sizeof(Op) == 64 && sizeof(Call) == 64, "layout");
     _Static_assert(sizeof(Frame) == 32 && sizeof(Guard) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "layout");
     PyObject *made = PyModule_Create(&module);
     if (!made) return NULL;
-    PyObject *endpoint = PyType_FromSpec(&endpoint_spec), *program = PyType_FromSpec(&program_spec);
-    program_type = (PyTypeObject *)Py_XNewRef(program); /* for as long as the process lives */
-    if (!endpoint || !program || PyModule_AddObjectRef(made, "Endpoint", endpoint) || PyModule_AddObjectRef(made, "Program", program) ||
-        pthread_atfork(NULL, NULL, count_fork))
-        Py_CLEAR(made);
-    Py_XDECREF(endpoint);
-    Py_XDECREF(program);
+    struct { const char *name; PyType_Spec *spec; PyTypeObject **kept; } types[] = {
+        {"Endpoint", &endpoint_spec, &endpoint_type}, {"Program", &program_spec, &program_type}, {"Quick", &quick_spec, NULL}};
+    for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
+        PyObject *type = PyType_FromSpec(types[i].spec);
+        if (!type || PyModule_AddObjectRef(made, types[i].name, type)) { Py_XDECREF(type); Py_DECREF(made); return NULL; }
+        if (types[i].kept) *types[i].kept = (PyTypeObject *)type; /* for as long as the process lives */
+        else Py_DECREF(type);
+    }
+    if (pthread_atfork(NULL, NULL, count_fork)) Py_CLEAR(made);
     return made;
 }

@@ -1,7 +1,8 @@
 """The compiled executor; see `_core.c`, and `twin` for what everything takes."""
 
-from choreo.run import twin
+from choreo.run import twin, twin_quick
 from choreo.run.twin import prepare as prepare
 
 class Program(twin.Program): ...
 class Endpoint(twin.Endpoint): ...
+class Quick(twin_quick.Quick): ...

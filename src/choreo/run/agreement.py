@@ -135,8 +135,17 @@ class Circle:
         theirs = self._maps[rank]
         if theirs is None:
             return 0, ""
-        number, signature = board.call_of(theirs)
+        number, signature = max(board.calls_of(theirs).items())
         return number, board.look_up(theirs, signature)[:TEXT_LENGTH]
+
+    def calls_of(self, rank: int) -> dict[int, str]:
+        """The last few calls that a rank began, and their texts, as far as they are known here."""
+        said, theirs = self.read(rank), None if self._is_elsewhere(rank) else self._maps[rank]
+        known = dict([(said.call, said.text) if said.cause else self.call_of(rank)])
+        if theirs is not None:
+            calls = board.calls_of(theirs).items()
+            known |= {number: board.look_up(theirs, signature)[:TEXT_LENGTH] for number, signature in calls}
+        return {number: text for number, text in known.items() if number > 0 and text}
 
     def dead(self) -> frozenset[int]:
         """Those whose process has ended, or whose connection has."""
@@ -275,8 +284,8 @@ def _proposal(
     causes = {said.cause: said for said in going_on if said.cause not in (0, PEER_GAVE_UP)}
     # Where calls do not match, a rank that has left may just have had no more to do.
     if MISMATCHED in causes and not (stuck or dead - gone.keys()):
-        cause, culprit, call = MISMATCHED, causes[MISMATCHED].culprit, causes[MISMATCHED].call
-        stories = _sides(circle, call)
+        cause, culprit = MISMATCHED, causes[MISMATCHED].culprit
+        call, stories = _sides(circle, causes[MISMATCHED].call)
     elif failed:
         cause, culprit = failed[min(failed)], min(failed)
     else:
@@ -285,17 +294,21 @@ def _proposal(
     return Verdict(_packed(failed, circle.world_size), cause, call, culprit, reduced, first, tuple(stories))
 
 
-def _sides(circle: Circle, call: int) -> list[Story]:
-    """One rank of those who are few, and one of those who are many, with the calls they made."""
-    texts: dict[str, list[int]] = {}
-    for rank in range(circle.world_size):
-        said = circle.read(rank)
-        number, text = (said.call, said.text) if said.cause else circle.call_of(rank)
-        if number == call and text:
-            texts.setdefault(text, []).append(rank)
-    sides = sorted(texts.items(), key=lambda side: (len(side[1]), -side[1][0]))
-    chosen = [sides[0], sides[-1]] if len(sides) > 1 else sides
-    return [Story(ranks[0], MISMATCHED, call, text) for text, ranks in chosen]
+def _sides(circle: Circle, call: int) -> tuple[int, list[Story]]:
+    """The call in which ranks differ, one rank of those who are few, and one of those who are many, with their calls.
+
+    Some may have found out in a later call than that, the one given.
+    """
+    known = [circle.calls_of(rank) for rank in range(circle.world_size)]
+    for number in sorted({number for calls in known for number in calls}):
+        texts: dict[str, list[int]] = {}
+        for rank, calls in enumerate(known):
+            if number in calls:
+                texts.setdefault(calls[number], []).append(rank)
+        if len(texts) > 1:
+            sides = sorted(texts.items(), key=lambda side: (len(side[1]), -side[1][0]))
+            return number, [Story(ranks[0], MISMATCHED, number, text) for text, ranks in (sides[0], sides[-1])]
+    return call, []
 
 
 def _packed(ranks: Iterable[int], world_size: int) -> bytes:

@@ -15,7 +15,7 @@ import zlib
 
 import msgspec
 
-__all__ = ["DIRECTORY_BYTES", "Directory", "Notice", "call_of", "gave_up", "look_up", "post", "read"]
+__all__ = ["DIRECTORY_BYTES", "Directory", "Notice", "calls_of", "gave_up", "look_up", "post", "read"]
 
 BOARD_AT, SLOT_BYTES = 512, 1536
 _SLOT = struct.Struct("<QII")
@@ -70,11 +70,9 @@ def gave_up(theirs: mmap.mmap) -> tuple[int, int, int]:
     return outcome, culprit, call
 
 
-def call_of(theirs: mmap.mmap) -> tuple[int, int]:
-    """The number of the last call that a rank began, and its signature."""
-    calls = [_CALL.unpack_from(theirs, _CALLS_AT + at * _CALL_BYTES) for at in range(_CALLS)]
-    number, signature = max(calls)
-    return number, signature
+def calls_of(theirs: mmap.mmap) -> dict[int, int]:
+    """The last calls that a rank began, and their signatures; 0 if there was none, or one is just being written."""
+    return dict(_CALL.unpack_from(theirs, _CALLS_AT + at * _CALL_BYTES) for at in range(_CALLS))
 
 
 class Directory:

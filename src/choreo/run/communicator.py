@@ -6,7 +6,7 @@ import math
 import operator
 import os
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -14,16 +14,14 @@ import msgspec
 import numpy as np
 
 from choreo.errors import CollectiveMismatch, CommunicatorClosed, UsageError
-from choreo.run.arrays import Array, Taken, apart, averaged, check_out, like_given, take
+from choreo.run.arrays import Array, apart, averaged, check_out, like_given, take
 from choreo.run.choice import Chooser
 from choreo.run.connection import Connection
 from choreo.run.elements import ReduceOp, dtype_code
-from choreo.run.engine import LOOK_BYTES, Engine, Request, debug_wanted
+from choreo.run.engine import Engine, Request, debug_wanted
 from choreo.run.groups import Mesh, NonMember, make_mesh, new_group
 from choreo.run.messages import Address, Messages
 from choreo.run.objects import all_gather_bytes, all_gather_object, broadcast_object, scatter_object
-from choreo.run.plans import Quick
-from choreo.run.plans import quick as quick_call
 from choreo.run.probe import Probe, can_read
 from choreo.run.recovery import SHRINK_S, shrunk, surviving
 from choreo.run.work import Work
@@ -63,6 +61,7 @@ class Communicator:
         self.rank, self.world_size = connection.rank, connection.world_size
         self.timeout_s = timeout_s
         self._engine = Engine(connection, chooser, debug=False)
+        self._quick = self._engine.quick
         self._messages = Messages(self.rank, connection.places, local=not connection.exposes.any())
         self.ranks = tuple(range(self.world_size))  # what they were called before ranks were lost and others came
         try:
@@ -72,6 +71,7 @@ class Communicator:
             self._engine.progress.stop()
             raise
         self._engine.debug = debug_wanted() if debug is None else debug
+        self._quick.clear()
         _ALIVE.add(self)
 
     # Collectives
@@ -91,14 +91,13 @@ class Communicator:
         With `survive=True` ranks may die: those that are left do it among themselves, go on as this communicator, and
         get the result and the ranks that are in it.
         """
+        plain = out is None and timeout is None and not (async_op or survive)
+        if plain and self._quick.in_place(x, op, self.timeout_s):
+            return x
         if survive:
             if async_op:
                 raise UsageError("survive=True may shrink the communicator, so it cannot go on beside other calls")
             return surviving(self, x, op, out, timeout)
-        if out is None and timeout is None and not async_op and type(x) is _ndarray:
-            quick = self._engine.quick.get((x.nbytes, x.dtype, op))
-            if quick is not None and quick(x, x, self.timeout_s):
-                return x
         taken = take(x, writable=out is None)
         into = taken if out is None else check_out(out, taken.array.shape, taken.array.dtype)
         given = into.array if out is x else apart(taken.array, into.array)
@@ -109,15 +108,12 @@ class Communicator:
             into.put_back()
             return x if out is None else out
 
-        key = (given.nbytes, given.dtype, op) if out is None and op is not _AVG else None
-        return self._do(request, finish, async_op, key, lambda call: call)
+        return self._do(request, finish, async_op, "in place" if out is None and op is not _AVG else None, op)
 
     def broadcast(self, x: Any, root: int = 0, *, timeout: float | None = None, async_op: bool = False) -> Any:
         """Everybody gets the root's array, in place."""
-        if timeout is None and not async_op and type(x) is _ndarray:
-            quick = self._engine.quick.get((x.nbytes, x.dtype, root))
-            if quick is not None and quick(x, x, self.timeout_s):
-                return x
+        if timeout is None and not async_op and self._quick.in_place(x, root, self.timeout_s):
+            return x
         root = self._rank(root, "root")
         taken = take(x, writable=True)
         request = self._request("broadcast", taken.array, taken.array, taken.array.size, timeout, root=root)
@@ -126,7 +122,7 @@ class Communicator:
             taken.put_back()
             return x
 
-        return self._do(request, finish, async_op, (taken.array.nbytes, taken.array.dtype, root), lambda call: call)
+        return self._do(request, finish, async_op, "in place", root)
 
     def reduce(
         self,
@@ -159,15 +155,9 @@ class Communicator:
     def all_gather(self, x: Any, *, out: Any = None, timeout: float | None = None, async_op: bool = False) -> Any:
         """Everybody's array, by rank: shape (world_size, *x.shape)."""
         if timeout is None and not async_op and type(x) is _ndarray:
-            quick = self._engine.quick.get((x.shape, x.dtype))
-            if quick is not None:
-                call, shape = quick
-                if out is None:
-                    work = np.empty(shape, x.dtype)
-                    if call(x, work, self.timeout_s):
-                        return work
-                elif _fits(out, shape, x.dtype) and _apart(x, out) and call(x, out, self.timeout_s):
-                    return out
+            result = np.empty((self.world_size, *x.shape), x.dtype) if out is None else out
+            if self._quick.into(x, result, None, self.timeout_s):
+                return result
         taken = take(x, writable=False)
         shape = (self.world_size, *taken.array.shape)
         dtype = taken.array.dtype
@@ -182,7 +172,7 @@ class Communicator:
             into.put_back()
             return out
 
-        return self._do(request, finish, async_op, (taken.array.shape, dtype), lambda call: (call, shape))
+        return self._do(request, finish, async_op, "gathered", None)
 
     def reduce_scatter(
         self,
@@ -195,36 +185,27 @@ class Communicator:
         async_op: bool = False,
     ) -> Any:
         """This rank's part of the sum: its rows of x, as many for each rank unless `sizes` says how many."""
-        if sizes is None and timeout is None and not async_op and type(x) is _ndarray:
-            quick = self._engine.quick.get((x.shape, x.dtype, op))
-            if quick is not None:
-                call, room, mine = quick
-                if out is None:
-                    if call(x, room, self.timeout_s):
-                        return mine.copy()
-                elif _fits(out, mine.shape, x.dtype) and out.flags.writeable and call(x, room, self.timeout_s):
-                    out[...] = mine
-                    return out
+        if sizes is None and timeout is None and not async_op and type(x) is _ndarray and x.ndim:
+            result = np.empty((len(x) // self.world_size, *x.shape[1:]), x.dtype) if out is None else out
+            if self._quick.into(x, result, op, self.timeout_s):
+                return result
         taken = take(x, writable=False)
         rows, row = self._rows(taken.array, sizes)
-        shape = (rows[self.rank], *taken.array.shape[1:])
-        into = None if out is None else check_out(out, shape, taken.array.dtype)
+        shape, dtype = (rows[self.rank], *taken.array.shape[1:]), taken.array.dtype
+        into = None if out is None else check_out(out, shape, dtype)
+        mine = np.empty(shape, dtype) if into is None else into.array
         blocks = rows[0] * row if sizes is None else tuple(count * row for count in rows)
-        request = self._request("reduce_scatter", taken.array, None, blocks, timeout, op=op)
-        first = sum(rows[: self.rank]) * row
+        given = apart(taken.array, mine)
+        request = self._request("reduce_scatter", given, None, blocks, timeout, op=op, mine=mine)
 
-        def mine_in(work: Array) -> Array:
-            return work[first : first + rows[self.rank] * row].reshape(shape)
+        def finish(_: Array) -> Any:
+            averaged(mine, op, self.world_size)
+            if into is None:
+                return like_given(mine, taken)
+            into.put_back()
+            return out
 
-        def finish(work: Array) -> Any:
-            return self._handed(mine_in(work), into, out, taken, op)
-
-        def kept(call: Any) -> object:
-            room = self._engine.shared_room(taken.array.nbytes).view(taken.array.dtype)
-            return call, room, mine_in(room)
-
-        key = (taken.array.shape, taken.array.dtype, op) if sizes is None and op is not _AVG else None
-        return self._do(request, finish, async_op, key, kept)
+        return self._do(request, finish, async_op, "scattered" if sizes is None and op is not _AVG else None, op)
 
     def gather(
         self, x: Any, root: int = 0, *, out: Any = None, timeout: float | None = None, async_op: bool = False
@@ -263,13 +244,17 @@ class Communicator:
         else:
             rows, row = self._rows(taken.array, None)
             shape, count = (rows[0], *taken.array.shape[1:]), rows[0] * row
-        into = None if out is None else check_out(out, shape, taken.array.dtype)
-        given = taken.array if at_root else None
-        request = self._request("scatter", given, None, count, timeout, root=root, dtype=taken.array.dtype)
-        first = self.rank * count
+        dtype = taken.array.dtype
+        into = None if out is None else check_out(out, shape, dtype)
+        mine = np.empty(shape, dtype) if into is None else into.array
+        given = apart(taken.array, mine) if at_root else None
+        request = self._request("scatter", given, None, count, timeout, root=root, dtype=dtype, mine=mine)
 
-        def finish(work: Array) -> Any:
-            return self._handed(work[first : first + count].reshape(shape), into, out, taken, None)
+        def finish(_: Array) -> Any:
+            if into is None:
+                return like_given(mine, taken)
+            into.put_back()
+            return out
 
         return self._do(request, finish, async_op)
 
@@ -330,12 +315,10 @@ class Communicator:
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Any:
         """Nobody returns before everybody has called."""
-        if timeout is None and not async_op:
-            quick = self._engine.quick.get("barrier")
-            if quick is not None and quick(_NOTHING, _NOTHING, self.timeout_s):
-                return None
+        if timeout is None and not async_op and self._quick.barrier(self.timeout_s):
+            return None
         request = self._request("barrier", _NOTHING, _NOTHING, 0, timeout)
-        return self._do(request, lambda _: None, async_op, "barrier", lambda call: call)
+        return self._do(request, lambda _: None, async_op, "empty", None)
 
     # Messages between two ranks
 
@@ -478,27 +461,25 @@ class Communicator:
         op: ReduceOp | None = None,
         root: int | None = None,
         dtype: np.dtype[Any] | None = None,
+        mine: Array | None = None,
     ) -> Request:
         if dtype is None:
             dtype = given.dtype if given is not None else np.dtype(np.uint8)
-        return Request(collective, given, work, dtype, blocks, op, root, self._seconds(timeout))
+        return Request(collective, given, work, dtype, blocks, op, root, self._seconds(timeout), mine)
 
     def _do(
         self,
         request: Request,
         finish: Callable[[Array], Result],
         async_op: bool,
-        key: Hashable = None,
-        kept: Callable[[Quick], object] | None = None,
+        how: str | None = None,
+        key: object = None,
     ) -> Result | Work[Result]:
-        """Run a call in its turn; with a key, let the next one like it take the quick way."""
-        engine, given = self._engine, request.given
+        """Run a call in its turn; if it says how, let the next one like it take the quick way."""
+        engine = self._engine
         plan = engine.plan(request)
-        if kept is not None and key is not None and given is not None and not plan.copies:
-            owns = engine.heap.owns if given.nbytes >= LOOK_BYTES else None
-            if plan.stages or engine.readable:
-                registered = engine.registered(request)
-                engine.keep(key, kept(quick_call(engine.connection, plan, engine.failure, owns, registered)))
+        if how is not None:
+            engine.keep(how, key, plan, request)
         return self._in_order(lambda: finish(engine.run(plan, request)), request.collective, async_op)
 
     def _in_order(self, call: Callable[[], Result], what: str, async_op: bool) -> Result | Work[Result]:
@@ -519,17 +500,6 @@ class Communicator:
         taken = take(x, writable=True)
         peer, seconds, code = self._rank(src, "src"), self._seconds(timeout), dtype_code(taken.array.dtype)
         return self._messages.receive(_bytes(taken.array), code, peer, _tag(tag), seconds, finish=taken.put_back)
-
-    def _handed(self, mine: Array, into: Taken | None, out: Any, taken: Taken, op: ReduceOp | None) -> Any:
-        """A part of the room, as the result that the user gets."""
-        if into is None:
-            result = mine.copy()
-            averaged(result, op, self.world_size)
-            return like_given(result, taken)
-        np.copyto(into.array, mine)
-        averaged(into.array, op, self.world_size)
-        into.put_back()
-        return out
 
     def _exchanged_sizes(
         self, rows: tuple[int, ...], expected: tuple[int, ...] | None, row: tuple[int, ...], timeout: float | None
@@ -599,23 +569,10 @@ class Communicator:
     def forked(self) -> None:
         """This is a copy that a fork made: only the parent may use the ranks' memory and connections."""
         reason = f"this communicator belongs to process {os.getppid()}, of which {os.getpid()} is a fork"
-        self._engine.quick = {}
+        self._engine.quick.open = 0
         self._engine.refusal = CommunicatorClosed(f"{reason}; a fork must call choreo.init() itself")
         self._messages.drop()
         self._engine.connection.close()
-
-
-def _apart(x: Array, out: Array) -> bool:
-    """Whether two arrays surely share no memory, as far as a short look tells: views name the array that owns it."""
-    base, other = x.base, out.base
-    if (base is None or type(base) is _ndarray) and (other is None or type(other) is _ndarray):
-        owner, others = x if base is None else base, out if other is None else other
-        return owner is not others and owner.base is None and others.base is None
-    return not np.may_share_memory(x, out)
-
-
-def _fits(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    return type(out) is _ndarray and out.shape == shape and out.dtype == dtype
 
 
 def _sizes(sizes: Sequence[int], world_size: int, total: int | None) -> tuple[int, ...]:

@@ -76,8 +76,8 @@ class _Card(msgspec.Struct):
 class Ended:
     """What stands in for the executor when a connection has ended: every call raises why."""
 
-    def __init__(self, error: Callable[[], ChoreoError]) -> None:
-        self.error = error
+    def __init__(self, error: Callable[[], ChoreoError], calls: int) -> None:
+        self.error, self.calls = error, calls
 
     def run(self, *_: object) -> NoReturn:
         """No call runs any more."""
@@ -101,16 +101,19 @@ class Connection:
     machine: str
     circle: Circle
     network: Network | None = None  # the address of this rank, and what only the ranks of this communicator know
-    calls: int = 0
     verdict: Verdict | None = field(default=None)  # what all agreed on, if a call failed
     surviving: tuple[int, float] | None = None  # the call that is to survive failures, and its deadline
     closed: bool = False
 
+    @property
+    def calls(self) -> int:
+        """The number of the last call."""
+        return self.endpoint.calls
+
     def run(self, plan: Plan, input_array: object, work: object, *, timeout_s: float) -> tuple[int, int, int] | None:
         """Run a call; None, or what went wrong, whose fault it is, and which operation it was."""
-        self.calls += 1
         failed: tuple[int, int, int] | None = self.endpoint.run(
-            self.calls,
+            self.endpoint.calls + 1,
             plan.signature,
             plan.ready,
             input_array,
@@ -127,7 +130,7 @@ class Connection:
         if self.circle.remote is not None and not isinstance(self.endpoint, Ended):
             self.circle.remote.outlive_executor()
         self.endpoint.close()
-        self.endpoint = Ended(error)
+        self.endpoint = Ended(error, self.endpoint.calls)
 
     def raise_end(self) -> NoReturn:
         """Raise what every call raises by now."""

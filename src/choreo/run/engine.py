@@ -18,11 +18,12 @@ from choreo.run.choice import Chooser
 from choreo.run.connection import Connection
 from choreo.run.elements import ReduceOp, dtype_code, operation_code
 from choreo.run.heap import Heap
+from choreo.run.machine import quick_type
 from choreo.run.plans import Call, Failed, Plan, make_plan
 from choreo.run.recovery import describe, explain
 from choreo.run.work import Progress
 
-__all__ = ["LOOK_BYTES", "Engine", "Request"]
+__all__ = ["Engine", "Request"]
 
 # Below this a copy into staging costs less than finding out where an array lies.
 LOOK_BYTES = 64 << 10
@@ -31,7 +32,10 @@ MOST_PLANS = 1024
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One call: `given` is None where a rank contributes nothing, `work` where it needs only room to work in."""
+    """One call: `given` is None where a rank contributes nothing, `work` where it needs only room to work in.
+
+    `mine`, where it is given, is for this rank's block of the vector, which is all of the result that is wanted.
+    """
 
     collective: str
     given: Array | None
@@ -41,12 +45,13 @@ class Request:
     op: ReduceOp | None = None
     root: int | None = None
     timeout_s: float = 0.0
+    mine: Array | None = None
 
 
 class Engine:
     """Runs calls on one connection, one at a time. Everything that a communicator remembers is here.
 
-    `quick` holds the calls that need no look at the state; it is emptied whenever there is something to look at: work
+    `quick` holds the calls that need no look at the state; it is closed whenever there is something to look at: work
     under way, a failure, the end. `refusal` is what every further call raises.
     """
 
@@ -57,35 +62,27 @@ class Engine:
         self.heap = Heap(connection.segment)
         self.refusal: ChoreoError | None = None
         self.readable = False  # whether all peers on this machine may read this process's memory
-        self.quick: dict[Hashable, Any] = {}
-        self._kept: dict[Hashable, Any] = self.quick
+        self.quick = quick_type()(connection.endpoint, np.ndarray, self.failure)
         self._plans: dict[Hashable, Plan] = {}
-        self._shared_room: Array = np.empty(0, np.uint8)
         self.progress = Progress(self._busy, self._idle)
 
-    def keep(self, key: Hashable, value: object) -> None:
-        """Let the next call of this kind take the quick way."""
-        if not self.debug:
-            if len(self._kept) >= MOST_PLANS:
-                self._kept.clear()
-            self._kept[key] = value
+    def keep(self, how: str, key: object, plan: Plan, request: Request) -> None:
+        """Let the next call like this one take the quick way; `key` is its operation or root."""
+        work = request.mine if plan.is_part else request.work
+        if self.debug or work is None or plan.copies or not (plan.stages or self.readable):
+            return
+        runs = (plan.ready, plan.signature, plan.call.dtype, plan.call.operation, plan.stages)
+        self.quick.keep(how, key, request.given, work, plan, *runs)
 
     def refuse(self, error: ChoreoError) -> None:
         """From now on every call raises this; the first reason stays."""
-        self.quick = {}
+        self.quick.open = 0
         if self.refusal is None:
             self.refusal = error
 
-    def shared_room(self, length: int) -> Array:
-        """Bytes of this process to work in until the next call, the same for all calls that are kept."""
-        if len(self._shared_room) < length:
-            # Earlier calls keep the earlier rooms, so each is at least twice as large as the one before.
-            self._shared_room = np.empty(max(length, 2 * len(self._shared_room)), np.uint8)
-        return self._shared_room[:length]
-
     def forget(self) -> None:
         """Let go of everything that was kept for further calls: there are none."""
-        self.quick, self._kept, self._shared_room = {}, {}, np.empty(0, np.uint8)
+        self.quick.close()
         self._plans.clear()
         self.heap.forget()
 
@@ -100,7 +97,8 @@ class Engine:
         given, work = request.given, request.work
         registered = self.registered(request)
         same = given is work and given is not None
-        key = (request.collective, request.blocks, request.dtype, request.op, request.root, same, registered)
+        wants = request.mine is not None
+        key = (request.collective, request.blocks, request.dtype, request.op, request.root, same, registered, wants)
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= MOST_PLANS:
@@ -117,9 +115,10 @@ class Engine:
         return owns(given) and (work is None or work is given or owns(work))
 
     def run(self, plan: Plan, request: Request) -> Array:
-        """Run a call, and give back where its result lies: a flat room if no work array was given."""
+        """Run a call, and give back where its result lies: a flat room if no array was given for it."""
         self.check()
-        given, work, into = request.given, request.work, request.work
+        given, work = request.given, request.mine if plan.is_part else request.work
+        into = work
         if plan.copies and given is not None:
             given = given.copy()
         if work is None:
@@ -138,6 +137,9 @@ class Engine:
             work = work.view(request.dtype)
         if into is not None and work is not into and not np.may_share_memory(work, into):
             np.copyto(into, work.reshape(into.shape))
+        if into is None and request.mine is not None:
+            into, first = request.mine, sum(plan.call.blocks[: self.rank])
+            np.copyto(into, work[first : first + into.size].reshape(into.shape))
         return work if into is None else into
 
     def failure(self, plan: Plan, failed: Failed) -> ChoreoError:
@@ -147,11 +149,11 @@ class Engine:
         return error
 
     def _busy(self) -> None:
-        self.quick = {}
+        self.quick.open = 0
 
     def _idle(self) -> None:
         if self.refusal is None:
-            self.quick = self._kept
+            self.quick.open = 1
 
     def _make(self, request: Request, *, same: bool, registered: bool) -> Plan:
         contract = get_collective(request.collective)
@@ -166,8 +168,11 @@ class Engine:
         averages = request.op is ReduceOp.AVG
         call = Call(request.collective, blocks, item, code, operation, root, algorithm, averages)
         remote = self.connection.exposes
+        part = None
+        if request.mine is not None:
+            part = sum(blocks[: self.rank]) * item, blocks[self.rank] * item
         try:
-            return make_plan(call, self.rank, self.world_size, remote, same=same, stages=not registered)
+            return make_plan(call, self.rank, self.world_size, remote, same=same, stages=not registered, part=part)
         except UsageError:  # this algorithm sends inputs after results have come in
             if not same:
                 raise

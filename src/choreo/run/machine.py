@@ -11,8 +11,9 @@ from choreo.errors import UsageError
 
 if TYPE_CHECKING:
     from choreo.run.twin import Endpoint, Program
+    from choreo.run.twin_quick import Quick
 
-__all__ = ["endpoint_type", "is_compiled", "prepare", "program_type"]
+__all__ = ["endpoint_type", "is_compiled", "prepare", "program_type", "quick_type"]
 
 
 def endpoint_type(compiled: bool | None = None) -> type[Endpoint]:
@@ -28,6 +29,14 @@ def program_type(compiled: bool | None = None) -> type[Program]:
     from choreo.run import twin
 
     found: type[Program] = twin.Program if _twin(compiled) else _compiled().Program
+    return found
+
+
+def quick_type(compiled: bool | None = None) -> type[Quick]:
+    """What keeps calls for the executor."""
+    from choreo.run import twin_quick
+
+    found: type[Quick] = twin_quick.Quick if _twin(compiled) else _compiled().Quick
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -14,16 +13,14 @@ import numpy.typing as npt
 
 from choreo.algorithms import build
 from choreo.errors import RefusedError
-from choreo.run.arrays import Array
 from choreo.run.machine import program_type
 from choreo.run.program import Program, compile_program
 from choreo.schedule import Schedule
 
 if TYPE_CHECKING:
-    from choreo.run.connection import Connection
     from choreo.run.twin import Program as Prepared
 
-__all__ = ["Call", "Failed", "Plan", "Quick", "edges_of", "make_plan", "quick"]
+__all__ = ["Call", "Failed", "Plan", "edges_of", "make_plan"]
 
 Ints = npt.NDArray[np.int64]
 # What a call may stage at once, and what it stages before it lets others read, if it is cut into parts at all; more
@@ -34,8 +31,6 @@ SLOT_BYTES, PART_BYTES = 1 << 20, 64 << 10
 READ, READ_TO_REDUCE, LEAST_EXPOSED = 1.7, 2.0, 128 << 10
 # What went wrong, whose fault it is, and in which operation of the program.
 Failed: TypeAlias = tuple[int, int, int]
-# Given, work and seconds. True: done. False: these arrays are not contiguous or not writable, and nothing was sent.
-Quick: TypeAlias = Callable[[Array, Array, float], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,7 @@ class Plan:
     """A call compiled for one rank.
 
     `stages` is whether it hands data over through staging; `copies`, whether it needs an input of its own, because it
-    sends some of it after it has written work.
+    sends some of it after it has written work; `is_part`, whether its work is only this rank's part of the vector.
     """
 
     call: Call
@@ -73,15 +68,24 @@ class Plan:
     vector_bytes: int
     stages: bool
     copies: bool = False
+    is_part: bool = False
 
 
 def make_plan(
-    call: Call, rank: int, world_size: int, remote: npt.NDArray[np.bool_], *, same: bool, stages: bool
+    call: Call,
+    rank: int,
+    world_size: int,
+    remote: npt.NDArray[np.bool_],
+    *,
+    same: bool,
+    stages: bool,
+    part: tuple[int, int] | None = None,
 ) -> Plan:
     """Build the schedule and compile it for this rank: staged, or exposed where peers can read the arrays in place.
 
-    `remote` are the peers that are reached through sockets; `same`, whether input and work are one array. How many
-    parts there are depends only on what all ranks know, since senders and receivers must agree.
+    `remote` are the peers that are reached through sockets; `same`, whether input and work are one array; `part`, the
+    first byte and the length of all that this rank wants of the vector. How many parts a program has depends only on
+    what all ranks know, since senders and receivers must agree.
     """
     schedule = _schedule(call.collective, call.algorithm, world_size, call.root)
     edges = edges_of(schedule, call.blocks, call.item_bytes)
@@ -103,21 +107,10 @@ def make_plan(
     if stages and (reads or program.traffic[0].max(initial=0) > SLOT_BYTES):
         stages = False
         program = compiled(parts)
-    ready = program_type()(
-        program.ops.tobytes(),
-        program.guards.tobytes(),
-        program.sent.tobytes(),
-        program.received.tobytes(),
-        program.scratch_bytes,
-    )
-    return Plan(
-        call,
-        call.signature,
-        program,
-        ready,
-        vector_bytes=int(edges[-1]),
-        stages=stages,
-    )
+    cut = None if part is None else program.within(*part)
+    program = cut or program
+    ready = program_type()(*program.as_bytes())
+    return Plan(call, call.signature, program, ready, int(edges[-1]), stages, is_part=cut is not None)
 
 
 def _reading_is_faster(traffic: Ints, cores: int) -> bool:
@@ -125,36 +118,6 @@ def _reading_is_faster(traffic: Ints, cores: int) -> bool:
     staged, stored, reduced = traffic
     by_staging, by_reading = staged + stored + reduced, READ * stored + READ_TO_REDUCE * reduced
     return bool(max(by_reading.max(), by_reading.sum() / cores) < max(by_staging.max(), by_staging.sum() / cores))
-
-
-def quick(
-    connection: Connection,
-    plan: Plan,
-    failure: Callable[[Plan, Failed], Exception],
-    owns: Callable[[Array], bool] | None,
-    registered: bool,
-) -> Quick:
-    """The shortest way from a user's array to the executor.
-
-    `owns`, if given, is whether peers can read an array in place; the plan is for arrays that are so if `registered`.
-    """
-    run, signature, ready, stages = connection.endpoint.run, plan.signature, plan.ready, plan.stages
-    dtype, operation = plan.call.dtype, plan.call.operation
-
-    def call(given: Array, work: Array, timeout_s: float) -> bool:
-        if owns is not None and (owns(given) and (work is given or owns(work))) is not registered:
-            return False
-        connection.calls = number = connection.calls + 1
-        try:
-            failed: Failed | None = run(number, signature, ready, given, work, dtype, operation, timeout_s, stages)
-        except (ValueError, BufferError):
-            connection.calls = number - 1
-            return False
-        if failed is None:
-            return True
-        raise failure(plan, failed)
-
-    return call
 
 
 def edges_of(schedule: Schedule, blocks: tuple[int, ...], item_bytes: int) -> Ints:

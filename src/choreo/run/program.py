@@ -77,8 +77,9 @@ class Program:
     traffic: Ints  # of a part: bytes that each rank stages, stores and reduces
     scratch_bytes: int
     writes_work: bool  # whether anything is written outside what the input would hold
+    work_at: int = 0  # where in the logical vector the work array begins
 
-    def as_bytes(self) -> tuple[bytes, bytes, bytes, bytes, int]:
+    def as_bytes(self) -> tuple[bytes, bytes, bytes, bytes, int, int]:
         """As executors take it."""
         return (
             self.ops.tobytes(),
@@ -86,7 +87,24 @@ class Program:
             self.sent.tobytes(),
             self.received.tobytes(),
             self.scratch_bytes,
+            self.work_at,
         )
+
+    def within(self, first: int, length: int) -> Program | None:
+        """The same with a work array of only these bytes of the logical vector; None, if it needs others as well."""
+        kind, flags, size = self.ops["kind"], self.ops["flags"], self.ops["length"]
+        ours = (flags & OWN_INPUT) == 0
+        writes = (kind == RECEIVE) | (kind == FROM_SCRATCH)
+        ops = self.ops.copy()
+        for column, used in (
+            ("at", writes | (kind == KEEP) | ((kind == SEND) & ours)),
+            ("base", writes & ours & ((flags & REDUCE) != 0)),
+        ):
+            places = ops[column]
+            if (used & (size > 0) & ((places < first) | (places + size > first + length))).any():
+                return None
+            ops[column] = np.where(used, np.where(size > 0, places - np.uint64(first), 0), places)
+        return replace(self, ops=ops, work_at=first)
 
 
 class _Row(NamedTuple):

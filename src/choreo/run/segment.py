@@ -24,7 +24,7 @@ __all__ = ["Segment", "open_segment", "owned_name", "remove_stale", "reserve_ahe
 
 SHARED = Path("/dev/shm")
 PAGE = 4096
-CHANNEL = 128
+CHANNEL = 576
 # Sparse: what nobody touches takes no memory.
 HEAP_BYTES = 64 << 30
 ALIGNED = 64

@@ -3,7 +3,7 @@
 It runs where there is no compiler, and the tests hold the compiled one to it; ranks of either kind can talk to each
 other. Words of a segment are written whole, in the order of the program; that is enough where stores are seen in order
 (x86), and a lock taken before each counter is the barrier elsewhere. Nobody is woken: who waits here looks again, and
-who sleeps in the compiled one does so after 10 ms.
+who sleeps in the compiled one does so after 2 ms.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from choreo.run.failures import BROKEN, INTERRUPTED, LEFT, MISMATCHED, PEER_DIED
 from choreo.run.program import (
     EXPOSED,
     FROM_SCRATCH,
-    HELD,
     LAST,
     OWN_INPUT,
     PART,
@@ -45,15 +44,19 @@ __all__ = ["Endpoint", "Program", "prepare"]
 
 Bytes = npt.NDArray[np.uint8]
 
-MAGIC = int.from_bytes(b"Choreo01", "little")
-PAGE, CHANNEL_BYTES, CALLS, CALL_BYTES, SLOTS = 4096, 128, 8, 64, 8
-# Words of 8 bytes in the header and in a channel, and of 4 bytes where two share one.
-MAGIC_AT, BYTES_AT, STAGE_AT, STAGE_BYTES_AT, HEAP_AT, GAVE_UP_IN_AT = 0, 2, 3, 4, 5, 7
+MAGIC = int.from_bytes(b"Choreo02", "little")
+PAGE, CHANNEL_BYTES, CALLS, CALL_BYTES, SLOTS = 4096, 576, 8, 64, 8
+# Words of 8 bytes in the header, in a channel and in a letter, and of 4 bytes where two share one.
+MAGIC_AT, BYTES_AT, STAGE_AT, STAGE_BYTES_AT, HEAP_AT, GAVE_UP_IN_AT, RETURNED_AT = 0, 2, 3, 4, 5, 7, 16
 RANK_AT, WORLD_AT, GAVE_UP_AT, CULPRIT_AT = 2, 3, 12, 13
 CALLS_AT = (PAGE - CALLS * CALL_BYTES) // 8
-NUMBER, SIGNATURE, INPUT_MODE, WORK_MODE, INPUT, WORK = range(6)
-READY, CONSUMED = 0, 8
+NUMBER, SIGNATURE = 0, 1
+CONSUMED, LETTER_WORDS = 64, 8
+READY, LETTER_SIGNATURE, MODES, WORK, INPUT = range(5)
+LETTER_DATA_AT = 24
 STAGED, REGISTERED, PRIVATE = 0, 1, 2
+# Of a letter: its modes are of work and input, 8 bits each, and these.
+ENCLOSED, COUNTED = 1 << 16, 2 << 16
 LOOK_S, AWAKE_S, LONGEST_SLEEP_S = 0.02, 0.0005, 0.001
 SLICE = 1 << 20
 # What says most when several peers are not well.
@@ -89,8 +92,8 @@ class _Words:
         """A field of the descriptor of a call."""
         return self.whole[CALLS_AT + number % CALLS * 8 + column]
 
-    def counter(self, peer: int, which: int) -> int:
-        """A counter of a channel."""
+    def channel(self, peer: int, which: int) -> int:
+        """A word of the channel to a peer."""
         return self.whole[(PAGE + peer * CHANNEL_BYTES) // 8 + which]
 
     def ends(self, call: int) -> bool:
@@ -115,7 +118,9 @@ class _Peer:
     sent: int = 0  # messages before this call
     received: int = 0
     posted: int = 0  # the last message that was made ready
-    sent_by: list[int] = field(default_factory=lambda: [0] * SLOTS)  # the last message sent from each slot
+    parted: list[int] = field(default_factory=lambda: [0, 0])  # and in the last two parts
+    used: list[int] = field(default_factory=lambda: [0] * SLOTS)  # the last call that sent it something from each slot
+    lettered: int = 0  # the last call whose letter was written
     verified: int = 0  # the last call of which it was seen that both do the same
     told: tuple[int, int, int] | None = None
 
@@ -128,8 +133,11 @@ class _Task:
     scratch: Bytes
     deadline: float
     reduction: Reduction
+    modes: int
+    places: tuple[int, int]
     slot: int = 0
     slot_at: int = 0
+    parts: int = 0  # that have begun after the first
 
 
 class Endpoint:
@@ -206,9 +214,14 @@ class Endpoint:
                 return outcome, self._words.halves[CULPRIT_AT], -1
             task = self._task(program, given, work, dtype, operation, timeout_s, stages)
             self._call = call
-            return self._run(task, signature, _place(self._own, work, stages), _place(self._own, given, stages), stages)
+            return self._run(task, signature, stages)
         finally:
             self._busy.release()
+
+    @property
+    def calls(self) -> int:
+        """The number of the last call."""
+        return self._call
 
     def told(self, peer: int, /) -> tuple[int, int, int] | None:
         """Why a rank gave up, whom it blames, and in which call; None if it has not said so."""
@@ -278,17 +291,19 @@ class Endpoint:
         if program.grain % ITEM_BYTES[dtype]:
             raise ValueError("a program cuts elements in two")
         scratch = np.empty(program.scratch_bytes, np.uint8)
-        return _Task(program, inside, outside, scratch, time.monotonic() + timeout_s, reduction)
+        (mode, place), (input_mode, input_place) = (_place(self._own, one, stages) for one in (work, given))
+        place = (place - program.work_at) % 2**64  # peers count from the beginning of the vector
+        modes = mode | input_mode << 8 | (COUNTED if not stages or program.has_parts else 0)
+        end_s = time.monotonic() + timeout_s
+        return _Task(program, inside, outside, scratch, end_s, reduction, modes, (place, input_place))
 
-    def _run(
-        self, task: _Task, signature: int, work: tuple[int, int], given: tuple[int, int], stages: bool
-    ) -> tuple[int, int, int] | None:
+    def _run(self, task: _Task, signature: int, stages: bool) -> tuple[int, int, int] | None:
         self._failed_op = -1
         try:
-            self._begin(task, signature, work, given)
-            for at, op in enumerate(task.program.ops):
+            self._begin(task, signature)
+            for at, (op, enclosed) in enumerate(zip(task.program.ops, task.program.enclosed, strict=True)):
                 self._failed_op = at
-                self._do(task, op)
+                self._do(task, op, enclosed)
             self._failed_op = -1
             self._finish(task, not stages)
         except _Stop as stop:
@@ -299,14 +314,20 @@ class Endpoint:
             self._give_up(INTERRUPTED, self._rank)
             self._say_goodbye(INTERRUPTED, self._rank)
             raise
+        assert self._words is not None
+        with self._fence:
+            self._words.whole[RETURNED_AT] = self._call
+        slot = self._call % SLOTS
         for peer in self._peers:
             peer.sent += task.program.sent[peer.rank]
             peer.received += task.program.received[peer.rank]
-            peer.sent_by[task.slot] = peer.posted
+            if peer.words is not None and task.program.sent[peer.rank]:
+                peer.used[slot] = self._call
+                peer.used[slot ^ 1] = self._call if task.parts else peer.used[slot ^ 1]
         self._done = self._call
         return None
 
-    def _begin(self, task: _Task, signature: int, work: tuple[int, int], given: tuple[int, int]) -> None:
+    def _begin(self, task: _Task, signature: int) -> None:
         """Wait until nobody needs what this call is going to overwrite, and tell what it is."""
         self._signatures = {number: one for number, one in self._signatures.items() if number > self._call - CALLS}
         self._signatures[self._call] = signature
@@ -317,55 +338,60 @@ class Endpoint:
         with self._fence:
             words[at + NUMBER] = 0
         words[at + SIGNATURE] = signature
-        words[at + WORK_MODE], words[at + WORK] = work
-        words[at + INPUT_MODE], words[at + INPUT] = given
         with self._fence:
             words[at + NUMBER] = self._call
 
     def _take_slot(self, task: _Task, slot: int) -> None:
-        """Wait until a slot may be written again, and take it."""
+        """Wait until a slot, and the letters that go with it, may be written again, and take it."""
         for peer in self._peers:
-            if peer.words is not None and peer.sent_by[slot]:
-                self._wait_counter(peer, CONSUMED, peer.sent_by[slot], task.deadline)
+            if peer.words is not None and peer.used[slot]:
+                words, call = peer.words.whole, peer.used[slot]
+                self._wait_until(lambda words=words, call=call: words[RETURNED_AT] >= call, peer, task.deadline)  # type: ignore[misc]
         task.slot, task.slot_at = slot, slot * self._slot_bytes
+
+    def _begin_part(self, task: _Task) -> None:
+        """Take the other of two slots, when what was sent from there in this call has been consumed."""
+        slot = task.slot ^ 1
+        for peer in self._peers:
+            peer.parted[task.slot & 1] = peer.posted
+            if peer.words is not None and task.parts and peer.parted[slot & 1] > peer.sent:
+                self._wait_consumed(peer, peer.parted[slot & 1], task.deadline)
+        if task.parts == 0:
+            self._take_slot(task, slot)
+        task.slot, task.slot_at = slot, slot * self._slot_bytes
+        task.parts += 1
 
     def _finish(self, task: _Task, exposes: bool) -> None:
         """What must have happened before the caller may touch its arrays again, and believe what is in them."""
         for peer in self._peers:
             sent = task.program.sent[peer.rank]
             if peer.words is not None and exposes and sent:
-                self._wait_counter(peer, CONSUMED, peer.sent + sent, task.deadline)
+                self._wait_consumed(peer, peer.sent + sent, task.deadline)
             while peer.outbox is not None and peer.outbox.has_queued():
                 self._wait_for_sockets(None, peer.rank, task.deadline)
         for peer in self._peers:
             if peer.words is not None and peer.words.ends(self._call):
                 raise _Stop(PEER_GAVE_UP, peer.rank)
-            # With whom nothing was exchanged has no part in the result.
-            exchanged = task.program.sent[peer.rank] or task.program.received[peer.rank]
-            if peer.words is not None and exchanged and not self._same_calls(peer):
-                raise _Stop(MISMATCHED, peer.rank)
 
-    def _do(self, task: _Task, op: Op) -> None:
+    def _do(self, task: _Task, op: Op, enclosed: int | None) -> None:
         peer = self._peers[op.peer]
         if op.kind == SEND:
-            self._send(task, op, peer)
+            self._send(task, op, peer, enclosed)
         elif op.kind in (RECEIVE, TO_SCRATCH):
             if peer.words is None:
                 self._receive_from_socket(task, op, peer)
             else:
-                self._receive(task, op, peer)
+                self._receive(task, op, peer, enclosed)
         elif op.kind == FROM_SCRATCH:
             self._wait_guards(task, op)
             _put(task, op, task.scratch[op.there : op.there + op.length], 0)
         elif op.kind == PART:
             self._failed_op = -1  # a wait for whoever still reads the slot, not for the peer of an operation
-            for one in self._peers:
-                one.sent_by[task.slot] = one.posted
-            self._take_slot(task, task.slot ^ 1)
+            self._begin_part(task)
         else:
             task.work[op.at : op.at + op.length] = task.given[op.base : op.base + op.length]
 
-    def _send(self, task: _Task, op: Op, peer: _Peer) -> None:
+    def _send(self, task: _Task, op: Op, peer: _Peer, enclosed: int | None) -> None:
         data = (task.given if op.has(OWN_INPUT) else task.work)[op.at : op.at + op.length]
         if peer.outbox is not None:
             frame = Frame(FRAME, op.number, self._call, self._signatures[self._call], op.length)
@@ -373,28 +399,45 @@ class Endpoint:
             if op.has(LAST):
                 self._write(peer)
             return
-        if not op.has(EXPOSED) and not op.has(HELD):
+        letter = _letter_at(peer.rank, self._call)
+        if enclosed is not None:
+            at = 8 * letter + LETTER_DATA_AT + enclosed
+            self._own[at : at + op.length] = data
+        elif not op.has(EXPOSED):  # once more where it is HELD: it may have travelled in letters so far
             at = self._stage_at + task.slot_at + op.staged
             self._own[at : at + op.length] = data
         if op.has(LAST):
+            assert self._words is not None
+            words = self._words.whole
+            if peer.lettered != self._call:
+                words[letter + LETTER_SIGNATURE] = self._signatures[self._call]
+                words[letter + MODES] = task.modes | (0 if enclosed is None else ENCLOSED)
+                if enclosed is None:
+                    words[letter + WORK], words[letter + INPUT] = task.places
+                peer.lettered = self._call
             peer.posted = peer.sent + op.number
-            self._publish(peer, READY, peer.posted)
+            with self._fence:
+                words[letter + READY] = peer.posted
 
-    def _receive(self, task: _Task, op: Op, peer: _Peer) -> None:
+    def _receive(self, task: _Task, op: Op, peer: _Peer, enclosed: int | None) -> None:
         assert peer.words is not None
         assert peer.data is not None
-        self._wait_counter(peer, READY, peer.received + op.number, task.deadline)
-        if not self._same_calls(peer):
+        letter, words, number = _letter_at(self._rank, self._call), peer.words.whole, peer.received + op.number
+        self._wait_until(lambda: words[letter + READY] >= number, peer, task.deadline)
+        if words[letter + LETTER_SIGNATURE] != self._signatures[self._call]:
             raise _Stop(MISMATCHED, peer.rank)
-        if peer.words.call(self._call, NUMBER) != self._call:
-            raise _Stop(BROKEN, peer.rank)
         self._wait_guards(task, op)
-        columns = (INPUT_MODE, INPUT) if op.has(THEIR_INPUT) else (WORK_MODE, WORK)
-        mode, place = (peer.words.call(self._call, column) for column in columns)
-        place += op.there
-        if mode == STAGED and op.staged + op.length <= self._slot_bytes:
+        modes, in_input = words[letter + MODES], op.has(THEIR_INPUT)
+        mode = modes >> 8 * in_input & 255
+        if mode == STAGED and modes & ENCLOSED and op.number == 1:
+            if enclosed is None:
+                raise _Stop(BROKEN, peer.rank)
+            place = 8 * letter + LETTER_DATA_AT + enclosed
+        elif mode == STAGED and op.staged + op.length <= self._slot_bytes:
             place = self._stage_at + task.slot_at + op.staged
-        elif mode not in (REGISTERED, PRIVATE):
+        elif mode in (REGISTERED, PRIVATE) and not modes & ENCLOSED:
+            place = (words[letter + (INPUT if in_input else WORK)] + op.there) % 2**64
+        else:
             raise _Stop(BROKEN, peer.rank)
         if mode != PRIVATE and place + op.length > len(peer.data):
             raise _Stop(BROKEN, peer.rank)
@@ -405,8 +448,10 @@ class Endpoint:
             else:
                 data = peer.data[place + at : place + at + length]
             _take(task, op, data, at)
-        if op.has(LAST):
-            self._publish(peer, CONSUMED, peer.received + op.number)
+        if op.has(LAST) and modes & COUNTED:
+            assert self._words is not None
+            with self._fence:
+                self._words.whole[(PAGE + peer.rank * CHANNEL_BYTES) // 8 + CONSUMED] = number
 
     def _receive_from_socket(self, task: _Task, op: Op, peer: _Peer) -> None:
         assert peer.outbox is not None
@@ -454,17 +499,20 @@ class Endpoint:
         for rank, number in task.program.guards[op.first_guard : op.first_guard + op.guards]:
             peer = self._peers[rank]
             if peer.words is not None:
-                self._wait_counter(peer, CONSUMED, peer.sent + number, task.deadline)
+                self._wait_consumed(peer, peer.sent + number, task.deadline)
             while peer.outbox is not None and peer.outbox.has_queued(number):
                 self._wait_for_sockets(None, rank, task.deadline)
 
-    def _wait_counter(self, peer: _Peer, which: int, value: int, deadline: float) -> None:
+    def _wait_consumed(self, peer: _Peer, number: int, deadline: float) -> None:
         words = peer.words
         assert words is not None
+        self._wait_until(lambda: words.channel(self._rank, CONSUMED) >= number, peer, deadline)
+
+    def _wait_until(self, over: Callable[[], bool], peer: _Peer, deadline: float) -> None:
         began, pause = time.monotonic(), 0.0
-        while words.counter(self._rank, which) < value:
+        while not over():
             # A peer may have done its part of this call before it died or stopped.
-            self._still_well(peer.rank, deadline, lambda: words.counter(self._rank, which) >= value)
+            self._still_well(peer.rank, deadline, over)
             self._push(None, 0)
             time.sleep(pause)
             if time.monotonic() - began > AWAKE_S:
@@ -576,11 +624,6 @@ class Endpoint:
 
     # Telling.
 
-    def _publish(self, peer: _Peer, which: int, value: int) -> None:
-        assert self._words is not None
-        with self._fence:
-            self._words.whole[(PAGE + peer.rank * CHANNEL_BYTES) // 8 + which] = value
-
     def _give_up(self, outcome: int, culprit: int) -> None:
         assert self._words is not None
         if self._words.halves[GAVE_UP_AT]:
@@ -638,6 +681,11 @@ def _is_dead(pidfd: int) -> bool:
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     return bool(poller.poll(0))
+
+
+def _letter_at(peer: int, call: int) -> int:
+    """The word at which the letter to a peer of a call begins."""
+    return (PAGE + peer * CHANNEL_BYTES) // 8 + call % CALLS * LETTER_WORDS
 
 
 def _staging_at(world: int) -> int:

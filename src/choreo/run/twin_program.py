@@ -29,6 +29,7 @@ MOST = (2**63 - 1) // 4
 KINDS = (SEND, RECEIVE, TO_SCRATCH, FROM_SCRATCH, KEEP, PART)
 ALL_FLAGS = 63
 MOST_RANKS = 0xFFFF
+LETTER_BYTES = 40  # of data in a letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,9 @@ class Op:
 class Program:
     """What one rank does in a call, checked once."""
 
-    def __init__(self, ops: bytes, guards: bytes, sent: bytes, received: bytes, scratch_bytes: int, /) -> None:
+    def __init__(  # noqa: PLR0917 - called as the compiled one is, by position
+        self, ops: bytes, guards: bytes, sent: bytes, received: bytes, scratch_bytes: int, work_at: int, /
+    ) -> None:
         if (
             len(ops) % OP.itemsize
             or len(guards) % GUARD.itemsize
@@ -69,7 +72,7 @@ class Program:
         self.guards: list[tuple[int, int]] = np.frombuffer(guards, GUARD).tolist()
         self.sent: list[int] = np.frombuffer(sent, "<u4").tolist()
         self.received: list[int] = np.frombuffer(received, "<u4").tolist()
-        self.scratch_bytes = scratch_bytes
+        self.scratch_bytes, self.work_at = scratch_bytes, work_at
         self._check_ops()
         self._check_messages()
         reduced = [op for op in self.ops if op.kind in (RECEIVE, FROM_SCRATCH) and op.has(REDUCE)]
@@ -80,6 +83,8 @@ class Program:
         )
         written = [(op, op.at) for op in self.ops if op.kind in (RECEIVE, FROM_SCRATCH, KEEP)]
         self.work_bytes = _reach(written + [(op, at) for op, at in own if not op.has(OWN_INPUT)])
+        self.has_parts = any(op.kind == PART for op in self.ops)
+        self.enclosed = self._enclosed()
 
     def hands_over(self, rank: int, local: list[bool], sockets: list[bool], stage_bytes: int) -> tuple[bool, bool]:
         """Whether anything is staged, and exposed, for peers on this machine; or why this rank cannot run it."""
@@ -103,6 +108,26 @@ class Program:
                 if op.staged + op.length > stage_bytes:
                     raise ValueError("a program goes beyond the staging")
         return staged, exposed
+
+    def _enclosed(self) -> list[int | None]:
+        """Where in a letter each range lies: of first messages to a peer that are small and not exposed.
+
+        Of what is received it is the place that it would have, since it is the sender who says how it travels.
+        """
+        whole, sent, received = ([0] * len(self.sent) for _ in range(3))
+        for op in self.ops:
+            if op.kind == SEND and op.number == 1:
+                whole[op.peer] += LETTER_BYTES + 1 if op.has(EXPOSED) else op.length
+        found: list[int | None] = []
+        for op in self.ops:
+            at = None
+            if op.kind in (SEND, RECEIVE, TO_SCRATCH) and op.number == 1:
+                before = sent if op.kind == SEND else received
+                end = whole[op.peer] if op.kind == SEND else before[op.peer] + op.length
+                at = before[op.peer] if end <= LETTER_BYTES else None
+                before[op.peer] += op.length
+            found.append(at)
+        return found
 
     def _check_ops(self) -> None:
         for op in self.ops:
