@@ -36,7 +36,7 @@ from choreo.errors import UsageError
 from choreo.run import machine
 from choreo.run.failures import BROKEN, LEFT, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
 from choreo.run.program import EXPOSED, GUARD, LAST, OP, RECEIVE, REDUCE, SEND, compile_program
-from choreo.run.twin import CALLS_AT, GAVE_UP_AT, PAGE
+from choreo.run.twin import CALLS_AT, GAVE_UP_AT, TOLD, PAGE
 from choreo.schedule import Schedule
 
 try:
@@ -629,7 +629,7 @@ def test_letters_that_make_no_sense(words: list[int], modes: int, length: int, g
     peer[at : at + 16] = struct.pack("<2Q", number, signature)
     at = PAGE + 64 * 1  # of the first call, to rank 0
     peer[at : at + 40] = struct.pack("<5Q", 2**63, *letter)  # everything is ready
-    peer[4 * GAVE_UP_AT] = gave_up
+    peer[4 * GAVE_UP_AT] = peer[PAGE + 4 * TOLD] = gave_up
     program = program_of(kind, (RECEIVE, LAST | REDUCE, 1, 1, 0, 0, 0, 0, 0, 16, 16, length), received=1)
     failed = endpoint.run(1, 0, program, x, x, FLOAT32, 0, 0.05, True)
     assert failed is None or failed[0] in (BROKEN, MISMATCHED, PEER_GAVE_UP, PEER_DIED)

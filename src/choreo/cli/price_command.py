@@ -66,6 +66,7 @@ COLUMNS = (
     show_default=True,
     help="One port a rank each way, one to every peer, or memory that all read.",
 )
+@click.option("--cores", type=click.IntRange(min=1), metavar="C", help="Cores that the ranks share, if they are fewer.")
 @load_option
 @json_option
 def command(
@@ -78,6 +79,7 @@ def command(
     bandwidth: float,
     gamma: float,
     ports: str,
+    cores: int | None,
     as_json: bool,
 ) -> None:
     """Price the algorithms of COLLECTIVE side by side, cheapest first, or one of them, or a schedule file.
@@ -94,13 +96,13 @@ def command(
     if (size is None) == (sweep is None):
         raise UsageError("give either --size S for a table or --sweep FROM:TO for who wins where")
     link = Link(alpha, bandwidth, gamma)
-    profiles = _profiles(chosen, ranks, ports)
+    profiles = _profiles(chosen, ranks, ports, cores)
     if size is not None:
         prices = compare(profiles, size, link)
         if as_json:
             echo_json([{name: getattr(one, name) for name in COLUMNS} for one in prices])
         else:
-            print_prices(prices, link, ports)
+            print_prices(prices, link, ports, cores)
     elif sweep is not None:
         ranges = winners(profiles, sweep[0], sweep[1], link)
         if as_json:
@@ -109,25 +111,25 @@ def command(
             print_sweep(profiles, ranges, link)
 
 
-def _profiles(chosen: Choice, ranks: int | None, ports: str) -> list[Profile]:
+def _profiles(chosen: Choice, ranks: int | None, ports: str, cores: int | None) -> list[Profile]:
     """The schedule asked for, or one of every algorithm asked for, or of all that do the collective."""
     from choreo.price import profile
 
     if chosen.schedule is not None:
-        return [profile(checked(chosen.build(ranks)), ports)]
+        return [profile(checked(chosen.build(ranks)), ports, cores=cores)]
     if chosen.collective is None:
         raise UsageError("say what to price: COLLECTIVE, or --schedule FILE; see choreo list")
     candidates = chosen.candidates()
     ranks = chosen.need_ranks(ranks)
     if len(candidates) == 1:
-        return [profile(trusted(candidates[0], ranks), ports)]
+        return [profile(trusted(candidates[0], ranks), ports, cores=cores)]
     profiles = []
     for candidate in candidates:
         try:
             schedule = trusted(candidate, ranks)
             # Few networks have switches that reduce: those schedules are priced when they are named.
             if not schedule.switches or chosen.algorithms:
-                profiles.append(profile(schedule, ports))
+                profiles.append(profile(schedule, ports, cores=cores))
         except (RefusedError, AlgorithmError, ScheduleError, ProofError) as error:
             left_out(candidate, error)
     if not profiles:

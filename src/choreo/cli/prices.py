@@ -22,7 +22,7 @@ PLOT_COLUMNS = 72
 PLOTTED = 8
 
 
-def print_prices(prices: list[Price], link: Link, ports: str) -> None:
+def print_prices(prices: list[Price], link: Link, ports: str, cores: int | None) -> None:
     """The prices side by side, the best marked, and so is whoever costs the same."""
     from rich.console import Console
     from rich.table import Table
@@ -32,7 +32,7 @@ def print_prices(prices: list[Price], link: Link, ports: str) -> None:
     width = terminal.width if terminal.is_terminal else max(terminal.width, 130)
     first, binary = prices[0], prices[0].size_bytes % 1024 == 0
     columns = _columns(prices, width)
-    click.echo(_title(first, link, ports))
+    click.echo(_title(first, link, ports, cores))
     table = Table(box=None, pad_edge=False)
     table.add_column("algorithm", no_wrap=True, min_width=max(len(shown(one.algorithm)) for one in prices) + 7)
     for name in columns:
@@ -77,10 +77,12 @@ def print_sweep(profiles: list[Profile], ranges: list[WinningRange], link: Link)
     click.echo("\n".join(plot(sizes, {name: [table[name] for table in tables] for name in shown_names}, best)))
 
 
-def _title(first: Price, link: Link, ports: str) -> str:
+def _title(first: Price, link: Link, ports: str, cores: int | None) -> str:
     size = "" if first.collective == "barrier" else f" of {format_bytes(first.size_bytes)}"
     gamma = f", {format_bandwidth(1 / link.gamma_s_per_byte)} reduced" if link.gamma_s_per_byte > 1e-300 else ""
     a_port = {"one": "one port each way", "all": "a port to every peer", "read": "in shared memory"}[ports]
+    if cores is not None and cores < first.ranks:
+        a_port += f", {cores} core{'s' if cores > 1 else ''} for all"
     return (
         f"{first.collective}{size} over {first.ranks} ranks: {format_time(link.alpha_s)} a message, "
         f"{format_bandwidth(link.bandwidth_bytes_per_s)}{gamma}, {a_port}"

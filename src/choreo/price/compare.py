@@ -98,9 +98,10 @@ def _candidate_lines(one: Profile, link: Link) -> list[tuple[int, list[_Line]]]:
     return [
         (
             kind.num_steps,
-            [_Line(t.messages * alpha, (t.sent * beta + t.reduced * gamma) / one.units) for t in kind.candidates],
+            [_Line(m * alpha, (sent * beta + reduced * gamma) / one.units) for m, sent, reduced in exact],
         )
         for kind in one.kinds
+        for exact in [[tuple(map(Fraction, terms)) for terms in kind.candidates]]
     ]
 
 

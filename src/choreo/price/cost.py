@@ -89,14 +89,15 @@ class Price:
         return math.fsum(self.bytes_sent)
 
 
-def price(schedule: Schedule, size_bytes: float, link: Link, *, ports: str = "one") -> Price:
+def price(schedule: Schedule, size_bytes: float, link: Link, *, ports: str = "one", cores: int | None = None) -> Price:
     """The price of a schedule for a collective of `size_bytes` on `link`.
 
     With `ports="one"` the messages at a rank's port in one step follow one another; with "all" there is a port to every
     peer and the largest message decides; with "read" ranks share memory, and each reads what it receives. A switch that
-    reduces always has a port to every peer, and adds for nothing.
+    reduces always has a port to every peer, and adds for nothing. Where ranks share `cores`, a step takes at least what
+    all of them have to do in it, over the cores.
     """
-    return price_of(profile(schedule, ports), size_bytes, link)
+    return price_of(profile(schedule, ports, cores=cores), size_bytes, link)
 
 
 def price_of(counted: Profile, size_bytes: float, link: Link) -> Price:
@@ -132,7 +133,9 @@ def slowest(counted: Profile, size_bytes: float, link: Link) -> Terms:
     def time_s(terms: Terms) -> float:
         return terms.messages * link.alpha_s + terms.sent * unit_s + terms.reduced * reduced_s
 
-    messages, sent, reduced = 0, 0, 0
+    messages: float = 0
+    sent: float = 0
+    reduced: float = 0
     for kind in counted.kinds:
         worst = kind.candidates[0] if len(kind.candidates) == 1 else max(kind.candidates, key=time_s)
         messages += kind.num_steps * worst.messages

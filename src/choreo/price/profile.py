@@ -14,6 +14,9 @@ largest message counts and no gamma.
 
 Where ranks share memory (`ports="read"`) sending is free: a rank reads what it receives itself, from all peers one
 after the other. It waits once a step, until everything is there; so M is 1 however many messages come in.
+
+Where ranks share cores (`cores`, fewer than the ranks) a step takes at least as long as the cores need for what all
+ranks have to do in it: a candidate more, whose terms are the sums of all ranks' over the number of cores.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from choreo.schedule import Schedule, Transfers
 __all__ = ["PORTS", "Profile", "StepKind", "Terms", "profile"]
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 PORTS = ("one", "all", "read")
@@ -40,11 +44,14 @@ DENSE = 4
 
 
 class Terms(NamedTuple):
-    """What one port of one rank has to do in one step; bytes in units of the profile's share."""
+    """What one port of one rank has to do in one step; bytes in units of the profile's share.
 
-    messages: int
-    sent: int
-    reduced: int
+    Whole numbers, but for what several ranks do on one core.
+    """
+
+    messages: float
+    sent: float
+    reduced: float
 
 
 class StepKind(NamedTuple):
@@ -73,15 +80,18 @@ class Profile:
     max_fan_in: int
 
 
-def profile(schedule: Schedule, ports: str = "one") -> Profile:
+def profile(schedule: Schedule, ports: str = "one", *, cores: int | None = None) -> Profile:
     """Count what every step asks of the ranks.
 
-    `ports` is "one" for each direction, "all", one to every peer, or "read": memory that all ranks share.
+    `ports` is "one" for each direction, "all", one to every peer, or "read": memory that all ranks share. `cores`,
+    where it is given, is how many the ranks share.
     """
     if not isinstance(schedule, Schedule):
         raise UsageError(f"only a Schedule has a price, not {type(schedule).__name__}")
     if ports not in PORTS:
         raise UsageError(f"ports must be one of {', '.join(PORTS)}, not {ports!r}")
+    if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):
+        raise UsageError(f"cores must be a number of at least 1, not {cores!r:.60}")
     ranks, members = schedule.ranks, schedule.members
     # All chunks together are `multiple` times n bytes, so one unit of weight is n / (total weight / multiple).
     multiple = round(schedule.contract.total_bytes(1, ranks))
@@ -94,7 +104,7 @@ def profile(schedule: Schedule, ports: str = "one") -> Profile:
         sent += block.total(rows.src, sizes)
         received += block.total(rows.dst, sizes)
         max_fan_in = max(max_fan_in, block.max_fan_in())
-        block.count_kinds(kinds, ports)
+        block.count_kinds(kinds, ports, cores if cores is not None and cores < ranks else None)
     counted = tuple(StepKind(count, candidates) for candidates, count in kinds.items())
     return Profile(
         schedule.collective,
@@ -161,7 +171,7 @@ class _Block:
         count = np.bincount(self.in_port, minlength=self.entries)
         return int(count.max() if self.of_switch is None else count[~self.of_switch].max(initial=0))
 
-    def count_kinds(self, kinds: Counter[tuple[Terms, ...]], ports: str) -> None:
+    def count_kinds(self, kinds: Counter[tuple[Terms, ...]], ports: str, cores: int | None) -> None:
         """Add each step's candidates to the count."""
         busy = (self.in_port, self.in_port) if ports == "read" else (self.out_port, self.in_port)
         sides = [(*self._port(port, ports), self.reduced) for port in busy]
@@ -171,6 +181,12 @@ class _Block:
         highest = np.repeat(most, lengths, axis=1)
         has_most = np.logical_or(*((np.stack(side) == highest).all(axis=0) for side in sides))
         simple = np.logical_or.reduceat(has_most, self.starts)
+        shared = None
+        if cores is not None:  # of the two ports the one with more to do, as the rank's time has it
+            shared = np.maximum(*(np.stack([np.add.reduceat(v, self.starts) for v in side]) for side in sides)) / cores
+            simple &= (shared <= most).all(axis=0)
+            above = (shared >= most).all(axis=0)
+            simple, most = simple | above, np.where(above, shared, most)
         alike = most[:, simple]
         if alike.shape[1] and (alike == alike[:, :1]).all():
             kinds[(Terms(*alike[:, 0].tolist()),)] += alike.shape[1]
@@ -180,6 +196,8 @@ class _Block:
         for step in np.flatnonzero(~simple).tolist():
             inside = slice(self.starts[step], self.starts[step] + lengths[step])
             candidates = np.concatenate([np.stack([v[inside] for v in side], axis=1) for side in sides])
+            if shared is not None:
+                candidates = np.concatenate((candidates, shared[:, step : step + 1].T))
             kinds[_undominated(candidates)] += 1
 
     def _port(self, port: Ints, ports: str) -> tuple[Ints, Ints]:
@@ -197,7 +215,7 @@ class _Block:
         return np.where(self.of_switch, np.minimum(count, 1), messages), np.where(self.of_switch, largest, total)
 
 
-def _undominated(candidates: Ints) -> tuple[Terms, ...]:
+def _undominated(candidates: Ints | Floats) -> tuple[Terms, ...]:
     """The candidates that no other one equals or exceeds in all three terms."""
     kept: list[Terms] = []
     for one in sorted({Terms(*row) for row in candidates.tolist()}, reverse=True):

@@ -8,8 +8,8 @@
  * the sender has it. So nobody can be harmed by a rank that wakes up after it was given up. Peers on other machines are
  * reached through sockets.
  *
- * The staging is eight slots, and calls take them, like letters, in turn. A call begins only when all to whom something was
- * sent eight calls ago have returned from that one. A large call is cut into parts, which use its slot and the one beside
+ * The staging is eight slots, and calls take them, like letters, in turn. A call begins only when all have returned from the
+ * one eight calls ago. A large call is cut into parts, which use its slot and the one beside
  * it alternately; there, and where data is exposed, the counters of consumed messages say what may be overwritten.
  *
  * Every wait ends: by what is waited for, by the deadline, by the death of a peer, because a peer gave up or left, or by a
@@ -55,6 +55,9 @@
 #define LOOK_S 0.02               /* how often a waiting rank looks whether the others are well */
 #define SIGNALS_S 0.05            /* and whether a signal is waiting for Python */
 #define AWAKE_S 0.0005            /* how long it keeps its core */
+#define LEAST_SPINS 20            /* where it may spin at all */
+#define SPREAD_S 0.005            /* how often it goes to another core at most */
+#define SPREAD_CALLS 16           /* in which calls it looks for one, where all must share cores */
 #define ROUNDS 16                 /* how many times it yields before it looks at the clock and lets go of the interpreter */
 #define MUCH ((size_t)64 << 10)   /* bytes in a call for which it lets go of the interpreter at once */
 #define NAP_NS 2000000            /* it sleeps no longer at once, since it could have missed that it was woken */
@@ -80,11 +83,10 @@ typedef struct {
     _Atomic uint32_t gave_up; /* why this rank stopped, one of the outcomes above, or LEFT if it was done */
     _Atomic uint32_t culprit;
     _Atomic uint64_t gave_up_in; /* the call in which it did, or after which it left */
-    _Atomic uint32_t asleep;
-    uint32_t unused;
-    char pad[56];
+    char pad[64];
     _Atomic uint64_t returned; /* the last call that it has returned from: of that, it reads nothing any more */
-    char pad_too[PAGE - 136 - CALLS * 64];
+    _Atomic uint32_t core;     /* where it ran then, plus 1 */
+    char pad_too[PAGE - 140 - CALLS * 64];
     Call calls[CALLS];
 } Header;
 
@@ -97,10 +99,14 @@ typedef struct {
     union { uint64_t places[2]; char data[LETTER]; };
 } Letter;
 
+/* After the letters what else a peer needs while all is well, so that it need not look at the header. */
 typedef struct {
     Letter letters[CALLS];
     _Atomic uint64_t consumed;
-    char pad[56];
+    _Atomic uint64_t gave_up_in; /* as in the header */
+    _Atomic uint32_t gave_up;
+    _Atomic uint32_t asleep; /* it sleeps until this peer says something */
+    char pad[40];
 } Channel;
 
 typedef struct {
@@ -128,7 +134,6 @@ typedef struct {
     uint64_t sent, received;    /* messages before this call */
     uint64_t returned;          /* the last call that it was seen to have returned from */
     uint64_t checked, lettered; /* the last calls whose letter was read, and written */
-    uint64_t used[SLOTS];       /* the last call in which it was sent something from each slot */
     uint64_t modes, place[2];   /* of the letter that was read */
     uint64_t posted, parted[2]; /* the last message that was made ready, by now and in the last parts */
     uint64_t verified;          /* the last call of which it was seen that both do the same */
@@ -142,7 +147,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    int rank, world, spins, mapped, busy, generation, in_main, in_python;
+    int rank, world, spins, patience, mapped, busy, generation, in_main, in_python;
     uint64_t serial;
     Py_buffer own;
     Header *header;
@@ -153,7 +158,8 @@ typedef struct {
     char *scratch, *slice, *slices;
     size_t scratch_room;
     uint64_t call, done, calls[CALLS], signatures[CALLS]; /* the last calls, by their number modulo CALLS */
-    double looked, signalled;
+    uint64_t used[SLOTS];                                 /* the last call that sent something from each slot */
+    double looked, signalled, moved;
     unsigned long main_thread;
     PyThreadState *state;
     int culprit, failed_op;
@@ -208,14 +214,14 @@ static inline void relax(void) {
 
 /* Without a full barrier, which would wait for every line that was written to arrive here: in the few nanoseconds in which
  * a peer falls asleep it can be missed, and wakes by itself soon after. */
-static inline void wake_if_asleep(const Header *to, _Atomic uint64_t *counter) {
-    if (atomic_load_explicit(&to->asleep, memory_order_relaxed))
+static inline void wake_if_asleep(const Peer *other, _Atomic uint64_t *counter) {
+    if (atomic_load_explicit(&other->to_us->asleep, memory_order_relaxed))
         syscall(SYS_futex, (uint32_t *)counter, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-static inline void publish(_Atomic uint64_t *counter, uint64_t value, const Header *to) {
+static inline void publish(_Atomic uint64_t *counter, uint64_t value, const Peer *other) {
     atomic_store_explicit(counter, value, memory_order_release);
-    wake_if_asleep(to, counter);
+    wake_if_asleep(other, counter);
 }
 
 static int gave_up(Endpoint *here, int outcome, int culprit) {
@@ -224,15 +230,21 @@ static int gave_up(Endpoint *here, int outcome, int culprit) {
     atomic_store(&here->header->culprit, (uint32_t)culprit);
     atomic_store(&here->header->gave_up_in, here->call);
     atomic_store(&here->header->gave_up, (uint32_t)outcome);
+    for (int peer = 0; peer < here->world; peer++) {
+        Channel *channel = here->peers[peer].from_us;
+        if (!channel) continue;
+        atomic_store(&channel->gave_up_in, here->call);
+        atomic_store(&channel->gave_up, (uint32_t)outcome);
+    }
     return outcome;
 }
 
 /* Who gave up in a later call, or left after this one, has done its part of this one. */
 static int ends(uint32_t outcome, uint64_t in, uint64_t call) { return outcome == LEFT ? in < call : outcome && in <= call; }
 
-static int stopped(const Header *theirs, uint64_t call) {
-    uint32_t outcome = atomic_load_explicit(&theirs->gave_up, memory_order_acquire);
-    return ends(outcome, atomic_load_explicit(&theirs->gave_up_in, memory_order_relaxed), call);
+static inline int stopped(const Channel *to_us, uint64_t call) {
+    uint32_t outcome = atomic_load_explicit(&to_us->gave_up, memory_order_acquire);
+    return outcome && ends(outcome, atomic_load_explicit(&to_us->gave_up_in, memory_order_relaxed), call);
 }
 
 /* Did a peer make the calls that we made, as far as it has come? */
@@ -275,8 +287,8 @@ static int look_around(Endpoint *here, int *culprit) {
         if (!other->header) outcome = dead ? look_at_control(here, peer) : FINE;
         else {
             if (!same_calls(here, other)) outcome = MISMATCHED;
-            else if (stopped(other->header, here->call)) outcome = PEER_GAVE_UP;
-            else if (dead && !atomic_load(&other->header->gave_up)) outcome = PEER_DIED;
+            else if (stopped(other->to_us, here->call)) outcome = PEER_GAVE_UP;
+            else if (dead && !atomic_load(&other->to_us->gave_up)) outcome = PEER_DIED;
         }
         if (weight[outcome] > weight[found]) { found = outcome; *culprit = peer; }
     }
@@ -312,21 +324,64 @@ static void let_go_of_interpreter(Endpoint *here) {
 static int any_queued(const Endpoint *here);
 static int push_sockets(Endpoint *here, int reading, unsigned streams, int milliseconds);
 
-static void sleep_on(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value) {
-    atomic_exchange_explicit(&here->header->asleep, 1, memory_order_seq_cst);
+static void sleep_on(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer) {
+    _Atomic uint32_t *asleep = &here->peers[peer].from_us->asleep;
+    atomic_exchange_explicit(asleep, 1, memory_order_seq_cst);
     uint64_t seen = atomic_load_explicit(counter, memory_order_seq_cst);
     if (seen < value) { /* the low half: it would have to grow by 2**32 between two looks to be missed */
         struct timespec most = {0, NAP_NS};
         syscall(SYS_futex, (uint32_t *)counter, FUTEX_WAIT, (uint32_t)seen, &most, NULL, 0);
     }
-    atomic_store_explicit(&here->header->asleep, 0, memory_order_release);
+    atomic_store_explicit(asleep, 0, memory_order_release);
+}
+
+/* Spin, as long as that has been worth it lately: where both are on one core nothing comes while we do. */
+static int spin_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value) {
+    for (int spin = 0; spin < here->patience; spin++) {
+        if (atomic_load_explicit(counter, memory_order_acquire) >= value) {
+            here->patience = 2 * here->patience < here->spins ? 2 * here->patience : here->spins;
+            return 1;
+        }
+        relax();
+    }
+    here->patience = here->patience / 2 > LEAST_SPINS ? here->patience / 2 : here->spins < LEAST_SPINS ? here->spins : LEAST_SPINS;
+    return 0;
+}
+
+/* The scheduler may leave ranks on one core for long while another has fewer; who waits there goes to that one, and may then
+ * run wherever it could before. Ranks on one core do so one at a time, at calls that fall to them. */
+static void spread(Endpoint *here) {
+    int core = sched_getcpu(), crowd = 1, place = 0;
+    if (core < 0 || core >= CPU_SETSIZE) return;
+    for (int peer = 0; peer < here->world; peer++) {
+        const Header *theirs = here->peers[peer].header;
+        if (!theirs || atomic_load_explicit(&theirs->core, memory_order_relaxed) != (uint32_t)core + 1) continue;
+        crowd++;
+        place += peer < here->rank;
+    }
+    if (crowd == 1 || here->call % (unsigned)crowd != (unsigned)place) return;
+    double time = now_s();
+    cpu_set_t all, one;
+    if (time - here->moved < SPREAD_S || sched_getaffinity(0, sizeof(all), &all)) return;
+    here->moved = time;
+    int ranks[CPU_SETSIZE] = {0}, best = core;
+    ranks[core] = 1;
+    for (int peer = 0; peer < here->world; peer++) {
+        const Header *theirs = here->peers[peer].header;
+        uint32_t where = theirs ? atomic_load_explicit(&theirs->core, memory_order_relaxed) : 0;
+        if (where && where <= CPU_SETSIZE) ranks[where - 1]++;
+    }
+    for (int other = 0; other < CPU_SETSIZE; other++)
+        if (CPU_ISSET(other, &all) && ranks[other] < ranks[best]) best = other;
+    if (ranks[best] + 2 > ranks[core]) return; /* it would only be crowded there */
+    CPU_ZERO(&one);
+    CPU_SET(best, &one);
+    if (!sched_setaffinity(0, sizeof(one), &one)) sched_setaffinity(0, sizeof(all), &all);
 }
 
 static int wait_longer(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
-    for (int spin = 0; spin < here->spins; spin++) {
-        if (atomic_load_explicit(counter, memory_order_acquire) >= value) return FINE;
-        relax();
-    }
+    if (spin_for(here, counter, value)) return FINE;
+    if (here->spins > LEAST_SPINS || here->call % SPREAD_CALLS == 0) spread(here);
     double began = 0;
     for (int round = 0;; round++) {
         if (atomic_load_explicit(counter, memory_order_acquire) >= value) return FINE;
@@ -342,7 +397,7 @@ static int wait_longer(Endpoint *here, const _Atomic uint64_t *counter, uint64_t
             if (any_queued(here)) {
                 if ((outcome = push_sockets(here, -1, 0, tired))) return outcome;
             } else if (tired) {
-                sleep_on(here, counter, value);
+                sleep_on(here, counter, value, peer);
             }
             if (tired) { round = ROUNDS - 2; continue; }
         }
@@ -485,7 +540,7 @@ static int receive(Endpoint *here, const Task *task, const Op *ops, size_t count
     for (size_t i = 0; i < count && !outcome; i++) {
         Peer *other = &here->peers[ops[i].peer];
         if (!sources[i].data && (outcome = still_there(here, ops[i].peer))) break;
-        if (ops[i].flags & LAST && other->modes & COUNTED) publish(&other->from_us->consumed, other->received + ops[i].number, other->header);
+        if (ops[i].flags & LAST && other->modes & COUNTED) publish(&other->from_us->consumed, other->received + ops[i].number, other);
     }
     return outcome;
 }
@@ -509,7 +564,7 @@ static int send_range(Endpoint *here, const Task *task, const Op *op) {
         other->lettered = here->call;
     }
     other->posted = other->sent + op->number;
-    publish(&letter->ready, other->posted, other->header);
+    publish(&letter->ready, other->posted, other);
     return FINE;
 }
 
@@ -523,9 +578,9 @@ static void set_slot(const Endpoint *here, Task *task, size_t slot) {
 static int take_slot(Endpoint *here, Task *task, size_t slot) {
     for (int peer = 0; peer < here->world; peer++) {
         Peer *other = &here->peers[peer];
-        if (other->used[slot] <= other->returned) continue;
+        if (here->used[slot] <= other->returned || !other->header) continue;
         const _Atomic uint64_t *returned = &other->header->returned;
-        int outcome = wait_for(here, returned, other->used[slot], peer, task->deadline);
+        int outcome = wait_for(here, returned, here->used[slot], peer, task->deadline);
         if (outcome) return outcome;
         other->returned = atomic_load_explicit(returned, memory_order_acquire);
     }
@@ -601,7 +656,7 @@ static int finish(Endpoint *here, const Task *task, int exposes) {
     for (int peer = 0; peer < here->world; peer++) {
         Peer *other = &here->peers[peer];
         if (!other->header) continue;
-        if (stopped(other->header, here->call)) return gave_up(here, PEER_GAVE_UP, peer);
+        if (stopped(other->to_us, here->call)) return gave_up(here, PEER_GAVE_UP, peer);
     }
     return FINE;
 }
@@ -636,17 +691,17 @@ static int run_call(Endpoint *here, Task *task, uint64_t signature, int stages) 
         forget_queues(here);
         return outcome;
     }
+    atomic_store_explicit(&here->header->core, (uint32_t)sched_getcpu() + 1, memory_order_relaxed);
     atomic_store_explicit(&here->header->returned, here->call, memory_order_release);
     size_t slot = here->call % SLOTS;
     for (int peer = 0; peer < here->world; peer++) {
         Peer *other = &here->peers[peer];
         other->sent += task->program->sent[peer];
         other->received += task->program->received[peer];
-        if (!other->header) continue;
-        if (task->program->sent[peer]) other->used[slot] = here->call;
-        if (task->program->sent[peer] && task->parts) other->used[slot ^ 1] = here->call;
-        wake_if_asleep(other->header, &here->header->returned);
+        if (other->header) wake_if_asleep(other, &here->header->returned);
     }
+    here->used[slot] = here->call;
+    if (task->parts) here->used[slot ^ 1] = here->call;
     here->done = here->call;
     return FINE;
 }
@@ -873,7 +928,7 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
     here->generation = generation;
     here->rank = rank;
     here->world = world;
-    here->spins = spins;
+    here->spins = here->patience = spins;
     here->stage_bytes = stage_bytes;
     here->slot_bytes = stage_bytes / SLOTS / 64 * 64;
     here->stage_at = staging_at(world, stage_bytes, here->own.len);

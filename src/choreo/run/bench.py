@@ -293,7 +293,8 @@ def race(contestants: Sequence[Contestant], rounds: int, timeout_s: float) -> No
 def predicted_s(case: Case, algorithm: str, constants: Constants, *, registered: bool = False) -> float:
     """What `price` says of the algorithm that ran."""
     root = case.root if get_collective(case.collective).rooted else None
-    counted = profile(build(case.collective, algorithm, case.ranks, root=root), "read")
+    schedule = build(case.collective, algorithm, case.ranks, root=root)
+    counted = profile(schedule, "read", cores=constants.cores or None)
     link = constants.link_for(case.size_bytes, case.ranks, buffers="registered" if registered else "private")
     return price_of(counted, case.size_bytes, link).total_s
 

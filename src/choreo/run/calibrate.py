@@ -1,11 +1,11 @@
 """Measures this machine: probes through the executor itself, and the alpha, beta and gamma that explain them best.
 
 A probe is a collective by a given algorithm, whose price is M alpha + B beta + R gamma with known M, B and R: steps and
-bytes as `ports="read"` counts them, since ranks read what they receive. At one number of ranks and one size several
-probes are timed, from one step in which all read from one to exchanges between all with and without reductions; the
-three constants are then those, at least 0, for which the relative errors have the least squares. Neighbouring sizes
-join in with half the weight. Below a page bytes cost what they cost just above, and only alpha is fitted: nothing can
-be said of beta from 8 bytes.
+bytes as `ports="read"` counts them, since ranks read what they receive, with the `cores` that they share. At one number
+of ranks and one size several probes are timed, from one step in which all read from one to exchanges between all with
+and without reductions; the three constants are then those, at least 0, for which the relative errors have the least
+squares. Neighbouring sizes join in with half the weight. Below a page bytes cost what they cost just above, and only
+alpha is fitted: nothing can be said of beta from 8 bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import socket
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from scipy.optimize import nnls
 
 from choreo.algorithms import build
 from choreo.errors import ChoreoError, UsageError
-from choreo.price import Terms, profile
+from choreo.price import Profile, Terms, profile
 from choreo.price.cost import Link, slowest
 from choreo.run.bench import Stage, race
 from choreo.run.bench_inputs import case_of
@@ -74,6 +75,7 @@ def calibrate(
         raise UsageError(f"between at least 2 ranks there are messages to measure, not between {list(ranks)}")
     sizes = [size for size in SIZES if size <= most_bytes]
     samples: list[Sample] = []
+    cores = os.cpu_count() or 1
     rates: dict[str, float] = {}
     done, total = 0, len(ranks) * len(sizes)
     for count in ranks:
@@ -90,19 +92,19 @@ def calibrate(
         band
         for count in ranks
         for buffers in ("private", "registered")
-        for band in fit([one for one in samples if one.ranks == count and one.buffers == buffers])
+        for band in fit([one for one in samples if one.ranks == count and one.buffers == buffers], cores)
     ]
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Constants(
         tuple(bands),
         host=socket.gethostname(),
         date=now,
-        cores=os.cpu_count() or 1,
+        cores=cores,
         rates_bytes_per_s=rates,
     ), samples
 
 
-def fit(samples: Sequence[Sample]) -> list[Band]:
+def fit(samples: Sequence[Sample], cores: int) -> list[Band]:
     """A band for each size measured, up to halfway (as a ratio) to the next; all of one number of ranks."""
     sizes = sorted({one.near_bytes for one in samples})
     bands: list[Band] = []
@@ -111,9 +113,9 @@ def fit(samples: Sequence[Sample]) -> list[Band]:
         near = {size: 1.0} | {other: NEIGHBOUR for other in sizes[max(0, number - 1) : number + 2] if other != size}
         alone = larger is not None and size < PAGE_BYTES
         rows = [one for one in samples if one.near_bytes in ({size} if alone else near)]
-        larger = _solve(rows, [near[one.near_bytes] for one in rows], larger if alone else None)
+        larger = _solve(rows, [near[one.near_bytes] for one in rows], larger if alone else None, cores)
         here = [one for one in rows if one.near_bytes == size]
-        predicted = _terms(here, larger) @ _constants(larger)
+        predicted = _terms(here, larger, cores) @ _constants(larger)
         errors = [abs(float(time_s) / one.time_s - 1) for time_s, one in zip(predicted, here, strict=True)]
         to_bytes = round(math.sqrt(size * sizes[number + 1])) if number + 1 < len(sizes) else 1 << 62
         alpha, bandwidth, gamma = larger.alpha_s, larger.bandwidth_bytes_per_s, larger.gamma_s_per_byte
@@ -122,14 +124,14 @@ def fit(samples: Sequence[Sample]) -> list[Band]:
     return bands[::-1]
 
 
-def _solve(rows: Sequence[Sample], near: Sequence[float], bytes_as: Link | None) -> Link:
+def _solve(rows: Sequence[Sample], near: Sequence[float], bytes_as: Link | None, cores: int) -> Link:
     """The constants that explain these samples best; with `bytes_as` given, only alpha is open."""
     times = np.array([one.time_s for one in rows])
     weights = np.array(near) / times
     # Which rank is slowest in a step depends on the constants, and they on it.
     link = bytes_as or Link(1e-6, 1e10, 1e-11)
     for _ in range(3):
-        terms = _terms(rows, link)
+        terms = _terms(rows, link, cores)
         if bytes_as is not None:
             left = times - terms[:, 1:] @ _constants(bytes_as)[1:]
             column = terms[:, 0] * weights
@@ -150,15 +152,20 @@ def _constants(link: Link) -> npt.NDArray[np.float64]:
 _SCALE = np.array([1e-6, 1e-10, 1e-10])
 
 
-def _terms(rows: Sequence[Sample], link: Link) -> npt.NDArray[np.float64]:
+def _terms(rows: Sequence[Sample], link: Link, cores: int) -> npt.NDArray[np.float64]:
     """Messages, bytes and reduced bytes of every sample."""
     found = np.empty((len(rows), 3))
     for number, one in enumerate(rows):
-        counted = profile(build(one.collective, one.algorithm, one.ranks), "read")
+        counted = _counted(one.collective, one.algorithm, one.ranks, cores)
         terms: Terms = slowest(counted, one.size_bytes, link)
         share = one.size_bytes / counted.units
         found[number] = terms.messages, terms.sent * share, terms.reduced * share
     return found
+
+
+@lru_cache
+def _counted(collective: str, algorithm: str, ranks: int, cores: int) -> Profile:
+    return profile(build(collective, algorithm, ranks), "read", cores=cores)
 
 
 def _measure(stage: Stage, size: int, buffers: Buffers, rounds: int, round_s: float) -> list[Sample]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import socket
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -151,11 +152,29 @@ def network_constants() -> Constants:
 
 def default_constants() -> Constants:
     """For a machine that was never calibrated: measured on two cores of a server, in round numbers."""
+    edges = (12 << 10, 96 << 10, 768 << 10, 6 << 20, 1 << 62)
     rows = {
-        2: ((1 << 10, 1.2e-6, 1e10, 1e-10), (1 << 17, 1.5e-6, 1e10, 1e-10), (4 << 20, 3e-6, 9e9, 1.4e-10)),
-        4: ((1 << 10, 5e-6, 3.5e9, 2e-10), (1 << 17, 5e-6, 3.5e9, 2e-10), (4 << 20, 1e-5, 3e9, 2.5e-10)),
-        8: ((1 << 10, 1.2e-5, 1.8e9, 4e-10), (1 << 17, 1.2e-5, 1.8e9, 4e-10), (4 << 20, 2e-5, 1.5e9, 4e-10)),
+        2: (
+            (7.5e-7, 1.4e10, 1.1e-10),
+            (9e-7, 1.3e10, 8e-11),
+            (9e-7, 1.2e10, 8e-11),
+            (1e-7, 9e9, 9e-11),
+            (1e-7, 7e9, 1.3e-10),
+        ),
+        4: ((2.4e-6, 1.5e10, 1.3e-10), (2e-6, 8e9, 7e-11), (1e-6, 7e9, 1e-10), (1e-6, 6e9, 8e-11), (1e-6, 5e9, 7e-11)),
+        8: (
+            (4e-6, 1e10, 2e-10),
+            (3.5e-6, 7.5e9, 1.6e-10),
+            (5e-6, 8e9, 1.4e-10),
+            (1e-6, 5.5e9, 7e-11),
+            (4e-5, 5e9, 6e-11),
+        ),
     }
-    bands = [Band(ranks, *figures) for ranks, measured in rows.items() for figures in measured]
-    bands += [Band(ranks, 1 << 62, 2e-5, 1.1e10 / ranks, 6e-11 * ranks) for ranks in rows]
-    return Constants(tuple(bands))
+    bands = [Band(ranks, *one) for ranks, measured in rows.items() for one in _joined(edges, measured)]
+    return Constants(tuple(bands), cores=os.cpu_count() or 1)
+
+
+def _joined(
+    edges: Iterable[int], measured: Iterable[tuple[float, float, float]]
+) -> Iterator[tuple[int, float, float, float]]:
+    return ((edge, *figures) for edge, figures in zip(edges, measured, strict=True))

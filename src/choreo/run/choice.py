@@ -19,7 +19,10 @@ __all__ = ["Chooser", "forced_algorithms", "forced_by_environment"]
 
 
 class Chooser:
-    """Chooses alike on every rank: constants and what is forced come from rank 0. `ports` is as `price` has it."""
+    """Chooses alike on every rank: constants and what is forced come from rank 0. `ports` is as `price` has it.
+
+    Where ranks share memory, they share the cores that the constants are for, too.
+    """
 
     def __init__(self, world_size: int, constants: Constants, forced: dict[str, str], ports: str = "read") -> None:
         self.world_size, self.constants, self.forced, self.ports = world_size, constants, forced, ports
@@ -47,7 +50,8 @@ class Chooser:
     def ranked(self, collective: str, size_bytes: float) -> list[tuple[float, str]]:
         """Every algorithm that may be chosen, by its price in seconds; of equals, the one of fewest steps."""
         link = self.constants.link_for(size_bytes, self.world_size)
-        profiles = _profiles(collective, self.world_size, self.ports)
+        cores = self.constants.cores if self.ports == "read" else None
+        profiles = _profiles(collective, self.world_size, self.ports, cores or None)
         priced = [(price_of(counted, size_bytes, link).total_s, counted.num_steps, counted) for counted in profiles]
         return [
             (time_s, one.algorithm) for time_s, _, one in sorted(priced, key=lambda row: (*row[:2], row[2].algorithm))
@@ -80,7 +84,7 @@ class Chooser:
 
 
 @lru_cache(maxsize=64)
-def _profiles(collective: str, world_size: int, ports: str) -> tuple[Profile, ...]:
+def _profiles(collective: str, world_size: int, ports: str, cores: int | None) -> tuple[Profile, ...]:
     """What may be chosen: Choreo's own, that can run here and give every rank the same bits."""
     found = []
     for algorithm in list_algorithms(collective):
@@ -91,7 +95,7 @@ def _profiles(collective: str, world_size: int, ports: str) -> tuple[Profile, ..
         except ChoreoError:
             continue
         if not schedule.switches:
-            found.append(profile(schedule, ports))
+            found.append(profile(schedule, ports, cores=cores))
     return tuple(found)
 
 

@@ -36,7 +36,7 @@ __all__ = ["Connection", "Meeting", "connect"]
 STAGE_BYTES = 8 << 20  # of eight slots
 # How long a rank spins before it lets others run: long where every rank has a core, hardly where they share them. A
 # spin is a PAUSE, which takes 15 ns on some processors and 50 ns on others.
-SPINS_ALONE, SPINS_SHARED = 20, 2
+SPINS_ALONE, SPINS_SHARED = 1000, 2
 # All have called all by the time that their connections are taken in.
 FINISH_S = 10.0
 

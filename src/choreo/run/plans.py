@@ -26,11 +26,30 @@ Ints = npt.NDArray[np.int64]
 # What a call may stage at once, and what it stages before it lets others read, if it is cut into parts at all; more
 # where ranks share cores, because there a wait costs more.
 SLOT_BYTES, PART_BYTES = 1 << 20, 64 << 10
-# How long it takes to read a byte out of another process, and to reduce one from there, where 1 is to stage a byte, or
-# to store or reduce one that is staged. Measured; and it takes so many bytes before it is worth a system call.
-READ, READ_TO_REDUCE, LEAST_EXPOSED = 1.7, 2.0, 128 << 10
 # What went wrong, whose fault it is, and in which operation of the program.
 Failed: TypeAlias = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What it takes to read a byte out of another process, and to reduce one from there; measured.
+
+    1 is to stage a byte, or to store or reduce one that is staged. `least` is how many must be staged otherwise before
+    it is worth the system calls.
+    """
+
+    store: float
+    reduce: float
+    least: int
+
+
+def reading_of(vector_bytes: int, shares_cores: bool, passes_on: bool) -> Reading:
+    """By whether caches hold the vector, and whether what was just reduced is read again: that is slow from a cache."""
+    if shares_cores:
+        return Reading(1.4, 1.7, 256 << 10) if vector_bytes >= 16 << 20 else Reading(1.6, 1.95, 256 << 10)
+    if vector_bytes > 1 << 20:
+        return Reading(1.2, 1.5, 48 << 10)
+    return Reading(2.2, 2.2, 48 << 10) if passes_on else Reading(0.8, 1.6, 48 << 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +117,11 @@ def make_plan(
 
     parts, cores = 1, os.cpu_count() or 1
     program = compiled(parts)
-    at_once = min(SLOT_BYTES // 2, PART_BYTES * -(-world_size // cores))
+    at_once = min(SLOT_BYTES // 2, PART_BYTES * (2 if world_size > cores else 1))
     staged = int(program.traffic[0].max(initial=0))
-    reads = staged > LEAST_EXPOSED and (bool(remote.any()) or _reading_is_faster(program.traffic, cores))
+    _, stored, reduced = program.traffic
+    costs = reading_of(int(edges[-1]), world_size > cores, bool(stored.any() and reduced.any()))
+    reads = staged > costs.least and (bool(remote.any()) or _reading_is_faster(program.traffic, costs, cores))
     if staged > 2 * at_once and not reads:
         parts = -(-staged // at_once)
         program = compiled(parts)
@@ -113,10 +134,10 @@ def make_plan(
     return Plan(call, call.signature, program, ready, int(edges[-1]), stages, is_part=cut is not None)
 
 
-def _reading_is_faster(traffic: Ints, cores: int) -> bool:
+def _reading_is_faster(traffic: Ints, costs: Reading, cores: int) -> bool:
     """Whether ranks that read each other's memory are done before ranks that stage; all ranks find the same."""
     staged, stored, reduced = traffic
-    by_staging, by_reading = staged + stored + reduced, READ * stored + READ_TO_REDUCE * reduced
+    by_staging, by_reading = staged + stored + reduced, costs.store * stored + costs.reduce * reduced
     return bool(max(by_reading.max(), by_reading.sum() / cores) < max(by_staging.max(), by_staging.sum() / cores))
 
 

@@ -51,7 +51,8 @@ MAGIC_AT, BYTES_AT, STAGE_AT, STAGE_BYTES_AT, HEAP_AT, GAVE_UP_IN_AT, RETURNED_A
 RANK_AT, WORLD_AT, GAVE_UP_AT, CULPRIT_AT = 2, 3, 12, 13
 CALLS_AT = (PAGE - CALLS * CALL_BYTES) // 8
 NUMBER, SIGNATURE = 0, 1
-CONSUMED, LETTER_WORDS = 64, 8
+CONSUMED, TOLD_IN, LETTER_WORDS = 64, 65, 8
+TOLD = 132  # in halves
 READY, LETTER_SIGNATURE, MODES, WORK, INPUT = range(5)
 LETTER_DATA_AT = 24
 STAGED, REGISTERED, PRIVATE = 0, 1, 2
@@ -119,7 +120,6 @@ class _Peer:
     received: int = 0
     posted: int = 0  # the last message that was made ready
     parted: list[int] = field(default_factory=lambda: [0, 0])  # and in the last two parts
-    used: list[int] = field(default_factory=lambda: [0] * SLOTS)  # the last call that sent it something from each slot
     lettered: int = 0  # the last call whose letter was written
     verified: int = 0  # the last call of which it was seen that both do the same
     told: tuple[int, int, int] | None = None
@@ -179,6 +179,7 @@ class Endpoint:
                 peer.pidfd = pidfd
                 peer.outbox = Outbox(pidfd, streams) if streams and peer.words is None else None
         self._call = self._done = 0
+        self._used = [0] * SLOTS  # the last call that sent something from each slot
         self._signatures: dict[int, int] = {}
         self._looked = 0.0
         self._hands_over: WeakKeyDictionary[Program, tuple[bool, bool]] = WeakKeyDictionary()
@@ -317,13 +318,13 @@ class Endpoint:
         assert self._words is not None
         with self._fence:
             self._words.whole[RETURNED_AT] = self._call
-        slot = self._call % SLOTS
         for peer in self._peers:
             peer.sent += task.program.sent[peer.rank]
             peer.received += task.program.received[peer.rank]
-            if peer.words is not None and task.program.sent[peer.rank]:
-                peer.used[slot] = self._call
-                peer.used[slot ^ 1] = self._call if task.parts else peer.used[slot ^ 1]
+        slot = self._call % SLOTS
+        self._used[slot] = self._call
+        if task.parts:
+            self._used[slot ^ 1] = self._call
         self._done = self._call
         return None
 
@@ -344,8 +345,8 @@ class Endpoint:
     def _take_slot(self, task: _Task, slot: int) -> None:
         """Wait until a slot, and the letters that go with it, may be written again, and take it."""
         for peer in self._peers:
-            if peer.words is not None and peer.used[slot]:
-                words, call = peer.words.whole, peer.used[slot]
+            if peer.words is not None and self._used[slot]:
+                words, call = peer.words.whole, self._used[slot]
                 self._wait_until(lambda words=words, call=call: words[RETURNED_AT] >= call, peer, task.deadline)  # type: ignore[misc]
         task.slot, task.slot_at = slot, slot * self._slot_bytes
 
@@ -632,6 +633,11 @@ class Endpoint:
         self._words.whole[GAVE_UP_IN_AT] = self._call
         with self._fence:
             self._words.halves[GAVE_UP_AT] = outcome
+        for peer in range(self._world):
+            at = (PAGE + peer * CHANNEL_BYTES) // 8
+            self._words.whole[at + TOLD_IN] = self._call
+            with self._fence:
+                self._words.halves[2 * at + TOLD] = outcome
 
     def _say_goodbye(self, outcome: int, culprit: int) -> None:
         """Tell those who are reached through sockets."""
