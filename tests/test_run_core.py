@@ -36,7 +36,7 @@ from choreo.errors import UsageError
 from choreo.run import machine
 from choreo.run.failures import BROKEN, LEFT, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
 from choreo.run.program import EXPOSED, GUARD, LAST, OP, RECEIVE, REDUCE, SEND, compile_program
-from choreo.run.twin import CALLS_AT, GAVE_UP_AT, TOLD, PAGE
+from choreo.run.twin import CALLS_AT, GAVE_UP_AT, PAGE, TOLD
 from choreo.schedule import Schedule
 
 try:

@@ -66,7 +66,7 @@ COLUMNS = (
     show_default=True,
     help="One port a rank each way, one to every peer, or memory that all read.",
 )
-@click.option("--cores", type=click.IntRange(min=1), metavar="C", help="Cores that the ranks share, if they are fewer.")
+@click.option("--cores", type=click.IntRange(min=1), metavar="C", help="With --ports read: cores that the ranks share.")
 @load_option
 @json_option
 def command(

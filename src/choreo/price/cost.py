@@ -94,8 +94,8 @@ def price(schedule: Schedule, size_bytes: float, link: Link, *, ports: str = "on
 
     With `ports="one"` the messages at a rank's port in one step follow one another; with "all" there is a port to every
     peer and the largest message decides; with "read" ranks share memory, and each reads what it receives. A switch that
-    reduces always has a port to every peer, and adds for nothing. Where ranks share `cores`, a step takes at least what
-    all of them have to do in it, over the cores.
+    reduces always has a port to every peer, and adds for nothing. Where ranks share `cores` besides memory, a step
+    takes at least what all of them have to do in it, over the cores.
     """
     return price_of(profile(schedule, ports, cores=cores), size_bytes, link)
 

@@ -13,10 +13,11 @@ A switch that reduces has a port to every peer, whatever the ranks have, and add
 largest message counts and no gamma.
 
 Where ranks share memory (`ports="read"`) sending is free: a rank reads what it receives itself, from all peers one
-after the other. It waits once a step, until everything is there; so M is 1 however many messages come in.
+after the other. It waits once a step, until everything is there; so M is 1 however many messages come in. What it keeps
+of its own it copies to its result in the end, unless the collective works in place.
 
-Where ranks share cores (`cores`, fewer than the ranks) a step takes at least as long as the cores need for what all
-ranks have to do in it: a candidate more, whose terms are the sums of all ranks' over the number of cores.
+Where they share cores as well (`cores`, fewer than the ranks) a step takes at least as long as the cores need for what
+all ranks have to do in it: a candidate more, whose terms are the sums of all ranks' over the number of cores.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from choreo.collectives import Layout
 from choreo.errors import UsageError
 from choreo.schedule import Schedule, Transfers
 
@@ -92,6 +94,8 @@ def profile(schedule: Schedule, ports: str = "one", *, cores: int | None = None)
         raise UsageError(f"ports must be one of {', '.join(PORTS)}, not {ports!r}")
     if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):
         raise UsageError(f"cores must be a number of at least 1, not {cores!r:.60}")
+    if cores is not None and ports != "read":
+        raise UsageError(f"cores are shared where memory is: with ports 'read', not {ports!r}")
     ranks, members = schedule.ranks, schedule.members
     # All chunks together are `multiple` times n bytes, so one unit of weight is n / (total weight / multiple).
     multiple = round(schedule.contract.total_bytes(1, ranks))
@@ -105,6 +109,8 @@ def profile(schedule: Schedule, ports: str = "one", *, cores: int | None = None)
         received += block.total(rows.dst, sizes)
         max_fan_in = max(max_fan_in, block.max_fan_in())
         block.count_kinds(kinds, ports, cores if cores is not None and cores < ranks else None)
+    if ports == "read" and (kept := _kept(schedule, cores)):
+        kinds[(Terms(0, kept * multiple, 0),)] += 1
     counted = tuple(StepKind(count, candidates) for candidates, count in kinds.items())
     return Profile(
         schedule.collective,
@@ -117,6 +123,18 @@ def profile(schedule: Schedule, ports: str = "one", *, cores: int | None = None)
         received[:ranks],
         max_fan_in,
     )
+
+
+def _kept(schedule: Schedule, cores: int | None) -> float:
+    """The weight that a rank copies from its input to its result, or all ranks that share the cores."""
+    contract, ranks = schedule.contract, schedule.ranks
+    if contract.reduces or (contract.after is Layout.EVERYWHERE and contract.before is Layout.ROOT):  # in place
+        return 0
+    own = (schedule.held_before() & schedule.held_after())[:ranks]
+    weights = np.ones(schedule.num_chunks, np.int64) if schedule.weights is None else schedule.weights
+    copied = own @ weights
+    most, shared = int(copied.max()), int(copied.sum()) / (cores or ranks)
+    return most if shared <= most else shared
 
 
 class _Block:
@@ -182,8 +200,9 @@ class _Block:
         has_most = np.logical_or(*((np.stack(side) == highest).all(axis=0) for side in sides))
         simple = np.logical_or.reduceat(has_most, self.starts)
         shared = None
-        if cores is not None:  # of the two ports the one with more to do, as the rank's time has it
-            shared = np.maximum(*(np.stack([np.add.reduceat(v, self.starts) for v in side]) for side in sides)) / cores
+        if cores is not None:
+            at_ranks = np.ones(self.entries, np.bool_) if self.of_switch is None else ~self.of_switch
+            shared = np.stack([np.add.reduceat(v * at_ranks, self.starts) for v in sides[1]]) / cores
             simple &= (shared <= most).all(axis=0)
             above = (shared >= most).all(axis=0)
             simple, most = simple | above, np.where(above, shared, most)

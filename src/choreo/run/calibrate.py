@@ -3,9 +3,10 @@
 A probe is a collective by a given algorithm, whose price is M alpha + B beta + R gamma with known M, B and R: steps and
 bytes as `ports="read"` counts them, since ranks read what they receive, with the `cores` that they share. At one number
 of ranks and one size several probes are timed, from one step in which all read from one to exchanges between all with
-and without reductions; the three constants are then those, at least 0, for which the relative errors have the least
-squares. Neighbouring sizes join in with half the weight. Below a page bytes cost what they cost just above, and only
-alpha is fitted: nothing can be said of beta from 8 bytes.
+and without reductions; the three constants are then those, at least 0, for which the relative errors are least in sum:
+found by least squares in which a sample that is further off has less say. Neighbouring sizes join in with half the
+weight. Below a page bytes cost what they cost just above, and only alpha is fitted: nothing can be said of beta from 8
+bytes.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ PROBES = (
 )
 SIZES = tuple(8 << (3 * power) for power in range(8))  # 8 B to 16 MiB; beyond, bytes cost the same
 NEIGHBOUR = 0.5
+# Turns of the fit, and the relative error below which all samples have the same say.
+TURNS, NEGLIGIBLE = 8, 0.05
 PAGE_BYTES = 4096
 CACHED_BYTES, MEMORY_BYTES = 32 << 10, 64 << 20
 
@@ -127,11 +130,14 @@ def fit(samples: Sequence[Sample], cores: int) -> list[Band]:
 def _solve(rows: Sequence[Sample], near: Sequence[float], bytes_as: Link | None, cores: int) -> Link:
     """The constants that explain these samples best; with `bytes_as` given, only alpha is open."""
     times = np.array([one.time_s for one in rows])
-    weights = np.array(near) / times
+    even = weights = np.array(near) / times
     # Which rank is slowest in a step depends on the constants, and they on it.
     link = bytes_as or Link(1e-6, 1e10, 1e-11)
-    for _ in range(3):
+    for turn in range(TURNS):
         terms = _terms(rows, link, cores)
+        if turn:
+            off = np.abs(terms @ _constants(link) / times - 1)
+            weights = even / np.sqrt(np.maximum(off, NEGLIGIBLE))
         if bytes_as is not None:
             left = times - terms[:, 1:] @ _constants(bytes_as)[1:]
             column = terms[:, 0] * weights
