@@ -153,7 +153,7 @@ def main() -> None:
     counts = parse_rank_range(arguments.ranks)
     collectives = arguments.collectives.split(",")
     rounds = 3 if arguments.quick else 7
-    sizes = sizes_between(int(os.environ.get("FROM","8")), parse_nccl_size(arguments.most), factor=16 if arguments.quick else 4)
+    sizes = sizes_between(8, parse_nccl_size(arguments.most), factor=16 if arguments.quick else 4)
     load_before = os.getloadavg()[0]
     constants: Constants = load_constants() if arguments.kept else calibrate(counts, pin=arguments.pin)[0]
     rows: list[Measured] = []

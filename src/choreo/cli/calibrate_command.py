@@ -61,7 +61,7 @@ def command(
     choreo calibrate --device cuda --output my-gpu.toml
 
     Probes run through the executor itself. For every number of ranks and band of sizes the constants are those that
-    explain the probes best, by least squares of the relative errors; the fit column is the median of what is left.
+    explain the probes best, with the least sum of relative errors; the fit column is the median of what is left.
     They are kept in constants.json under XDG_CACHE_HOME/choreo, or where CHOREO_CONSTANTS says. With --device the
     kernels of an accelerator are measured, by shape, and written to a file that choreo plan --device takes.
     """

@@ -61,7 +61,7 @@
 #define ROUNDS 16                 /* how many times it yields before it looks at the clock and lets go of the interpreter */
 #define MUCH ((size_t)64 << 10)   /* bytes in a call for which it lets go of the interpreter at once */
 #define NAP_NS 2000000            /* it sleeps no longer at once, since it could have missed that it was woken */
-#define FAR ((size_t)16 << 20)    /* an array that caches do not hold */
+#define FAR ((size_t)8 << 20)     /* an array that caches do not hold */
 
 enum { SEND, RECEIVE, TO_SCRATCH, FROM_SCRATCH, KEEP, PART, KINDS };
 enum { REDUCE = 1, LAST = 2, THEIR_INPUT = 4, OWN_INPUT = 8, EXPOSED = 16, HELD = 32, ALL_FLAGS = 63 };
@@ -554,7 +554,7 @@ static int send_range(Endpoint *here, const Task *task, const Op *op) {
     if (enclosed) {
         if (op->length) memcpy(letter->data + enclosed - 1, from, op->length);
     } else if (!(op->flags & (EXPOSED | HELD)) && op->length) {
-        copy_bytes(task->stage + op->staged, from, op->length);
+        (task->far ? fetch_bytes : copy_bytes)(task->stage + op->staged, from, op->length);
     }
     if (!(op->flags & LAST)) return FINE;
     if (other->lettered != here->call) {

@@ -10,7 +10,7 @@
 #define KEPT 512  /* a power of two */
 #define PROBES 4
 
-enum { IN_PLACE, GATHERED, SCATTERED, EMPTY };
+enum { REDUCED, SENT, GATHERED, SCATTERED, EMPTY }; /* everybody's sum, the root's array; together, in parts; nothing */
 
 typedef struct {
     PyObject *key, *type; /* the operation or root, or None; the type of the elements. NULL: nothing is kept here */
@@ -98,24 +98,26 @@ static PyObject *run_kept(Quick *quick, Kept *kept, void *input, void *work, PyO
     return result;
 }
 
-static PyObject *quick_in_place(Quick *quick, PyObject *const *args, Py_ssize_t count) {
+static PyObject *in_place(Quick *quick, int kind, PyObject *const *args, Py_ssize_t count) {
     /* array, operation or root, timeout */
-    if (count != 3) { PyErr_SetString(PyExc_TypeError, "in_place takes 3 arguments"); return NULL; }
+    if (count != 3) { PyErr_SetString(PyExc_TypeError, "a call in place takes 3 arguments"); return NULL; }
     if (!quick->open || !is_plain(quick, args[0], 1)) Py_RETURN_FALSE;
     PyArrayObject *x = (PyArrayObject *)args[0];
     char *data = PyArray_DATA(x);
     int registered = is_registered(quick->endpoint, data) ? 3 : 0;
-    Kept *kept = find(quick, IN_PLACE, args[1], (PyObject *)PyArray_DESCR(x), count_of(x), registered, 0);
+    Kept *kept = find(quick, kind, args[1], (PyObject *)PyArray_DESCR(x), count_of(x), registered, 0);
     if (!kept) Py_RETURN_FALSE;
     return run_kept(quick, kept, data, data, args[2]);
 }
 
-static PyObject *quick_into(Quick *quick, PyObject *const *args, Py_ssize_t count) {
+static PyObject *quick_reduced(Quick *quick, PyObject *const *args, Py_ssize_t count) { return in_place(quick, REDUCED, args, count); }
+static PyObject *quick_sent(Quick *quick, PyObject *const *args, Py_ssize_t count) { return in_place(quick, SENT, args, count); }
+
+static PyObject *into(Quick *quick, int kind, PyObject *const *args, Py_ssize_t count) {
     /* array, result, operation or None, timeout */
-    if (count != 4) { PyErr_SetString(PyExc_TypeError, "into takes 4 arguments"); return NULL; }
+    if (count != 4) { PyErr_SetString(PyExc_TypeError, "a call into another array takes 4 arguments"); return NULL; }
     if (!quick->open || !is_plain(quick, args[0], 0) || !is_plain(quick, args[1], 1)) Py_RETURN_FALSE;
     PyArrayObject *x = (PyArrayObject *)args[0], *out = (PyArrayObject *)args[1];
-    int kind = args[2] == Py_None ? GATHERED : SCATTERED;
     if (PyArray_DESCR(x) != PyArray_DESCR(out) || !has_shape(quick, x, out, kind)) Py_RETURN_FALSE;
     char *from = PyArray_DATA(x), *to = PyArray_DATA(out);
     int registered = is_registered(quick->endpoint, from) | is_registered(quick->endpoint, to) << 1;
@@ -126,6 +128,9 @@ static PyObject *quick_into(Quick *quick, PyObject *const *args, Py_ssize_t coun
     return run_kept(quick, kept, from, to, args[3]);
 }
 
+static PyObject *quick_gathered(Quick *quick, PyObject *const *args, Py_ssize_t count) { return into(quick, GATHERED, args, count); }
+static PyObject *quick_scattered(Quick *quick, PyObject *const *args, Py_ssize_t count) { return into(quick, SCATTERED, args, count); }
+
 static PyObject *quick_barrier(Quick *quick, PyObject *timeout) {
     Kept *kept = quick->open ? find(quick, EMPTY, Py_None, Py_None, 0, 0, 0) : NULL;
     if (!kept) Py_RETURN_FALSE;
@@ -135,7 +140,7 @@ static PyObject *quick_barrier(Quick *quick, PyObject *timeout) {
 static PyObject *quick_keep(Quick *quick, PyObject *args) {
     /* the way it is called, operation or root, array, result; plan, program, signature, and how it runs: type, operation,
      * whether data is staged. False: such a call cannot be kept. */
-    static const char *const kinds[] = {[IN_PLACE] = "in place", [GATHERED] = "gathered", [SCATTERED] = "scattered", [EMPTY] = "empty"};
+    static const char *const kinds[] = {"reduced", "sent", "gathered", "scattered", "empty"};
     Kept new = {0};
     PyObject *x, *out, *program;
     unsigned long long signature, dtype, operation;
@@ -218,8 +223,10 @@ static int quick_init(Quick *quick, PyObject *args, PyObject *Py_UNUSED(keywords
 }
 
 static PyMethodDef quick_methods[] = {
-    {"in_place", (PyCFunction)(void (*)(void))quick_in_place, METH_FASTCALL, "Run a call that changes its array."},
-    {"into", (PyCFunction)(void (*)(void))quick_into, METH_FASTCALL, "Run a call from one array to another."},
+    {"reduced", (PyCFunction)(void (*)(void))quick_reduced, METH_FASTCALL, "Reduce an array in place."},
+    {"sent", (PyCFunction)(void (*)(void))quick_sent, METH_FASTCALL, "Send the root's array, or receive it."},
+    {"gathered", (PyCFunction)(void (*)(void))quick_gathered, METH_FASTCALL, "Gather everybody's array."},
+    {"scattered", (PyCFunction)(void (*)(void))quick_scattered, METH_FASTCALL, "Reduce to everybody's part."},
     {"barrier", (PyCFunction)quick_barrier, METH_O, "Run a call without arrays."},
     {"keep", (PyCFunction)quick_keep, METH_VARARGS, "Keep a call."},
     {"clear", (PyCFunction)quick_clear, METH_NOARGS, "Forget all calls."},

@@ -92,7 +92,7 @@ class Communicator:
         get the result and the ranks that are in it.
         """
         plain = out is None and timeout is None and not (async_op or survive)
-        if plain and self._quick.in_place(x, op, self.timeout_s):
+        if plain and self._quick.reduced(x, op, self.timeout_s):
             return x
         if survive:
             if async_op:
@@ -108,11 +108,11 @@ class Communicator:
             into.put_back()
             return x if out is None else out
 
-        return self._do(request, finish, async_op, "in place" if out is None and op is not _AVG else None, op)
+        return self._do(request, finish, async_op, "reduced" if out is None and op is not _AVG else None, op)
 
     def broadcast(self, x: Any, root: int = 0, *, timeout: float | None = None, async_op: bool = False) -> Any:
         """Everybody gets the root's array, in place."""
-        if timeout is None and not async_op and self._quick.in_place(x, root, self.timeout_s):
+        if timeout is None and not async_op and self._quick.sent(x, root, self.timeout_s):
             return x
         root = self._rank(root, "root")
         taken = take(x, writable=True)
@@ -122,7 +122,7 @@ class Communicator:
             taken.put_back()
             return x
 
-        return self._do(request, finish, async_op, "in place", root)
+        return self._do(request, finish, async_op, "sent", root)
 
     def reduce(
         self,
@@ -156,7 +156,7 @@ class Communicator:
         """Everybody's array, by rank: shape (world_size, *x.shape)."""
         if timeout is None and not async_op and type(x) is _ndarray:
             result = np.empty((self.world_size, *x.shape), x.dtype) if out is None else out
-            if self._quick.into(x, result, None, self.timeout_s):
+            if self._quick.gathered(x, result, None, self.timeout_s):
                 return result
         taken = take(x, writable=False)
         shape = (self.world_size, *taken.array.shape)
@@ -187,7 +187,7 @@ class Communicator:
         """This rank's part of the sum: its rows of x, as many for each rank unless `sizes` says how many."""
         if sizes is None and timeout is None and not async_op and type(x) is _ndarray and x.ndim:
             result = np.empty((len(x) // self.world_size, *x.shape[1:]), x.dtype) if out is None else out
-            if self._quick.into(x, result, op, self.timeout_s):
+            if self._quick.scattered(x, result, op, self.timeout_s):
                 return result
         taken = take(x, writable=False)
         rows, row = self._rows(taken.array, sizes)

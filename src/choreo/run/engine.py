@@ -95,6 +95,8 @@ class Engine:
         """The plan of a call, with every mistake in it told before anything is sent."""
         self.check()
         given, work = request.given, request.work
+        if request.op is not None:
+            operation_code(request.op, request.dtype)
         registered = self.registered(request)
         same = given is work and given is not None
         wants = request.mine is not None

@@ -13,12 +13,20 @@ class Quick:
     def __init__(self, endpoint: object, array: type, failure: Callable[..., Exception], /) -> None:
         self.open = 0
 
-    def in_place(self, x: object, key: object, timeout_s: float, /) -> bool:
-        """Run a call that changes its array, if it was kept."""
+    def reduced(self, x: object, op: object, timeout_s: float, /) -> bool:
+        """Reduce an array in place, if such a call was kept."""
         return False
 
-    def into(self, x: object, out: object, key: object, timeout_s: float, /) -> bool:
-        """Run a call from one array to another, if it was kept."""
+    def sent(self, x: object, root: object, timeout_s: float, /) -> bool:
+        """Send the root's array or receive it, if such a call was kept."""
+        return False
+
+    def gathered(self, x: object, out: object, key: None, timeout_s: float, /) -> bool:
+        """Gather everybody's array, if such a call was kept."""
+        return False
+
+    def scattered(self, x: object, out: object, op: object, timeout_s: float, /) -> bool:
+        """Reduce to everybody's part, if such a call was kept."""
         return False
 
     def barrier(self, timeout_s: float, /) -> bool:
