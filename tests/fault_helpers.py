@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from choreo.run.calibration import default_constants
 from choreo.run.choice import Chooser
@@ -70,27 +70,13 @@ class Ended:
     ranks: tuple[int, ...] = ()
 
 
-class Job:
-    """Ranks that all run one function of their communicator, their pipe to the test, and some arguments."""
+class Ranks:
+    """Processes with a pipe each to the test, which ends them with it."""
 
-    def __init__(self, world_size: int, body: Callable[..., Any], *args: object, timeout_s: float = 30.0) -> None:
-        start_server()
-        pairs = [CONTEXT.Pipe() for _ in range(world_size - 1)]
-        talks = [CONTEXT.Pipe() for _ in range(world_size)]
-        self.talks = [mine for mine, _ in talks]
-        self.processes = []
-        for rank in range(world_size):
-            pipes = [mine for mine, _ in pairs] if rank == 0 else [pairs[rank - 1][1]]
-            given = (rank, world_size, pipes, talks[rank][1], body, args, timeout_s)
-            self.processes.append(CONTEXT.Process(target=_rank, args=given, daemon=True))
-        for process in self.processes:
-            process.start()
-        for _, theirs in (*pairs, *talks):
-            theirs.close()
-        for mine, _ in pairs:
-            mine.close()
+    talks: list[Pipe]
+    processes: list[Any]
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -126,6 +112,27 @@ class Job:
                 said = Ended()
             found.append(said)
         return found
+
+
+class Job(Ranks):
+    """Ranks that all run one function of their communicator, their pipe to the test, and some arguments."""
+
+    def __init__(self, world_size: int, body: Callable[..., Any], *args: object, timeout_s: float = 30.0) -> None:
+        start_server()
+        pairs = [CONTEXT.Pipe() for _ in range(world_size - 1)]
+        talks = [CONTEXT.Pipe() for _ in range(world_size)]
+        self.talks = [mine for mine, _ in talks]
+        self.processes = []
+        for rank in range(world_size):
+            pipes = [mine for mine, _ in pairs] if rank == 0 else [pairs[rank - 1][1]]
+            given = (rank, world_size, pipes, talks[rank][1], body, args, timeout_s)
+            self.processes.append(CONTEXT.Process(target=_rank, args=given, daemon=True))
+        for process in self.processes:
+            process.start()
+        for _, theirs in (*pairs, *talks):
+            theirs.close()
+        for mine, _ in pairs:
+            mine.close()
 
 
 def _rank(

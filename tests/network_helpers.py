@@ -6,7 +6,6 @@ import ctypes
 import faulthandler
 import os
 import secrets
-import signal
 import subprocess
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from fault_helpers import CONTEXT, PATIENCE_S, Ended, Pipe, run_body, start_server
+from fault_helpers import CONTEXT, PATIENCE_S, Ended, Pipe, Ranks, run_body, start_server
 
 import choreo
 
@@ -104,7 +103,7 @@ def enter(name: str) -> None:
             raise OSError(ctypes.get_errno(), f"setns {name}")
 
 
-class NetworkJob:
+class NetworkJob(Ranks):
     """Ranks on machines, `where` says on which; all run one function of their communicator and their pipe to the test.
 
     `before` is called in each of them before they meet.
@@ -145,39 +144,6 @@ class NetworkJob:
             process.start()
         for _, theirs in talks:
             theirs.close()
-
-    def __enter__(self) -> NetworkJob:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self.processes:
-            with suppress(ProcessLookupError):
-                os.kill(process.pid or 0, signal.SIGKILL)
-            process.join()
-        for talk in self.talks:
-            talk.close()
-
-    def tell(self, rank: int, number: int) -> None:
-        """Send a signal to a rank."""
-        os.kill(self.processes[rank].pid or 0, number)
-
-    def hear(self, rank: int) -> Any:
-        """What a rank says next."""
-        assert self.talks[rank].poll(PATIENCE_S), f"rank {rank} says nothing"
-        return self.talks[rank].recv()
-
-    def ended(self, *ranks: int) -> list[Ended]:
-        """How these ranks ended, or all."""
-        found = []
-        for rank in ranks or range(len(self.talks)):
-            try:
-                said = self.hear(rank)
-                while not isinstance(said, Ended):
-                    said = self.hear(rank)
-            except (EOFError, ConnectionError):
-                said = Ended()
-            found.append(said)
-        return found
 
 
 def _rank(

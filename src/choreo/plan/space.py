@@ -126,7 +126,8 @@ def _check(gpus: int, global_batch: int, seq: int, fixed: Fixed) -> None:
             if legal
             else f"{_near_product(gpus, product)} GPUs would"
         )
-        raise PlanError(f"{told} = {product} does not divide {gpus} GPUs; {hint}")
+        made = f" = {product}" if len(given) > 1 else ""
+        raise PlanError(f"{told}{made} does not divide {gpus} GPUs; {hint}")
 
 
 def _near_product(gpus: int, product: int) -> int:
