@@ -58,6 +58,20 @@ def other_arrays(comm: Communicator) -> None:
         assert (summed(odd) == total).all()
 
 
+def brain_floats(comm: Communicator) -> None:
+    import ml_dtypes
+
+    for _ in range(3):
+        x = np.full(5, comm.rank + 1.5, ml_dtypes.bfloat16)
+        comm.all_reduce(x)
+        assert x.astype(np.float32).tolist() == [sum(rank + 1.5 for rank in range(comm.world_size))] * 5
+
+
+def test_brain_floats_are_kept_too(jobs: Callable[[int], Job]) -> None:
+    pytest.importorskip("ml_dtypes")
+    jobs(3).run(brain_floats)
+
+
 def test_arrays_that_differ_from_what_was_kept(jobs: Callable[[int], Job]) -> None:
     jobs(3).run(other_arrays)
 

@@ -76,6 +76,7 @@ int main(int argc, char **argv) {
             program->received = load(file, 4 * (size_t)world);
             program->together = calloc(program->num_ops + 1, 4);
             program->enclosed = calloc(program->num_ops + 1, 1);
+            program->partners = calloc((size_t)world, sizeof(*program->partners));
             const char *bad = study(program);
             if (!bad) bad = suits(here, program);
             if (bad) { fprintf(stderr, "rank %d: %s\n", rank, bad); return 4; }

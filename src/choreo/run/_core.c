@@ -158,7 +158,7 @@ typedef struct {
     char *scratch, *slice, *slices;
     size_t scratch_room;
     uint64_t call, done, calls[CALLS], signatures[CALLS]; /* the last calls, by their number modulo CALLS */
-    uint64_t used[SLOTS];                                 /* the last call that sent something from each slot */
+    uint64_t used[SLOTS], returned; /* the last call that sent something from each slot, and from which all have returned */
     double looked, signalled, moved;
     unsigned long main_thread;
     PyThreadState *state;
@@ -173,6 +173,8 @@ typedef struct {
     Op *ops;
     Guard *guards;
     uint32_t *sent, *received, *together; /* together: how many operations from here on reduce into the same range */
+    uint16_t *partners;                   /* the peers that it exchanges something with */
+    uint32_t num_partners;
     uint8_t *enclosed;                    /* where in a letter a range is, plus 1; 0: in none, or, of what is received, nowhere */
     uint64_t bytes;                       /* that are moved */
     Frame *frames; /* of sends through sockets; they live until the queue is written */
@@ -576,14 +578,19 @@ static void set_slot(const Endpoint *here, Task *task, size_t slot) {
 
 /* Wait until a slot, and the letters that go with it, may be written again, and take it. */
 static int take_slot(Endpoint *here, Task *task, size_t slot) {
-    for (int peer = 0; peer < here->world; peer++) {
+    uint64_t all = UINT64_MAX;
+    for (int peer = 0; here->used[slot] > here->returned && peer < here->world; peer++) {
         Peer *other = &here->peers[peer];
-        if (here->used[slot] <= other->returned || !other->header) continue;
-        const _Atomic uint64_t *returned = &other->header->returned;
-        int outcome = wait_for(here, returned, here->used[slot], peer, task->deadline);
-        if (outcome) return outcome;
-        other->returned = atomic_load_explicit(returned, memory_order_acquire);
+        if (!other->header) continue;
+        if (here->used[slot] > other->returned) {
+            const _Atomic uint64_t *returned = &other->header->returned;
+            int outcome = wait_for(here, returned, here->used[slot], peer, task->deadline);
+            if (outcome) return outcome;
+            other->returned = atomic_load_explicit(returned, memory_order_acquire);
+        }
+        if (other->returned < all) all = other->returned;
     }
+    if (here->used[slot] > here->returned) here->returned = all;
     set_slot(here, task, slot);
     return FINE;
 }
@@ -641,10 +648,11 @@ static int run_ops(Endpoint *here, Task *task) {
 
 /* What must have happened before the caller may touch its arrays again, and believe what is in them. */
 static int finish(Endpoint *here, const Task *task, int exposes) {
-    for (int peer = 0; peer < here->world; peer++) {
+    const Program *program = task->program;
+    for (uint32_t i = 0; i < program->num_partners; i++) {
+        int peer = program->partners[i], outcome = FINE;
         Peer *other = &here->peers[peer];
-        uint32_t sent = task->program->sent[peer];
-        int outcome = FINE;
+        uint32_t sent = program->sent[peer];
         if (other->header && exposes && sent)
             outcome = wait_for(here, &other->to_us->consumed, other->sent + sent, peer, task->deadline);
         if (!outcome && here->pending) outcome = wait_written(here, peer, UINT32_MAX, task->deadline);
@@ -653,10 +661,9 @@ static int finish(Endpoint *here, const Task *task, int exposes) {
     /* A rank that slept through the end of this call may have read what others have overwritten since; they said before
      * that they had given up. */
     atomic_thread_fence(memory_order_acquire);
-    for (int peer = 0; peer < here->world; peer++) {
-        Peer *other = &here->peers[peer];
-        if (!other->header) continue;
-        if (stopped(other->to_us, here->call)) return gave_up(here, PEER_GAVE_UP, peer);
+    for (uint32_t i = 0; i < program->num_partners; i++) {
+        const Channel *to_us = here->peers[program->partners[i]].to_us;
+        if (to_us && stopped(to_us, here->call)) return gave_up(here, PEER_GAVE_UP, program->partners[i]);
     }
     return FINE;
 }
@@ -694,12 +701,14 @@ static int run_call(Endpoint *here, Task *task, uint64_t signature, int stages) 
     atomic_store_explicit(&here->header->core, (uint32_t)sched_getcpu() + 1, memory_order_relaxed);
     atomic_store_explicit(&here->header->returned, here->call, memory_order_release);
     size_t slot = here->call % SLOTS;
-    for (int peer = 0; peer < here->world; peer++) {
-        Peer *other = &here->peers[peer];
-        other->sent += task->program->sent[peer];
-        other->received += task->program->received[peer];
-        if (other->header) wake_if_asleep(other, &here->header->returned);
+    for (uint32_t i = 0; i < task->program->num_partners; i++) {
+        int peer = task->program->partners[i];
+        here->peers[peer].sent += task->program->sent[peer];
+        here->peers[peer].received += task->program->received[peer];
     }
+    /* Who waits for that is calls ahead, and can wait a few more. */
+    for (int peer = 0; here->call % (CALLS / 2) == 0 && peer < here->world; peer++)
+        if (here->peers[peer].header) wake_if_asleep(&here->peers[peer], &here->header->returned);
     here->used[slot] = here->call;
     if (task->parts) here->used[slot ^ 1] = here->call;
     here->done = here->call;
@@ -739,7 +748,8 @@ static PyObject *launch(Endpoint *here, Task *task, uint64_t call, uint64_t sign
     here->in_main = PyThread_get_thread_ident() == here->main_thread;
     here->busy = here->in_python = 1;
     here->state = NULL;
-    if (task->program->bytes > MUCH || task->program->wired) let_go_of_interpreter(here);
+    /* What runs beside the main thread must not keep that from its work. */
+    if (task->program->bytes > MUCH || task->program->wired || !here->in_main) let_go_of_interpreter(here);
     int outcome = run_call(here, task, signature, stages);
     if (here->state) PyEval_RestoreThread(here->state);
     here->busy = 0;

@@ -53,6 +53,9 @@ static const char *study(Program *program) {
         if (sends[peer] != program->sent[peer] || receives[peer] != program->received[peer] || half_sent[peer] || half_received[peer])
             wrong = "a program says that it sends or receives what it does not";
     free(open);
+    program->num_partners = 0;
+    for (uint32_t peer = 0; peer < world && !wrong; peer++)
+        if (program->sent[peer] || program->received[peer]) program->partners[program->num_partners++] = (uint16_t)peer;
     return wrong;
 }
 
@@ -140,7 +143,9 @@ static int program_init(Program *program, PyObject *args, PyObject *Py_UNUSED(ke
         program->received = copy_of(&received);
         program->together = calloc(program->num_ops + 1, sizeof(uint32_t));
         program->enclosed = calloc(program->num_ops + 1, 1);
-        if (!program->ops || !program->guards || !program->sent || !program->received || !program->together || !program->enclosed)
+        program->partners = calloc((size_t)program->world, sizeof(*program->partners));
+        if (!program->ops || !program->guards || !program->sent || !program->received || !program->together || !program->enclosed ||
+            !program->partners)
             wrong = "there is no memory for this program";
         else if (!(wrong = study(program))) {
             join(program);
@@ -162,6 +167,7 @@ static void program_dealloc(Program *program) {
     free(program->received);
     free(program->together);
     free(program->enclosed);
+    free(program->partners);
     free(program->frames);
     PyTypeObject *type = Py_TYPE(program);
     type->tp_free((PyObject *)program);
