@@ -77,8 +77,9 @@ static int has_shape(const Quick *quick, PyArrayObject *x, PyArrayObject *out, i
 /* Run what was kept; True, False if nothing was, or an error. */
 static PyObject *run_kept(Quick *quick, Kept *kept, void *input, void *work, PyObject *timeout) {
     Endpoint *here = quick->endpoint;
-    double seconds = PyFloat_CheckExact(timeout) ? PyFloat_AS_DOUBLE(timeout) : -1;
-    if (!(seconds > 0) || !here->peers || here->generation != generation || here->busy || atomic_load(&here->header->gave_up))
+    double seconds = PyFloat_CheckExact(timeout) ? PyFloat_AS_DOUBLE(timeout) : PyLong_CheckExact(timeout) ? PyLong_AsDouble(timeout) : -1;
+    if (seconds == -1) PyErr_Clear(); /* of a number too large */
+    if (!(seconds > 0 && seconds < HUGE_VAL) || !here->peers || here->generation != generation || here->busy || atomic_load(&here->header->gave_up))
         Py_RETURN_FALSE;
     size_t item = ITEM[kept->dtype];
     Task task = {.program = kept->program, .input = input, .work = work, .far = (size_t)kept->count * item >= FAR,
