@@ -169,6 +169,29 @@ SIDES = {
 }
 
 
+def two_roots(comm: Communicator, talk: Pipe, count: int) -> str:
+    """Two ranks take themselves for the root: both send, nobody waits, and the call goes well."""
+    x, y = np.zeros(4, np.float32), np.ones(count, np.float32)
+    for _ in range(12):
+        for root in range(comm.world_size):
+            comm.broadcast(x, root)
+        comm.all_reduce(y)
+    comm.broadcast(x, min(comm.rank, 1))
+    for number in range(1000):
+        y[:] = number
+        comm.all_reduce(y)
+        assert (y == number * comm.world_size).all(), "a wrong sum"
+    return "went through"
+
+
+@pytest.mark.parametrize("count", [2, 16_000, 100_000])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_that_once_made_different_calls_never_share_data_again(ranks: int, count: int) -> None:
+    with Job(ranks, two_roots, count) as job:
+        ended = job.ended()
+    assert [one.error for one in ended] == ["CollectiveMismatch"] * ranks, ended
+
+
 @pytest.mark.parametrize("kind", SIDES)
 def test_different_calls_are_told_on_all_ranks_with_both_sides(kind: str) -> None:
     with Job(4, other_call, kind) as job:

@@ -178,6 +178,35 @@ def test_going_to_another_core_leaves_the_right_to_run_anywhere(jobs: Callable[[
     jobs(2).run(on_one_core)
 
 
+def beside_a_call(comm: Communicator) -> None:
+    """While a call runs beside the main thread others are planned, and need more room than that one has."""
+    for first in (100_000, 300_000, 900_000):
+        arrays = [np.ones(first + 50_000 * number, np.float32) for number in range(6)]
+        works = [comm.all_reduce(one, async_op=True) for one in arrays]
+        for work in works:
+            work.wait()
+        assert all((one == comm.world_size).all() for one in arrays)
+
+
+def test_planning_beside_a_call_leaves_it_alone() -> None:
+    with Job(2, forced={"all_reduce": "recursive_doubling"}) as job:
+        job.run(beside_a_call)
+
+
+def empty_parts(comm: Communicator) -> None:
+    sizes = [0, 40_000, 10]
+    out, x = comm.empty(sizes[comm.rank], np.float32), comm.empty(sum(sizes), np.float32)
+    x[:] = comm.rank + 1
+    for _ in range(2):
+        assert (comm.reduce_scatter(x, sizes=sizes, out=out) == 6).all()
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "direct", "swing", "ring_bidirectional"])
+def test_empty_parts_of_registered_arrays(algorithm: str) -> None:
+    with Job(3, forced={"reduce_scatter": algorithm}) as job:
+        job.run(empty_parts)
+
+
 # What the executor makes of small messages, and of a work array that is only a part.
 
 # Rank 2 got chunk 0 as its first message, so the second, which goes to rank 1 in a letter, must be staged for it.

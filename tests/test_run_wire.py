@@ -28,6 +28,7 @@ from choreo.run.meeting.frames import FrameReader, FrameWriter
 from choreo.run.network import STREAMS, Doorway, Links, Network, Sealed
 from choreo.run.program import GUARD, LAST, OP, RECEIVE, REDUCE
 from choreo.run.remote import Decided, Line, Remote, Round, Said
+from choreo.run.twin import MIX
 from choreo.run.twin_frames import FRAME, GOODBYE, NOTE, SEALED, Frame, parts
 
 KEY = bytes(range(32))
@@ -250,6 +251,9 @@ def test_parts_cover_a_range_without_cutting_an_element(length: int, streams: in
     assert all(at % 4096 == 0 for at, _ in found)
 
 
+CHAIN = 7 * MIX % 2**64  # of one call, whose signature is 7
+
+
 def endpoint(kind: bool, control: int, streams: tuple[int, ...]) -> Any:
     own = segment_of(2)
     machine.prepare(kind)(own, 0, 2, STAGE_BYTES)
@@ -278,11 +282,11 @@ def test_frames_that_are_not_due(changes: list[tuple[int, int]], length: int, ki
     payload = np.random.default_rng(length).random(length // 4, np.float32)
     frames = []
     for number, (at, part) in enumerate(parts(length, len(streams))):
-        frame = bytearray(Frame(FRAME, 1, 1, 7, part).pack())
+        frame = bytearray(Frame(FRAME, 1, 1, CHAIN, part).pack())
         for field, change in changes if number == 0 else ():
             frame[(0, 4, 8, 16, 24)[field]] ^= change
         frames.append(bytes(frame) + payload.tobytes()[at : at + part])
-    wrong = bytearray(frames[0][:32]) != bytearray(Frame(FRAME, 1, 1, 7, parts(length, 3)[0][1]).pack())
+    wrong = bytearray(frames[0][:32]) != bytearray(Frame(FRAME, 1, 1, CHAIN, parts(length, 3)[0][1]).pack())
 
     def send(number: int) -> None:
         try:

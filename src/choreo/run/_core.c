@@ -2,11 +2,14 @@
  * Python. docs/explanation/running.md says how it works; in short:
  *
  * Every rank writes only its own segment; the others map it read-only. In the segment of rank i, channel j has what i says
- * to j: a letter for each of the last eight calls, and how many of j's messages i has consumed. A letter is one cache line:
- * how many messages i has made ready for j, which call it is of, where i has its data, or the data itself if the first
- * message is small. A receiver waits until the letter's counter reaches the number of its message, then reads the data where
+ * to j: a letter for each of the last eight calls, and which of j's messages i has consumed. A letter is one cache line:
+ * which messages of the call i has made ready for j, what calls i has made so far, where i has its data, or the data itself
+ * if the first message is small. A receiver waits until the letter's counter reaches its message, then reads the data where
  * the sender has it. So nobody can be harmed by a rank that wakes up after it was given up. Peers on other machines are
  * reached through sockets.
+ *
+ * All that ranks have called is in one number, the chain: every call's signature is mixed into it. Ranks that ever made
+ * different calls have different chains from then on, so the next letter between them tells, however late it comes.
  *
  * The staging is eight slots, and calls take them, like letters, in turn. A call begins only when all have returned from the
  * one eight calls ago. A large call is cut into parts, which use its slot and the one beside
@@ -46,6 +49,8 @@
 #define CALLS 8
 #define SLOTS 8
 #define LETTER 40                 /* bytes of data in a letter */
+#define NUMBERED 24               /* bits of a message's number within its call; the call is above them */
+#define MIX 0x9E3779B97F4A7C15ULL /* odd, so that chains that differ stay so */
 #define ENCLOSED ((uint64_t)1 << 16)
 #define COUNTED ((uint64_t)2 << 16)
 #define PAGE 4096
@@ -72,8 +77,8 @@ enum { FINE, TIMED_OUT, PEER_DIED, PEER_GAVE_UP, MISMATCHED, BROKEN, INTERRUPTED
 
 typedef struct {
     _Atomic uint64_t number; /* 0: never used, or being changed */
-    _Atomic uint64_t signature;
-    uint64_t unused[6];
+    _Atomic uint64_t signature, chain;
+    uint64_t unused[5];
 } Call;
 
 typedef struct {
@@ -95,7 +100,7 @@ typedef struct {
  * address; STAGED: there is none. */
 typedef struct {
     _Atomic uint64_t ready;
-    uint64_t signature, modes;
+    uint64_t chain, modes;
     union { uint64_t places[2]; char data[LETTER]; };
 } Letter;
 
@@ -131,7 +136,6 @@ typedef struct {
     const Header *header; /* NULL: not on this machine */
     const Channel *to_us; /* what it says to us */
     Channel *from_us;
-    uint64_t sent, received;    /* messages before this call */
     uint64_t returned;          /* the last call that it was seen to have returned from */
     uint64_t checked, lettered; /* the last calls whose letter was read, and written */
     uint64_t modes, place[2];   /* of the letter that was read */
@@ -157,13 +161,14 @@ typedef struct {
     int *whose, pending; /* pending: streams that have something to write */
     char *scratch, *slice, *slices;
     size_t scratch_room;
-    uint64_t call, done, calls[CALLS], signatures[CALLS]; /* the last calls, by their number modulo CALLS */
+    uint64_t call, done, chain, calls[CALLS], chains[CALLS]; /* the last calls, by their number modulo CALLS */
     uint64_t used[SLOTS], returned; /* the last call that sent something from each slot, and from which all have returned */
     double looked, signalled, moved;
     unsigned long main_thread;
     PyThreadState *state;
     int culprit, failed_op;
     uint64_t modes, place[2]; /* what our letters of this call say */
+    uint64_t read_in_place;   /* the last call in which a sender waited until its array had been read */
 } Endpoint;
 
 typedef struct {
@@ -257,11 +262,9 @@ static int same_calls(Endpoint *here, Peer *other) {
         uint64_t number = atomic_load_explicit(&theirs->number, memory_order_acquire);
         if (number < call) return 1;
         if (number == call && here->calls[call % CALLS] == call) {
-            uint64_t signature = atomic_load_explicit(&theirs->signature, memory_order_relaxed);
+            uint64_t chain = atomic_load_explicit(&theirs->chain, memory_order_relaxed);
             atomic_thread_fence(memory_order_acquire);
-            if (atomic_load_explicit(&theirs->number, memory_order_relaxed) == call &&
-                signature != here->signatures[call % CALLS])
-                return 0;
+            if (atomic_load_explicit(&theirs->number, memory_order_relaxed) == call && chain != here->chains[call % CALLS]) return 0;
         }
         other->verified = call;
     }
@@ -414,6 +417,8 @@ static inline int wait_for(Endpoint *here, const _Atomic uint64_t *counter, uint
 
 /* ---- running a program ---- */
 
+static inline uint64_t numbered(const Endpoint *here, uint64_t number) { return here->call << NUMBERED | number; }
+
 static int wait_written(Endpoint *here, int peer, uint32_t number, double deadline);
 
 static int wait_guards(Endpoint *here, const Task *task, const Op *op) {
@@ -422,7 +427,7 @@ static int wait_guards(Endpoint *here, const Task *task, const Op *op) {
         Peer *other = &here->peers[guard.peer];
         int outcome = FINE;
         if (other->header)
-            outcome = wait_for(here, &other->to_us->consumed, other->sent + guard.number, (int)guard.peer, task->deadline);
+            outcome = wait_for(here, &other->to_us->consumed, numbered(here, guard.number), (int)guard.peer, task->deadline);
         else
             outcome = wait_written(here, (int)guard.peer, guard.number, task->deadline);
         if (outcome) return outcome;
@@ -441,12 +446,13 @@ static void put(const Task *task, const Op *op, const char *data, size_t at, siz
  * letter stays there until we have returned from this call. */
 static int read_letter(Endpoint *here, int peer, const Letter *letter) {
     Peer *other = &here->peers[peer];
-    if (letter->signature != here->signatures[here->call % CALLS]) return gave_up(here, MISMATCHED, peer);
+    if (letter->chain != here->chain) return gave_up(here, MISMATCHED, peer);
     other->modes = letter->modes;
     if (!(other->modes & ENCLOSED)) {
         other->place[0] = letter->places[0];
         other->place[1] = letter->places[1];
     }
+    if (other->modes & COUNTED) here->read_in_place = here->call;
     other->checked = here->call;
     return FINE;
 }
@@ -458,9 +464,10 @@ static int arrive(Endpoint *here, const Task *task, const Op *op, Source *source
     int peer = op->peer, outcome;
     Peer *other = &here->peers[peer];
     const Letter *letter = &other->to_us->letters[here->call % CALLS];
-    if ((outcome = wait_for(here, &letter->ready, other->received + op->number, peer, task->deadline))) return outcome;
+    if ((outcome = wait_for(here, &letter->ready, numbered(here, op->number), peer, task->deadline))) return outcome;
     if (other->checked != here->call && (outcome = read_letter(here, peer, letter))) return outcome;
     if (op->guards && (outcome = wait_guards(here, task, op))) return outcome;
+    if (!op->length) { *source = (Source){"", 0, 1}; return FINE; }
     int in_input = (op->flags & THEIR_INPUT) != 0;
     uint64_t mode = other->modes >> 8 * in_input & 255, place, room = (uint64_t)other->map.len;
     if (mode == STAGED) {
@@ -542,7 +549,7 @@ static int receive(Endpoint *here, const Task *task, const Op *ops, size_t count
     for (size_t i = 0; i < count && !outcome; i++) {
         Peer *other = &here->peers[ops[i].peer];
         if (!sources[i].data && (outcome = still_there(here, ops[i].peer))) break;
-        if (ops[i].flags & LAST && other->modes & COUNTED) publish(&other->from_us->consumed, other->received + ops[i].number, other);
+        if (ops[i].flags & LAST && other->modes & COUNTED) publish(&other->from_us->consumed, numbered(here, ops[i].number), other);
     }
     return outcome;
 }
@@ -560,12 +567,12 @@ static int send_range(Endpoint *here, const Task *task, const Op *op) {
     }
     if (!(op->flags & LAST)) return FINE;
     if (other->lettered != here->call) {
-        letter->signature = here->signatures[here->call % CALLS];
+        letter->chain = here->chain;
         letter->modes = here->modes | (enclosed ? ENCLOSED : 0);
         if (!enclosed) memcpy(letter->places, here->place, sizeof(letter->places));
         other->lettered = here->call;
     }
-    other->posted = other->sent + op->number;
+    other->posted = numbered(here, op->number);
     publish(&letter->ready, other->posted, other);
     return FINE;
 }
@@ -602,7 +609,7 @@ static int begin_part(Endpoint *here, Task *task) {
         Peer *other = &here->peers[peer];
         if (!other->header) continue;
         other->parted[task->slot & 1] = other->posted;
-        if (!task->parts || other->parted[next & 1] <= other->sent) continue;
+        if (!task->parts || other->parted[next & 1] <= numbered(here, 0)) continue;
         int outcome = wait_for(here, &other->to_us->consumed, other->parted[next & 1], peer, task->deadline);
         if (outcome) return outcome;
     }
@@ -654,16 +661,18 @@ static int finish(Endpoint *here, const Task *task, int exposes) {
         Peer *other = &here->peers[peer];
         uint32_t sent = program->sent[peer];
         if (other->header && exposes && sent)
-            outcome = wait_for(here, &other->to_us->consumed, other->sent + sent, peer, task->deadline);
+            outcome = wait_for(here, &other->to_us->consumed, numbered(here, sent), peer, task->deadline);
         if (!outcome && here->pending) outcome = wait_written(here, peer, UINT32_MAX, task->deadline);
         if (outcome) return outcome;
     }
     /* A rank that slept through the end of this call may have read what others have overwritten since; they said before
      * that they had given up. */
     atomic_thread_fence(memory_order_acquire);
-    for (uint32_t i = 0; i < program->num_partners; i++) {
-        const Channel *to_us = here->peers[program->partners[i]].to_us;
-        if (to_us && stopped(to_us, here->call)) return gave_up(here, PEER_GAVE_UP, program->partners[i]);
+    int in_place = exposes || here->read_in_place == here->call; /* then it may have come to us through others */
+    for (uint32_t i = 0; i < (in_place ? (uint32_t)here->world : program->num_partners); i++) {
+        int peer = in_place ? (int)i : program->partners[i];
+        const Channel *to_us = here->peers[peer].to_us;
+        if (to_us && stopped(to_us, here->call)) return gave_up(here, PEER_GAVE_UP, peer);
     }
     return FINE;
 }
@@ -672,7 +681,7 @@ static int finish(Endpoint *here, const Task *task, int exposes) {
 static int begin(Endpoint *here, Task *task, uint64_t signature) {
     uint64_t last = here->call % CALLS;
     here->calls[last] = here->call;
-    here->signatures[last] = signature;
+    here->chains[last] = here->chain = (here->chain ^ signature) * MIX;
     if (task->began - here->looked > LOOK_S) {
         int culprit, outcome;
         here->looked = task->began;
@@ -684,6 +693,7 @@ static int begin(Endpoint *here, Task *task, uint64_t signature) {
     atomic_store_explicit(&slot->number, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     atomic_store_explicit(&slot->signature, signature, memory_order_relaxed);
+    atomic_store_explicit(&slot->chain, here->chain, memory_order_relaxed);
     atomic_store_explicit(&slot->number, here->call, memory_order_release);
     return FINE;
 }
@@ -701,11 +711,6 @@ static int run_call(Endpoint *here, Task *task, uint64_t signature, int stages) 
     atomic_store_explicit(&here->header->core, (uint32_t)sched_getcpu() + 1, memory_order_relaxed);
     atomic_store_explicit(&here->header->returned, here->call, memory_order_release);
     size_t slot = here->call % SLOTS;
-    for (uint32_t i = 0; i < task->program->num_partners; i++) {
-        int peer = task->program->partners[i];
-        here->peers[peer].sent += task->program->sent[peer];
-        here->peers[peer].received += task->program->received[peer];
-    }
     /* Who waits for that is calls ahead, and can wait a few more. */
     for (int peer = 0; here->call % (CALLS / 2) == 0 && peer < here->world; peer++)
         if (here->peers[peer].header) wake_if_asleep(&here->peers[peer], &here->header->returned);
@@ -780,7 +785,7 @@ static const char *unfit(Endpoint *here, Program *program, Py_ssize_t work, Py_s
 static PyObject *endpoint_run(Endpoint *here, PyObject *const *args, Py_ssize_t count) {
     /* call, signature, program, input, work, dtype, operation, timeout, whether data is staged */
     if (count != 9) { PyErr_SetString(PyExc_TypeError, "run takes 9 arguments"); return NULL; }
-    if (!here->peers) { PyErr_SetString(PyExc_ValueError, "this communicator is closed"); return NULL; }
+    if (!here->peers || !here->header) { PyErr_SetString(PyExc_ValueError, "this communicator is closed"); return NULL; }
     if (here->generation != generation) {
         PyErr_SetString(PyExc_RuntimeError, "this communicator was made before a fork, and belongs to the parent");
         return NULL;
@@ -802,7 +807,7 @@ static PyObject *endpoint_run(Endpoint *here, PyObject *const *args, Py_ssize_t 
     if (timeout == -1.0 && PyErr_Occurred()) return NULL;
     int stages = PyObject_IsTrue(args[8]), one = args[3] == args[4];
     if (stages < 0) return NULL;
-    if (number[0] <= here->call || timeout != timeout) {
+    if (number[0] <= here->call || number[0] >> (64 - NUMBERED) || timeout != timeout) {
         PyErr_SetString(PyExc_ValueError, "calls are numbered upwards from 1, and their timeout is a number");
         return NULL;
     }

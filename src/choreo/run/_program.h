@@ -30,7 +30,7 @@ static const char *study(Program *program) {
         }
         if (op->kind == SEND || incoming) {
             uint32_t *count = op->kind == SEND ? sends : receives, *half = op->kind == SEND ? half_sent : half_received;
-            if (op->number != count[op->peer] + 1) wrong = "messages do not follow each other";
+            if (op->number != count[op->peer] + 1 || op->number >> NUMBERED) wrong = "messages do not follow each other";
             half[op->peer] = !last;
             count[op->peer] += (uint32_t)last;
         }
@@ -66,7 +66,7 @@ static int is_staged(const Program *program, size_t held) {
     const Op *op = &program->ops[held];
     for (size_t i = held; i-- > 0 && program->ops[i].step == op->step;) {
         const Op *before = &program->ops[i];
-        if (before->kind != SEND || before->staged != op->staged || before->length != op->length) continue;
+        if (before->kind != SEND || before->flags & EXPOSED || before->staged != op->staged || before->length != op->length) continue;
         if (!program->enclosed[i]) return 1;
         if (!(before->flags & HELD)) return 0;
     }

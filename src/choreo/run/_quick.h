@@ -85,17 +85,18 @@ static PyObject *run_kept(Quick *quick, Kept *kept, void *input, void *work, PyO
     Task task = {.program = kept->program, .input = input, .work = work, .far = (size_t)kept->count * item >= FAR,
                  .kernel = KERNELS[kept->dtype][kept->operation], .item = item};
     PyObject *plan = Py_NewRef(kept->plan); /* while this runs another thread may let go of what was kept */
-    PyObject *program = Py_NewRef((PyObject *)kept->program);
+    PyObject *program = Py_NewRef((PyObject *)kept->program), *failure = Py_NewRef(quick->failure);
     PyObject *failed = launch(here, &task, here->call + 1, kept->signature, seconds, kept->stages), *result = NULL;
     if (failed == Py_None) result = Py_NewRef(Py_True);
     else if (failed) {
-        PyObject *error = PyObject_CallFunctionObjArgs(quick->failure, plan, failed, NULL);
+        PyObject *error = PyObject_CallFunctionObjArgs(failure, plan, failed, NULL);
         if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
         Py_XDECREF(error);
     }
     Py_XDECREF(failed);
     Py_DECREF(plan);
     Py_DECREF(program);
+    Py_DECREF(failure);
     return result;
 }
 
@@ -152,7 +153,7 @@ static PyObject *quick_keep(Quick *quick, PyObject *args) {
     while (new.kind <= EMPTY && strcmp(how, kinds[new.kind])) new.kind++;
     Endpoint *here = quick->endpoint;
     if (new.kind > EMPTY || dtype >= TYPES) { PyErr_SetString(PyExc_ValueError, "there is no such way, or type"); return NULL; }
-    if (!quick->failure || !here->peers || !is_plain(quick, x, 0) || !is_plain(quick, out, 0)) Py_RETURN_FALSE;
+    if (!quick->failure || here->busy || !here->peers || !is_plain(quick, x, 0) || !is_plain(quick, out, 0)) Py_RETURN_FALSE;
     PyArrayObject *array = (PyArrayObject *)x, *result = (PyArrayObject *)out;
     new.type = new.kind == EMPTY ? Py_None : (PyObject *)PyArray_DESCR(array);
     new.count = count_of(array);

@@ -172,7 +172,7 @@ static int send_parts(Endpoint *here, const Task *task, const Op *op, const char
     Frame *frames = task->program->frames + (size_t)(op - task->program->ops) * MAX_STREAMS;
     for (int i = 0; i < count && !outcome; i++) {
         size_t length = part_length(op->length, count, i);
-        frames[i] = (Frame){FRAME, op->number, here->call, here->signatures[here->call % CALLS], length};
+        frames[i] = (Frame){FRAME, op->number, here->call, here->chain, length};
         outcome = queue_range(here, &other->streams[i], &frames[i], sizeof(Frame), op->number);
         if (!outcome) outcome = queue_range(here, &other->streams[i], from, length, op->number);
         if (from) from += length;
@@ -202,7 +202,7 @@ static int read_some(Endpoint *here, int peer, int fd, struct iovec *into, size_
 
 static int check_frame(Endpoint *here, const Op *op, const Frame *frame, size_t length) {
     if (frame->magic != FRAME) return gave_up(here, BROKEN, op->peer);
-    if (frame->call != here->call || frame->signature != here->signatures[here->call % CALLS])
+    if (frame->call != here->call || frame->signature != here->chain)
         return gave_up(here, MISMATCHED, op->peer);
     if (frame->number != op->number || frame->length != length) return gave_up(here, BROKEN, op->peer);
     return FINE;

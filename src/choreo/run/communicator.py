@@ -431,8 +431,9 @@ class Communicator:
     def close(self) -> None:
         """Wait for work under way, and leave; nothing can be called afterwards. Closing twice does nothing."""
         if self in _ALIVE:
-            _ALIVE.discard(self)
             self._engine.progress.drain(None)  # each call has its deadline
+            self._engine.connection.endpoint.close()  # refuses while another thread is in a call
+            _ALIVE.discard(self)
             self._engine.progress.stop()
             self._leave(CommunicatorClosed("this communicator is closed; make another with choreo.init()"))
 

@@ -38,7 +38,7 @@ from choreo.run.program import (
 )
 from choreo.run.reductions import ITEM_BYTES, Reduction, reduction_of
 from choreo.run.twin_frames import FRAME, FRAME_BYTES, GOODBYE, Frame, Outbox, Stream, parts
-from choreo.run.twin_program import MOST, MOST_RANKS, Op, Program
+from choreo.run.twin_program import MOST, MOST_RANKS, NUMBERED, Op, Program
 
 __all__ = ["Endpoint", "Program", "prepare"]
 
@@ -50,16 +50,18 @@ PAGE, CHANNEL_BYTES, CALLS, CALL_BYTES, SLOTS = 4096, 576, 8, 64, 8
 MAGIC_AT, BYTES_AT, STAGE_AT, STAGE_BYTES_AT, HEAP_AT, GAVE_UP_IN_AT, RETURNED_AT = 0, 2, 3, 4, 5, 7, 16
 RANK_AT, WORLD_AT, GAVE_UP_AT, CULPRIT_AT = 2, 3, 12, 13
 CALLS_AT = (PAGE - CALLS * CALL_BYTES) // 8
-NUMBER, SIGNATURE = 0, 1
+NUMBER, SIGNATURE, CHAIN = 0, 1, 2
 CONSUMED, TOLD_IN, LETTER_WORDS = 64, 65, 8
 TOLD = 132  # in halves
-READY, LETTER_SIGNATURE, MODES, WORK, INPUT = range(5)
+READY, LETTER_CHAIN, MODES, WORK, INPUT = range(5)
 LETTER_DATA_AT = 24
 STAGED, REGISTERED, PRIVATE = 0, 1, 2
 # Of a letter: its modes are of work and input, 8 bits each, and these.
 ENCLOSED, COUNTED = 1 << 16, 2 << 16
 LOOK_S, AWAKE_S, LONGEST_SLEEP_S = 0.02, 0.0005, 0.001
 SLICE = 1 << 20
+# A call's signature is mixed into the chain of all before it.
+MIX = 0x9E3779B97F4A7C15
 # What says most when several peers are not well.
 WEIGHT = {PEER_GAVE_UP: 1, MISMATCHED: 2, PEER_DIED: 3}
 
@@ -116,8 +118,6 @@ class _Peer:
     pid: int
     pidfd: int
     outbox: Outbox | None
-    sent: int = 0  # messages before this call
-    received: int = 0
     posted: int = 0  # the last message that was made ready
     parted: list[int] = field(default_factory=lambda: [0, 0])  # and in the last two parts
     lettered: int = 0  # the last call whose letter was written
@@ -180,7 +180,8 @@ class Endpoint:
                 peer.outbox = Outbox(pidfd, streams) if streams and peer.words is None else None
         self._call = self._done = 0
         self._used = [0] * SLOTS  # the last call that sent something from each slot
-        self._signatures: dict[int, int] = {}
+        self._chain = 0
+        self._chains: dict[int, int] = {}
         self._looked = 0.0
         self._hands_over: WeakKeyDictionary[Program, tuple[bool, bool]] = WeakKeyDictionary()
         self._failed_op = -1
@@ -209,13 +210,12 @@ class Endpoint:
         if not self._busy.acquire(blocking=False):
             raise RuntimeError("another thread is in a call of this communicator")
         try:
-            if not self._call < call < 2**64 or not 0 <= signature < 2**64 or math.isnan(timeout_s):
+            if not self._call < call < 2 ** (64 - NUMBERED) or not 0 <= signature < 2**64 or math.isnan(timeout_s):
                 raise ValueError("calls are numbered upwards from 1, and their timeout is a number")
             if outcome := self._words.halves[GAVE_UP_AT]:
                 return outcome, self._words.halves[CULPRIT_AT], -1
             task = self._task(program, given, work, dtype, operation, timeout_s, stages)
-            self._call = call
-            return self._run(task, signature, stages)
+            return self._run(task, call, signature, stages)
         finally:
             self._busy.release()
 
@@ -298,15 +298,17 @@ class Endpoint:
         end_s = time.monotonic() + timeout_s
         return _Task(program, inside, outside, scratch, end_s, reduction, modes, (place, input_place))
 
-    def _run(self, task: _Task, signature: int, stages: bool) -> tuple[int, int, int] | None:
+    def _run(self, task: _Task, call: int, signature: int, stages: bool) -> tuple[int, int, int] | None:
         self._failed_op = -1
         try:
+            self._call = call
             self._begin(task, signature)
             for at, (op, enclosed) in enumerate(zip(task.program.ops, task.program.enclosed, strict=True)):
                 self._failed_op = at
                 self._do(task, op, enclosed)
             self._failed_op = -1
             self._finish(task, not stages)
+            self._return(task)
         except _Stop as stop:
             self._give_up(stop.outcome, stop.culprit)
             self._say_goodbye(stop.outcome, stop.culprit)
@@ -315,30 +317,34 @@ class Endpoint:
             self._give_up(INTERRUPTED, self._rank)
             self._say_goodbye(INTERRUPTED, self._rank)
             raise
+        return None
+
+    def _return(self, task: _Task) -> None:
+        """Say that nothing of this call is read any more."""
         assert self._words is not None
-        with self._fence:
-            self._words.whole[RETURNED_AT] = self._call
-        for peer in self._peers:
-            peer.sent += task.program.sent[peer.rank]
-            peer.received += task.program.received[peer.rank]
         slot = self._call % SLOTS
-        self._used[slot] = self._call
+        self._used[slot] = self._done = self._call
         if task.parts:
             self._used[slot ^ 1] = self._call
-        self._done = self._call
-        return None
+        with self._fence:
+            self._words.whole[RETURNED_AT] = self._call
+
+    def _numbered(self, number: int) -> int:
+        """A message of this call, as counters have it."""
+        return self._call << NUMBERED | number
 
     def _begin(self, task: _Task, signature: int) -> None:
         """Wait until nobody needs what this call is going to overwrite, and tell what it is."""
-        self._signatures = {number: one for number, one in self._signatures.items() if number > self._call - CALLS}
-        self._signatures[self._call] = signature
+        self._chain = (self._chain ^ signature) * MIX % 2**64
+        self._chains = {number: one for number, one in self._chains.items() if number > self._call - CALLS}
+        self._chains[self._call] = self._chain
         self._still_well(self._rank, math.inf, None)
         self._take_slot(task, self._call % SLOTS)
         assert self._words is not None
         words, at = self._words.whole, CALLS_AT + self._call % CALLS * 8
         with self._fence:
             words[at + NUMBER] = 0
-        words[at + SIGNATURE] = signature
+        words[at + SIGNATURE], words[at + CHAIN] = signature, self._chain
         with self._fence:
             words[at + NUMBER] = self._call
 
@@ -355,7 +361,7 @@ class Endpoint:
         slot = task.slot ^ 1
         for peer in self._peers:
             peer.parted[task.slot & 1] = peer.posted
-            if peer.words is not None and task.parts and peer.parted[slot & 1] > peer.sent:
+            if peer.words is not None and task.parts and peer.parted[slot & 1] > self._numbered(0):
                 self._wait_consumed(peer, peer.parted[slot & 1], task.deadline)
         if task.parts == 0:
             self._take_slot(task, slot)
@@ -367,7 +373,7 @@ class Endpoint:
         for peer in self._peers:
             sent = task.program.sent[peer.rank]
             if peer.words is not None and exposes and sent:
-                self._wait_consumed(peer, peer.sent + sent, task.deadline)
+                self._wait_consumed(peer, self._numbered(sent), task.deadline)
             while peer.outbox is not None and peer.outbox.has_queued():
                 self._wait_for_sockets(None, peer.rank, task.deadline)
         for peer in self._peers:
@@ -395,7 +401,7 @@ class Endpoint:
     def _send(self, task: _Task, op: Op, peer: _Peer, enclosed: int | None) -> None:
         data = (task.given if op.has(OWN_INPUT) else task.work)[op.at : op.at + op.length]
         if peer.outbox is not None:
-            frame = Frame(FRAME, op.number, self._call, self._signatures[self._call], op.length)
+            frame = Frame(FRAME, op.number, self._call, self._chain, op.length)
             peer.outbox.queue_range(frame, data)
             if op.has(LAST):
                 self._write(peer)
@@ -411,21 +417,21 @@ class Endpoint:
             assert self._words is not None
             words = self._words.whole
             if peer.lettered != self._call:
-                words[letter + LETTER_SIGNATURE] = self._signatures[self._call]
+                words[letter + LETTER_CHAIN] = self._chain
                 words[letter + MODES] = task.modes | (0 if enclosed is None else ENCLOSED)
                 if enclosed is None:
                     words[letter + WORK], words[letter + INPUT] = task.places
                 peer.lettered = self._call
-            peer.posted = peer.sent + op.number
+            peer.posted = self._numbered(op.number)
             with self._fence:
                 words[letter + READY] = peer.posted
 
     def _receive(self, task: _Task, op: Op, peer: _Peer, enclosed: int | None) -> None:
         assert peer.words is not None
         assert peer.data is not None
-        letter, words, number = _letter_at(self._rank, self._call), peer.words.whole, peer.received + op.number
+        letter, words, number = _letter_at(self._rank, self._call), peer.words.whole, self._numbered(op.number)
         self._wait_until(lambda: words[letter + READY] >= number, peer, task.deadline)
-        if words[letter + LETTER_SIGNATURE] != self._signatures[self._call]:
+        if words[letter + LETTER_CHAIN] != self._chain:
             raise _Stop(MISMATCHED, peer.rank)
         self._wait_guards(task, op)
         modes, in_input = words[letter + MODES], op.has(THEIR_INPUT)
@@ -440,7 +446,7 @@ class Endpoint:
             place = (words[letter + (INPUT if in_input else WORK)] + op.there) % 2**64
         else:
             raise _Stop(BROKEN, peer.rank)
-        if mode != PRIVATE and place + op.length > len(peer.data):
+        if op.length and mode != PRIVATE and place + op.length > len(peer.data):
             raise _Stop(BROKEN, peer.rank)
         for at in range(0, op.length, SLICE):
             length = min(SLICE, op.length - at)
@@ -465,7 +471,7 @@ class Endpoint:
             frame = Frame.unpack(head)
             if frame.magic != FRAME:
                 raise _Stop(BROKEN, peer.rank)
-            if (frame.call, frame.signature) != (self._call, self._signatures[self._call]):
+            if (frame.call, frame.signature) != (self._call, self._chain):
                 raise _Stop(MISMATCHED, peer.rank)
             if (frame.number, frame.length) != (op.number, whole):
                 raise _Stop(BROKEN, peer.rank)
@@ -500,7 +506,7 @@ class Endpoint:
         for rank, number in task.program.guards[op.first_guard : op.first_guard + op.guards]:
             peer = self._peers[rank]
             if peer.words is not None:
-                self._wait_consumed(peer, peer.sent + number, task.deadline)
+                self._wait_consumed(peer, self._numbered(number), task.deadline)
             while peer.outbox is not None and peer.outbox.has_queued(number):
                 self._wait_for_sockets(None, rank, task.deadline)
 
@@ -616,9 +622,8 @@ class Endpoint:
             number = peer.words.call(call, NUMBER)
             if number < call:
                 return True
-            signature = peer.words.call(call, SIGNATURE)
-            known = self._signatures.get(call)
-            if number == call == peer.words.call(call, NUMBER) and known is not None and signature != known:
+            chain, known = peer.words.call(call, CHAIN), self._chains.get(call)
+            if number == call == peer.words.call(call, NUMBER) and known is not None and chain != known:
                 return False
             peer.verified = call
         return True

@@ -30,6 +30,7 @@ KINDS = (SEND, RECEIVE, TO_SCRATCH, FROM_SCRATCH, KEEP, PART)
 ALL_FLAGS = 63
 MOST_RANKS = 0xFFFF
 LETTER_BYTES = 40  # of data in a letter
+NUMBERED = 24  # bits of a message's number within its call; the call is above them
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ class Program:
         for op in self.ops:
             if op.kind in (SEND, RECEIVE, TO_SCRATCH):
                 count, which = (sends if op.kind == SEND else receives), (op.kind == SEND, op.peer)
-                if op.number != count[op.peer] + 1:
+                if op.number != count[op.peer] + 1 or op.number >> NUMBERED:
                     raise ValueError("messages do not follow each other")
                 count[op.peer] += op.has(LAST)
                 unfinished = unfinished - {which} if op.has(LAST) else unfinished | {which}
