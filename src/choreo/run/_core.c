@@ -354,7 +354,7 @@ static int spin_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t va
 }
 
 /* The scheduler may leave ranks on one core for long while another has fewer; who waits there goes to that one, and may then
- * run wherever it could before. Ranks on one core do so one at a time, at calls that fall to them. */
+ * run wherever it could before. Ranks on one core do so one at a time: each has its turn for some calls. */
 static void spread(Endpoint *here) {
     int core = sched_getcpu(), crowd = 1, place = 0;
     if (core < 0 || core >= CPU_SETSIZE) return;
@@ -364,7 +364,7 @@ static void spread(Endpoint *here) {
         crowd++;
         place += peer < here->rank;
     }
-    if (crowd == 1 || here->call % (unsigned)crowd != (unsigned)place) return;
+    if (crowd == 1 || here->call / SPREAD_CALLS % (unsigned)crowd != (unsigned)place) return;
     double time = now_s();
     cpu_set_t all, one;
     if (time - here->moved < SPREAD_S || sched_getaffinity(0, sizeof(all), &all)) return;
