@@ -730,6 +730,9 @@ static int is_registered(const Endpoint *here, const void *data) {
     return (uintptr_t)data - (uintptr_t)here->own.buf < (uintptr_t)here->own.len;
 }
 
+/* Does a result belong past the caches? What is reduced is read again, so later than what is only stored. */
+static int is_far(const Program *program, size_t length) { return length >= (program->grain ? 2 * FAR : FAR); }
+
 /* What our letters say: how peers may read our arrays, and where they are. */
 static void address_letters(Endpoint *here, const Task *task, int stages) {
     const char *arrays[2] = {task->work, task->input};
@@ -824,7 +827,7 @@ static PyObject *endpoint_run(Endpoint *here, PyObject *const *args, Py_ssize_t 
     const char *wrong = unfit(here, program, views[0].buf ? views[0].len : 0, views[1].buf ? views[1].len : 0, number[5], number[6], stages);
     if (wrong) PyErr_SetString(PyExc_ValueError, wrong);
     else {
-        Task task = {.program = program, .input = views[1].buf, .work = views[0].buf, .far = (size_t)views[0].len >= FAR,
+        Task task = {.program = program, .input = views[1].buf, .work = views[0].buf, .far = is_far(program, (size_t)views[0].len),
                      .kernel = KERNELS[number[5]][number[6]], .item = ITEM[number[5]]};
         result = launch(here, &task, number[0], number[1], timeout, stages);
     }

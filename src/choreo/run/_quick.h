@@ -19,6 +19,7 @@ typedef struct {
     PyObject *plan;
     Program *program;
     uint64_t signature, dtype, operation;
+    size_t room; /* bytes of the result */
     int stages;
 } Kept;
 
@@ -82,7 +83,7 @@ static PyObject *run_kept(Quick *quick, Kept *kept, void *input, void *work, PyO
     if (!(seconds > 0 && seconds < HUGE_VAL) || !here->peers || here->generation != generation || here->busy || atomic_load(&here->header->gave_up))
         Py_RETURN_FALSE;
     size_t item = ITEM[kept->dtype];
-    Task task = {.program = kept->program, .input = input, .work = work, .far = (size_t)kept->count * item >= FAR,
+    Task task = {.program = kept->program, .input = input, .work = work, .far = is_far(kept->program, kept->room),
                  .kernel = KERNELS[kept->dtype][kept->operation], .item = item};
     PyObject *plan = Py_NewRef(kept->plan); /* while this runs another thread may let go of what was kept */
     PyObject *program = Py_NewRef((PyObject *)kept->program), *failure = Py_NewRef(quick->failure);
@@ -160,6 +161,7 @@ static PyObject *quick_keep(Quick *quick, PyObject *args) {
     if (new.kind != EMPTY) new.registered = is_registered(here, PyArray_DATA(array)) | is_registered(here, PyArray_DATA(result)) << 1;
     if (unfit(here, (Program *)program, count_of(result) * ITEM[dtype], new.count * ITEM[dtype], dtype, operation, new.stages)) Py_RETURN_FALSE;
     new.program = (Program *)program;
+    new.room = (size_t)(count_of(result) * ITEM[dtype]);
     new.signature = signature;
     new.dtype = dtype;
     new.operation = operation;
