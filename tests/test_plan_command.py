@@ -110,7 +110,7 @@ def test_unknown_software_is_planned_with_a_warning() -> None:
 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [
-    (("llama3-8b", *JOB, "--tp", "5"), "tp 5 = 5 does not divide 16 GPUs; tp 4 would"),
+    (("llama3-8b", *JOB, "--tp", "5"), "tp 5 does not divide 16 GPUs; tp 4 would"),
     (("llama3-8b", *JOB, "--dp", "4", "--tp", "4", "--pp", "2", "--cp", "1"),
      "dp 4 × tp 4 × pp 2 × cp 1 is 32 devices, not 16; dp 2 would"),
     (("gpt2-1.5b", *JOB, "--tp", "2"), "heads 25 of gpt2-1.5b do not divide by tp 2; tp 1 or 5 would"),
