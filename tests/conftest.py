@@ -6,13 +6,18 @@ import contextlib
 import io
 import json
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from choreo.algorithms import _registry
 from choreo.cli import _run
+
+if TYPE_CHECKING:
+    from run_helpers import Job
 
 pytest.register_assert_rewrite(
     "cli_helpers",
@@ -81,3 +86,14 @@ def port() -> int:
     from meeting_helpers import free_port
 
     return free_port()
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Iterator[Callable[[int], Job]]:
+    """So many ranks that stay for all tests of a module."""
+    from run_helpers import Job
+
+    started: dict[int, Job] = {}
+    yield lambda ranks: started.setdefault(ranks, Job(ranks))
+    for one in started.values():
+        one.stop()

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,6 @@ from choreo.run.communicator import Communicator
 from choreo.run.elements import ReduceOp
 
 Array = npt.NDArray[Any]
-
-
-@pytest.fixture(scope="module")
-def jobs() -> Iterator[Callable[[int], Job]]:
-    started: dict[int, Job] = {}
-    yield lambda ranks: started.setdefault(ranks, Job(ranks))
-    for one in started.values():
-        one.stop()
 
 
 # Mistakes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,18 +20,6 @@ Array = npt.NDArray[Any]
 COUNTS, LARGE = (0, 1, 5, 20_011), 1_100_003
 KINDS = ("plain", "out", "strided", "fortran", "reversed", "registered", "readonly")
 RANKS = (1, 2, 3, 4)
-
-
-@pytest.fixture(scope="module")
-def jobs() -> Iterator[Callable[[int], Job]]:
-    started: dict[int, Job] = {}
-
-    def job(ranks: int) -> Job:
-        return started.setdefault(ranks, Job(ranks))
-
-    yield job
-    for one in started.values():
-        one.stop()
 
 
 def contribution(rank: int, shape: tuple[int, ...], dtype: str = "f4") -> Array:

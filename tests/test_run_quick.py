@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,14 +25,6 @@ from choreo.run.program import compile_program
 
 Array = npt.NDArray[Any]
 FLOAT32 = 8
-
-
-@pytest.fixture(scope="module")
-def jobs() -> Iterator[Callable[[int], Job]]:
-    started: dict[int, Job] = {}
-    yield lambda ranks: started.setdefault(ranks, Job(ranks))
-    for one in started.values():
-        one.stop()
 
 
 def other_arrays(comm: Communicator) -> None:
@@ -191,6 +185,25 @@ def beside_a_call(comm: Communicator) -> None:
 def test_planning_beside_a_call_leaves_it_alone() -> None:
     with Job(2, forced={"all_reduce": "recursive_doubling"}) as job:
         job.run(beside_a_call)
+
+
+def closed_in_a_call(comm: Communicator) -> None:
+    """Closing while another thread waits in a call is refused, and changes nothing."""
+    if comm.rank == 0:
+        threading.Thread(target=comm.barrier).start()
+        time.sleep(0.2)
+        with pytest.raises(RuntimeError, match="another thread is in a call"):
+            comm.close()
+    else:
+        time.sleep(0.6)
+        comm.barrier()
+    time.sleep(0.6)
+    comm.barrier()
+
+
+def test_closing_beside_a_call_is_refused_whole() -> None:
+    with Job(2) as job:
+        job.run(closed_in_a_call)
 
 
 def empty_parts(comm: Communicator) -> None:

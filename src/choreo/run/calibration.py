@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -170,11 +169,9 @@ def default_constants() -> Constants:
             (4e-5, 5e9, 6e-11),
         ),
     }
-    bands = [Band(ranks, *one) for ranks, measured in rows.items() for one in _joined(edges, measured)]
+    bands = [
+        Band(ranks, to_bytes, *figures)
+        for ranks, measured in rows.items()
+        for to_bytes, figures in zip(edges, measured, strict=True)
+    ]
     return Constants(tuple(bands), cores=os.cpu_count() or 1)
-
-
-def _joined(
-    edges: Iterable[int], measured: Iterable[tuple[float, float, float]]
-) -> Iterator[tuple[int, float, float, float]]:
-    return ((edge, *figures) for edge, figures in zip(edges, measured, strict=True))

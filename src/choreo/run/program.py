@@ -76,7 +76,6 @@ class Program:
     stage_bytes: int  # of a part
     traffic: Ints  # of a part: bytes that each rank stages, stores and reduces
     scratch_bytes: int
-    writes_work: bool  # whether anything is written outside what the input would hold
     work_at: int = 0  # where in the logical vector the work array begins
 
     def as_bytes(self) -> tuple[bytes, bytes, bytes, bytes, int, int]:
@@ -227,7 +226,6 @@ class _Compiler:
             self.staged[self.rank],
             np.array((self.staged, self.stored, self.reduced)),
             self.scratch_bytes,
-            bool(self.written[self.rank].any()),
         )
         if self.pieces is None:
             return unit
