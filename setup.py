@@ -6,8 +6,8 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "choreo.simulate._core",
-            ["src/choreo/simulate/_core.c"],
+            "choreo.simulate.flows._core",
+            ["src/choreo/simulate/flows/_core.c"],
             extra_compile_args=["-O3"],
             optional=True,
         ),

@@ -20,10 +20,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from choreo.bench.bench import PEERS, Contestant, Measured, Options, Stage, bench, geometric_mean, race, sizes_between
+from choreo.bench.inputs import Case, case_of
+from choreo.calibrate.calibrate import calibrate
 from choreo.cli.bench_command import parse_nccl_size
-from choreo.run.bench import PEERS, Contestant, Measured, Options, Stage, bench, geometric_mean, race, sizes_between
-from choreo.run.bench_inputs import Case, case_of
-from choreo.run.calibrate import calibrate
 from choreo.run.calibration import Constants, load_constants
 from choreo.units import parse_rank_range
 

@@ -19,8 +19,8 @@ from choreo import errors
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = (
-    "algorithms", "bound", "collectives", "hardware", "plan", "price", "prove", "run", "schedule", "show", "simulate",
-    "topology", "workload",
+    "algorithms", "bench", "bound", "calibrate", "collectives", "hardware", "nccl", "plan", "price", "prove", "run",
+    "schedule", "show", "simulate", "topology", "validate", "workload",
 )  # fmt: skip
 
 SURFACE = [

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import run_choreo
 
 import choreo
+from tests.helpers.command import run_choreo
 
 
 def test_build_prove_price() -> None:

@@ -18,9 +18,12 @@ LEVELS = (
     ("collectives",),
     ("schedule", "topology", "hardware"),
     ("algorithms", "workload"),
-    ("prove", "price", "bound"),
-    ("simulate", "run", "synthesize"),
-    ("plan", "train", "record", "show"),
+    ("prove", "price", "bound", "nccl"),
+    ("simulate", "run"),
+    ("bench", "plan", "synthesize"),
+    ("calibrate",),
+    ("train", "validate", "trace", "sweep", "record"),
+    ("show", "explore"),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}

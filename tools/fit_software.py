@@ -4,7 +4,7 @@ python tools/fit_software.py                       print what all published runs
 python tools/fit_software.py fsdp nanotron         only these programs
 python tools/fit_software.py --write               put them into the file, to three digits
 
-`choreo.plan.fit` says which constants those are and how they are fitted. After --write, run
+`choreo.validate.plan.fit` says which constants those are and how they are fitted. After --write, run
 `python tools/planning_accuracy.py --write`: the errors of a page must be those of the constants in use.
 """
 
@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 import re
 
-from choreo.plan.choose import Case
-from choreo.plan.fit import FITTED, Constant, family, fit
-from choreo.plan.measured import DATA
 from choreo.plan.software import FILE, get_software
-from choreo.plan.validate import FILES, read_cases
+from choreo.validate.plan.fit import FITTED, Constant, family, fit
+from choreo.validate.plan.measured import DATA
+from choreo.validate.plan.unpublished import Case
+from choreo.validate.plan.validate import FILES, read_cases
 
 # What we measured on one H200 is fitted to as well; figures that were only looked up are not.
 FITTED_TO = (*FILES, DATA / "h200_steps.csv")

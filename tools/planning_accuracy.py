@@ -10,10 +10,10 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from choreo.plan.fit import FITTED, leave_one_out
-from choreo.plan.measured import DATA
 from choreo.plan.software import get_software
-from choreo.plan.validate import FILES, GroupError, PredictedRow, group_errors, validate
+from choreo.validate.plan.fit import FITTED, leave_one_out
+from choreo.validate.plan.measured import DATA
+from choreo.validate.plan.validate import FILES, GroupError, PredictedRow, group_errors, validate
 
 PAGE = Path(__file__).parent.parent / "docs/explanation/planning-accuracy.md"
 OPEN = {"micro_batch", "recompute", "tp", "pp", "dp", "zero_stage"}

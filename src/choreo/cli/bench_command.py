@@ -13,7 +13,7 @@ from choreo.errors import SizeError, UsageError, shown
 from choreo.units import counted, parse_size
 
 if TYPE_CHECKING:
-    from choreo.run.bench import Measured, Options, Report
+    from choreo.bench.bench import Measured, Options, Report
 
 BINARY = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -90,7 +90,7 @@ def command(
     Sizes are binary: 128M is 128 MiB; bandwidth is in 1e9 bytes a second. Contestants take turns in one run; a time is
     the median of the rounds, a round's that of its slowest rank. The exit code is 1 if a result was wrong.
     """
-    from choreo.run.bench import Options, bench, sizes_between
+    from choreo.bench.bench import Options, bench, sizes_between
 
     if iters is not None and iters < 1:
         raise UsageError(f"--iters must be at least 1, not {iters}")
@@ -158,7 +158,7 @@ def _row(options: Options, row: Measured) -> None:
 
 
 def _foot(report: Report) -> None:
-    from choreo.run.bench import geometric_mean
+    from choreo.bench.bench import geometric_mean
 
     wrong = sum(row.wrong or 0 for row in report.rows)
     click.echo(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")

@@ -76,8 +76,8 @@ def command(
         )
     if rounds < 1:
         raise UsageError(f"--rounds must be at least 1, not {rounds}")
+    from choreo.calibrate.calibrate import calibrate
     from choreo.cli.progress import Progress
-    from choreo.run.calibrate import calibrate
     from choreo.run.calibration import constants_path, load_constants, save_constants
 
     if show:

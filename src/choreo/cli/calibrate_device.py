@@ -14,7 +14,7 @@ __all__ = ["measure_device"]
 
 def measure_device(device: str, output: Path | None, as_json: bool) -> None:
     """Measure a device of that kind ("cuda"), print what the fit leaves, and write FILE.toml and FILE.csv if asked."""
-    from choreo.hardware import calibrate_device
+    from choreo.calibrate.device import calibrate_device
 
     found = calibrate_device(device, output, progress=lambda text: click.echo(text, err=True))
     path = None if output is None else output.with_suffix(".toml")

@@ -34,8 +34,8 @@ def print_library(
 def _row(chosen: Choice, topology: Topology, devices: list[int], size: int) -> dict[str, Any]:
     from choreo.bound import bound
     from choreo.collectives import get_collective
-    from choreo.simulate.nccl import nccl_choice
-    from choreo.simulate.nccl.placed import system_of
+    from choreo.nccl import nccl_choice
+    from choreo.nccl.placed import system_of
 
     collective, ranks = str(chosen.collective), len(devices)
     contract = get_collective(collective)

@@ -13,8 +13,8 @@ from choreo.errors import shown
 from choreo.units import format_time
 
 if TYPE_CHECKING:
-    from choreo.plan.fit import Fold
-    from choreo.plan.validate import GroupError, PredictedRow, Validation
+    from choreo.validate.plan.fit import Fold
+    from choreo.validate.plan.validate import GroupError, PredictedRow, Validation
 
 __all__ = ["print_plan_validation"]
 
@@ -27,7 +27,7 @@ def print_plan_validation(path: Path | None, *, leave_one_out: bool, as_json: bo
 
     With `leave_one_out` also those of each source when the constants are fitted to the others only.
     """
-    from choreo.plan.validate import FILES, validate
+    from choreo.validate.plan.validate import FILES, validate
 
     paths = list(FILES) if path is None else [path]
     found = [validate(one) for one in paths]
@@ -74,7 +74,7 @@ def _items(value: object) -> list[object]:
 
 
 def _left_out(paths: list[Path]) -> tuple[list[Fold], list[GroupError]]:
-    from choreo.plan.fit import leave_one_out
+    from choreo.validate.plan.fit import leave_one_out
 
     return leave_one_out(paths)
 

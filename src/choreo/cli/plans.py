@@ -84,7 +84,7 @@ def limits(planning: Planning, planned: Planned, most: int = 3) -> str:
 
 def shares(planning: Planning, planned: Planned) -> dict[str, float]:
     """Parts of the step that add up to it; communication by collective and link."""
-    from choreo.plan.verb import link_of
+    from choreo.plan.plan import link_of
 
     step = planned.step
     words = {"recompute": "recomputation (memory)"}

@@ -12,7 +12,7 @@ from choreo.errors import shown
 from choreo.units import format_bytes, format_time
 
 if TYPE_CHECKING:
-    from choreo.simulate.nccl import TableError
+    from choreo.validate.nccl import TableError
 
 __all__ = ["print_validation"]
 
@@ -20,7 +20,7 @@ __all__ = ["print_validation"]
 def print_validation(path: Path, *, leave_one_out: bool, as_json: bool) -> None:
     """Every row, then the mean absolute percentage errors of each table below 1 MiB, as it stands and after one latency
     offset, and from 1 MiB up."""
-    from choreo.simulate.nccl import validate
+    from choreo.validate.nccl import validate
 
     found = validate(path)
     left = _left_out(path) if leave_one_out else []
@@ -56,7 +56,7 @@ def print_validation(path: Path, *, leave_one_out: bool, as_json: bool) -> None:
 
 
 def _left_out(path: Path) -> list[TableError]:
-    from choreo.simulate.nccl import leave_one_out
+    from choreo.validate.nccl import leave_one_out
 
     return [one.table for one in leave_one_out(path)]
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from choreo.errors import UsageError
 from choreo.hardware import Device
-from choreo.simulate.nccl import NETWORKS, NcclSystem, find_gpu, predict
-from choreo.simulate.nccl.placed import system_of
+from choreo.nccl import NETWORKS, NcclSystem, find_gpu, predict
+from choreo.nccl.placed import system_of
 from choreo.topology import Topology, get_topology
 
 __all__ = ["Cluster", "collective_time", "get_cluster"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from choreo.plan.collective_times import collective_time
+from choreo.plan.plan import link_of
 from choreo.plan.tables import Job
-from choreo.plan.verb import link_of
 from choreo.workload import Plan, backward_graph, layer_graph, stage_layers
 
 __all__ = ["Balance", "Row", "balance", "traffic"]

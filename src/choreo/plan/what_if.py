@@ -10,10 +10,10 @@ import numpy as np
 from choreo.errors import UnknownNameError, UsageError
 from choreo.hardware import Device
 from choreo.plan.collective_times import Cluster
+from choreo.plan.plan import Planning, plan
 from choreo.plan.search import detailed
 from choreo.plan.software import Software
 from choreo.plan.tables import Job
-from choreo.plan.verb import Planning, plan
 from choreo.workload import Plan
 
 __all__ = ["FACTORS", "VARIABLES", "Curve", "Point", "vary", "vary_device", "vary_place", "vary_software", "what_if"]

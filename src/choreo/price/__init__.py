@@ -1,7 +1,7 @@
 """What a schedule costs under alpha-beta-gamma, term by term, and when another algorithm wins."""
 
 from choreo.price.compare import WinningRange, compare, winners
-from choreo.price.cost import Link, Price, price
+from choreo.price.price import Link, Price, price
 from choreo.price.profile import Profile, StepKind, Terms, profile
 
 __all__ = [

@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import combinations, pairwise
 
 from choreo.errors import UsageError
-from choreo.price.cost import Link, Price, price_of
+from choreo.price.price import Link, Price, price_of
 from choreo.price.profile import Profile, profile
 from choreo.schedule import Schedule, whole
 

@@ -3,8 +3,8 @@
 from choreo.run.communicator import Communicator
 from choreo.run.elements import ReduceOp
 from choreo.run.groups import Mesh
-from choreo.run.newcomer import join
-from choreo.run.start import init
+from choreo.run.init import init
+from choreo.run.join import join
 from choreo.run.work import Work
 
 __all__ = ["Communicator", "Mesh", "ReduceOp", "Work", "init", "join"]

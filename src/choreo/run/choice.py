@@ -12,7 +12,7 @@ from choreo.algorithms import build, get_algorithm, list_algorithms
 from choreo.collectives import get_collective
 from choreo.errors import ChoreoError, UsageError
 from choreo.price import Profile, profile
-from choreo.price.cost import price_of
+from choreo.price.price import price_of
 from choreo.run.calibration import Constants
 
 __all__ = ["Chooser", "forced_algorithms", "forced_by_environment"]

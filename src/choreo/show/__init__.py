@@ -3,9 +3,9 @@ of a simulation as a page and as a timeline.
 """
 
 from choreo.show.data import to_data
-from choreo.show.display import show
 from choreo.show.notebook import notebook_html
 from choreo.show.page import to_html
+from choreo.show.show import show
 from choreo.show.simulation_page import simulation_html
 from choreo.show.svg import to_svg
 from choreo.show.text import to_text

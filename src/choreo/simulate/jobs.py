@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from choreo.errors import UsageError
 from choreo.schedule import Schedule
-from choreo.simulate.switches import switch_nodes
+from choreo.simulate.flows.switches import switch_nodes
 from choreo.topology import Topology
 from choreo.units import counted
 

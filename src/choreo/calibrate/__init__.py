@@ -1,0 +1,5 @@
+"""Measure this machine: what a message costs, and what a device computes."""
+
+from choreo.calibrate.calibrate import calibrate
+
+__all__ = ["calibrate"]

@@ -1,0 +1,91 @@
+"""`python -m choreo.calibrate.device`: the devices, and how far their curves are from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from choreo.calibrate.device.fit import BURST, Errors, cross_validate, errors, predict
+from choreo.calibrate.device.kernels import Kernel, read_kernels
+from choreo.hardware.device import Device
+from choreo.hardware.files import list_devices
+from choreo.hardware.names import get_device
+
+DATA = Path(__file__).parent / "data"
+CALL_S = 20e-6  # what a call costs the host that timed h200_kernels.csv, beside the kernel
+PARTS: dict[str, Callable[[Kernel], bool]] = {
+    "products, bf16": lambda one: one.kind.startswith("gemm") and one.dtype == "bf16" and one.kind != "gemm_burst",
+    "products, bursts": lambda one: one.kind == "gemm_burst",
+    "products, fp8": lambda one: one.dtype == "fp8",
+    "batched products": lambda one: one.kind == "bmm",
+    "attention, cuDNN": lambda one: one.kind.startswith("attn_"),
+    "attention, flash-2": lambda one: one.kind.startswith("flash2_"),
+    "memory-bound": lambda one: not one.is_matmul and not one.is_attention,
+}
+
+
+def report() -> str:
+    """Both tables as text."""
+    return "\n".join([*_devices(), "", *_residuals()])
+
+
+def _devices() -> list[str]:
+    lines = ["device                memory    TB/s   peak  steady  burst  fp8    (bf16 TFLOPS of 8192 x 8192 x 8192)"]
+    for device in list_devices():
+        burst = replace(device, duty=BURST)
+        eight = f"{_tflops(device, 'fp8'):6.0f}" if "fp8" in device.peak_flops else "     -"
+        lines.append(
+            f"{device.name:20} {device.memory_bytes / 1e9:4.0f} GB  {device.memory_bandwidth_bytes_per_s / 1e12:5.2f} "
+            f"{device.peak() / 1e12:6.0f} {_tflops(device):7.0f} {_tflops(burst):6.0f} {eight}"
+        )
+    return lines
+
+
+def _tflops(device: Device, precision: str = "bf16") -> float:
+    return float(2e-12 * 8192**3 / device.matmul_time(8192, 8192, 8192, precision))
+
+
+def _residuals() -> list[str]:
+    device = get_device("H200-141G-SXM")
+    kernels = read_kernels(DATA / "h200_calibrated.csv")
+    left_out = cross_validate(device, kernels)
+    lines = ["H200, calibrated      kernels  median  90th    bias   left out: median  90th"]
+    for name, matches in PARTS.items():
+        at = [number for number, one in enumerate(kernels) if matches(one)]
+        some = [kernels[number] for number in at]
+        lines.append(f"{name:22}{_told(errors(device, some))}  {_told(errors(device, some, left_out[at]), short=True)}")
+    lines += ["", "h200_kernels.csv      kernels  median  90th    bias   as a burst: median  90th"]
+    lines += _published(device)
+    return lines
+
+
+def _published(device: Device) -> list[str]:
+    kernels = read_kernels(DATA / "h200_kernels.csv")
+    # Below 60 us the host's pace was measured, not the device's.
+    parts: dict[str, Sequence[Kernel]] = {
+        "products, early": [one for one in kernels if one.is_matmul and one.m <= 1024 and one.time_s > 60e-6],
+        "products, later": [one for one in kernels if one.is_matmul and one.m > 1024 and one.time_s > 60e-6],
+        "attention, forward": [one for one in kernels if one.kind == "attn_fwd_causal"],
+        "attention, both ways": [one for one in kernels if one.kind == "attn_fwdbwd_causal"],
+        "memory-bound": [one for one in kernels if not one.is_matmul and not one.is_attention and one.time_s > 40e-6],
+    }
+    lines = []
+    for name, some in parts.items():
+        steady, burst = (
+            errors(one, some, predict(one, some) + CALL_S) for one in (device, replace(device, duty=BURST))
+        )
+        lines.append(f"{name:22}{_told(steady)}  {_told(burst, short=True)}")
+    return lines
+
+
+def _told(found: Errors, short: bool = False) -> str:
+    values = f"{100 * found.median:5.1f} % {100 * found.ninetieth:4.0f} %"
+    return f"{values:>24}" if short else f"{found.kernels:7d} {values} {100 * found.bias:+5.1f} %"
+
+
+if __name__ == "__main__":
+    np.seterr(all="raise", under="ignore")
+    print(report())

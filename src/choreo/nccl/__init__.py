@@ -1,0 +1,32 @@
+"""What NCCL would do: its choice of algorithm, protocol and channels on a system, and the time it would take.
+
+`nccl_choice` answers for one collective. A system comes from figures (`NcclSystem.from_figures`) or from the words of a
+table (`read_system`). `choreo.validate.nccl` holds the model to published measurements.
+"""
+
+from choreo.nccl.constants import Constants
+from choreo.nccl.gpus import GPUS, Gpu, find_gpu
+from choreo.nccl.library import nccl_choice
+from choreo.nccl.model import Prediction, predict
+from choreo.nccl.names import Forced, read_collective, read_forced
+from choreo.nccl.reading import read_system
+from choreo.nccl.system import NETWORKS, NcclSystem, Network
+from choreo.nccl.tuning import estimates
+
+__all__ = [
+    "GPUS",
+    "NETWORKS",
+    "Constants",
+    "Forced",
+    "Gpu",
+    "NcclSystem",
+    "Network",
+    "Prediction",
+    "estimates",
+    "find_gpu",
+    "nccl_choice",
+    "predict",
+    "read_collective",
+    "read_forced",
+    "read_system",
+]

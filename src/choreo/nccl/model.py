@@ -1,0 +1,75 @@
+"""What NCCL would do for one collective of one size on one system, and how long it would take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from choreo.errors import UsageError
+from choreo.nccl.constants import DEFAULT, Constants
+from choreo.nccl.execution import execute
+from choreo.nccl.names import Forced
+from choreo.nccl.system import NcclSystem
+from choreo.nccl.tuning import algorithms_for, estimates
+
+__all__ = ["Choice", "Prediction", "choose", "predict"]
+
+# NCCL sends a message with LL while it is no longer than this.
+LL_MESSAGE_BYTES = 16384
+FREE = Forced()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An algorithm and a protocol, and what NCCL expects of them; None where it has no estimate (sends)."""
+
+    algorithm: str
+    protocol: str
+    estimate_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """NCCL's choice and the time of a call; `estimate_s` is what NCCL itself would expect of it."""
+
+    algorithm: str
+    protocol: str
+    channels: int
+    time_s: float
+    estimate_s: float | None
+
+
+def choose(collective: str, size_bytes: float, system: NcclSystem, forced: Forced = FREE) -> Choice:
+    """The algorithm and protocol NCCL picks: those of which it expects most.
+
+    Where nothing of what is forced exists on this system NCCL would fail; here the protocol gives way, then the
+    algorithm.
+    """
+    if size_bytes < 0:
+        raise UsageError(f"a collective of {size_bytes} bytes makes no sense; give a size of zero or more")
+    if not algorithms_for(collective):
+        messages = 1 if collective == "sendrecv" else system.ranks
+        return Choice("P2P", "LL" if size_bytes <= LL_MESSAGE_BYTES * messages else "Simple", None)
+    algorithms, protocols = forced.algorithms, forced.protocols
+    if algorithms is None and collective == "all_reduce" and 2 < system.domains <= system.network.ring_nodes:
+        algorithms = frozenset({"Ring"})
+    options = estimates(collective, size_bytes, system)
+    narrowed = {option: time_us for option, time_us in options.items() if algorithms is None or option[0] in algorithms}
+    options = narrowed or options
+    narrowed = {option: time_us for option, time_us in options.items() if protocols is None or option[1] in protocols}
+    options = narrowed or options
+    algorithm, protocol = min(options, key=lambda option: options[option])
+    return Choice(algorithm, protocol, options[algorithm, protocol] * 1e-6)
+
+
+def predict(
+    collective: str,
+    size_bytes: float,
+    system: NcclSystem,
+    forced: Forced = FREE,
+    *,
+    constants: Constants = DEFAULT,
+) -> Prediction:
+    """The choice and its time. `size_bytes` is nccl-tests' size: for all_gather and the like the total of all ranks."""
+    choice = choose(collective, size_bytes, system, forced)
+    run = execute(collective, choice.algorithm, choice.protocol, size_bytes, system, constants=constants)
+    return Prediction(choice.algorithm, choice.protocol, run.channels, run.time_s, choice.estimate_s)

@@ -1,0 +1,61 @@
+"""Rings and chains: every rank talks to its neighbours only."""
+
+from __future__ import annotations
+
+from choreo.nccl.call import (
+    LL128_CHUNK,
+    LL_BUS,
+    LL_CHUNK,
+    RING_CHUNK,
+    THREADS_BYTES,
+    Call,
+    Execution,
+)
+
+__all__ = ["chain", "ring"]
+
+CALLS_IN_A_ROW = 20
+
+
+def ring(call: Call) -> Execution:
+    """Each rank sends n - 1 (all_reduce: 2 (n - 1)) shares of 1/n to its neighbour, all ranks at once."""
+    system, ranks = call.system, call.system.ranks
+    rounds = 2 if call.collective == "all_reduce" else 1
+    steps = rounds * (ranks - 1)
+    crossings = 0 if system.domains == 1 else rounds * (system.domains - 1)
+    grain = THREADS_BYTES[call.protocol] * (ranks if call.protocol == "LL" else 1)
+    channels = call.channels(grain)
+    bus = call.share(min(call.link, call.network))
+    rate = bus / channels
+    if call.protocol == "LL":
+        rate = min(rate, call.ll_alone, LL_BUS[system.gpu.generation.index] / channels)
+    share = call.size_bytes / (ranks * channels)
+    chunk = min(share, {"LL": LL_CHUNK, "LL128": LL128_CHUNK, "Simple": RING_CHUNK}[call.protocol])
+    # The first chunk overlaps with nothing, and each step waits a little for the neighbour's slices, until the eight
+    # steps a buffer holds take that up on the way there and back.
+    waits = call.constants.ring_fill + call.constants.ring_wait * min(steps, 14)
+    fill = waits * chunk / rate if call.protocol != "LL" else 0.0
+    inside = call.step_s((steps - crossings) * call.hop_s, (steps - crossings) * share / rate)
+    between = call.step_s(crossings * call.network_hop_s(channels), crossings * share / rate)
+    own = call.size_bytes / ranks / system.gpu.generation.copy_bytes_per_s if call.protocol != "LL" else 0.0
+    return Execution(call.launch_s + inside + between + fill + own, channels)
+
+
+def chain(call: Call) -> Execution:
+    """Broadcast and reduce: chunks follow one another along the ring, from the root or to it.
+
+    Data flows one way and nobody waits for an answer, so a root may be a call ahead of the last rank. Calls that follow
+    one another cost what one rank does for each: a hop in, its share of the wire, a hop out (NCCL's own estimate counts
+    so too), and the way along the whole ring is paid once. The time is that of one of the twenty calls of nccl-tests.
+    """
+    system = call.system
+    channels = call.channels(THREADS_BYTES[call.protocol])
+    rate = call.share(min(call.link, call.network)) / channels
+    if call.protocol == "LL":
+        rate = min(rate, call.ll_alone, LL_BUS[system.gpu.generation.index] / channels)
+    crossings = system.domains - 1
+    inside, between = call.hop_s, call.network_hop_s(channels)
+    way = (system.ranks - 1 - crossings) * inside + crossings * between
+    hops = inside + (between if crossings else inside)
+    moving = call.step_s(hops, call.size_bytes / channels / rate)
+    return Execution(call.launch_s + moving + way / CALLS_IN_A_ROW, channels)

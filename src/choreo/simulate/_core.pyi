@@ -1,5 +1,0 @@
-"""The compiled inner loops; see `_core.c`, and `engine.Core` for what each method takes."""
-
-from choreo.simulate import twin
-
-class Core(twin.Core): ...

@@ -1,0 +1,5 @@
+"""The compiled inner loops; see `_core.c`, and `engine.Core` for what each method takes."""
+
+from choreo.simulate.flows import twin
+
+class Core(twin.Core): ...

@@ -1,0 +1,101 @@
+"""What happens to a schedule on a topology, with contention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from choreo.errors import UsageError
+from choreo.schedule import Schedule
+from choreo.simulate.flows.backend import core_type
+from choreo.simulate.flows.engine import Progress, run_alone, run_shared
+from choreo.simulate.jobs import Job, Placed, at_least_zero, placed
+from choreo.simulate.result import Simulation
+from choreo.topology import Topology, get_topology
+
+__all__ = ["simulate", "simulate_together"]
+
+
+def simulate(
+    schedule: Schedule,
+    topology: Topology | str | Path,
+    size_bytes: float,
+    *,
+    placement: Sequence[int] | None = None,
+    gamma_s_per_byte: float = 0.0,
+    store_and_forward: bool = False,
+    progress: Progress | None = None,
+    compiled: bool | None = None,
+) -> Simulation:
+    """Run a schedule on a topology: how long it takes when messages share links, and which link is to blame.
+
+    `placement` gives the device of each rank, `gamma_s_per_byte` what a rank needs to reduce a byte. Messages cut
+    through switches unless they are stored and forwarded. `progress` is called now and then with what is done and what
+    there is. `compiled=False` takes the simulator's twin in Python.
+    """
+    job = Job(schedule, size_bytes, placement)
+    return simulate_together(
+        [job],
+        topology,
+        gamma_s_per_byte=gamma_s_per_byte,
+        store_and_forward=store_and_forward,
+        progress=progress,
+        compiled=compiled,
+    )
+
+
+def simulate_together(
+    jobs: Sequence[Job],
+    topology: Topology | str | Path,
+    *,
+    gamma_s_per_byte: float = 0.0,
+    store_and_forward: bool = False,
+    progress: Progress | None = None,
+    compiled: bool | None = None,
+) -> Simulation:
+    """Run several collectives at once, on devices that may be the same, sharing the links."""
+    network = get_topology(topology)
+    gamma = at_least_zero("gamma_s_per_byte", gamma_s_per_byte)
+    if not isinstance(jobs, Sequence) or not jobs:
+        raise UsageError("there is nothing to simulate; give a list of at least one Job")
+    ready = tuple(placed(job, network, gamma) for job in jobs)
+    if store_and_forward:
+        network = network.with_routing("hashed")  # a message that is stored as a whole goes one way
+    try:
+        found = _run(ready, network, store_and_forward, progress, compiled)
+    except MemoryError:
+        first = ready[0].schedule
+        raise UsageError(
+            f"{first.collective} by {first.algorithm} over {first.ranks} ranks takes more memory than there is; use "
+            "fewer ranks or chunks"
+        ) from None
+    if not math.isfinite(found.time_s):
+        raise UsageError(
+            f"{found.algorithm} takes longer than can be counted on {network.name}; use numbers of this world"
+        )
+    return found
+
+
+def _run(
+    ready: tuple[Placed, ...],
+    network: Topology,
+    store_and_forward: bool,
+    progress: Progress | None,
+    compiled: bool | None,
+) -> Simulation:
+    make = core_type(compiled)
+    if len(ready) == 1 and not store_and_forward and ready[0].start_s == 0:
+        loads = run_alone(ready[0], network, make, progress)
+        if loads is not None:
+            return Simulation(network, ready, loads, shared=False, compiled=compiled)
+    loads, messages = run_shared(ready, network, make, store_and_forward=store_and_forward, progress=progress)
+    return Simulation(
+        network,
+        ready,
+        loads,
+        shared=True,
+        store_and_forward=store_and_forward,
+        compiled=compiled,
+        kept=messages,
+    )

@@ -1,0 +1,154 @@
+"""Published measurements: a CSV file with the columns of nccl-tests, and what it was measured on.
+
+Needed of a row are the collective, the number of GPUs, the size and a time (or a bandwidth that gives it). Whatever
+else is missing is taken from the GPU's usual machine; a row that cannot be read is skipped, with its line and reason.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from choreo.errors import ChoreoError, UsageError, shown
+from choreo.nccl.names import Forced, read_collective, read_forced
+from choreo.nccl.reading import read_system
+from choreo.nccl.system import NcclSystem
+from choreo.units import parse_size
+
+__all__ = ["MeasuredRow", "Skipped", "read_measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """One measured time, on one system."""
+
+    table_id: str
+    line: int
+    collective: str
+    size_bytes: int
+    measured_s: float
+    system: NcclSystem
+    forced: Forced
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A row that could not be read, and why."""
+
+    table_id: str
+    reason: str
+
+
+def read_measured(path: Path | str) -> tuple[list[MeasuredRow], list[Skipped]]:
+    """The rows of a file, and those that had to be skipped."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{shown(path)} cannot be read: {error.strerror or error}") from error
+    lines = text.splitlines()
+    reader = csv.reader(lines)
+    header: list[str] | None = None
+    rows: list[MeasuredRow] = []
+    skipped: list[Skipped] = []
+    try:
+        for cells in reader:
+            if not any(cell.strip() for cell in cells) or cells[0].lstrip().startswith("#"):
+                continue
+            if header is None:
+                header = [cell.strip().lower() for cell in cells]
+                _check_header(path, header)
+                continue
+            values = dict(zip(header, (cell.strip() for cell in cells), strict=False))
+            table_id = values.get("table_id") or "?"
+            try:
+                rows.append(_row(table_id, reader.line_num, values))
+            except ChoreoError as error:
+                skipped.append(Skipped(table_id, f"line {reader.line_num}: {error}"))
+    except csv.Error as error:
+        raise UsageError(
+            f"{shown(path)}, line {reader.line_num}: not CSV: {error}; quote cells that hold commas"
+        ) from error
+    if header is None or not (rows or skipped):
+        raise UsageError(f"{shown(path)} holds no rows; its first line must name the columns, as in nccl_measured.csv")
+    return rows, skipped
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    missing = [name for name in ("collective", "n_gpus", "size_bytes") if name not in header]
+    if missing:
+        raise UsageError(
+            f"{shown(path)}: no column {', '.join(missing)} among {', '.join(header)[:200]}; "
+            "the columns are those of nccl_measured.csv"
+        )
+
+
+def _row(table_id: str, line: int, values: dict[str, str]) -> MeasuredRow:
+    collective = read_collective(values.get("collective", ""))
+    size_bytes = _size(values.get("size_bytes", ""))
+    ranks = _ranks(collective, values)
+    forced = read_forced(values.get("algo", ""))
+    how = f"{values.get('tool', '')} ; {values.get('algo', '')}"
+    system_text, interconnect = values.get("system", ""), values.get("interconnect", "")
+    nodes = _count(values.get("n_nodes", ""))
+    if nodes is None:
+        nodes = math.ceil(ranks / read_system(system_text, interconnect, ranks, 1).gpu.gpus_per_node)
+    nodes = min(nodes, ranks)
+    system = read_system(system_text, interconnect, ranks, nodes, how=how, nvls=forced.nvls)
+    measured_s = _time(collective, size_bytes, ranks, values)
+    return MeasuredRow(table_id, line, collective, size_bytes, measured_s, system, forced)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float((text or "").replace(",", "").replace("_", ""))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _count(text: str) -> int | None:
+    value = _number(text)
+    return int(value) if value is not None and 1 <= value <= 10_000_000 and value == int(value) else None
+
+
+def _size(text: str) -> int:
+    value = _number(text)
+    if value is not None and value >= 0:
+        return int(value)
+    # nccl-tests' own letters are binary: 8G is GiB.
+    short = re.fullmatch(r"\s*([\d.]+)\s*([KMGT])\s*", text, re.IGNORECASE)
+    return parse_size(f"{short[1]}{short[2].upper()}iB" if short else text)
+
+
+def _ranks(collective: str, values: dict[str, str]) -> int:
+    ranks = _count(values.get("n_gpus", ""))
+    if ranks is not None:
+        return ranks
+    # Bus over algorithm bandwidth tells it: 2 (n - 1) / n for all_reduce, (n - 1) / n for most others.
+    algorithm, bus = _number(values.get("oop_algbw_gbps")), _number(values.get("oop_busbw_gbps"))
+    if algorithm and bus and collective not in ("broadcast", "reduce", "sendrecv"):
+        ratio = bus / algorithm / (2 if collective == "all_reduce" else 1)
+        if ratio < 1:
+            return max(1, round(1 / (1 - ratio)))
+    raise UsageError(f"n_gpus is {values.get('n_gpus', '')!r}, which is no number of GPUs")
+
+
+def _time(collective: str, size_bytes: int, ranks: int, values: dict[str, str]) -> float:
+    for column in ("oop_time_us", "ip_time_us"):
+        time_us = _number(values.get(column))
+        if time_us is not None and time_us > 0:
+            return time_us * 1e-6
+    factor = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "reduce": 1.0, "sendrecv": 1.0}.get(
+        collective, (ranks - 1) / ranks
+    )
+    for column, scale in (("oop_algbw_gbps", 1.0), ("oop_busbw_gbps", factor), ("ip_algbw_gbps", 1.0)):
+        rate = _number(values.get(column))
+        if rate is not None and rate > 0 and size_bytes > 0 and scale > 0:
+            return size_bytes * scale / (rate * 1e9)
+    raise UsageError(
+        f"no time can be read: oop_time_us is {values.get('oop_time_us', '')!r} and no other column gives one"
+    )

@@ -1,0 +1,236 @@
+"""The few constants of each program, fitted to published runs, and the error on runs they were not fitted to.
+
+What is fitted is listed in `FITTED` with the range that makes physical sense. A fit minimises the weighted mean of
+|log(predicted / measured)|, so that a handful of odd rows cannot drag it, plus a small pull towards the figure that was
+assumed before any row was seen. Rows that differ only in the number of replicas count as one. The predictor is
+linearised around the constants as they are, so that every fold of leaving out is a small linear program and costs no
+further simulation; the rows left out are then predicted in full.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from choreo.errors import ChoreoError
+from choreo.plan.software import Software, get_software
+from choreo.validate.plan.unpublished import Case
+from choreo.validate.plan.validate import GroupError, PredictedRow, group_errors, predict_case, read_cases
+from choreo.workload import Plan
+
+__all__ = ["FITTED", "Constant", "Fold", "fit", "folds", "leave_one_out"]
+
+Floats = NDArray[np.float64]
+PULL = 0.002  # of |log error| for moving a constant across its whole range
+PROBE = 0.06  # of a constant's range, for its derivative
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One figure of one program that rows decide; `prior` is what would be assumed without them."""
+
+    software: str
+    name: str
+    low: float
+    high: float
+    prior: float
+    memory: bool = False  # fitted to memory rather than to time
+
+
+FITTED: tuple[Constant, ...] = (
+    Constant("megatron-2021", "efficiency", 0.7, 1.0, 0.95),
+    Constant("megatron-core", "efficiency", 0.7, 1.0, 0.95),
+    Constant("fsdp", "efficiency", 0.7, 1.0, 0.95),
+    Constant("fsdp", "contention", 0.0, 1.0, 0.3),
+    Constant("torchtitan", "efficiency", 0.7, 1.0, 0.95),
+    Constant("jax", "efficiency", 0.7, 1.0, 0.95),
+    Constant("torch-eager", "efficiency", 0.7, 1.0, 0.95),
+    Constant("torch-compile", "efficiency", 0.7, 1.0, 0.95),
+    Constant("nanotron", "efficiency", 0.7, 1.0, 0.95),
+    Constant("nanotron", "host_collective_s", 0.05e-3, 2e-3, 0.3e-3),
+    Constant("nanotron", "host_network_s", 0.05e-3, 2e-3, 0.3e-3),
+    Constant("nanotron", "pipelined_hop_s", 0.02e-3, 1e-3, 0.1e-3),
+    Constant("nanotron-blocking-pipeline", "p2p_host_s", 0.1, 1.0, 0.4),
+    Constant("nanotron", "fragmentation", 0.0, 0.6, 0.1, memory=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What was left out, the constants fitted to the rest, and the predictions of what was left out."""
+
+    software: str
+    left_out: str
+    constants: dict[str, float]
+    rows: tuple[PredictedRow, ...]
+
+
+def leave_one_out(path: Path | str | Sequence[Path]) -> tuple[list[Fold], list[GroupError]]:
+    """Leave out each source in turn (each model where a program has one source), fit to the rest, and predict it."""
+    paths = [path] if isinstance(path, (str, Path)) else list(path)
+    cases = [case for one in paths for case in read_cases(one)[0]]
+    found = [fold for name in dict.fromkeys(family(case.software) for case in cases) for fold in folds(name, cases)]
+    return found, group_errors([row for fold in found for row in fold.rows])
+
+
+def folds(name: str, cases: Iterable[Case]) -> list[Fold]:
+    """The folds of one program."""
+    mine = [case for case in cases if family(case.software) == name]
+    sources = dict.fromkeys(case.row.source for case in mine)
+    keys = [case.row.source if len(sources) > 1 else case.row.model for case in mine]
+    constants = [one for one in FITTED if family(one.software) == name]
+    problem = _Problem(mine, constants) if constants else None
+    found = []
+    for key in dict.fromkeys(keys):
+        kept = np.array([one != key for one in keys])
+        values = problem.solve(kept) if problem is not None and kept.any() else {}
+        programs = _programs(mine, values)
+        rows = [row for case, keep in zip(mine, kept, strict=True) if not keep and (row := _predict(case, programs))]
+        found.append(Fold(name, key, {f"{one.software} {one.name}": values[one] for one in values}, tuple(rows)))
+    return found
+
+
+def fit(cases: Sequence[Case], *, rounds: int = 3) -> dict[Constant, float]:
+    """The constants that suit all rows."""
+    found: dict[Constant, float] = {}
+    for name in dict.fromkeys(family(case.software) for case in cases):
+        mine = [case for case in cases if family(case.software) == name]
+        constants = [one for one in FITTED if family(one.software) == name]
+        values: dict[Constant, float] = {}
+        for _ in range(rounds if constants else 0):
+            values = _Problem(mine, constants, values).solve(np.ones(len(mine), dtype=bool))
+        found |= values
+    return found
+
+
+def family(software: str) -> str:
+    """The program that a variant of it belongs to: "nanotron" of "nanotron-blocking-pipeline+autocast"."""
+    return software.split("+", maxsplit=1)[0].removesuffix("-blocking-pipeline")
+
+
+class _Problem:
+    """The rows of one program around its constants: residuals and their derivatives."""
+
+    def __init__(
+        self, cases: Sequence[Case], constants: Sequence[Constant], start: Mapping[Constant, float] | None = None
+    ) -> None:
+        self.constants = list(constants)
+        self.cases = list(cases)
+        self.start = {one: _current(one, start or {}) for one in self.constants}
+        programs = _programs(self.cases, self.start)
+        first = [_predict(case, programs) for case in self.cases]
+        self.plans = [None if row is None else row.plan for row in first]
+        self.residuals = np.array([_residuals(row) for row in first])
+        self.slopes = np.zeros((len(self.constants), *self.residuals.shape))
+        for number, one in enumerate(self.constants):
+            place = _place(one, self.start[one])
+            step = PROBE if place + PROBE <= 1 else -PROBE
+            moved = _programs(self.cases, self.start | {one: _value(one, place + step)})
+            rows = [_predict(case, moved, plan) for case, plan in zip(self.cases, self.plans, strict=True)]
+            self.slopes[number] = (np.array([_residuals(row) for row in rows]) - self.residuals) / step
+        self.weights = _weights(self.cases, self.plans)
+
+    def solve(self, kept: NDArray[np.bool_]) -> dict[Constant, float]:
+        """Least weighted absolute residual over the kept rows, by linear programming, for time and memory apart."""
+        values: dict[Constant, float] = {}
+        for column, memory in ((0, False), (1, True)):
+            chosen = [number for number, one in enumerate(self.constants) if one.memory == memory]
+            use = kept & np.isfinite(self.residuals[:, column])
+            if not chosen:
+                continue
+            if not use.any():
+                values |= {self.constants[number]: self.constants[number].prior for number in chosen}
+                continue
+            constants = [self.constants[number] for number in chosen]
+            moves = _least_absolute(
+                self.residuals[use, column],
+                self.slopes[chosen][:, use, column].T,
+                self.weights[use],
+                np.array([_place(one, self.start[one]) for one in constants]),
+                np.array([_place(one, one.prior) for one in constants]),
+            )
+            values |= {one: _value(one, float(place)) for one, place in zip(constants, moves, strict=True)}
+        return values
+
+
+def _least_absolute(residuals: Floats, slopes: Floats, weights: Floats, start: Floats, prior: Floats) -> Floats:
+    """Places p in [0, 1] that minimise sum w |r + S (p - start)| + PULL |p - prior|."""
+    from scipy.optimize import linprog
+
+    rows, size = slopes.shape
+    weights = weights / weights.sum()
+    cost = np.concatenate([np.zeros(size), weights, np.full(size, PULL)])
+    offset = residuals - slopes @ start
+    spread, pull = np.eye(rows), np.eye(size)
+    none, less = np.zeros((rows, size)), np.zeros((size, rows))
+    above = np.block([[slopes, -spread, none], [-slopes, -spread, none], [pull, less, -pull], [-pull, less, -pull]])
+    limit = np.concatenate([-offset, offset, prior, -prior])
+    bounds = [(0.0, 1.0)] * size + [(0.0, None)] * (rows + size)
+    found = linprog(cost, A_ub=above, b_ub=limit, bounds=bounds, method="highs")
+    return start if found.x is None else np.asarray(found.x, dtype=np.float64)[:size]
+
+
+def _residuals(row: PredictedRow | None) -> tuple[float, float]:
+    if row is None:
+        return math.nan, math.nan
+    step = row.predicted_step_s / row.measured_step_s if row.measured_step_s else math.nan
+    memory = row.predicted_mem_bytes / row.measured_mem_bytes if row.measured_mem_bytes else math.nan
+    return math.log(step), math.log(memory)
+
+
+def _weights(cases: Sequence[Case], plans: Sequence[Plan | None]) -> Floats:
+    """Rows that differ only in the number of replicas share one weight, and a source's weight grows as the root of its
+    rows: what one source has wrong, all of its rows have."""
+    keys = [
+        (case.row.source, case.row.model, case.row.seq, None if plan is None else replace(plan, dp=1))
+        for case, plan in zip(cases, plans, strict=True)
+    ]
+    each = [1 / keys.count(key) for key in keys]
+    totals: dict[str, float] = {}
+    for case, weight in zip(cases, each, strict=True):
+        totals[case.row.source] = totals.get(case.row.source, 0.0) + weight
+    return np.array([weight / math.sqrt(totals[case.row.source]) for case, weight in zip(cases, each, strict=True)])
+
+
+def _programs(cases: Sequence[Case], values: Mapping[Constant, float]) -> dict[str, Software]:
+    """The programs of the cases, with those constants; a variant's own come before its family's."""
+    found = {}
+    for name in dict.fromkeys(case.software for case in cases):
+        base = name.split("+")[0]
+        changes = {one.name: value for one, value in values.items() if one.software == family(name)}
+        if base != family(name):
+            own = {one.name for one in FITTED if one.software == base}
+            changes = {key: value for key, value in changes.items() if key not in own}
+            changes |= {one.name: value for one, value in values.items() if one.software == base}
+        found[name] = replace(get_software(name), **changes)  # type: ignore[arg-type]
+    return found
+
+
+def _predict(case: Case, programs: Mapping[str, Software], plan: Plan | None = None) -> PredictedRow | None:
+    try:
+        return predict_case(case, programs, plan=plan)
+    except ChoreoError:
+        return None
+
+
+def _current(one: Constant, start: Mapping[Constant, float]) -> float:
+    value = start[one] if one in start else float(getattr(get_software(one.software), one.name))
+    return float(min(max(value, one.low), one.high))
+
+
+def _place(one: Constant, value: float) -> float:
+    """Where in its range, from 0 to 1; ranges over more than a decade are logarithmic."""
+    if one.low > 0 and one.high / one.low > 10:
+        return math.log(value / one.low) / math.log(one.high / one.low)
+    return (value - one.low) / (one.high - one.low)
+
+
+def _value(one: Constant, place: float) -> float:
+    if one.low > 0 and one.high / one.low > 10:
+        return one.low * math.exp(place * math.log(one.high / one.low))
+    return one.low + place * (one.high - one.low)

@@ -1,0 +1,292 @@
+"""What a published run left out, filled in: the best legal choice that fits, or the program's default.
+
+A field that is empty in a row was not published. Where the row is about speed, its authors tuned that field, so every
+legal value is tried and the fastest that fits in memory is taken; where it is about what fits and what does not
+(`status=` in its notes), nobody tuned anything, and the program's default is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from choreo.errors import ChoreoError, UsageError
+from choreo.hardware import Device, get_device
+from choreo.plan.defaults import Defaults, program_defaults, program_name
+from choreo.plan.rules import ability_of
+from choreo.validate.plan.measured import MeasuredRow
+from choreo.validate.plan.row_model import row_model
+from choreo.workload import Model, Plan
+
+__all__ = ["Case", "best", "read_case", "read_precision"]
+
+MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+INTERLEAVES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
+TENSOR_PARALLEL = (1, 2, 4, 8)
+# As they are written, the narrowest first: of "fp8 with bf16" the products are fp8. Whole numbers of eight bits go at
+# the speed of fp8.
+PRECISIONS = {
+    "fp4": "fp4", "fp8": "fp8", "e4m3": "fp8", "int8": "fp8", "bf16": "bf16", "fp16": "fp16", "half": "fp16",
+    "tf32": "tf32", "fp32": "fp32",
+}  # fmt: skip
+Axes = tuple[int, int, int, int, int]
+PLANNED = (
+    "tp", "pp", "dp", "cp", "ep", "zero", "sequence_parallel", "micro_batch", "interleave", "recompute",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A row as a job that can be evaluated: what is fixed, and every plan that may have been run.
+
+    `share` is the part of a whole number of micro-batches that the row's batch is: programs that cut a batch unevenly
+    run a smaller last one.
+    """
+
+    row: MeasuredRow
+    model: Model
+    device: Device
+    network: str | None
+    software: str
+    global_batch: int
+    share: float
+    plans: tuple[Plan, ...]
+    chosen: dict[str, object]
+    open_fields: tuple[str, ...]
+
+
+class Result(Protocol):
+    """What has to be known of a plan to prefer it."""
+
+    @property
+    def step_time_s(self) -> float:
+        """Of one step."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits in memory."""
+
+    @property
+    def memory_bytes(self) -> float:
+        """What it needs."""
+
+
+R = TypeVar("R", bound=Result)
+
+
+def best(plans: Sequence[Plan], evaluate: Callable[[Plan], R]) -> tuple[Plan, R]:
+    """The fastest plan that fits; if none does, the one that needs least."""
+    if len(plans) == 1:
+        return plans[0], evaluate(plans[0])
+    found: list[tuple[bool, float, Plan, R]] = []
+    refusal: ChoreoError | None = None
+    for plan in plans:
+        if _dominated(plan, found):
+            continue
+        try:
+            result = evaluate(plan)
+        except ChoreoError as error:
+            refusal = error
+            continue
+        found.append((not result.fits, result.step_time_s if result.fits else result.memory_bytes, plan, result))
+    if not found:
+        raise refusal or UsageError("no legal plan was found")
+    _, _, plan, result = min(found, key=lambda one: one[:2])
+    return plan, result
+
+
+def _dominated(plan: Plan, found: Iterable[tuple[bool, float, Plan, object]]) -> bool:
+    """Recomputing more than is needed to fit is never faster."""
+    less = {"none": (), "selective": ("none",), "full": ("none", "selective")}[plan.recompute]
+    return any(
+        not too_big and one.recompute in less and replace(one, recompute=plan.recompute) == plan
+        for too_big, _, one, _ in found
+    )
+
+
+def read_case(row: MeasuredRow) -> Case:
+    """Everything that the row fixes, and the plans it leaves open."""
+    model, chosen = row_model(row)
+    device = get_device(row.gpu)
+    precision, option = read_precision(row, device)
+    if row.precision is None:
+        chosen["precision"] = precision
+    software = _software(row, option)
+    default = program_defaults(row.software)
+    plans, open_fields = _plans(row, model, precision, default)
+    global_batch, share = _batch(row, plans[0], chosen)
+    return Case(row, model, device, _network(row.gpu), software, global_batch, share, plans, chosen, open_fields)
+
+
+def read_precision(row: MeasuredRow, device: Device) -> tuple[str, str]:
+    """The precision of matrix products, and "+autocast" or "+pure" if the text tells what parameters are kept in."""
+    text = (row.precision or "").lower().replace("float", "fp").replace("bfp16", "bf16")
+    # "bf16-mixed" is autocast to those who use PyTorch alone; Megatron's mixed precision keeps sixteen-bit parameters.
+    mixed = "amp|autocast" if program_name(row.software).startswith("mega") else "amp|autocast|mixed"
+    casts = re.search(mixed, text)
+    option = "+autocast" if casts else "+pure" if row.pure_precision else ""
+    for written, name in PRECISIONS.items():
+        if written in text:
+            return name, option
+    if text.strip(" -_+") not in {"", "amp", "mixed", "autocast"}:
+        raise UsageError(f"precision is {row.precision!r}; it must be fp32, tf32, fp16, bf16, fp8 or fp4, or empty")
+    return "bf16" if device.peak_flops.get("bf16") else "fp16", option
+
+
+def _software(row: MeasuredRow, option: str) -> str:
+    name = program_name(row.software)
+    if name == "nanotron" and row.blocking_pipeline:
+        name = "nanotron-blocking-pipeline"
+    return name + option + ("+compile" if row.compiled and name == "torchtitan" else "")
+
+
+def _network(gpu: str) -> str | None:
+    return "efa" if re.search(r"\befa\b|\bp[45]d?e?\b", gpu, re.IGNORECASE) else None
+
+
+def _schedule(row: MeasuredRow, interleave: int) -> str:
+    notes = row.notes.lower()
+    if "zero-bubble" in notes or "zero bubble" in notes:
+        return "zero-bubble"
+    if "gpipe" in notes:
+        return "gpipe"
+    return "interleaved" if interleave > 1 else "1f1b"
+
+
+def _plans(
+    row: MeasuredRow, model: Model, precision: str, default: Defaults
+) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
+    tuned = row.status is None
+    axes = _axes(row, model)
+    open_fields = [name for name in PLANNED if getattr(row, name) is None]
+    plans: dict[Plan, None] = {}
+    for tp, pp, cp, dp, ep in axes:
+        for micro_batch in _micro_batches(row, dp, tuned=tuned):
+            count = max(1, (row.global_batch or dp * micro_batch) // (dp * micro_batch))
+            for interleave in _interleaves(row, model, pp, count, tuned=tuned and default.interleaves):
+                for recompute in _recomputes(row, default, tuned=tuned):
+                    plan = Plan(
+                        dp=dp,
+                        tp=tp,
+                        pp=pp,
+                        cp=cp,
+                        ep=ep,
+                        zero=default.zero if row.zero is None else row.zero,
+                        sequence_parallel=_sequence_parallel(row, default, tp),
+                        micro_batch=micro_batch,
+                        interleave=interleave,
+                        schedule=_schedule(row, interleave) if pp > 1 else "1f1b",
+                        recompute=recompute,
+                        overlap=re.search(r"no (dp|data-parallel)? ?overlap", row.notes, re.IGNORECASE) is None,
+                        precision=precision,
+                    )
+                    plans[plan] = None
+    if not plans:
+        raise UsageError(
+            f"no plan is legal for tp {row.tp}, pp {row.pp}, dp {row.dp}, cp {row.cp} on {row.gpus} GPUs with "
+            f"{model.layers} layers, {model.heads} heads and a batch of {row.global_batch}"
+        )
+    return tuple(plans), tuple(open_fields)
+
+
+def _sequence_parallel(row: MeasuredRow, default: Defaults, tp: int) -> bool:
+    return tp > 1 and (default.sequence_parallel if row.sequence_parallel is None else row.sequence_parallel)
+
+
+def _axes(row: MeasuredRow, model: Model) -> list[Axes]:
+    """Every (tp, pp, cp, dp, ep) that agrees with the row and multiplies to its GPUs."""
+    if row.tp and model.heads % row.tp:
+        near = min(_divisors(model.heads, model.heads), key=lambda tp: abs(tp - (row.tp or 1)))
+        raise UsageError(f"heads {model.heads} of {row.model} do not divide by tp {row.tp}; tp {near} would")
+    if row.tp and row.pp and row.dp:
+        return [_given_axes(row, row.tp, row.pp, row.dp, model)]
+    ability = ability_of(program_name(row.software))
+    usual = [tp for tp in TENSOR_PARALLEL if model.heads % tp == 0] if ability.tensors else [1]
+    stages = _divisors(model.layers, 64) if ability.stages else [1]
+    # Few runs need more than the usual; better an odd plan than none.
+    odd = [tp for tp in _divisors(model.heads, 64) if row.gpus % tp == 0]
+    for tensors, pipelines, whole in ((usual, stages, True), (odd, stages, True), (odd, stages, False)):
+        if found := list(_open_axes(row, tensors, pipelines, whole=whole)):
+            return found
+    return []
+
+
+def _given_axes(row: MeasuredRow, tp: int, pp: int, dp: int, model: Model) -> Axes:
+    cp, ep = row.cp or 1, row.ep or 1
+    product = tp * pp * dp * cp
+    if product == row.gpus:
+        # Stages without a layer have nothing to do.
+        return tp, min(pp, model.layers), cp, dp, ep
+    # Some count the replicas of an expert as dp, some the ranks that share a sequence too.
+    if product * ep == row.gpus:
+        return tp, pp, cp, dp * ep, ep
+    if tp * pp * dp == row.gpus and dp % cp == 0:
+        return tp, pp, cp, dp // cp, ep
+    fits = max(1, row.gpus // max(1, tp * pp * cp))
+    raise UsageError(
+        f"dp {dp} × tp {tp} × pp {pp} × cp {cp} is {product}, not the row's {row.gpus} GPUs; "
+        f"dp {fits} would use {fits * tp * pp * cp}"
+    )
+
+
+def _open_axes(row: MeasuredRow, tensors: Iterable[int], pipelines: Iterable[int], *, whole: bool) -> Iterator[Axes]:
+    """Those with the row's sizes where it has them; `whole` if the batch has to divide by the replicas."""
+    cp, ep = row.cp or 1, row.ep or 1
+    for tp in (row.tp,) if row.tp else tensors:
+        for pp in (row.pp,) if row.pp else pipelines:
+            rest, left = divmod(row.gpus, tp * pp * cp)
+            if left or rest < 1 or row.dp not in {None, rest} or rest * cp % ep:
+                continue
+            if whole and row.global_batch is not None and row.global_batch % rest:
+                continue
+            yield tp, pp, cp, rest, ep
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [value for value in range(1, min(number, most) + 1) if number % value == 0]
+
+
+def _micro_batches(row: MeasuredRow, dp: int, *, tuned: bool) -> Iterable[int]:
+    if row.micro_batch is not None:
+        return (row.micro_batch,)
+    each = (row.global_batch or dp) / dp
+    if row.accumulation and each % row.accumulation == 0:
+        return (int(each) // row.accumulation,)
+    legal = [value for value in MICRO_BATCHES if each % value == 0]
+    return (legal or [1]) if tuned else (1,)
+
+
+def _interleaves(row: MeasuredRow, model: Model, pp: int, micro_batches: int, *, tuned: bool) -> Iterable[int]:
+    if pp == 1:
+        return (1,)
+    if row.interleave is not None:
+        return (row.interleave,)
+    if not tuned or micro_batches % pp:
+        return (1,)
+    # The embedding and the head may count as a layer each.
+    return [
+        value
+        for value in INTERLEAVES
+        if value == 1 or (pp * value <= model.layers and any((model.layers + e) % (pp * value) == 0 for e in (0, 1, 2)))
+    ]
+
+
+def _recomputes(row: MeasuredRow, default: Defaults, *, tuned: bool) -> Iterable[str]:
+    if row.recompute is not None:
+        return (row.recompute,)
+    return ("none", "selective", "full") if tuned and default.recompute == "none" else (default.recompute,)
+
+
+def _batch(row: MeasuredRow, plan: Plan, chosen: dict[str, object]) -> tuple[int, float]:
+    """The batch in whole micro-batches, and the row's batch as a share of it."""
+    each = plan.dp * plan.micro_batch
+    if row.global_batch is None:
+        count = row.accumulation or (4 * plan.pp if plan.pp > 1 else 1)
+        chosen["global_batch"] = each * count
+        return each * count, 1.0
+    if row.global_batch % each == 0:
+        return row.global_batch, 1.0
+    count = -(-row.global_batch // each)
+    return count * each, row.global_batch / (count * each)

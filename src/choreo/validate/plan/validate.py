@@ -1,0 +1,254 @@
+"""Predicted against measured, run by run: step time, memory, and whether it fits; errors by source, software and all.
+
+The error of a row is predicted over measured, less one; a table's is the mean of their absolute values, and its bias
+the mean of the errors themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from choreo.errors import ChoreoError
+from choreo.plan.collective_times import Cluster, get_cluster
+from choreo.plan.software import Software, get_software
+from choreo.plan.step import Step, evaluate
+from choreo.plan.tables import Job
+from choreo.validate.plan.measured import DATA, Skipped, read_measured
+from choreo.validate.plan.shortlist import shortlist
+from choreo.validate.plan.unpublished import Case, best, read_case
+from choreo.workload import Plan
+
+__all__ = ["GroupError", "PredictedRow", "Validation", "group_errors", "predict_case", "read_cases", "validate"]
+
+# These log the memory of their first rank, which is in the first stage; others of the fullest.
+LOG_FIRST_RANK = ("nanotron",)
+FILES = (DATA / "training_measured.csv", DATA / "training_measured_sweep.csv")
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedRow:
+    """A published run and what the planner says of it."""
+
+    index: int
+    source: str
+    software: str
+    gpu: str
+    model: str
+    gpus: int
+    plan: Plan
+    measured_step_s: float | None
+    predicted_step_s: float
+    measured_mem_bytes: float | None
+    predicted_mem_bytes: float
+    measured_fits: bool | None
+    predicted_fits: bool
+    chosen: dict[str, object]
+
+    @property
+    def step_error(self) -> float | None:
+        """Relative: 0.1 is ten per cent too slow."""
+        return None if self.measured_step_s is None else self.predicted_step_s / self.measured_step_s - 1
+
+    @property
+    def memory_error(self) -> float | None:
+        """Relative, likewise."""
+        return None if self.measured_mem_bytes is None else self.predicted_mem_bytes / self.measured_mem_bytes - 1
+
+    @property
+    def fits_right(self) -> bool | None:
+        """Whether fits-or-not is as it was; None where the row does not say."""
+        return None if self.measured_fits is None else self.measured_fits == self.predicted_fits
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data."""
+        return {
+            "index": self.index,
+            "source": self.source,
+            "software": self.software,
+            "gpu": self.gpu,
+            "measured_step_s": self.measured_step_s,
+            "predicted_step_s": self.predicted_step_s,
+            "measured_mem_bytes": self.measured_mem_bytes,
+            "predicted_mem_bytes": self.predicted_mem_bytes,
+            "predicted_fits": self.predicted_fits,
+            "chosen": self.chosen,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GroupError:
+    """The errors of some rows; None where there is nothing to compare."""
+
+    kind: str  # "source", "software" or "overall"
+    name: str
+    rows: int
+    step_rows: int
+    step_mape: float | None
+    step_bias: float | None
+    memory_rows: int
+    memory_mape: float | None
+    memory_bias: float | None
+    fits_rows: int
+    fits_right: float | None
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """A file, predicted."""
+
+    rows: tuple[PredictedRow, ...]
+    skipped: tuple[Skipped, ...]
+    groups: tuple[GroupError, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data: every row, what was skipped and why, and the errors."""
+        return {
+            "rows": [row.to_json() for row in self.rows],
+            "skipped": [{"index": one.index, "reason": one.reason} for one in self.skipped],
+            "errors": [group.to_json() for group in self.groups],
+        }
+
+
+def validate(path: Path | str, *, software: Mapping[str, Software] | None = None) -> Validation:
+    """Predict every row of a file with the columns of training_measured.csv.
+
+    `software` replaces the figures of some programs, by name.
+    """
+    cases, skipped = read_cases(path)
+    rows: list[PredictedRow] = []
+    for case in cases:
+        try:
+            rows.append(predict_case(case, software))
+        except ChoreoError as error:
+            skipped.append(Skipped(case.row.index, str(error)))
+    skipped.sort(key=lambda one: one.index)
+    return Validation(tuple(rows), tuple(skipped), tuple(group_errors(rows)))
+
+
+def read_cases(path: Path | str) -> tuple[list[Case], list[Skipped]]:
+    """The rows of a file as jobs, and those that are none."""
+    measured, skipped = read_measured(path)
+    cases: list[Case] = []
+    for row in measured:
+        try:
+            cases.append(read_case(row))
+        except ChoreoError as error:
+            skipped.append(Skipped(row.index, str(error)))
+    return cases, skipped
+
+
+def predict_case(
+    case: Case, software: Mapping[str, Software] | None = None, *, plan: Plan | None = None
+) -> PredictedRow:
+    """One row, predicted; with `plan`, for that plan rather than the best of those it leaves open."""
+    program = (software or {}).get(case.software) or get_software(case.software)
+    row = case.row
+    cluster = _cluster(case.device.cluster, row.gpu, case.network)
+    run = _runner(case, program, cluster)
+    if plan is None:
+        precision = case.plans[0].precision
+        job = Job(case.model, row.gpus, case.global_batch, row.seq, cluster, case.device, program, precision)
+        plan, step = best(shortlist(job, case.plans), run)
+    else:
+        step = run(plan)
+    chosen = case.chosen | {_column(name): _plain(getattr(plan, name)) for name in case.open_fields}
+    return PredictedRow(
+        index=row.index,
+        source=row.source,
+        software=row.software,
+        gpu=row.gpu,
+        model=row.model,
+        gpus=row.gpus,
+        plan=plan,
+        measured_step_s=row.step_time_s,
+        predicted_step_s=step.step_time_s * case.share,
+        measured_mem_bytes=row.mem_bytes,
+        predicted_mem_bytes=_logged(step, program, allocated="alloc" in row.mem_kind.lower()),
+        measured_fits=row.status,
+        predicted_fits=step.fits,
+        chosen=chosen,
+    )
+
+
+def _column(field: str) -> str:
+    return "zero_stage" if field == "zero" else field
+
+
+def _plain(value: object) -> object:
+    """As the columns have it: 0 and 1 for no and yes."""
+    return int(value) if isinstance(value, bool) else value
+
+
+def _logged(step: Step, program: Software, *, allocated: bool) -> float:
+    """The memory that the program's log would show."""
+    if not program.name.startswith(LOG_FIRST_RANK):
+        return step.allocated_bytes if allocated else step.reserved_bytes
+    apart = ("context", "fragmentation") if allocated else ("context",)
+    return sum(size for part, size in step.stage_memory[0].items() if part not in apart)
+
+
+def _runner(case: Case, program: Software, cluster: Cluster) -> Callable[[Plan], Step]:
+    row = case.row
+
+    def run(plan: Plan) -> Step:
+        batch = case.global_batch
+        if batch % (plan.dp * plan.micro_batch):
+            batch = max(1, batch // (plan.dp * plan.micro_batch)) * plan.dp * plan.micro_batch
+        return evaluate(
+            case.model,
+            plan,
+            cluster=cluster,
+            gpus=plan.gpus,
+            global_batch=batch,
+            seq=row.seq,
+            software=program,
+        )
+
+    return run
+
+
+@cache
+def _cluster(name: str, gpu: str, network: str | None) -> Cluster:
+    from choreo.hardware import get_device
+
+    return get_cluster(name, device=get_device(gpu), network=network)
+
+
+def group_errors(rows: Sequence[PredictedRow]) -> list[GroupError]:
+    """By source, by software, and of all rows, in the order they first appear."""
+    found: list[GroupError] = []
+    for kind in ("source", "software"):
+        names = dict.fromkeys(str(getattr(row, kind)) for row in rows)
+        found += [_group(kind, name, [row for row in rows if getattr(row, kind) == name]) for name in names]
+    return [*found, _group("overall", "all", rows)]
+
+
+def _group(kind: str, name: str, rows: Sequence[PredictedRow]) -> GroupError:
+    steps = [error for row in rows if (error := row.step_error) is not None]
+    memory = [error for row in rows if (error := row.memory_error) is not None]
+    fits = [right for row in rows if (right := row.fits_right) is not None]
+    return GroupError(
+        kind=kind,
+        name=name,
+        rows=len(rows),
+        step_rows=len(steps),
+        step_mape=_mean(abs(error) for error in steps),
+        step_bias=_mean(steps),
+        memory_rows=len(memory),
+        memory_mape=_mean(abs(error) for error in memory),
+        memory_bias=_mean(memory),
+        fits_rows=len(fits),
+        fits_right=_mean(float(right) for right in fits),
+    )
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    there = list(values)
+    return sum(there) / len(there) if there else None

@@ -1,0 +1,263 @@
+"""`choreo bench`: real ranks, real peers where they are installed; times are not asserted, what surrounds them is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from choreo.bench import job as bench_job
+from choreo.bench.bench import (
+    Contestant,
+    Measured,
+    Options,
+    Stage,
+    bench,
+    geometric_mean,
+    predicted_s,
+    race,
+    sizes_between,
+)
+from choreo.bench.inputs import Case, case_of, dtype_of, expected, given
+from choreo.bench.job import Job
+from choreo.cli import COMMANDS
+from choreo.cli.bench_command import parse_nccl_size
+from choreo.collectives import COLLECTIVES
+from choreo.errors import BenchmarkError, ChoreoError, SizeError, UsageError
+from choreo.run.calibration import Band, Constants, default_constants
+from tests.helpers.command import run_choreo
+
+CONSTANTS = Constants((Band(2, 1 << 62, 1e-6, 1e9, 1e-9),))
+RUNNABLE = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CHOREO_CONSTANTS", raising=False)
+    monkeypatch.setitem(COMMANDS, "bench", "Measure.")
+
+
+@pytest.mark.parametrize("collective", RUNNABLE)
+@pytest.mark.parametrize("dtype", ["float", "half", "int8", "uint8"])
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "avg"])
+def test_what_must_come_out_is_what_the_contract_says(collective: str, dtype: str, op: str) -> None:
+    ranks, root = 5, 2
+    case = Case(collective, ranks, 6, dtype, op, root)
+    put_in = [given(case, rank).astype(np.float64) for rank in range(ranks)]
+    combine: dict[str, Any] = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max, "avg": np.mean}
+    total = combine[op](np.stack(put_in), axis=0)
+    for rank in range(ranks):
+        right = expected(case, rank)
+        share = slice(6 * rank, 6 * rank + 6)
+        by_hand = {
+            "all_reduce": total,
+            "reduce": total if rank == root else None,
+            "reduce_scatter": total[share],
+            "broadcast": put_in[root],
+            "scatter": put_in[root][share],
+            "all_gather": np.concatenate(put_in),
+            "gather": np.concatenate(put_in) if rank == root else None,
+            "all_to_all": np.concatenate([one[share] for one in put_in]),
+        }[collective]
+        if by_hand is None:
+            assert right is None
+        else:
+            assert right is not None and right.dtype == dtype_of(dtype)
+            assert right.astype(np.float64).tolist() == by_hand.tolist()
+
+
+@pytest.mark.parametrize("collective", sorted(set(RUNNABLE) & set(COLLECTIVES)))
+def test_inputs_tell_ranks_and_places_apart(collective: str) -> None:
+    case = Case(collective, 4, 50)
+    rows = [tuple(given(case, rank)) for rank in range(4)]
+    assert len(set(rows)) == 4
+    assert all(len(set(row)) > 1 for row in rows)
+
+
+def test_sizes_are_those_of_nccl_tests() -> None:
+    assert parse_nccl_size("128M") == 128 << 20
+    assert [parse_nccl_size(text) for text in ("8", "4K", "1g", "0.5k", "64MiB")] == [8, 4096, 1 << 30, 512, 64 << 20]
+    with pytest.raises(SizeError):
+        parse_nccl_size("12Q")
+    with pytest.raises(SizeError):
+        parse_nccl_size("0.3K")
+    assert sizes_between(8, 128 << 20, factor=4) == tuple(8 * 4**k for k in range(13) if 8 * 4**k <= 128 << 20)
+    assert sizes_between(8, 24, step=8) == (8, 16, 24)
+    assert sizes_between(8, 1000) == (8,)
+    for wrong in ({"factor": 1.0}, {"step": 0}, {"factor": float("nan")}):
+        with pytest.raises(UsageError):
+            sizes_between(8, 64, **wrong)
+    with pytest.raises(UsageError, match="more than 1000 sizes"):
+        sizes_between(1, 1 << 20, step=1)
+
+
+def test_shares_are_whole_and_sizes_total() -> None:
+    assert case_of("all_gather", 4, 8) == Case("all_gather", 4, 1)
+    assert case_of("all_gather", 4, 8).size_bytes == 16
+    assert case_of("all_reduce", 4, 8).size_bytes == 8
+    assert case_of("barrier", 4, 8).size_bytes == 0
+
+
+def test_figures() -> None:
+    row = Measured(Case("all_reduce", 4, 250), "ring", 1e-6, 0, 2e-6, {"gloo": 3e-6})
+    assert row.algbw_bytes_per_s == pytest.approx(1e9)
+    assert row.busbw_bytes_per_s == pytest.approx(1.5e9)
+    assert row.ratio("gloo") == pytest.approx(3)
+    assert geometric_mean([1, 4]) == pytest.approx(2)
+    # One message of 1000 bytes each way, added to what is there.
+    assert predicted_s(Case("all_reduce", 2, 250), "recursive_doubling", CONSTANTS) == pytest.approx(3e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"op": "mean"}, "there is no operation 'mean'"),
+        ({"dtype": "quad"}, "there is no type 'quad'"),
+        ({"ranks": 0}, "at least 1 rank"),
+        ({"against": ("mpich",)}, "there is no library 'mpich'"),
+        ({"algorithm": "rong"}, "there is no all_reduce algorithm 'rong'"),
+        ({"collective": "all_reduc"}, "did you mean"),
+        ({"rounds": 0}, "at least one round"),
+    ],
+)
+def test_mistakes_are_told_before_anything_starts(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(ChoreoError, match=said):
+        Options(**({"collective": "all_reduce", "ranks": 2, "sizes": (8,)} | wrong))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="root 2 is not a rank"):
+        Options("broadcast", 2, (8,), root=2)
+
+
+def test_collectives_between_real_ranks() -> None:
+    with Stage(3, default_constants()) as stage:
+        for collective in (*RUNNABLE, "barrier"):
+            options = Options(collective, 3, (4000,), dtype="double", root=1, rounds=1, round_s=0.001)
+            (row,) = bench(options, stage=stage).rows
+            assert row.wrong == 0, collective
+            assert row.time_s > 0 and row.predicted_s > 0 and row.algorithm
+        for op in ("prod", "min", "max", "avg"):
+            options = Options("all_reduce", 3, (100,), op=op, rounds=1, iterations=2)
+            assert bench(options, stage=stage).rows[0].wrong == 0
+        registered = Options("all_reduce", 3, (1 << 20,), registered=True, rounds=1, iterations=1)
+        assert bench(registered, stage=stage).rows[0].wrong == 0
+        with pytest.raises(BenchmarkError, match="rank 0: ValueError: nobody knows how to dance"):
+            stage.choreo.ask({"do": "dance"})
+
+
+def test_contestants_take_turns() -> None:
+    order: list[str] = []
+
+    class Fake:
+        def __init__(self, name: str) -> None:
+            self.name, self.iterations, self.times_s = name, 1, list[float]()
+
+        def time(self, iterations: int, warmup: int, timeout_s: float) -> float:
+            order.append(self.name)
+            return float(len(order))
+
+    race([Fake("a"), Fake("b")], 3, 1.0)  # type: ignore[list-item]
+    assert order == ["a", "b", "b", "a", "a", "b"]
+
+
+def test_the_table_and_its_document() -> None:
+    ran = run_choreo(
+        "bench", "all_reduce", "-n", "2", "-b", "8", "-e", "2K", "-f", "16", "--rounds", "1", "--iters", "3"
+    )
+    assert ran.code == 0, ran.err
+    head, rows = ran.out.splitlines()[1], [line for line in ran.out.splitlines() if not line.startswith("#")]
+    words = ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "priced", "algorithm"]
+    assert head.removeprefix("#").split() == words
+    assert [row.split()[:5] for row in rows] == [
+        ["8", "2", "float", "sum", "-1"],
+        ["128", "32", "float", "sum", "-1"],
+        ["2048", "512", "float", "sum", "-1"],
+    ]
+    assert "# Out of bounds values : 0 OK" in ran.out and "# Avg bus bandwidth    :" in ran.out
+    words = ["bench", "broadcast", "-n", "2", "-b", "1K", "-e", "1K", "--rounds", "1", "--iters", "1", "-c", "0"]
+    document = run_choreo(*words, "-a", "all", "--json").json
+    assert isinstance(document, dict)
+    assert (document["collective"], document["ranks"], document["dtype"]) == ("broadcast", 2, "float32")
+    keys = {"size_bytes", "algorithm", "time_us", "algbw_GBps", "busbw_GBps", "wrong", "predicted_us", "peers"}
+    assert all(set(row) == keys and row["wrong"] is None for row in document["results"])
+    assert {"linear", "mst"} <= {row["algorithm"] for row in document["results"]}
+
+
+def test_algorithms_of_ones_own_run(tmp_path: Path) -> None:
+    file = tmp_path / "in_a_row.py"
+    file.write_text(
+        "import choreo\n\n\n@choreo.algorithm('broadcast')\ndef row(ranks, root):\n"
+        "    moves = [choreo.move((root + n) % ranks, (root + n + 1) % ranks, 0) for n in range(ranks - 1)]\n"
+        "    return choreo.Schedule.from_list('broadcast', ranks, moves, root=root)\n"
+    )
+    words = ("bench", "broadcast", "-n", "3", "-b", "1K", "-e", "1K", "--rounds", "1", "--iters", "1", "--json")
+    document = run_choreo(*words, "--load", str(file), "--algorithm", "in_a_row").json
+    assert isinstance(document, dict)
+    assert [(row["algorithm"], row["wrong"]) for row in document["results"]] == [("in_a_row", 0)]
+
+
+def test_a_wrong_result_is_counted_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Contestant, "check", lambda self, timeout_s: 7)
+    ran = run_choreo("bench", "all_reduce", "-n", "2", "-b", "8", "-e", "8", "--rounds", "1", "--iters", "1")
+    assert ran.code == 1
+    assert "# Out of bounds values : 7 FAILED" in ran.out
+
+
+@pytest.mark.parametrize("peer", ["gloo", "openmpi"])
+def test_a_peer_takes_part_or_is_said_to_be_missing(peer: str) -> None:
+    words = ["bench", "all_reduce", "-n", "2", "-b", "64", "-e", "64", "--rounds", "1", "--iters", "2"]
+    ran = run_choreo(*words, "--against", peer, "--json")
+    assert ran.code == 0, ran.err
+    document = ran.json
+    assert isinstance(document, dict)
+    (row,) = document["results"]
+    if find_spec({"gloo": "torch", "openmpi": "mpi4py"}[peer]) is None:
+        assert row["peers"] == {} and "is not installed here; pip install" in ran.err
+    else:
+        assert row["peers"][peer]["time_us"] > 0
+
+
+def sleepers(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[bytes]]:
+    return [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)]
+
+
+def quitters(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", "import sys; sys.exit('no luck today')"]
+    return [bench_job._process(command, environment, "stderr")]
+
+
+def test_ranks_that_never_come_or_end_early_are_told_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_job, "STOP_S", 0.1)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def remembered(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[bytes]]:
+        started.extend(sleepers(ranks, environment))
+        return started
+
+    began = time.monotonic()
+    with pytest.raises(BenchmarkError, match="not all ranks came in time"):
+        Job("choreo", 2, start=remembered, timeout_s=0.5)
+    assert time.monotonic() - began < 5
+    assert started[0].poll() is not None
+    with pytest.raises(BenchmarkError, match="ended before it answered; it said: no luck today"):
+        Job("choreo", 2, start=quitters)
+
+
+def test_a_rank_that_is_killed_or_stuck_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_job, "STOP_S", 0.1)
+    silent = pytest.raises(BenchmarkError, match=r"ranks \[0, 1\] did not answer in 0.05 s")
+    with Job("choreo", 2) as job, silent:
+        job.ask({"do": "rates", "sizes": [64 << 20] * 50}, 0.05)
+    with Job("choreo", 2) as job:
+        job._started[1].kill()
+        job._started[1].wait()
+        with pytest.raises(BenchmarkError, match=r"rank 1 ended|a rank has gone"):
+            job.ask({"do": "forget"}, 20.0)
+    assert all(one.poll() is not None for one in job._started)
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"choreo-bench-{os.getpid()}-")]  # noqa: PTH208

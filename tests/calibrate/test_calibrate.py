@@ -1,0 +1,159 @@
+"""`choreo calibrate`: the fit finds constants that are there, and what is kept is what is used."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from choreo.algorithms import build
+from choreo.calibrate.calibrate import PROBES, SIZES, Sample, calibrate, fit
+from choreo.cli import COMMANDS
+from choreo.errors import UsageError
+from choreo.price import Link, price
+from choreo.run.calibration import (
+    Band,
+    Constants,
+    constants_path,
+    decode_constants,
+    default_constants,
+    load_constants,
+    save_constants,
+)
+from tests.helpers.command import run_choreo
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CHOREO_CONSTANTS", raising=False)
+    monkeypatch.setitem(COMMANDS, "calibrate", "Measure.")
+
+
+def made_up(ranks: int, link: Link, cores: int) -> list[Sample]:
+    """What probes would take on a machine that is exactly so."""
+    return [
+        Sample(collective, algorithm, ranks, size, size, price(schedule, size, link, ports="read", cores=cores).total_s)
+        for collective, algorithm in PROBES
+        for schedule in (build(collective, algorithm, ranks),)
+        for size in SIZES
+    ]
+
+
+@pytest.mark.parametrize("cores", [1, 2, 64])
+@pytest.mark.parametrize("ranks", [2, 4, 5, 8])
+def test_the_fit_finds_the_constants_that_are_there(ranks: int, cores: int) -> None:
+    link = Link(3e-6, 5e9, 2e-10)
+    bands = fit(made_up(ranks, link, cores), cores)
+    assert [band.to_bytes for band in bands][-1] == 1 << 62
+    assert [band.to_bytes for band in bands] == sorted({band.to_bytes for band in bands})
+    for band in bands:
+        assert band.residual < 1e-6
+        assert band.alpha_s == pytest.approx(link.alpha_s, rel=1e-3)
+        assert band.bandwidth_bytes_per_s == pytest.approx(link.bandwidth_bytes_per_s, rel=1e-3)
+        assert band.gamma_s_per_byte == pytest.approx(link.gamma_s_per_byte, rel=1e-3)
+
+
+def test_the_fit_says_how_far_it_is_off() -> None:
+    samples = made_up(4, Link(3e-6, 5e9, 2e-10), 2)
+    twice = {"broadcast": 2.0, "all_gather": 2.0}
+    crooked = [replace(one, time_s=one.time_s * twice.get(one.collective, 1.0)) for one in samples]
+    assert max(band.residual for band in fit(crooked, 2)) > 0.05
+
+
+def test_constants_of_a_size_and_number_of_ranks() -> None:
+    near = Band(2, 1000, 1e-6, 1e9, 0.0)
+    far = Band(2, 1 << 62, 2e-6, 2e9, 0.0)
+    eight = Band(8, 1 << 62, 3e-6, 3e9, 0.0)
+    apart = Band(2, 1 << 62, 4e-6, 4e9, 0.0, "registered")
+    constants = Constants((far, near, eight, apart))
+    assert constants.link_for(1000, 2) == near.link
+    assert constants.link_for(1001, 2) == far.link
+    assert constants.link_for(1e30, 3) == far.link
+    assert constants.link_for(8, 5) == constants.link_for(8, 100) == eight.link
+    assert constants.link_for(8, 2, buffers="registered") == apart.link
+    assert constants.link_for(8, 1) == near.link
+
+
+@given(size=st.floats(0, 1e18), ranks=st.integers(1, 5000))
+def test_defaults_answer_everything(size: float, ranks: int) -> None:
+    link = default_constants().link_for(size, ranks)
+    assert link.alpha_s > 0 and link.bandwidth_bytes_per_s > 0 and link.gamma_s_per_byte > 0
+
+
+def test_what_is_kept_is_what_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert load_constants() == default_constants()
+    measured = Constants((Band(2, 1 << 62, 1e-6, 1e9, 1e-10),), host=socket.gethostname(), date="2026-01-01")
+    assert save_constants(measured) == constants_path() == tmp_path / "choreo" / "constants.json"
+    assert load_constants() == measured
+    assert os.listdir(tmp_path / "choreo") == ["constants.json"]  # noqa: PTH208 - names are all that is asked for
+    elsewhere = msgspec.structs.replace(measured, host="elsewhere")
+    save_constants(elsewhere)
+    assert load_constants() == default_constants()
+    monkeypatch.setenv("CHOREO_CONSTANTS", str(tmp_path / "choreo" / "constants.json"))
+    assert load_constants() == elsewhere
+    monkeypatch.setenv("CHOREO_CONSTANTS", str(tmp_path / "nowhere.json"))
+    with pytest.raises(UsageError, match=r"there is no .*nowhere\.json; make it with choreo calibrate"):
+        load_constants()
+
+
+def band_with(ranks: int, alpha_s: float) -> bytes:
+    rest = {"to_bytes": 8, "bandwidth_bytes_per_s": 1, "gamma_s_per_byte": 0}
+    return msgspec.json.encode({"bands": [{"ranks": ranks, "alpha_s": alpha_s, **rest}]})
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (b"{", "Input data was truncated"),
+        (b'{"bands": []}', "bands is empty"),
+        (b'{"bands": [], "format": "x"}', "its format is x"),
+        (b'{"bands": [{"ranks": 2}]}', r"missing required field `to_bytes` - at `\$.bands"),
+        (band_with(ranks=2, alpha_s=-1), r"bands\[0\]: alpha_s"),
+        (band_with(ranks=0, alpha_s=1), r"bands\[0\] is of 0 ranks"),
+    ],
+)
+def test_a_damaged_file_is_told(document: bytes, said: str) -> None:
+    constants_path().parent.mkdir()
+    constants_path().write_bytes(document)
+    with pytest.raises(UsageError, match=said):
+        load_constants()
+
+
+def test_they_travel() -> None:
+    assert decode_constants(default_constants().encoded()) == default_constants()
+
+
+def test_calibrating_this_machine(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    constants, samples = calibrate(
+        [2], most_bytes=512, rounds=1, round_s=0.002, progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert {(one.collective, one.algorithm) for one in samples} == set(PROBES)
+    assert [band.ranks for band in constants.bands] == [2, 2, 2]
+    assert constants.host == socket.gethostname() and constants.cores >= 1
+    assert constants.rates_bytes_per_s["copy in cache, 2 ranks"] > 1e8
+    assert all(band.alpha_s > 0 for band in constants.bands)
+    with pytest.raises(UsageError, match="at least 2 ranks"):
+        calibrate([1])
+
+
+def test_the_command() -> None:
+    shown = run_choreo("calibrate", "--show")
+    assert shown.code == 0 and "never calibrated" in shown.out
+    words = ["calibrate", "--ranks", "2", "--most", "8", "--rounds", "1"]
+    dry = run_choreo(*words, "--dry-run", "--json")
+    assert dry.code == 0 and not constants_path().exists()
+    ran = run_choreo(*words)
+    assert ran.code == 0, ran.err
+    assert "kept in" in ran.out and "fit" in ran.out
+    assert load_constants().host == socket.gethostname()
+    assert run_choreo("calibrate", "--rounds", "0").code == 2
+    assert run_choreo("calibrate", "--ranks", "1").code == 2

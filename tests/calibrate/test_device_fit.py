@@ -1,0 +1,194 @@
+"""Measured kernels: their files, the constants fitted to them, what is left, and calibration around a device."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from choreo.calibrate.device import (
+    Kernel,
+    calibrate,
+    calibrate_device,
+    cross_validate,
+    errors,
+    fit_device,
+    predict,
+    read_kernels,
+    write_kernels,
+)
+from choreo.errors import DeviceError
+from choreo.hardware import Device, get_device, read_device
+
+DATA = Path(calibrate.__file__).parent / "data"
+H200 = get_device("H200-141G-SXM")
+
+
+@pytest.fixture(scope="module")
+def measured() -> tuple[Kernel, ...]:
+    return read_kernels(DATA / "h200_calibrated.csv")
+
+
+def part(kernels: tuple[Kernel, ...], start: str) -> list[Kernel]:
+    return [one for one in kernels if one.kind.startswith(start)]
+
+
+def test_the_curves_are_near_what_was_measured(measured: tuple[Kernel, ...]) -> None:
+    for start, median, ninetieth in (
+        ("gemm", 0.02, 0.07),
+        ("bmm", 0.03, 0.10),
+        ("attn", 0.02, 0.06),
+        ("flash2", 0.02, 0.06),
+    ):
+        found = errors(H200, part(measured, start))
+        assert found.median < median
+        assert found.ninetieth < ninetieth
+        assert abs(found.bias) < 0.02
+
+
+def test_kernels_left_out_of_the_fit_are_predicted_as_well(measured: tuple[Kernel, ...]) -> None:
+    products = part(measured, "gemm")[::2]
+    found = errors(H200, products, cross_validate(H200, products))
+    assert found.median < 0.025
+    assert found.ninetieth < 0.08
+
+
+def test_the_published_kernels_lie_where_bursts_and_steady_work_do() -> None:
+    kernels = read_kernels(DATA / "h200_kernels.csv")
+    assert len(kernels) == 106
+    later = [one for one in kernels if one.is_matmul and one.m > 1024 and one.time_s > 100e-6]
+    found = errors(H200, later)
+    assert found.median < 0.06
+
+
+def test_the_architecture_holds_what_the_fit_gives(measured: tuple[Kernel, ...]) -> None:
+    """The constants in the catalogue are those fitted to the data beside them."""
+    fitted = fit_device(H200, measured)
+    shape = (np.array([512, 4096, 16384]), 4096, np.array([1024, 4096, 16384]))
+    np.testing.assert_allclose(fitted.matmul_time(*shape), H200.matmul_time(*shape), rtol=0.02)
+    attention = (2, 32, np.array([1024, 8192]), np.array([1024, 8192]), 128)
+    np.testing.assert_allclose(fitted.attention_time(*attention), H200.attention_time(*attention), rtol=0.03)
+    np.testing.assert_allclose(fitted.memory_time(1e9, "norm"), H200.memory_time(1e9, "norm"), rtol=0.02)
+
+
+def changed(device: Device) -> Device:
+    curves = device.curves
+    return replace(
+        device,
+        curves=replace(
+            curves,
+            matmul=replace(curves.matmul, issue=0.66, k_ramp=200.0),
+            power=replace(curves.power, sm_w=4.5),
+            memory={**curves.memory, "norm": replace(curves.memory["norm"], bytes_per_clock=7.0)},
+        ),
+    )
+
+
+def test_a_fit_finds_the_constants_that_made_the_times(measured: tuple[Kernel, ...]) -> None:
+    truth = changed(H200)
+    times = predict(truth, measured)
+    made = [replace(one, time_s=float(time), rate=one.rate * one.time_s / float(time))
+            for one, time in zip(measured, times, strict=True) if not np.isnan(time)]  # fmt: skip
+    assert errors(H200, made).median > 0.02
+    fitted = fit_device(H200, made)
+    assert errors(fitted, made).median < 0.005
+    assert fitted.curves.matmul.issue == pytest.approx(0.66, rel=0.02)
+    assert fitted.curves.power.sm_w == pytest.approx(4.5, rel=0.03)
+    assert fitted.curves.memory["norm"].bytes_per_clock == pytest.approx(7.0, rel=0.02)
+
+
+def test_kernels_that_no_curve_describes_are_left_out() -> None:
+    odd = Kernel("sorting", 1, 1, 1, "bf16", 1.0, 1.0)
+    assert np.isnan(predict(H200, [odd])).all()
+    assert fit_device(H200, [odd]) == H200
+
+
+def test_kernels_read_back_as_written(measured: tuple[Kernel, ...], tmp_path: Path) -> None:
+    write_kernels(tmp_path / "k.csv", measured, ["where from"])
+    assert (tmp_path / "k.csv").read_text().startswith("# where from\nkind,m,n,k,")
+    assert read_kernels(tmp_path / "k.csv") == measured
+    assert part(measured, "bmm")[0].batch == 64
+    assert part(measured, "gemm")[0].batch == 1
+    assert part(measured, "copy")[0].bytes_moved == pytest.approx(4 * 1024 * 1024, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "first line must be kind,m,n,k"),
+        ("a,b\n", "first line must be kind,m,n,k"),
+        ("kind,m,n,k,dtype,time_s,tflops\ngemm,1,2,3,bf16,0.1\n", "kernel 1 is not kind,m,n,k"),
+        ("kind,m,n,k,dtype,time_s,tflops\ngemm,1,2,3,bf16,0.1,x\n", "kernel 1 is not kind,m,n,k"),
+        ("kind,m,n,k,dtype,time_s,tflops\ngemm,1,2,3,bf16,-1,5\n", "takes -1 s at 5"),
+    ],
+)
+def test_a_broken_table_says_where(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "k.csv").write_text(text)
+    with pytest.raises(DeviceError, match=told):
+        read_kernels(tmp_path / "k.csv")
+    with pytest.raises(DeviceError, match="cannot be read"):
+        read_kernels(tmp_path / "nothing.csv")
+
+
+def test_calibration_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="only devices of kind 'cuda'"):
+        calibrate_device("rocm")
+    with pytest.raises(DeviceError, match="there is no folder"):
+        calibrate_device(path=tmp_path / "none" / "mine")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(DeviceError, match="needs PyTorch"):
+        calibrate_device()
+    blind = types.SimpleNamespace(__version__="2.0", cuda=types.SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setitem(sys.modules, "torch", blind)
+    with pytest.raises(DeviceError, match=r"PyTorch 2\.0 sees no CUDA device"):
+        calibrate_device()
+
+
+def properties(name: str, major: int) -> types.SimpleNamespace:
+    return types.SimpleNamespace(
+        name=name, major=major, minor=0, total_memory=64 << 30, multi_processor_count=120, L2_cache_size=40 << 20,
+        clock_rate=1_700_000, memory_clock_rate=1_600_000, memory_bus_width=5120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "architecture"), [("NVIDIA H200", "hopper"), ("NVIDIA Q1", "ampere")])
+def test_a_calibrated_device_is_written_and_read_back(
+    name: str, architecture: str, monkeypatch: pytest.MonkeyPatch, measured: tuple[Kernel, ...], tmp_path: Path
+) -> None:
+    """The device is mocked: what PyTorch says of it, and the kernels measured on it."""
+    some = list(measured[::4])
+    torch = types.SimpleNamespace(__version__="2.0")
+    monkeypatch.setattr(
+        calibrate, "cuda_device", lambda: (torch, properties(name, 9 if architecture == "hopper" else 8))
+    )
+    monkeypatch.setattr(calibrate, "measure_cuda", lambda progress: some)
+    monkeypatch.setattr("shutil.which", lambda command: None)
+    found = calibrate_device(path=tmp_path / "mine")
+    device = read_device(tmp_path / "mine.toml")
+    assert device == found.device
+    assert (device.architecture, device.memory_bytes, device.sms) == (architecture, 64 << 30, 120)
+    assert read_kernels(tmp_path / "mine.csv") == tuple(some)
+    assert f"on one {name}, PyTorch 2.0" in device.curves.sources[0].source
+    if architecture == "ampere":
+        assert device.memory_bandwidth_bytes_per_s == pytest.approx(2.048e12)
+        assert device.peak("bf16") == pytest.approx(2048 * 120 * 1.7e9)
+
+
+def test_a_chip_of_unknown_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "cuda_device", lambda: (types.SimpleNamespace(), properties("NVIDIA Q2", 3)))
+    monkeypatch.setattr("shutil.which", lambda command: None)
+    with pytest.raises(DeviceError, match=r"compute capability 3\.0"):
+        calibrate_device()
+
+
+def test_the_report_names_every_device_and_part(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_module("choreo.calibrate.device", run_name="__main__")
+    told = capsys.readouterr().out
+    assert "H100-80G-SXM " in told
+    for name in ("products, bf16", "attention, flash-2", "memory-bound", "h200_kernels.csv"):
+        assert name in told

@@ -1,0 +1,14 @@
+"""What the server that forks ranks does once, so that none of them has to: import everything, and price algorithms."""
+
+from __future__ import annotations
+
+import choreo.run.grow
+import choreo.run.join  # noqa: F401
+from choreo.run.calibration import default_constants
+from choreo.run.choice import Chooser
+from tests.helpers import faults as fault_helpers  # noqa: F401
+from tests.run.chaos import rank as chaos_rank  # noqa: F401
+
+for ranks in range(1, 6):
+    for collective in ("all_reduce", "all_gather", "broadcast", "barrier"):
+        Chooser(ranks, default_constants(), {}).choose(collective, 8)

@@ -1,0 +1,161 @@
+"""A step: what must hold of time and memory whatever the model, and what the causes do."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from choreo.errors import UsageError
+from choreo.nccl import predict
+from choreo.plan.collective_times import collective_time, get_cluster
+from choreo.plan.data_parallel import Unit, once_a_step
+from choreo.plan.memory import model_state_bytes
+from choreo.plan.pipeline import in_flight
+from choreo.plan.software import get_software, list_software
+from choreo.plan.step import Step, evaluate
+from choreo.plan.two_lanes import backward_exposed, forward_exposed
+from choreo.workload import Model, Plan
+
+GPT = Model("gpt", 24, 2048, 16, vocab=51200, learned_positions=2048, bias=True, norm="layer", tied_embeddings=True)
+LLAMA = Model("llama", 32, 4096, 32, kv_heads=8, ffn=14336, gated=True, vocab=128256)
+
+
+def step(model: Model = LLAMA, plan: Plan | None = None, *, batch: int = 64, **more: object) -> Step:
+    plan = plan or Plan(dp=4, tp=4, pp=2, sequence_parallel=True, micro_batch=1)
+    options: dict[str, object] = {"cluster": "hgx-h100", "global_batch": batch, "seq": 4096}
+    return evaluate(model, plan, **{**options, **more})  # type: ignore[arg-type]
+
+
+def test_parts_add_up_to_the_step() -> None:
+    for plan in (
+        Plan(dp=4, tp=4, pp=2, sequence_parallel=True, schedule="1f1b"),
+        Plan(dp=32, zero=3),
+        Plan(dp=2, tp=8, pp=2, interleave=4, schedule="interleaved", sequence_parallel=True, recompute="full"),
+        Plan(dp=8, tp=2, cp=2, zero=1, recompute="selective"),
+    ):
+        found = step(plan=plan)
+        assert sum(found.parts.values()) == pytest.approx(found.step_time_s, rel=0.02)
+        assert all(seconds >= -1e-9 for seconds in found.parts.values())
+        assert 0 < found.mfu <= found.hfu < 1
+        assert found.memory_bytes == pytest.approx(sum(found.memory.values()))
+        assert found.tokens_per_s_per_gpu == pytest.approx(64 * 4096 / found.step_time_s / plan.gpus)
+
+
+def test_recomputing_trades_time_for_memory() -> None:
+    by_mode = [step(plan=Plan(dp=2, tp=4, pp=4, recompute=mode), software="megatron-2021") for mode in ("none", "full")]
+    assert by_mode[0].step_time_s < by_mode[1].step_time_s
+    assert by_mode[0].peak_allocated_bytes > by_mode[1].peak_allocated_bytes
+    assert by_mode[0].hfu == pytest.approx(by_mode[0].mfu)
+    assert by_mode[1].hfu > by_mode[1].mfu * 1.2
+
+
+def test_more_replicas_take_no_less_time_for_the_same_work_each() -> None:
+    times = [
+        step(plan=Plan(dp=dp, tp=8, zero=1, sequence_parallel=True), batch=4 * dp).step_time_s for dp in (1, 8, 64)
+    ]
+    assert times == sorted(times)
+    assert times[2] < 1.6 * times[0]
+
+
+def test_what_is_overlapped_shows_less() -> None:
+    plan = Plan(dp=16, tp=2, zero=1, sequence_parallel=True)
+    under = step(plan=plan, software="megatron-core")
+    after = step(plan=replace(plan, overlap=False), software="megatron-core")
+    assert under.exposed_comm_s["dp reduce_scatter"] < after.exposed_comm_s["dp reduce_scatter"]
+    assert under.step_time_s < after.step_time_s
+
+
+def test_tensor_parallelism_over_the_network_is_slow() -> None:
+    inside = step(plan=Plan(dp=4, tp=8, sequence_parallel=True)).exposed_comm_s["tp all_gather"]
+    across = step(plan=Plan(dp=2, tp=16, sequence_parallel=True)).exposed_comm_s["tp all_gather"]
+    assert across > 1.5 * inside
+
+
+def test_attention_without_flash_keeps_the_scores() -> None:
+    plan = Plan(tp=8, micro_batch=1)
+    old, new = (step(GPT, plan, batch=4, software=name, seq=2048) for name in ("megatron-2021", "megatron-core"))
+    assert old.memory["activations"] > 1.3 * new.memory["activations"]
+    assert old.step_time_s > new.step_time_s
+
+
+def test_zero_shares_out_state() -> None:
+    software = replace(get_software("megatron-core"), accumulate_bytes=4)
+    whole = model_state_bytes(1e9, 8.0, 0, software)
+    assert sum(whole) == pytest.approx(18e9)
+    assert model_state_bytes(1e9, 8.0, 1, software)[2] == pytest.approx(12e9 / 8)
+    assert sum(model_state_bytes(1e9, 8.0, 3, software)) == pytest.approx(18e9 / 8)
+    assert sum(model_state_bytes(1e9, 1.0, 0, get_software("fsdp"))) == pytest.approx(16e9)
+    assert sum(model_state_bytes(1e9, 1.0, 0, get_software("fsdp+pure"))) == pytest.approx(8e9)
+
+
+def test_the_first_stage_holds_as_many_micro_batches_as_there_are_stages() -> None:
+    found = step(plan=Plan(tp=8, pp=4, sequence_parallel=True))
+    first, second = (memory["activations"] for memory in found.stage_memory[:2])
+    assert first == pytest.approx(second * 4 / 3, rel=0.05)
+    assert in_flight("1f1b", 0, 4, 64, 1) == 4
+
+
+def test_two_lanes() -> None:
+    # Communication that is shorter than compute shows only where nothing precedes or follows it.
+    assert forward_exposed([1.0] * 4, [0.1] * 4) == pytest.approx(0.1)
+    assert backward_exposed([1.0] * 4, [0.1] * 4) == pytest.approx(0.1)
+    # Longer: all of it less the compute it hides behind.
+    assert forward_exposed([1.0] * 4, [3.0] * 4) == pytest.approx(12 + 1 - 4)
+    assert backward_exposed([1.0] * 4, [3.0] * 4) == pytest.approx(1 + 12 - 4)
+    # With two layers ahead the third is asked for when the first is done.
+    assert forward_exposed([1.0, 1.0, 1.0], [0.1, 0.1, 5.0], ahead=2) == pytest.approx(1.1 + 5.0 + 1.0 - 3.0)
+    assert backward_exposed([1.0] * 3, [0.0] * 3, [0.2] * 3, ahead=2) == pytest.approx(0.2)
+
+
+def test_one_replica_shares_nothing() -> None:
+    unit = Unit(1e8, 0.0, 12, 0.01, 0.02)
+    cluster, software = get_cluster("hgx-h100"), get_software("megatron-core")
+    found = once_a_step([unit], Plan(dp=1, zero=1), software, cluster, reduced_bytes=4)
+    assert found.total_s == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_tabulated_collectives_are_nccl_s(name: str) -> None:
+    cluster = get_cluster("hgx-h100")
+    for ranks, stride in ((8, 1), (64, 8), (256, 2)):
+        system = cluster.group(ranks, stride)
+        assert system is not None
+        for power in (14, 22, 31):
+            found = float(collective_time(cluster, name, 2.0**power, ranks, stride))
+            assert found == pytest.approx(predict(name, 2.0**power, system).time_s, rel=0.01)
+            between = float(collective_time(cluster, name, 1.4 * 2.0**power, ranks, stride))
+            # Where NCCL changes its mind the table goes from one to the other over an octave.
+            assert between == pytest.approx(predict(name, 1.4 * 2.0**power, system).time_s, rel=0.4)
+            assert between > found
+
+
+def test_groups_know_which_nodes_they_stand_on() -> None:
+    cluster = get_cluster("hgx-h100")
+    inside, across = cluster.group(8), cluster.group(64, 8)
+    assert inside is not None and inside.domains == 1
+    assert across is not None and (across.domains, across.ranks_per_domain) == (64, 1)
+    assert across.network_bytes_per_s == pytest.approx(50e9)
+    rack = get_cluster("gb200-nvl72").group(64)
+    assert rack is not None and rack.domains == 1
+    assert float(collective_time(get_cluster("tpu-v4"), "all_reduce", 1e9, 64)) > 0
+    with pytest.raises(UsageError, match="there is no kind of network 'token ring'"):
+        cluster.with_network("token ring")
+
+
+def test_software_is_known_or_warned_about() -> None:
+    assert {"megatron-2021", "megatron-core", "fsdp", "torchtitan", "nanotron", "torch-eager"} <= set(list_software())
+    assert get_software("torchtitan+compile").fusion == "compiler"
+    unknown = get_software("colossal-ai")
+    assert "nothing is known of the software 'colossal-ai'" in unknown.warning
+    assert step(software="colossal-ai").warnings == (unknown.warning,)
+
+
+def test_a_large_job_takes_no_longer_than_a_small_one_to_evaluate() -> None:
+    plan = Plan(dp=128, tp=8, pp=16, zero=1, interleave=2, schedule="interleaved", sequence_parallel=True)
+    model = replace(LLAMA, layers=96, hidden=16384, heads=128, ffn=53248, head_dim=0, name="large")
+    start = time.perf_counter()
+    found = step(model, plan, batch=128 * 64, seq=8192)
+    assert found.gpus == 16384
+    assert time.perf_counter() - start < 2

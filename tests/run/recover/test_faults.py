@@ -1,0 +1,422 @@
+"""What happens when ranks die, stop, leave or make different calls: everybody else hears of it, agrees, and goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import time
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+from choreo.errors import CommunicatorClosed, PeerFailure
+from choreo.run.communicator import Communicator
+from choreo.run.elements import ReduceOp
+from tests.helpers.faults import Job, Pipe, eventually, names_held, segments
+
+KILL, STOP, RESUME = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
+
+
+def until_failure(comm: Communicator, talk: Pipe, size: int, shrinks: bool = False) -> Any:
+    """All-reduce without end; when that fails, say so, and go on with whoever is left."""
+    talk.send(os.getpid())
+    x = np.empty(size, np.float64)
+    try:
+        while True:
+            x[:] = comm.rank + 1
+            comm.all_reduce(x)
+            assert (x == comm.world_size * (comm.world_size + 1) / 2).all()
+    except PeerFailure:
+        if not shrinks:
+            raise
+    smaller = comm.shrink()
+    x[:] = comm.rank
+    for _ in range(20):
+        y = smaller.all_gather(x[:3])
+    with pytest.raises(CommunicatorClosed, match="shrunk"):
+        comm.barrier()
+    found = (smaller.rank, smaller.ranks, y[:, 0].tolist())
+    smaller.close()
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 3000, 1 << 20], ids=["tiny", "staged", "exposed"])
+def test_a_rank_that_is_killed_is_named_by_all_the_others(size: int) -> None:
+    with Job(4, until_failure, size) as job:
+        pids = job.hear_all()
+        time.sleep(0.2)
+        job.tell(2, KILL)
+        began_s = time.monotonic()
+        ended = job.ended(0, 1, 3)
+        took_s = time.monotonic() - began_s
+    for one in ended:
+        assert (one.error, one.ranks) == ("PeerFailure", (2,)), one.text
+        assert f"pid {pids[2]}" in one.text and "rank 2 (host " in one.text and "died" in one.text
+        assert f"all_reduce({size} x float64, sum)" in one.text
+    assert took_s < 15  # 1 s, on a machine that has nothing else to do
+
+
+def test_ranks_that_die_together_are_all_found() -> None:
+    with Job(5, until_failure, 100, True) as job:
+        job.hear_all()
+        for rank in (0, 3):
+            job.tell(rank, KILL)
+        ended = job.ended(1, 2, 4)
+    # They may die so far apart that the first failure names one, and shrinking leaves out the other.
+    assert [one.value for one in ended] == [(at, (1, 2, 4), [1.0, 2.0, 4.0]) for at in range(3)], ended
+
+
+def test_survivors_go_on_without_rank_zero_and_leave_nothing_behind() -> None:
+    before = segments()
+    with Job(4, until_failure, 3000, True) as job:
+        pids = job.hear_all()
+        ours = {name for pid in pids for name in names_held(pid)}
+        assert ours
+        assert eventually(lambda: not ours & segments())  # names are gone as soon as everybody has mapped
+        job.tell(0, KILL)
+        ended = job.ended(1, 2, 3)
+        assert [one.value for one in ended] == [(at, (1, 2, 3), [1.0, 2.0, 3.0]) for at in range(3)], ended
+    # What others on this machine make has a name for a moment; what these have left would keep it.
+    left = segments() - before
+    assert eventually(lambda: not left & segments())
+
+
+def test_a_stopped_rank_counts_as_failed_at_the_deadline_and_is_out_when_it_wakes() -> None:
+    with Job(3, until_failure, 3000, True, timeout_s=2.0) as job:
+        job.hear_all()
+        job.tell(1, STOP)
+        ended = job.ended(0, 2)
+        assert [one.value for one in ended] == [(0, (0, 2), [0.0, 2.0]), (1, (0, 2), [0.0, 2.0])], ended
+        job.tell(1, RESUME)
+        (woken,) = job.ended(1)
+    assert woken.error == "CommunicatorClosed" and "go on without it" in woken.text, woken
+
+
+def returns_early(comm: Communicator, talk: Pipe) -> None:
+    """Rank 0 has nothing to wait for, and returns before rank 1 dies; its next call tells it."""
+    talk.send("there")
+    x = np.ones(10)
+    if comm.rank == 1:
+        talk.recv()
+    comm.broadcast(x, root=0)
+    talk.send("returned")
+    talk.recv()
+    for _ in range(8):
+        comm.broadcast(x, root=0)
+
+
+def test_who_had_returned_hears_of_it_in_a_later_call() -> None:
+    with Job(3, returns_early) as job:
+        job.hear_all()
+        assert job.hear(0) == "returned"
+        job.tell(1, KILL)
+        for rank in (0, 2):
+            job.talks[rank].send("go on")
+        ended = job.ended(0, 2)
+    assert [(one.error, one.ranks) for one in ended] == [("PeerFailure", (1,))] * 2, ended
+
+
+def late(comm: Communicator, talk: Pipe) -> list[int]:
+    if comm.rank == 1:
+        time.sleep(4)
+    comm.barrier(timeout=1.0 if comm.rank != 1 else 30.0)
+    return []
+
+
+def test_who_comes_after_the_deadline_finds_itself_excluded() -> None:
+    with Job(3, late) as job:
+        ended = job.ended()
+    assert [one.error for one in ended] == ["PeerFailure", "CommunicatorClosed", "PeerFailure"], ended
+    assert ended[0].ranks == ended[2].ranks == (1,)
+    assert "rank 1 (host " in ended[0].text and "had not come to call" in ended[0].text
+
+
+# ---- different calls ----
+
+
+def other_call(comm: Communicator, talk: Pipe, kind: str) -> str:
+    x = np.ones(12, np.float32)
+    odd = comm.rank == 2
+    if kind == "collective" and odd:
+        comm.all_gather(x)
+    elif kind == "size":
+        comm.all_reduce(x[:7] if odd else x)
+    elif kind == "dtype":
+        comm.all_reduce(x.astype(np.int32) if odd else x)
+    elif kind == "op":
+        comm.all_reduce(x, ReduceOp.MAX if odd else ReduceOp.SUM)
+    elif kind == "rows":
+        comm.reduce_scatter(x, sizes=[1, 5, 3, 3] if odd else [3, 3, 4, 2])
+    elif kind == "root":
+        comm.broadcast(x, root=1 if odd else 0)
+        comm.barrier()
+    else:
+        comm.all_reduce(x)
+    return "went through"
+
+
+SIDES = {
+    "collective": ("all_gather(48 x float32)", "all_reduce(12 x float32, sum)"),
+    "size": ("all_reduce(7 x float32, sum)", "all_reduce(12 x float32, sum)"),
+    "dtype": ("all_reduce(12 x int32, sum)", "all_reduce(12 x float32, sum)"),
+    "op": ("all_reduce(12 x float32, max)", "all_reduce(12 x float32, sum)"),
+    "rows": ("reduce_scatter(1+5+3+3 x float32, sum)", "reduce_scatter(3+3+4+2 x float32, sum)"),
+    "root": ("broadcast(12 x float32, root 1)", "broadcast(12 x float32, root 0)"),
+}
+
+
+def two_roots(comm: Communicator, talk: Pipe, count: int) -> str:
+    """Two ranks take themselves for the root: both send, nobody waits, and the call goes well."""
+    x, y = np.zeros(4, np.float32), np.ones(count, np.float32)
+    for _ in range(12):
+        for root in range(comm.world_size):
+            comm.broadcast(x, root)
+        comm.all_reduce(y)
+    comm.broadcast(x, min(comm.rank, 1))
+    for number in range(1000):
+        y[:] = number
+        comm.all_reduce(y)
+        assert (y == number * comm.world_size).all(), "a wrong sum"
+    return "went through"
+
+
+@pytest.mark.parametrize("count", [2, 16_000, 100_000])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_that_once_made_different_calls_never_share_data_again(ranks: int, count: int) -> None:
+    with Job(ranks, two_roots, count) as job:
+        ended = job.ended()
+    assert [one.error for one in ended] == ["CollectiveMismatch"] * ranks, ended
+
+
+@pytest.mark.parametrize("kind", SIDES)
+def test_different_calls_are_told_on_all_ranks_with_both_sides(kind: str) -> None:
+    with Job(4, other_call, kind) as job:
+        ended = job.ended()
+    odd, many = SIDES[kind]
+    for one in ended:
+        assert one.error == "CollectiveMismatch", one
+        assert f"called {odd}" in one.text and f"called {many}" in one.text and "rank 2 (host" in one.text
+
+
+def mismatch_and_on(comm: Communicator, talk: Pipe) -> Any:
+    with pytest.raises(Exception, match="called"):
+        comm.all_reduce(np.ones(4 + comm.rank))
+    again = comm.shrink()
+    x = again.all_reduce(np.ones(4))
+    found = (again.world_size, x.tolist())
+    again.close()
+    return found
+
+
+def test_after_a_mismatch_all_ranks_can_go_on() -> None:
+    with Job(2, mismatch_and_on) as job:
+        assert [one.value for one in job.ended()] == [(2, [2.0] * 4)] * 2
+
+
+# ---- an all_reduce that survives ----
+
+
+def survives(comm: Communicator, talk: Pipe, rounds: int, size: int) -> Any:
+    talk.send(os.getpid())
+    found = []
+    for number in range(rounds):
+        if number == rounds // 3:
+            talk.send("a third")
+        x = np.full(size, float(10 ** comm_original(comm)), np.float64)
+        result, contributors = comm.all_reduce(x, survive=True)
+        assert result is x
+        # The sum says who is in it.
+        assert (x == sum(10.0**rank for rank in contributors)).all(), (number, x[0], contributors)
+        found.append(contributors)
+    comm.close()
+    return found
+
+
+def comm_original(comm: Communicator) -> int:
+    return int(comm.ranks[comm.rank])
+
+
+@pytest.mark.parametrize("size", [5, 1 << 19])
+def test_an_all_reduce_that_survives_gives_all_survivors_the_same(size: int) -> None:
+    rounds = 900 if size == 5 else 60
+    with Job(4, survives, rounds, size) as job:
+        job.hear_all()
+        assert job.hear(3) == "a third"
+        job.tell(1, KILL)
+        job.tell(0, KILL)
+        ended = job.ended(2, 3)
+    assert not any(one.error for one in ended), ended
+    assert ended[0].value == ended[1].value and len(ended[0].value) == rounds
+    assert ended[0].value[0] == (0, 1, 2, 3) and ended[0].value[-1] == (2, 3)
+
+
+# ---- leaving ----
+
+
+def leaves(comm: Communicator, talk: Pipe) -> str:
+    comm.barrier()
+    if comm.rank == 1:
+        comm.close()
+        comm.close()
+        with pytest.raises(CommunicatorClosed):
+            comm.barrier()
+        return "left"
+    comm.barrier()
+    return "never"
+
+
+def test_a_rank_that_leaves_early_and_twice_is_named() -> None:
+    with Job(3, leaves) as job:
+        ended = job.ended()
+    assert ended[1].value == "left", ended
+    for one in (ended[0], ended[2]):
+        assert (one.error, one.ranks) == ("PeerFailure", (1,)) and "closed its communicator" in one.text, one
+
+
+def slow_end(comm: Communicator, talk: Pipe) -> list[float]:
+    """Rank 0 needs nothing of the others; rank 2 is slow; all end one after the other without a word."""
+    if comm.rank == 2:
+        time.sleep(1.0)
+    x = np.full(5, float(comm.rank))
+    comm.broadcast(x, root=0)
+    comm.close()
+    talk.send("through")
+    os._exit(0)
+
+
+def test_who_has_done_its_part_may_go_while_others_are_in_the_last_call() -> None:
+    with Job(3, slow_end) as job:
+        assert job.hear_all() == ["through"] * 3
+
+
+def sends_and_leaves(comm: Communicator, talk: Pipe) -> list[int]:
+    """Rank 1 asks for its first message when rank 0 has long gone."""
+    if comm.rank == 0:
+        comm.send(np.arange(3), 1, tag=1)
+        comm.send(np.arange(5), 1, tag=2)
+        comm.close()
+        talk.send("left")
+        return []
+    assert talk.recv() == "ask"
+    last, first = np.empty(5, np.int64), np.empty(3, np.int64)
+    comm.recv(last, 0, tag=2)
+    comm.recv(first, 0, tag=1)
+    with pytest.raises(PeerFailure, match="is gone"):
+        comm.recv(np.empty(1), 0)
+    return [*last.tolist(), *first.tolist()]
+
+
+def test_what_a_rank_sent_before_it_left_still_comes() -> None:
+    with Job(2, sends_and_leaves) as job:
+        assert job.hear(0) == "left"
+        job.talks[1].send("ask")
+        ended = job.ended()
+    assert ended[1].value == [0, 1, 2, 3, 4, 0, 1, 2], ended
+
+
+def forks(comm: Communicator, talk: Pipe) -> Any:
+    comm.barrier()
+    read, write = os.pipe()
+    if os.fork() == 0:
+        try:
+            comm.barrier()
+        except CommunicatorClosed as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.wait()
+    comm.barrier()
+    x = comm.all_reduce(np.ones(3))
+    return os.read(read, 1000).decode(), x.tolist()
+
+
+def test_a_fork_is_not_a_rank_and_its_parent_still_is() -> None:
+    with Job(2, forks) as job:
+        ended = job.ended()
+    for one in ended:
+        story, x = one.value
+        assert "is a fork" in story and x == [2.0] * 3
+
+
+def interrupted(comm: Communicator, talk: Pipe) -> Any:
+    """Rank 1 is told to stop while it waits for rank 0 in a call."""
+    talk.send(os.getpid())
+    if comm.rank == 0:
+        talk.recv()
+    try:
+        comm.barrier()
+    except KeyboardInterrupt:
+        with pytest.raises(CommunicatorClosed, match="the other ranks go on without it"):
+            comm.barrier()  # the call may be done on others and not on this one: there is no next
+        return "interrupted"
+
+
+def test_a_rank_that_is_interrupted_in_a_call_is_named() -> None:
+    with Job(3, interrupted) as job:
+        job.hear_all()
+        time.sleep(0.2)
+        job.tell(1, signal.SIGINT)
+        time.sleep(0.2)
+        job.talks[0].send("go on")
+        ended = job.ended()
+    assert ended[1].value == "interrupted", ended
+    for one in (ended[0], ended[2]):
+        assert (one.error, one.ranks) == ("PeerFailure", (1,)) and "was interrupted" in one.text, one
+
+
+# ---- crashes in the middle of something ----
+
+
+def crashes(comm: Communicator, talk: Pipe, delay_s: float, size: int) -> Any:
+    """Rank 1 ends somewhere in the middle of handing over data."""
+    comm.barrier()
+    if comm.rank == 1:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, delay_s)
+    x = np.empty(size)
+    try:
+        while True:
+            x[:] = comm.rank
+            comm.all_reduce(x)
+            assert (x == 3).all()
+    except PeerFailure:
+        smaller = comm.shrink()
+    x[:] = 1
+    found = (smaller.all_reduce(x) == smaller.world_size).all() and smaller.ranks
+    smaller.close()
+    return found
+
+
+@pytest.mark.parametrize("size", [40_000, 2_000_000], ids=["staged", "exposed"])
+def test_a_crash_in_the_middle_of_a_write_spoils_nothing(size: int) -> None:
+    for number in range(1, 5):
+        with Job(3, crashes, 0.003 * number + 0.0007, size) as job:
+            assert [one.value for one in job.ended(0, 2)] == [(0, 2)] * 2
+
+
+def gets_nonsense(comm: Communicator, talk: Pipe) -> Any:
+    """Somebody who is not of this job finds where a rank takes messages."""
+    address = comm._messages.address
+    place = f"\0{address}" if isinstance(address, str) else ("127.0.0.1", address)
+    kind = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+    x = np.arange(1000.0)
+    for nonsense in (b"", b"?", bytes(4096), random.Random(comm.rank).randbytes(5000)):
+        with socket.socket(kind) as stranger:
+            stranger.connect(place)
+            with suppress(OSError):
+                stranger.sendall(nonsense)
+        if comm.rank == 0:
+            comm.send(x, 1, tag=7)
+        else:
+            got = comm.recv(np.empty(1000), 0, tag=7)
+            assert (got == x).all()
+    comm.barrier()
+    return "fine"
+
+
+def test_strangers_who_send_messages_are_not_heard() -> None:
+    with Job(2, gets_nonsense) as job:
+        assert [one.value for one in job.ended()] == ["fine"] * 2

@@ -1,0 +1,250 @@
+"""New and restarted processes come into a job that runs; what goes wrong on the way leaves the job as it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import choreo
+from choreo.errors import JoinError, PeerFailure, UsageError
+from choreo.run.communicator import Communicator
+from tests.helpers.faults import Job, Pipe, eventually, segments
+from tests.helpers.hosts import PORT, NetworkJob, hosts, why_no_hosts
+
+SECRET = "a secret of at least sixteen bytes"
+
+
+def environment(port: int, *, secret: bool = True) -> dict[str, str]:
+    """What a launcher says to every rank, and whoever restarts one says again."""
+    found = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return found | {"CHOREO_SECRET": SECRET} if secret else found
+
+
+def works(comm: Communicator) -> Any:
+    found = (comm.rank, comm.ranks, comm.all_gather(np.array([comm.rank]))[:, 0].tolist())
+    comm.barrier()
+    comm.close()
+    return found
+
+
+def grows(comm: Communicator, talk: Pipe, variables: dict[str, str], newcomers: int = 1) -> Any:
+    os.environ.update(variables)
+    return works(comm.grow(newcomers, timeout=20.0))
+
+
+def joins(comm: Communicator, talk: Pipe, variables: dict[str, str], **given: Any) -> Any:
+    """In a process that is no rank of the job, whatever it was before."""
+    comm.close()
+    os.environ.update(variables)
+    return works(choreo.join(**{"timeout": 20.0} | given))
+
+
+def joins_with(comm: Communicator, talk: Pipe, given: dict[str, Any]) -> Any:
+    return joins(comm, talk, {}, **given)
+
+
+@pytest.mark.parametrize("secret", [True, False], ids=["secret", "no-secret"])
+def test_a_newcomer_with_the_same_environment_comes_in(port: int, secret: bool) -> None:
+    before, variables = segments(), environment(port, secret=secret)
+    with Job(2, grows, variables) as job, Job(1, joins, variables) as newcomer:
+        ended = [*job.ended(), *newcomer.ended()]
+    assert [one.value for one in ended] == [(at, (0, 1, 2), [0, 1, 2]) for at in range(3)], ended
+    assert eventually(lambda: segments() <= before)
+
+
+def test_several_come_at_once_and_to_one_who_was_alone(port: int) -> None:
+    variables = environment(port)
+    with Job(1, grows, variables, 2) as job, Job(1, joins, variables) as one, Job(1, joins, variables) as other:
+        ended = [*job.ended(), *sorted([*one.ended(), *other.ended()], key=lambda one: one.value)]
+    assert [one.value for one in ended] == [(at, (0, 1, 2), [0, 1, 2]) for at in range(3)], ended
+
+
+def grows_there(comm: Communicator, talk: Pipe, port: int) -> Any:
+    return works(comm.grow(address=f"127.0.0.1:{port}", secret=SECRET.encode(), timeout=20.0))
+
+
+def test_address_and_secret_can_be_given(port: int) -> None:
+    given = {"address": f"127.0.0.1:{port}", "secret": SECRET}
+    with Job(1, grows_there, port) as job, Job(1, joins_with, given) as newcomer:
+        ended = [*job.ended(), *newcomer.ended()]
+    assert [one.value for one in ended] == [(at, (0, 1), [0, 1]) for at in range(2)], ended
+
+
+@pytest.mark.parametrize("where", [(0, 1), (0, 0)], ids=["to two machines", "to one machine"])
+def test_a_newcomer_comes_from_another_machine(where: tuple[int, ...]) -> None:
+    if why_no_hosts():
+        pytest.skip(why_no_hosts())
+    with hosts(2) as made:
+        variables = {"MASTER_ADDR": made.addresses[0], "MASTER_PORT": str(PORT), "CHOREO_SECRET": SECRET}
+        job = NetworkJob(made, where, grows, {}, CHOREO_SECRET=SECRET)
+        with job, NetworkJob(made, (1,), joins, variables) as newcomer:
+            ended = [*job.ended(), *newcomer.ended()]
+    assert [one.value for one in ended] == [(at, (0, 1, 2), [0, 1, 2]) for at in range(3)], ended
+
+
+# ---- what comes to nothing ----
+
+
+def in_vain(comm: Communicator, talk: Pipe, variables: dict[str, str], timeout_s: float) -> Any:
+    """Nobody comes in; the communicator is as it was."""
+    os.environ.update(variables)
+    talk.send("grows")
+    with pytest.raises(JoinError) as raised:
+        comm.grow(timeout=timeout_s)
+    assert (comm.all_reduce(np.ones(3)) == comm.world_size).all()
+    comm.close()
+    return str(raised.value)
+
+
+def test_if_nobody_comes_all_go_on_as_before(port: int) -> None:
+    with Job(3, in_vain, environment(port), 0.5) as job:
+        stories = [one.value for one in job.ended()]
+    assert stories == ["rank 0 cannot go on: 0 of 1 newcomers came within 0.5 s"] * 3
+
+
+@pytest.mark.parametrize("given", [{"secret": "another secret, long enough"}, {}], ids=["wrong", "none"])
+def test_nobody_joins_who_does_not_hold_the_secret(port: int, given: dict[str, Any]) -> None:
+    with Job(2, in_vain, environment(port), 2.0) as job:
+        job.hear_all()
+        with pytest.raises(JoinError, match=r"do not belong together|nobody let this process"):
+            choreo.join(address=f"127.0.0.1:{port}", timeout=1.5, **given)
+        stories = [one.value for one in job.ended()]
+    assert stories[0] == stories[1] and "0 of 1 newcomers came" in stories[0]
+    assert ("does not hold this job's secret" in stories[0]) == bool(given)
+
+
+def test_a_rank_that_starts_late_is_told_to_join(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Job(1, in_vain, environment(port), 2.0) as job:
+        job.hear(0)
+        for name, text in (environment(port) | {"RANK": "1", "WORLD_SIZE": "2"}).items():
+            monkeypatch.setenv(name, text)
+        with pytest.raises(choreo.MeetingError, match=r"this job runs already; .* calls choreo\.join\(\)"):
+            choreo.init(timeout=5.0)
+        assert "0 of 1" in job.ended()[0].value
+
+
+def test_without_a_job_that_grows_join_says_so(port: int) -> None:
+    with pytest.raises(JoinError, match=r"within 0\.2 s: .*; all ranks of the job must call grow\(\)"):
+        choreo.join(address=f"127.0.0.1:{port}", secret=SECRET, timeout=0.2)
+    with pytest.raises(JoinError, match="has not put up its notice"):
+        choreo.join(address=f"127.0.0.1:{port}", timeout=0.2)
+    with pytest.raises(UsageError, match="is not this machine, and without a secret"):
+        choreo.join(address=f"192.0.2.1:{port}")
+    with pytest.raises(UsageError, match="the secret in this call has 5 bytes"):
+        choreo.join(address=f"127.0.0.1:{port}", secret="short")
+
+
+def different(comm: Communicator, talk: Pipe, port: int, what: str) -> Any:
+    if what == "count":
+        comm.grow(1 + comm.rank, address=f"127.0.0.1:{port}", secret=SECRET)
+    else:
+        comm.grow(address=f"127.0.0.1:{port + comm.rank}", secret=SECRET)
+
+
+@pytest.mark.parametrize("what", ["count", "place"])
+def test_different_arguments_are_told_on_all_ranks(port: int, what: str) -> None:
+    with Job(2, different, port, what) as job:
+        for one in job.ended():
+            assert one.error == "CollectiveMismatch" and "give all the same arguments" in one.text, one
+
+
+def test_how_many_is_checked() -> None:
+    with choreo.init() as comm:
+        for wrong in (0, -1, 1 << 20, "2"):
+            with pytest.raises(UsageError, match="newcomers"):
+                comm.grow(wrong)  # type: ignore[arg-type]
+
+
+# ---- who is lost on the way ----
+
+
+def grows_until_it_works(comm: Communicator, talk: Pipe, variables: dict[str, str]) -> Any:
+    os.environ.update(variables)
+    talk.send("grows")
+    failures: list[tuple[int, ...]] = []
+    while True:
+        try:
+            return failures, works(comm.grow(timeout=20.0))
+        except PeerFailure as error:
+            failures.append(tuple(sorted(error.ranks)))
+            comm = comm.shrink()
+
+
+@pytest.mark.parametrize("lost", [0, 2], ids=["door", "other"])
+def test_a_rank_that_dies_while_the_door_is_open_is_noticed_at_once(port: int, lost: int) -> None:
+    variables = environment(port)
+    with Job(3, grows_until_it_works, variables) as job:
+        job.hear_all()
+        time.sleep(0.3)
+        job.tell(lost, signal.SIGKILL)
+        began_s = time.monotonic()
+        with Job(1, joins, variables) as newcomer:
+            ended = [*job.ended(*({0, 1, 2} - {lost})), *newcomer.ended()]
+        assert time.monotonic() - began_s < 15  # and not the 20 s for which the door would stay open
+    left = tuple(sorted({0, 1, 2} - {lost}))
+    for one in ended[:2]:
+        assert one.value[0] == [(lost,)], ended
+    # The newcomer gets the number that became free.
+    assert [one.value[-1] for one in ended[:2]] == [(at, (*left, lost), [0, 1, 2]) for at in range(2)], ended
+    assert ended[2].value == (2, (*left, lost), [0, 1, 2])
+
+
+def hangs_at_the_door(comm: Communicator, talk: Pipe, variables: dict[str, str]) -> Any:
+    """A newcomer that holds the secret, is let in, and then says no more."""
+    comm.close()
+    from choreo.run.join import _let_in
+    from choreo.run.meeting.deadline import Deadline
+    from choreo.run.meeting.environment import read_place
+
+    os.environ.update(variables)
+    line, admission = _let_in(read_place(), Deadline.after(20.0))
+    talk.send(admission.rank)
+    talk.recv()
+    line.close()
+
+
+@pytest.mark.parametrize("killed", [True, False], ids=["dies", "is silent"])
+def test_a_newcomer_that_is_lost_on_its_way_in_leaves_all_as_they_were(port: int, killed: bool) -> None:
+    variables = environment(port)
+    with Job(2, in_vain, variables, 20.0 if killed else 2.0) as job, Job(1, hangs_at_the_door, variables) as newcomer:
+        assert newcomer.hear(0) == 2
+        if killed:
+            newcomer.tell(0, signal.SIGKILL)
+        stories = [one.value for one in job.ended()]
+    assert stories[0] == stories[1]
+    assert ("was lost on its way in" if killed else "did not answer within 2 s") in stories[0], stories
+
+
+def talks_nonsense(comm: Communicator, talk: Pipe, variables: dict[str, str], what: str) -> Any:
+    """A newcomer that holds the secret, but does not say what it should."""
+    comm.close()
+    from choreo.run.join import _let_in
+    from choreo.run.meeting.deadline import Deadline
+    from choreo.run.meeting.environment import read_place
+    from choreo.run.meeting.frames import Kind
+    from choreo.run.meeting.messages import blob_payload
+
+    os.environ.update(variables)
+    deadline = Deadline.after(20.0)
+    line, _ = _let_in(read_place(), deadline)
+    if what == "bytes":
+        line._socket.sendall(os.urandom(300))
+    else:
+        payload = {"frame": b"?", "number": blob_payload(7, 1.0, b"+"), "blob": blob_payload(1, 1.0, b"\xff")}[what]
+        line.send(Kind.BLOB if what != "frame" else Kind.JOIN, payload, deadline)
+    talk.recv()
+    line.close()
+
+
+@pytest.mark.parametrize("what", ["bytes", "frame", "number", "blob"])
+def test_damaged_frames_of_a_newcomer_are_refused_by_all(port: int, what: str) -> None:
+    variables = environment(port)
+    with Job(2, in_vain, variables, 10.0) as job, Job(1, talks_nonsense, variables, what):
+        stories = [one.value for one in job.ended()]
+    assert stories[0] == stories[1]
+    assert ("rank 2 cannot go on" if what == "blob" else "said what it may not") in stories[0], stories

@@ -1,0 +1,70 @@
+"""Notices that a crash cannot tear, and decisions that are made once."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from choreo.run import board
+from choreo.run.board import Notice
+from choreo.run.ledger import ENTRY_BYTES, Ledger
+from tests.helpers.faults import CONTEXT
+
+
+@given(st.integers(0, board.SLOT_BYTES), st.integers(0, 3), st.binary(max_size=800))
+def test_a_crash_in_the_middle_of_a_notice_leaves_the_one_before(written: int, before: int, blob: bytes) -> None:
+    segment = mmap.mmap(-1, 4096)
+    for number in range(1, before + 1):
+        board.post(segment, number, Notice(cause=1, call=number))
+    last = board.read(segment)
+    whole = mmap.mmap(-1, 4096)
+    whole[:] = segment[:]
+    board.post(whole, before + 1, Notice(cause=2, call=99, blobs=(blob,)))
+    at = board.BOARD_AT + (before + 1) % 2 * board.SLOT_BYTES
+    segment[at : at + written] = whole[at : at + written]
+    assert board.read(segment) == (board.read(whole) if segment[:] == whole[:] else last)
+
+
+@given(st.binary(min_size=2 * board.SLOT_BYTES, max_size=2 * board.SLOT_BYTES))
+def test_what_is_no_notice_is_not_taken_for_one(noise: bytes) -> None:
+    segment = mmap.mmap(-1, 4096)
+    segment[board.BOARD_AT : board.BOARD_AT + len(noise)] = noise
+    assert board.read(segment) == Notice()
+
+
+def _propose(path: Path, mine: str, pipe: object) -> None:
+    ledger = Ledger(path, create=False)
+    found = [ledger.decide(f"topic {number}", mine.encode()) for number in range(50)]
+    ledger.close()
+    pipe.send(found)  # type: ignore[attr-defined]
+
+
+def test_all_who_propose_at_once_see_the_same_decisions(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    ledger = Ledger(path, create=True)
+    pairs = [CONTEXT.Pipe() for _ in range(4)]
+    ranks = [CONTEXT.Process(target=_propose, args=(path, f"rank {at}", pairs[at][1])) for at in range(4)]
+    for rank in ranks:
+        rank.start()
+    found = [mine.recv() for mine, _ in pairs]
+    for rank in ranks:
+        rank.join()
+    for mine, theirs in pairs:
+        mine.close()
+        theirs.close()
+    assert found[0] == found[1] == found[2] == found[3]
+    assert found[0] == [ledger.decided(f"topic {number}") for number in range(50)]
+    ledger.close()
+
+
+def test_an_entry_that_was_torn_decides_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    ledger = Ledger(path, create=True)
+    with path.open("ab") as file:
+        file.write(b"torn".ljust(ENTRY_BYTES, b"\0"))
+    assert ledger.decided("it") is None
+    assert ledger.decide("it", b"yes") == b"yes" == ledger.decide("it", b"no")
+    ledger.close()

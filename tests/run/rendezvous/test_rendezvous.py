@@ -1,0 +1,426 @@
+"""Meetings of real processes over real sockets, with the job's secret, where all goes well or something goes wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+import choreo.run.meeting.coordinator
+from choreo.errors import MeetingError, UsageError
+from choreo.run.meeting.connection import Connection
+from choreo.run.meeting.deadline import Deadline
+from choreo.run.meeting.frames import Kind
+from choreo.run.meeting.meet import Meeting
+from tests.helpers.rendezvous import (
+    OTHER,
+    SECRET,
+    Outcome,
+    Process,
+    come,
+    meet_and_exchange,
+    outcomes,
+    ranks_do,
+    shares,
+)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+def test_everybody_gets_everything(world_size: int, port: int) -> None:
+    found = outcomes(ranks_do(meet_and_exchange, world_size, port, times=4))
+    assert [outcome.value for outcome in found] == [shares(world_size, 4)] * world_size
+
+
+def introduced(rank: int, world_size: int, port: int) -> object:
+    with come(rank, world_size, port) as meeting:
+        return meeting.rank, [(member.rank, member.pid, member.address) for member in meeting.members]
+
+
+def test_everybody_knows_everybody(port: int) -> None:
+    processes = ranks_do(introduced, 3, port)
+    expected = [(rank, process.pid, "127.0.0.1") for rank, process in enumerate(processes)]
+    assert [outcome.value for outcome in outcomes(processes)] == [(rank, expected) for rank in range(3)]
+
+
+def exchange_large(rank: int, world_size: int, port: int) -> object:
+    with come(rank, world_size, port) as meeting:
+        blobs = meeting.exchange(bytes([rank]) * (5_000_000 + rank), 10.0)
+        assert meeting.exchange(b"", 5.0) == [b""] * world_size
+        return [(len(blob), blob.count(number)) for number, blob in enumerate(blobs)]
+
+
+def test_large_blobs(port: int) -> None:
+    for outcome in outcomes(ranks_do(exchange_large, 3, port)):
+        assert outcome.value == [(5_000_000 + rank, 5_000_000 + rank) for rank in range(3)]
+
+
+def test_patience_without_end(port: int) -> None:
+    found = outcomes(ranks_do(meet_and_exchange, 2, port, timeout_s=1e12))
+    assert [outcome.value for outcome in found] == [shares(2, 1)] * 2
+
+
+def come_later(rank: int, late_s: float, **how: object) -> object:
+    time.sleep(late_s if rank == 0 else 0)
+    return meet_and_exchange(rank, **how)  # type: ignore[arg-type]
+
+
+def test_rank_0_comes_last(port: int) -> None:
+    found = outcomes(ranks_do(come_later, 3, port, late_s=0.5))
+    assert [outcome.value for outcome in found] == [shares(3, 1)] * 3
+    assert max(outcome.seconds for outcome in found) < 6
+
+
+@pytest.mark.parametrize("address", ["localhost", "::1", "0.0.0.0"])
+def test_names_and_addresses(address: str, port: int) -> None:
+    found = outcomes(ranks_do(meet_and_exchange, 2, port, address=address))
+    assert [outcome.value for outcome in found] == [shares(2, 1)] * 2
+
+
+def exchange_at_various_times(rank: int, world_size: int, port: int) -> object:
+    """Some are an exchange ahead of others."""
+    with come(rank, world_size, port) as meeting:
+        found = []
+        for number in range(12):
+            time.sleep(0.01 if (rank + number) % world_size == 0 else 0)
+            found.append(meeting.exchange(b"%d" % number, 5.0))
+        return found
+
+
+def test_the_quick_and_the_slow(port: int) -> None:
+    for outcome in outcomes(ranks_do(exchange_at_various_times, 4, port)):
+        assert outcome.value == [[b"%d" % number] * 4 for number in range(12)]
+
+
+# Who should not be there
+
+
+def same_story(found: list[Outcome], *parts: str) -> str:
+    """All were told the same, and it has these parts."""
+    story = found[0].told
+    assert {outcome.told for outcome in found} == {story}
+    for part in parts:
+        assert re.search(part, story), (part, story)
+    return story
+
+
+def test_another_secret(port: int) -> None:
+    strangers = [Process(come, {"rank": 1, "world_size": 2, "port": port, "secret": OTHER}) for _ in range(2)]
+    host = Process(come, {"rank": 0, "world_size": 2, "port": port, "timeout_s": 2.0})
+    refused, hosted = outcomes(strangers), outcomes([host])[0]
+    for outcome in refused:
+        assert re.search(rf"rank 0 at 127.0.0.1:{port} and rank 1 \(pid {outcome.pid} .* another secret", outcome.told)
+        assert outcome.seconds < 6
+    assert re.search(r"rank 1 did not come .* within 2 s; 1 of 2 ranks did; turned away 2 from 127.0.0.1", hosted.told)
+    for outcome in (*refused, hosted):
+        assert SECRET.decode() not in outcome.told and OTHER.decode() not in outcome.told
+
+
+def test_a_stranger_does_not_disturb(port: int) -> None:
+    stranger = Process(come, {"rank": 1, "world_size": 3, "port": port, "secret": OTHER})
+    host = Process(meet_and_exchange, {"rank": 0, "world_size": 3, "port": port})
+    assert "another secret" in stranger.outcome().told
+    found = outcomes([host, *ranks_do(meet_and_exchange, 3, port, only=range(1, 3))])
+    assert [outcome.value for outcome in found] == [shares(3, 1)] * 3
+
+
+def test_two_claim_one_rank(port: int) -> None:
+    twins = [Process(come, {"rank": 1, "world_size": 3, "port": port}) for _ in range(2)]
+    found = outcomes([Process(come, {"rank": 0, "world_size": 3, "port": port}), *twins])
+    story = same_story(found, "two processes claim rank 1", "give every process a RANK of its own")
+    assert all(f"pid {twin.pid} on " in story for twin in twins)
+    assert all(outcome.ranks == (1,) for outcome in found)
+
+
+def come_later_than_the_verdict(rank: int, world_size: int, port: int) -> object:
+    if rank == 0:
+        choreo.run.meeting.coordinator.VERDICT_S = 8.0
+    if rank == 2:
+        time.sleep(0.5)
+    return come(rank, world_size, port)
+
+
+def test_whoever_comes_a_little_later_hears_it_too(port: int) -> None:
+    twin = Process(come, {"rank": 1, "world_size": 3, "port": port})
+    found = outcomes([twin, *ranks_do(come_later_than_the_verdict, 3, port)])
+    same_story(found, "two processes claim rank 1")
+    assert all(outcome.seconds < 6 for outcome in found)
+
+
+def test_two_claim_rank_0(port: int) -> None:
+    processes = [Process(come, {"rank": rank, "world_size": 3, "port": port}) for rank in (0, 0, 1)]
+    story = same_story(outcomes(processes), "two processes claim rank 0")
+    assert all(f"pid {process.pid} on " in story for process in processes[:2])
+
+
+def test_another_number_of_ranks(port: int) -> None:
+    processes = [
+        Process(come, {"rank": rank, "world_size": world_size, "port": port})
+        for rank, world_size in ((0, 3), (1, 3), (2, 4))
+    ]
+    pid = processes[2].pid
+    same_story(outcomes(processes), rf"rank 2 \(pid {pid} on .*\) was told that there are 4 ranks, rank 0 .* are 3")
+
+
+def test_a_rank_beyond_the_others(port: int) -> None:
+    with pytest.raises(UsageError, match="rank 4 is not one of 4 ranks, which go from 0 to 3"):
+        come(4, 4, port)
+    with pytest.raises(UsageError, match="a job of 0 ranks cannot be"):
+        come(0, 0, port)
+    with pytest.raises(UsageError, match="70000 is not a port"):
+        come(0, 2, 70_000)
+    with pytest.raises(UsageError, match="a timeout of 0 s is none"):
+        come(0, 2, port, timeout_s=0)
+    with pytest.raises(UsageError, match="has 5 bytes; it must have 16 to 4096"):
+        come(0, 2, port, secret=b"short")
+
+
+def exchange_until_told(rank: int, world_size: int, port: int, folder: Path) -> object:
+    """Say when all have come, and go on until rank 0 has found the file that says to stop."""
+    with come(rank, world_size, port) as meeting:
+        (folder / f"met {rank}").touch()
+        while meeting.exchange(b"stop" if (folder / "stop").exists() else b"", 5.0)[0] != b"stop":
+            time.sleep(0.01)
+        return "undisturbed"
+
+
+def test_one_too_many_when_all_are_there(port: int, tmp_path: Path) -> None:
+    processes = ranks_do(exchange_until_told, 2, port, folder=tmp_path)
+    while len(list(tmp_path.iterdir())) < 2:
+        time.sleep(0.01)
+    late = Process(come, {"rank": 1, "world_size": 2, "port": port})
+    told = late.outcome().told
+    assert f"two processes claim rank 1: pid {processes[1].pid} on" in told
+    (tmp_path / "stop").touch()
+    assert [outcome.value for outcome in outcomes(processes)] == ["undisturbed"] * 2
+
+
+# Who is not there any more
+
+
+def test_a_rank_that_never_comes(port: int) -> None:
+    found = outcomes(ranks_do(come, 4, port, only=range(3), timeout_s=1.5))
+    same_story(found, r"^rank 3 did not come to the meeting within [\d.]+ s; 3 of 4 ranks did$")
+    assert all(outcome.ranks == (3,) and outcome.seconds < 4 for outcome in found)
+
+
+def test_rank_0_never_comes(port: int) -> None:
+    outcome = Process(come, {"rank": 1, "world_size": 2, "port": port, "timeout_s": 0.5}).outcome()
+    assert re.search(
+        rf"rank 1 .* did not find rank 0 at 127.0.0.1:{port} within 0.5 s: Connection refused", outcome.told
+    )
+    assert 0.5 <= outcome.seconds < 4
+
+
+def killed_when_joined(rank: int, world_size: int, port: int) -> None:
+    """Says who it is, and is killed while it waits for those who are still to come."""
+    say = Connection.send
+
+    def say_and_die(self: Connection, kind: Kind, payload: bytes, deadline: Deadline) -> None:
+        say(self, kind, payload, deadline)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Connection.send = say_and_die  # type: ignore[method-assign]
+    come(rank, world_size, port)
+
+
+def test_a_rank_killed_before_all_have_come(port: int) -> None:
+    victim = Process(killed_when_joined, {"rank": 2, "world_size": 4, "port": port})
+    found = outcomes(ranks_do(come, 4, port, only=range(2)))
+    same_story(found, rf"rank 2 \(pid {victim.pid} on .*\) was lost before all 4 ranks had come: its process")
+    assert all(outcome.ranks == (2,) and outcome.seconds < 6 for outcome in found)
+    victim.outcome()
+
+
+def exchange_until(rank: int, world_size: int, port: int, victim: int, number: int, timeout_s: float = 8.0) -> object:
+    """Exchange for ever; the victim stops itself with a signal before its third exchange."""
+    with come(rank, world_size, port) as meeting:
+        for times in range(1000):
+            if rank == victim and times == 2:
+                os.kill(os.getpid(), number)
+            meeting.exchange(b"%d" % times, timeout_s)
+    return None
+
+
+@pytest.mark.parametrize("victim", [1, 3])
+def test_a_rank_killed_in_an_exchange(victim: int, port: int) -> None:
+    processes = ranks_do(exchange_until, 4, port, victim=victim, number=signal.SIGKILL)
+    found = outcomes(processes)
+    del found[victim]
+    same_story(
+        found, rf"rank {victim} \(pid {processes[victim].pid} on .*\) was lost (in|after) exchange [23]: its process"
+    )
+    assert all(outcome.ranks == (victim,) and outcome.seconds < 6 for outcome in found)
+
+
+def test_rank_0_killed_in_an_exchange(port: int) -> None:
+    processes = ranks_do(exchange_until, 3, port, victim=0, number=signal.SIGKILL)
+    for outcome in outcomes(processes)[1:]:
+        assert f"rank 0 (pid {processes[0].pid} on " in outcome.told
+        assert "was lost in exchange 3" in outcome.told
+        assert outcome.ranks == (0,)
+        assert outcome.seconds < 6
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_rank_stopped_in_an_exchange(victim: int, port: int) -> None:
+    """Its connection is fine, it just says nothing: the deadline holds for everybody else."""
+    processes = ranks_do(exchange_until, 3, port, victim=victim, number=signal.SIGSTOP, timeout_s=1.0)
+    others = [process for rank, process in enumerate(processes) if rank != victim]
+    try:
+        found = [other.outcome() for other in others]
+    finally:
+        processes[victim].end()
+    assert all(f"rank {victim} (pid {processes[victim].pid} on " in outcome.told for outcome in found)
+    assert all(re.search(r"exchange 3 within [\d.]+ s", outcome.told) for outcome in found)
+    assert all(outcome.ranks == (victim,) and outcome.seconds < 6 for outcome in found)
+
+
+def exchange_with_little_patience(rank: int, world_size: int, port: int) -> None:
+    with come(rank, world_size, port) as meeting:
+        if rank == 2:
+            time.sleep(60)
+        meeting.exchange(b"", 1.0 if rank == 1 else 30.0)
+
+
+def test_the_least_patient_is_told_in_time(port: int) -> None:
+    """Who is missing, not only that somebody gave up; and the others are told as early."""
+    processes = ranks_do(exchange_with_little_patience, 3, port)
+    try:
+        found = [process.outcome() for process in processes[:2]]
+    finally:
+        processes[2].end()
+    same_story(
+        found, rf"^rank 2 \(pid {processes[2].pid} on .*\) did not come to exchange 1 within (1|0\.\d+) s, where 2 of 3"
+    )
+    assert all(outcome.seconds < 8 for outcome in found)
+
+
+def leave_early(rank: int, world_size: int, port: int) -> object:
+    meeting = come(rank, world_size, port)
+    meeting.exchange(b"", 5.0)
+    if rank == 1:
+        meeting.close()
+        meeting.close()
+        with pytest.raises(MeetingError, match="the meeting is over: rank 1 has left it"):
+            meeting.exchange(b"", 5.0)
+        return None
+    with pytest.raises(MeetingError) as raised:
+        meeting.exchange(b"", 5.0)
+    with pytest.raises(MeetingError, match="the meeting is over: rank 1"):
+        meeting.exchange(b"", 5.0)
+    return str(raised.value)
+
+
+def test_a_rank_that_leaves_early(port: int) -> None:
+    processes = ranks_do(leave_early, 3, port)
+    pid = processes[1].pid
+    stories = {outcome.value for outcome in outcomes(processes)} - {None}
+    assert len(stories) == 1
+    assert re.fullmatch(rf"rank 1 \(pid {pid} on .*\) left the meeting (in exchange 2|after exchange 1)", str(*stories))
+
+
+def rank_0_leaves(rank: int, world_size: int, port: int) -> object:
+    with come(rank, world_size, port) as meeting:
+        if rank == 0:
+            return None
+        meeting.exchange(b"", 5.0)
+    return None
+
+
+def test_rank_0_leaves_early(port: int) -> None:
+    processes = ranks_do(rank_0_leaves, 2, port)
+    told = outcomes(processes)[1].told
+    assert re.match(rf"rank 0 \(pid {processes[0].pid} on .*\) left the meeting in exchange 1", told)
+
+
+def interrupted(rank: int, world_size: int, port: int) -> object:
+    if rank == 0:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+    return come(rank, world_size, port)
+
+
+def test_rank_0_is_interrupted(port: int) -> None:
+    first, second = outcomes(ranks_do(interrupted, 3, port, only=range(2)))
+    assert isinstance(first.error, KeyboardInterrupt)
+    assert "rank 0 at" in second.told and "left the meeting" in second.told and "it was interrupted" in second.told
+
+
+# Mistakes
+
+
+def test_too_much_to_share() -> None:
+    with come(0, 1, 1) as meeting, pytest.raises(UsageError, match="are more than the 16777188 that each of 1 ranks"):
+        meeting.exchange(bytes(2**24), 1.0)
+
+
+def fork_and_use(rank: int, world_size: int, port: int) -> object:
+    with come(rank, world_size, port) as meeting:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_child(meeting))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return code, meeting.exchange(b"still here", 5.0)
+
+
+def _child(meeting: Meeting) -> int:
+    try:
+        meeting.exchange(b"", 1.0)
+    except UsageError as error:
+        meeting.close()  # must not say goodbye in its parent's name
+        return 7 if "must meet anew" in str(error) else 8
+    return 9
+
+
+def test_a_fork_has_no_meeting(port: int) -> None:
+    assert [outcome.value for outcome in outcomes(ranks_do(fork_and_use, 2, port))] == [(7, [b"still here"] * 2)] * 2
+
+
+def come_impatiently(**how: object) -> object:
+    import choreo.run.meeting.meet
+
+    choreo.run.meeting.meet.TAKEN_S = 0.3
+    return come(**how)  # type: ignore[arg-type]
+
+
+def test_a_port_that_is_taken(port: int) -> None:
+    with socket.create_server(("127.0.0.1", port)) as taken:
+        taken.settimeout(5)
+        outcome = Process(come_impatiently, {"rank": 0, "world_size": 2, "port": port, "timeout_s": 1.0}).outcome()
+    assert re.search(
+        rf"rank 0 \(pid {outcome.pid} on .*\) cannot listen at 127.0.0.1:{port}: Address already in use; choose",
+        outcome.told,
+    )
+
+
+def test_something_else_listens_there(port: int) -> None:
+    with socket.create_server(("127.0.0.1", port)) as server:
+        guest = Process(come, {"rank": 1, "world_size": 2, "port": port})
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+            outcome = guest.outcome()
+    assert f"looked for rank 0 at 127.0.0.1:{port}: what listens there is not rank 0 of a job" in outcome.told
+    assert outcome.seconds < 6
+
+
+def test_a_name_that_nobody_knows() -> None:
+    outcome = Process(
+        come, {"rank": 1, "world_size": 2, "port": 1, "address": "no-such-machine.invalid", "timeout_s": 0.5}
+    ).outcome()
+    assert "did not find rank 0 at no-such-machine.invalid:1" in outcome.told
+    assert outcome.seconds < 6
+
+
+def test_an_address_of_another_machine(port: int) -> None:
+    """Rank 0 listens anyway, since something may forward to it, and says so if nobody comes."""
+    how = {"rank": 0, "world_size": 2, "port": port, "address": "192.0.2.1", "timeout_s": 0.5}
+    outcome = Process(come, how).outcome()
+    assert re.search(
+        r"rank 1 did not come .*; 192.0.2.1 is no address of .*, which listened on all it has", outcome.told
+    )

@@ -1,0 +1,293 @@
+"""Ranks on several machines, which are network namespaces: shared memory within one, TCP between them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from choreo import ReduceOp
+from choreo.errors import CommunicatorClosed, PeerFailure
+from choreo.run import network
+from choreo.run.communicator import Communicator
+from choreo.run.failures import Where
+from tests.helpers.faults import Ended, Pipe
+from tests.helpers.hosts import Hosts, NetworkJob, hosts, why_no_hosts
+
+pytestmark = pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
+MIXED = (0, 0, 1, 1)  # two ranks on each of two machines
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Hosts]:
+    with hosts(3) as made:
+        yield made
+
+
+def values(found: list[Ended]) -> list[Any]:
+    """What the ranks returned; what one raised fails the test."""
+    assert not [one for one in found if one.error], "\n".join(one.text for one in found)
+    return [one.value for one in found]
+
+
+# Where all goes well.
+
+
+def everything(comm: Communicator, _: Pipe) -> int:
+    rank, size = comm.rank, comm.world_size
+    for count in (0, 1, 7, 4099, 700_001):  # the last is cut up for the streams
+        given = [np.arange(count, dtype=np.int64) * (other + 1) for other in range(size)]
+        total = sum(given)
+        x = given[rank].copy()
+        assert (comm.all_reduce(x) == total).all()
+        assert (comm.all_reduce(given[rank], ReduceOp.MAX, out=np.empty_like(x)) == np.max(given, axis=0)).all()
+        x = given[rank].astype(np.float32)
+        comm.broadcast(x, root=size - 1)
+        assert (x == given[-1].astype(np.float32)).all()
+        assert (comm.all_gather(given[rank]) == np.stack(given)).all()
+        wide = np.stack([given[rank]] * size)
+        assert (comm.reduce_scatter(wide).reshape(-1) == total).all()
+        found = comm.reduce(given[rank].copy(), root=1)
+        assert found is None if rank != 1 else (found == total).all()
+        found = comm.gather(given[rank], root=2 % size)
+        assert found is None if rank != 2 % size else (found == np.stack(given)).all()
+        found = comm.scatter(np.stack(given) if rank == 0 else None, 0, out=np.empty((1, count), np.int64))
+        assert (found == given[rank]).all()
+        found = comm.all_to_all(np.stack([given[rank] + other for other in range(size)]))
+        assert (found == np.stack([one + rank for one in given])).all()
+        comm.barrier()
+    uneven = comm.all_to_all(np.full((6, 3), rank), send_sizes=[0, 1, 2, 3], recv_sizes=[rank] * size)
+    assert (uneven[:, 0] == np.repeat(np.arange(size), rank)).all()
+    strided = np.arange(20.0)[::2] + rank
+    comm.all_reduce(strided)
+    assert (strided == size * np.arange(20.0)[::2] + 6).all()
+    assert comm.broadcast_object({"from": rank}, root=3) == {"from": 3}
+    work = [comm.all_reduce(np.full(100_000, float(rank)), async_op=True) for _ in range(3)]
+    assert all((one.result() == 6.0).all() for one in work)
+    return size
+
+
+def messages(comm: Communicator, _: Pipe) -> float:
+    rank, size = comm.rank, comm.world_size
+    right, left = (rank + 1) % size, (rank - 1) % size
+    out, into = np.full(500_000, float(rank)), np.empty(500_000)
+    work = [comm.isend(out, right, tag=tag) for tag in (5, 6)]
+    comm.recv(into, left, tag=6)  # the other way round
+    assert (into == left).all()
+    comm.recv(into, left, tag=5)
+    for one in work:
+        one.wait()
+    across = (rank + 2) % size
+    small = np.array([0])
+    sent = comm.isend(np.array([rank]), across)
+    comm.recv(small, across)
+    sent.wait()
+    with pytest.raises(PeerFailure, match="sent nothing before the deadline"):
+        comm.recv(small, across, tag=99, timeout=0.05)
+    comm.barrier()
+    return float(small[0])
+
+
+def groups(comm: Communicator, _: Pipe) -> tuple[float, ...]:
+    rank = comm.rank
+    sums = []
+    for members in ((0, 1), (1, 2), (3, 0, 2)):
+        group = comm.new_group(members)
+        if group:
+            x = np.full(200_000, float(rank))
+            sums.append(float(group.all_reduce(x)[-1]))
+            assert group.all_gather_object(rank) == list(members)
+            group.close()
+    mesh = comm.mesh((2, 2), ("machine", "place"))
+    sums += [float(mesh[name].all_reduce(np.array([float(rank)]))[0]) for name in ("machine", "place")]
+    comm.barrier()
+    mesh.close()
+    return tuple(sums)
+
+
+@pytest.mark.parametrize("pure", ["", "1"])
+def test_every_collective_over_shared_memory_and_tcp_at_once(machines: Hosts, pure: str) -> None:
+    with NetworkJob(machines, MIXED, everything, CHOREO_PURE_PYTHON=pure) as job:
+        assert values(job.ended()) == [4] * 4
+
+
+def test_messages_between_machines(machines: Hosts) -> None:
+    with NetworkJob(machines, MIXED, messages) as job:
+        assert values(job.ended()) == [2, 3, 0, 1]
+
+
+def test_groups_and_meshes_across_machines(machines: Hosts) -> None:
+    with NetworkJob(machines, MIXED, groups) as job:
+        found = values(job.ended())
+    assert found == [(1, 5, 2, 1), (1, 3, 4, 1), (3, 5, 2, 5), (5, 4, 5)]
+
+
+def test_a_job_of_the_launcher_on_two_machines(machines: Hosts, tmp_path: Path) -> None:
+    script, secret = tmp_path / "sum.py", tmp_path / "secret"
+    script.write_text(
+        "import choreo, numpy as np\n"
+        "with choreo.init() as comm:\n"
+        "    print(comm.rank, comm.all_reduce(np.full(300_000, comm.rank + 1.0))[-1])\n"
+    )
+    secret.write_text("0123456789abcdef0123456789abcdef")
+    secret.chmod(0o600)
+    order = ["-m", "choreo", "run", "-n", "2", "--nodes", "2", "--master", f"{machines.addresses[0]}:29650"]
+    started = [
+        subprocess.Popen(
+            [
+                *("ip", "netns", "exec", machines.names[node], sys.executable, *order, "--node-rank", str(node)),
+                *("--secret-file", str(secret), str(script)),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for node in range(2)
+    ]
+    told = "".join(one.communicate(timeout=60)[0] for one in started)
+    assert [one.returncode for one in started] == [0, 0]
+    assert sorted(line.split("] ")[1] for line in told.splitlines()) == [f"{rank} 10.0" for rank in range(4)]
+
+
+# Where it does not.
+
+
+def die_while_they_connect() -> None:
+    """Rank 2 calls rank 0, and is gone before it calls rank 1."""
+
+    def call(place: Where, port: int, key: bytes, end_s: float) -> network.Sealed:
+        if os.environ["RANK"] == "2" and place.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return dial(place, port, key, end_s)
+
+    dial, network.dial = network.dial, call
+
+
+def test_a_rank_that_dies_while_they_connect_is_named(machines: Hosts) -> None:
+    with NetworkJob(machines, MIXED, everything, before=die_while_they_connect) as job:
+        found = job.ended(0, 1, 3)
+    assert all(one.error in ("MeetingError", "VerdictError") for one in found), found
+    # Rank 0 keeps the meeting; the others may see first that one of them has left because of it.
+    assert "rank 2" in found[0].text, found
+
+
+def until_failure(comm: Communicator, talk: Pipe, count: int, timeout_s: float, victim: int, number: int) -> Any:
+    """Calls until one fails; whom it names, and what those that are left do together."""
+    comm.all_reduce(np.ones(10))
+    talk.send("ready")
+    talk.recv()
+    if comm.rank == victim:
+        os.kill(os.getpid(), number)
+    try:
+        while True:
+            comm.all_reduce(np.ones(count, np.float32), timeout=timeout_s)
+    except PeerFailure as error:
+        failed, text = sorted(error.ranks), str(error)
+    with comm.shrink(timeout=10.0) as left:
+        total = left.all_reduce(np.full(1000, comm.rank + 1.0))[-1]
+        left.barrier()
+        return failed, text, left.ranks, float(total)
+
+
+def go(job: NetworkJob, *ranks: int) -> None:
+    for rank in ranks:
+        assert job.hear(rank) == "ready"
+    for rank in ranks:
+        job.talks[rank].send("go")
+
+
+@pytest.mark.parametrize(("where", "victim"), [(MIXED, 3), (MIXED, 0), ((0, 1, 2), 0), ((0, 1, 2), 2)])
+@pytest.mark.parametrize("count", [100, 2_000_000])
+def test_a_rank_that_dies_on_another_machine(machines: Hosts, where: tuple[int, ...], victim: int, count: int) -> None:
+    left = tuple(rank for rank in range(len(where)) if rank != victim)
+    with NetworkJob(machines, where, until_failure, count, 60.0, victim, signal.SIGKILL) as job:
+        began_s = time.monotonic()
+        go(job, *range(len(where)))
+        found = values(job.ended(*left))
+        assert time.monotonic() - began_s < 50.0, "it was noticed by its connection, not by the deadline"
+    for failed, text, ranks, total in found:
+        assert failed == [victim]
+        assert f"rank {victim} " in text
+        assert "died" in text
+        assert ranks == left
+        assert total == sum(rank + 1 for rank in left)
+
+
+def test_a_rank_that_is_stopped_is_given_up_at_the_deadline_and_hears_of_it(machines: Hosts) -> None:
+    with NetworkJob(machines, MIXED, until_failure, 100_000, 1.0, 3, signal.SIGSTOP) as job:
+        go(job, 0, 1, 2, 3)
+        found = values(job.ended(0, 1, 2))
+        assert [(failed, ranks, total) for failed, _, ranks, total in found] == [([3], (0, 1, 2), 6.0)] * 3
+        job.tell(3, signal.SIGCONT)
+        (woken,) = job.ended(3)
+    assert woken.error == CommunicatorClosed.__name__
+    assert "go on without it" in woken.text
+
+
+def test_each_side_of_a_cut_names_the_other_and_goes_on(machines: Hosts) -> None:
+    with NetworkJob(machines, MIXED, until_failure, 100_000, 1.5, -1, 0) as job:
+        for rank in range(4):
+            assert job.hear(rank) == "ready"
+        machines.cut(1)
+        try:
+            for talk in job.talks:
+                talk.send("go")
+            found = values(job.ended())
+        finally:
+            machines.mend(1)
+    assert [one[0] for one in found] == [[2, 3], [2, 3], [0, 1], [0, 1]]
+    assert [one[2:] for one in found] == [((0, 1), 3.0), ((0, 1), 3.0), ((2, 3), 7.0), ((2, 3), 7.0)]
+
+
+def survives(comm: Communicator, talk: Pipe) -> Any:
+    talk.send("ready")
+    talk.recv()
+    for number in range(1000):
+        if comm.rank == 2 and comm.ranks == (0, 1, 2, 3) and number == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        x, who = comm.all_reduce(np.full(1000, comm.ranks[comm.rank] + 1.0), survive=True, timeout=20.0)
+        assert x[0] == sum(rank + 1 for rank in who)
+        if len(who) == 3 and number > 8:
+            comm.barrier()
+            return who, float(x[-1])
+    return None
+
+
+def test_an_all_reduce_survives_a_death_on_another_machine(machines: Hosts) -> None:
+    with NetworkJob(machines, MIXED, survives) as job:
+        go(job, 0, 1, 2, 3)
+        assert values(job.ended(0, 1, 3)) == [((0, 1, 3), 7.0)] * 3
+
+
+def mismatched(comm: Communicator, _: Pipe) -> None:
+    comm.all_reduce(np.ones(10 + (comm.rank == 3)), timeout=20.0)
+
+
+def test_calls_that_do_not_match_are_named_on_both_machines(machines: Hosts) -> None:
+    with NetworkJob(machines, MIXED, mismatched) as job:
+        found = job.ended()
+    assert [one.error for one in found] == ["CollectiveMismatch"] * 4
+    assert all("all_reduce(11 x float64" in one.text and "all_reduce(10 x float64" in one.text for one in found)
+
+
+def leaves_early(comm: Communicator, _: Pipe) -> str:
+    comm.all_reduce(np.ones(1000))
+    if comm.rank == 3:
+        comm.close()
+        return "closed"
+    with pytest.raises(PeerFailure, match="closed its communicator") as caught:
+        while True:
+            comm.all_reduce(np.ones(1000), timeout=20.0)
+    return f"without {sorted(caught.value.ranks)}"
+
+
+def test_a_rank_that_leaves_early(machines: Hosts) -> None:
+    with NetworkJob(machines, MIXED, leaves_early) as job:
+        assert values(job.ended()) == ["without [3]"] * 3 + ["closed"]

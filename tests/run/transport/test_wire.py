@@ -1,0 +1,361 @@
+"""What comes over a network before it is believed: callers, control connections, streams; noise and strangers."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import struct
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from choreo.errors import MeetingError
+from choreo.run import accord, machine
+from choreo.run.failures import BROKEN, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT, Where
+from choreo.run.greeting import Caller, Host
+from choreo.run.ledger import Ledger
+from choreo.run.meeting.frames import FrameReader, FrameWriter
+from choreo.run.network import STREAMS, Doorway, Links, Network, Sealed
+from choreo.run.program import GUARD, LAST, OP, RECEIVE, REDUCE
+from choreo.run.remote import Decided, Line, Remote, Round, Said
+from choreo.run.twin import MIX
+from choreo.run.twin_frames import FRAME, GOODBYE, NOTE, SEALED, Frame, parts
+from tests.helpers.programs import COMPILED, STAGE_BYTES, TWIN, segment_of
+
+KEY = bytes(range(32))
+FLOAT32 = 8
+
+
+# Callers.
+
+
+def met(doorways: list[Doorway], places: list[Where], key_of: Any = lambda _: KEY) -> list[Links | Exception]:
+    """All ranks connect, each in a thread; what they got."""
+
+    def one(rank: int) -> Links | Exception:
+        others = [place for place in places if place.rank != rank]
+        ports = [doorways[place.rank].port for place in others]
+        try:
+            lower = doorways[rank].connect(places[rank], others, ports, key_of(rank), time.monotonic() + 5.0)
+            return doorways[rank].finish(lower, others, time.monotonic() + 2.0)
+        except Exception as error:  # the test looks at it
+            return error
+
+    with ThreadPoolExecutor(len(places)) as pool:
+        return list(pool.map(one, range(len(places))))
+
+
+@pytest.fixture
+def three() -> Any:
+    places = [Where(rank, "here", 100 + rank, "127.0.0.1") for rank in range(3)]
+    doorways = [Doorway("127.0.0.1") for _ in places]
+    yield doorways, places
+    for one in doorways:
+        one.close()
+
+
+def test_ranks_connect_though_strangers_come_first(three: Any) -> None:
+    doorways, places = three
+    with ExitStack() as strangers:
+        for noise in (b"", b"GET / HTTP/1.1\r\n\r\n", secrets.token_bytes(200), b"choreo\0\1" + bytes(64)):
+            for one in doorways:
+                stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", one.port), 5.0))
+                stranger.sendall(noise)
+        found = met(doorways, places)
+    for rank, links in enumerate(found):
+        assert isinstance(links, Links)
+        assert sorted(links.control) == [other for other in range(3) if other != rank]
+        assert all(len(several) == STREAMS for several in links.streams.values())
+        links.close()
+
+
+def test_a_rank_with_another_key_is_not_let_in(three: Any) -> None:
+    doorways, places = three
+    found = met(doorways, places, lambda rank: KEY if rank else bytes(32))
+    assert all(isinstance(one, MeetingError) for one in found[:2])
+    for one in found:
+        if isinstance(one, Links):
+            one.close()
+
+
+def test_a_rank_that_is_gone_is_named(three: Any) -> None:
+    doorways, places = three
+    doorways[0].close()
+    with pytest.raises(MeetingError, match="was lost while the ranks connected") as caught:
+        doorways[1].connect(places[1], places[:1], [doorways[0].port], KEY, time.monotonic() + 2.0)
+    assert caught.value.ranks == (0,)
+
+
+def test_the_key_is_never_sent() -> None:
+    caller, host, said = Caller(KEY, 7), Host(KEY), b""
+    answer = host.greeting
+    while not host.over:
+        said += answer
+        back = b"".join(caller.feed(answer[at : at + 1]) for at in range(len(answer)))
+        said += back
+        answer = b"".join(host.feed(back[at : at + 1]) for at in range(len(back)))
+    assert host.rank == 7
+    assert not any(KEY[at : at + 8] in said for at in range(len(KEY) - 8))
+    network = Network("10.0.0.1", KEY)
+    assert "secret" not in repr(network)
+    assert network.derived("a", [b"1"]) not in (network.derived("a", [b"2"]), network.derived("b", [b"1"]))
+
+
+@given(st.binary(max_size=400))
+def test_who_does_not_hold_the_key_does_not_get_in(noise: bytes) -> None:
+    host = Host(KEY)
+    try:
+        while noise and not host.over:
+            part, noise = noise[: host.needs_bytes], noise[host.needs_bytes :]
+            host.feed(part)
+    except MeetingError:
+        return
+    assert not host.over
+
+
+# Control connections.
+
+
+def pair() -> tuple[Line, Line]:
+    mine, theirs = socket.socketpair()
+    keys = secrets.token_bytes(32), secrets.token_bytes(32)
+    return (
+        Line(Sealed(mine, FrameReader(keys[0]), FrameWriter(keys[1]))),
+        Line(Sealed(theirs, FrameReader(keys[1]), FrameWriter(keys[0]))),
+    )
+
+
+@given(st.binary(max_size=300), st.sampled_from((0, GOODBYE, NOTE, SEALED)), st.integers(0, 2**64 - 1))
+@settings(max_examples=200)
+def test_noise_on_a_control_connection(noise: bytes, magic: int, length: int) -> None:
+    """Whatever comes is a known word, or the end of the connection; a length alone takes no memory."""
+    mine, theirs = pair()
+    head = Frame(magic, 1, 2, 3, length).pack() if magic else b""
+    theirs.socket.sendall(head + noise)
+    theirs.close()
+    assert mine.hear() == []
+    assert mine.lost
+    assert len(mine._incoming) <= len(head) + len(noise)
+    mine.close()
+
+
+def test_what_is_said_on_a_control_connection() -> None:
+    mine, theirs = pair()
+    theirs.note(1, 5)
+    theirs.say(Round("it", 2, b"value"))
+    theirs.socket.sendall(Frame(GOODBYE, 7, 9, 1, 0).pack())
+    assert mine.hear() == [Round("it", 2, b"value")]
+    assert mine.noted == [0, 5]
+    assert mine.gave_up == (7, 1, 9)
+    assert not mine.lost
+    sealed = bytearray(theirs._writer.seal(3, b"forged"))  # type: ignore[arg-type]
+    sealed[7] ^= 1
+    theirs.socket.sendall(Frame(SEALED, 0, 0, 0, len(sealed)).pack() + sealed)
+    assert mine.hear() == []
+    assert mine.lost
+    for one in (mine, theirs):
+        one.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_machines_decide_alike_whoever_dies_meanwhile(tmp_path: Path, seed: int) -> None:
+    """Four machines of one rank; some of them die at some point of the agreement, which is when their lines end."""
+    random = np.random.default_rng(seed)
+    count, dies = 4, set(random.choice(4, size=seed % 4, replace=False).tolist())
+    lines: list[dict[int, Line]] = [{} for _ in range(count)]
+    for low in range(count):
+        for high in range(low + 1, count):
+            lines[low][high], lines[high][low] = pair()
+    delays = random.uniform(0, 0.01, count)
+    last_words = random.integers(0, 3, count)
+
+    def one(rank: int) -> bytes | None:
+        ledger, remote = Ledger(tmp_path / str(rank), create=True), Remote(lines[rank])
+        time.sleep(delays[rank])
+        try:
+            if rank in dies:
+                for other in list(lines[rank])[: last_words[rank]]:  # what it said reached only some
+                    lines[rank][other].say(Round("it", rank, f"of {rank}".encode()))
+                return None
+            machines = tuple((other,) for other in range(count))
+            mine = f"of {rank}".encode()
+            return accord.settle(
+                ledger, remote, machines, rank, "it", mine, lambda other: other not in set(remote.dead())
+            )
+        finally:
+            if rank in dies:
+                remote.close()
+            ledger.close()
+
+    with ThreadPoolExecutor(count) as pool:
+        found = [value for value in pool.map(one, range(count)) if value is not None]
+    for several in lines:
+        for line in several.values():
+            line.close()
+    assert len(found) == count - len(dies)
+    assert len(set(found)) == 1
+
+
+def test_a_machine_that_cannot_be_reached_is_not_waited_for_as_one_that_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accord, "CUT_OFF_S", 0.05)
+    ledger = Ledger(tmp_path / "ledger", create=True)
+    mine, theirs = pair()
+    remote = Remote({1: mine})
+    # Nothing is acknowledged: the patience with somebody who is slow, without end here, does not matter.
+    monkeypatch.setattr(accord, "PATIENCE_S", float("inf"))
+    monkeypatch.setattr(mine, "is_cut_off", lambda: True)
+    assert accord.settle(ledger, remote, ((0,), (1,)), 0, "cut", b"mine", lambda _: True) == b"mine"
+    # Everything is: that is waited for however late it comes.
+    monkeypatch.setattr(mine, "is_cut_off", lambda: False)
+    later = threading.Timer(0.3, lambda: theirs.say(Round("slow", 1, b"theirs")))
+    later.start()
+    assert accord.settle(ledger, remote, ((0,), (1,)), 0, "slow", b"mine", lambda _: True) == b"theirs"
+    later.join()
+    ledger.close()
+    for one in (mine, theirs):
+        one.close()
+
+
+def test_a_decision_reaches_one_who_wakes_too_late(tmp_path: Path) -> None:
+    mine, theirs = pair()
+    theirs.say(Decided("it", b"without you"))
+    theirs.close()
+    ledger = Ledger(tmp_path / "ledger", create=True)
+    remote = Remote({1: mine})
+    assert accord.settled(ledger, remote, "it") == b"without you"
+    assert accord.settle(ledger, remote, ((0,), (1,)), 0, "it", b"mine", lambda _: True) == b"without you"
+    ledger.close()
+    mine.close()
+
+
+# Streams.
+
+
+@given(st.integers(0, 1 << 40), st.integers(1, 8))
+def test_parts_cover_a_range_without_cutting_an_element(length: int, streams: int) -> None:
+    found = parts(length, streams)
+    assert 1 <= len(found) <= streams
+    assert sum(part for _, part in found) == length
+    assert [at for at, _ in found] == [sum(part for _, part in found[:number]) for number in range(len(found))]
+    assert all(at % 4096 == 0 for at, _ in found)
+
+
+CHAIN = 7 * MIX % 2**64  # of one call, whose signature is 7
+
+
+def endpoint(kind: bool, control: int, streams: tuple[int, ...]) -> Any:
+    own = segment_of(2)
+    machine.prepare(kind)(own, 0, 2, STAGE_BYTES)
+    peers = [(None, 0, -1, ()), (None, 1, os.dup(control), streams)]
+    return machine.endpoint_type(kind)(0, 2, own, STAGE_BYTES, peers, 5)
+
+
+def receive(kind: bool, length: int, flags: int = LAST) -> Any:
+    row = (RECEIVE, flags, 1, 1, 0, 0, 0, 0, 0, 0, 0, length)
+    columns = np.array([row], OP), np.array([], GUARD), np.array([0, 0], "<u4"), np.array([0, 1], "<u4")
+    ops, waits, sent, received = (column.tobytes() for column in columns)
+    return machine.program_type(kind)(ops, waits, sent, received, 0, 0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 255)), max_size=3),
+    st.sampled_from((64, 20_000, 3 << 20)),
+    st.sampled_from((COMPILED, TWIN)),
+    st.booleans(),
+)
+@settings(max_examples=60)
+def test_frames_that_are_not_due(changes: list[tuple[int, int]], length: int, kind: bool, adds: bool) -> None:
+    """A frame that differs in any byte ends the call; what is due arrives, in whatever pieces."""
+    sockets = [socket.socketpair() for _ in range(4)]
+    (control, theirs), *streams = sockets
+    payload = np.random.default_rng(length).random(length // 4, np.float32)
+    frames = []
+    for number, (at, part) in enumerate(parts(length, len(streams))):
+        frame = bytearray(Frame(FRAME, 1, 1, CHAIN, part).pack())
+        for field, change in changes if number == 0 else ():
+            frame[(0, 4, 8, 16, 24)[field]] ^= change
+        frames.append(bytes(frame) + payload.tobytes()[at : at + part])
+    wrong = bytearray(frames[0][:32]) != bytearray(Frame(FRAME, 1, 1, CHAIN, parts(length, 3)[0][1]).pack())
+
+    def send(number: int) -> None:
+        try:
+            streams[number][1].sendall(frames[number])
+        except OSError:
+            return
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(len(frames))]
+    made = endpoint(kind, control.fileno(), tuple(near.fileno() for near, _ in streams))
+    for one in threads:
+        one.start()
+    x = np.ones(length // 4, np.float32)
+    failed = made.run(1, 7, receive(kind, length, LAST | REDUCE * adds), None, x, FLOAT32, 0, 20.0, False)
+    for near, far in sockets:
+        near.shutdown(socket.SHUT_RDWR)
+        far.shutdown(socket.SHUT_RDWR)
+    for one in threads:
+        one.join()
+    if wrong:
+        assert failed is not None
+        assert failed[0] in (BROKEN, MISMATCHED)
+    else:
+        assert failed is None
+        assert (x == (payload + np.float32(1) if adds else payload)).all()
+    made.close()
+    for one_socket in (one for both in sockets for one in both):
+        one_socket.close()
+    del theirs
+
+
+@pytest.mark.parametrize("kind", [COMPILED, TWIN])
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        (b"", TIMED_OUT),
+        (None, PEER_DIED),
+        (Frame(NOTE, 1, 3, 0, 0).pack(), TIMED_OUT),
+        (Frame(NOTE, 1, 3, 0, 0).pack() + Frame(GOODBYE, 1, 1, 0, 0).pack(), PEER_GAVE_UP),
+        (Frame(GOODBYE, 7, 1, 1, 0).pack(), TIMED_OUT),  # it left after this very call, so it has done its part
+        (Frame(GOODBYE, 7, 0, 1, 0).pack(), PEER_GAVE_UP),
+        (struct.pack("<4s28x", b"what"), PEER_GAVE_UP),
+    ],
+)
+def test_what_an_executor_makes_of_the_control_connection(kind: bool, said: bytes | None, outcome: int) -> None:
+    (control, theirs), (near, far) = socket.socketpair(), socket.socketpair()
+    with control, theirs, near, far:
+        made = endpoint(kind, control.fileno(), (near.fileno(),))
+        if said is None:
+            theirs.shutdown(socket.SHUT_WR)
+        else:
+            theirs.sendall(said)
+        x = np.zeros(16, np.float32)
+        failed = made.run(1, 7, receive(kind, 64), None, x, FLOAT32, 0, 0.2, False)
+        assert failed is not None
+        assert failed[:2] == (outcome, 1)
+        assert made.noted(1) == ((0, 3) if said is not None and b"NOTE" in said else (0, 0))
+        made.close()
+
+
+def test_notices_pass_as_they_are() -> None:
+    from choreo.run.board import Notice
+
+    mine, theirs = pair()
+    notice = Notice(1, 2, 3, 4, "all_reduce", 5, 6, 7, (b"blob",))
+    theirs.say(Said(notice))
+    remote = Remote({1: mine})
+    remote.turn()
+    assert remote.notice(1) == notice
+    theirs.close()
+    remote.turn()
+    assert set(remote.dead()) == {1}
+    remote.close()

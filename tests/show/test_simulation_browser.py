@@ -1,0 +1,239 @@
+"""The page of a simulation in a real browser: what it shows at a moment is what its data says."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import TypedDict
+
+import pytest
+
+from choreo.algorithms import build
+from choreo.show import simulation_html
+from choreo.show.simulation_data import SimulationData
+from choreo.simulate import Simulation, simulate
+from tests.helpers.simulations import HOSTILE, MIB, SIMULATIONS, ring_run, slow_run
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to open the page with")
+
+# Appended to the page: does what a person would, and leaves what could then be seen.
+DRIVER = """
+<script>
+// The browser draws hardly any frames while it runs on virtual time, so here frames come from a timer.
+window.requestAnimationFrame = (draw) => setTimeout(() => draw(performance.now()), 16);
+window.cancelAnimationFrame = clearTimeout;
+(async () => {
+  const seen = [];
+  const pause = (time) => new Promise((done) => setTimeout(done, time));
+  const painted = (canvas) => {
+    const { data: bytes } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    return bytes.some((value) => value > 0);
+  };
+  const look = () => seen.push({
+    caption: find("caption").textContent, hash: location.hash, time, play: find("play").getAttribute("aria-label"),
+    scrubber: Number(find("scrubber").value),
+    loads: network.wires.map(({ percent }) => percent),
+    flows: [...document.querySelectorAll("#links .flow")].filter((flow) => flow.style.display !== "none").length,
+    strokes: new Set(network.wires.map(({ line }) => line.style.stroke)).size,
+    done: document.querySelectorAll("#links .device.done").length,
+    ends: [...document.querySelectorAll("#links .device.path text")].map((name) => name.textContent),
+    chosen: document.querySelectorAll("#links .chosen").length,
+    leg: [...document.querySelectorAll("#legs li")].findIndex((row) => row.classList.contains("now")),
+    legs: [...document.querySelectorAll("#legs li")].map((row) => row.textContent),
+    busy: [...document.querySelectorAll("#busy li")].map((row) => row.textContent),
+    figures: Object.fromEntries([...document.querySelectorAll("#figures > div")].map((one) =>
+      [one.querySelector("dt").textContent, one.querySelector("dd").textContent])),
+    parts: find("parts-legend").textContent, legend: find("time-legend").textContent,
+    network: find("network-legend").textContent,
+    painted: [find("drawn"), find("live"), ...document.querySelectorAll("#busy canvas")].map(painted),
+    heading: document.querySelector("h1").textContent, facts: find("facts").textContent,
+    wide: document.documentElement.scrollWidth, tall: document.documentElement.scrollHeight,
+    window: [innerWidth, innerHeight], error: document.documentElement.dataset.error || "",
+  });
+  await pause(30);
+  look();
+  for (const action of ACTIONS) {
+    if (action.startsWith("#")) location.hash = action;
+    else if (action.startsWith("click ")) document.querySelector(action.slice(6)).click();
+    else if (action.startsWith("over ")) {
+      document.querySelector(action.slice(5)).dispatchEvent(new PointerEvent("pointerenter"));
+    }
+    else if (action.startsWith("drag ")) {
+      const box = find("live").getBoundingClientRect(), x = box.left + diagram.x(Number(action.slice(5)) * total);
+      find("live").setPointerCapture = () => {};
+      for (const kind of ["pointerdown", "pointermove", "pointerup"]) {
+        find("live").dispatchEvent(new PointerEvent(kind, { clientX: x, clientY: box.top + 20, bubbles: true }));
+      }
+    } else if (action.startsWith("wait ")) await pause(Number(action.slice(5)));
+    else document.body.dispatchEvent(new KeyboardEvent("keydown", { key: action, bubbles: true }));
+    await pause(30);
+    look();
+  }
+  const result = document.createElement("pre");
+  result.id = "seen";
+  result.textContent = JSON.stringify(seen);
+  document.body.append(result);
+})();
+</script>
+"""
+
+
+class Seen(TypedDict):
+    """What the page showed at one moment."""
+
+    caption: str
+    hash: str
+    time: float
+    play: str
+    scrubber: int
+    loads: list[int]
+    flows: int
+    strokes: int
+    done: int
+    ends: list[str]
+    chosen: int
+    leg: int
+    legs: list[str]
+    busy: list[str]
+    figures: dict[str, str]
+    parts: str
+    legend: str
+    network: str
+    painted: list[bool]
+    heading: str
+    facts: str
+    wide: int
+    tall: int
+    window: list[int]
+    error: str
+
+
+def _open(
+    folder: Path, run: Simulation, actions: list[str], fragment: str = "", size: str = "1280,800"
+) -> tuple[SimulationData, list[Seen]]:
+    """Open the page at a fragment, do the actions, and return what was seen before, between and after them."""
+    file, page = folder / "page.html", simulation_html(run)
+    driver = DRIVER.replace("ACTIONS", json.dumps(actions))
+    file.write_text(page.replace("</body>", f"{driver}</body>"), encoding="utf-8")
+    assert CHROMIUM is not None
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+        f"--user-data-dir={folder / 'profile'}", f"--window-size={size}", "--virtual-time-budget=20000", "--dump-dom",
+        f"{file.as_uri()}{fragment}",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    found = re.search('<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found is not None, done.stdout[-2000:]
+    seen: list[Seen] = json.loads(html.unescape(found[1]))
+    assert [one["error"] for one in seen] == [""] * len(seen)
+    return _data_of(page), seen
+
+
+def _loads_at(data: SimulationData, time_us: float) -> list[int]:
+    total = data["figures"]["time_us"]
+    if time_us >= total:
+        return [0] * len(data["network"]["wires"])
+    bin_number = int(time_us / total * data["bins"])
+    return [data["series"][wire["series"]][bin_number] for wire in data["network"]["wires"]]
+
+
+def test_the_page_shows_moments(tmp_path: Path) -> None:
+    run = ring_run()
+    actions = [
+        "#time=5.7",
+        "#time=nonsense",
+        "Home",
+        "ArrowRight",
+        "ArrowLeft",
+        "End",
+        "ArrowUp",
+        "ArrowUp",
+        "ArrowDown",
+    ]
+    actions += ["click [data-leg='3']", "drag 0.25", "over #busy li", " ", "wait 2500", " "]
+    data, seen = _open(tmp_path, run, actions, fragment="#time=20")
+    opened, sixth, nonsense, home, right, left, end, last, before_last, last_again, leg, dragged, over, *_ = seen
+    playing, played, paused = seen[-3:]
+    total = run.time_s * 1e6
+    for one in seen:
+        assert one["loads"] == _loads_at(data, one["time"])
+        assert one["flows"] == sum(load > 0 for load in one["loads"])
+        assert one["painted"] == [True] * 3
+        assert (one["wide"], one["tall"]) == tuple(one["window"])
+    assert opened["caption"].startswith(
+        "20.0 µs: 8 messages under way, 400 GB/s together; the end hangs on step 6, rank "
+    )
+    assert opened["heading"] == "all_reduce by ring"
+    assert opened["facts"] == "1 MiB between 8 ranks on ring(8, 50GB/s, 500ns)"
+    assert opened["figures"]["time"] == "43.7µs"
+    assert opened["figures"]["busbw"] == "42.0GB/s"
+    assert opened["figures"]["of the best possible"] == f"{100 * run.efficiency:.1f}%"
+    assert opened["parts"] == "sending 36.7 µslatency 7.00 µs"
+    assert opened["busy"] == ["0 → 1 +784%"]
+    assert opened["legend"] == "copiedaddedcritical path"
+    path = run.critical_path
+    assert opened["leg"] == 6
+    assert sorted(opened["ends"]) == sorted([str(path[6].src), str(path[6].dst)])
+    assert len(opened["legs"]) == 14
+    assert opened["legs"][1] == f"step 1{path[1].src} → {path[1].dst}128 KiBwaited for its data3.12 µs"
+    assert sixth["time"] == 5.7
+    assert nonsense["time"] == pytest.approx(data["opens_us"])
+    assert (home["time"], home["flows"], home["scrubber"]) == (0, 8, 0)
+    assert right["time"] == pytest.approx(total / 200)
+    assert left["time"] == pytest.approx(0, abs=1e-9)
+    assert (end["time"], end["flows"], end["done"], end["leg"]) == (total, 0, 8, -1)
+    assert end["caption"] == "43.7 µs: done, 112 messages written"
+    for one, number in ((last, 13), (before_last, 12), (last_again, 13), (leg, 3)):
+        assert one["leg"] == number
+        assert one["time"] == pytest.approx(path[number].start_s * 1e6)
+        assert sorted(one["ends"]) == sorted([str(path[number].src), str(path[number].dst)])
+    assert float(leg["hash"].removeprefix("#time=")) == pytest.approx(leg["time"], rel=1e-6)
+    assert dragged["time"] == pytest.approx(total / 4, rel=0.01)
+    assert (dragged["chosen"], over["chosen"]) == (0, 8)
+    assert (leg["play"], playing["play"], paused["play"]) == ("play", "pause", "play")
+    assert dragged["time"] < playing["time"] < played["time"] < total
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("composed", "1280,800"), ("a thousand", "1280,800"), ("several hops", "420,900")],
+)
+def test_every_kind_of_page_fits_its_window(tmp_path: Path, name: str, size: str) -> None:
+    data, seen = _open(tmp_path, SIMULATIONS[name](), ["End", "Home"], size=size)
+    opened, end, home = seen
+    assert opened["loads"] == _loads_at(data, opened["time"])
+    assert opened["flows"] > 0
+    assert (end["flows"], end["done"]) == (0, len(data["network"]["devices"]))
+    assert home["leg"] == 0
+    for one in seen:
+        assert all(one["painted"])
+        assert one["wide"] <= one["window"][0]
+        assert one["tall"] <= one["window"][1] or one["window"][0] < 900
+    drawn = f"{len(data['messages']['src'])} of {data['messages']['all']} messages are drawn"
+    assert (drawn in opened["legend"]) == (name == "a thousand")
+
+
+def test_a_hostile_name_a_slow_link_and_nothing_to_do(tmp_path: Path) -> None:
+    topology = replace(slow_run().topology, name=HOSTILE)
+    _, seen = _open(tmp_path, simulate(build("all_reduce", "ring", 8).named(HOSTILE), topology, MIB), [])
+    assert seen[0]["facts"] == f"1 MiB between 8 ranks on {HOSTILE.replace(chr(27), '�').replace(chr(0), '�')}"
+    assert "slower than it should be" in seen[0]["network"]
+    assert seen[0]["busy"][0] == "3 → 4100%"
+    _, seen = _open(tmp_path, SIMULATIONS["one rank"](), [" ", "End", "ArrowDown"])
+    assert {one["caption"] for one in seen} == {"0 µs: there was nothing to do"}
+    assert {one["play"] for one in seen} == {"play"}
+    assert (seen[0]["done"], seen[0]["legs"], seen[0]["busy"]) == (1, [], [])
+
+
+def _data_of(page: str) -> SimulationData:
+    found = re.search('<script type="application/json" id="simulation">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    data: SimulationData = json.loads(found[1])
+    return data

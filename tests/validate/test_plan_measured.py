@@ -1,0 +1,174 @@
+"""Reading published runs: what a row says, what is chosen for it, and what is refused, each in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from choreo.errors import UsageError
+from choreo.validate.plan.measured import COLUMNS, DATA, MeasuredRow, Skipped, read_measured
+
+GOOD = {
+    "source": "a paper",
+    "software": "megatron-core",
+    "model": "GPT-7B",
+    "params_B": "7.1",
+    "layers": "30",
+    "hidden": "4096",
+    "heads": "32",
+    "gated": "0",
+    "seq": "4096",
+    "vocab": "131072",
+    "gpu": "H100-80G-SXM",
+    "gpus": "96",
+    "tp": "2",
+    "pp": "1",
+    "dp": "48",
+    "zero_stage": "1",
+    "recompute": "none",
+    "global_batch": "192",
+    "precision": "bf16",
+    "step_time_s": "0.8",
+    "mem_GB": "52.5",
+    "mem_kind": "peak reserved",
+}
+
+
+def write(path: Path, *rows: dict[str, str], columns: tuple[str, ...] = COLUMNS) -> Path:
+    file = path / "runs.csv"
+    lines = [",".join(columns)]
+    lines += [",".join(f'"{row.get(name, "")}"' for name in columns) for row in rows]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
+def read_one(path: Path, **changes: str) -> MeasuredRow:
+    rows, skipped = read_measured(write(path, GOOD | changes))
+    assert not skipped
+    return rows[0]
+
+
+def refused(path: Path, **changes: str) -> str:
+    rows, skipped = read_measured(write(path, GOOD | changes, GOOD))
+    assert [row.index for row in rows] == [1]
+    assert [one.index for one in skipped] == [0]
+    return skipped[0].reason
+
+
+@pytest.mark.parametrize(("name", "count"), [("training_measured.csv", 202), ("training_measured_sweep.csv", 400)])
+def test_the_packaged_files_are_read_whole(name: str, count: int) -> None:
+    rows, skipped = read_measured(DATA / name)
+    assert skipped == []
+    assert [row.index for row in rows] == list(range(count))
+
+
+def test_a_row_keeps_what_was_published_and_leaves_the_rest_open(tmp_path: Path) -> None:
+    row = read_one(tmp_path)
+    assert (row.layers, row.hidden, row.gpus, row.zero, row.gated) == (30, 4096, 96, 1, False)
+    assert (row.params, row.mem_bytes, row.step_time_s) == (7.1e9, 52.5e9, 0.8)
+    assert (row.micro_batch, row.interleave, row.cp, row.kv_heads, row.sequence_parallel) == (None,) * 5
+
+
+def test_recompute_none_is_a_choice_and_empty_is_not(tmp_path: Path) -> None:
+    assert read_one(tmp_path, recompute="none").recompute == "none"
+    assert read_one(tmp_path, recompute="").recompute is None
+
+
+@pytest.mark.parametrize(
+    ("notes", "status"), [("status=Success; x", True), ("status=OOM; y", False), ("no status", None), ("", None)]
+)
+def test_status_is_read_from_the_notes(tmp_path: Path, notes: str, status: bool | None) -> None:
+    assert read_one(tmp_path, notes=notes).status is status
+
+
+def test_what_notes_say_of_the_program(tmp_path: Path) -> None:
+    assert read_one(tmp_path, notes="pipeline before the fix of its schedule").blocking_pipeline
+    assert not read_one(tmp_path, notes="pipeline after the fix of its schedule").blocking_pipeline
+    assert read_one(tmp_path, notes="FSDP2+compile").compiled
+    assert read_one(tmp_path, notes="grad accum 3, act CPU offload False").accumulation == 3
+    assert read_one(tmp_path, notes="status=OOM; accumulation=8; x").accumulation == 8
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("gpus", "many"), ("gpus", "0"), ("tp", "-2"), ("pp", "1.5"), ("seq", ""), ("gpu", ""), ("step_time_s", "fast"),
+        ("step_time_s", "-1"), ("step_time_s", "inf"), ("mem_GB", "0"), ("zero_stage", "7"), ("recompute", "some"),
+        ("gated", "perhaps"), ("layers", "1e99"),
+    ],
+)  # fmt: skip
+def test_a_broken_cell_is_a_sentence_with_its_column_and_value(tmp_path: Path, column: str, value: str) -> None:
+    reason = refused(tmp_path, **{column: value})
+    assert column in reason
+    assert not value or value in reason
+    assert reason.startswith("line 2: ")
+
+
+def test_numbers_as_people_write_them(tmp_path: Path) -> None:
+    row = read_one(tmp_path, gpus="2,048", layers="30.0", global_batch="1_024", cp="NA", ep="n/a")
+    assert (row.gpus, row.layers, row.global_batch, row.cp, row.ep) == (2048, 30, 1024, None, None)
+
+
+def test_more_cells_than_columns_is_a_broken_row(tmp_path: Path) -> None:
+    file = write(tmp_path, GOOD)
+    file.write_text(file.read_text() + "x," * 60 + "\n")
+    rows, skipped = read_measured(file)
+    assert len(rows) == 1
+    assert skipped == [Skipped(1, skipped[0].reason)]
+    assert "quote cells" in skipped[0].reason
+
+
+@pytest.mark.parametrize("missing", ["gpu", "gpus", "seq"])
+def test_a_missing_column_that_nothing_can_replace_is_an_error(tmp_path: Path, missing: str) -> None:
+    columns = tuple(name for name in COLUMNS if name != missing)
+    with pytest.raises(UsageError, match=f"no column {missing} among"):
+        read_measured(write(tmp_path, GOOD, columns=columns))
+
+
+def test_columns_that_may_be_missing_are_open(tmp_path: Path) -> None:
+    columns = ("model", "layers", "hidden", "gpu", "gpus", "seq")
+    rows, skipped = read_measured(write(tmp_path, GOOD, columns=columns))
+    assert not skipped
+    assert (rows[0].software, rows[0].step_time_s, rows[0].tp) == ("default", None, None)
+
+
+def test_a_file_that_is_not_there_or_empty(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_measured(tmp_path / "none.csv")
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(UsageError, match="holds no rows"):
+        read_measured(tmp_path / "empty.csv")
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_are_a_crash(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    file = tmp_path_factory.getbasetemp() / "bytes.csv"
+    file.write_bytes(",".join(COLUMNS).encode() + b"\n" + content)
+    try:
+        read_measured(file)
+    except UsageError as error:
+        assert str(error)
+
+
+def test_a_quote_that_nothing_closes_costs_one_row(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD, GOOD, GOOD)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    lines[2] = '"a paper, megatron-core, GPT-7B'
+    path.write_text("\n".join(lines), encoding="utf-8")
+    rows, skipped = read_measured(path)
+    assert [row.index for row in rows] == [0, 2]
+    assert [(one.index, one.reason) for one in skipped] == [
+        (1, "line 3: it opens a quote that nothing closes; close it, or double quotes inside a cell")
+    ]
+
+
+@pytest.mark.parametrize(("delimiter", "encoding"), [(";", "utf-8"), ("\t", "utf-16"), (",", "latin-1")])
+def test_other_ways_to_save_a_table(tmp_path: Path, delimiter: str, encoding: str) -> None:
+    path = write(tmp_path, {**GOOD, "notes": "", "source": "Müller"})
+    text = path.read_text(encoding="utf-8").replace(",", delimiter)
+    path.write_bytes(text.encode(encoding))
+    rows, skipped = read_measured(path)
+    assert len(rows) == 1 and skipped == []
