@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from choreo.workload.layout import PARTIAL, WHOLE, Layout, Move, Tensor, cut_along, dual, propagate, reshard
+from choreo.workload.graph.layout import PARTIAL, WHOLE, Layout, Move, Tensor, cut_along, dual, propagate, reshard
 
 MESH = {"tp": 2, "cp": 3, "dp": 2}
 DIMS = (("batch", 12.0), ("sequence", 12.0))

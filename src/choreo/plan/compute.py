@@ -18,8 +18,8 @@ from choreo.plan.extra_kernels import beside, memory_kernel
 from choreo.plan.recompute import recomputed
 from choreo.plan.software import Style
 from choreo.workload import Collective, Graph, Model, Operator, Plan, embedding_graph, head_graph, layer_graph
-from choreo.workload.backward import backward_graph
-from choreo.workload.fuse import fuse
+from choreo.workload.graph.backward import backward_graph
+from choreo.workload.graph.fuse import fuse
 
 __all__ = ["Block", "Phase", "block", "fused", "layer_plan", "part_graph", "phase_cost"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from choreo.plan.software import Style
 from choreo.workload import Graph, Operator
-from choreo.workload.graph import Collective
+from choreo.workload.graph.graph import Collective
 
 __all__ = ["Recomputed", "recomputed"]
 

@@ -23,7 +23,7 @@ from choreo.plan.space import Space
 from choreo.plan.timed_columns import Pass, TimedColumns, timed_columns
 from choreo.plan.timing import clock_gain
 from choreo.workload import Collective, Model, Plan
-from choreo.workload.backward import backward_graph
+from choreo.workload.graph.backward import backward_graph
 from choreo.workload.plan import RECOMPUTE
 
 __all__ = ["KINDS", "Job", "Tables", "tabulate"]

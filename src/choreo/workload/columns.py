@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import UsageError
-from choreo.workload.graph import Collective, Graph
+from choreo.workload.graph.graph import Collective, Graph
 
 __all__ = ["FIELDS", "Columns", "columns"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from choreo.workload.graph import Collective, Graph
-from choreo.workload.layout import Layout, Tensor, dual, reshard
+from choreo.workload.graph.graph import Collective, Graph
+from choreo.workload.graph.layout import Layout, Tensor, dual, reshard
 from choreo.workload.plan import Plan
 
 __all__ = ["DataParallel", "data_parallel"]

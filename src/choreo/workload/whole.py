@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from choreo.workload.graph import Collective, Graph
-from choreo.workload.layout import Layout, reshard
+from choreo.workload.graph.graph import Collective, Graph
+from choreo.workload.graph.layout import Layout, reshard
 from choreo.workload.model import Model
 from choreo.workload.plan import Plan, stage_layers
-from choreo.workload.transformer import embedding_graph, head_graph, layer_graph
+from choreo.workload.graph.transformer import embedding_graph, head_graph, layer_graph
 
 __all__ = ["ModelGraph", "model_graph"]
 

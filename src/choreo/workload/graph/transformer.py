@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from choreo.errors import PlanError
-from choreo.workload.attention import attention
-from choreo.workload.build import Builder, Dims
-from choreo.workload.graph import Graph
-from choreo.workload.layout import Layout, cut_along
-from choreo.workload.mlp import experts, mlp
+from choreo.workload.graph.attention import attention
+from choreo.workload.graph.build import Builder, Dims
+from choreo.workload.graph.graph import Graph
+from choreo.workload.graph.layout import Layout, cut_along
+from choreo.workload.graph.mlp import experts, mlp
 from choreo.workload.model import Model
 from choreo.workload.plan import Plan
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from choreo.workload.build import Dims
-from choreo.workload.layout import Layout, cut_along
+from choreo.workload.graph.build import Dims
+from choreo.workload.graph.layout import Layout, cut_along
 
 if TYPE_CHECKING:
-    from choreo.workload.transformer import Block
+    from choreo.workload.graph.transformer import Block
 
 __all__ = ["experts", "mlp"]
 

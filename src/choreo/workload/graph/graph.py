@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from choreo.workload.layout import Layout, Tensor
+from choreo.workload.graph.layout import Layout, Tensor
 
 __all__ = ["MEMORY_BOUND", "Collective", "Graph", "Operator"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from choreo.workload.graph import Collective, Graph, Operator
-from choreo.workload.layout import Layout, Tensor, propagate, reshard
+from choreo.workload.graph.graph import Collective, Graph, Operator
+from choreo.workload.graph.layout import Layout, Tensor, propagate, reshard
 
 __all__ = ["Builder", "Dims"]
 

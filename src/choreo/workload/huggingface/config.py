@@ -90,7 +90,7 @@ class Config:
 
 def read_config(source: str | Path | Mapping[str, object], *, name: str = "") -> Model:
     """The model that a config.json describes: the path of the file or of its folder, or what is in it."""
-    from choreo.workload.families import FAMILIES
+    from choreo.workload.huggingface.families import FAMILIES
 
     if isinstance(source, Mapping):
         data, where = source, "config.json"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from choreo.errors import ModelError
-from choreo.workload.config import Config
-from choreo.workload.families_llama import llama
+from choreo.workload.huggingface.config import Config
+from choreo.workload.huggingface.llama import llama
 from choreo.workload.model import Model
 
 __all__ = ["bloom", "dbrx", "falcon", "gpt2", "gpt_neox", "gptj", "mpt", "opt", "phi"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from choreo.workload.config import Config
+from choreo.workload.huggingface.config import Config
 from choreo.workload.model import Latent, Model
 
 __all__ = [

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from choreo.errors import PlanError
-from choreo.workload.build import Builder, Dims
-from choreo.workload.graph import Graph
-from choreo.workload.layout import Layout, cut_along
+from choreo.workload.graph.build import Builder, Dims
+from choreo.workload.graph.graph import Graph
+from choreo.workload.graph.layout import Layout, cut_along
 from choreo.workload.plan import Plan
-from choreo.workload.transformer import mesh_of
+from choreo.workload.graph.transformer import mesh_of
 
 __all__ = ["ConvNet", "Convolution", "convnet_graph"]
 

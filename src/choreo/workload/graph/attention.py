@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from choreo.workload.build import Dims
+from choreo.workload.graph.build import Dims
 from choreo.workload.model import NORMS, Latent
 
 if TYPE_CHECKING:
-    from choreo.workload.transformer import Block
+    from choreo.workload.graph.transformer import Block
 
 __all__ = ["attention"]
 

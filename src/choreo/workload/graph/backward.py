@@ -13,8 +13,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from choreo.errors import PlanError
-from choreo.workload.graph import Collective, Graph, Operator
-from choreo.workload.layout import Layout, Tensor, dual, reshard
+from choreo.workload.graph.graph import Collective, Graph, Operator
+from choreo.workload.graph.layout import Layout, Tensor, dual, reshard
 from choreo.workload.plan import RECOMPUTE
 
 __all__ = ["backward_graph", "recompute_graph"]

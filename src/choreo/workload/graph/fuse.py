@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from choreo.errors import UsageError
-from choreo.workload.graph import Collective, Graph, Operator
+from choreo.workload.graph.graph import Collective, Graph, Operator
 
 __all__ = ["FUSABLE", "fuse"]
 

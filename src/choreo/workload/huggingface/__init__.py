@@ -1,0 +1,1 @@
+"""Models from the `config.json` of Hugging Face's transformers."""
