@@ -31,7 +31,7 @@ def piece(whole: Array, tensor: Tensor, mesh: Mapping[str, int], rank: Rank) -> 
     """What a rank has of a tensor: a dim that several axes cut is cut by the outermost first."""
     names = [name for name, _ in tensor.dims]
     for axis, here in reversed(list(zip(mesh, rank, strict=True))):
-        state = tensor.layout.along(axis)
+        state = tensor.sharding.along(axis)
         if state is not None:
             whole = np.array_split(whole, mesh[axis], axis=names.index(state))[here]
     return whole
@@ -75,7 +75,7 @@ def _sent(graph: Graph, node: Collective, held: dict[Rank, dict[str, Array]], ra
 
 def _dim(graph: Graph, name: str, node: Collective) -> int:
     tensor = graph.tensors[name]
-    state = tensor.layout.along(node.axes[0])
+    state = tensor.sharding.along(node.axes[0])
     return next((i for i, (dim, _) in enumerate(tensor.dims) if dim == state), -1)
 
 

@@ -6,18 +6,17 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from choreo.errors import PlanError, UsageError
 from choreo.workload import (
-    Collective,
     Graph,
     Model,
     Operator,
     Plan,
+    Sharding,
     backward_graph,
-    columns,
-    data_parallel,
     embedding_graph,
     forward_flops,
     fuse,
@@ -26,9 +25,12 @@ from choreo.workload import (
     head_graph,
     layer_graph,
     model_flops,
-    model_graph,
     recompute_graph,
+    reshard,
 )
+from choreo.workload.graph.sharding import dual
+
+Floats = npt.NDArray[np.float64]
 
 GPT = get_model("megatron-175b")
 LLAMA = get_model("llama3-70b")
@@ -129,56 +131,42 @@ def test_nothing_is_sent_where_there_is_one_rank() -> None:
         assert not backward_graph(graph).collectives
 
 
-@pytest.mark.parametrize(
-    ("zero", "forward", "reduce", "after"),
-    [
-        (0, [], ["all_reduce"], []),
-        (1, [], ["reduce_scatter"], ["all_gather"]),
-        (2, [], ["reduce_scatter"], ["all_gather"]),
-        (3, ["all_gather"], ["reduce_scatter"], []),
-    ],
-)
-def test_zero(zero: int, forward: list[str], reduce: list[str], after: list[str]) -> None:
-    plan = Plan(dp=8, cp=2, zero=zero)
-    graph = layer_graph(LLAMA, plan, SEQ)
-    sent = data_parallel(graph, plan, parameter_bytes=2, gradient_bytes=4)
-    assert [node.kind for node in sent.gather_forward] == forward
-    assert [node.kind for node in sent.gather_backward] == forward
-    assert [node.kind for node in sent.reduce] == reduce
-    assert [node.kind for node in sent.gather_after] == after
-    assert [node.size_bytes for node in sent.reduce] == [4 * LLAMA.parameters_per_layer()]
-    assert all(node.size_bytes == 2 * LLAMA.parameters_per_layer() for node in sent.gather_forward + sent.gather_after)
-    assert all(node.axes == ("cp", "dp") and node.ranks == 16 for node in sent.reduce)
-    alone = data_parallel(graph, plan, gradient_bytes=4, bucketed=False).reduce
-    assert len(alone) == len(graph.weights)
-    assert sum(node.size_bytes for node in alone) == 4 * LLAMA.parameters_per_layer()
+def gradients(graph: Graph) -> dict[str, Sharding]:
+    """The sharding of each weight's gradient, as the backward pass leaves it."""
+    divided = {name: node.divided for node in graph.operators for name in node.weights}
+    return {weight.name: dual(weight.sharding, divided[weight.name]) for weight in graph.weights}
+
+
+def test_gradients_are_sums_over_the_replicas() -> None:
+    graph = layer_graph(LLAMA, Plan(dp=8, cp=2), SEQ)
+    assert sum(weight.elements(graph.mesh) for weight in graph.weights) == LLAMA.parameters_per_layer()
+    for name, gradient in gradients(graph).items():
+        whole = graph.tensors[name].sharding
+        owned = whole.but({"cp": "piece", "dp": "piece"})
+        # ZeRO 0 sums them whole; above it a rank keeps the sum of its own part, and gathers parameters.
+        assert [(move.kind, move.axes) for move in reshard(gradient, whole)] == [("all_reduce", ("cp", "dp"))]
+        assert [(move.kind, move.axes) for move in reshard(gradient, owned)] == [("reduce_scatter", ("cp", "dp"))]
+        assert [(move.kind, move.axes) for move in reshard(owned, whole)] == [("all_gather", ("cp", "dp"))]
 
 
 def test_gradients_of_experts_and_of_norms_in_parts() -> None:
-    plan = Plan(dp=8, tp=2, ep=4, sequence_parallel=True)
-    sent = {(node.kind, node.axes): node for node in data_parallel(layer_graph(MIXTRAL, plan, SEQ), plan).reduce}
-    assert set(sent) == {("all_reduce", ("tp",)), ("all_reduce", ("dp",)), ("all_reduce", ("edp",))}
-    assert sent["all_reduce", ("edp",)].ranks == 2
-    experts = 8 * 3 * MIXTRAL.hidden * MIXTRAL.ffn / 4 / 2
-    assert sent["all_reduce", ("edp",)].size_bytes == 2 * experts
+    graph = layer_graph(MIXTRAL, Plan(dp=8, tp=2, ep=4, sequence_parallel=True), SEQ)
+    sizes: Counter[tuple[str, ...]] = Counter()
+    for name, gradient in gradients(graph).items():
+        sizes[gradient.partial] += int(graph.tensors[name].elements(graph.mesh))
+    assert set(sizes) == {("dp", "tp"), ("dp",), ("edp",)}
+    assert graph.mesh["edp"] == 2
+    assert sizes[("edp",)] == 8 * 3 * MIXTRAL.hidden * MIXTRAL.ffn / 4 / 2
     # Norms and the router see a part of the sequence each.
-    assert sent["all_reduce", ("tp",)].size_bytes == 2 * (2 * MIXTRAL.hidden + 8 * MIXTRAL.hidden)
+    assert sizes["dp", "tp"] == 2 * MIXTRAL.hidden + 8 * MIXTRAL.hidden
 
 
-def test_pipeline_boundary_and_tied_ends() -> None:
-    whole = model_graph(GPT, Plan(tp=8, pp=8, sequence_parallel=True), SEQ)
-    assert whole.boundary is not None
-    assert (whole.boundary.kind, whole.boundary.size_bytes) == ("send", 2 * SEQ * GPT.hidden / 8)
-    assert whole.ends is not None
-    assert whole.ends.size_bytes == 2 * GPT.vocab * GPT.hidden / 8
-    assert [len(whole.graphs(stage)) for stage in (0, 1, 7)] == [13, 12, 13]
-    assert whole.parameters(7) - whole.parameters(1) == pytest.approx(
-        (GPT.vocab * GPT.hidden) / 8 + GPT.norm_parameters
-    )
-    alone = model_graph(GPT, Plan(), SEQ)
-    assert alone.boundary is None
-    assert alone.ends is None
-    assert len(set(map(id, model_graph(DEEPSEEK, Plan(), SEQ).layers))) == 2  # what is alike is one object
+def test_between_stages_and_tied_embeddings() -> None:
+    plan = Plan(tp=8, pp=8, sequence_parallel=True)
+    layer, head = layer_graph(GPT, plan, SEQ), head_graph(GPT, plan, SEQ)
+    assert layer.bytes_of(layer.inputs) == 2 * SEQ * GPT.hidden / 8
+    assert head.tied_parameters == GPT.vocab * GPT.hidden / 8
+    assert head.parameters == GPT.norm_parameters
 
 
 # What was published
@@ -359,23 +347,18 @@ def test_collectives_stand_between_what_is_fused() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
-def test_columns_hold_every_micro_batch(model: Model) -> None:
+def test_sizes_are_affine_in_the_micro_batch(model: Model) -> None:
+    """A part for weights and one for tokens: the search builds two graphs and has those of every micro-batch."""
     plan = Plan(dp=2, tp=2, cp=2, sequence_parallel=True)
 
-    def layer(micro_batch: int) -> Graph:
-        return backward_graph(layer_graph(model, replace(plan, micro_batch=micro_batch), SEQ, model.layers - 1))
+    def sizes(micro_batch: int) -> Floats:
+        forward = layer_graph(model, replace(plan, micro_batch=micro_batch), SEQ, model.layers - 1)
+        names = ("flops", "bytes_read", "bytes_written", "m", "n", "k", "count", "size_bytes")
+        return np.array([[getattr(node, name, 0.0) for name in names] for node in backward_graph(forward).nodes])
 
-    table = columns(layer)
-    sizes = np.array([1, 3, 8])
-    for row, micro_batch in enumerate(sizes):
-        graph = layer(int(micro_batch))
-        for field in ("flops", "bytes_read", "m", "n", "k", "count"):
-            expected = [getattr(node, field, 0.0) for node in graph.nodes]
-            assert table.at(field, sizes)[row] == pytest.approx(expected)
-        sent = [node.size_bytes if isinstance(node, Collective) else 0.0 for node in graph.nodes]
-        assert table.at("size_bytes", sizes)[row] == pytest.approx(sent)
-    with pytest.raises(UsageError, match="there is no column 'size'"):
-        table.at("size", 1)
+    one, two = sizes(1), sizes(2)
+    for micro_batch in (3, 8):
+        assert sizes(micro_batch) == pytest.approx(one + (micro_batch - 1) * (two - one))
 
 
 def test_what_does_not_change_a_graph_is_not_built_again() -> None:

@@ -11,7 +11,6 @@ from choreo.workload import (
     Recommender,
     backward_graph,
     convnet_graph,
-    data_parallel,
     fuse,
     get_workload,
     recommender_graph,
@@ -50,8 +49,7 @@ def test_resnet_50_graph(resnet: ConvNet) -> None:
     assert graph.parameters == resnet.parameters
     assert graph.flops == pytest.approx(64 * resnet.flops_per_image)
     assert not graph.collectives
-    (sent,) = data_parallel(graph, plan, gradient_bytes=4).reduce
-    assert (sent.kind, sent.axes, sent.size_bytes) == ("all_reduce", ("dp",), 4 * resnet.parameters)
+    assert all("dp" in node.divided for node in graph.operators if node.weights)  # so gradients are sums over dp
     backward = backward_graph(graph)
     stem = 2 * 64 * resnet.table()[0].flops / 2  # the image needs no gradient
     assert backward.flops == pytest.approx(2 * graph.flops - stem)
@@ -82,8 +80,8 @@ def test_dlrm(dlrm: Recommender) -> None:
     assert sent.size_bytes == 4 * 4096 * 26 * 128
     (back,) = backward_graph(graph).collectives
     assert (back.kind, back.size_bytes) == ("all_to_all", sent.size_bytes)
-    (reduced,) = data_parallel(graph, plan, gradient_bytes=4).reduce  # the tables are nobody else's
-    assert reduced.size_bytes == 4 * dlrm.dense_parameters
+    replicated = [weight for weight in graph.weights if weight.sharding.along("dp") is None]  # the tables are cut
+    assert sum(weight.elements(graph.mesh) for weight in replicated) == dlrm.dense_parameters
     assert graph.parameters == pytest.approx(dlrm.embedding_parameters / 16 + dlrm.dense_parameters)
     assert graph.flops == pytest.approx(4096 * dlrm.flops_per_sample)
     assert not recommender_graph(dlrm, Plan(micro_batch=8)).collectives

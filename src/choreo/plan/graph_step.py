@@ -113,9 +113,9 @@ def evaluate_graph(
     ahead, waited = timer.run(forward)
     back, waited_back = timer.run(backward)
     compute = sum(ahead.values()) + sum(back.values())
-    whole = sum(tensor.elements(plain.mesh) for tensor in plain.weights if not tensor.layout.states)
+    whole = sum(tensor.elements(plain.mesh) for tensor in plain.weights if not tensor.sharding.states)
     reduce_s, exposed, added = timer.gradients(whole, sum(back.values()), gpus, overlap)
-    own = sum(tensor.elements(plain.mesh) for tensor in plain.weights if tensor.layout.states)
+    own = sum(tensor.elements(plain.mesh) for tensor in plain.weights if tensor.sharding.states)
     # Rows of tables are updated where they were read; the rest of a table is left alone.
     optimizer = float(device.memory_time(whole * MOMENTUM_BYTES, "optimizer"))
     total = compute + sum(waited.values()) + sum(waited_back.values()) + exposed + added + optimizer + software.step_s

@@ -1,42 +1,34 @@
 """Workloads: models, parallel plans, and the dataflow graph of compute and communication that the two give."""
 
-from choreo.workload.graph.backward import backward_graph, recompute_graph
 from choreo.workload.catalogue import Workload, get_model, get_workload, list_models, list_workloads, model_file
-from choreo.workload.columns import Columns, columns
-from choreo.workload.huggingface.config import read_config
-from choreo.workload.graph.convolution import ConvNet, Convolution, convnet_graph
-from choreo.workload.data_parallel import DataParallel, data_parallel
 from choreo.workload.flops import forward_flops, forward_flops_per_token, hardware_flops, model_flops
+from choreo.workload.graph.backward import backward_graph, recompute_graph
+from choreo.workload.graph.convolution import ConvNet, Convolution, convnet_graph
 from choreo.workload.graph.fuse import fuse
 from choreo.workload.graph.graph import Collective, Graph, Operator
-from choreo.workload.graph.layout import Layout, Move, Tensor, reshard
+from choreo.workload.graph.recommender import Recommender, recommender_graph
+from choreo.workload.graph.sharding import Move, Sharding, Tensor, reshard
+from choreo.workload.graph.transformer import embedding_graph, head_graph, layer_graph
+from choreo.workload.huggingface.config import read_config
 from choreo.workload.model import Latent, Model
 from choreo.workload.plan import Plan, stage_layers
-from choreo.workload.graph.recommender import Recommender, recommender_graph
-from choreo.workload.graph.transformer import embedding_graph, head_graph, layer_graph
-from choreo.workload.whole import ModelGraph, model_graph
 
 __all__ = [
     "Collective",
-    "Columns",
     "ConvNet",
     "Convolution",
-    "DataParallel",
     "Graph",
     "Latent",
-    "Layout",
     "Model",
-    "ModelGraph",
     "Move",
     "Operator",
     "Plan",
     "Recommender",
+    "Sharding",
     "Tensor",
     "Workload",
     "backward_graph",
-    "columns",
     "convnet_graph",
-    "data_parallel",
     "embedding_graph",
     "forward_flops",
     "forward_flops_per_token",
@@ -50,7 +42,6 @@ __all__ = [
     "list_workloads",
     "model_file",
     "model_flops",
-    "model_graph",
     "read_config",
     "recommender_graph",
     "recompute_graph",

@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 
 from choreo.errors import ModelError, UnknownNameError, UsageError, shown
-from choreo.workload.huggingface.config import read_config
 from choreo.workload.graph.convolution import ConvNet
-from choreo.workload.model import Latent, Model
 from choreo.workload.graph.recommender import Recommender
+from choreo.workload.huggingface.config import read_config
+from choreo.workload.model import Latent, Model
 
 __all__ = ["Entry", "Workload", "get_model", "get_workload", "list_models", "list_workloads", "model_file"]
 

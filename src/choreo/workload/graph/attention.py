@@ -12,12 +12,12 @@ from choreo.workload.graph.build import Dims
 from choreo.workload.model import NORMS, Latent
 
 if TYPE_CHECKING:
-    from choreo.workload.graph.transformer import Block
+    from choreo.workload.graph.transformer import LayerBuilder
 
 __all__ = ["attention"]
 
 
-def attention(block: Block, given: str) -> str:
+def attention(block: LayerBuilder, given: str) -> str:
     """From the norm's output to what is to be added to the stream, over tp still a partial sum."""
     build, model = block.build, block.model
     if model.latent:
@@ -34,12 +34,12 @@ def attention(block: Block, given: str) -> str:
     return made
 
 
-def _keys(block: Block) -> int:
+def _keys(block: LayerBuilder) -> int:
     """Key-value heads of all ranks together: where there are fewer than ranks, each has a copy of one."""
     return max(block.model.kv_heads, block.tp)
 
 
-def _projected(block: Block, given: str) -> tuple[str, str, str]:
+def _projected(block: LayerBuilder, given: str) -> tuple[str, str, str]:
     build, model, tokens = block.build, block.model, block.tokens
     widths = {"query": model.heads * model.head_dim} | dict.fromkeys(("key", "value"), _keys(block) * model.head_dim)
     dims: dict[str, Dims] = {name: (*tokens, ("heads", width)) for name, width in widths.items()}
@@ -53,7 +53,7 @@ def _projected(block: Block, given: str) -> tuple[str, str, str]:
     return (*_rotated(block, queries, keys), values)
 
 
-def _head_norm(block: Block, name: str, dims: Dims) -> str:
+def _head_norm(block: LayerBuilder, name: str, dims: Dims) -> str:
     build, model = block.build, block.model
     features = (("head_features", model.head_dim),)
     parts = ("weight", "bias")[: NORMS[model.norm]]
@@ -71,7 +71,7 @@ def _head_norm(block: Block, name: str, dims: Dims) -> str:
     return made
 
 
-def _rotated(block: Block, queries: str, keys: str) -> tuple[str, str]:
+def _rotated(block: LayerBuilder, queries: str, keys: str) -> tuple[str, str]:
     """Rotary positions; a rotation keeps nothing to be undone."""
     if block.model.learned_positions or not block.model.rotary:
         return queries, keys
@@ -81,7 +81,7 @@ def _rotated(block: Block, queries: str, keys: str) -> tuple[str, str]:
     return turned_queries, turned_keys
 
 
-def _latent(block: Block, latent: Latent, given: str) -> tuple[str, str, str]:
+def _latent(block: LayerBuilder, latent: Latent, given: str) -> tuple[str, str, str]:
     """DeepSeek's: narrow first (every rank of tp the same, on its part of the sequence), wide then, by heads."""
     build, heads, tokens = block.build, block.model.heads, block.tokens
     hidden = block.hidden[-1]
@@ -110,18 +110,18 @@ def _latent(block: Block, latent: Latent, given: str) -> tuple[str, str, str]:
     keys, values = build.matmul(
         "kv", narrow, ups, [("key", (*tokens, plain)), ("value", (*tokens, value))], want=block.whole
     )
-    by_heads = build.tensors[keys].layout
+    by_heads = build.tensors[keys].sharding
     rotated, whole_keys = build.operator(
         "rotary",
         "elementwise",
         [queries, keys, positions],
         [("rotated_query", (*tokens, query)), ("rotated_key", (*tokens, query))],
-        want=(build.tensors[queries].layout, by_heads, block.whole),
+        want=(build.tensors[queries].sharding, by_heads, block.whole),
     )
     return rotated, whole_keys, values
 
 
-def _rank_norm(block: Block, name: str, dims: Dims) -> str:
+def _rank_norm(block: LayerBuilder, name: str, dims: Dims) -> str:
     build = block.build
     weight = build.weight(f"{name}_norm.weight", dims[-1:])
     statistics = (f"{name}_norm.statistics", dims[:-1], 4.0)
@@ -138,9 +138,9 @@ def _rank_norm(block: Block, name: str, dims: Dims) -> str:
     return made
 
 
-def _core(block: Block, queries: str, keys: str, values: str) -> str:
+def _core(block: LayerBuilder, queries: str, keys: str, values: str) -> str:
     build, model, options, mesh = block.build, block.model, block.options, block.build.mesh
-    by_heads = build.tensors[queries].layout
+    by_heads = build.tensors[queries].sharding
     if options.context == "ulysses":
         inside = {"cp": "heads"} if mesh["cp"] > 1 else {}
         wants = (by_heads.but(inside),) * 3
@@ -197,7 +197,7 @@ def _core(block: Block, queries: str, keys: str, values: str) -> str:
         "matmul",
         [odds, values],
         [("attention", dims)],
-        want=(build.tensors[odds].layout, wants[2]),
+        want=(build.tensors[odds].sharding, wants[2]),
         saves=[odds, values],
         how=how,
         shape=(rows, model.value_dim, seq, batch * heads),

@@ -2,8 +2,8 @@
 
 A product by weights becomes two, one for the gradient of its input (dgrad) and one for that of its weights (wgrad); a
 memory-bound operator reads what it kept and the gradients of what it made. Collectives are found by the same rule as
-forward: a gradient leaves an operator in the layout dual to the one its input was used in, and must arrive in the dual
-of the one it was made in. What was kept in parts is gathered again.
+forward: a gradient leaves an operator in the dual of the sharding its input was used in, and must arrive in the dual of
+the sharding it was made in. What was kept in parts is gathered again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from choreo.errors import PlanError
 from choreo.workload.graph.graph import Collective, Graph, Operator
-from choreo.workload.graph.layout import Layout, Tensor, dual, reshard
+from choreo.workload.graph.sharding import Sharding, Tensor, dual, reshard
 from choreo.workload.plan import RECOMPUTE
 
 __all__ = ["backward_graph", "recompute_graph"]
@@ -29,8 +29,8 @@ def backward_graph(graph: Graph) -> Graph:
     """The backward pass of a forward graph, for one micro-batch, at one rank."""
     tape = _Tape(graph)
     for name in graph.outputs:
-        layout = dual(graph.tensors[name].layout)
-        tape.give(tape.root(name), layout, tape.add(f"d({name})", graph.tensors[name], layout))
+        sharding = dual(graph.tensors[name].sharding)
+        tape.give(tape.root(name), sharding, tape.add(f"d({name})", graph.tensors[name], sharding))
     entering = tuple(tape.tensors)
     for node in reversed(graph.nodes):
         if isinstance(node, Collective) or node.kind == "slice":
@@ -57,13 +57,13 @@ def recompute_graph(graph: Graph, recompute: str) -> Graph:
 
 
 class _Tape:
-    """What has been written so far, and the gradients that wait to be summed: by tensor, then by layout."""
+    """What has been written so far, and the gradients that wait to be summed: by tensor, then by sharding."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.nodes: list[Operator | Collective] = []
         self.tensors: dict[str, Tensor] = {}
-        self.waiting: dict[str, dict[Layout, list[str]]] = {}
+        self.waiting: dict[str, dict[Sharding, list[str]]] = {}
         self.late: list[Operator] = []  # wgrads: nobody waits for them, so they go behind what somebody does
         self._roots: dict[str, str] = {}
         self._how = {node.tensor: node.how for node in graph.collectives if node.how}
@@ -72,7 +72,7 @@ class _Tape:
                 self._roots[node.outputs[0]] = self.root(node.inputs[0])
 
     def root(self, name: str) -> str:
-        """The tensor that an operator made, of which this one is another layout."""
+        """The tensor that an operator made, of which this one is another sharding."""
         return self._roots.get(name, name)
 
     def tensor(self, name: str) -> Tensor:
@@ -83,18 +83,18 @@ class _Tape:
         """Bytes of tensors of either pass."""
         return sum(self.tensor(name).bytes(self.graph.mesh) for name in names)
 
-    def add(self, name: str, like: Tensor, layout: Layout) -> str:
+    def add(self, name: str, like: Tensor, sharding: Sharding) -> str:
         """A new tensor of the same dims."""
         while name in self.tensors:
             name += "'"
-        self.tensors[name] = Tensor(name, like.dims, layout, like.item_bytes)
+        self.tensors[name] = Tensor(name, like.dims, sharding, like.item_bytes)
         return name
 
-    def moved(self, at: str, after: Layout, name: str) -> str:
-        """A tensor brought to a layout, by what the rule says."""
+    def moved(self, at: str, after: Sharding, name: str) -> str:
+        """A tensor brought to a sharding, by what the rule says."""
         mesh, tensor = self.graph.mesh, self.tensor(at)
         root = self.root(name)
-        for move in reshard(tensor.layout, after):
+        for move in reshard(tensor.sharding, after):
             made = self.add(f"{at if at in self.tensors else name}:{move.kind}", tensor, move.after)
             size = tensor.bytes(mesh, move.after if move.kind == "all_gather" else move.before)
             ranks = math.prod(mesh[axis] for axis in move.axes)
@@ -114,23 +114,23 @@ class _Tape:
         part = next((name for name in node.saves if self.root(name) == root), used)
         return self.moved(part, node.needs[index], part)
 
-    def give(self, root: str, layout: Layout, gradient: str) -> None:
+    def give(self, root: str, sharding: Sharding, gradient: str) -> None:
         """A gradient of a tensor, to be summed with the others."""
-        self.waiting.setdefault(root, {}).setdefault(layout, []).append(gradient)
+        self.waiting.setdefault(root, {}).setdefault(sharding, []).append(gradient)
 
     def collect(self, name: str) -> str:
-        """The gradient of a tensor, summed over those who used it, in the layout its maker wants it in."""
-        wanted = dual(self.graph.tensors[name].layout)
+        """The gradient of a tensor, summed over those who used it, in the sharding its maker wants it in."""
+        wanted = dual(self.graph.tensors[name].sharding)
         parts = [
-            self.moved(self._sum(name, layout, gradients), wanted, name)
-            for layout, gradients in self.waiting.pop(name).items()
+            self.moved(self._sum(name, sharding, gradients), wanted, name)
+            for sharding, gradients in self.waiting.pop(name).items()
         ]
         return self._sum(name, wanted, parts)
 
-    def _sum(self, name: str, layout: Layout, gradients: list[str]) -> str:
+    def _sum(self, name: str, sharding: Sharding, gradients: list[str]) -> str:
         if len(gradients) == 1:
             return gradients[0]
-        made = self.add(f"d({name}):sum", self.graph.tensors[name], layout)
+        made = self.add(f"d({name}):sum", self.graph.tensors[name], sharding)
         read, written = self.bytes(*gradients), self.bytes(made)
         self.nodes.append(
             Operator(
@@ -157,16 +157,16 @@ class _Tape:
         tensor = self.graph.tensors[used]
         if tensor.role in NO_GRADIENT:
             return None
-        layout = dual(node.needs[index], node.divided)
+        sharding = dual(node.needs[index], node.divided)
         root = self.root(used)
-        made = self.add(f"d({root})", tensor, layout)
-        self.give(root, layout, made)
+        made = self.add(f"d({root})", tensor, sharding)
+        self.give(root, sharding, made)
         return made
 
     def weight_gradients(self, node: Operator) -> tuple[str, ...]:
         """Places for the gradients of its weights: terms of a sum over every axis that divides the work."""
         weights = (self.graph.tensors[name] for name in node.weights)
-        return tuple(self.add(f"d({weight.name})", weight, dual(weight.layout, node.divided)) for weight in weights)
+        return tuple(self.add(f"d({weight.name})", weight, dual(weight.sharding, node.divided)) for weight in weights)
 
 
 def _differentiate(tape: _Tape, node: Operator, gradients: list[str]) -> None:
@@ -275,10 +275,10 @@ def _product(tape: _Tape, node: Operator, gradients: list[str]) -> None:
 def _pass_through(tape: _Tape, node: Operator, gradients: list[str]) -> None:
     """The gradient of a sum is that of each term; that of a bias is a sum over tokens."""
     (gradient,) = gradients
-    layout = tape.tensor(gradient).layout
+    sharding = tape.tensor(gradient).sharding
     for used in node.inputs:
         if tape.graph.tensors[used].role not in NO_GRADIENT:
-            tape.give(tape.root(used), layout, gradient)
+            tape.give(tape.root(used), sharding, gradient)
     if node.weights:
         made = tape.weight_gradients(node)
         tape.late.append(

@@ -1,7 +1,7 @@
-"""Putting a graph together, operator by operator; whatever communication the layouts ask for is put in between.
+"""A graph is built operator by operator, and the collectives that the shardings ask for are put in between.
 
-An operator says in which layout it wants its inputs and how its weights are cut. From these follow the layout of what
-it makes, the sizes at one rank, and, where an input was made in another layout, the collectives before it.
+An operator names the sharding of its inputs and how its weights are cut. From these follow the sharding of its outputs
+and the sizes at one rank. Where an input was made in another sharding, collectives go in front of the operator.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from choreo.workload.graph.graph import Collective, Graph, Operator
-from choreo.workload.graph.layout import Layout, Tensor, propagate, reshard
+from choreo.workload.graph.sharding import Sharding, Tensor, propagate, reshard
 
 __all__ = ["Builder", "Dims"]
 
@@ -28,23 +28,25 @@ class Builder:
         self.tensors: dict[str, Tensor] = {}
         self.inputs: list[str] = []
         self.outputs: list[str] = []
-        # What stands for a tensor in another layout, and what of it would be kept for the backward pass.
+        # What stands for a tensor in another sharding, and what of it would be kept for the backward pass.
         self._bytes: dict[str, float] = {}
-        self._resharded: dict[tuple[str, Layout], tuple[str, str]] = {}
+        self._resharded: dict[tuple[str, Sharding], tuple[str, str]] = {}
 
-    def input(self, name: str, dims: Dims, layout: Layout, *, role: str = "activation", item_bytes: float = 0) -> str:
+    def input(
+        self, name: str, dims: Dims, sharding: Sharding, *, role: str = "activation", item_bytes: float = 0
+    ) -> str:
         """What comes from outside."""
         self.inputs.append(name)
-        return self._add(Tensor(name, dims, layout, item_bytes or self.item_bytes, role))
+        return self._add(Tensor(name, dims, sharding, item_bytes or self.item_bytes, role))
 
     def weight(self, name: str, dims: Dims, *, role: str = "weight", **cuts: str) -> str:
         """A parameter, cut as told: `tp="heads"`."""
-        layout = Layout(tuple(sorted((axis, dim) for axis, dim in cuts.items() if self.mesh[axis] > 1)))
-        return self._add(Tensor(name, dims, layout, self.item_bytes, role))
+        sharding = Sharding(tuple(sorted((axis, dim) for axis, dim in cuts.items() if self.mesh[axis] > 1)))
+        return self._add(Tensor(name, dims, sharding, self.item_bytes, role))
 
-    def state(self, name: str, dims: Dims, layout: Layout, item_bytes: float, role: str = "state") -> str:
+    def state(self, name: str, dims: Dims, sharding: Sharding, item_bytes: float, role: str = "state") -> str:
         """What an operator makes for its own backward pass alone: a mask, the statistics of a norm."""
-        return self._add(Tensor(name, dims, layout, item_bytes, role))
+        return self._add(Tensor(name, dims, sharding, item_bytes, role))
 
     def _add(self, tensor: Tensor) -> str:
         assert tensor.name not in self.tensors, tensor.name
@@ -56,17 +58,17 @@ class Builder:
         """Bytes of a tensor at one rank."""
         return self._bytes[name]
 
-    def arrive(self, name: str, layout: Layout, how: str = "") -> tuple[str, str]:
-        """A tensor in the layout in which it is wanted, and what of it is kept if it must be."""
+    def arrive(self, name: str, sharding: Sharding, how: str = "") -> tuple[str, str]:
+        """A tensor in the sharding in which it is wanted, and what of it is kept if it must be."""
         tensor = self.tensors[name]
-        if tensor.layout == layout:
+        if tensor.sharding == sharding:
             return name, name
-        key = (name, layout)
+        key = (name, sharding)
         if key in self._resharded:
             return self._resharded[key]
         at = kept = name
         gathered = False
-        for move in reshard(tensor.layout, layout):
+        for move in reshard(tensor.sharding, sharding):
             made = f"{name}:{move.kind}" + (f"-{''.join(move.axes)}" if f"{name}:{move.kind}" in self.tensors else "")
             before, after = tensor.bytes(self.mesh, move.before), tensor.bytes(self.mesh, move.after)
             self._add(Tensor(made, tensor.dims, move.after, tensor.item_bytes, tensor.role))
@@ -80,8 +82,8 @@ class Builder:
             if not (gathered and self.regather):
                 kept = made
         if at == name:  # only slices: the part that each rank keeps is no copy
-            at = kept = self._add(Tensor(f"{name}:slice", tensor.dims, layout, tensor.item_bytes, tensor.role))
-            self.nodes.append(Operator(at, "slice", (name,), (at,), needs=(tensor.layout,)))
+            at = kept = self._add(Tensor(f"{name}:slice", tensor.dims, sharding, tensor.item_bytes, tensor.role))
+            self.nodes.append(Operator(at, "slice", (name,), (at,), needs=(tensor.sharding,)))
         self._resharded[key] = (at, kept)
         return at, kept
 
@@ -92,9 +94,9 @@ class Builder:
         inputs: Sequence[str],
         outputs: Sequence[tuple[str, Dims]],
         *,
-        want: Layout | Sequence[Layout] | None = None,
+        want: Sharding | Sequence[Sharding] | None = None,
         weights: Sequence[str] = (),
-        made: Layout | None = None,
+        made: Sharding | None = None,
         saves: Sequence[str] = (),
         states: Sequence[tuple[str, Dims, float]] = (),
         keep_partial: bool = False,
@@ -107,26 +109,26 @@ class Builder:
     ) -> list[str]:
         """Add one, with the communication its inputs need; the names of what it makes come back.
 
-        `want` is the layout of the inputs where weights do not say otherwise (left out: as they come, sums finished).
-        `saves` are names of inputs, outputs or states. `made` overrides the layout of the outputs.
+        `want` is the sharding of the inputs where weights do not say otherwise (left out: as they come, sums finished).
+        `saves` are names of inputs, outputs or states. `made` overrides the sharding of the outputs.
         """
         weighing = [self.tensors[weight] for weight in weights]
-        cut_weights = dict.fromkeys(weight.layout for weight in weighing if weight.layout.states)
+        cut_weights = dict.fromkeys(weight.sharding for weight in weighing if weight.sharding.states)
         arrived: list[str] = []
         kept: dict[str, str] = {}
-        needs: list[Layout] = []
+        needs: list[Sharding] = []
         for index, given in enumerate(inputs):
             tensor = self.tensors[given]
-            if isinstance(want, Layout):
+            if isinstance(want, Sharding):
                 need = want
             elif want is not None:
                 need = want[index]
             elif keep_partial:
-                need = tensor.layout
+                need = tensor.sharding
             else:
-                need = tensor.layout.but(dict.fromkeys(tensor.layout.partial))
-            for layout in cut_weights:
-                need = need.but({axis: dim if tensor.has(dim) else None for axis, dim in layout.states})
+                need = tensor.sharding.but(dict.fromkeys(tensor.sharding.partial))
+            for sharding in cut_weights:
+                need = need.but({axis: dim if tensor.has(dim) else None for axis, dim in sharding.states})
             at, part = self.arrive(given, need, how)
             arrived.append(at)
             kept[given] = part
@@ -134,8 +136,8 @@ class Builder:
         sources = (*needs, *cut_weights)
         names = []
         for output, dims in outputs:
-            layout = made or propagate(sources, dims)
-            names.append(self._add(Tensor(output, dims, layout, item_bytes or self.item_bytes, role)))
+            sharding = made or propagate(sources, dims)
+            names.append(self._add(Tensor(output, dims, sharding, item_bytes or self.item_bytes, role)))
         divided = frozenset(axis for source in sources for axis, _ in source.states)
         if made:  # rows got new names: every axis that cut the old ones cuts the new
             divided = frozenset(axis for need in needs for axis in need.partial)
@@ -179,7 +181,7 @@ class Builder:
         weights: Sequence[str],
         outputs: Sequence[tuple[str, Dims]],
         *,
-        want: Layout,
+        want: Sharding,
         bias: Sequence[str] = (),
         count: float = 1.0,
     ) -> list[str]:
@@ -189,8 +191,8 @@ class Builder:
         n = sum(self.tensors[weight].local(self.tensors[weight].dims[-1][0], mesh) for weight in weights)
         tensor = self.tensors[given]
         need = want
-        for layout in dict.fromkeys(self.tensors[weight].layout for weight in weights):
-            need = need.but({axis: dim if tensor.has(dim) else None for axis, dim in layout.states})
+        for sharding in dict.fromkeys(self.tensors[weight].sharding for weight in weights):
+            need = need.but({axis: dim if tensor.has(dim) else None for axis, dim in sharding.states})
         rows = tensor.elements(mesh, need) / k
         return self.operator(
             name,
@@ -203,9 +205,9 @@ class Builder:
             shape=(rows / count, n, k, count),
         )
 
-    def output(self, name: str, layout: Layout) -> str:
-        """What leaves, in the layout in which it must."""
-        at, _ = self.arrive(name, layout)
+    def output(self, name: str, sharding: Sharding) -> str:
+        """What leaves, in the sharding in which it must."""
+        at, _ = self.arrive(name, sharding)
         self.outputs.append(at)
         return at
 

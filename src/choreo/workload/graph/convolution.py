@@ -11,9 +11,9 @@ from functools import lru_cache
 from choreo.errors import PlanError
 from choreo.workload.graph.build import Builder, Dims
 from choreo.workload.graph.graph import Graph
-from choreo.workload.graph.layout import Layout, cut_along
+from choreo.workload.graph.sharding import Sharding, cut_along
+from choreo.workload.mesh import mesh_of
 from choreo.workload.plan import Plan
-from choreo.workload.graph.transformer import mesh_of
 
 __all__ = ["ConvNet", "Convolution", "convnet_graph"]
 
@@ -139,7 +139,7 @@ def _graph(net: ConvNet, plan: Plan) -> Graph:
     return build.graph()
 
 
-def _convolved(build: Builder, row: Convolution, given: str, batch: tuple[str, float], cut: Layout) -> str:
+def _convolved(build: Builder, row: Convolution, given: str, batch: tuple[str, float], cut: Sharding) -> str:
     """A convolution and the batch norm behind it."""
     dims: Dims = (batch, ("row", row.side), ("column", row.side), ("channels", row.channels_out))
     kernel = (("taps", row.channels_in * row.kernel**2), ("channels", row.channels_out))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from choreo.workload.graph.layout import Layout, Tensor
+from choreo.workload.graph.sharding import Sharding, Tensor
 
 __all__ = ["MEMORY_BOUND", "Collective", "Graph", "Operator"]
 
@@ -43,7 +43,7 @@ class Operator:
     kv_heads: float = 0.0
     causal: bool = False
     saves: tuple[str, ...] = ()  # tensors kept for the backward pass
-    needs: tuple[Layout, ...] = ()  # the layout each input is used in
+    needs: tuple[Sharding, ...] = ()  # the sharding each input is used in
     divided: frozenset[str] = frozenset()  # axes over which ranks do different parts of this work
     sums: bool = False  # it adds its inputs, so that gradients pass through as they are
     parts: tuple[str, ...] = ()  # what was fused into it
@@ -61,7 +61,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Communication that a pair of layouts asked for; `size_bytes` as nccl-tests counts it.
+    """Communication that a pair of shardings asked for; `size_bytes` as nccl-tests counts it.
 
     That is the whole vector for all_reduce, all_gather and reduce_scatter, and what one rank sends for all_to_all and
     send. `how` is "ring" where the parts go round while attention works on those that have come.

@@ -10,20 +10,22 @@ import math
 from typing import TYPE_CHECKING
 
 from choreo.workload.graph.build import Dims
-from choreo.workload.graph.layout import Layout, cut_along
+from choreo.workload.graph.sharding import Sharding, cut_along
 
 if TYPE_CHECKING:
-    from choreo.workload.graph.transformer import Block
+    from choreo.workload.graph.transformer import LayerBuilder
 
 __all__ = ["experts", "mlp"]
 
 
-def mlp(block: Block, name: str, given: str, ffn: int) -> str:
+def mlp(block: LayerBuilder, name: str, given: str, ffn: int) -> str:
     """A dense MLP; over tp its output is still a partial sum."""
     return _up_and_down(block, name, given, ffn, rows=block.tokens, want=block.whole)
 
 
-def _up_and_down(block: Block, name: str, given: str, ffn: int, *, rows: Dims, want: Layout, count: int = 0) -> str:
+def _up_and_down(
+    block: LayerBuilder, name: str, given: str, ffn: int, *, rows: Dims, want: Sharding, count: int = 0
+) -> str:
     """Both matrices and what is between; `count` is the number of experts, whose weights have a dim more."""
     build, model = block.build, block.model
     hidden, inner = block.hidden[-1], ("ffn", ffn)
@@ -56,7 +58,7 @@ def _up_and_down(block: Block, name: str, given: str, ffn: int, *, rows: Dims, w
     return out
 
 
-def experts(block: Block, given: str) -> str:
+def experts(block: LayerBuilder, given: str) -> str:
     """Route, send, compute, send back and weigh; shared experts beside it."""
     build, model, mesh, tokens = block.build, block.model, block.build.mesh, block.tokens
     hidden, choices = block.hidden[-1], ("choices", model.experts)
@@ -109,7 +111,7 @@ def experts(block: Block, given: str) -> str:
             want=block.stream,
             saves=[shared, open_],
         )
-    alike = build.tensors[made].layout == build.tensors[shared].layout
+    alike = build.tensors[made].sharding == build.tensors[shared].sharding
     (both,) = build.operator(
         "experts_sum",
         "elementwise",

@@ -13,9 +13,9 @@ from functools import lru_cache
 from choreo.errors import ModelError, PlanError
 from choreo.workload.graph.build import Builder, Dims
 from choreo.workload.graph.graph import Graph
-from choreo.workload.graph.layout import Layout, cut_along
+from choreo.workload.graph.sharding import Sharding, cut_along
+from choreo.workload.mesh import mesh_of
 from choreo.workload.plan import Plan
-from choreo.workload.graph.transformer import mesh_of
 
 __all__ = ["Recommender", "recommender_graph"]
 
@@ -133,7 +133,7 @@ def _graph(net: Recommender, plan: Plan) -> Graph:
     return build.graph()
 
 
-def _mlp(build: Builder, net: Recommender, part: str, at: str, cut: Layout) -> str:
+def _mlp(build: Builder, net: Recommender, part: str, at: str, cut: Sharding) -> str:
     for name, width_in, width_out in net.layers:
         if not name.startswith(part):
             continue

@@ -16,12 +16,13 @@ from choreo.errors import PlanError
 from choreo.workload.graph.attention import attention
 from choreo.workload.graph.build import Builder, Dims
 from choreo.workload.graph.graph import Graph
-from choreo.workload.graph.layout import Layout, cut_along
 from choreo.workload.graph.mlp import experts, mlp
+from choreo.workload.graph.sharding import Sharding, cut_along
+from choreo.workload.mesh import mesh_of
 from choreo.workload.model import Model
 from choreo.workload.plan import Plan
 
-__all__ = ["CONTEXT", "Options", "embedding_graph", "head_graph", "layer_graph", "mesh_of"]
+__all__ = ["CONTEXT", "Options", "embedding_graph", "head_graph", "layer_graph"]
 
 CONTEXT = ("all_gather", "ring", "ulysses")
 CACHED = 4096
@@ -38,15 +39,15 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LayerBuilder:
     """What the parts of a block need to know while they are built."""
 
     build: Builder
     model: Model
     options: Options
     tokens: Dims  # batch and sequence, of all ranks
-    whole: Layout  # activations at the matrices: cut over dp and cp alone
-    stream: Layout  # and between them: with sequence parallelism over tp as well
+    whole: Sharding  # activations at the matrices: cut over dp and cp alone
+    stream: Sharding  # and between them: with sequence parallelism over tp as well
 
     @property
     def tp(self) -> int:
@@ -57,16 +58,6 @@ class Block:
     def hidden(self) -> Dims:
         """Dims of the residual stream."""
         return (*self.tokens, ("hidden", self.model.hidden))
-
-
-def mesh_of(plan: Plan) -> dict[str, int]:
-    """Ranks by axis."""
-    if plan.dp * plan.cp % plan.ep:
-        raise PlanError(
-            f"ep {plan.ep} does not divide dp {plan.dp} × cp {plan.cp}, whose ranks share out the experts; "
-            f"ep {math.gcd(plan.ep, plan.dp * plan.cp)} would"
-        )
-    return {axis: plan.axis_size(axis) for axis in ("tp", "cp", "ep", "dp", "edp", "pp")}
 
 
 def layer_graph(
@@ -114,12 +105,14 @@ def _relevant(plan: Plan) -> Plan:
     )
 
 
-def _block(name: str, model: Model, plan: Plan, seq: int, options: Options) -> Block:
+def _block(name: str, model: Model, plan: Plan, seq: int, options: Options) -> LayerBuilder:
     mesh: Mapping[str, int] = mesh_of(plan)
     build = Builder(name, mesh, plan.activation_bytes, regather=options.regather)
     whole = cut_along(mesh, dp="batch", cp="sequence")
     stream = cut_along(mesh, dp="batch", cp="sequence", tp="sequence") if plan.sequence_parallel else whole
-    return Block(build, model, options, (("batch", plan.micro_batch * plan.dp), ("sequence", seq)), whole, stream)
+    return LayerBuilder(
+        build, model, options, (("batch", plan.micro_batch * plan.dp), ("sequence", seq)), whole, stream
+    )
 
 
 @lru_cache(maxsize=CACHED)
@@ -145,7 +138,7 @@ def _layer(model: Model, plan: Plan, seq: int, moe: bool, options: Options) -> G
     return build.graph()
 
 
-def norm(block: Block, name: str, given: str) -> str:
+def norm(block: LayerBuilder, name: str, given: str) -> str:
     """A norm over the hidden features; keeps its input and a number or two a token."""
     build, model = block.build, block.model
     dims = block.hidden[-1:]
@@ -165,7 +158,7 @@ def norm(block: Block, name: str, given: str) -> str:
     return made
 
 
-def residual(block: Block, name: str, given: str, stream: str) -> str:
+def residual(block: LayerBuilder, name: str, given: str, stream: str) -> str:
     """What a branch made, added to the stream: a norm if the model has one there, dropout if it trains with it."""
     build, model, dims = block.build, block.model, block.hidden
     if model.norms_per_layer == 4:
@@ -189,7 +182,7 @@ def residual(block: Block, name: str, given: str, stream: str) -> str:
     return made
 
 
-def dropped(block: Block, name: str, given: str) -> str:
+def dropped(block: LayerBuilder, name: str, given: str) -> str:
     """Dropout on the stream; keeps a byte a number to know which."""
     mask = (f"{name}.mask", block.hidden, 1.0)
     (made,) = block.build.operator(
@@ -198,7 +191,7 @@ def dropped(block: Block, name: str, given: str) -> str:
     return made
 
 
-def _vocab(block: Block) -> float:
+def _vocab(block: LayerBuilder) -> float:
     """Rows of the table, filled up until tp divides them."""
     return block.tp * math.ceil(block.model.vocab / block.tp)
 
@@ -259,7 +252,7 @@ def _head(model: Model, plan: Plan, seq: int, options: Options) -> Graph:
         "cross_entropy",
         [logits, top, labels],
         [("exponentials", tokens), ("label_logits", tokens)],
-        want=(build.tensors[logits].layout, block.whole, block.whole),
+        want=(build.tensors[logits].sharding, block.whole, block.whole),
         item_bytes=4,
         states=[odds],
         saves=["probabilities", labels],

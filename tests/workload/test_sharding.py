@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from choreo.workload.graph.layout import PARTIAL, WHOLE, Layout, Move, Tensor, cut_along, dual, propagate, reshard
+from choreo.workload.graph.sharding import PARTIAL, WHOLE, Move, Sharding, Tensor, cut_along, dual, propagate, reshard
 
 MESH = {"tp": 2, "cp": 3, "dp": 2}
 DIMS = (("batch", 12.0), ("sequence", 12.0))
@@ -21,11 +21,11 @@ Coordinates = tuple[int, ...]
 RANKS = list(itertools.product(*(range(size) for size in MESH.values())))
 
 
-def layout(**states: str) -> Layout:
-    return Layout(tuple(sorted(states.items())))
+def sharding(**states: str) -> Sharding:
+    return Sharding(tuple(sorted(states.items())))
 
 
-def cut(whole: Array, how: Layout, at: Coordinates) -> Array:
+def cut(whole: Array, how: Sharding, at: Coordinates) -> Array:
     """What a rank holds; a dim that several axes cut is cut by the outermost first."""
     part = whole
     for axis, here in reversed(list(zip(MESH, at, strict=True))):
@@ -71,8 +71,8 @@ states = st.sampled_from([None, "batch", "sequence", PARTIAL])
 @given(st.tuples(states, states, states), st.tuples(states, states, states))
 @settings(max_examples=300, deadline=None)
 def test_the_rule_moves_real_data(first: tuple[str | None, ...], last: tuple[str | None, ...]) -> None:
-    before = layout(**{axis: state for axis, state in zip(MESH, first, strict=True) if state})
-    after = layout(**{axis: state for axis, state in zip(MESH, last, strict=True) if state and state != PARTIAL})
+    before = sharding(**{axis: state for axis, state in zip(MESH, first, strict=True) if state})
+    after = sharding(**{axis: state for axis, state in zip(MESH, last, strict=True) if state and state != PARTIAL})
     whole = np.arange(144.0).reshape(12, 12)
     held = {at: cut(whole, before, at) for at in RANKS}
     layout_now = before
@@ -92,14 +92,14 @@ def test_the_rule_moves_real_data(first: tuple[str | None, ...], last: tuple[str
     assert (counts == copies).all()
 
 
-def _with_slices(now: Layout, wanted: Layout, after: Layout) -> Layout:
+def _with_slices(now: Sharding, wanted: Sharding, after: Sharding) -> Sharding:
     """A rank may cut what is whole without asking anybody."""
     free = {axis: wanted.along(axis) for axis in MESH if now.along(axis) is None and wanted.along(axis)}
     assert all(after.along(axis) == state for axis, state in free.items())
     return now.but(free)
 
 
-def sliced(part: Array, now: Layout, wanted: Layout, at: Coordinates) -> Array:
+def sliced(part: Array, now: Sharding, wanted: Sharding, at: Coordinates) -> Array:
     for axis, here in reversed(list(zip(MESH, at, strict=True))):
         state = wanted.along(axis)
         if now.along(axis) is None and state is not None:
@@ -110,20 +110,20 @@ def sliced(part: Array, now: Layout, wanted: Layout, at: Coordinates) -> Array:
 @pytest.mark.parametrize(
     ("before", "after", "kinds"),
     [
-        (layout(tp="+"), WHOLE, ["all_reduce"]),
-        (layout(tp="+"), layout(tp="sequence"), ["reduce_scatter"]),
-        (layout(tp="sequence"), WHOLE, ["all_gather"]),
-        (layout(tp="sequence"), layout(tp="heads"), ["all_to_all"]),
-        (WHOLE, layout(tp="heads"), []),
-        (layout(tp="heads"), layout(tp="heads"), []),
-        (layout(tp="+", ep="experts"), layout(tp="tokens", ep="tokens"), ["reduce_scatter", "all_to_all"]),
-        (layout(tp="tokens", ep="tokens"), layout(ep="experts"), ["all_to_all", "all_gather"]),
-        (layout(tp="sequence"), Layout((("tp", "sequence"),), stage=1), ["send"]),
-        (layout(tp="+"), Layout((), stage=1), ["all_reduce", "send"]),
-        (layout(tp="sequence"), Layout((), stage=1), ["send", "all_gather"]),
+        (sharding(tp="+"), WHOLE, ["all_reduce"]),
+        (sharding(tp="+"), sharding(tp="sequence"), ["reduce_scatter"]),
+        (sharding(tp="sequence"), WHOLE, ["all_gather"]),
+        (sharding(tp="sequence"), sharding(tp="heads"), ["all_to_all"]),
+        (WHOLE, sharding(tp="heads"), []),
+        (sharding(tp="heads"), sharding(tp="heads"), []),
+        (sharding(tp="+", ep="experts"), sharding(tp="tokens", ep="tokens"), ["reduce_scatter", "all_to_all"]),
+        (sharding(tp="tokens", ep="tokens"), sharding(ep="experts"), ["all_to_all", "all_gather"]),
+        (sharding(tp="sequence"), Sharding((("tp", "sequence"),), stage=1), ["send"]),
+        (sharding(tp="+"), Sharding((), stage=1), ["all_reduce", "send"]),
+        (sharding(tp="sequence"), Sharding((), stage=1), ["send", "all_gather"]),
     ],
 )
-def test_two_layouts_and_what_they_take(before: Layout, after: Layout, kinds: list[str]) -> None:
+def test_two_layouts_and_what_they_take(before: Sharding, after: Sharding, kinds: list[str]) -> None:
     moves = reshard(before, after)
     assert [move.kind for move in moves] == kinds
     for first, second in itertools.pairwise((before, *(move.after for move in moves))):
@@ -131,34 +131,34 @@ def test_two_layouts_and_what_they_take(before: Layout, after: Layout, kinds: li
 
 
 def test_axes_that_change_alike_go_together() -> None:
-    (move,) = reshard(layout(dp="+", cp="+", tp="heads"), layout(tp="heads"))
+    (move,) = reshard(sharding(dp="+", cp="+", tp="heads"), sharding(tp="heads"))
     assert (move.kind, move.axes) == ("all_reduce", ("cp", "dp"))
-    moves = reshard(layout(dp="+", tp="+"), layout(dp="piece"))
+    moves = reshard(sharding(dp="+", tp="+"), sharding(dp="piece"))
     assert [(move.kind, move.axes) for move in moves] == [("all_reduce", ("tp",)), ("reduce_scatter", ("dp",))]
 
 
 def test_layouts_propagate_through_a_product() -> None:
-    tokens, by_columns, by_rows = layout(dp="batch"), layout(tp="ffn"), layout(tp="ffn")
+    tokens, by_columns, by_rows = sharding(dp="batch"), sharding(tp="ffn"), sharding(tp="ffn")
     up = propagate((tokens, by_columns), (("batch", 2), ("ffn", 4)))
-    assert up == layout(dp="batch", tp="ffn")
+    assert up == sharding(dp="batch", tp="ffn")
     down = propagate((up, by_rows), (("batch", 2), ("hidden", 1)))
-    assert down == layout(dp="batch", tp=PARTIAL)
+    assert down == sharding(dp="batch", tp=PARTIAL)
     assert down.partial == ("tp",)
 
 
 def test_gradients_lie_in_the_dual_layout() -> None:
-    assert dual(layout(tp=PARTIAL, dp="batch")) == layout(dp="batch")
-    assert dual(layout(dp="batch"), frozenset({"tp", "dp"})) == layout(dp="batch", tp=PARTIAL)
+    assert dual(sharding(tp=PARTIAL, dp="batch")) == sharding(dp="batch")
+    assert dual(sharding(dp="batch"), frozenset({"tp", "dp"})) == sharding(dp="batch", tp=PARTIAL)
 
 
 def test_layouts_in_words() -> None:
     assert str(WHOLE) == "whole"
-    assert str(layout(tp="+", dp="batch")) == "batch/dp, sum over tp"
-    assert cut_along({"tp": 1, "dp": 2}, tp="heads", dp="batch") == layout(dp="batch")
+    assert str(sharding(tp="+", dp="batch")) == "batch/dp, sum over tp"
+    assert cut_along({"tp": 1, "dp": 2}, tp="heads", dp="batch") == sharding(dp="batch")
 
 
 def test_sizes_at_one_rank() -> None:
-    tensor = Tensor("t", (("batch", 8), ("hidden", 16)), layout(dp="batch", tp=PARTIAL), 2)
+    tensor = Tensor("t", (("batch", 8), ("hidden", 16)), sharding(dp="batch", tp=PARTIAL), 2)
     mesh = {"dp": 4, "tp": 8}
     assert tensor.elements(mesh) == 32
     assert tensor.bytes(mesh) == 64

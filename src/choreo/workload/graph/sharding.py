@@ -1,4 +1,4 @@
-"""How a tensor is cut over the axes of a mesh of devices, and the rule that turns two layouts into a collective.
+"""How a tensor is cut over the axes of a mesh of devices, and the rule that turns two shardings into a collective.
 
 Along each axis a tensor is whole (every rank has all of it), cut along one of its dims (each rank has a part), or a
 partial sum (each rank has a term). Where the two ends of an edge disagree, something must move:
@@ -18,16 +18,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["AXES", "PARTIAL", "WHOLE", "Layout", "Move", "Tensor", "cut_along", "dual", "propagate", "reshard"]
+from choreo.workload.mesh import AXES
 
-# From the innermost; "edp" are the replicas of an expert, so ep × edp are the same ranks as cp × dp.
-AXES = ("tp", "cp", "ep", "dp", "edp", "pp")
+__all__ = ["PARTIAL", "WHOLE", "Move", "Sharding", "Tensor", "cut_along", "dual", "propagate", "reshard"]
+
 PARTIAL = "+"
 _ORDER = {"all_reduce": 0, "reduce_scatter": 1, "slice": 2, "all_to_all": 3, "all_gather": 5}
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Sharding:
     """What each axis does to a tensor: the dim it cuts, or "+" for a partial sum; an axis left out keeps it whole."""
 
     states: tuple[tuple[str, str], ...] = ()
@@ -40,7 +40,7 @@ class Layout:
                 return state
         return None
 
-    def but(self, changes: Mapping[str, str | None]) -> Layout:
+    def but(self, changes: Mapping[str, str | None]) -> Sharding:
         """The same with some axes changed; None makes it whole along one."""
         if not changes:
             return self
@@ -50,7 +50,7 @@ class Layout:
                 states.pop(axis, None)
             else:
                 states[axis] = state
-        return Layout(tuple(sorted(states.items())), self.stage)
+        return Sharding(tuple(sorted(states.items())), self.stage)
 
     @property
     def partial(self) -> tuple[str, ...]:
@@ -62,22 +62,22 @@ class Layout:
         return ", ".join(told) or "whole"
 
 
-WHOLE = Layout()
+WHOLE = Sharding()
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One step from a layout to another: a collective along axes, or a send."""
+    """One step from a sharding to another: a collective along axes, or a send."""
 
     kind: str
     axes: tuple[str, ...]
-    before: Layout
-    after: Layout
+    before: Sharding
+    after: Sharding
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named tensor: the sizes of its dims before it is cut, the bytes of one number, and its layout.
+    """A named tensor: the sizes of its dims before it is cut, the bytes of one number, and its sharding.
 
     `role` is "activation", "weight", "tied" (a weight counted elsewhere), "data" (needs no gradient), "mask" or
     "state" (neither is on an edge).
@@ -85,7 +85,7 @@ class Tensor:
 
     name: str
     dims: tuple[tuple[str, float], ...]
-    layout: Layout
+    sharding: Sharding
     item_bytes: float
     role: str = "activation"
 
@@ -93,32 +93,32 @@ class Tensor:
         """Whether it has a dim of that name."""
         return any(name == dim for name, _ in self.dims)
 
-    def elements(self, mesh: Mapping[str, int], layout: Layout | None = None) -> float:
-        """Numbers that one rank holds, in this layout or its own."""
+    def elements(self, mesh: Mapping[str, int], sharding: Sharding | None = None) -> float:
+        """Numbers that one rank holds, in this sharding or its own."""
         total = 1.0
         for _, size in self.dims:
             total *= size
-        for axis, state in (layout or self.layout).states:
+        for axis, state in (sharding or self.sharding).states:
             if state != PARTIAL:
                 total /= mesh[axis]
         return total
 
-    def bytes(self, mesh: Mapping[str, int], layout: Layout | None = None) -> float:
+    def bytes(self, mesh: Mapping[str, int], sharding: Sharding | None = None) -> float:
         """Bytes that one rank holds."""
-        return self.elements(mesh, layout) * self.item_bytes
+        return self.elements(mesh, sharding) * self.item_bytes
 
-    def local(self, dim: str, mesh: Mapping[str, int], layout: Layout | None = None) -> float:
+    def local(self, dim: str, mesh: Mapping[str, int], sharding: Sharding | None = None) -> float:
         """The size of a dim at one rank."""
         size = next(size for name, size in self.dims if name == dim)
-        for axis, state in (layout or self.layout).states:
+        for axis, state in (sharding or self.sharding).states:
             if state == dim:
                 size /= mesh[axis]
         return size
 
 
-def cut_along(mesh: Mapping[str, int], **dims: str) -> Layout:
-    """A layout by axis (`tp="heads"`); axes of one rank cut nothing."""
-    return Layout(tuple(sorted((axis, dim) for axis, dim in dims.items() if mesh[axis] > 1)))
+def cut_along(mesh: Mapping[str, int], **dims: str) -> Sharding:
+    """A sharding by axis (`tp="heads"`); axes of one rank cut nothing."""
+    return Sharding(tuple(sorted((axis, dim) for axis, dim in dims.items() if mesh[axis] > 1)))
 
 
 def _kind(before: str | None, after: str | None) -> str:
@@ -129,8 +129,8 @@ def _kind(before: str | None, after: str | None) -> str:
     return "all_gather" if after is None else "all_to_all"
 
 
-def reshard(before: Layout, after: Layout) -> tuple[Move, ...]:
-    """What must be done to a tensor in one layout to have it in another, cheapest first: sums shrink, gathers last.
+def reshard(before: Sharding, after: Sharding) -> tuple[Move, ...]:
+    """What must be done to a tensor in one sharding to have it in another, cheapest first: sums shrink, gathers last.
 
     Axes that change in the same way go together, as one collective over their product.
     """
@@ -144,29 +144,29 @@ def reshard(before: Layout, after: Layout) -> tuple[Move, ...]:
             key = (_ORDER[kind], kind, "" if kind == "all_reduce" else new or "", old or "")
             groups.setdefault(key, []).append(axis)
     moves: list[Move] = []
-    layout = before
+    sharding = before
     sending = before.stage != after.stage
     for (order, kind, new, _), axes in sorted(groups.items()):
         if sending and order > _ORDER["all_to_all"]:
-            layout = _send(moves, layout, after.stage)
+            sharding = _send(moves, sharding, after.stage)
             sending = False
-        step = layout.but(dict.fromkeys(axes, new or None))
+        step = sharding.but(dict.fromkeys(axes, new or None))
         if kind != "slice":
-            moves.append(Move(kind, tuple(axes), layout, step))
-        layout = step
+            moves.append(Move(kind, tuple(axes), sharding, step))
+        sharding = step
     if sending:
-        _send(moves, layout, after.stage)
+        _send(moves, sharding, after.stage)
     return tuple(moves)
 
 
-def _send(moves: list[Move], layout: Layout, stage: int) -> Layout:
-    sent = Layout(layout.states, stage)
-    moves.append(Move("send", ("pp",), layout, sent))
+def _send(moves: list[Move], sharding: Sharding, stage: int) -> Sharding:
+    sent = Sharding(sharding.states, stage)
+    moves.append(Move("send", ("pp",), sharding, sent))
     return sent
 
 
-def propagate(sources: tuple[Layout, ...], dims: tuple[tuple[str, float], ...], stage: int = 0) -> Layout:
-    """The layout of what an operator makes of inputs so cut: a cut dim stays cut, or, summed over, leaves terms."""
+def propagate(sources: tuple[Sharding, ...], dims: tuple[tuple[str, float], ...], stage: int = 0) -> Sharding:
+    """The sharding of what an operator makes of inputs so cut: a cut dim stays cut, or, summed over, leaves terms."""
     names = [name for name, _ in dims]
     states: dict[str, str] = {}
     for source in sources:
@@ -175,17 +175,17 @@ def propagate(sources: tuple[Layout, ...], dims: tuple[tuple[str, float], ...], 
                 states[axis] = state
             else:
                 states.setdefault(axis, PARTIAL)
-    return Layout(tuple(sorted(states.items())), stage)
+    return Sharding(tuple(sorted(states.items())), stage)
 
 
-def dual(layout: Layout, divided: frozenset[str] = frozenset()) -> Layout:
-    """The layout of the gradient of a tensor that is used in this layout by work divided over some axes.
+def dual(sharding: Sharding, divided: frozenset[str] = frozenset()) -> Sharding:
+    """The sharding of the gradient of a tensor that is used in this sharding by work divided over some axes.
 
     What is cut has its gradient cut alike; a term of a sum has the gradient of the sum; and of what is whole, each rank
     that did another part of the work has a term of the gradient.
     """
-    states = {axis: state for axis, state in layout.states if state != PARTIAL}
+    states = {axis: state for axis, state in sharding.states if state != PARTIAL}
     for axis in divided:
-        if layout.along(axis) is None:
+        if sharding.along(axis) is None:
             states[axis] = PARTIAL
-    return Layout(tuple(sorted(states.items())), layout.stage)
+    return Sharding(tuple(sorted(states.items())), sharding.stage)
