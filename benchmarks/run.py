@@ -23,7 +23,7 @@ from pathlib import Path
 from choreo.bench.bench import PEERS, Contestant, Measured, Options, Stage, bench, geometric_mean, race, sizes_between
 from choreo.bench.inputs import Case, case_of
 from choreo.calibrate.calibrate import calibrate
-from choreo.cli.bench_command import parse_nccl_size
+from choreo.cli.commands.bench import parse_nccl_size
 from choreo.run.calibration import Constants, load_constants
 from choreo.units import parse_rank_range
 

@@ -28,7 +28,7 @@ from choreo.bench.bench import (
 from choreo.bench.inputs import Case, case_of, dtype_of, expected, given
 from choreo.bench.job import Job
 from choreo.cli import COMMANDS
-from choreo.cli.bench_command import parse_nccl_size
+from choreo.cli.commands.bench import parse_nccl_size
 from choreo.collectives import COLLECTIVES
 from choreo.errors import BenchmarkError, ChoreoError, SizeError, UsageError
 from choreo.run.calibration import Band, Constants, default_constants

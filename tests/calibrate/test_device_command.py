@@ -12,7 +12,7 @@ import pytest
 import choreo.calibrate.device
 from choreo.calibrate.device.calibrate import Calibration
 from choreo.calibrate.device.fit import Errors
-from choreo.cli.calibrate_device import measure_device
+from choreo.cli.commands.calibrate import measure_device
 from choreo.errors import DeviceError
 from choreo.hardware import get_device
 

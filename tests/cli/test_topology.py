@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from choreo.cli.topologies import diameter
 from choreo.topology import Links, compose, get_topology, graph, list_machines, machine_file
+from choreo.topology.describe import diameter
 from tests.helpers.cli import fine, mistake, process, record, table
 from tests.helpers.command import run_choreo
 

@@ -46,7 +46,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"choreo.cli.{cmd_name}_command").command
+        command: click.Command = importlib.import_module(f"choreo.cli.commands.{cmd_name}").command
         return command
 
     def resolve_command(

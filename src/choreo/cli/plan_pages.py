@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from choreo.cli.plans import limits, scaled, shares, title
+from choreo.cli.output.plan import limits, scaled, shares, title
 from choreo.show.plan_page import (
     ChartData,
     LaunchData,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, TypedDict
 
-from choreo.cli.plan_command import FIXED, NUMBERS, SWITCHES
+from choreo.cli.commands.plan import FIXED, NUMBERS, SWITCHES
 from choreo.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.options import echo_json, json_option
+from choreo.cli.options import json_option
+from choreo.cli.output.table import echo_json
 from choreo.units import format_bytes, format_time
 
 if TYPE_CHECKING:

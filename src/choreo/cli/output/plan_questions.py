@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.options import echo_json, echo_table
-from choreo.cli.plan_inputs import batch_of, count_of, fixed_of, job_arguments, workload_of
-from choreo.cli.plans import plan_words, scaled, title
+from choreo.cli.output.plan import plan_words, scaled, title
+from choreo.cli.output.table import echo_json, echo_table
+from choreo.cli.plan_options import batch_of, count_of, fixed_of, job_arguments, workload_of
 from choreo.errors import UsageError
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 
@@ -292,12 +292,12 @@ def _run(options: dict[str, object], name: str, value: str) -> Planning:
         raise UsageError(f"{value!r} is not a whole number; write --vary {name}=1,2,4")
     if field == "global_batch":
         batch_of(value, 1)
-    from choreo.cli.plan_command import planned
+    from choreo.cli.commands.plan import planned
 
     return planned(options | {field: int(value) if whole else value})
 
 
 def _fields(options: dict[str, object]) -> list[str]:
-    from choreo.cli.plan_command import FIXED
+    from choreo.cli.commands.plan import FIXED
 
     return [name for name in FIXED if name in options]

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.options import echo_json, json_option, parsed, ranks_option
+from choreo.cli.options import json_option, parsed, ranks_option
+from choreo.cli.output.table import echo_json
 from choreo.errors import UsageError
 from choreo.units import counted, parse_size
 
@@ -58,7 +59,7 @@ def command(
     if as_json:
         echo_json(document(found, network))
     else:
-        from choreo.cli.bounds import print_bound
+        from choreo.cli.output.bound import print_bound
 
         print_bound(found, network)
 
@@ -101,7 +102,7 @@ def document(found: Bound, topology: Topology) -> dict[str, object]:
 
 def _devices(topology: Topology, ranks: int | None, placement: str | None) -> list[int] | None:
     """The device of each rank: the placement's, the first so many, or all."""
-    from choreo.cli.placement import parse_placement
+    from choreo.cli.topology_options import parse_placement
 
     if ranks is not None and ranks < 1:
         raise UsageError(f"there must be at least 1 rank, not {ranks}")

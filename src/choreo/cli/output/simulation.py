@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.options import echo_table
+from choreo.cli.output.table import echo_table
 from choreo.errors import shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 

@@ -9,19 +9,11 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from choreo.cli.networks import what_if, what_if_options
-from choreo.cli.options import (
-    Choice,
-    choice_options,
-    echo_json,
-    gamma_option,
-    json_option,
-    load_option,
-    parsed,
-    ranks_option,
-)
+from choreo.cli.options import gamma_option, json_option, load_option, parsed, ranks_option
+from choreo.cli.output.table import echo_json
 from choreo.cli.progress import Progress
-from choreo.cli.schedules import checked, left_out, trusted
+from choreo.cli.schedule_options import Choice, checked, choice_options, left_out, trusted
+from choreo.cli.topology_options import what_if, what_if_options
 from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError, shown
 from choreo.units import counted, parse_size, parse_size_range
 
@@ -132,13 +124,13 @@ def command(
     direct, switches halving_doubling.
     """
     if compare is not None:
-        from choreo.cli.comparisons import print_comparison
+        from choreo.cli.output.comparison import print_comparison
 
         _refuse_beside("--compare", ("compare", "as_json"))
         print_comparison(*compare, as_json=as_json)
         return
     if validate is not None:
-        from choreo.cli.validations import print_validation
+        from choreo.cli.output.nccl_validation import print_validation
 
         _refuse_beside("--validate", ("validate", "leave_one_out", "as_json"))
         print_validation(validate, leave_one_out=leave_one_out, as_json=as_json)
@@ -155,7 +147,7 @@ def command(
     place = _place(topology, placement, ranks, chosen)
     place = replace(place, topology=what_if(place.topology, slow_link, slow_rank, routing, place.placement))
     if library is not None:
-        from choreo.cli.libraries import print_library
+        from choreo.cli.output.nccl import print_library
 
         _refuse_beside(f"--library {library}", KNOWN_TO_LIBRARIES)
         devices = list(range(place.ranks)) if place.placement is None else place.placement
@@ -263,7 +255,7 @@ class _Task:
 
 
 def _one(task: _Task, size: int, as_json: bool, trace: Path | None, html: Path | None) -> None:
-    from choreo.cli.simulations import print_simulation
+    from choreo.cli.output.simulation import print_simulation
     from choreo.simulate.summary import details, summary
 
     schedule = task.schedule()
@@ -289,7 +281,7 @@ def _one(task: _Task, size: int, as_json: bool, trace: Path | None, html: Path |
 
 
 def _rank_all(task: _Task, size: int, as_json: bool) -> None:
-    from choreo.cli.simulations import print_ranking
+    from choreo.cli.output.simulation import print_ranking
     from choreo.simulate.summary import summary
 
     simulations = _runs(task, task.schedules(), size)
@@ -302,7 +294,7 @@ def _rank_all(task: _Task, size: int, as_json: bool) -> None:
 
 def _sweep(task: _Task, sizes: list[int], as_json: bool) -> None:
     """One run a size; of several algorithms the fastest at each."""
-    from choreo.cli.simulations import print_sweep
+    from choreo.cli.output.simulation import print_sweep
     from choreo.simulate.summary import summary
 
     schedules = task.schedules()
@@ -371,7 +363,7 @@ def _sizes(sweep: tuple[int, int] | None) -> list[int]:
 
 def _place(text: str, placement: str | None, ranks: int | None, chosen: Choice) -> _Place:
     """Which devices hold the ranks: the placement's, the first so many, or all."""
-    from choreo.cli.placement import parse_placement
+    from choreo.cli.topology_options import parse_placement
     from choreo.topology import get_topology
 
     topology = get_topology(text)
@@ -394,7 +386,7 @@ def _place(text: str, placement: str | None, ranks: int | None, chosen: Choice) 
 def _beside(text: str, topology: Topology) -> Job:
     """Another collective, from `all_to_all:pairwise=4MiB@0..7`."""
     from choreo.algorithms import build
-    from choreo.cli.placement import parse_placement
+    from choreo.cli.topology_options import parse_placement
     from choreo.simulate import Job, suggested_schedule
 
     what, equals, rest = text.partition("=")

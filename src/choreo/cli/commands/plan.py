@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from click.core import ParameterSource
 
-from choreo.cli.options import echo_json, json_option, parsed
+from choreo.cli.options import json_option, parsed
+from choreo.cli.output.table import echo_json
 from choreo.errors import UsageError, shown
 from choreo.units import parse_bandwidth, parse_size
 
@@ -116,11 +117,11 @@ def command(*, as_json: bool, **options: object) -> None:
     MODEL is a name of the catalogue, a config.json of Hugging Face, or numbers: --layers --hidden --heads. Whatever of
     the plan is not fixed is searched. Without --gpus the model itself is described.
     """
-    from choreo.cli.plan_views import describe, print_parameter_server, print_traffic, print_varied
-    from choreo.cli.plans import print_planning
+    from choreo.cli.output.plan import print_planning
+    from choreo.cli.output.plan_questions import describe, print_parameter_server, print_traffic, print_varied
 
     if options["validate"] is not None:
-        from choreo.cli.plan_validations import print_plan_validation
+        from choreo.cli.output.plan_validation import print_plan_validation
 
         _refuse_beside("--validate", ("validate", "leave_one_out", "as_json"))
         file = Path(str(options["validate"])) if options["validate"] else None
@@ -161,7 +162,7 @@ def command(*, as_json: bool, **options: object) -> None:
 
 def planned(options: dict[str, object]) -> Planning:
     """The answer to what was asked on the command line."""
-    from choreo.cli.plan_inputs import fixed_of, job_arguments
+    from choreo.cli.plan_options import fixed_of, job_arguments
     from choreo.plan import plan
 
     best = options["best"]

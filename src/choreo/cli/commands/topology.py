@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from choreo.cli.options import echo_json, json_option
+from choreo.cli.options import json_option
+from choreo.cli.output.table import echo_json
 from choreo.errors import UsageError, shown
 
 
@@ -29,8 +30,8 @@ def list_machines(as_json: bool) -> None:
 
     NAME:4 is four of one, joined as its description says.
     """
-    from choreo.cli.topologies import listed
-    from choreo.cli.topology_words import print_machines
+    from choreo.cli.output.topology import print_machines
+    from choreo.topology.describe import listed
 
     if as_json:
         echo_json(listed())
@@ -48,8 +49,8 @@ def show(topology: str, svg: Path | None, as_json: bool) -> None:
     TOPOLOGY is a machine's name like hgx-h100:4, blocks joined by x, or a .json, .toml or .xml file. Told are devices,
     switches, the links of every dimension, and where each figure comes from.
     """
-    from choreo.cli.topologies import document, find
-    from choreo.cli.topology_words import print_network
+    from choreo.cli.output.topology import print_network
+    from choreo.topology.describe import document, find
 
     if svg is not None and str(svg) != "-" and svg.suffix != ".svg":
         raise UsageError(f"{shown(svg)}: that picture goes to a file that ends in .svg, or to - for stdout")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.options import echo_table
+from choreo.cli.output.table import echo_table
 from choreo.units import format_bytes, format_time
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.options import echo_table
-from choreo.cli.topologies import Ends, Network, diameter, dimensions, ends, kinds, one_line
+from choreo.cli.output.table import echo_table
 from choreo.errors import UsageError, shown
 from choreo.topology import Topology, get_topology, list_machines
+from choreo.topology.describe import Ends, Network, diameter, dimensions, ends, kinds, one_line
 from choreo.topology.files import TopologyFile
 from choreo.units import counted, format_bandwidth, format_time
 

@@ -6,18 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.options import (
-    Choice,
-    choice_options,
-    echo_json,
-    gamma_option,
-    json_option,
-    load_option,
-    parsed,
-    ranks_option,
-)
-from choreo.cli.prices import print_prices, print_sweep
-from choreo.cli.schedules import checked, left_out, trusted
+from choreo.cli.options import gamma_option, json_option, load_option, parsed, ranks_option
+from choreo.cli.output.price import print_prices, print_sweep
+from choreo.cli.output.table import echo_json
+from choreo.cli.schedule_options import Choice, checked, choice_options, left_out, trusted
 from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError
 from choreo.units import parse_bandwidth, parse_size, parse_size_range, parse_time
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from choreo.cli.options import echo_json, echo_table, json_option, load_option
+from choreo.cli.options import json_option, load_option
+from choreo.cli.output.table import echo_json, echo_table
 from choreo.errors import shown
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from choreo.cli.options import Choice, echo_json
+from choreo.cli.output.table import echo_json
+from choreo.cli.schedule_options import Choice
 from choreo.errors import UsageError, shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 

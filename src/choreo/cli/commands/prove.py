@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.options import Choice, choice_options, echo_json, json_option, load_option, parsed
+from choreo.cli.options import json_option, load_option, parsed
+from choreo.cli.output.table import echo_json
+from choreo.cli.schedule_options import Choice, choice_options
 from choreo.errors import AlgorithmError, ContradictionError, ProofError, RefusedError, ScheduleError, UsageError, shown
 from choreo.units import counted, parse_rank_range
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.options import echo_json, json_option, load_option, parsed
+from choreo.cli.options import json_option, load_option, parsed
+from choreo.cli.output.table import echo_json
 from choreo.errors import SizeError, UsageError, shown
 from choreo.units import counted, parse_size
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.options import echo_json, echo_table, json_option, parsed
+from choreo.cli.options import json_option, parsed
+from choreo.cli.output.table import echo_json, echo_table
 from choreo.errors import UsageError, shown
 from choreo.units import format_bandwidth, format_bytes, format_time, parse_rank_range, parse_size
 
@@ -66,8 +67,6 @@ def command(
     kernels of an accelerator are measured, by shape, and written to a file that choreo plan --device takes.
     """
     if device is not None:
-        from choreo.cli.calibrate_device import measure_device
-
         measure_device(device, output, as_json)
         return
     if output is not None:
@@ -117,3 +116,21 @@ def _print(constants: Constants, where: str) -> None:
     echo_table(table, 100)
     for what, rate in constants.rates_bytes_per_s.items():
         click.echo(f"{shown(what)}: {format_bandwidth(rate)} each")
+
+
+def measure_device(device: str, output: Path | None, as_json: bool) -> None:
+    """Measure a device of that kind ("cuda"), print what the fit leaves, and write FILE.toml and FILE.csv if asked."""
+    from choreo.calibrate.device import calibrate_device
+
+    found = calibrate_device(device, output, progress=lambda text: click.echo(text, err=True))
+    path = None if output is None else output.with_suffix(".toml")
+    left = found.errors
+    if as_json:
+        told = {"device": found.device.name, "kernels": left.kernels, "file": None if path is None else str(path)}
+        echo_json({**told, "median_error": left.median, "ninetieth_error": left.ninetieth, "bias": left.bias})
+        return
+    click.echo(
+        f"{shown(found.device.name)}: {left.kernels} kernels, predicted within {left.median:.1%} in the median and "
+        f"{left.ninetieth:.1%} for nine in ten"
+    )
+    click.echo("not kept; give --output FILE.toml" if path is None else f"kept in {shown(path)}")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.options import echo_table
-from choreo.cli.plot import plot
+from choreo.cli.output.plot import plot
+from choreo.cli.output.table import echo_table
 from choreo.errors import shown
 from choreo.units import format_bandwidth, format_bytes, format_time
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
-from choreo.cli.options import Choice, choice_options, echo_json, json_option, load_option, ranks_option
+from choreo.cli.options import json_option, load_option, ranks_option
+from choreo.cli.output.table import echo_json
+from choreo.cli.schedule_options import Choice, choice_options
 from choreo.errors import UsageError, shown
 
 

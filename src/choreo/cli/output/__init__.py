@@ -1,0 +1,1 @@
+"""How results are printed: tables and sentences for people, JSON for scripts."""

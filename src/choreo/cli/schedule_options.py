@@ -1,0 +1,196 @@
+"""Options that say which schedules a command is about, and those schedules."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from choreo.errors import UnknownNameError, UsageError, shown
+
+if TYPE_CHECKING:
+    from choreo.schedule import Schedule
+
+__all__ = ["Choice", "checked", "choice_options", "left_out", "trusted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which schedules a command is about: a collective and algorithms with their options, or a file."""
+
+    collective: str | None
+    algorithms: tuple[str, ...]
+    root: int | None
+    axes: str | None
+    rotate: bool
+    segments: int | None
+    option: tuple[str, ...]
+    schedule: Path | None
+
+    def build(self, ranks: int | None) -> Schedule:
+        """The one schedule chosen."""
+        from choreo.algorithms import build
+        from choreo.schedule import load
+
+        self._check_collective()
+        if self.schedule is not None:
+            self._refuse_beside_file(ranks)
+            return load(self.schedule)
+        if self.collective is None or len(self.algorithms) != 1:
+            raise UsageError("say which schedule: COLLECTIVE and one --algorithm, or --schedule FILE; see choreo list")
+        return build(
+            self.collective,
+            self.algorithms[0],
+            self.need_ranks(ranks),
+            root=self.root,
+            segments=self.segments,
+            **self._special_options(),
+        )
+
+    def need_ranks(self, ranks: int | None) -> int:
+        """The number of ranks: given, or what the axes multiply to."""
+        from choreo.algorithms import parse_axes
+
+        if ranks is not None:
+            return ranks
+        if self.axes is not None:
+            return parse_axes(self.axes).ranks
+        raise UsageError("say how many ranks: --ranks P")
+
+    def candidates(self) -> list[Choice]:
+        """A choice of each algorithm asked for, or of every one there is for the collective, or for all of them.
+
+        Of many at once each takes the options it knows.
+        """
+        from choreo.algorithms import get_algorithm, list_algorithms
+        from choreo.collectives import get_collective
+
+        self._check_collective()
+        if self.collective is not None and self.root is not None:
+            get_collective(self.collective).check_root(self.root, self.root + 1)  # is there a root at all
+        if self.collective is not None and self.algorithms:
+            for name in self.algorithms:
+                get_algorithm(self.collective, name)
+            return [replace(self, algorithms=(name,)) for name in dict.fromkeys(self.algorithms)]
+        found = list_algorithms(self.collective)
+        for name in self.algorithms:
+            if name not in {a.name for a in found}:
+                raise UnknownNameError("algorithm", name, {a.name for a in found})
+        chosen = [a for a in found if not self.algorithms or a.name in self.algorithms]
+        for option in self._special_options():
+            if not any(option in a.options for a in chosen):
+                raise UsageError(f"no algorithm for {self.collective or 'any collective'} takes {option}; leave it out")
+        return [
+            replace(
+                self,
+                collective=a.collective,
+                algorithms=(a.name,),
+                root=self.root if get_collective(a.collective).rooted else None,
+                axes=self.axes if "axes" in a.options else None,
+                rotate=self.rotate and "rotate" in a.options,
+                option=tuple(text for text in self.option if text.partition("=")[0] in a.options),
+            )
+            for a in chosen
+        ]
+
+    def _special_options(self) -> dict[str, object]:
+        """What only some algorithms take."""
+        special: dict[str, object] = {"axes": self.axes} if self.axes is not None else {}
+        if self.rotate:
+            special["rotate"] = True
+        for text in self.option:
+            name, equals, value = text.partition("=")
+            if not (name.isidentifier() and equals):
+                raise UsageError(f"{text!r} is not an option of an algorithm; write --option NAME=VALUE")
+            special[name] = _value(value)
+        return special
+
+    def _check_collective(self) -> None:
+        if self.collective is not None and Path(self.collective).suffix in (".json", ".npz"):
+            raise UsageError(
+                f"{shown(self.collective)} is no collective; for a file write --schedule {self.collective}"
+            )
+
+    def _refuse_beside_file(self, ranks: int | None) -> None:
+        given = {
+            "--algorithm": bool(self.algorithms),
+            "--ranks": ranks is not None,
+            "--root": self.root is not None,
+            "--axes": self.axes is not None,
+            "--rotate": self.rotate,
+            "--segments": self.segments is not None,
+            "--option": bool(self.option),
+            str(self.collective): self.collective is not None,
+        }
+        if any(given.values()):
+            leave = ", ".join(name for name, there in given.items() if there)
+            raise UsageError(f"--schedule already says what to take; leave out {leave}")
+
+
+def choice_options(command: Callable[..., object]) -> Callable[..., object]:
+    """The options that say which schedule a command is about; the command gets them as its `chosen`."""
+
+    @functools.wraps(command)
+    def choose(**options: object) -> object:
+        # Click has parsed them by the types below.
+        chosen = Choice(**{field.name: options.pop(field.name) for field in fields(Choice)})  # type: ignore[arg-type]
+        return command(chosen=chosen, **options)
+
+    options = [
+        click.argument("collective", required=False),
+        click.option(
+            "--algorithm", "-a", "algorithms", multiple=True, metavar="NAME", help="The algorithm; see choreo list."
+        ),
+        click.option("--root", type=int, metavar="RANK", help="The root of a rooted collective (0)."),
+        click.option("--axes", metavar="AXES", help="For hierarchical: sizes, innermost first, like 8x4:direct,ring."),
+        click.option("--rotate", is_flag=True, help="For hierarchical: parts take the axes in different orders."),
+        click.option("--segments", type=int, metavar="K", help="Pipeline the schedule in K segments."),
+        click.option("--option", multiple=True, metavar="NAME=VALUE", help="An option of your own algorithm."),
+        click.option(
+            "--schedule", type=click.Path(path_type=Path), metavar="FILE", help="A schedule file, .json or .npz."
+        ),
+    ]
+    wrapped: Callable[..., object] = choose
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def trusted(candidate: Choice, ranks: int) -> Schedule:
+    """A schedule that does what it promises: the library's, which the tests prove, or a user's that is proved now."""
+    from choreo.algorithms import get_algorithm
+
+    schedule = candidate.build(ranks)
+    in_library = get_algorithm(str(candidate.collective), candidate.algorithms[0]).in_library
+    return schedule if in_library and candidate.axes is None else checked(schedule)
+
+
+def checked(schedule: Schedule) -> Schedule:
+    """A schedule that was just proved; figures are worth nothing for one that is wrong."""
+    from choreo.prove import prove
+
+    prove(schedule)
+    return schedule
+
+
+def left_out(candidate: Choice, error: Exception) -> None:
+    """Say on stderr which algorithm is not in the table, and why."""
+    name = f"{candidate.collective} by {candidate.algorithms[0]}"
+    told = str(error) if name in str(error) else f"{name}: {error}"
+    click.echo(f"left out: {' '.join(told.split())}", err=True)
+
+
+def _value(text: str) -> int | float | bool | str:
+    """A number, or true or false, if it looks like one."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
