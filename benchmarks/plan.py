@@ -16,9 +16,10 @@ import numpy as np
 from choreo.hardware import get_device
 from choreo.plan import evaluate, get_cluster, get_software
 from choreo.plan.estimate import estimate
+from choreo.plan.job import TrainingJob
+from choreo.plan.layer.table import tabulate
 from choreo.plan.search import search
 from choreo.plan.space import enumerate_plans
-from choreo.plan.tables import Job, tabulate
 from choreo.workload import Plan, get_model
 
 RESULTS = Path(__file__).parent / "results" / "plan.json"
@@ -34,7 +35,7 @@ def user_s() -> float:
 def measure_space(software: str, anything: bool) -> dict[str, object]:
     cluster = get_cluster("hgx-h100")
     program = get_software(software)
-    job = Job(get_model("gpt3-175b"), 1024, 1536, 2048, cluster, get_device(cluster.device), program)
+    job = TrainingJob(get_model("gpt3-175b"), 1024, 1536, 2048, cluster, get_device(cluster.device), program)
     start = user_s()
     space = enumerate_plans(job.model, 1024, 1536, 2048, software="" if anything else software)
     enumerated = user_s()
@@ -60,7 +61,7 @@ def measure_space(software: str, anything: bool) -> dict[str, object]:
 
 def measure_search() -> dict[str, object]:
     cluster = get_cluster("hgx-h100")
-    job = Job(
+    job = TrainingJob(
         get_model("gpt3-175b"), 1024, 1536, 2048, cluster, get_device(cluster.device), get_software("megatron-core")
     )
     start = user_s()

@@ -1,4 +1,4 @@
-"""Fit the constants of `src/choreo/plan/software.toml` that only a measurement can give.
+"""Fit the constants of `src/choreo/plan/software/software.toml` that only a measurement can give.
 
 python tools/fit_software.py                       print what all published runs ask for, beside what the file has
 python tools/fit_software.py fsdp nanotron         only these programs

@@ -9,10 +9,11 @@ from choreo.errors import PlanError
 from choreo.hardware import get_device
 from choreo.plan import evaluate, get_cluster, get_software, plan
 from choreo.plan.estimate import estimate
+from choreo.plan.job import TrainingJob
+from choreo.plan.layer.table import FIELDS, TIMES, tabulate
 from choreo.plan.search import TOO_LARGE, search
 from choreo.plan.space import enumerate_plans
 from choreo.plan.stages import Setting, model_parts
-from choreo.plan.tables import FIELDS, TIMES, Job, tabulate
 from choreo.workload import Plan, get_model
 
 Case = tuple[str, int, int, int, str, str, str]
@@ -26,10 +27,12 @@ JOBS: list[Case] = [
 ]
 
 
-def job_of(case: Case) -> Job:
+def job_of(case: Case) -> TrainingJob:
     model, gpus, batch, seq, cluster, software, precision = case
     place = get_cluster(cluster)
-    return Job(get_model(model), gpus, batch, seq, place, get_device(place.device), get_software(software), precision)
+    return TrainingJob(
+        get_model(model), gpus, batch, seq, place, get_device(place.device), get_software(software), precision
+    )
 
 
 @pytest.mark.parametrize("case", JOBS, ids=lambda case: f"{case[0]}-{case[5]}-{case[6]}")

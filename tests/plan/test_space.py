@@ -10,10 +10,10 @@ import pytest
 from choreo.errors import PlanError
 from choreo.hardware import get_device
 from choreo.plan import get_cluster, get_software
+from choreo.plan.job import TrainingJob
 from choreo.plan.rules import SAME, even
 from choreo.plan.search import check
 from choreo.plan.space import FIELDS, Space, enumerate_plans
-from choreo.plan.tables import Job
 from choreo.workload import Model, Plan, get_model
 from choreo.workload.plan import RECOMPUTE, SCHEDULES
 
@@ -162,6 +162,6 @@ def test_embedding_and_head_take_the_place_of_layers(layers: int, stages: tuple[
 
 def test_layers_that_do_not_divide_by_stages_are_told() -> None:
     place = get_cluster("hgx-h100")
-    job = Job(get_model("llama3-8b"), 5, 5, 128, place, get_device(place.device), get_software("megatron-core"))
+    job = TrainingJob(get_model("llama3-8b"), 5, 5, 128, place, get_device(place.device), get_software("megatron-core"))
     with pytest.raises(PlanError, match="layers 32 of llama3-8b do not divide by pp 5; pp 4 or 8 would"):
         check(job, Plan(pp=5))

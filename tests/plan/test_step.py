@@ -10,12 +10,12 @@ import pytest
 from choreo.errors import UsageError
 from choreo.nccl import predict
 from choreo.plan.collective_times import collective_time, get_cluster
-from choreo.plan.data_parallel import Unit, once_a_step
+from choreo.plan.data_parallel.overlap import backward_exposed, forward_exposed
+from choreo.plan.data_parallel.sharing import Unit, once_a_step
 from choreo.plan.memory import model_state_bytes
 from choreo.plan.pipeline import in_flight
 from choreo.plan.software import get_software, list_software
 from choreo.plan.step import Step, evaluate
-from choreo.plan.two_lanes import backward_exposed, forward_exposed
 from choreo.workload import Model, Plan
 
 GPT = Model("gpt", 24, 2048, 16, vocab=51200, learned_positions=2048, bias=True, norm="layer", tied_embeddings=True)

@@ -11,8 +11,8 @@ import pytest
 
 from choreo.errors import UsageError
 from choreo.plan.collective_times import get_cluster
+from choreo.plan.job import TrainingJob
 from choreo.plan.software import get_software
-from choreo.plan.tables import Job
 from choreo.validate.plan import fit as fitting
 from choreo.validate.plan.fit import FITTED, folds
 from choreo.validate.plan.measured import DATA, MeasuredRow
@@ -179,7 +179,9 @@ def test_the_shortlist_holds_the_best(tmp_path: Path) -> None:
     assert len(case.plans) > 2 * FEW
     program = get_software(case.software)
     cluster = get_cluster(case.device.cluster, device=case.device)
-    job = Job(case.model, 64, case.global_batch, case.row.seq, cluster, case.device, program, case.plans[0].precision)
+    job = TrainingJob(
+        case.model, 64, case.global_batch, case.row.seq, cluster, case.device, program, case.plans[0].precision
+    )
     everything = [predict_case(case, plan=plan) for plan in case.plans]
     fastest = min(row.predicted_step_s for row in everything if row.predicted_fits)
     assert len(shortlist(job, case.plans)) == FEW

@@ -198,7 +198,7 @@ def _stage(step: Step, parts: Mapping[str, float], tasks: list[Task]) -> StageDa
 
 
 def _launch(planning: Planning, one: Planned) -> list[LaunchData]:
-    from choreo.plan.launch_options import megatron_options, torchtitan_options
+    from choreo.plan.software.launch_options import megatron_options, torchtitan_options
 
     if planning.job is None:
         return []

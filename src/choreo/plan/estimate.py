@@ -20,12 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.plan.collective_times import collective_time
+from choreo.plan.data_parallel.estimate import Sending, each_micro_batch, sending, shared_times
 from choreo.plan.estimate_memory import stage_bytes
-from choreo.plan.estimate_sharing import Sending, each_micro_batch, sending, shared_times
+from choreo.plan.job import TrainingJob
+from choreo.plan.layer.table import KINDS, Tables
 from choreo.plan.space import Space
 from choreo.plan.stages import cost_split
 from choreo.plan.step import ADAM_BYTES, COPY_BYTES, NORM_BYTES, ZERO_BYTES
-from choreo.plan.tables import KINDS, Job, Tables
 from choreo.workload import stage_layers
 from choreo.workload.plan import SCHEDULES
 
@@ -56,7 +57,7 @@ class Group:
     firsts: tuple[int, ...]  # and where the first of them stands
 
 
-def estimate(job: Job, space: Space, tables: Tables) -> Estimate:
+def estimate(job: TrainingJob, space: Space, tables: Tables) -> Estimate:
     """Time and memory of every plan."""
     time_s, memory = np.zeros(len(space)), np.zeros(len(space))
     chunks = np.where(space["pp"] > 1, space["interleave"], 1)
@@ -72,7 +73,7 @@ def estimate(job: Job, space: Space, tables: Tables) -> Estimate:
     return Estimate(time_s, memory)
 
 
-def _group(job: Job, plans: Ints, pp: int, chunks: int) -> Group:
+def _group(job: TrainingJob, plans: Ints, pp: int, chunks: int) -> Group:
     """The kinds of stage there are, each with how often."""
     by_cost = job.software.stage_split == "cost" and pp > 1 and chunks == 1
     held = cost_split(job.model, pp) if by_cost else stage_layers(job.model.layers, pp, chunks)
@@ -92,7 +93,9 @@ def _group(job: Job, plans: Ints, pp: int, chunks: int) -> Group:
     )
 
 
-def _run(job: Job, group: Group, columns: dict[str, Ints], tables: Tables, sends: Sending) -> tuple[Floats, Floats]:
+def _run(
+    job: TrainingJob, group: Group, columns: dict[str, Ints], tables: Tables, sends: Sending
+) -> tuple[Floats, Floats]:
     software = job.software
     micro_batches = (job.global_batch // (columns["dp"] * columns["micro_batch"])).astype(np.float64)
     block = {
@@ -143,7 +146,9 @@ class _Passes:
     stages: Floats
 
 
-def _pipeline(job: Job, group: Group, columns: dict[str, Ints], micro_batches: Floats, passes: _Passes) -> Floats:
+def _pipeline(
+    job: TrainingJob, group: Group, columns: dict[str, Ints], micro_batches: Floats, passes: _Passes
+) -> Floats:
     """Seconds of all forwards and backwards."""
     forward, backward = passes.forward, passes.backward
     both = forward + backward
@@ -173,7 +178,7 @@ def _pipeline(job: Job, group: Group, columns: dict[str, Ints], micro_batches: F
     return np.asarray(time_s)
 
 
-def _message_s(job: Job, group: Group, columns: dict[str, Ints]) -> Floats:
+def _message_s(job: TrainingJob, group: Group, columns: dict[str, Ints]) -> Floats:
     """A message between stages; see `step`."""
     width = 4 if job.precision in ("fp32", "tf32") else 2
     size = columns["micro_batch"] * job.seq / columns["cp"] * job.model.hidden * width
@@ -185,7 +190,7 @@ def _message_s(job: Job, group: Group, columns: dict[str, Ints]) -> Floats:
     return seconds
 
 
-def _optimizer_s(job: Job, parameters: Floats, experts: Floats, columns: dict[str, Ints]) -> Floats:
+def _optimizer_s(job: TrainingJob, parameters: Floats, experts: Floats, columns: dict[str, Ints]) -> Floats:
     replicas = columns["dp"] * columns["cp"]
     shared = columns["zero"] > 0
     owned = (parameters - experts) / np.where(shared, replicas, 1) + experts / np.where(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from choreo.plan.estimate_sharing import reduced_bytes
+from choreo.plan.data_parallel.estimate import reduced_bytes
+from choreo.plan.job import TrainingJob
+from choreo.plan.layer.table import KINDS
 from choreo.plan.memory import logit_bytes, model_state_bytes
 from choreo.plan.stage_memory import CAST_BYTES
-from choreo.plan.tables import KINDS, Job
 from choreo.workload.plan import RECOMPUTE, SCHEDULES
 
 __all__ = ["passes_held", "stage_bytes"]
@@ -31,7 +32,7 @@ def passes_held(schedule: Ints, stage: int, stages: int, micro_batches: Floats, 
 
 
 def stage_bytes(  # noqa: PLR0917 -- all that memory depends on
-    job: Job,
+    job: TrainingJob,
     pp: int,
     chunks: int,
     counts: tuple[int, ...],

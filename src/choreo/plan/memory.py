@@ -22,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from choreo.plan.data_parallel import Unit
+from choreo.plan.data_parallel.sharing import Unit
 from choreo.plan.software import Software
 
 __all__ = ["PARTS", "model_state_bytes"]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from choreo.hardware import Device, get_device
 from choreo.plan.collective_times import Cluster, get_cluster
-from choreo.plan.graph_plan import graph_step
+from choreo.plan.graph_models.plan import graph_step
+from choreo.plan.job import TrainingJob
 from choreo.plan.search import Found, check, detailed, search
 from choreo.plan.software import Software, get_software
 from choreo.plan.space import FIELDS, Fixed
 from choreo.plan.step import Step
-from choreo.plan.tables import Job
 from choreo.topology import Topology
 from choreo.workload import Model, Plan, Workload, get_workload
 
@@ -63,7 +63,7 @@ class Planning:
     considered: int
     ruled_out: Mapping[str, int]
     seconds: float
-    job: Job | None = field(default=None, repr=False)
+    job: TrainingJob | None = field(default=None, repr=False)
     found: Found | None = field(default=None, repr=False)
 
     @property
@@ -121,7 +121,7 @@ def plan(
             fixed=fixed,
         )
         return Planning(*about, (_planned(place, one, step),), 1, {}, time.perf_counter() - start)
-    job = Job(workload, gpus, global_batch, seq, place, chip, program, precision)
+    job = TrainingJob(workload, gpus, global_batch, seq, place, chip, program, precision)
     if all(name in fixed for name in FIELDS):
         one = Plan(**fixed, precision=precision)  # type: ignore[arg-type]
         check(job, one)

@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from choreo.errors import PlanError
 from choreo.plan.estimate import Estimate, estimate
+from choreo.plan.job import TrainingJob
+from choreo.plan.layer.table import tabulate
 from choreo.plan.rules import even
 from choreo.plan.space import CUT, Fixed, Space, enumerate_plans
 from choreo.plan.step import Step, evaluate
-from choreo.plan.tables import Job, tabulate
 from choreo.workload import Plan
 from choreo.workload.plan import RECOMPUTE
 
@@ -41,7 +42,7 @@ class Found:
     estimate: Estimate
 
 
-def detailed(job: Job, plan: Plan, *, timeline: bool = False) -> Step:
+def detailed(job: TrainingJob, plan: Plan, *, timeline: bool = False) -> Step:
     """One plan, simulated."""
     return evaluate(
         job.model,
@@ -56,7 +57,7 @@ def detailed(job: Job, plan: Plan, *, timeline: bool = False) -> Step:
     )
 
 
-def search(job: Job, *, fixed: Fixed | None = None, best: int = 5) -> Found:
+def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Found:
     """The best plans of those that have the fixed fields, one of each cut, best first."""
     fixed = dict(fixed or {})
     space = enumerate_plans(
@@ -143,7 +144,7 @@ def _burden(space: Space, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     )
 
 
-def check(job: Job, plan: Plan) -> None:
+def check(job: TrainingJob, plan: Plan) -> None:
     """Refuse a plan that cannot be run, as `Plan.check` does; and one whose layers do not divide into its stages."""
     plan.check(job.model, job.gpus, job.global_batch, job.seq)
     layers, pp = job.model.layers, plan.pp
@@ -154,7 +155,7 @@ def check(job: Job, plan: Plan) -> None:
         raise PlanError(f"layers {layers} of {job.model.name} do not divide by pp {pp}; {near} would")
 
 
-def _nothing(job: Job, fixed: Fixed, space: Space) -> PlanError:
+def _nothing(job: TrainingJob, fixed: Fixed, space: Space) -> PlanError:
     """Why no plan can be run: the first thing that is wrong with the plainest of them, or what most fail on."""
     named = {name: value for name, value in fixed.items() if name != "dp"}
     inner = 1

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from choreo.hardware import Device
 from choreo.plan.collective_times import Cluster
-from choreo.plan.compute import Block, block, layer_plan
-from choreo.plan.data_parallel import Unit
+from choreo.plan.data_parallel.sharing import Unit
+from choreo.plan.layer.kernels import Block, block, layer_plan
+from choreo.plan.layer.timing import Timed, clock_gain, timed
 from choreo.plan.software import Software
-from choreo.plan.timing import Timed, clock_gain, timed
 from choreo.workload import Model, Plan, stage_layers
 
 __all__ = ["Parts", "Stage", "build_stages", "cost_split", "model_parts"]

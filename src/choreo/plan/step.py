@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from choreo.hardware import Device, get_device
 from choreo.plan.collective_times import Cluster, collective_time, get_cluster
-from choreo.plan.data_parallel import by_micro_batch, sharing
+from choreo.plan.data_parallel.sharing import by_micro_batch, sharing
 from choreo.plan.pipeline import Pipeline, simulate_pipeline
 from choreo.plan.software import Software, get_software
 from choreo.plan.stage_memory import stage_memory

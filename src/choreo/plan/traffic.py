@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from choreo.plan.collective_times import collective_time
+from choreo.plan.job import TrainingJob
 from choreo.plan.plan import link_of
-from choreo.plan.tables import Job
 from choreo.workload import Plan, backward_graph, layer_graph, stage_layers
 
 __all__ = ["Balance", "Row", "balance", "traffic"]
@@ -39,7 +39,7 @@ class Row:
         return self.through_bytes * self.times
 
 
-def traffic(job: Job, plan: Plan) -> tuple[Row, ...]:
+def traffic(job: TrainingJob, plan: Plan) -> tuple[Row, ...]:
     """Everything that a device of the largest stage sends in a step."""
     micro_batches = plan.micro_batches(job.global_batch)
     layers = max(len(held) for held in stage_layers(job.model.layers, plan.pp, 1))
@@ -66,7 +66,7 @@ def traffic(job: Job, plan: Plan) -> tuple[Row, ...]:
 
 
 def _row(  # noqa: PLR0917 -- a row of a table
-    job: Job, plan: Plan, axes: str, kind: str, size: float, times: int
+    job: TrainingJob, plan: Plan, axes: str, kind: str, size: float, times: int
 ) -> Row:
     ranks, stride = _group(plan, axes)
     name = link_of(job.cluster, plan, axes)
@@ -82,7 +82,7 @@ def _group(plan: Plan, axes: str) -> tuple[int, int]:
     return plan.group(names)
 
 
-def _bandwidth(job: Job, name: str) -> float:
+def _bandwidth(job: TrainingJob, name: str) -> float:
     system = job.cluster.system
     if system is None:
         return job.cluster.link_bytes_per_s
@@ -103,7 +103,7 @@ class Balance:
         return self.inside_bytes_per_s >= self.ratio * self.between_bytes_per_s
 
 
-def balance(job: Job, plan: Plan) -> Balance | None:
+def balance(job: TrainingJob, plan: Plan) -> Balance | None:
     """For tensor parallelism inside servers and a pipeline between them; nothing else has the two to weigh."""
     system = job.cluster.system
     if system is None or plan.tp == 1 or plan.pp == 1 or plan.tp > job.cluster.node_gpus:

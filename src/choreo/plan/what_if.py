@@ -10,10 +10,10 @@ import numpy as np
 from choreo.errors import UnknownNameError, UsageError
 from choreo.hardware import Device
 from choreo.plan.collective_times import Cluster
+from choreo.plan.job import TrainingJob
 from choreo.plan.plan import Planning, plan
 from choreo.plan.search import detailed
 from choreo.plan.software import Software
-from choreo.plan.tables import Job
 from choreo.workload import Plan
 
 __all__ = ["FACTORS", "VARIABLES", "Curve", "Point", "vary", "vary_device", "vary_place", "vary_software", "what_if"]
@@ -87,7 +87,7 @@ def vary_software(software: Software, name: str, factor: float) -> Software:
     )
 
 
-def vary(job: Job, name: str, factor: float) -> Job:
+def vary(job: TrainingJob, name: str, factor: float) -> TrainingJob:
     """The same job with one thing so many times what it is."""
     cluster, device = vary_place(job.cluster, job.device, name, factor)
     return replace(job, cluster=cluster, device=device, software=vary_software(job.software, name, factor))
@@ -136,7 +136,7 @@ def _what_if_graph(planning: Planning, factors: Iterable[float]) -> tuple[Curve,
     return tuple(found)
 
 
-def _best_within(planning: Planning, was: Job, job: Job, one: Plan) -> Plan | None:
+def _best_within(planning: Planning, was: TrainingJob, job: TrainingJob, one: Plan) -> Plan | None:
     """Of all plans the one that is estimated to be the best within the memory there is; none if none fits."""
     if planning.found is None:
         return one if detailed(job, one).fits else None

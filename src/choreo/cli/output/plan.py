@@ -178,7 +178,7 @@ def _print_ruled_out(planning: Planning) -> None:
 
 
 def _print_launch(planning: Planning, model: Model) -> None:
-    from choreo.plan.launch_options import megatron_options, torchtitan_options
+    from choreo.plan.software.launch_options import megatron_options, torchtitan_options
 
     for name, made in (("Megatron-LM", megatron_options), ("torchtitan", torchtitan_options)):
         options, notes = made(model, planning.best.plan, global_batch=planning.global_batch, seq=planning.seq)

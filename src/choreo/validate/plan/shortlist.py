@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from choreo.plan.estimate import estimate
+from choreo.plan.job import TrainingJob
+from choreo.plan.layer.table import tabulate
 from choreo.plan.space import CUT, FIELDS, Space
-from choreo.plan.tables import Job, tabulate
 from choreo.workload import Plan
 from choreo.workload.plan import RECOMPUTE, SCHEDULES
 
@@ -22,7 +23,7 @@ FEW = 16  # plans evaluated in detail
 SMALLEST = 2  # of them, those that need least memory, in case the estimate is wrong on what fits
 
 
-def shortlist(job: Job, plans: Sequence[Plan], few: int = FEW) -> tuple[Plan, ...]:
+def shortlist(job: TrainingJob, plans: Sequence[Plan], few: int = FEW) -> tuple[Plan, ...]:
     """At most `few` of the plans, in the order they came; all where there are no more."""
     if len(plans) <= few:
         return tuple(plans)

@@ -14,8 +14,8 @@ from typing import Protocol, TypeVar
 
 from choreo.errors import ChoreoError, UsageError
 from choreo.hardware import Device, get_device
-from choreo.plan.defaults import Defaults, program_defaults, program_name
 from choreo.plan.rules import ability_of
+from choreo.plan.software.defaults import Defaults, program_defaults, program_name
 from choreo.validate.plan.measured import MeasuredRow
 from choreo.validate.plan.row_model import row_model
 from choreo.workload import Model, Plan

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from choreo.errors import ChoreoError
 from choreo.plan.collective_times import Cluster, get_cluster
+from choreo.plan.job import TrainingJob
 from choreo.plan.software import Software, get_software
 from choreo.plan.step import Step, evaluate
-from choreo.plan.tables import Job
 from choreo.validate.plan.measured import DATA, Skipped, read_measured
 from choreo.validate.plan.shortlist import shortlist
 from choreo.validate.plan.unpublished import Case, best, read_case
@@ -154,7 +154,7 @@ def predict_case(
     run = _runner(case, program, cluster)
     if plan is None:
         precision = case.plans[0].precision
-        job = Job(case.model, row.gpus, case.global_batch, row.seq, cluster, case.device, program, precision)
+        job = TrainingJob(case.model, row.gpus, case.global_batch, row.seq, cluster, case.device, program, precision)
         plan, step = best(shortlist(job, case.plans), run)
     else:
         step = run(plan)

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.plan.collective_times import collective_time
-from choreo.plan.data_parallel import BUCKET, BUCKET_A_RANK, COPIED_BACKWARD, COPIED_FORWARD, GATHERED_BYTES
+from choreo.plan.data_parallel.sharing import BUCKET, BUCKET_A_RANK, COPIED_BACKWARD, COPIED_FORWARD, GATHERED_BYTES
+from choreo.plan.job import TrainingJob
+from choreo.plan.layer.table import KINDS, Tables
 from choreo.plan.software import Software
 from choreo.plan.space import Space
-from choreo.plan.tables import KINDS, Job, Tables
 
 __all__ = ["Sending", "each_micro_batch", "sending", "shared_times"]
 
@@ -27,7 +28,7 @@ Block = dict[str, Floats]
 REDUCE, SUM, GATHER = "reduce_scatter", "all_reduce", "all_gather"
 
 
-def reduced_bytes(job: Job) -> int:
+def reduced_bytes(job: TrainingJob) -> int:
     """Of a gradient while it is summed; see `step`."""
     if job.software.gradient_bytes == 2 and job.precision != "fp16" and not job.software.pure:
         return 4
@@ -48,7 +49,7 @@ class Sending:
     whole: dict[tuple[str, str], Floats]
 
 
-def sending(job: Job, space: Space, tables: Tables) -> Sending:
+def sending(job: TrainingJob, space: Space, tables: Tables) -> Sending:
     """For every cut of a space and every kind of block."""
     cuts = int(space["cut"].max(initial=-1)) + 1
     _, first = np.unique(space["cut"], return_index=True)
@@ -95,7 +96,12 @@ class _Stage:
 
 
 def shared_times(  # noqa: PLR0917 -- all that the times depend on
-    job: Job, counts: tuple[int, ...], block: dict[str, Block], columns: dict[str, Ints], sends: Sending, pp: int
+    job: TrainingJob,
+    counts: tuple[int, ...],
+    block: dict[str, Block],
+    columns: dict[str, Ints],
+    sends: Sending,
+    pp: int,
 ) -> tuple[Floats, Floats]:
     """Seconds added to forward and backward passes of a stage: of each micro-batch with ZeRO-3, else of the step."""
     rows = len(columns["dp"])
@@ -133,7 +139,7 @@ def shared_times(  # noqa: PLR0917 -- all that the times depend on
     return forward, backward
 
 
-def _once_a_step(job: Job, stage: _Stage, columns: dict[str, Ints], pp: int) -> tuple[Floats, Floats]:
+def _once_a_step(job: TrainingJob, stage: _Stage, columns: dict[str, Ints], pp: int) -> tuple[Floats, Floats]:
     software, n = job.software, stage.number
     cut = columns["zero"] > 0
     reduce, reduce_outside = (np.where(cut, *both) for both in zip(stage.sent[REDUCE], stage.sent[SUM], strict=True))
@@ -168,7 +174,7 @@ def _ahead_of_forward(stage: _Stage, gather: Floats, outside: Floats) -> Floats:
     return np.asarray(np.maximum(done - f0 - n * f, 0.0))
 
 
-def _every_micro_batch(job: Job, stage: _Stage, columns: dict[str, Ints], pp: int) -> tuple[Floats, Floats]:
+def _every_micro_batch(job: TrainingJob, stage: _Stage, columns: dict[str, Ints], pp: int) -> tuple[Floats, Floats]:
     software, n = job.software, stage.number
     gather, gather_outside = stage.sent[GATHER]
     reduce, reduce_outside = stage.sent[REDUCE]

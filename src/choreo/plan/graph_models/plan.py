@@ -5,7 +5,7 @@ from __future__ import annotations
 from choreo.errors import PlanError
 from choreo.hardware import Device
 from choreo.plan.collective_times import Cluster
-from choreo.plan.graph_step import Network, cluster_network, evaluate_graph, topology_network
+from choreo.plan.graph_models.step import Network, cluster_network, evaluate_graph, topology_network
 from choreo.plan.pipeline import Pipeline, Task
 from choreo.plan.software import Software
 from choreo.plan.space import Fixed

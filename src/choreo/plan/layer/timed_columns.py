@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.plan.collective_times import collective_time
-from choreo.plan.compute import Phase
-from choreo.plan.recorded import steps_from
+from choreo.plan.layer.kernels import Phase
+from choreo.plan.layer.recorded import steps_from
+from choreo.plan.layer.timing import host_seconds, overlap_share
 from choreo.plan.software import Software
-from choreo.plan.timing import host_seconds, overlap_share
 from choreo.workload import Collective, Plan
 
 if TYPE_CHECKING:
-    from choreo.plan.tables import Job
+    from choreo.plan.job import TrainingJob
 
 __all__ = ["Pass", "TimedColumns", "timed_columns"]
 
@@ -90,7 +90,7 @@ def timed_columns(  # noqa: PLR0917 -- all that the times depend on
     passes: Mapping[str, Pass],
     recompute: str,
     plan: Plan,
-    job: Job,
+    job: TrainingJob,
     micro_batches: Floats,
     answers: Mapping[str, Mapping[str, Floats]],
 ) -> _Timing:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from choreo.errors import PlanError
 from choreo.hardware import Device
 from choreo.plan.collective_times import Cluster, collective_time
+from choreo.plan.data_parallel.overlap import backward_exposed, slowed
 from choreo.plan.software import Software
-from choreo.plan.two_lanes import backward_exposed, slowed
 from choreo.topology import Topology
 from choreo.workload import (
     Collective,

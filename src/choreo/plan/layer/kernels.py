@@ -14,8 +14,8 @@ from functools import lru_cache
 import numpy as np
 
 from choreo.hardware import Device
-from choreo.plan.extra_kernels import beside, memory_kernel
-from choreo.plan.recompute import recomputed
+from choreo.plan.layer.framework_kernels import beside, memory_kernel
+from choreo.plan.layer.recompute import recomputed
 from choreo.plan.software import Style
 from choreo.workload import Collective, Graph, Model, Operator, Plan, embedding_graph, head_graph, layer_graph
 from choreo.workload.graph.backward import backward_graph

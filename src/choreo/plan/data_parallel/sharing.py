@@ -14,8 +14,8 @@ import numpy as np
 
 from choreo.hardware import Device
 from choreo.plan.collective_times import Cluster, collective_time
+from choreo.plan.data_parallel.overlap import backward_exposed, forward_exposed, slowed
 from choreo.plan.software import Software
-from choreo.plan.two_lanes import backward_exposed, forward_exposed, slowed
 from choreo.workload import Plan
 
 __all__ = ["Sharing", "Unit", "by_micro_batch", "every_micro_batch", "once_a_step", "sharing"]

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from choreo.hardware import Device
 from choreo.plan.collective_times import Cluster, collective_time
-from choreo.plan.compute import Block, Phase
+from choreo.plan.layer.kernels import Block, Phase
 from choreo.plan.software import Software
 from choreo.workload import Collective, Plan
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from choreo.plan.pipeline_levels import Levels, levels, time_of_levels
+from choreo.plan.pipeline.levels import Levels, levels, time_of_levels
 
 __all__ = ["SCHEDULES", "Pipeline", "Task", "in_flight", "orders", "simulate_pipeline"]
 

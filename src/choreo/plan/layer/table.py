@@ -13,20 +13,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from choreo.hardware import Device
-from choreo.plan.collective_times import Cluster
-from choreo.plan.compute import fused, part_graph, phase_cost
-from choreo.plan.recompute import recomputed
-from choreo.plan.recorded import BUILT, Notes, Recorder, steps_from
-from choreo.plan.software import Software
+from choreo.plan.job import TrainingJob
+from choreo.plan.layer.kernels import fused, part_graph, phase_cost
+from choreo.plan.layer.recompute import recomputed
+from choreo.plan.layer.recorded import BUILT, Notes, Recorder, steps_from
+from choreo.plan.layer.timed_columns import Pass, TimedColumns, timed_columns
+from choreo.plan.layer.timing import clock_gain
 from choreo.plan.space import Space
-from choreo.plan.timed_columns import Pass, TimedColumns, timed_columns
-from choreo.plan.timing import clock_gain
-from choreo.workload import Collective, Model, Plan
+from choreo.workload import Collective, Plan
 from choreo.workload.graph.backward import backward_graph
 from choreo.workload.plan import RECOMPUTE
 
-__all__ = ["KINDS", "Job", "Tables", "tabulate"]
+__all__ = ["KINDS", "Tables", "tabulate"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -40,20 +38,6 @@ FIELDS = (*TIMES, *SIZES)
 KEY = ("tp", "cp", "ep", "sequence_parallel")
 # Passes of a block: forward, both gradients, and what each way of recomputing does again.
 PASSES = ("forward", "dgrad", "wgrad", *RECOMPUTE)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What is planned, and on what: everything but the plan."""
-
-    model: Model
-    gpus: int
-    global_batch: int
-    seq: int
-    cluster: Cluster
-    device: Device
-    software: Software
-    precision: str = "bf16"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +62,7 @@ class _Built:
     passes: dict[str, Pass]
 
 
-def tabulate(job: Job, space: Space) -> Tables:
+def tabulate(job: TrainingJob, space: Space) -> Tables:
     """The tables for a space."""
     piped = (space["pp"] > 1) & (job.software.pipelined_hop_s > 0)
     code = piped.astype(np.int64)
@@ -105,7 +89,7 @@ def tabulate(job: Job, space: Space) -> Tables:
     return Tables(row.astype(np.int64), values.reshape(-1, len(KINDS), len(FIELDS)))
 
 
-def _values(job: Job, plans: list[Plan], micro_batches: Floats, recomputes: list[str]) -> Floats:
+def _values(job: TrainingJob, plans: list[Plan], micro_batches: Floats, recomputes: list[str]) -> Floats:
     """An array of plans x ways to recompute x micro-batches x KINDS x FIELDS."""
     model, notes = job.model, Notes()
     layers = Counter("experts" if model.has_experts(layer) else "dense" for layer in range(model.layers))
@@ -147,7 +131,7 @@ def _values(job: Job, plans: list[Plan], micro_batches: Floats, recomputes: list
     return values
 
 
-def _gain(job: Job, counts: dict[str, int], first: dict[str, TimedColumns]) -> Floats:
+def _gain(job: TrainingJob, counts: dict[str, int], first: dict[str, TimedColumns]) -> Floats:
     """The clock's gain at each micro-batch; see `stages.model_parts`."""
     products = np.sum([counts[kind] * found.matmul_s for kind, found in first.items()], axis=0)
     everything = np.sum([counts[kind] * (found.forward_s + found.backward_s) for kind, found in first.items()], axis=0)
@@ -158,7 +142,7 @@ def _gain(job: Job, counts: dict[str, int], first: dict[str, TimedColumns]) -> F
 
 
 def _build(  # noqa: PLR0917 -- all that a block depends on
-    job: Job, plan: Plan, kind: str, recomputes: list[str], notes: Notes, block: int
+    job: TrainingJob, plan: Plan, kind: str, recomputes: list[str], notes: Notes, block: int
 ) -> _Built:
     """A kind of block for `BUILT` sequences, its kernels noted; what `compute.block` does."""
     model, style = job.model, job.software.style

@@ -1,0 +1,1 @@
+"""What data parallelism adds to a step: gradients summed, parameters gathered, and how much of that is hidden."""

@@ -1,0 +1,26 @@
+"""A training job: what is trained, on what, and by which program; everything but the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from choreo.hardware import Device
+from choreo.plan.collective_times import Cluster
+from choreo.plan.software import Software
+from choreo.workload import Model
+
+__all__ = ["TrainingJob"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """What is planned, and on what: everything but the plan."""
+
+    model: Model
+    gpus: int
+    global_batch: int
+    seq: int
+    cluster: Cluster
+    device: Device
+    software: Software
+    precision: str = "bf16"
