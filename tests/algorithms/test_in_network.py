@@ -18,7 +18,7 @@ from choreo.price import Link, price
 from choreo.prove import prove
 from choreo.schedule import Schedule, Steps, backwards, load, move, pipelined, refined, save, then, together
 from choreo.show import to_data, to_svg, to_text
-from choreo.show.words import describe
+from choreo.show.schedule.words import describe
 from tests.helpers.files import SUFFIXES, Json, document, is_well_formed, refused, row, same
 from tests.helpers.mutants import ALL_MUTATIONS, PROFILE, add, check_agreement, refusal, store
 from tests.helpers.strategies import case_of, every_mutant, library_case, mutated

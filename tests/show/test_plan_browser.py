@@ -12,9 +12,10 @@ from typing import TypedDict
 
 import pytest
 
-from choreo.cli.plan_pages import page_data
 from choreo.plan import Planning, plan
-from choreo.show.plan_page import PlanPage, plan_html
+from choreo.show.plan.data import page_data
+from choreo.show.plan.fields import PlanPage
+from choreo.show.plan.page import page_html
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to open the page with")
@@ -81,7 +82,7 @@ class Seen(TypedDict):
 
 def opened(folder: Path, page: PlanPage, size: str = "1280,1000") -> list[Seen]:
     file = folder / "page.html"
-    file.write_text(plan_html(page).replace("</body>", f"{DRIVER}</body>"), encoding="utf-8")
+    file.write_text(page_html(page).replace("</body>", f"{DRIVER}</body>"), encoding="utf-8")
     assert CHROMIUM is not None
     command = [
         CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -148,6 +149,6 @@ def test_the_data_add_up(planning: Planning) -> None:
 def test_a_name_cannot_break_out_of_the_page(planning: Planning) -> None:
     page = page_data(planning)
     page["model"] = "</script><script>alert(1)</script>"
-    text = plan_html(page)
+    text = page_html(page)
     assert "<script>alert" not in text
     assert text.count("</script>") == 2

@@ -15,11 +15,11 @@ from choreo.algorithms import build, list_algorithms
 from choreo.errors import RefusedError, UsageError
 from choreo.schedule import Phase, Schedule
 from choreo.show import notebook_html, show, to_data, to_html, to_svg, to_text
-from choreo.show.data import Data
-from choreo.show.grid import grid_of
-from choreo.show.holdings import Action, State, moments
-from choreo.show.phases import phases_of
-from choreo.show.words import describe
+from choreo.show.schedule.data import Data
+from choreo.show.schedule.grid import grid_of
+from choreo.show.schedule.holdings import Action, State, moments
+from choreo.show.schedule.phases import phases_of
+from choreo.show.schedule.words import describe
 
 RANKS = (1, 2, 4, 7)
 EVERY = [pytest.param(a.collective, a.name, id=f"{a.collective}-{a.name}") for a in list_algorithms()]

@@ -16,9 +16,9 @@ import pytest
 from choreo.algorithms import build
 from choreo.schedule import Schedule, Transfers, move
 from choreo.show import to_html
-from choreo.show.data import to_data
-from choreo.show.grid import Grid
-from choreo.show.holdings import moments, wrong_at_end
+from choreo.show.schedule.data import to_data
+from choreo.show.schedule.grid import Grid
+from choreo.show.schedule.holdings import moments, wrong_at_end
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to open the page with")

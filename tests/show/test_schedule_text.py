@@ -12,7 +12,7 @@ from choreo.algorithms import build
 from choreo.errors import ScheduleError
 from choreo.schedule import Schedule, Transfers, move
 from choreo.show import to_text
-from choreo.show.words import chunk_label, describe, messages
+from choreo.show.schedule.words import chunk_label, describe, messages
 
 
 def test_text_counts_contributions_and_marks_what_is_new() -> None:

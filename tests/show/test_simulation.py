@@ -13,12 +13,12 @@ import pytest
 
 from choreo.algorithms import build
 from choreo.errors import UsageError
-from choreo.show import simulation_data as data_module
 from choreo.show import simulation_html
-from choreo.show.simulation_data import MOST_MESSAGES, SimulationData, simulation_data
-from choreo.show.simulation_links import crossings_of, load_over_time, sent_over_time, throughput
-from choreo.show.simulation_path import MOST_LEGS
-from choreo.show.simulation_words import link_names, rank_names, reducing
+from choreo.show.simulation import data as data_module
+from choreo.show.simulation.data import MOST_MESSAGES, SimulationData, simulation_data
+from choreo.show.simulation.links import crossings_of, load_over_time, sent_over_time, throughput
+from choreo.show.simulation.path import MOST_LEGS
+from choreo.show.simulation.words import link_names, rank_names, reducing
 from choreo.simulate import Simulation, simulate, suggested_schedule
 from choreo.topology import Links, compose, get_topology, graph
 from choreo.topology.graph import Floats

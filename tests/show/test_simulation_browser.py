@@ -15,7 +15,7 @@ import pytest
 
 from choreo.algorithms import build
 from choreo.show import simulation_html
-from choreo.show.simulation_data import SimulationData
+from choreo.show.simulation.data import SimulationData
 from choreo.simulate import Simulation, simulate
 from tests.helpers.simulations import HOSTILE, MIB, SIMULATIONS, ring_run, slow_run
 

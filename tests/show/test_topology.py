@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from choreo.errors import UsageError
 from choreo.show import topology_svg
 from choreo.show.drawing import WRONG
-from choreo.show.topology_kinds import kinds_of, width_of
-from choreo.show.topology_paint import LOADS, load_color
-from choreo.show.topology_panels import Panel, panels_of
-from choreo.show.topology_place import PlacedWire
-from choreo.show.topology_scene import Point, arc, beside, middle, places_of, slots_of, straight
-from choreo.show.topology_stages import level_sizes, stages_of
+from choreo.show.topology.kinds import kinds_of, width_of
+from choreo.show.topology.paint import LOADS, load_color
+from choreo.show.topology.panels import Panel, panels_of
+from choreo.show.topology.place import PlacedWire
+from choreo.show.topology.scene import Point, arc, beside, middle, places_of, slots_of, straight
+from choreo.show.topology.stages import level_sizes, stages_of
 from choreo.topology import Links, Topology, compose, fat_tree, get_topology, graph, list_machines
 
 # Small enough to be drawn whole.

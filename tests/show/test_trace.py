@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from choreo.algorithms import build
 from choreo.errors import UsageError
-from choreo.show import trace, write_trace
-from choreo.show.simulation_path import on_path
-from choreo.show.trace import LINKS, RANKS, Trace, trace_events
-from choreo.show.trace_tracks import Event, microseconds
+from choreo.show import write_trace
+from choreo.show.simulation import trace
+from choreo.show.simulation.path import on_path
+from choreo.show.simulation.trace import LINKS, RANKS, trace_events
+from choreo.show.trace_events import Event, Trace, microseconds
 from choreo.simulate import Simulation, simulate
 from choreo.topology import get_topology
 from tests.helpers.simulations import MIB, SIMULATIONS

@@ -14,7 +14,7 @@ from choreo.errors import ProofError
 from choreo.prove import prove
 from choreo.schedule import Schedule, Steps, move
 from choreo.show import to_data, to_html, to_svg, to_text
-from choreo.show.holdings import State, moments, wrong_at_end
+from choreo.show.schedule.holdings import State, moments, wrong_at_end
 
 
 def _without(schedule: Schedule, step: int, src: int) -> Schedule:

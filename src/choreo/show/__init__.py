@@ -2,15 +2,15 @@
 of a simulation as a page and as a timeline.
 """
 
-from choreo.show.data import to_data
 from choreo.show.notebook import notebook_html
-from choreo.show.page import to_html
+from choreo.show.schedule.data import to_data
+from choreo.show.schedule.page import to_html
+from choreo.show.schedule.svg.picture import to_svg
+from choreo.show.schedule.text.text import to_text
 from choreo.show.show import show
-from choreo.show.simulation_page import simulation_html
-from choreo.show.svg import to_svg
-from choreo.show.text import to_text
-from choreo.show.topology_picture import topology_svg
-from choreo.show.trace import write_trace
+from choreo.show.simulation.page import simulation_html
+from choreo.show.simulation.trace import write_trace
+from choreo.show.topology.picture import topology_svg
 
 __all__ = [
     "notebook_html",

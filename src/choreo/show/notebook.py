@@ -5,9 +5,9 @@ from __future__ import annotations
 from html import escape
 
 from choreo.schedule import Schedule
-from choreo.show.limits import fits
-from choreo.show.svg import to_svg
-from choreo.show.words import facts, messages, title
+from choreo.show.schedule.limits import fits
+from choreo.show.schedule.svg.picture import to_svg
+from choreo.show.schedule.words import facts, messages, title
 
 __all__ = ["notebook_html"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from choreo.errors import UsageError
 from choreo.schedule import Schedule
-from choreo.show.page import to_html
-from choreo.show.svg import to_svg
-from choreo.show.text import to_text
+from choreo.show.schedule.page import to_html
+from choreo.show.schedule.svg.picture import to_svg
+from choreo.show.schedule.text.text import to_text
 
 __all__ = ["show"]
 

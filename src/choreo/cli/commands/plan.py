@@ -185,16 +185,16 @@ def planned(options: dict[str, object]) -> Planning:
 
 def _write(planning: Planning, options: dict[str, object]) -> None:
     if options["html"] is not None:
-        from choreo.cli.plan_pages import plan_page
+        from choreo.show.plan.page import plan_html
 
         file = Path(str(options["html"]))
         try:
-            file.write_text(plan_page(planning), "utf-8")
+            file.write_text(plan_html(planning), "utf-8")
         except OSError as error:
             raise UsageError(f"{shown(file)} cannot be written: {error.strerror or error}") from None
         click.echo(f"wrote {file}: open it in a browser", err=True)
     if options["trace"] is not None:
-        from choreo.cli.plan_pages import write_plan_trace
+        from choreo.show.plan.trace import write_plan_trace
 
         file = Path(str(options["trace"]))
         write_plan_trace(planning, file)

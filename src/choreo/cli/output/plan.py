@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.output.table import echo_table
+from choreo.show.plan.words import limits, plan_words, title
 from choreo.units import format_bytes, format_time
 
 if TYPE_CHECKING:
-    from choreo.plan import Planned, Planning
-    from choreo.workload import Model, Plan
+    from choreo.plan import Planning
+    from choreo.workload import Model
 
-__all__ = ["limits", "plan_words", "print_planning", "scaled", "shares", "title"]
+__all__ = ["print_planning"]
 
 WIDTH = 140
-ZERO = ("", "optimizer state shared (ZeRO-1)", "gradients shared too (ZeRO-2)", "parameters shared too (ZeRO-3)")
 
 
 def print_planning(planning: Planning) -> None:
@@ -35,68 +35,6 @@ def print_planning(planning: Planning) -> None:
     _print_ruled_out(planning)
     if isinstance(planning.workload, Model):
         _print_launch(planning, planning.workload)
-
-
-def scaled(number: float) -> str:
-    """A count as people say it: 70.6 B."""
-    for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
-        if number >= scale:
-            return f"{number / scale:.3g} {unit}"
-    return f"{number:.3g}"
-
-
-def title(planning: Planning) -> str:
-    """What was asked, in one line."""
-    work = planning.workload
-    batch = f"global batch {planning.global_batch}"
-    if planning.job is not None:
-        batch += f" of {planning.seq} tokens"
-    return (
-        f"{work.name} ({scaled(work.parameters)} parameters) on {planning.gpus} {planning.device.name} of "
-        f"{planning.cluster.name}: {batch}, {planning.precision}, {planning.software.name}"
-    )
-
-
-def plan_words(plan: Plan) -> str:
-    """A plan in words."""
-    cut = ", ".join(
-        f"{name} {getattr(plan, name)}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(plan, name) > 1
-    )
-    words = [cut or "one device", ZERO[plan.zero], "sequence parallel" if plan.sequence_parallel else ""]
-    words.append(f"micro-batch {plan.micro_batch}")
-    if plan.pp > 1:
-        words.append(plan.schedule + (f" in {plan.interleave} chunks" if plan.interleave > 1 else ""))
-    if plan.recompute != "none":
-        words.append(f"{plan.recompute} recomputation")
-    if not plan.overlap:
-        words.append("nothing overlapped")
-    return "; ".join(word for word in words if word)
-
-
-def limits(planning: Planning, planned: Planned, most: int = 3) -> str:
-    """What takes the step's time, the largest first: what limits it, on which links, and by how much."""
-    total = planned.step.step_time_s
-    told = sorted(shares(planning, planned).items(), key=lambda part: -part[1])
-    return ", ".join(
-        f"{name} {100 * seconds / total:.0f} %" for name, seconds in told[:most] if seconds / total >= 0.005
-    )
-
-
-def shares(planning: Planning, planned: Planned) -> dict[str, float]:
-    """Parts of the step that add up to it; communication by collective and link."""
-    from choreo.plan.plan import link_of
-
-    step = planned.step
-    words = {"recompute": "recomputation (memory)"}
-    sent_parts = ("communication", "data parallel")
-    found = {words.get(name, name): seconds for name, seconds in step.parts.items() if name not in sent_parts}
-    sent = step.parts.get("communication", 0.0) + step.parts.get("data parallel", 0.0)
-    told = sum(seconds for name, seconds in step.exposed_comm_s.items() if name != "pp send")
-    for name, seconds in step.exposed_comm_s.items():
-        if name != "pp send" and told > 0:
-            axes = name.split(" ")[0]
-            found[f"{name} on {link_of(planning.cluster, planned.plan, axes)}"] = seconds * sent / told
-    return found
 
 
 def _print_best(planning: Planning) -> None:

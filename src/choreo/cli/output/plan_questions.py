@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.plan import plan_words, scaled, title
 from choreo.cli.output.table import echo_json, echo_table
 from choreo.cli.plan_options import batch_of, count_of, fixed_of, job_arguments, workload_of
 from choreo.errors import UsageError
+from choreo.show.plan.words import plan_words, scaled, title
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:

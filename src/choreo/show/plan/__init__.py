@@ -1,0 +1,1 @@
+"""Planned steps as a page and as a timeline."""

@@ -1,0 +1,200 @@
+"""The data of a plan's page and trace: its passes, its memory over time, where its time goes, and what if."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from choreo.show.plan.fields import (
+    ChartData,
+    LaunchData,
+    MemoryData,
+    PartData,
+    PlanData,
+    PlanPage,
+    StageData,
+    TailData,
+    TimelineData,
+)
+from choreo.show.plan.words import limits, scaled, shares
+
+if TYPE_CHECKING:
+    from choreo.plan import Planned, Planning, Step
+    from choreo.plan.pipeline import Task
+
+__all__ = ["page_data", "plan_data"]
+
+# Beyond so many passes a browser is slow, and nobody sees one; the timeline then has the first and the last.
+MOST_TASKS, MOST_STAGES = 24_000, 16
+CHARTS = {
+    "bandwidth": "bandwidth of the links",
+    "latency": "latency of the links",
+    "flops": "FLOP/s",
+    "memory-bandwidth": "memory bandwidth",
+    "memory": "memory",
+}
+# From the bottom up: what is always there, then what comes and goes.
+PARTS = ("context", "parameters", "optimizer", "gradients", "buffers", "activations", "logits", "fragmentation")
+COLORS = {
+    "compute": "matmul", "recomputation (memory)": "again", "host": "host", "bubble": "bubble",
+    "optimizer": "optimizer", "stragglers": "part", "contention": "kernels",
+}  # fmt: skip
+
+
+def page_data(planning: Planning) -> PlanPage:
+    """The data twin of the page."""
+    work = planning.workload
+    batch = f"global batch {planning.global_batch}"
+    if planning.job is not None:
+        batch += f" of {planning.seq:,} tokens"
+    return PlanPage(
+        model=work.name,
+        place=f"{planning.gpus:,} × {planning.device.name}",
+        facts=f"{scaled(work.parameters)} parameters, {batch}, {planning.precision}, {planning.software.name} on "
+        f"{planning.cluster.name}",
+        unit="tokens" if planning.job is not None else "samples",
+        considered=planning.considered,
+        ruled_out=dict(planning.ruled_out),
+        plans=[plan_data(planning, one) for one in planning.plans],
+    )
+
+
+def plan_data(planning: Planning, one: Planned, *, charts: bool = True) -> PlanData:
+    """The part of one plan; without `charts` nothing is varied, which is quick."""
+    from choreo.plan.search import detailed
+    from choreo.plan.what_if import what_if
+
+    step = one.step if planning.job is None else detailed(planning.job, one.plan, timeline=True)
+    curves = what_if(planning, one.plan) if charts else ()
+    return PlanData(
+        plan=one.plan.fields(),
+        step_time_s=step.step_time_s,
+        tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
+        mfu=step.mfu,
+        hfu=step.hfu,
+        memory_bytes=step.memory_bytes,
+        fits=step.fits,
+        bubble_s=step.bubble_s,
+        limits=limits(planning, one, 2),
+        timeline=_timeline(step),
+        memory=_memory(step),
+        where=_where(planning, one),
+        what_if=[
+            ChartData(
+                title=CHARTS[curve.name],
+                points=[
+                    {
+                        "factor": point.factor,
+                        "step_time_s": point.step_time_s,
+                        "plan": None if point.plan is None else str(point.plan),
+                    }
+                    for point in curve.points
+                ],
+            )
+            for curve in curves
+        ],
+        launch=_launch(planning, one),
+    )
+
+
+def _where(planning: Planning, one: Planned) -> list[PartData]:
+    found, waits = [], 0
+    for name, seconds in sorted(shares(planning, one).items(), key=lambda part: -part[1]):
+        if seconds < 1e-4 * one.step.step_time_s:
+            continue
+        color = COLORS.get(name)
+        if color is None:
+            color, waits = f"wait-{min(waits, 3)}", waits + 1
+        found.append(PartData(name=name, value=seconds, color=color))
+    return found
+
+
+def _timeline(step: Step) -> TimelineData:
+    tasks = sorted(step.pipeline.tasks, key=lambda task: (task.start_s, task.stage))
+    if len(tasks) > MOST_TASKS:
+        tasks = [*tasks[: MOST_TASKS // 2], *tasks[-MOST_TASKS // 2 :]]
+    tail, at = [], step.pipeline.time_s
+    after = {
+        "gradients and parameters": (step.parts.get("data parallel", 0.0), "wait-0"),
+        "optimizer": (step.parts.get("optimizer", 0.0), "optimizer"),
+        "waiting for the slowest": (step.parts.get("stragglers", 0.0), "part"),
+    }
+    left = step.step_time_s - at
+    scale = min(1.0, left / max(sum(seconds for seconds, _ in after.values()), 1e-12))
+    for name, (seconds, color) in after.items():
+        if seconds * scale > 1e-4 * step.step_time_s:
+            tail.append(TailData(name=name, color=color, start_s=at, end_s=at + seconds * scale))
+            at += seconds * scale
+    return TimelineData(
+        stages=len(step.pipeline.busy_s),
+        chunks=1 + max((task.chunk for task in tasks), default=0),
+        kind=[task.kind for task in tasks],
+        stage=[task.stage for task in tasks],
+        micro_batch=[task.micro_batch for task in tasks],
+        chunk=[task.chunk for task in tasks],
+        start_s=[_short(task.start_s) for task in tasks],
+        end_s=[_short(task.end_s) for task in tasks],
+        tail=tail,
+    )
+
+
+def _memory(step: Step) -> MemoryData:
+    sums = [sum(found.values()) for found in step.stage_memory]
+    fullest = sums.index(max(sums))
+    by_stage: list[list[Task]] = [[] for _ in step.stage_memory]
+    for task in step.pipeline.tasks:
+        by_stage[task.stage].append(task)
+    return MemoryData(
+        capacity_bytes=step.device_bytes,
+        parts=[name for name in PARTS if any(found.get(name, 0) for found in step.stage_memory)],
+        fullest=fullest,
+        peak={name: float(step.memory.get(name, 0.0)) for name in PARTS},
+        stages=[_stage(step, found, tasks) for found, tasks in zip(step.stage_memory, by_stage, strict=True)],
+    )
+
+
+def _stage(step: Step, parts: Mapping[str, float], tasks: list[Task]) -> StageData:
+    """Activations grow while a micro-batch goes forward and shrink while it comes back; the rest stays."""
+    tasks = sorted(tasks, key=lambda task: task.start_s)
+    ends = {"F": 1.0, "B": -1.0, "W": 0.0}
+    held, most = 0.0, 1.0
+    for task in tasks:
+        held += ends[task.kind]
+        most = max(most, held)
+    times, level = [0.0], [0.0]
+    held = 0.0
+    for task in tasks:
+        times.append(task.start_s)
+        level.append(held / most)
+        held += ends[task.kind]
+        times.append(task.end_s)
+        level.append(max(0.0, held / most))
+    times.append(step.step_time_s)
+    level.append(max(0.0, held / most))
+    if len(times) > 1200:  # as many as there are pixels
+        every = len(times) // 600
+        keep = sorted({0, len(times) - 1, *range(0, len(times), every), level.index(max(level))})
+        times, level = [times[at] for at in keep], [level[at] for at in keep]
+    series = {}
+    for name, size in parts.items():
+        if name in ("activations", "logits", "fragmentation"):
+            series[name] = [_short(size * share) for share in level]
+        else:
+            series[name] = [_short(size)] * len(times)
+    return StageData(time_s=[_short(moment) for moment in times], series=series)
+
+
+def _launch(planning: Planning, one: Planned) -> list[LaunchData]:
+    from choreo.plan.software.launch_options import megatron_options, torchtitan_options
+
+    if planning.job is None:
+        return []
+    found = []
+    for name, made in (("Megatron-LM", megatron_options), ("torchtitan", torchtitan_options)):
+        options, notes = made(planning.job.model, one.plan, global_batch=planning.global_batch, seq=planning.seq)
+        found.append(LaunchData(name=name, options=options, notes=notes))
+    return found
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")

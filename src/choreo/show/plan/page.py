@@ -1,0 +1,29 @@
+"""The page of a planning: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from html import escape
+
+from choreo.plan import Planning
+from choreo.show.plan.data import page_data
+from choreo.show.plan.fields import PlanPage
+from choreo.show.web.page import assemble
+
+__all__ = ["page_html", "plan_html"]
+
+SCRIPTS = ("words.js", "plan/timeline.js", "plan/memory.js", "plan/page.js")
+
+
+def plan_html(planning: Planning) -> str:
+    """A page with the best plans: timeline, memory, where the time goes, and what if."""
+    return page_html(page_data(planning))
+
+
+def page_html(page: PlanPage) -> str:
+    """The page with this data."""
+    parts = {
+        "TITLE": escape(f"{page['model']} on {page['place']}"),
+        "HEADING": f'{escape(page["model"])} <span class="by">on</span> {escape(page["place"])}',
+        "FACTS": escape(page["facts"]),
+    }
+    return assemble("plan", SCRIPTS, page, parts)

@@ -1,0 +1,1 @@
+"""Schedules as text, as a still picture and as an animated page."""

@@ -1,0 +1,161 @@
+"""The data twin: everything a picture shows, as plain JSON values."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+
+from choreo.collectives import Layout
+from choreo.schedule import Schedule, Transfers
+from choreo.show.schedule.grid import grid_of
+from choreo.show.schedule.holdings import Mask
+from choreo.show.schedule.limits import check_size
+from choreo.show.schedule.outcome import outcome_of
+from choreo.show.schedule.phases import phases_of
+from choreo.show.schedule.words import describe
+
+__all__ = ["PAGE_LIMITS", "Data", "Transfer", "to_data"]
+
+PAGE_LIMITS = {"ranks": 64, "transfers": 20_000, "places": 1 << 18}
+
+# The widest matrix a page has room for beside the ranks, and how many cells it may have in all.
+PAGE_COLUMNS, PAGE_ROWS, PAGE_CELLS = 64, 16, 4096
+
+
+class Transfer(TypedDict):
+    """One transfer: a row of the schedule without its step."""
+
+    src: int
+    dst: int
+    chunk: int
+    count: int
+    reduce: bool
+    from_input: bool
+
+
+class Cell(TypedDict):
+    """One cell of a rank's row in the matrix: a run of chunks that the picture does not tell apart."""
+
+    first: int
+    count: int
+
+
+class GridData(TypedDict):
+    """How the cells of a rank are laid out."""
+
+    columns: int
+    square: bool
+    cells: list[Cell]
+
+
+class ProofData(TypedDict):
+    """Whether the schedule does what the collective promises; if not, the story, and where it first goes wrong."""
+
+    holds: bool
+    story: str
+    step: int | None
+    rank: int | None
+    chunk: int | None
+
+
+class PhaseData(TypedDict):
+    """A run of steps that is a collective of its own."""
+
+    collective: str
+    first: int
+    num_steps: int
+
+
+class Data(TypedDict):
+    """A schedule as a picture needs it.
+
+    `chunk_shares` are sizes in units of the collective's size n. `before` and `after` give for each rank the runs
+    [first, count] of chunks that the contract lets it start with and asks it to end with. A transfer of a step reads
+    what its source held before the step, or with `from_input` what the rank started with; it replaces what is at its
+    destination, or with `reduce` adds to it. Senders and receivers from `ranks` on are the switches that reduce, of
+    which there are `switches`; `before` and `after` have nothing for them.
+    """
+
+    collective: str
+    algorithm: str
+    ranks: int
+    switches: int
+    root: int | None
+    chunks: int
+    chunks_a_block: int
+    num_steps: int
+    phases: list[PhaseData]
+    summary: str
+    reduces: bool
+    size_per: str
+    chunk_shares: list[float]
+    before: list[list[list[int]]]
+    after: list[list[list[int]]]
+    steps: list[list[Transfer]]
+    words: list[str]
+    proof: ProofData
+    grid: GridData
+
+
+def to_data(schedule: Schedule) -> Data:
+    """The schedule as plain JSON values, which the page replays; see `Data`."""
+    check_size(schedule, "page", **PAGE_LIMITS)
+    contract, chunks = schedule.contract, schedule.num_chunks
+    steps = list(schedule.steps())
+    outcome = outcome_of(schedule)
+    square = contract.before is Layout.PAIR_SOURCE
+    rows = PAGE_ROWS if square else max(1, min(PAGE_ROWS, PAGE_CELLS // (PAGE_COLUMNS * schedule.members)))
+    grid = grid_of(schedule, PAGE_COLUMNS, rows)
+    sizes = (np.ones(chunks) if schedule.weights is None else schedule.weights) / schedule.total_weight
+    return {
+        "collective": schedule.collective,
+        "algorithm": schedule.algorithm,
+        "ranks": schedule.ranks,
+        "switches": schedule.switches,
+        "root": schedule.root,
+        "chunks": chunks,
+        "chunks_a_block": schedule.chunks_a_block,
+        "num_steps": schedule.num_steps,
+        "phases": [
+            {"collective": name, "first": first, "num_steps": last + 1 - first}
+            for name, first, last in phases_of(schedule)
+        ],
+        "summary": contract.summary,
+        "reduces": contract.reduces,
+        "size_per": contract.size_per,
+        "chunk_shares": (sizes * contract.total_bytes(1.0, schedule.ranks)).tolist(),
+        "before": _runs(schedule.held_before()),
+        "after": _runs(schedule.held_after()),
+        "steps": [_transfers(rows) for rows in steps],
+        "words": [describe(schedule, rows) for rows in steps],
+        "proof": {
+            "holds": outcome.holds,
+            "story": outcome.story,
+            "step": outcome.step,
+            "rank": outcome.rank,
+            "chunk": outcome.chunk,
+        },
+        "grid": {
+            "columns": grid.columns,
+            "square": grid.square,
+            "cells": [{"first": f, "count": n} for f, n in zip(grid.first, grid.count, strict=True)],
+        },
+    }
+
+
+def _transfers(rows: Transfers) -> list[Transfer]:
+    columns = (rows.src, rows.dst, rows.chunk, rows.count, rows.reduce, rows.from_input)
+    return [
+        {"src": src, "dst": dst, "chunk": chunk, "count": count, "reduce": reduce, "from_input": from_input}
+        for src, dst, chunk, count, reduce, from_input in zip(*(c.tolist() for c in columns), strict=True)
+    ]
+
+
+def _runs(held: Mask) -> list[list[list[int]]]:
+    """For each rank the runs [first, count] of chunks that are held."""
+    made = []
+    for row in held:
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], row, [False])).astype(np.int8)))
+        made.append([[int(first), int(last - first)] for first, last in edges.reshape(-1, 2)])
+    return made

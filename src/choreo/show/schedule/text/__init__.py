@@ -1,0 +1,1 @@
+"""A schedule as text for a terminal."""

@@ -1,0 +1,1 @@
+"""Simulations as a page and as a timeline."""

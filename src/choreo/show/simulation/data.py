@@ -1,0 +1,237 @@
+"""The data twin of a simulation's page: everything that the page shows, as plain JSON values."""
+
+from __future__ import annotations
+
+import math
+from typing import TypedDict
+
+import numpy as np
+
+from choreo.errors import ChoreoError
+from choreo.show.schedule.words import printable
+from choreo.show.simulation.links import BINS, Series, crossings_of, sent_over_time
+from choreo.show.simulation.network import NetworkData, network_of
+from choreo.show.simulation.path import MOST_LEGS, PathData, path_of
+from choreo.show.simulation.words import link_names, rank_names, reducing, title
+from choreo.simulate import Simulation
+from choreo.topology.graph import Floats, Ints
+
+__all__ = ["MOST_MESSAGES", "SimulationData", "simulation_data"]
+
+# What a page draws before it stops being one that a browser likes.
+MOST_MESSAGES, MOST_LINKS = 5000, 8
+SENT_BINS = 1000
+# A moment is within a busy time if so many of these parts around it are busy.
+WITHIN = 11
+# Links among which those that are used alike are looked for.
+CANDIDATES = 8192
+
+
+class FiguresData(TypedDict):
+    """What the run comes to. Without a bound `no_bound` says why."""
+
+    time_us: float
+    size_bytes: float
+    algbw_bytes_per_s: float
+    busbw_bytes_per_s: float
+    bound_us: float | None
+    efficiency: float | None
+    no_bound: str
+    contended: bool
+
+
+class RowData(TypedDict):
+    """A row of the diagram: a rank, and when it was done."""
+
+    name: str
+    short: str
+    job: int
+    done_us: float
+
+
+class MessagesData(TypedDict):
+    """Messages as columns. `src` and `dst` are rows; of `all` those that are drawn are here."""
+
+    all: int
+    src: list[int]
+    dst: list[int]
+    step: list[int]
+    bytes: list[float]
+    reduce: list[int]
+    start_us: list[float]
+    out_us: list[float]
+    arrived_us: list[float]
+    written_us: list[float]
+
+
+class BusyData(TypedDict):
+    """The busiest links; those that do the same at the same time are told together.
+
+    `alike` is how many more there are, `or_more` if not all links were looked at; `wires` are those of the network.
+    """
+
+    name: str
+    alike: int
+    or_more: bool
+    utilisation: float
+    bytes: float
+    bandwidth_bytes_per_s: float
+    series: int
+    wires: list[int]
+
+
+class SimulationData(TypedDict):
+    """A simulation as its page needs it.
+
+    Loads are in percent of a link's bandwidth, in `bins` equal parts of the time; `series` holds each once. `sent` is
+    what all messages together put onto the network, in bytes a second, in more and smaller parts. `opens_us` is a
+    moment at which there is something to see.
+    """
+
+    title: str
+    collective: str
+    algorithm: str
+    ranks: int
+    topology: str
+    figures: FiguresData
+    bins: int
+    series: list[list[int]]
+    sent: list[float]
+    opens_us: float
+    rows: list[RowData]
+    messages: MessagesData
+    path: PathData
+    busiest: list[BusyData]
+    network: NetworkData
+
+
+def simulation_data(simulation: Simulation) -> SimulationData:
+    """The simulation as plain JSON values; see `SimulationData`."""
+    crossings = crossings_of(simulation)
+    series = Series(simulation, crossings)
+    first_row = np.cumsum([0, *(len(job.node) for job in simulation.jobs)])
+    row_of_node: dict[int, int] = {}
+    for number, job in enumerate(simulation.jobs):
+        for rank, node in enumerate(job.node.tolist()):
+            row_of_node.setdefault(node, int(first_row[number]) + rank)
+    network, wires = network_of(simulation, series, row_of_node)
+    sent = sent_over_time(simulation, SENT_BINS)
+    return {
+        "title": title(simulation),
+        "collective": simulation.collective,
+        "algorithm": printable(simulation.algorithm),
+        "ranks": simulation.ranks,
+        "topology": simulation.topology.name,
+        "figures": _figures(simulation),
+        "bins": BINS,
+        "series": series.rows,  # the busiest links below add to it
+        "sent": [float(f"{rate:.6g}") for rate in sent.tolist()],
+        "opens_us": _opens(simulation, sent),
+        "rows": _rows(simulation),
+        "messages": _messages(simulation, first_row),
+        "path": path_of(simulation, first_row),
+        "busiest": _busiest(simulation, series, wires),
+        "network": network,
+    }
+
+
+def _figures(simulation: Simulation) -> FiguresData:
+    bound_us = efficiency = None
+    no_bound = ""
+    try:
+        bound_us, efficiency = simulation.bound.bound_s * 1e6, simulation.efficiency
+    except ChoreoError as error:
+        no_bound = str(error)
+    return {
+        "time_us": simulation.time_s * 1e6,
+        "size_bytes": simulation.size_bytes,
+        "algbw_bytes_per_s": simulation.algbw_bytes_per_s,
+        "busbw_bytes_per_s": simulation.busbw_bytes_per_s,
+        "bound_us": bound_us,
+        "efficiency": efficiency,
+        "no_bound": no_bound,
+        "contended": simulation.contended,
+    }
+
+
+def _opens(simulation: Simulation, sent: Floats) -> float:
+    """Of the moments at which as much is under way as usual, or more, the one nearest to the middle."""
+    if not sent.any():
+        return simulation.time_s * 1e6 * 0.45
+    enough = sent >= 0.999 * np.median(sent[sent > 0])
+    within = np.convolve(enough, np.ones(WITHIN), "same") > WITHIN - 0.5
+    busy = np.flatnonzero(within if within.any() else enough)
+    nearest = int(busy[np.argmin(np.abs(busy - 0.45 * len(sent)))])
+    return simulation.time_s * 1e6 * (nearest + 0.5) / len(sent)
+
+
+def _rows(simulation: Simulation) -> list[RowData]:
+    made: list[RowData] = []
+    for number, names in enumerate(rank_names(simulation)):
+        job, finish = simulation.jobs[number], simulation.loads.rank_finish_s[number]
+        for rank, name in enumerate(names):
+            short = str(rank) if rank < job.schedule.ranks else name
+            done = float(finish[rank]) if rank < len(finish) else 0.0
+            made.append({"name": name, "short": short, "job": number, "done_us": done * 1e6})
+    return made
+
+
+def _messages(simulation: Simulation, first_row: Ints) -> MessagesData:
+    """All messages, or some from all over the run and those of the critical path."""
+    messages = simulation.messages
+    chosen = np.arange(len(messages))
+    if len(messages) > MOST_MESSAGES:
+        path = np.array([leg.message for leg in simulation.critical_path[:MOST_LEGS]], np.int64)
+        spread = np.linspace(0, len(messages) - 1, MOST_MESSAGES - len(path)).astype(np.int64)
+        chosen = np.union1d(spread, path)
+    row = first_row[messages.job[chosen]]
+    reduce = reducing(simulation)[chosen]
+
+    def times(column: Floats) -> list[float]:
+        return _rounded(column[chosen] * 1e6, simulation.time_s * 1e6)
+
+    return {
+        "all": len(messages),
+        "src": (row + messages.src[chosen]).tolist(),
+        "dst": (row + messages.dst[chosen]).tolist(),
+        "step": messages.step[chosen].tolist(),
+        "bytes": messages.bytes[chosen].tolist(),
+        "reduce": reduce.astype(np.int8).tolist(),
+        "start_us": times(messages.start_s),
+        "out_us": times(messages.out_s),
+        "arrived_us": times(messages.arrived_s),
+        "written_us": times(messages.written_s),
+    }
+
+
+def _rounded(values: Floats, most: float) -> list[float]:
+    """Numbers with seven digits of the largest of them: a hundred-thousandth of a page's width is enough."""
+    digits = 7 - math.ceil(math.log10(most)) if most > 0 else 0
+    rounded: list[float] = np.round(values, digits).tolist()
+    return rounded
+
+
+def _busiest(simulation: Simulation, series: Series, wires: list[Ints]) -> list[BusyData]:
+    """The links with the highest utilisation, those with the same load at all times together."""
+    order = np.argsort(-np.round(simulation.utilisation, 9), kind="stable")
+    used = order[simulation.loads.link_bytes[order] > 0]
+    bandwidths = simulation.topology.links.bandwidth_bytes_per_s
+    found: dict[tuple[int, float], list[int]] = {}
+    for link, number in zip(used[:CANDIDATES].tolist(), series.each(used[:CANDIDATES]), strict=True):
+        found.setdefault((number, float(bandwidths[link])), []).append(link)
+    made: list[BusyData] = []
+    for (number, bandwidth), links in list(found.items())[:MOST_LINKS]:
+        first = links[0]
+        made.append(
+            {
+                "name": link_names(simulation, np.array([first]))[0],
+                "alike": len(links) - 1,
+                "or_more": len(used) > CANDIDATES,
+                "utilisation": float(simulation.utilisation[first]),
+                "bytes": float(simulation.loads.link_bytes[first]),
+                "bandwidth_bytes_per_s": bandwidth,
+                "series": number,
+                "wires": [at for at, wire in enumerate(wires) if np.isin(wire, links).any()],
+            }
+        )
+    return made

@@ -1,0 +1,119 @@
+"""The critical path as a picture needs it: which parts of its messages it goes over, and where the time went."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+
+from choreo.show.simulation.words import WAITED, link_names
+from choreo.simulate import Leg, Simulation
+from choreo.topology.graph import Ints
+
+__all__ = ["MOST_LEGS", "PathData", "on_path", "path_of"]
+
+# What a list on a page has before nobody scrolls to its end.
+MOST_LEGS = 2000
+
+
+class LegData(TypedDict):
+    """One message of the critical path. `way` are the points of the path in the diagram: a time and a row each."""
+
+    step: int
+    src: int
+    dst: int
+    bytes: float
+    start_us: float
+    until_us: float
+    waited: str
+    shared_us: float
+    link: str
+    way: list[tuple[float, int]]
+
+
+class PartData(TypedDict):
+    """A part of the time of the critical path."""
+
+    name: str
+    time_us: float
+
+
+class PathData(TypedDict):
+    """The critical path: its legs, the first `MOST_LEGS` of `all`, and where the time went."""
+
+    all: int
+    legs: list[LegData]
+    parts: list[PartData]
+
+
+def on_path(legs: list[Leg]) -> list[tuple[bool, bool]]:
+    """For each leg of the critical path whether the path goes over its sending, and over its writing.
+
+    It does not go over the sending of a message that was held up only at its destination, nor over the writing of one
+    that the next only had to see out.
+    """
+    made = []
+    for at, leg in enumerate(legs):
+        following = legs[at + 1].waited_for if at + 1 < len(legs) else "data"
+        made.append((leg.waited_for not in ("reader", "writer"), following not in ("port", "reader")))
+    return made
+
+
+def path_of(simulation: Simulation, first_row: Ints) -> PathData:
+    """The critical path; `first_row` is the row of each job's first rank."""
+    legs = simulation.critical_path
+    goes = on_path(legs)
+    names = link_names(simulation, np.array([max(leg.link, 0) for leg in legs[:MOST_LEGS]], np.int64))
+    made: list[LegData] = []
+    for at, (leg, (sent, written), name) in enumerate(zip(legs, goes, names, strict=False)):
+        src, dst = (int(first_row[leg.job]) + rank for rank in (leg.src, leg.dst))
+        way = [(leg.start_s, src), (leg.arrived_s, dst), (leg.written_s, dst)]
+        if not written:
+            way = [(leg.start_s, src), (leg.out_s, src)]
+        elif not sent:
+            way = [(_let_go(leg, legs[at - 1]), dst), (leg.written_s, dst)]
+        shared = sent and leg.shared_s > 1e-9 * (leg.out_s - leg.start_s)
+        made.append(
+            {
+                "step": leg.step,
+                "src": src,
+                "dst": dst,
+                "bytes": leg.size_bytes,
+                "start_us": way[0][0] * 1e6,
+                "until_us": way[-1][0] * 1e6,
+                "waited": "started at once" if leg.waited_for == "nothing" else f"waited for {WAITED[leg.waited_for]}",
+                "shared_us": leg.shared_s * 1e6 if shared else 0.0,
+                "link": name if shared else "",
+                "way": [(time_s * 1e6, row) for time_s, row in way],
+            }
+        )
+    return {"all": len(legs), "legs": made, "parts": _parts(simulation, legs, goes)}
+
+
+def _let_go(leg: Leg, before: Leg) -> float:
+    """When the one before let a message that had arrived be written."""
+    return before.out_s if leg.waited_for == "reader" else before.written_s
+
+
+def _parts(simulation: Simulation, legs: list[Leg], goes: list[tuple[bool, bool]]) -> list[PartData]:
+    """Where the time of the critical path went: every moment of it is in one of the parts."""
+    sending = sharing = latency = writing = 0.0
+    for at, (leg, (sent, written)) in enumerate(zip(legs, goes, strict=True)):
+        if sent:
+            sending += leg.out_s - leg.start_s - leg.shared_s
+            sharing += leg.shared_s
+        if sent and written:
+            latency += leg.arrived_s - leg.out_s
+            writing += leg.written_s - leg.arrived_s
+        elif written:
+            writing += leg.written_s - _let_go(leg, legs[at - 1])
+    waiting = (legs[-1].written_s if legs else 0.0) - sending - sharing - latency - writing
+    names = {
+        "sending": sending,
+        "sharing links": sharing,
+        "the hops after the first" if simulation.store_and_forward else "latency": latency,
+        "reducing, writing": writing,
+        "waiting": waiting,
+    }
+    least = 1e-9 * simulation.time_s
+    return [{"name": name, "time_us": time_s * 1e6} for name, time_s in names.items() if time_s > least]

@@ -1,0 +1,93 @@
+"""What is said about a simulation: its title, its ranks and its links, and what messages waited for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from choreo.show.schedule.words import printable
+from choreo.simulate import Simulation
+from choreo.topology.graph import Bools, Ints
+from choreo.units import format_bytes
+
+__all__ = ["WAITED", "link_names", "node_name", "rank_names", "reducing", "title", "whole"]
+
+LONGEST_NAME = 200
+# What a leg of the critical path waited for, in words.
+WAITED = {
+    "nothing": "nothing",
+    "data": "its data",
+    "port": "its port",
+    "reader": "the last reader of its place",
+    "writer": "the write before it",
+}
+
+
+def title(simulation: Simulation) -> str:
+    """What ran, how, where and how much of it."""
+    first = f"{simulation.collective} by {printable(simulation.algorithm)}, {format_bytes(simulation.size_bytes)}"
+    more = len(simulation.jobs) - 1
+    others = f", with {more} more" if more else ""
+    return f"{first}{others} on {whole(simulation.topology.name)}"
+
+
+def whole(name: str) -> str:
+    """A topology's name, which is often its whole text: printable, and longer than other names may be."""
+    clean = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name)
+    return clean if len(clean) <= LONGEST_NAME else f"{clean[: LONGEST_NAME - 1]}…"
+
+
+def node_name(simulation: Simulation, node: int) -> str:
+    """The name of a device or switch."""
+    return printable(simulation.topology.node_name(node))
+
+
+def link_names(simulation: Simulation, links: Ints, arrow: str = "→") -> list[str]:
+    """The ends of some links; of those that share both ends, each has its number too."""
+    table = simulation.topology.links
+    ends = table.src * simulation.topology.num_nodes + table.dst
+    order = np.argsort(ends, kind="stable")
+    first = np.searchsorted(ends[order], ends[links])
+    alike = np.searchsorted(ends[order], ends[links], side="right") - first
+    made = []
+    for link, start, count in zip(links.tolist(), first.tolist(), alike.tolist(), strict=True):
+        here, there = (node_name(simulation, int(side[link])) for side in (table.src, table.dst))
+        which = f" #{int(np.searchsorted(order[start : start + count], link))}" if count > 1 else ""
+        made.append(f"{here} {arrow} {there}{which}")
+    return made
+
+
+def rank_names(simulation: Simulation) -> list[list[str]]:
+    """By job, what each rank is called: by its number, and by its job and its device where those tell more."""
+    several = len(simulation.jobs) > 1
+    made = []
+    for number, job in enumerate(simulation.jobs):
+        names = []
+        for rank, node in enumerate(job.node.tolist()):
+            device = node_name(simulation, node)
+            where = f" on {device}" if device != str(rank) else ""
+            # A switch that reduces takes part as a rank beyond the others.
+            name = f"rank {rank}{where}" if rank < job.schedule.ranks else device
+            names.append(f"job {number} {name}" if several else name)
+        made.append(names)
+    return made
+
+
+def reducing(simulation: Simulation) -> Bools:
+    """Which messages are added to what is at their destination, in part at least."""
+    messages = simulation.messages
+    marked = np.zeros(len(messages), np.bool_)
+    for number, job in enumerate(simulation.jobs):
+        members = len(job.node)
+        keys: list[Ints] = [np.zeros(0, np.int64)]
+        for rows in job.schedule.blocks():
+            adds = np.asarray(rows.reduce)
+            columns = (np.asarray(column, np.int64)[adds] for column in (rows.step, rows.src, rows.dst))
+            keys.append(np.unique(_key(members, *columns)))
+        own = np.flatnonzero(messages.job == number)
+        columns = (column[own].astype(np.int64) for column in (messages.step, messages.src, messages.dst))
+        marked[own] = np.isin(_key(members, *columns), np.concatenate(keys))
+    return marked
+
+
+def _key(members: int, step: Ints, src: Ints, dst: Ints) -> Ints:
+    return (step * members + src) * members + dst

@@ -1,0 +1,117 @@
+"""The Trace Event Format, which Perfetto and chrome://tracing read: tracks of slices, counters, and the file.
+
+Slices of one thread must not overlap. Those that would go to further lanes, which are threads of their own next to the
+first. Times are whole nanoseconds, because that is what Perfetto keeps: rounding must not make slices overlap. The
+format, JSON: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypedDict
+
+from choreo.errors import UsageError, shown
+
+__all__ = ["Event", "Slice", "Trace", "Tracks", "microseconds", "write_events"]
+
+Event = dict[str, object]
+
+
+class Trace(TypedDict):
+    """The format's JSON object, with its own names."""
+
+    traceEvents: list[Event]
+    otherData: dict[str, object]
+
+
+@dataclass(slots=True)
+class Slice:
+    """A stretch of time on a track, in nanoseconds; `thread` is known once it has been laid out."""
+
+    begin_ns: int
+    end_ns: int
+    name: str
+    category: str
+    arguments: dict[str, object]
+    thread: int = -1
+
+    @property
+    def last_ns(self) -> int:
+        """The last moment that lies within it and within nothing after it."""
+        return max(self.begin_ns, self.end_ns - 1)
+
+
+@dataclass(slots=True)
+class Tracks:
+    """The tracks of one process. `threads` counts through all processes: no two threads have the same number."""
+
+    process: int
+    name: str
+    threads: Iterable[int]
+    events: list[Event] = field(default_factory=list)
+
+    def label(self, words: str) -> None:
+        """Name the process, with a few words beside it."""
+        for what, arguments in (
+            ("process_name", {"name": self.name}),
+            ("process_labels", {"labels": words}),
+            ("process_sort_index", {"sort_index": self.process}),
+        ):
+            self.events.append({"ph": "M", "name": what, "pid": self.process, "tid": self.process, "args": arguments})
+
+    def add(self, name: str, slices: list[Slice]) -> int:
+        """A track of these slices, on as many lanes as it takes; how many that are."""
+        lanes: list[tuple[int, int]] = []  # thread, and when it is free
+        for one in sorted(slices, key=lambda one: (one.begin_ns, one.end_ns)):
+            lane = next((at for at, (_, free) in enumerate(lanes) if free <= one.begin_ns), len(lanes))
+            if lane == len(lanes):
+                lanes.append((self._thread(name if lane == 0 else f"{name} ({lane + 1})"), 0))
+            one.thread = lanes[lane][0]
+            # What takes no time has its moment to itself, so that an arrow finds it.
+            lanes[lane] = (one.thread, max(one.end_ns, one.begin_ns + 1))
+            self.events.append(
+                {
+                    "ph": "X",
+                    "name": one.name,
+                    "cat": one.category,
+                    "pid": self.process,
+                    "tid": one.thread,
+                    "ts": microseconds(one.begin_ns),
+                    "dur": microseconds(one.end_ns - one.begin_ns),
+                    "args": one.arguments,
+                }
+            )
+        return len(lanes)
+
+    def counter(self, name: str, unit: str, values: Iterable[tuple[int, float]]) -> None:
+        """A number over time."""
+        for time_ns, value in values:
+            where = {"pid": self.process, "tid": self.process, "ts": microseconds(time_ns)}
+            self.events.append({"ph": "C", "name": name, **where, "args": {unit: value}})
+
+    def _thread(self, name: str) -> int:
+        number = next(iter(self.threads))
+        for what, arguments in (("thread_name", {"name": name}), ("thread_sort_index", {"sort_index": number})):
+            self.events.append({"ph": "M", "name": what, "pid": self.process, "tid": number, "args": arguments})
+        return number
+
+
+def microseconds(time_ns: int) -> float:
+    """Nanoseconds in the format's unit, such that a reader who multiplies by 1000 and cuts off gets them back."""
+    value = time_ns / 1000
+    return value if int(value * 1000) == time_ns else math.nextafter(value, math.inf)
+
+
+def write_events(trace: Trace, path: str | os.PathLike[str]) -> None:
+    """Write it into a file, an event a line."""
+    events = ",\n".join(json.dumps(event, separators=(",", ":")) for event in trace["traceEvents"])
+    text = f'{{"otherData":{json.dumps(trace["otherData"])},\n"traceEvents":[\n{events}\n]}}\n'
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{shown(path)}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,1 @@
+"""The files of the pages, and how they are put together."""
