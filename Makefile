@@ -12,7 +12,7 @@ help:
 	@echo "make bench  measure speed and memory against the targets"
 	@echo "make clean  remove .venv and caches"
 
-.venv/installed: pyproject.toml setup.py $(wildcard src/choreo/*/*.c src/choreo/*/*.h)
+.venv/installed: pyproject.toml setup.py $(shell find src -name "*.[ch]")
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@

@@ -12,9 +12,9 @@ setup(
             optional=True,
         ),
         Extension(
-            "choreo.run._core",
-            ["src/choreo/run/_core.c"],
-            depends=[f"src/choreo/run/_{part}.h" for part in ("kernels", "program", "quick", "sockets")],
+            "choreo.run.execute._core",
+            ["src/choreo/run/execute/_core.c"],
+            depends=[f"src/choreo/run/execute/_{part}.h" for part in ("kernels", "program", "quick", "sockets")],
             include_dirs=[np.get_include()],
             # Loops that copy must stay loops: some C libraries' memcpy is slow at some distances.
             # A sum must have the same bits on machines that can multiply and add at once and on those that cannot.

@@ -24,7 +24,7 @@ from choreo.bench.bench import PEERS, Contestant, Measured, Options, Stage, benc
 from choreo.bench.inputs import Case, case_of
 from choreo.calibrate.calibrate import calibrate
 from choreo.cli.commands.bench import parse_nccl_size
-from choreo.run.calibration import Constants, load_constants
+from choreo.run.execute.constants import Constants, load_constants
 from choreo.units import parse_rank_range
 
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")

@@ -232,7 +232,9 @@ def test_no_error_is_defined_anywhere_else() -> None:
 
     homes = {error.__name__: error.__module__ for error in below(errors.ChoreoError)}
     # What a meeting tells apart for itself reaches nobody as more than a MeetingError.
-    inside = {name for name, home in homes.items() if home.startswith("choreo.run.meeting.")}
+    inside = {
+        name for name, home in homes.items() if home.startswith(("choreo.run.rendezvous.", "choreo.run.transport."))
+    }
     assert inside <= {error.__name__ for error in below(errors.MeetingError)}
     assert {name for name, home in homes.items() if home.startswith("choreo")} - inside == set(errors.__all__)
 

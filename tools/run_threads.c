@@ -1,5 +1,5 @@
 /* The compiled executor with ranks as threads of one process, for the thread sanitizer; see run_threads.py. */
-#include "../src/choreo/run/_core.c"
+#include "../src/choreo/run/execute/_core.c"
 
 #include <stdio.h>
 #include <sys/mman.h>

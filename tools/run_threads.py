@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from choreo.algorithms import build
-from choreo.run.plans import edges_of
-from choreo.run.program import Program, compile_program
+from choreo.run.execute.calls import edges_of
+from choreo.run.execute.program import Program, compile_program
 
 HERE = Path(__file__).parent
 STAGE_BYTES = 1 << 20

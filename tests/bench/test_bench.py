@@ -31,7 +31,7 @@ from choreo.cli import COMMANDS
 from choreo.cli.commands.bench import parse_nccl_size
 from choreo.collectives import COLLECTIVES
 from choreo.errors import BenchmarkError, ChoreoError, SizeError, UsageError
-from choreo.run.calibration import Band, Constants, default_constants
+from choreo.run.execute.constants import Band, Constants, default_constants
 from tests.helpers.command import run_choreo
 
 CONSTANTS = Constants((Band(2, 1 << 62, 1e-6, 1e9, 1e-9),))

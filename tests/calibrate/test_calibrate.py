@@ -17,7 +17,7 @@ from choreo.calibrate.calibrate import PROBES, SIZES, Sample, calibrate, fit
 from choreo.cli import COMMANDS
 from choreo.errors import UsageError
 from choreo.price import Link, price
-from choreo.run.calibration import (
+from choreo.run.execute.constants import (
     Band,
     Constants,
     constants_path,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import choreo.run.grow
-import choreo.run.join  # noqa: F401
-from choreo.run.calibration import default_constants
-from choreo.run.choice import Chooser
+from choreo.run.execute.choice import Chooser
+from choreo.run.execute.constants import default_constants
 from tests.helpers import faults as fault_helpers  # noqa: F401
 from tests.run.chaos import rank as chaos_rank  # noqa: F401
 

@@ -17,10 +17,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
-from choreo.run.calibration import default_constants
-from choreo.run.choice import Chooser
 from choreo.run.communicator import Communicator
 from choreo.run.connection import connect
+from choreo.run.execute.choice import Chooser
+from choreo.run.execute.constants import default_constants
 
 Pipe: TypeAlias = Connection
 # A server that has everything imported forks the ranks, so that a test's threads and files do not get into them.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from choreo.run.meeting.processes import start_time
+from choreo.run.rendezvous.processes import start_time
 
 
 @dataclass(frozen=True)

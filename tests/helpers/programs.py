@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from choreo.run import machine, twin
-from choreo.run.plans import edges_of
-from choreo.run.program import (
+from choreo.run.execute import backend
+from choreo.run.execute.calls import edges_of
+from choreo.run.execute.program import (
     FROM_SCRATCH,
     HELD,
     KEEP,
@@ -34,6 +34,7 @@ from choreo.run.program import (
     Program,
     compile_program,
 )
+from choreo.run.execute.twin import executor
 from choreo.schedule import Schedule
 
 Array = npt.NDArray[Any]
@@ -215,7 +216,7 @@ class Rank:
 
     rank: int
     world: int
-    endpoint: twin.Endpoint
+    endpoint: executor.Endpoint
     compiled: bool
     segment: mmap.mmap
     peers: list[tuple[Any, int, int, tuple[int, ...]]]
@@ -231,9 +232,9 @@ class Rank:
         """An array that peers can read where it is."""
         return np.frombuffer(self.segment, dtype, count, heap_at(self.world) + at)
 
-    def prepared(self, program: Program) -> twin.Program:
+    def prepared(self, program: Program) -> executor.Program:
         """A program as this rank's executor takes it."""
-        return machine.program_type(self.compiled)(*program.as_bytes())
+        return backend.program_type(self.compiled)(*program.as_bytes())
 
     def collective(
         self,
@@ -364,7 +365,7 @@ def _rank(
     pipe = pipes[rank][1]
     try:
         pids = pipe.recv()
-        machine.prepare(kinds[rank])(segments[rank], rank, len(kinds), STAGE_BYTES)
+        backend.prepare(kinds[rank])(segments[rank], rank, len(kinds), STAGE_BYTES)
         pipe.send((True, None))
         pipe.recv()
         peers = []
@@ -379,7 +380,7 @@ def _rank(
                     tuple(wire.fileno() for wire in mine[1:]),
                 )
             )
-        endpoint = machine.endpoint_type(kinds[rank])(rank, len(kinds), segments[rank], STAGE_BYTES, peers, 20)
+        endpoint = backend.endpoint_type(kinds[rank])(rank, len(kinds), segments[rank], STAGE_BYTES, peers, 20)
         pipe.send((True, None))
         pipe.recv()
         pipe.send((True, body(Rank(rank, len(kinds), endpoint, kinds[rank], segments[rank], peers, hosts))))

@@ -14,13 +14,15 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 
 from choreo.errors import ChoreoError, MeetingError
-from choreo.run.meeting.meet import Meeting, meet
+from choreo.run.rendezvous.rendezvous import Meeting, meet
 
 SECRET = b"a secret of the tests: 0123456789"
 OTHER = b"another secret of the tests: 9876"
 
 _FORK = multiprocessing.get_context("forkserver")
-_FORK.set_forkserver_preload(["choreo.run.meeting.meet", "choreo.run.meeting.hosts", "pytest", "hypothesis"])
+_FORK.set_forkserver_preload(
+    ["choreo.run.rendezvous.rendezvous", "choreo.run.rendezvous.hosts", "pytest", "hypothesis"]
+)
 
 
 @dataclass(frozen=True)

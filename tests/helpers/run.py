@@ -13,10 +13,10 @@ from multiprocessing.context import ForkProcess
 from types import TracebackType
 from typing import Any
 
-from choreo.run.calibration import default_constants
-from choreo.run.choice import Chooser
 from choreo.run.communicator import Communicator
 from choreo.run.connection import connect
+from choreo.run.execute.choice import Chooser
+from choreo.run.execute.constants import default_constants
 
 __all__ = ["Job", "PipeMeeting", "RankError"]
 

@@ -18,10 +18,10 @@ import pytest
 
 from choreo.algorithms import build, list_algorithms
 from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, PeerFailure, UsageError
-from choreo.run.calibration import Band, Constants
-from choreo.run.choice import Chooser, forced_algorithms
 from choreo.run.communicator import Communicator
-from choreo.run.elements import ReduceOp
+from choreo.run.execute.choice import Chooser, forced_algorithms
+from choreo.run.execute.constants import Band, Constants
+from choreo.run.execute.dtypes import ReduceOp
 from tests.helpers.run import Job, RankError
 
 Array = npt.NDArray[Any]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from choreo.run.communicator import Communicator
-from choreo.run.elements import ReduceOp
+from choreo.run.execute.dtypes import ReduceOp
 from tests.helpers.run import Job
 
 Array = npt.NDArray[Any]

@@ -19,7 +19,7 @@ from choreo.collectives import get_collective
 from choreo.errors import BenchmarkError, ChoreoError, UsageError
 from choreo.price import profile
 from choreo.price.price import price_of
-from choreo.run.calibration import Constants, load_constants
+from choreo.run.execute.constants import Constants, load_constants
 
 __all__ = ["PEERS", "Contestant", "Measured", "Options", "Report", "Stage", "bench", "geometric_mean", "sizes_between"]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from choreo.collectives import get_collective
 from choreo.errors import UsageError
-from choreo.run.arrays import Array
+from choreo.run.execute.arrays import Array
 
 __all__ = ["TYPES", "Case", "dtype_of", "expected", "given", "shares"]
 

@@ -30,7 +30,7 @@ from choreo.bench.inputs import case_of
 from choreo.errors import ChoreoError, UsageError
 from choreo.price import Profile, Terms, profile
 from choreo.price.price import Link, slowest
-from choreo.run.calibration import FASTEST_BYTES_PER_S, LEAST_ALPHA_S, Band, Buffers, Constants, default_constants
+from choreo.run.execute.constants import FASTEST_BYTES_PER_S, LEAST_ALPHA_S, Band, Buffers, Constants, default_constants
 
 __all__ = ["PROBES", "Sample", "calibrate", "fit"]
 

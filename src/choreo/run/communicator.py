@@ -14,16 +14,16 @@ import msgspec
 import numpy as np
 
 from choreo.errors import CollectiveMismatch, CommunicatorClosed, UsageError
-from choreo.run.arrays import Array, apart, averaged, check_out, like_given, take
-from choreo.run.choice import Chooser
 from choreo.run.connection import Connection
-from choreo.run.elements import ReduceOp, dtype_code
-from choreo.run.engine import Engine, Request, debug_wanted
+from choreo.run.execute.arrays import Array, apart, averaged, check_out, like_given, take
+from choreo.run.execute.choice import Chooser
+from choreo.run.execute.dtypes import ReduceOp, dtype_code
+from choreo.run.execute.engine import Engine, Request, debug_wanted
+from choreo.run.execute.peer_memory import Probe, can_read
 from choreo.run.groups import Mesh, NonMember, make_mesh, new_group
 from choreo.run.messages import Address, Messages
 from choreo.run.objects import all_gather_bytes, all_gather_object, broadcast_object, scatter_object
-from choreo.run.probe import Probe, can_read
-from choreo.run.recovery import SHRINK_S, shrunk, surviving
+from choreo.run.recover.shrink import SHRINK_S, shrunk, surviving
 from choreo.run.work import Work
 
 __all__ = ["DEFAULT_TIMEOUT_S", "Communicator"]
@@ -386,8 +386,8 @@ class Communicator:
 
         All ranks call it. Where newcomers come and which secret they hold is read from the environment, as by `init`.
         """
-        from choreo.run.grow import grow
-        from choreo.run.meeting.environment import given_place
+        from choreo.run.recover.grow import grow
+        from choreo.run.rendezvous.environment import given_place
 
         return grow(self, newcomers, given_place(address, secret), self._seconds(timeout))
 

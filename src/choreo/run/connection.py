@@ -20,16 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import ChoreoError, MeetingError
-from choreo.run.agreement import Circle, Verdict
-from choreo.run.board import DIRECTORY_BYTES
-from choreo.run.failures import Where
-from choreo.run.ledger import Ledger
-from choreo.run.machine import endpoint_type, prepare
-from choreo.run.network import Doorway, Links, Network, lost
-from choreo.run.plans import Plan
-from choreo.run.remote import Line, Remote
-from choreo.run.segment import Segment, open_segment, remove_stale
-from choreo.run.twin import Endpoint
+from choreo.run.execute.backend import endpoint_type, prepare
+from choreo.run.execute.calls import Plan
+from choreo.run.execute.failures import Where
+from choreo.run.execute.segment import Segment, open_segment, remove_stale
+from choreo.run.execute.twin.executor import Endpoint
+from choreo.run.recover.consensus import Circle, Verdict
+from choreo.run.recover.control_channel import Line, Remote
+from choreo.run.recover.failure_report import DIRECTORY_BYTES
+from choreo.run.recover.ledger import Ledger
+from choreo.run.transport.tcp import Doorway, Links, Network, lost
 
 __all__ = ["Connection", "Meeting", "connect"]
 

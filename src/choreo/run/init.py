@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 
 from choreo.errors import ChoreoError, UsageError
-from choreo.run.calibration import load_constants, network_constants
-from choreo.run.choice import Chooser, forced_by_environment
 from choreo.run.communicator import DEFAULT_TIMEOUT_S, Communicator
 from choreo.run.connection import connect
-from choreo.run.meeting.environment import read_environment
-from choreo.run.meeting.hosts import machines
-from choreo.run.meeting.meet import Meeting, meet
-from choreo.run.network import Network
+from choreo.run.execute.choice import Chooser, forced_by_environment
+from choreo.run.execute.constants import load_constants, network_constants
+from choreo.run.rendezvous.environment import read_environment
+from choreo.run.rendezvous.hosts import machines
+from choreo.run.rendezvous.rendezvous import Meeting, meet
+from choreo.run.transport.tcp import Network
 
 __all__ = ["init"]
 

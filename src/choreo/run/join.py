@@ -6,23 +6,23 @@ import os
 from typing import NoReturn
 
 from choreo.errors import JoinError, MeetingError, PeerFailure
-from choreo.run.choice import Chooser
 from choreo.run.communicator import Communicator
 from choreo.run.connection import Connection
-from choreo.run.meeting import connection as meeting_connection
-from choreo.run.meeting.addresses import spelled
-from choreo.run.meeting.deadline import Deadline
-from choreo.run.meeting.entrance import find_door
-from choreo.run.meeting.environment import Place, given_place
-from choreo.run.meeting.errors import FrameError
-from choreo.run.meeting.frames import Frame, Kind
-from choreo.run.meeting.guest import NotYetError, knock_until_let_in
-from choreo.run.meeting.hosts import host_id, host_name
-from choreo.run.meeting.meet import check_local
-from choreo.run.meeting.messages import Admission, Newcomer, Verdict, blob_payload, decode, encode, parse_all
-from choreo.run.network import Network
-from choreo.run.recovery import SHRINK_S, shrink
-from choreo.run.together import FINE, TROUBLE, come_together, own_network, untroubled
+from choreo.run.execute.choice import Chooser
+from choreo.run.recover.membership import FINE, TROUBLE, come_together, own_network, untroubled
+from choreo.run.recover.shrink import SHRINK_S, shrink
+from choreo.run.rendezvous import connection as meeting_connection
+from choreo.run.rendezvous.admission import find_door
+from choreo.run.rendezvous.environment import Place, given_place
+from choreo.run.rendezvous.hosts import host_id, host_name
+from choreo.run.rendezvous.member import NotYetError, knock_until_let_in
+from choreo.run.rendezvous.messages import Admission, Newcomer, Verdict, blob_payload, decode, encode, parse_all
+from choreo.run.rendezvous.rendezvous import check_local
+from choreo.run.transport.addresses import spelled
+from choreo.run.transport.deadline import Deadline
+from choreo.run.transport.errors import FrameError
+from choreo.run.transport.frames import Frame, Kind
+from choreo.run.transport.tcp import Network
 
 __all__ = ["join"]
 

@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, MeetingError, PeerFailure
-from choreo.run.elements import dtype_name
-from choreo.run.failures import Where
-from choreo.run.greeting import Caller, Host
-from choreo.run.meeting.handshake import HANDSHAKE_S
+from choreo.run.execute.dtypes import dtype_name
+from choreo.run.execute.failures import Where
+from choreo.run.transport.handshake import HANDSHAKE_S
+from choreo.run.transport.nonblocking_handshake import Caller, Host
 from choreo.run.work import Work
 
 __all__ = ["Address", "Messages"]

@@ -20,9 +20,9 @@ import numpy as np
 import choreo
 from choreo.errors import ChoreoError, CommunicatorClosed, JoinError, PeerFailure
 from choreo.run.communicator import Communicator
-from choreo.run.meeting.deadline import Deadline
-from choreo.run.meeting.entrance import is_here
-from choreo.run.meeting.environment import given_place
+from choreo.run.rendezvous.admission import is_here
+from choreo.run.rendezvous.environment import given_place
+from choreo.run.transport.deadline import Deadline
 from tests.helpers.faults import Pipe
 
 SECRET = "what only this chaos knows"

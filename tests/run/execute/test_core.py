@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from choreo.algorithms import build
 from choreo.errors import UsageError
-from choreo.run import machine
-from choreo.run.failures import BROKEN, LEFT, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
-from choreo.run.program import EXPOSED, GUARD, LAST, OP, RECEIVE, REDUCE, SEND, compile_program
-from choreo.run.twin import CALLS_AT, GAVE_UP_AT, PAGE, TOLD
+from choreo.run.execute import backend
+from choreo.run.execute.failures import BROKEN, LEFT, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
+from choreo.run.execute.program import EXPOSED, GUARD, LAST, OP, RECEIVE, REDUCE, SEND, compile_program
+from choreo.run.execute.twin.executor import CALLS_AT, GAVE_UP_AT, PAGE, TOLD
 from choreo.schedule import Schedule
 from tests.helpers.programs import (
     COMPILED,
@@ -40,7 +40,7 @@ from tests.helpers.programs import (
 )
 
 try:
-    machine.endpoint_type(compiled=True)
+    backend.endpoint_type(compiled=True)
 except UsageError:
     pytest.skip("there is no compiled executor to hold against its twin", allow_module_level=True)
 
@@ -445,9 +445,9 @@ def test_a_peer_that_is_gone_cannot_spoil_a_result_read_late(kinds: Sequence[boo
 
 def endpoint_with(kind: bool, peer: mmap.mmap | None, *streams: int, own: mmap.mmap | None = None) -> Any:
     own = segment_of(2) if own is None else own
-    machine.prepare(kind)(own, 0, 2, STAGE_BYTES)
+    backend.prepare(kind)(own, 0, 2, STAGE_BYTES)
     peers = [(None, 0, -1, ()), (peer, os.getpid(), -1, streams)]
-    return machine.endpoint_type(kind)(0, 2, own, STAGE_BYTES, peers, 5)
+    return backend.endpoint_type(kind)(0, 2, own, STAGE_BYTES, peers, 5)
 
 
 def program_of(
@@ -465,7 +465,7 @@ def program_of(
         np.array([0, received], "<u4"),
     )
     ops, waits, out, come = (column.tobytes() for column in columns)
-    return machine.program_type(kind)(ops, waits, out, come, scratch, 0)
+    return backend.program_type(kind)(ops, waits, out, come, scratch, 0)
 
 
 # kind, flags, peer, number, step, guards, first_guard, at, base, there, staged, length
@@ -495,7 +495,7 @@ def test_programs_that_make_no_sense(which: str, kind: bool) -> None:
 @pytest.mark.parametrize("kind", BOTH)
 def test_programs_that_do_not_fit_their_call(kind: bool) -> None:
     peer = segment_of(2)
-    machine.prepare(kind)(peer, 1, 2, STAGE_BYTES)
+    backend.prepare(kind)(peer, 1, 2, STAGE_BYTES)
     endpoint, x = endpoint_with(kind, peer), np.zeros(4, np.float32)
     send = (SEND, LAST, 1, 1, 0, 0, 0, 0, 0, 0, 0, 16)
     exposed = (SEND, LAST | EXPOSED, 1, 1, 0, 0, 0, 0, 0, 0, 0, 16)
@@ -530,7 +530,7 @@ def test_programs_that_do_not_fit_their_call(kind: bool) -> None:
     refused(program_of(kind, beyond, sent=1), x, x)
     refused(program_of(kind, odd, received=1), x, x)
     none = b"\0" * 8
-    refused(machine.program_type(kind)(np.array([itself], OP).tobytes(), b"", b"\1" + none[1:], none, 0, 0), x, x)
+    refused(backend.program_type(kind)(np.array([itself], OP).tobytes(), b"", b"\1" + none[1:], none, 0, 0), x, x)
     with pytest.raises(ValueError, match="timeout"):
         endpoint.run(1, 0, fine, x, x, FLOAT32, 0, float("nan"), True)
     with pytest.raises(TypeError):
@@ -541,7 +541,7 @@ def test_programs_that_do_not_fit_their_call(kind: bool) -> None:
 @pytest.mark.parametrize("kind", BOTH)
 def test_segments_of_others_are_refused(kind: bool) -> None:
     fine = segment_of(2)
-    machine.prepare(kind)(fine, 1, 2, STAGE_BYTES)
+    backend.prepare(kind)(fine, 1, 2, STAGE_BYTES)
     endpoint_with(kind, fine)
     for offset in (0, 8, 12, 16, 32):
         wrong = segment_of(2)
@@ -553,16 +553,16 @@ def test_segments_of_others_are_refused(kind: bool) -> None:
         endpoint_with(kind, mmap.mmap(-1, PAGE))
     for world, stage, rank in ((2, 2**62, 0), (2, 2**63 - 1, 0), (0, 0, 0), (2, 0, 2), (70000, 0, 0)):
         with pytest.raises(ValueError, match="too small"):
-            machine.prepare(kind)(segment_of(2), rank, world, stage)
+            backend.prepare(kind)(segment_of(2), rank, world, stage)
 
 
 @given(st.binary(max_size=64 * 5), st.binary(max_size=32), st.integers(0, 2**64 - 1), st.booleans())
 @settings(max_examples=120)
 def test_random_bytes_are_no_program(ops: bytes, guards: bytes, scratch: int, kind: bool) -> None:
     with pytest.raises(ValueError, match=r"."):
-        machine.program_type(kind)(ops, guards, b"\0" * 7, b"\0" * 8, scratch, 0)
+        backend.program_type(kind)(ops, guards, b"\0" * 7, b"\0" * 8, scratch, 0)
     try:
-        machine.program_type(kind)(
+        backend.program_type(kind)(
             ops[: len(ops) // 64 * 64], guards[: len(guards) // 8 * 8], b"\0" * 8, b"\0" * 8, scratch, 0
         )
     except ValueError:
@@ -598,7 +598,7 @@ def test_both_executors_take_and_refuse_the_same(
     outcomes = []
     for kind in BOTH:
         peer = segment_of(2)
-        machine.prepare(kind)(peer, 1, 2, STAGE_BYTES)
+        backend.prepare(kind)(peer, 1, 2, STAGE_BYTES)
         endpoint = endpoint_with(kind, peer)
         x, y = np.zeros(3, np.float32), np.zeros(16, np.float32)
         try:
@@ -620,7 +620,7 @@ def test_both_executors_take_and_refuse_the_same(
 def test_letters_that_make_no_sense(words: list[int], modes: int, length: int, gave_up: int, kind: bool) -> None:
     """Whatever a peer's segment says, the call ends, and reads nothing outside that segment."""
     peer = segment_of(2)
-    machine.prepare(kind)(peer, 1, 2, STAGE_BYTES)
+    backend.prepare(kind)(peer, 1, 2, STAGE_BYTES)
     endpoint, x = endpoint_with(kind, peer), np.zeros(16, np.float32)
     number, signature, *letter = words
     if letter[1] % 2:
@@ -657,16 +657,13 @@ def test_random_frames(noise: bytes, start: bytes, kind: bool) -> None:
 
 def test_the_executor_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHOREO_PURE_PYTHON", raising=False)
-    assert machine.is_compiled()
+    assert backend.is_compiled()
     monkeypatch.setenv("CHOREO_PURE_PYTHON", "1")
-    assert not machine.is_compiled()
-    assert (
-        machine.endpoint_type().__module__
-        == machine.program_type().__module__.replace("_program", "")
-        == "choreo.run.twin"
-    )
-    monkeypatch.setattr(machine, "_find", lambda: None)
+    assert not backend.is_compiled()
+    assert backend.endpoint_type().__module__ == "choreo.run.execute.twin.executor"
+    assert backend.program_type().__module__ == "choreo.run.execute.twin.program"
+    monkeypatch.setattr(backend, "_find", lambda: None)
     monkeypatch.delenv("CHOREO_PURE_PYTHON")
-    assert not machine.is_compiled()
+    assert not backend.is_compiled()
     with pytest.raises(UsageError, match="C compiler"):
-        machine.endpoint_type(compiled=True)
+        backend.endpoint_type(compiled=True)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from choreo.algorithms import build, list_algorithms
 from choreo.collectives import COLLECTIVES
 from choreo.errors import ContradictionError, UsageError
-from choreo.run.program import EXPOSED, HELD, RECEIVE, REDUCE, SEND, TO_SCRATCH, compile_program
-from choreo.run.twin_program import Program
+from choreo.run.execute.program import EXPOSED, HELD, RECEIVE, REDUCE, SEND, TO_SCRATCH, compile_program
+from choreo.run.execute.twin.program import Program
 from choreo.schedule import Schedule
 from tests.helpers.programs import Emulation, places, replay
 from tests.helpers.strategies import can_build, schedule_of, wild_cases

@@ -11,9 +11,9 @@ import time
 import pytest
 
 from choreo.errors import UsageError
-from choreo.run.meeting.hosts import pid_namespace
-from choreo.run.meeting.processes import start_time
-from choreo.run.segment import SHARED, UNSEEN_S, Segment, owned_name, remove_stale
+from choreo.run.execute.segment import SHARED, UNSEEN_S, Segment, owned_name, remove_stale
+from choreo.run.rendezvous.hosts import pid_namespace
+from choreo.run.rendezvous.processes import start_time
 from tests.helpers.faults import segments
 
 
@@ -41,7 +41,7 @@ def test_segments_of_a_crash_are_removed_by_the_next_start_and_those_of_the_livi
 
 def test_a_process_that_is_killed_leaves_its_segment_to_the_next_start() -> None:
     code = (
-        "import os, signal; from choreo.run.segment import Segment; s = Segment('choreo-killed-0', 1, 4096);"
+        "import os, signal; from choreo.run.execute.segment import Segment; s = Segment('choreo-killed-0', 1, 4096);"
         "print(s.path.name, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

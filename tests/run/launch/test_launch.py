@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from choreo.errors import UsageError
-from choreo.run.meeting.addresses import parse_address
+from choreo.run.transport.addresses import parse_address
 from tests.helpers.command import run_choreo
 from tests.helpers.launch import all_gone, command, launched, launcher, pids_printed
 
@@ -65,7 +65,8 @@ def test_what_another_launcher_said_is_forgotten(script: Path) -> None:
 
 def test_ranks_meet(script: Path) -> None:
     script.write_text(
-        "from choreo.run.meeting.environment import read_environment\nfrom choreo.run.meeting.meet import meet\n"
+        "from choreo.run.rendezvous.environment import read_environment\n"
+        "from choreo.run.rendezvous.rendezvous import meet\n"
         "e = read_environment()\n"
         "with meet(e.rank, e.world_size, e.address, e.port, e.secret, timeout_s=10) as meeting:\n"
         "    print(meeting.exchange(b'%d' % e.rank, 5))\n"
@@ -318,9 +319,9 @@ def two_launchers(script: Path, tmp_path: Path, before: list[list[str]], master:
 
 MEETS_ON_MACHINES = """
 import time
-from choreo.run.meeting.environment import read_environment
-from choreo.run.meeting.hosts import machines
-from choreo.run.meeting.meet import meet
+from choreo.run.rendezvous.environment import read_environment
+from choreo.run.rendezvous.hosts import machines
+from choreo.run.rendezvous.rendezvous import meet
 e = read_environment()
 with meet(e.rank, e.world_size, e.address, e.port, e.secret, timeout_s=10) as meeting:
     print(e.local_rank, machines(meeting, 5), [member.address for member in meeting.members])

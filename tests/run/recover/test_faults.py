@@ -15,7 +15,7 @@ import pytest
 
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
-from choreo.run.elements import ReduceOp
+from choreo.run.execute.dtypes import ReduceOp
 from tests.helpers.faults import Job, Pipe, eventually, names_held, segments
 
 KILL, STOP, RESUME = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT

@@ -198,8 +198,8 @@ def hangs_at_the_door(comm: Communicator, talk: Pipe, variables: dict[str, str])
     """A newcomer that holds the secret, is let in, and then says no more."""
     comm.close()
     from choreo.run.join import _let_in
-    from choreo.run.meeting.deadline import Deadline
-    from choreo.run.meeting.environment import read_place
+    from choreo.run.rendezvous.environment import read_place
+    from choreo.run.transport.deadline import Deadline
 
     os.environ.update(variables)
     line, admission = _let_in(read_place(), Deadline.after(20.0))
@@ -224,10 +224,10 @@ def talks_nonsense(comm: Communicator, talk: Pipe, variables: dict[str, str], wh
     """A newcomer that holds the secret, but does not say what it should."""
     comm.close()
     from choreo.run.join import _let_in
-    from choreo.run.meeting.deadline import Deadline
-    from choreo.run.meeting.environment import read_place
-    from choreo.run.meeting.frames import Kind
-    from choreo.run.meeting.messages import blob_payload
+    from choreo.run.rendezvous.environment import read_place
+    from choreo.run.rendezvous.messages import blob_payload
+    from choreo.run.transport.deadline import Deadline
+    from choreo.run.transport.frames import Kind
 
     os.environ.update(variables)
     deadline = Deadline.after(20.0)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from choreo.errors import UsageError
-from choreo.run.meeting.environment import read_environment, read_place
-from choreo.run.meeting.secret import read_secret_file
+from choreo.run.rendezvous.environment import read_environment, read_place
+from choreo.run.transport.secret import read_secret_file
 
 SECRET = "0123456789abcdef0123456789abcdef"
 TORCHRUN = {

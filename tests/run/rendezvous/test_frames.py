@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from choreo.run.meeting.errors import FrameError
-from choreo.run.meeting.frames import OVERHEAD_BYTES, Frame, FrameReader, FrameWriter, Kind
-from choreo.run.meeting.limits import MAX_FRAME_BYTES
+from choreo.run.transport.errors import FrameError
+from choreo.run.transport.frames import OVERHEAD_BYTES, Frame, FrameReader, FrameWriter, Kind
+from choreo.run.transport.limits import MAX_FRAME_BYTES
 
 KEY = bytes(range(32))
 FRAMES = st.lists(st.builds(Frame, st.sampled_from(Kind), st.binary(max_size=300)), max_size=6)

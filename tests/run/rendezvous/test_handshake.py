@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from choreo.run.meeting.frames import Kind
-from choreo.run.meeting.handshake import (
+from choreo.run.transport.frames import Kind
+from choreo.run.transport.handshake import (
     MAGIC,
     NONCE_BYTES,
     VERDICT_BYTES,

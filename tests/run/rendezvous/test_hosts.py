@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from choreo.run.meeting import hosts
-from choreo.run.meeting.hosts import host_id, machines
-from choreo.run.meeting.processes import start_time
+from choreo.run.rendezvous import hosts
+from choreo.run.rendezvous.hosts import host_id, machines
+from choreo.run.rendezvous.processes import start_time
 from tests.helpers.rendezvous import Process, come, outcomes, ranks_do
 
 
@@ -26,7 +26,7 @@ def test_the_same_for_all_processes_here() -> None:
 def test_another_namespace_is_another_machine(option: str) -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("only root can make namespaces")
-    code = "from choreo.run.meeting.hosts import host_id; print(host_id())"
+    code = "from choreo.run.rendezvous.hosts import host_id; print(host_id())"
     command = ["unshare", option, "--fork", sys.executable, "-c", code]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:

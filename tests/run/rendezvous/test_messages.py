@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from choreo.run.meeting.errors import FrameError
-from choreo.run.meeting.limits import MAX_FRAME_BYTES
-from choreo.run.meeting.messages import (
+from choreo.run.rendezvous.messages import (
     Join,
     Leave,
     Member,
@@ -26,6 +24,8 @@ from choreo.run.meeting.messages import (
     parse_blob,
     ranks_in_words,
 )
+from choreo.run.transport.errors import FrameError
+from choreo.run.transport.limits import MAX_FRAME_BYTES
 
 JOIN = Join(3, 8, 4711, "node-1", "boot/net:1", 2.5)
 MEMBERS = [Member(rank, 100 + rank, "node", "id", "10.0.0.1") for rank in range(9)]

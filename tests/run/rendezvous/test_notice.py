@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from choreo.errors import UsageError
-from choreo.run.meeting.hosts import host_id
-from choreo.run.meeting.processes import is_alive, start_time
+from choreo.run.rendezvous.hosts import host_id
+from choreo.run.rendezvous.processes import is_alive, start_time
 from tests.helpers.rendezvous import Process, come, meet_and_exchange, outcomes, shares
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
@@ -267,7 +267,7 @@ def test_an_address_that_is_not_here(runtime: Path) -> None:
 
 
 def test_without_a_directory_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    from choreo.run.meeting.notice import _place
+    from choreo.run.rendezvous.local_file import _place
 
     for value in ("", "relative", "/nonexistent/at/all"):
         monkeypatch.setenv("XDG_RUNTIME_DIR", value)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-import choreo.run.meeting.coordinator
+import choreo.run.rendezvous.coordinator
 from choreo.errors import MeetingError, UsageError
-from choreo.run.meeting.connection import Connection
-from choreo.run.meeting.deadline import Deadline
-from choreo.run.meeting.frames import Kind
-from choreo.run.meeting.meet import Meeting
+from choreo.run.rendezvous.connection import Connection
+from choreo.run.rendezvous.rendezvous import Meeting
+from choreo.run.transport.deadline import Deadline
+from choreo.run.transport.frames import Kind
 from tests.helpers.rendezvous import (
     OTHER,
     SECRET,
@@ -138,7 +138,7 @@ def test_two_claim_one_rank(port: int) -> None:
 
 def come_later_than_the_verdict(rank: int, world_size: int, port: int) -> object:
     if rank == 0:
-        choreo.run.meeting.coordinator.VERDICT_S = 8.0
+        choreo.run.rendezvous.coordinator.VERDICT_S = 8.0
     if rank == 2:
         time.sleep(0.5)
     return come(rank, world_size, port)
@@ -382,9 +382,9 @@ def test_a_fork_has_no_meeting(port: int) -> None:
 
 
 def come_impatiently(**how: object) -> object:
-    import choreo.run.meeting.meet
+    import choreo.run.rendezvous.rendezvous
 
-    choreo.run.meeting.meet.TAKEN_S = 0.3
+    choreo.run.rendezvous.rendezvous.TAKEN_S = 0.3
     return come(**how)  # type: ignore[arg-type]
 
 

@@ -13,12 +13,12 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from choreo.run.meeting.addresses import Target
-from choreo.run.meeting.connection import Connection, knock
-from choreo.run.meeting.deadline import Deadline
-from choreo.run.meeting.frames import Kind
-from choreo.run.meeting.limits import MAX_STRANGERS
-from choreo.run.meeting.messages import Join, blob_payload, encode
+from choreo.run.rendezvous.connection import Connection, knock
+from choreo.run.rendezvous.messages import Join, blob_payload, encode
+from choreo.run.transport.addresses import Target
+from choreo.run.transport.deadline import Deadline
+from choreo.run.transport.frames import Kind
+from choreo.run.transport.limits import MAX_STRANGERS
 from tests.helpers.rendezvous import (
     SECRET,
     Process,
@@ -100,9 +100,9 @@ def test_a_silent_one_is_hung_up_on(port: int) -> None:
 
 
 def come_quickly(**how: object) -> object:
-    import choreo.run.meeting.reception
+    import choreo.run.rendezvous.server
 
-    choreo.run.meeting.reception.HANDSHAKE_S = 0.5  # type: ignore[attr-defined]
+    choreo.run.rendezvous.server.HANDSHAKE_S = 0.5  # type: ignore[attr-defined]
     return come(**how)  # type: ignore[arg-type]
 
 

@@ -16,9 +16,9 @@ import pytest
 
 from choreo import ReduceOp
 from choreo.errors import CommunicatorClosed, PeerFailure
-from choreo.run import network
 from choreo.run.communicator import Communicator
-from choreo.run.failures import Where
+from choreo.run.execute.failures import Where
+from choreo.run.transport import tcp
 from tests.helpers.faults import Ended, Pipe
 from tests.helpers.hosts import Hosts, NetworkJob, hosts, why_no_hosts
 
@@ -162,12 +162,12 @@ def test_a_job_of_the_launcher_on_two_machines(machines: Hosts, tmp_path: Path) 
 def die_while_they_connect() -> None:
     """Rank 2 calls rank 0, and is gone before it calls rank 1."""
 
-    def call(place: Where, port: int, key: bytes, end_s: float) -> network.Sealed:
+    def call(place: Where, port: int, key: bytes, end_s: float) -> tcp.Sealed:
         if os.environ["RANK"] == "2" and place.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return dial(place, port, key, end_s)
 
-    dial, network.dial = network.dial, call
+    dial, tcp.dial = tcp.dial, call
 
 
 def test_a_rank_that_dies_while_they_connect_is_named(machines: Hosts) -> None:

@@ -19,16 +19,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from choreo.errors import MeetingError
-from choreo.run import accord, machine
-from choreo.run.failures import BROKEN, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT, Where
-from choreo.run.greeting import Caller, Host
-from choreo.run.ledger import Ledger
-from choreo.run.meeting.frames import FrameReader, FrameWriter
-from choreo.run.network import STREAMS, Doorway, Links, Network, Sealed
-from choreo.run.program import GUARD, LAST, OP, RECEIVE, REDUCE
-from choreo.run.remote import Decided, Line, Remote, Round, Said
-from choreo.run.twin import MIX
-from choreo.run.twin_frames import FRAME, GOODBYE, NOTE, SEALED, Frame, parts
+from choreo.run.execute import backend
+from choreo.run.execute.failures import BROKEN, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT, Where
+from choreo.run.execute.program import GUARD, LAST, OP, RECEIVE, REDUCE
+from choreo.run.execute.twin.executor import MIX
+from choreo.run.execute.twin.frames import FRAME, GOODBYE, NOTE, SEALED, Frame, parts
+from choreo.run.recover import consensus_between_hosts as between_hosts
+from choreo.run.recover.control_channel import Decided, Line, Remote, Round, Said
+from choreo.run.recover.ledger import Ledger
+from choreo.run.transport.frames import FrameReader, FrameWriter
+from choreo.run.transport.nonblocking_handshake import Caller, Host
+from choreo.run.transport.tcp import STREAMS, Doorway, Links, Network, Sealed
 from tests.helpers.programs import COMPILED, STAGE_BYTES, TWIN, segment_of
 
 KEY = bytes(range(32))
@@ -188,7 +189,7 @@ def test_machines_decide_alike_whoever_dies_meanwhile(tmp_path: Path, seed: int)
                 return None
             machines = tuple((other,) for other in range(count))
             mine = f"of {rank}".encode()
-            return accord.settle(
+            return between_hosts.settle(
                 ledger, remote, machines, rank, "it", mine, lambda other: other not in set(remote.dead())
             )
         finally:
@@ -208,19 +209,19 @@ def test_machines_decide_alike_whoever_dies_meanwhile(tmp_path: Path, seed: int)
 def test_a_machine_that_cannot_be_reached_is_not_waited_for_as_one_that_is_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accord, "CUT_OFF_S", 0.05)
+    monkeypatch.setattr(between_hosts, "CUT_OFF_S", 0.05)
     ledger = Ledger(tmp_path / "ledger", create=True)
     mine, theirs = pair()
     remote = Remote({1: mine})
     # Nothing is acknowledged: the patience with somebody who is slow, without end here, does not matter.
-    monkeypatch.setattr(accord, "PATIENCE_S", float("inf"))
+    monkeypatch.setattr(between_hosts, "PATIENCE_S", float("inf"))
     monkeypatch.setattr(mine, "is_cut_off", lambda: True)
-    assert accord.settle(ledger, remote, ((0,), (1,)), 0, "cut", b"mine", lambda _: True) == b"mine"
+    assert between_hosts.settle(ledger, remote, ((0,), (1,)), 0, "cut", b"mine", lambda _: True) == b"mine"
     # Everything is: that is waited for however late it comes.
     monkeypatch.setattr(mine, "is_cut_off", lambda: False)
     later = threading.Timer(0.3, lambda: theirs.say(Round("slow", 1, b"theirs")))
     later.start()
-    assert accord.settle(ledger, remote, ((0,), (1,)), 0, "slow", b"mine", lambda _: True) == b"theirs"
+    assert between_hosts.settle(ledger, remote, ((0,), (1,)), 0, "slow", b"mine", lambda _: True) == b"theirs"
     later.join()
     ledger.close()
     for one in (mine, theirs):
@@ -233,8 +234,8 @@ def test_a_decision_reaches_one_who_wakes_too_late(tmp_path: Path) -> None:
     theirs.close()
     ledger = Ledger(tmp_path / "ledger", create=True)
     remote = Remote({1: mine})
-    assert accord.settled(ledger, remote, "it") == b"without you"
-    assert accord.settle(ledger, remote, ((0,), (1,)), 0, "it", b"mine", lambda _: True) == b"without you"
+    assert between_hosts.settled(ledger, remote, "it") == b"without you"
+    assert between_hosts.settle(ledger, remote, ((0,), (1,)), 0, "it", b"mine", lambda _: True) == b"without you"
     ledger.close()
     mine.close()
 
@@ -256,16 +257,16 @@ CHAIN = 7 * MIX % 2**64  # of one call, whose signature is 7
 
 def endpoint(kind: bool, control: int, streams: tuple[int, ...]) -> Any:
     own = segment_of(2)
-    machine.prepare(kind)(own, 0, 2, STAGE_BYTES)
+    backend.prepare(kind)(own, 0, 2, STAGE_BYTES)
     peers = [(None, 0, -1, ()), (None, 1, os.dup(control), streams)]
-    return machine.endpoint_type(kind)(0, 2, own, STAGE_BYTES, peers, 5)
+    return backend.endpoint_type(kind)(0, 2, own, STAGE_BYTES, peers, 5)
 
 
 def receive(kind: bool, length: int, flags: int = LAST) -> Any:
     row = (RECEIVE, flags, 1, 1, 0, 0, 0, 0, 0, 0, 0, length)
     columns = np.array([row], OP), np.array([], GUARD), np.array([0, 0], "<u4"), np.array([0, 1], "<u4")
     ops, waits, sent, received = (column.tobytes() for column in columns)
-    return machine.program_type(kind)(ops, waits, sent, received, 0, 0)
+    return backend.program_type(kind)(ops, waits, sent, received, 0, 0)
 
 
 @given(
@@ -347,7 +348,7 @@ def test_what_an_executor_makes_of_the_control_connection(kind: bool, said: byte
 
 
 def test_notices_pass_as_they_are() -> None:
-    from choreo.run.board import Notice
+    from choreo.run.recover.failure_report import Notice
 
     mine, theirs = pair()
     notice = Notice(1, 2, 3, 4, "all_reduce", 5, 6, 7, (b"blob",))

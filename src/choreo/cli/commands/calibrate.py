@@ -13,7 +13,7 @@ from choreo.errors import UsageError, shown
 from choreo.units import format_bandwidth, format_bytes, format_time, parse_rank_range, parse_size
 
 if TYPE_CHECKING:
-    from choreo.run.calibration import Constants
+    from choreo.run.execute.constants import Constants
 
 
 @click.command("calibrate")
@@ -77,7 +77,7 @@ def command(
         raise UsageError(f"--rounds must be at least 1, not {rounds}")
     from choreo.calibrate.calibrate import calibrate
     from choreo.cli.progress import Progress
-    from choreo.run.calibration import constants_path, load_constants, save_constants
+    from choreo.run.execute.constants import constants_path, load_constants, save_constants
 
     if show:
         constants, kept = load_constants(), constants_path()

@@ -14,9 +14,9 @@ from choreo.errors import UsageError, shown
 from choreo.run.launch.rank_process import RankProcess
 from choreo.run.launch.relay import Lines, Output, prefix
 from choreo.run.launch.running_job import RunningJob
-from choreo.run.meeting.addresses import LOOPBACK, parse_address
-from choreo.run.meeting.limits import MAX_RANKS
-from choreo.run.meeting.secret import check_secret, make_secret, read_secret_file
+from choreo.run.transport.addresses import LOOPBACK, parse_address
+from choreo.run.transport.limits import MAX_RANKS
+from choreo.run.transport.secret import check_secret, make_secret, read_secret_file
 
 __all__ = ["launch"]
 

@@ -1,0 +1,1 @@
+"""Compile a schedule for one rank, and run it over shared memory and sockets."""

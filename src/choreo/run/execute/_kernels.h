@@ -1,0 +1,258 @@
+/* Copying and reducing: what `_core.c` does with bytes. Element types and operations are in the order of `dtypes.py`.
+ *
+ * A kernel computes to[i] = left[i] op right[i]; `to` and `left` may be the same place, but never overlap otherwise. The
+ * types may lie at any address. Results have the bits of NumPy's, and of the twin's.
+ */
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Compiled twice, and chosen once by what the processor can do, where the C library has the means to. Sanitizers start too
+ * late for that. No fused multiply-add: it rounds differently. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#define WIDE __attribute__((target_clones("avx2", "default")))
+#else
+#define WIDE
+#endif
+
+typedef int8_t i8;
+typedef uint8_t u8;
+typedef int16_t i16 __attribute__((aligned(1), may_alias));
+typedef int32_t i32 __attribute__((aligned(1), may_alias));
+typedef int64_t i64 __attribute__((aligned(1), may_alias));
+typedef uint16_t u16 __attribute__((aligned(1), may_alias));
+typedef uint32_t u32 __attribute__((aligned(1), may_alias));
+typedef uint64_t u64 __attribute__((aligned(1), may_alias));
+typedef float f32 __attribute__((aligned(1), may_alias));
+typedef double f64 __attribute__((aligned(1), may_alias));
+
+/* A plain loop: some C libraries' memcpy falls to a fiftieth of its speed for some distances between the two. Stores go to
+ * whole lines, which are half as many as those that NumPy's arrays, 16 bytes off, would need. */
+WIDE static void copy_bytes(char *to, const char *from, size_t length) {
+    typedef long long wide __attribute__((vector_size(32), aligned(1), may_alias));
+    size_t at = 0;
+    if (to == from || !length) return;
+    if (length >= (size_t)4 << 20 || length < 256) { memcpy(to, from, length); return; }
+    size_t head = -(uintptr_t)to & 63;
+    memcpy(to, from, 64);
+    to += head, from += head, length -= head;
+#pragma GCC ivdep
+    for (; at + 128 <= length; at += 128) {
+        wide a = *(const wide *)(from + at), b = *(const wide *)(from + at + 32);
+        wide c = *(const wide *)(from + at + 64), d = *(const wide *)(from + at + 96);
+        *(wide *)(to + at) = a; *(wide *)(to + at + 32) = b;
+        *(wide *)(to + at + 64) = c; *(wide *)(to + at + 96) = d;
+    }
+    memcpy(to + at, from + at, length - at);
+}
+
+/* From memory to a cache: four pages at once, since one stream of lines does not keep the memory busy. */
+WIDE static void fetch_bytes(char *to, const char *from, size_t length) {
+    typedef long long wide __attribute__((vector_size(32), aligned(1), may_alias));
+    size_t at = 0, page = 4096;
+    for (; at + 4 * page <= length; at += 4 * page)
+        for (size_t line = at; line < at + page; line += 64)
+            for (size_t place = line; place < line + 4 * page; place += page) {
+                __builtin_prefetch(from + place + 4 * page);
+                wide a = *(const wide *)(from + place), b = *(const wide *)(from + place + 32);
+                *(wide *)(to + place) = a, *(wide *)(to + place + 32) = b;
+            }
+    copy_bytes(to + at, from + at, length - at);
+}
+
+/* To memory past the caches, which need not read first what is overwritten. What comes from memory too (`scattered`) is
+ * fetched from four pages at once. A line must be written by few stores in a row: parts of one are ten times as slow. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#include <immintrin.h>
+#define STREAM(name, isa, LINE)                                                                                 \
+    __attribute__((target(isa))) static void name(char *to, const char *from, size_t length, int scattered) {   \
+        size_t at = 0, page = 4096;                                                                             \
+        for (; scattered && at + 4 * page <= length; at += 4 * page)                                            \
+            for (size_t line = at; line < at + page; line += 64)                                                \
+                for (size_t place = line; place < line + 4 * page; place += page) {                             \
+                    __builtin_prefetch(from + place + 4 * page);                                                \
+                    LINE;                                                                                       \
+                }                                                                                               \
+        for (size_t place = at; place + 64 <= length; place += 64) LINE;                                        \
+        _mm_sfence();                                                                                           \
+    }
+#define LINE_IN_TWO                                                                                     \
+    __m256i a = _mm256_loadu_si256((const __m256i *)(from + place));                                    \
+    __m256i b = _mm256_loadu_si256((const __m256i *)(from + place + 32));                               \
+    _mm256_stream_si256((__m256i *)(to + place), a), _mm256_stream_si256((__m256i *)(to + place + 32), b)
+STREAM(stream_in_two, "avx2", { LINE_IN_TWO; })
+STREAM(stream_whole, "avx512f", { _mm512_stream_si512((void *)(to + place), _mm512_loadu_si512(from + place)); })
+
+static void stream_bytes(char *to, const char *from, size_t length, int scattered) {
+    size_t head = -(uintptr_t)to & 63, whole = length < 256 ? 0 : (length - head) / 64 * 64;
+    if (whole && __builtin_cpu_supports("avx512f")) stream_whole(to + head, from + head, whole, scattered);
+    else if (whole && __builtin_cpu_supports("avx2")) stream_in_two(to + head, from + head, whole, scattered);
+    else whole = head = 0;
+    copy_bytes(to, from, head);
+    copy_bytes(to + head + whole, from + head + whole, length - head - whole);
+}
+#else
+static void stream_bytes(char *to, const char *from, size_t length, int scattered) {
+    (void)scattered;
+    copy_bytes(to, from, length);
+}
+#endif
+
+enum { SUM, PRODUCT, MINIMUM, MAXIMUM, BIT_AND, BIT_OR, BIT_XOR, OPERATIONS };
+enum { I8, I16, I32, I64, U8, U16, U32, U64, F32, F64, F16, BF16, C64, C128, BOOL, TYPES };
+
+typedef void (*Kernel)(void *, const void *, const void *, size_t);
+
+/* How many elements there are before the first line that is written whole. */
+static inline size_t before_line(const void *to, size_t item, size_t count) {
+    size_t head = (-(uintptr_t)to & 63) / item;
+    return count < 256 ? 0 : head;
+}
+
+#define KERNEL(name, type, expression)                                                                       \
+    WIDE static void name(void *to, const void *left, const void *right, size_t count) {                     \
+        type *out = to;                                                                                      \
+        const type *x = left, *y = right;                                                                    \
+        size_t i = 0, head = before_line(to, sizeof(type), count);                                           \
+        for (; i < head; i++) {                                                                              \
+            type a = x[i], b = y[i];                                                                         \
+            out[i] = (type)(expression);                                                                     \
+        }                                                                                                    \
+        _Pragma("GCC ivdep") for (; i < count; i++) {                                                        \
+            type a = x[i], b = y[i];                                                                         \
+            out[i] = (type)(expression);                                                                     \
+        }                                                                                                    \
+    }
+#define BITWISE(suffix, type)         \
+    KERNEL(and_##suffix, type, a & b) \
+    KERNEL(or_##suffix, type, a | b)  \
+    KERNEL(xor_##suffix, type, a ^ b)
+#define ORDERED(suffix, type)                     \
+    KERNEL(minimum_##suffix, type, b < a ? b : a) \
+    KERNEL(maximum_##suffix, type, b > a ? b : a)
+
+/* Signed sums and products wrap as NumPy's do: the unsigned ones have the same bits. */
+KERNEL(sum_u8, u8, a + b) KERNEL(sum_u16, u16, a + b) KERNEL(sum_u32, u32, a + b) KERNEL(sum_u64, u64, a + b)
+KERNEL(product_u8, u8, a *b) KERNEL(product_u16, u16, (uint32_t)a *b) /* two uint16 would be multiplied as int, and overflow */
+KERNEL(product_u32, u32, a *b) KERNEL(product_u64, u64, a *b)
+BITWISE(u8, u8) BITWISE(u16, u16) BITWISE(u32, u32) BITWISE(u64, u64)
+ORDERED(u8, u8) ORDERED(u16, u16) ORDERED(u32, u32) ORDERED(u64, u64)
+ORDERED(i8, i8) ORDERED(i16, i16) ORDERED(i32, i32) ORDERED(i64, i64)
+KERNEL(or_bool, u8, (a | b) != 0) KERNEL(and_bool, u8, (a != 0) & (b != 0)) KERNEL(xor_bool, u8, (a != 0) != (b != 0))
+
+/* A NaN on either side stays one, as NumPy's minimum has it; of equals (0 and -0) the left one stays. */
+#define REAL(suffix, type)                                                                 \
+    KERNEL(sum_##suffix, type, a + b)                                                      \
+    KERNEL(product_##suffix, type, a *b)                                                   \
+    KERNEL(minimum_##suffix, type, a != a ? a : (b < a || b != b) ? b : a)                 \
+    KERNEL(maximum_##suffix, type, a != a ? a : (b > a || b != b) ? b : a)
+REAL(f32, f32) REAL(f64, f64)
+
+static inline float from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+static inline uint32_t to_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return bits;
+}
+
+static inline float from_half(uint16_t half) {
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7FFF;
+    if (rest >= 0x7C00) return from_bits(sign | 0x7F800000 | (rest & 0x3FF) << 13);
+    if (rest >= 0x400) return from_bits(sign | ((rest << 13) + 0x38000000));
+    return from_bits(sign | to_bits((float)rest * 0x1p-24f));
+}
+
+static inline uint16_t to_half(float value) {
+    uint32_t bits = to_bits(value);
+    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+    bits &= 0x7FFFFFFF;
+    if (bits > 0x7F800000) return (uint16_t)(sign | 0x7E00 | (bits >> 13 & 0x1FF));
+    if (bits >= 0x477FF000) return sign | 0x7C00;
+    if (bits < 0x38800000) /* subnormal: let the addition round */
+        return (uint16_t)(sign | (to_bits(fabsf(value) + 0.5f) - 0x3F000000));
+    bits += 0xFFF + (bits >> 13 & 1);
+    return (uint16_t)(sign | ((bits >> 13) - 0x1C000));
+}
+
+static inline float from_brain(uint16_t half) { return from_bits((uint32_t)half << 16); }
+
+static inline uint16_t to_brain(float value) {
+    uint32_t bits = to_bits(value), rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
+    return (uint16_t)((bits & 0x7FFFFFFF) > 0x7F800000 ? quiet : rounded);
+}
+
+/* In the order of their values; both zeros are 0. */
+static inline int order(uint16_t half) { return half & 0x8000 ? -(half & 0x7FFF) : half; }
+
+#define NARROW(suffix, from, to_, infinity)                                                                         \
+    KERNEL(sum_##suffix, u16, to_(from(a) + from(b)))                                                               \
+    KERNEL(product_##suffix, u16, to_(from(a) * from(b)))                                                           \
+    KERNEL(minimum_##suffix, u16, (a & 0x7FFF) > infinity ? a : ((b & 0x7FFF) > infinity) | (order(b) < order(a)) ? b : a) \
+    KERNEL(maximum_##suffix, u16, (a & 0x7FFF) > infinity ? a : ((b & 0x7FFF) > infinity) | (order(b) > order(a)) ? b : a)
+NARROW(f16, from_half, to_half, 0x7C00) NARROW(bf16, from_brain, to_brain, 0x7F80)
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#include <immintrin.h>
+#define HALF(name, operation, rest)                                                                                \
+    __attribute__((target("avx2,f16c"))) static void name##_wide(void *to, const void *left, const void *right,    \
+                                                                 size_t count) {                                   \
+        u16 *out = to;                                                                                             \
+        const u16 *x = left, *y = right;                                                                           \
+        size_t i = 0;                                                                                              \
+        for (; i + 8 <= count; i += 8) {                                                                           \
+            __m256 a = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + i)));                                 \
+            __m256 b = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(y + i)));                                 \
+            _mm_storeu_si128((__m128i *)(out + i), _mm256_cvtps_ph(operation(a, b), _MM_FROUND_TO_NEAREST_INT));   \
+        }                                                                                                          \
+        rest(out + i, x + i, y + i, count - i);                                                                    \
+    }                                                                                                              \
+    static void name(void *to, const void *left, const void *right, size_t count) {                                \
+        if (__builtin_cpu_supports("f16c") && __builtin_cpu_supports("avx2")) name##_wide(to, left, right, count); \
+        else rest(to, left, right, count);                                                                         \
+    }
+#else
+#define HALF(name, operation, rest) \
+    static void name(void *to, const void *left, const void *right, size_t count) { rest(to, left, right, count); }
+#endif
+HALF(fast_sum_f16, _mm256_add_ps, sum_f16) HALF(fast_product_f16, _mm256_mul_ps, product_f16)
+
+#define COMPLEX(suffix, part)                                                                         \
+    WIDE static void sum_##suffix(void *to, const void *left, const void *right, size_t count) {      \
+        sum_f##part(to, left, right, 2 * count);                                                      \
+    }                                                                                                 \
+    WIDE static void product_##suffix(void *to, const void *left, const void *right, size_t count) {  \
+        f##part *out = to;                                                                            \
+        const f##part *x = left, *y = right;                                                          \
+        _Pragma("GCC ivdep") for (size_t i = 0; i < 2 * count; i += 2) {                              \
+            f##part a = x[i], b = x[i + 1], c = y[i], d = y[i + 1];                                   \
+            out[i] = a * c - b * d;                                                                   \
+            out[i + 1] = a * d + b * c;                                                               \
+        }                                                                                             \
+    }
+COMPLEX(c64, 32) COMPLEX(c128, 64)
+
+static const Kernel KERNELS[TYPES][OPERATIONS] = {
+    [I8] = {sum_u8, product_u8, minimum_i8, maximum_i8, and_u8, or_u8, xor_u8},
+    [I16] = {sum_u16, product_u16, minimum_i16, maximum_i16, and_u16, or_u16, xor_u16},
+    [I32] = {sum_u32, product_u32, minimum_i32, maximum_i32, and_u32, or_u32, xor_u32},
+    [I64] = {sum_u64, product_u64, minimum_i64, maximum_i64, and_u64, or_u64, xor_u64},
+    [U8] = {sum_u8, product_u8, minimum_u8, maximum_u8, and_u8, or_u8, xor_u8},
+    [U16] = {sum_u16, product_u16, minimum_u16, maximum_u16, and_u16, or_u16, xor_u16},
+    [U32] = {sum_u32, product_u32, minimum_u32, maximum_u32, and_u32, or_u32, xor_u32},
+    [U64] = {sum_u64, product_u64, minimum_u64, maximum_u64, and_u64, or_u64, xor_u64},
+    [F32] = {sum_f32, product_f32, minimum_f32, maximum_f32},
+    [F64] = {sum_f64, product_f64, minimum_f64, maximum_f64},
+    [F16] = {fast_sum_f16, fast_product_f16, minimum_f16, maximum_f16},
+    [BF16] = {sum_bf16, product_bf16, minimum_bf16, maximum_bf16},
+    [C64] = {sum_c64, product_c64},
+    [C128] = {sum_c128, product_c128},
+    [BOOL] = {or_bool, and_bool, and_bool, or_bool, and_bool, or_bool, xor_bool},
+};
+static const uint8_t ITEM[TYPES] = {1, 2, 4, 8, 1, 2, 4, 8, 4, 8, 2, 2, 8, 16, 1};

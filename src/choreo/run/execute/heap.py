@@ -1,0 +1,98 @@
+"""Memory that peers read where it is: arrays for the user, and room that calls use over and over."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from choreo.errors import UsageError
+from choreo.run.execute.arrays import Array
+from choreo.run.execute.dtypes import dtype_code
+from choreo.run.execute.segment import Segment
+
+__all__ = ["Heap"]
+
+
+class _Lease:
+    """A part of the heap. Arrays and all their views refer to it; when the last is gone, so is it."""
+
+    def __init__(self, heap: Heap, at: int, length: int) -> None:
+        self.heap, self.at, self.length = heap, at, length
+        place = (heap.address + at, False)
+        self.__array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": place}
+
+    def __del__(self) -> None:
+        # At any time and in any thread, perhaps in the middle of taking: so it is only noted down.
+        self.heap.returned.append((self.at, self.length))
+
+
+class Heap:
+    """The heap of a rank's own segment."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self.address = int(np.frombuffer(segment.map, np.uint8, 1).__array_interface__["data"][0])
+        self.returned: deque[tuple[int, int]] = deque()
+        self._rooms: dict[str, Array] = {}
+
+    def empty(self, shape: int | Sequence[int], dtype: Any) -> Array:
+        """An array in the heap; its place is used again when nobody refers to it any more."""
+        kind = _dtype(dtype)
+        sides = _shape(shape)
+        length = math.prod(sides) * kind.itemsize
+        return self._take(length)[:length].view(kind).reshape(sides)
+
+    def room(self, use: str, length: int) -> Array:
+        """Bytes to work in until the next call; they are kept, and grow when more is asked for."""
+        kept = self._rooms.get(use)
+        if kept is None or len(kept) < length:
+            self._rooms.pop(use, None)
+            kept = None  # so that its place is free for what follows
+            self._rooms[use] = kept = self._take(length)
+        return kept[:length]
+
+    def owns(self, array: Array) -> bool:
+        """Whether peers can read an array in place."""
+        base: object = array.base
+        if base is None:
+            return False
+        if type(base) is _Lease:
+            return base.heap is self
+        if type(base) is np.ndarray and base.base is None:
+            return False
+        at = int(array.__array_interface__["data"][0])
+        return self.address <= at and at + array.nbytes <= self.address + self._segment.bytes
+
+    def forget(self) -> None:
+        """Let go of the rooms."""
+        self._rooms.clear()
+
+    def _take(self, length: int) -> Array:
+        while self.returned:
+            self._segment.give_back(*self.returned.popleft())
+        lease = _Lease(self, self._segment.take(length), max(length, 1))
+        return np.asarray(lease)
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    try:
+        kind: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        raise UsageError(f"dtype must be one of NumPy's, like np.float32, not {dtype!r:.60}") from None
+    dtype_code(kind)
+    return kind
+
+
+def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    try:
+        sides = tuple(operator.index(side) for side in (shape if isinstance(shape, Sequence) else (shape,)))
+    except TypeError:
+        raise UsageError(f"shape must be a number or several, not {shape!r:.60}") from None
+    if any(side < 0 for side in sides):
+        raise UsageError(f"shape {sides} has a negative side")
+    return sides

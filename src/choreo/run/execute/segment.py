@@ -1,0 +1,166 @@
+"""Shared memory: one segment a rank and communicator, written by its owner and only read by everybody else.
+
+A segment is a file in /dev/shm named `choreo-<job>-<communicator>-<rank>-<namespace>-<pid>-<start>`; namespace, pid and
+the time it started say whether its owner is alive, so that what a crash left behind is found and removed by the next
+start. Whatever of it is used has been asked for first, so that a full /dev/shm is an error and not a signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+import re
+import time
+from pathlib import Path
+
+from choreo.errors import UsageError
+from choreo.run.rendezvous.hosts import pid_namespace
+from choreo.run.rendezvous.processes import is_alive, start_time
+
+__all__ = ["Segment", "open_segment", "owned_name", "remove_stale", "reserve_ahead"]
+
+SHARED = Path("/dev/shm")
+PAGE = 4096
+CHANNEL = 576
+# Sparse: what nobody touches takes no memory.
+HEAP_BYTES = 64 << 30
+ALIGNED = 64
+# After this a name whose owner cannot be seen from here is nobody's: names are there only while ranks connect.
+UNSEEN_S = 24 * 3600.0
+_KEEP_SIZE = 1  # of fallocate(2)
+
+
+class Segment:
+    """A rank's own: header, channels, staging, and a heap for arrays that peers may read in place."""
+
+    def __init__(self, name: str, world_size: int, stage_bytes: int) -> None:
+        self.heap_at = PAGE + _pages(CHANNEL * world_size) + stage_bytes
+        self.bytes = self.heap_at + HEAP_BYTES
+        self.path = SHARED / owned_name(name)
+        try:
+            self._descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UsageError(f"no shared memory can be made: {self.path.parent}: {error.strerror}") from None
+        try:
+            os.ftruncate(self._descriptor, self.bytes)
+            self._reserve(0, self.heap_at)
+            self.map = mmap.mmap(self._descriptor, self.bytes)
+        except OSError as error:
+            self.unlink()
+            raise UsageError(
+                f"{self.bytes >> 30} GiB of addresses for shared memory cannot be had ({error.strerror}); most of them "
+                "are never used, but a limit (ulimit -v, ulimit -f) forbids to ask"
+            ) from None
+        except BaseException:
+            self.unlink()
+            raise
+        self._free: list[tuple[int, int]] = [(self.heap_at, HEAP_BYTES)]
+
+    def take(self, length: int) -> int:
+        """Room in the heap, as an offset in the segment."""
+        wanted = max(ALIGNED, -(-length // ALIGNED) * ALIGNED)
+        for index, (at, room) in enumerate(self._free):
+            if room >= wanted:
+                self._reserve(at, wanted)
+                self._free[index] = (at + wanted, room - wanted)
+                return at
+        raise UsageError(f"there is no room for {length} bytes in the shared heap of {HEAP_BYTES >> 30} GiB")
+
+    def give_back(self, at: int, length: int) -> None:
+        """Return room to the heap, and its memory to the machine."""
+        wanted = max(ALIGNED, -(-length // ALIGNED) * ALIGNED)
+        self._free = _merged([*self._free, (at, wanted)])
+        low, high = _pages(at), (at + wanted) // PAGE * PAGE
+        if high > low:
+            with contextlib.suppress(OSError, ValueError):
+                self.map.madvise(mmap.MADV_REMOVE, low, high - low)
+
+    def unlink(self) -> None:
+        """Take the name away; the memory goes when the last process lets go of it."""
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of the file, and of its name; nothing more can be taken. Twice is as good as once."""
+        self.unlink()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _reserve(self, at: int, length: int) -> None:
+        try:
+            os.posix_fallocate(self._descriptor, at, length)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+                raise
+            disk = os.statvfs(SHARED)
+            raise UsageError(
+                f"there is no room for {_mib(length)} of shared memory: {_mib(disk.f_bavail * disk.f_frsize)} of "
+                f"{_mib(disk.f_blocks * disk.f_frsize)} are left in {SHARED}; remove what is in it, or make it larger "
+                "(mount -o remount,size=, docker run --shm-size=)"
+            ) from None
+
+
+def reserve_ahead(descriptor: int, length: int) -> None:
+    """Have room for so many bytes more than a file in shared memory has, where the system can do that."""
+    with contextlib.suppress(AttributeError):
+        _LIBC.fallocate(descriptor, _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length))
+
+
+def owned_name(name: str) -> str:
+    """A name that says which process it belongs to."""
+    return f"{name}-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}"
+
+
+def open_segment(path: Path, length: int) -> mmap.mmap:
+    """A peer's segment, to read."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_size != length or found.st_uid != os.getuid():
+            raise UsageError(f"{path.name} is not a segment of this job")
+        return mmap.mmap(descriptor, length, prot=mmap.PROT_READ)
+    finally:
+        os.close(descriptor)
+
+
+def remove_stale() -> list[str]:
+    """Remove segments whose owner is gone."""
+    removed = []
+    for path in SHARED.glob("choreo-*"):
+        owner = re.fullmatch(r"choreo-.*-([0-9]+)-([0-9]+)-([0-9]+)", path.name)
+        if owner is None:
+            continue
+        namespace, pid, started = map(int, owner.groups())
+        with contextlib.suppress(OSError):
+            if namespace != pid_namespace():
+                gone = time.time() - path.lstat().st_mtime > UNSEEN_S
+            else:
+                gone = not is_alive(pid, started)
+            if gone:
+                path.unlink()
+                removed.append(path.name)
+    return removed
+
+
+def _mib(length: int) -> str:
+    return f"{length / 2**20:.3g} MiB"
+
+
+def _pages(length: int) -> int:
+    return -(-length // PAGE) * PAGE
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for at, room in sorted(ranges):
+        if merged and sum(merged[-1]) == at:
+            merged[-1] = (merged[-1][0], merged[-1][1] + room)
+        else:
+            merged.append((at, room))
+    return merged
+
+
+_LIBC = ctypes.CDLL(None)

@@ -1,0 +1,1 @@
+"""Failures: notice them, agree on them, and go on with fewer ranks or new ones."""

@@ -1,0 +1,72 @@
+"""Where ranks of one machine settle what must be settled once: a file that they only append to.
+
+Whoever has a proposal on a topic appends it; the first on a topic is the decision, for everybody and for good. The
+kernel puts appends in an order, so any number of ranks may die, stop and wake at any moment, and those that go on still
+see the same decision: a rank that was given up can add to the file, but not change what was decided before. The file
+loses its name as soon as all have opened it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+from choreo.run.execute.segment import reserve_ahead
+
+__all__ = ["Ledger"]
+
+ENTRY_BYTES = 1024
+RESERVED_BYTES = 64 << 10
+_HEAD = struct.Struct("<IHH")  # checksum, bytes of the topic, bytes of the proposal
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Ledger:
+    """The file as one rank has it open."""
+
+    def __init__(self, path: Path, *, create: bool) -> None:
+        self._descriptor = os.open(path, _FLAGS | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
+        self._read = 0
+        self._decided: dict[bytes, bytes] = {}
+        if create:
+            reserve_ahead(self._descriptor, RESERVED_BYTES)  # what is settled late must not need memory then
+        if os.fstat(self._descriptor).st_uid != os.getuid():
+            self.close()
+            raise PermissionError(f"{path} belongs to somebody else")
+
+    def decided(self, topic: str) -> bytes | None:
+        """The decision on a topic, if there is one."""
+        while len(entry := os.pread(self._descriptor, ENTRY_BYTES, self._read)) == ENTRY_BYTES:
+            self._read += ENTRY_BYTES
+            check, topic_bytes, length = _HEAD.unpack_from(entry)
+            body = entry[_HEAD.size : _HEAD.size + topic_bytes + length]
+            if check == zlib.crc32(entry[4 : _HEAD.size] + body):
+                self._decided.setdefault(body[:topic_bytes], body[topic_bytes:])
+        return self._decided.get(topic.encode())
+
+    def all_decided(self, prefix: str) -> list[bytes]:
+        """The decisions on all topics that begin like this."""
+        self.decided("")
+        return [found for topic, found in self._decided.items() if topic.startswith(prefix.encode())]
+
+    def decide(self, topic: str, proposal: bytes) -> bytes:
+        """Propose something; what was decided, which may be what another rank proposed."""
+        found = self.decided(topic)
+        if found is not None:
+            return found
+        name = topic.encode()
+        sizes = struct.pack("<HH", len(name), len(proposal))
+        entry = struct.pack("<I", zlib.crc32(sizes + name + proposal)) + sizes + name + proposal
+        assert len(entry) <= ENTRY_BYTES, "a proposal keeps within its entry"
+        os.write(self._descriptor, entry.ljust(ENTRY_BYTES, b"\0"))
+        found = self.decided(topic)
+        assert found is not None, "what was appended is found"
+        return found
+
+    def close(self) -> None:
+        """Let go of the file; twice is as good as once."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1

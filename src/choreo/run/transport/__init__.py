@@ -1,0 +1,1 @@
+"""Connections between hosts: addresses, handshakes, and frames that cannot be forged."""
