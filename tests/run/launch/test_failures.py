@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -171,18 +173,45 @@ def test_a_second_interrupt_does_not_wait(script: Path) -> None:
     assert all_gone(pids, 0)
 
 
-def test_what_is_ignored_stays_ignored(script: Path) -> None:
-    """As nohup does it."""
-    script.write_text("import os, time; print('pid', os.getpid(), flush=True); time.sleep(0.6); print('done')")
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@contextmanager
+def ignoring(*numbers: signal.Signals) -> Iterator[None]:
+    """What is started meanwhile ignores these signals at first, as under nohup or in the background of a script."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
-        with launcher("-n", 1, script) as process:
-            pids_printed(process, 1)
-            process.send_signal(signal.SIGHUP)
-            assert process.communicate(timeout=30)[0] == "[rank 0] done\n"
-            assert process.returncode == 0
+        yield
     finally:
-        signal.signal(signal.SIGHUP, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_the_launcher_ignores_what_it_was_started_to_ignore(number: signal.Signals, script: Path) -> None:
+    script.write_text("import os, time; print('pid', os.getpid(), flush=True); time.sleep(0.6); print('done')")
+    with ignoring(signal.SIGINT, signal.SIGHUP), launcher("-n", 1, script) as process:
+        pids_printed(process, 1)
+        process.send_signal(number)
+        assert process.communicate(timeout=60)[0] == "[rank 0] done\n"
+        assert process.returncode == 0
+
+
+def test_ranks_hear_signals_that_the_launcher_ignores(script: Path) -> None:
+    script.write_text(
+        "import os, signal, time\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT); time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    print('interrupted', flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGHUP)\n" + SLEEP
+    )
+    with ignoring(signal.SIGINT, signal.SIGHUP):
+        ran = launched("-n", 1, script)
+    assert (ran.code, ran.of(0)) == (128 + signal.SIGHUP, ["interrupted"])
+    assert re.fullmatch(r"rank 0 \(pid \d+\) was killed by SIGHUP \(1\)", sentence(ran.err))
+
+
+def test_exit_codes_are_known_where_the_ends_of_children_were_ignored(script: Path) -> None:
+    script.write_text("import sys; sys.exit(7)")
+    with ignoring(signal.SIGCHLD):  # nor is the launcher's own code known then, so its words must do
+        ran = launched("-n", 1, script)
+    assert sentence(ran.err).endswith("ended with exit code 7")
 
 
 @pytest.mark.parametrize("stubborn", [False, True])

@@ -17,6 +17,7 @@ from choreo.run.launch.relay import Lines
 __all__ = ["RankProcess", "adopt_orphans"]
 
 PIPE_BYTES = 256 * 1024
+_HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -43,7 +44,7 @@ class RankProcess:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 start_new_session=True,
-                preexec_fn=_end_with(os.getpid()),  # noqa: PLW1509 - a launcher has no threads before its ranks run
+                preexec_fn=_prepare(os.getpid()),  # noqa: PLW1509 - a launcher has no threads before its ranks run
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise UsageError(f"rank {rank} cannot be started: {error}") from None
@@ -143,18 +144,24 @@ def adopt_orphans(yes: bool) -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, int(yes))
 
 
-def _end_with(parent: int) -> Callable[[], None] | None:
-    """What a rank does before anything else: ask to be told to stop when the launcher ends."""
-    if sys.platform != "linux":
-        return None
-    prctl, terminate, getppid, kill, getpid = _prctl, signal.SIGTERM, os.getppid, os.kill, os.getpid
+def _prepare(launcher: int) -> Callable[[], None]:
+    """What a rank does before its program: hear signals again that the launcher ignores, and end with the launcher.
 
-    def tie() -> None:
-        prctl(_PR_SET_PDEATHSIG, terminate)
-        if getppid() != parent:  # it has ended already
-            kill(getpid(), terminate)
+    `nohup` and shells that run a job in the background ignore signals, and every process below inherits that.
+    """
+    linux, default, terminate = sys.platform == "linux", signal.SIG_DFL, signal.SIGTERM
+    prctl, getppid, kill, getpid, handle = _prctl, os.getppid, os.kill, os.getpid, signal.signal
+    ignored = [number for number in _HEARD if signal.getsignal(number) is signal.SIG_IGN]
 
-    return tie
+    def prepare() -> None:
+        for number in ignored:
+            handle(number, default)
+        if linux:
+            prctl(_PR_SET_PDEATHSIG, terminate)
+            if getppid() != launcher:  # it has ended already
+                kill(getpid(), terminate)
+
+    return prepare
 
 
 def _prctl(option: int, value: int) -> None:

@@ -210,6 +210,8 @@ class RunningJob:
             for number in _PASSED_ON
             if signal.getsignal(number) is not signal.SIG_IGN
         }
+        # Where the ends of children are ignored, the system keeps no exit codes.
+        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         wake = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         try:
             yield
