@@ -103,6 +103,15 @@ def test_what_is_kept_is_what_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path:
         load_constants()
 
 
+def test_a_user_without_a_home_folder_has_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)  # of whom the system knows nothing, as in many containers
+    assert load_constants() == default_constants()
+    with pytest.raises(UsageError, match="no home folder .* set CHOREO_CONSTANTS"):
+        save_constants(default_constants())
+
+
 def band_with(ranks: int, alpha_s: float) -> bytes:
     rest = {"to_bytes": 8, "bandwidth_bytes_per_s": 1, "gamma_s_per_byte": 0}
     return msgspec.json.encode({"bands": [{"ranks": ranks, "alpha_s": alpha_s, **rest}]})

@@ -105,12 +105,18 @@ def constants_path() -> Path:
     if given:
         return Path(given)
     cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "choreo" / "constants.json"
+    try:
+        return (Path(cache) if cache else Path.home() / ".cache") / "choreo" / "constants.json"
+    except RuntimeError:
+        raise UsageError("this user has no home folder to keep constants in; set CHOREO_CONSTANTS to a file") from None
 
 
 def load_constants() -> Constants:
     """This machine's constants, or the defaults where it was never calibrated."""
-    path = constants_path()
+    try:
+        path = constants_path()
+    except UsageError:  # a container's user without an account: nothing was ever kept
+        return default_constants()
     try:
         document = path.read_bytes()
     except FileNotFoundError:
