@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from choreo.algorithms import build
@@ -590,6 +590,8 @@ FIELDS = st.tuples(
     st.integers(0, 2),
     st.booleans(),
 )
+# Two mistakes in one program: the first operation's is the one to report.
+@example([(SEND, LAST, 1, 2, 0, 0, 0, 0, 0, 0, 0, 8), (SEND, LAST, 1, 1, 0, 0, 0, HUGE, 0, 0, 0, 8)], [], 1, 0, True)
 @settings(max_examples=120)
 def test_both_executors_take_and_refuse_the_same(
     rows: list[tuple[int, ...]], guards: list[tuple[int, int]], sent: int, received: int, stages: bool

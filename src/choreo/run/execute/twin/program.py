@@ -75,7 +75,6 @@ class Program:
         self.received: list[int] = np.frombuffer(received, "<u4").tolist()
         self.scratch_bytes, self.work_at = scratch_bytes, work_at
         self._check_ops()
-        self._check_messages()
         reduced = [op for op in self.ops if op.kind in (RECEIVE, FROM_SCRATCH) and op.has(REDUCE)]
         self.grain = reduce(or_, (op.length for op in reduced), 0)  # a multiple of the elements that divide it
         own = [(op, op.at) for op in self.ops if op.kind == SEND] + [(op, op.base) for op in reduced]
@@ -131,22 +130,11 @@ class Program:
         return found
 
     def _check_ops(self) -> None:
-        for op in self.ops:
-            if op.kind not in KINDS or op.flags & ~ALL_FLAGS or op.peer >= len(self.sent):
-                raise ValueError("an operation is not one")
-            scratch = {TO_SCRATCH: op.at, FROM_SCRATCH: op.there}.get(op.kind)
-            if (
-                max(op.at, op.base, op.there, op.staged, op.length) > MOST
-                or (scratch is not None and scratch + op.length > self.scratch_bytes)
-                or op.first_guard + op.guards > len(self.guards)
-            ):
-                raise ValueError("an operation goes beyond its arrays, scratch or guards")
-
-    def _check_messages(self) -> None:
-        """The messages of each peer follow each other, and a guard waits for what has been sent."""
+        """Refuse what cannot be run, operation by operation, in the order in which the compiled executor checks."""
         sends, receives = [0] * len(self.sent), [0] * len(self.sent)
         unfinished: set[tuple[bool, int]] = set()
         for op in self.ops:
+            self._check_bounds(op)
             if op.kind in (SEND, RECEIVE, TO_SCRATCH):
                 count, which = (sends if op.kind == SEND else receives), (op.kind == SEND, op.peer)
                 if op.number != count[op.peer] + 1 or op.number >> NUMBERED:
@@ -158,6 +146,17 @@ class Program:
                     raise ValueError("a guard waits for what is not sent")
         if sends != self.sent or receives != self.received or unfinished:
             raise ValueError("a program says that it sends or receives what it does not")
+
+    def _check_bounds(self, op: Op) -> None:
+        if op.kind not in KINDS or op.flags & ~ALL_FLAGS or op.peer >= len(self.sent):
+            raise ValueError("an operation is not one")
+        scratch = {TO_SCRATCH: op.at, FROM_SCRATCH: op.there}.get(op.kind)
+        if (
+            max(op.at, op.base, op.there, op.staged, op.length) > MOST
+            or (scratch is not None and scratch + op.length > self.scratch_bytes)
+            or op.first_guard + op.guards > len(self.guards)
+        ):
+            raise ValueError("an operation goes beyond its arrays, scratch or guards")
 
 
 def _reach(ranges: list[tuple[Op, int]]) -> int:
