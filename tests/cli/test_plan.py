@@ -38,6 +38,7 @@ class Planning(TypedDict):
 
     model: str
     cluster: str
+    network_model: str
     gpus: int
     plans: list[Planned]
     considered: int
@@ -104,6 +105,35 @@ def test_a_config_json_is_read(tmp_path: Path) -> None:
     assert found["plans"][0]["step_time_s"] == pytest.approx(by_name["plans"][0]["step_time_s"])
 
 
+def test_all_devices_of_a_cluster_are_taken() -> None:
+    job = ("--global-batch", "64", "--seq", "4096", *FIXED)
+    found = planned("llama3-8b", "--cluster", "dgx-h100:2", *job)
+    assert found["gpus"] == 16
+    assert found["network_model"] == "nccl"
+    asked = planned("llama3-8b", "--cluster", "hgx-h100", "--gpus", "16", *job)
+    assert found["plans"] == asked["plans"]
+
+
+def test_a_varied_value_that_cannot_be_run_is_a_row() -> None:
+    words = ("plan", "llama3-8b", *JOB, "--vary", "tp=1,3,8")
+    ran = run_choreo(*words)
+    assert ran.code == 0, ran.err
+    told = " ".join(ran.out.split())
+    assert "3 cannot be run: tp 3 does not divide 16 GPUs; tp 2 would 8" in told
+    runs = json.loads(run_choreo(*words, "--json").out)["runs"]
+    assert [run["value"] for run in runs] == ["1", "3", "8"]
+    assert runs[1]["error"] == "tp 3 does not divide 16 GPUs; tp 2 would"
+    assert runs[2]["plans"][0]["plan"]["tp"] == 8
+
+
+def test_megatron_is_megatron_core() -> None:
+    ran = run_choreo("plan", "llama3-8b", *JOB, *FIXED, "--software", "megatron")
+    assert ran.code == 0
+    assert "the software 'megatron' is planned with the figures of 'megatron-core'" in ran.err
+    known = run_choreo("plan", "llama3-8b", *JOB, *FIXED, "--software", "megatron-core")
+    assert ran.out == known.out
+
+
 def test_unknown_software_is_planned_with_a_warning() -> None:
     ran = run_choreo("plan", "llama3-8b", *JOB, *FIXED, "--software", "megatron-cor")
     assert ran.code == 0
@@ -126,7 +156,13 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("llama3-8b", *JOB, "--precision", "fp9"), "precision must be one of fp32, tf32, fp16, bf16, fp8, fp4, not 'fp9'"),
     (("llama3-8b", *JOB, "--schedule", "gpip"), "schedule must be one of gpipe, 1f1b, interleaved, zero-bubble"),
     (("llama3-8b", *JOB, "--zero", "4"), "zero must be 0, 1, 2 or 3, not 4"),
-    (("llama3-8b", "--cluster", "hgx-h100", "--global-batch", "32", "--seq", "4096"), "say --gpus, as in --gpus 512"),
+    (("llama3-8b", "--cluster", "hgx-h100", "--global-batch", "32", "--seq", "4096"),
+     "say --gpus, as in --gpus 512, or how many nodes there are, as in hgx-h100:64"),
+    (("llama3-8b", "--cluster", "hgx-h100:4", "--gpus", "64", "--global-batch", "64", "--seq", "4096"),
+     "hgx-h100:4 has 32 devices, not 64; take 32 of them or fewer, or hgx-h100:8"),
+    (("llama3-8b", "--cluster", "switch(64, 50GB/s, 1us)", "--global-batch", "64", "--seq", "4096"),
+     "switch(64, 50GB/s, 1us) does not say what its devices are; name one: device (--device) H100-80G-SXM"),
+    (("llama3-8b", *JOB, "--vary", "tp=3,5"), "tp 3 does not divide 16 GPUs; tp 2 would"),
     (("llama3-8b", "--cluster", "hgx-h100", "--gpus", "16", "--global-batch", "32"),
      "say how many tokens a sequence has"),
     (("llama3-8b", "--cluster", "hgx-h100", "--gpus", "0", "--global-batch", "32", "--seq", "4096"),

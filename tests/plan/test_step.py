@@ -9,10 +9,11 @@ import pytest
 
 from choreo.errors import UsageError
 from choreo.nccl import predict
-from choreo.plan.collective_times import collective_time, get_cluster
 from choreo.plan.data_parallel.overlap import backward_exposed, forward_exposed
 from choreo.plan.data_parallel.sharing import Unit, once_a_step
 from choreo.plan.memory import model_state_bytes
+from choreo.plan.network import collective_time, get_cluster
+from choreo.plan.network.nccl import NcclModel
 from choreo.plan.pipeline import in_flight
 from choreo.plan.software import get_software, list_software
 from choreo.plan.step import Step, evaluate
@@ -120,8 +121,8 @@ def test_one_replica_shares_nothing() -> None:
 def test_tabulated_collectives_are_nccl_s(name: str) -> None:
     cluster = get_cluster("hgx-h100")
     for ranks, stride in ((8, 1), (64, 8), (256, 2)):
-        system = cluster.group(ranks, stride)
-        assert system is not None
+        assert isinstance(cluster.network, NcclModel)
+        system = cluster.network.group(ranks, stride)
         for power in (14, 22, 31):
             found = float(collective_time(cluster, name, 2.0**power, ranks, stride))
             assert found == pytest.approx(predict(name, 2.0**power, system).time_s, rel=0.01)
@@ -133,12 +134,13 @@ def test_tabulated_collectives_are_nccl_s(name: str) -> None:
 
 def test_groups_know_which_nodes_they_stand_on() -> None:
     cluster = get_cluster("hgx-h100")
-    inside, across = cluster.group(8), cluster.group(64, 8)
-    assert inside is not None and inside.domains == 1
-    assert across is not None and (across.domains, across.ranks_per_domain) == (64, 1)
+    assert isinstance(cluster.network, NcclModel)
+    inside, across = cluster.network.group(8), cluster.network.group(64, 8)
+    assert inside.domains == 1
+    assert (across.domains, across.ranks_per_domain) == (64, 1)
     assert across.network_bytes_per_s == pytest.approx(50e9)
-    rack = get_cluster("gb200-nvl72").group(64)
-    assert rack is not None and rack.domains == 1
+    rack = get_cluster("gb200-nvl72").network
+    assert isinstance(rack, NcclModel) and rack.group(64).domains == 1
     assert float(collective_time(get_cluster("tpu-v4"), "all_reduce", 1e9, 64)) > 0
     with pytest.raises(UsageError, match="there is no kind of network 'token ring'"):
         cluster.with_network("token ring")

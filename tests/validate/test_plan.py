@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from choreo.errors import UsageError
-from choreo.plan.collective_times import get_cluster
 from choreo.plan.job import TrainingJob
+from choreo.plan.network import get_cluster
 from choreo.plan.software import get_software
 from choreo.validate.plan import fit as fitting
 from choreo.validate.plan.fit import FITTED, folds

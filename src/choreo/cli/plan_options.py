@@ -61,20 +61,19 @@ def workload_of(options: dict[str, object]) -> Workload:
 
 def job_arguments(options: dict[str, object]) -> JobArguments:
     """Everything that a job must have."""
+    from choreo.plan import get_cluster
     from choreo.workload import Model
 
     workload = workload_of(options)
     transformer = isinstance(workload, Model)
-    for name, example in (
-        ("cluster", "--cluster hgx-h100"),
-        ("gpus", "--gpus 512"),
-        ("global_batch", "--global-batch 1024"),
-    ):
+    for name, example in (("cluster", "--cluster hgx-h100"), ("global_batch", "--global-batch 1024")):
         if options[name] is None:
             raise UsageError(f"say --{name.replace('_', '-')}, as in {example}")
+    gpus = get_cluster(str(options["cluster"])).gpus if options["gpus"] is None else int(str(options["gpus"]))
+    if gpus is None:
+        raise UsageError(f"say --gpus, as in --gpus 512, or how many nodes there are, as in {options['cluster']}:64")
     if transformer and options["seq"] is None:
         raise UsageError("say how many tokens a sequence has: --seq 8192")
-    gpus = int(str(options["gpus"]))
     default = ("bf16", "megatron-core") if transformer else ("fp16", "torch-eager")
     return JobArguments(
         workload=workload,

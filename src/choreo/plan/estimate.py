@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from choreo.plan.collective_times import collective_time
 from choreo.plan.data_parallel.estimate import Sending, each_micro_batch, sending, shared_times
 from choreo.plan.estimate_memory import stage_bytes
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import KINDS, Tables
+from choreo.plan.network import collective_time
 from choreo.plan.space import Space
 from choreo.plan.stages import cost_split
 from choreo.plan.step import ADAM_BYTES, COPY_BYTES, NORM_BYTES, ZERO_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from choreo.hardware import Device
-from choreo.plan.collective_times import Cluster
+from choreo.plan.network import Cluster
 from choreo.plan.software import Software
 from choreo.workload import Model
 

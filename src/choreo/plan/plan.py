@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from choreo.hardware import Device, get_device
-from choreo.plan.collective_times import Cluster, get_cluster
+from choreo.hardware import Device
 from choreo.plan.graph_models.plan import graph_step
 from choreo.plan.job import TrainingJob
+from choreo.plan.network import Cluster, get_cluster
 from choreo.plan.search import Found, check, detailed, search
 from choreo.plan.software import Software, get_software
 from choreo.plan.space import FIELDS, Fixed
@@ -76,6 +76,7 @@ class Planning:
         return {
             "model": self.workload.name,
             "cluster": self.cluster.name,
+            "network_model": self.cluster.network.name,
             "gpus": self.gpus,
             "plans": [planned.to_json() for planned in self.plans],
             "considered": self.considered,
@@ -104,9 +105,10 @@ def plan(
     start = time.perf_counter()
     workload = get_workload(model)
     Plan(precision=precision)  # refuses one that is not known
-    chip = None if device is None else get_device(device)
-    place = get_cluster(cluster, device=chip)
-    chip = chip or get_device(place.device)
+    place = get_cluster(cluster)
+    chip = place.chip(device)
+    place = replace(place, device=chip)
+    place.check_gpus(gpus)
     program = get_software(software)
     about = (workload, place, chip, program, gpus, global_batch, seq, precision)
     if not isinstance(workload, Model):
@@ -156,6 +158,4 @@ def link_of(cluster: Cluster, one: Plan, axes: str) -> str:
     else:
         names = tuple(axes.split("+"))
         ranks, stride = one.group(("cp", "dp") if names == ("dp",) else names)
-    if cluster.system is None:
-        return "ICI"
-    return "the network" if cluster.crosses(ranks, stride) else "NVLink"
+    return cluster.network.link(ranks, stride)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from choreo.hardware import Device
-from choreo.plan.collective_times import Cluster
 from choreo.plan.data_parallel.sharing import Unit
 from choreo.plan.layer.kernels import Block, block, layer_plan
 from choreo.plan.layer.timing import Timed, clock_gain, timed
+from choreo.plan.network import Cluster
 from choreo.plan.software import Software
 from choreo.workload import Model, Plan, stage_layers
 

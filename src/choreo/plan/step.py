@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from choreo.hardware import Device, get_device
-from choreo.plan.collective_times import Cluster, collective_time, get_cluster
+from choreo.hardware import Device
 from choreo.plan.data_parallel.sharing import by_micro_batch, sharing
+from choreo.plan.network import Cluster, collective_time, get_cluster
 from choreo.plan.pipeline import Pipeline, simulate_pipeline
 from choreo.plan.software import Software, get_software
 from choreo.plan.stage_memory import stage_memory
@@ -91,7 +91,8 @@ def evaluate(
     gpus = plan.gpus if gpus is None else gpus
     plan.check(model, gpus, global_batch, seq)
     place, program = get_cluster(cluster), get_software(software)
-    chip = get_device(device if device is not None else place.device)
+    chip = place.chip(device)
+    place.check_gpus(gpus)
     micro_batches = plan.micro_batches(global_batch)
     setting = Setting(model, plan, seq, micro_batches, program, chip, place)
     parts = model_parts(setting)

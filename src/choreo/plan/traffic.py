@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from choreo.plan.collective_times import collective_time
 from choreo.plan.job import TrainingJob
+from choreo.plan.network import collective_time
+from choreo.plan.network.nccl import NcclModel
 from choreo.plan.plan import link_of
 from choreo.workload import Plan, backward_graph, layer_graph, stage_layers
 
@@ -72,7 +73,8 @@ def _row(  # noqa: PLR0917 -- a row of a table
     name = link_of(job.cluster, plan, axes)
     through = size if kind == "send" else THROUGH[kind] * (ranks - 1) / ranks * size
     seconds = float(collective_time(job.cluster, "sendrecv" if kind == "send" else kind, size, ranks, stride))
-    return Row(axes, kind, ranks, size, through, times, name, _bandwidth(job, name), seconds)
+    bandwidth = job.cluster.network.bandwidth_bytes_per_s(ranks, stride)
+    return Row(axes, kind, ranks, size, through, times, name, bandwidth, seconds)
 
 
 def _group(plan: Plan, axes: str) -> tuple[int, int]:
@@ -80,13 +82,6 @@ def _group(plan: Plan, axes: str) -> tuple[int, int]:
         return 2, plan.tp * plan.cp * plan.dp
     names = ("cp", "dp") if axes == "dp" else tuple(axes.split("+"))
     return plan.group(names)
-
-
-def _bandwidth(job: TrainingJob, name: str) -> float:
-    system = job.cluster.system
-    if system is None:
-        return job.cluster.link_bytes_per_s
-    return system.network_bytes_per_s / job.cluster.node_gpus if name == "the network" else system.intra_bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +100,8 @@ class Balance:
 
 def balance(job: TrainingJob, plan: Plan) -> Balance | None:
     """For tensor parallelism inside servers and a pipeline between them; nothing else has the two to weigh."""
-    system = job.cluster.system
-    if system is None or plan.tp == 1 or plan.pp == 1 or plan.tp > job.cluster.node_gpus:
+    network = job.cluster.network
+    if not isinstance(network, NcclModel) or plan.tp == 1 or plan.pp == 1 or plan.tp > network.node_gpus:
         return None
     # An all_reduce of n moves 2 (P - 1) / P n over each device's link while the server sends n to the next one.
-    return Balance(2 * (plan.tp - 1) / plan.tp, system.intra_bytes_per_s, system.network_bytes_per_s)
+    return Balance(2 * (plan.tp - 1) / plan.tp, network.system.intra_bytes_per_s, network.system.network_bytes_per_s)

@@ -9,8 +9,8 @@ import numpy as np
 
 from choreo.errors import UnknownNameError, UsageError
 from choreo.hardware import Device
-from choreo.plan.collective_times import Cluster
 from choreo.plan.job import TrainingJob
+from choreo.plan.network import Cluster
 from choreo.plan.plan import Planning, plan
 from choreo.plan.search import detailed
 from choreo.plan.software import Software

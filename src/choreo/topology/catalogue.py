@@ -51,9 +51,12 @@ def list_machines() -> tuple[TopologyFile, ...]:
 def machine_file(name: str) -> TopologyFile:
     """The catalogue's entry for a machine."""
     paths = {path.stem: path for path in CATALOGUE.glob("*.toml")}
-    if name.lower() not in paths:
-        raise UnknownNameError("machine", name, paths)
-    return read_file(paths[name.lower()])
+    if name.lower() in paths:
+        return read_file(paths[name.lower()])
+    for machine in list_machines():
+        if name.lower() in machine.names:
+            return machine
+    raise UnknownNameError("machine", name, paths)
 
 
 def _from_file(path: Path) -> Topology:

@@ -71,7 +71,7 @@ def find(text: str) -> Network:
     suffix = Path(text).suffix.lower()
     if suffix in (".json", ".toml"):
         return Network(topology, (read_file(Path(text)),))
-    machines = {machine.name: machine for machine in list_machines()}
+    machines = {name: machine for machine in list_machines() for name in (machine.name, *machine.names)}
     parts = [] if suffix == ".xml" else re.split(r"\sx\s", text)
     names = [part.strip().partition(":")[0].lower() for part in parts]
     return Network(topology, tuple(machines[name] for name in dict.fromkeys(names) if name in machines))

@@ -19,8 +19,8 @@ A file gives either a text in the language of blocks, or a graph, and perhaps wh
     bandwidth = "50GB/s"
     latency = "500ns"
 
-Beside these: description, device (the accelerator), routing ("spread" or "hashed") and sources, a list of {figure,
-source}.
+Beside these: names (others that the catalogue knows it by), description, device (the accelerator), routing ("spread" or
+"hashed") and sources, a list of {figure, source}.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class TopologyFile(msgspec.Struct, forbid_unknown_fields=True):
     """What a file may hold."""
 
     name: str
+    names: list[str] = []
     description: str = ""
     device: str = ""
     topology: str | None = None

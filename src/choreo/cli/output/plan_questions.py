@@ -8,7 +8,7 @@ import click
 
 from choreo.cli.output.table import echo_json, echo_table
 from choreo.cli.plan_options import batch_of, count_of, fixed_of, job_arguments, workload_of
-from choreo.errors import UsageError
+from choreo.errors import PlanError, UsageError
 from choreo.show.plan.words import plan_words, scaled, title
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 
@@ -199,9 +199,16 @@ def print_varied(options: dict[str, object], as_json: bool) -> None:
     from rich.table import Table
 
     name, values = _varied(str(options["vary"]))
-    runs = [(value, _run(options, name, value)) for value in values]
+    tried = [(value, _tried(options, name, value)) for value in values]
+    runs = [(value, run) for value, run in tried if not isinstance(run, PlanError)]
+    if not runs:
+        raise next(run for _, run in tried if isinstance(run, PlanError))
     if as_json:
-        echo_json({"vary": name, "runs": [{"value": value} | run.to_json() for value, run in runs]})
+        found = [
+            {"value": value} | ({"error": str(run)} if isinstance(run, PlanError) else run.to_json())
+            for value, run in tried
+        ]
+        echo_json({"vary": name, "runs": found})
         return
     first = runs[0][1]
     click.echo(title(first).replace(first.device.name, first.device.name.split(",")[0]) + f"; {name} varied")
@@ -212,7 +219,10 @@ def print_varied(options: dict[str, object], as_json: bool) -> None:
     columns = [name, "step", unit, "a GPU", "MFU", "memory", "exposed"] + ["bubble", "of ideal"] * piped + ["plan"]
     for column in columns:
         table.add_column(column, justify="left" if column == "plan" else "right", no_wrap=column != "plan")
-    for value, run in runs:
+    for value, run in tried:
+        if isinstance(run, PlanError):
+            table.add_row(value, *[""] * (len(columns) - 2), f"cannot be run: {run}")
+            continue
         step = run.best.step
         exposed = sum(seconds for kind, seconds in step.exposed_comm_s.items() if kind != "pp send")
         bubble = [f"{100 * step.bubble_s / step.step_time_s:.1f} %", f"{step.bubble_s / _ideal_s(run):.3f}"]
@@ -244,8 +254,15 @@ def _varied(text: str) -> tuple[str, list[str]]:
     return name.strip().replace("_", "-"), values
 
 
+def _tried(options: dict[str, object], name: str, value: str) -> Planning | PlanError:
+    """The plan for a value, or why there is none."""
+    try:
+        return _run(options, name, value)
+    except PlanError as error:
+        return error
+
+
 def _run(options: dict[str, object], name: str, value: str) -> Planning:
-    from choreo.hardware import get_device
     from choreo.plan import get_cluster, get_software, plan
     from choreo.plan.what_if import VARIABLES, vary_place, vary_software
 
@@ -256,9 +273,8 @@ def _run(options: dict[str, object], name: str, value: str) -> Planning:
             factor = float(value)
         except ValueError:
             raise UsageError(f"{value!r} is not a factor of {name}; write --vary {name}=0.5,1,2") from None
-        chip = None if asked["device"] is None else get_device(asked["device"])
-        cluster = get_cluster(asked["cluster"], device=chip)
-        place, device = vary_place(cluster, chip or get_device(cluster.device), name, factor)
+        cluster = get_cluster(asked["cluster"])
+        place, device = vary_place(cluster, cluster.chip(asked["device"]), name, factor)
         return plan(
             asked["workload"],
             cluster=place,

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from choreo.plan.collective_times import collective_time
 from choreo.plan.data_parallel.sharing import BUCKET, BUCKET_A_RANK, COPIED_BACKWARD, COPIED_FORWARD, GATHERED_BYTES
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import KINDS, Tables
+from choreo.plan.network import collective_time
 from choreo.plan.software import Software
 from choreo.plan.space import Space
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from choreo.hardware import Device
-from choreo.plan.collective_times import Cluster, collective_time
 from choreo.plan.data_parallel.overlap import backward_exposed, forward_exposed, slowed
+from choreo.plan.network import Cluster, collective_time
 from choreo.plan.software import Software
 from choreo.workload import Plan
 

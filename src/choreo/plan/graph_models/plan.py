@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from choreo.errors import PlanError
 from choreo.hardware import Device
-from choreo.plan.collective_times import Cluster
-from choreo.plan.graph_models.step import Network, cluster_network, evaluate_graph, topology_network
+from choreo.plan.graph_models.step import evaluate_graph
+from choreo.plan.network import Cluster
 from choreo.plan.pipeline import Pipeline, Task
 from choreo.plan.software import Software
 from choreo.plan.space import Fixed
 from choreo.plan.step import Step
-from choreo.topology import get_topology
 from choreo.workload import ConvNet, Plan, Recommender
 
 __all__ = ["graph_step"]
@@ -43,7 +42,7 @@ def graph_step(
     overlap = bool(fixed.get("overlap", True))
     found = evaluate_graph(
         net,
-        network=_network(cluster, gpus),
+        cluster=cluster,
         gpus=gpus,
         global_batch=global_batch,
         device=device,
@@ -85,10 +84,3 @@ def graph_step(
         pipeline=Pipeline(forward + found.backward_s, (forward + found.backward_s,), tasks),
         warnings=(software.warning,) if software.warning else (),
     )
-
-
-def _network(cluster: Cluster, gpus: int) -> Network:
-    """What the cluster's own simulation says where it was given as blocks, else what NCCL would do there."""
-    if "(" in cluster.name:
-        return topology_network(get_topology(cluster.name), gpus, faster=cluster.faster)
-    return cluster_network(cluster, gpus)

@@ -1,23 +1,19 @@
-"""A step of what is no transformer: ResNet-50 and its kin, and DLRM, under data parallelism.
+"""A step of ResNet-50, its kin and DLRM under data parallelism.
 
-One graph is the whole model. Kernels run one after another, forward and backward; gradients are summed in buckets while
-the backward pass goes on, and what the graph itself has to send (DLRM's all_to_all) is waited for by what reads it.
-On a machine of the catalogue communication takes what NCCL would take there; on a network given as blocks, what the
-simulation of its own schedule says.
+One graph is the whole model. Kernels run one after another, forward and backward. Gradients are summed in buckets while
+the backward pass goes on. An operator waits for the collectives that bring its inputs, such as DLRM's all_to_all.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from choreo.errors import PlanError
 from choreo.hardware import Device
-from choreo.plan.collective_times import Cluster, collective_time
 from choreo.plan.data_parallel.overlap import backward_exposed, slowed
+from choreo.plan.network import Cluster, collective_time
 from choreo.plan.software import Software
-from choreo.topology import Topology
 from choreo.workload import (
     Collective,
     ConvNet,
@@ -31,7 +27,7 @@ from choreo.workload import (
     recommender_graph,
 )
 
-__all__ = ["GraphStep", "Network", "cluster_network", "evaluate_graph", "topology_network"]
+__all__ = ["GraphStep", "evaluate_graph"]
 
 # PyTorch's DistributedDataParallel and Horovod's fusion buffer: gradients leave in pieces of about this size.
 BUCKET_BYTES = 25 << 20
@@ -39,21 +35,15 @@ GRADIENT_BYTES = 4  # gradients of these models are kept and summed in fp32
 MOMENTUM_BYTES = 20  # SGD with momentum: read gradient, parameter and momentum, write the last two
 KINDS = {"embedding": "gather"}
 
-Network = Callable[[str, float], float]
-
 
 @dataclass(frozen=True, slots=True)
 class GraphStep:
     """What a step takes; times are seconds, of one device and of all of them alike."""
 
-    name: str
-    gpus: int
     global_batch: int
     step_time_s: float
     parts: Mapping[str, float]
     exposed_comm_s: Mapping[str, float]
-    communication_s: Mapping[str, float]  # all of it, hidden or not
-    sent_bytes: Mapping[str, float]  # sizes, as nccl-tests counts them
     replicated: float  # parameters that every device has
     tables: float  # parameters of which a device has a share: its own
     saved_bytes: float  # for the backward pass
@@ -66,34 +56,11 @@ class GraphStep:
         """Of all devices."""
         return self.global_batch / self.step_time_s
 
-    @property
-    def exposed_share(self) -> float:
-        """Of the step, what is spent waiting for communication."""
-        return sum(self.exposed_comm_s.values()) / self.step_time_s
-
-
-def cluster_network(cluster: Cluster, gpus: int) -> Network:
-    """As NCCL would run it on the machine's first GPUs."""
-    return lambda kind, size: float(collective_time(cluster, kind, size, gpus, 1))
-
-
-def topology_network(topology: Topology, gpus: int, *, faster: float = 1.0) -> Network:
-    """As the schedule that suits the network takes there, simulated."""
-    from choreo.simulate import simulate, suggested_schedule
-
-    def seconds(kind: str, size: float) -> float:
-        if gpus == 1 or size <= 0:
-            return 0.0
-        schedule = suggested_schedule(kind, topology, gpus, along_dimensions=gpus == topology.num_devices)
-        return simulate(schedule, topology, math.ceil(size)).time_s / faster
-
-    return seconds
-
 
 def evaluate_graph(
     net: ConvNet | Recommender,
     *,
-    network: Network,
+    cluster: Cluster,
     gpus: int,
     global_batch: int,
     device: Device,
@@ -101,7 +68,7 @@ def evaluate_graph(
     precision: str = "fp16",
     overlap: bool = True,
 ) -> GraphStep:
-    """A data-parallel step of `global_batch` samples on so many devices."""
+    """A data-parallel step of `global_batch` samples on `gpus` devices."""
     if global_batch % gpus:
         near = max(1, round(global_batch / gpus)) * gpus
         raise PlanError(f"global batch {global_batch} does not divide by {gpus} GPUs; a global batch of {near} would")
@@ -109,12 +76,12 @@ def evaluate_graph(
     plain = convnet_graph(net, plan) if isinstance(net, ConvNet) else recommender_graph(net, plan)
     forward = fuse(plain)
     backward = fuse(backward_graph(plain))
-    timer = _Timer(device, software, precision, network)
+    timer = _Timer(device, software, precision, cluster, gpus)
     ahead, waited = timer.run(forward)
     back, waited_back = timer.run(backward)
     compute = sum(ahead.values()) + sum(back.values())
     whole = sum(tensor.elements(plain.mesh) for tensor in plain.weights if not tensor.sharding.states)
-    reduce_s, exposed, added = timer.gradients(whole, sum(back.values()), gpus, overlap)
+    exposed, added = timer.gradients(whole, sum(back.values()), overlap)
     own = sum(tensor.elements(plain.mesh) for tensor in plain.weights if tensor.sharding.states)
     # Rows of tables are updated where they were read; the rest of a table is left alone.
     optimizer = float(device.memory_time(whole * MOMENTUM_BYTES, "optimizer"))
@@ -123,14 +90,7 @@ def evaluate_graph(
     if gpus > 1:
         shown["all_reduce"] = exposed
     flops = net.flops_per_image if isinstance(net, ConvNet) else net.flops_per_sample
-    sent = {link.kind: 0.0 for link in (*forward.collectives, *backward.collectives)}
-    for link in (*forward.collectives, *backward.collectives):
-        sent[link.kind] += link.size_bytes
-    if gpus > 1:
-        sent["all_reduce"] = whole * GRADIENT_BYTES
     return GraphStep(
-        net.name,
-        gpus,
         global_batch,
         total,
         {
@@ -140,10 +100,6 @@ def evaluate_graph(
             "optimizer": optimizer + software.step_s,
         },
         shown,
-        {**{kind: network(kind, size) for kind, size in sent.items() if kind != "all_reduce"}, "all_reduce": reduce_s}
-        if gpus > 1
-        else {},
-        sent,
         whole,
         own,
         plain.saved_bytes(),
@@ -158,7 +114,8 @@ class _Timer:
     device: Device
     software: Software
     precision: str
-    network: Network
+    cluster: Cluster
+    gpus: int
 
     def run(self, graph: Graph) -> tuple[dict[str, float], dict[str, float]]:
         """Seconds of each operator; and by collective what is waited for, while work that does not need it goes on."""
@@ -169,7 +126,7 @@ class _Timer:
         for node in graph.nodes:
             ready = max((made.get(name, 0.0) for name in node.inputs), default=0.0)
             if isinstance(node, Collective):
-                lane = max(lane, ready) + self.network(node.kind, node.size_bytes)
+                lane = max(lane, ready) + self._collective(node.kind, node.size_bytes)
                 made |= dict.fromkeys(node.outputs, lane)
                 continue
             if ready > clock:
@@ -194,15 +151,18 @@ class _Timer:
             took = float(self.device.memory_time(op.bytes_moved, KINDS.get(op.kind, op.kind)))
         return max(took / self.software.efficiency, self.software.host_s)
 
-    def gradients(self, parameters: float, backward_s: float, gpus: int, overlap: bool) -> tuple[float, float, float]:
-        """Seconds to sum the gradients, of these what shows, and what contention adds to the compute."""
-        if gpus == 1:
-            return 0.0, 0.0, 0.0
+    def _collective(self, kind: str, size_bytes: float) -> float:
+        return float(collective_time(self.cluster, kind, size_bytes, self.gpus))
+
+    def gradients(self, parameters: float, backward_s: float, overlap: bool) -> tuple[float, float]:
+        """Of the seconds to sum the gradients those that show, and what contention adds to the compute."""
+        if self.gpus == 1:
+            return 0.0, 0.0
         size = parameters * GRADIENT_BYTES
         buckets = max(1, round(size / BUCKET_BYTES))
-        each = self.network("all_reduce", size / buckets)
+        each = self._collective("all_reduce", size / buckets)
         if not overlap:
-            return each * buckets, each * buckets, 0.0
+            return each * buckets, 0.0
         work = [backward_s / buckets] * buckets
         exposed = backward_exposed(work, [each] * buckets)
-        return each * buckets, exposed, slowed(backward_s, each * buckets, self.software.contention) - backward_s
+        return exposed, slowed(backward_s, each * buckets, self.software.contention) - backward_s

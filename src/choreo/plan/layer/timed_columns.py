@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from choreo.plan.collective_times import collective_time
 from choreo.plan.layer.kernels import Phase
 from choreo.plan.layer.recorded import steps_from
 from choreo.plan.layer.timing import host_seconds, overlap_share
+from choreo.plan.network import collective_time
 from choreo.plan.software import Software
 from choreo.workload import Collective, Plan
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from choreo.hardware import Device
-from choreo.plan.collective_times import Cluster, collective_time
 from choreo.plan.layer.kernels import Block, Phase
+from choreo.plan.network import Cluster, collective_time
 from choreo.plan.software import Software
 from choreo.workload import Collective, Plan
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
+from choreo.plan.software.defaults import ALIASES
+
 __all__ = ["Software", "get_software", "list_software"]
 
 FILE = Path(__file__).parent / "software.toml"
@@ -83,16 +85,27 @@ class Software:
 
 
 def get_software(name: str | Software) -> Software:
-    """A program by name, with options behind a plus; one that is not known gets the default, and a warning."""
+    """A program by name, with options behind a plus. One that is not known gets the default figures and a warning.
+
+    >>> get_software("torchtitan+compile").fusion
+    'compiler'
+    >>> get_software("megatron").name
+    'megatron-core'
+    """
     if isinstance(name, Software):
         return name
-    base, *options = name.strip().lower().split("+")
+    given, *options = name.strip().lower().split("+")
+    base = ALIASES.get(given, given)
     table = _table()
     changes: dict[str, object] = {}
     for option in options:
         changes |= OPTIONS.get(option.strip(), {})
     if base in table:
-        return replace(table[base], name=name, **changes) if changes else table[base]  # type: ignore[arg-type]
+        known = "+".join((base, *options))
+        told = "" if base == given else f"the software {name!r} is planned with the figures of {known!r}"
+        if changes:
+            changes["name"] = known
+        return replace(table[base], warning=told, **changes) if changes or told else table[base]  # type: ignore[arg-type]
     close = difflib.get_close_matches(base, list_software(), n=1, cutoff=0.6)
     hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(list_software())}"
     warning = f"nothing is known of the software {name!r}, so the default's figures are used{hint}"

@@ -51,7 +51,8 @@ def page_data(planning: Planning) -> PlanPage:
         model=work.name,
         place=f"{planning.gpus:,} × {planning.device.name}",
         facts=f"{scaled(work.parameters)} parameters, {batch}, {planning.precision}, {planning.software.name} on "
-        f"{planning.cluster.name}",
+        f"{planning.cluster.name}, network: {planning.cluster.network.name}",
+        network_model=planning.cluster.network.name,
         unit="tokens" if planning.job is not None else "samples",
         considered=planning.considered,
         ruled_out=dict(planning.ruled_out),

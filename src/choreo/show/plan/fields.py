@@ -114,6 +114,7 @@ class PlanPage(TypedDict):
     model: str
     place: str
     facts: str
+    network_model: str  # what says how long collectives take: nccl, simulated or torus
     unit: str
     considered: int
     ruled_out: dict[str, int]

@@ -29,7 +29,8 @@ def title(planning: Planning) -> str:
         batch += f" of {planning.seq} tokens"
     return (
         f"{work.name} ({scaled(work.parameters)} parameters) on {planning.gpus} {planning.device.name} of "
-        f"{planning.cluster.name}: {batch}, {planning.precision}, {planning.software.name}"
+        f"{planning.cluster.name}: {batch}, {planning.precision}, {planning.software.name}; "
+        f"network: {planning.cluster.network.name}"
     )
 
 

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from choreo.errors import ChoreoError
-from choreo.plan.collective_times import Cluster, get_cluster
 from choreo.plan.job import TrainingJob
+from choreo.plan.network import Cluster, get_cluster
 from choreo.plan.software import Software, get_software
 from choreo.plan.step import Step, evaluate
 from choreo.validate.plan.measured import DATA, Skipped, read_measured

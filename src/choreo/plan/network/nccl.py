@@ -1,0 +1,99 @@
+"""NCCL's time: nodes of GPUs behind NVLink or PCIe, and a network that joins the nodes.
+
+Times are tabulated over the logarithm of the size, once a group, and interpolated.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from choreo.errors import UsageError
+from choreo.nccl import NETWORKS, NcclSystem, predict
+from choreo.nccl.placed import system_of
+from choreo.plan.network.model import Floats
+from choreo.topology import Topology
+
+__all__ = ["NcclModel", "nccl_model"]
+
+SMALLEST_LOG, LARGEST_LOG = 8, 38
+_LOGS = np.arange(SMALLEST_LOG, LARGEST_LOG + 1, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class NcclModel:
+    """What NCCL would choose, and how long that takes."""
+
+    node_gpus: int  # GPUs of an NVLink domain
+    system: NcclSystem  # one node and its share of the network
+
+    @property
+    def name(self) -> str:
+        """The name that a user is told."""
+        return "nccl"
+
+    def group(self, ranks: int, stride: int = 1) -> NcclSystem:
+        """The system that a group of ranks, `stride` devices apart, runs on."""
+        per_node = min(ranks, max(1, self.node_gpus // stride))
+        return replace(
+            self.system,
+            ranks=ranks,
+            domains=math.ceil(ranks / per_node),
+            network_bytes_per_s=self.system.network_bytes_per_s / self.node_gpus * per_node,
+            nics=max(1, round(self.system.nics * per_node / self.node_gpus)),
+        )
+
+    def crosses(self, ranks: int, stride: int = 1) -> bool:
+        """Whether a group leaves the node."""
+        return stride * (ranks - 1) >= self.node_gpus
+
+    def time_s(self, collective: str, sizes: Floats, ranks: int, stride: int) -> Floats:
+        """Seconds for each size."""
+        table = _table(collective, self.group(ranks, stride))
+        log = np.log2(np.maximum(sizes, 2.0**SMALLEST_LOG))
+        times = 2.0 ** np.interp(log, _LOGS, table)
+        # Beyond the table all is bandwidth.
+        times = np.where(log > LARGEST_LOG, times * sizes / 2.0**LARGEST_LOG, times)
+        return np.where(sizes > 0, times, 0.0)
+
+    def link(self, ranks: int, stride: int) -> str:
+        """NVLink, unless the group leaves the node."""
+        return "the network" if self.crosses(ranks, stride) else "NVLink"
+
+    def bandwidth_bytes_per_s(self, ranks: int, stride: int) -> float:
+        """A GPU's NVLink, or its share of the node's adapters."""
+        if self.crosses(ranks, stride):
+            return self.system.network_bytes_per_s / self.node_gpus
+        return self.system.intra_bytes_per_s
+
+    def with_network(self, network: str) -> NcclModel:
+        """The same nodes joined by another kind of network."""
+        if network not in NETWORKS:
+            raise UsageError(f"there is no kind of network {network!r}; known: {', '.join(NETWORKS)}")
+        return replace(self, system=replace(self.system, network=NETWORKS[network]))
+
+
+def nccl_model(topology: Topology) -> NcclModel:
+    """Two nodes' worth of a topology as NCCL sees it, to be scaled to any size."""
+    inner = [block for block in topology.blocks if block.medium != "network"]
+    if len(inner) == len(topology.blocks) > 1:
+        inner = list(topology.blocks[:-1])
+    node_gpus = math.prod(block.size for block in inner)
+    system = system_of(topology, range(min(topology.num_devices, 2 * node_gpus)))
+    network = system.network_bytes_per_s
+    if system.domains == 1:
+        # One node says nothing about a network: take the usual adapters of such a machine.
+        network = system.gpu.nic_bytes_per_s * node_gpus
+    # Where a domain spans servers (NVL72) every GPU has its own adapter.
+    nics = node_gpus if system.gpu.domain_gpus else system.nics
+    return NcclModel(node_gpus, replace(system, network_bytes_per_s=network, ranks=node_gpus, domains=1, nics=nics))
+
+
+@lru_cache(maxsize=4096)
+def _table(collective: str, system: NcclSystem) -> Floats:
+    """Logarithms of the time at each size; a larger transfer is never quicker."""
+    times = np.array([predict(collective, float(size), system).time_s for size in 2.0**_LOGS])
+    return np.log2(np.maximum.accumulate(times))
