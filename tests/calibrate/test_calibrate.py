@@ -108,7 +108,7 @@ def test_a_user_without_a_home_folder_has_the_defaults(monkeypatch: pytest.Monke
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 54321)  # of whom the system knows nothing, as in many containers
     assert load_constants() == default_constants()
-    with pytest.raises(UsageError, match="no home folder .* set CHOREO_CONSTANTS"):
+    with pytest.raises(UsageError, match=r"no home folder .* set CHOREO_CONSTANTS"):
         save_constants(default_constants())
 
 

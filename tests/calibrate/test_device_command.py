@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import choreo.calibrate.device
+from choreo.calibrate import device
 from choreo.calibrate.device.calibrate import Calibration
 from choreo.calibrate.device.fit import Errors
 from choreo.cli.commands.calibrate import measure_device
@@ -45,7 +45,7 @@ def test_what_is_left_of_the_fit_is_printed(
     def measured(*_: object, **__: object) -> Calibration:
         return Calibration(get_device("H100"), (), Errors(470, 0.017, 0.061, 0.001))
 
-    monkeypatch.setattr(choreo.calibrate.device, "calibrate_device", measured)
+    monkeypatch.setattr(device, "calibrate_device", measured)
     measure_device("cuda", tmp_path / "mine", as_json=as_json)
     printed = capsys.readouterr().out
     if as_json:

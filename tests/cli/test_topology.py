@@ -9,12 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from choreo.topology import Links, compose, get_topology, graph, list_machines, machine_file
+from choreo.topology import Links, compose, get_topology, graph, list_topologies, machine_file
 from choreo.topology.describe import diameter
 from tests.helpers.cli import fine, mistake, process, record, table
 from tests.helpers.command import run_choreo
 
-MACHINES = [machine.name for machine in list_machines()]
+MACHINES = [machine.name for machine in list_topologies()]
 KEYS = {
     "name",
     "description",
@@ -68,7 +68,7 @@ def test_list_as_a_table() -> None:
     printed = fine("topology", "list").out
     lines = printed.splitlines()
     assert lines[0].split()[:2] == ["machine", "devices"]
-    for machine in list_machines():
+    for machine in list_topologies():
         line = next(line for line in lines if line.startswith(f"{machine.name} "))
         assert int(line.split()[1]) == get_topology(machine.name).num_devices
     words = " ".join(printed.split())

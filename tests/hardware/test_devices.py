@@ -13,7 +13,7 @@ import pytest
 
 from choreo.errors import DeviceError
 from choreo.hardware import Device, get_device, list_devices, read_device, write_device
-from choreo.topology import list_machines
+from choreo.topology import list_topologies
 
 NAMES = [device.name for device in list_devices()]
 FIGURES = {
@@ -76,7 +76,7 @@ def test_every_device_is_physical(name: str) -> None:
     assert device.clock_hz <= device.max_clock_hz
     assert device.peak("bf16") >= device.peak("fp32")
     assert device.peak("fp8") >= device.peak("bf16")
-    assert device.cluster in {machine.name for machine in list_machines()}
+    assert device.cluster in {machine.name for machine in list_topologies()}
     assert 0.5 < float(device.clock()) <= device.max_clock_hz / device.clock_hz
     steady = float(2 * 8192**3 / device.matmul_time(8192, 8192, 8192))
     assert 0.5 < steady / device.peak() < 0.95
@@ -88,7 +88,7 @@ def test_names_are_read_as_they_are_written(text: str, name: str) -> None:
 
 
 def test_the_devices_of_the_topology_catalogue_are_known() -> None:
-    known = {machine.name: machine.device for machine in list_machines()}
+    known = {machine.name: machine.device for machine in list_topologies()}
     for device in list_devices():
         if device.form != "PCIe" and device.chip in known[device.cluster].upper():
             assert get_device(known[device.cluster]).chip == device.chip

@@ -24,7 +24,7 @@ from choreo.show.topology.panels import Panel, panels_of
 from choreo.show.topology.place import PlacedWire
 from choreo.show.topology.scene import Point, arc, beside, middle, places_of, slots_of, straight
 from choreo.show.topology.stages import level_sizes, stages_of
-from choreo.topology import Links, Topology, compose, fat_tree, get_topology, graph, list_machines
+from choreo.topology import Links, Topology, compose, fat_tree, get_topology, graph, list_topologies
 
 # Small enough to be drawn whole.
 WHOLE = [
@@ -171,7 +171,7 @@ def test_the_levels_of_a_tree_are_read_from_its_links(sizes: tuple[int, ...], sp
 # What a person reads
 
 
-@pytest.mark.parametrize("text", [*WHOLE, *LARGE, *(machine.name for machine in list_machines())])
+@pytest.mark.parametrize("text", [*WHOLE, *LARGE, *(machine.name for machine in list_topologies())])
 def test_the_picture_is_whole_small_and_always_the_same(text: str) -> None:
     topology = get_topology(text)
     picture = topology_svg(topology)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from choreo.errors import UnknownNameError, UsageError
-from choreo.topology import Topology, get_topology, list_machines, machine_file
+from choreo.topology import Topology, get_topology, list_topologies, machine_file
 from tests.oracles.topology import is_one_sentence, route
 
 GB = 1e9
 FIGURE = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[GT]B/s|[nu]s)\b")
-NAMES = [machine.name for machine in list_machines()]
+NAMES = [machine.name for machine in list_topologies()]
 # What the mission asks for.
 WANTED = (
     "dgx-a100 dgx-a800 hgx-h100 hgx-h200 hgx-h800 hgx-b200 gb200-nvl72 dgx-superpod tpu-v4 dojo zionex hls-1 "

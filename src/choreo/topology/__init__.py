@@ -1,7 +1,7 @@
 """Networks: devices, switches, links and routes; building blocks and a catalogue of real machines."""
 
 from choreo.topology.blocks import Block, fully_connected, graph, line, ring, switch
-from choreo.topology.catalogue import get_topology, list_machines, machine_file
+from choreo.topology.catalogue import get_topology, list_topologies, machine_file
 from choreo.topology.graph import Links
 from choreo.topology.topology import Routes, Topology, compose
 from choreo.topology.trees import fat_tree
@@ -17,7 +17,7 @@ __all__ = [
     "get_topology",
     "graph",
     "line",
-    "list_machines",
+    "list_topologies",
     "machine_file",
     "ring",
     "switch",

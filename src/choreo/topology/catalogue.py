@@ -15,7 +15,7 @@ from choreo.topology.files import TopologyFile, graph_block, read_file
 from choreo.topology.language import parse_blocks
 from choreo.topology.topology import Topology, compose
 
-__all__ = ["get_topology", "list_machines", "machine_file"]
+__all__ = ["get_topology", "list_topologies", "machine_file"]
 
 CATALOGUE = Path(__file__).parent / "catalogue"
 SUFFIXES = (".json", ".toml", ".xml")
@@ -43,7 +43,7 @@ def get_topology(text: str | Path | Topology) -> Topology:
 
 
 @cache
-def list_machines() -> tuple[TopologyFile, ...]:
+def list_topologies() -> tuple[TopologyFile, ...]:
     """Every machine of the catalogue."""
     return tuple(read_file(path) for path in sorted(CATALOGUE.glob("*.toml"), key=lambda path: path.stem))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from choreo.topology import Topology, get_topology, list_machines
+from choreo.topology import Topology, get_topology, list_topologies
 from choreo.topology.files import TopologyFile, read_file
 from choreo.topology.graph import UNREACHABLE, Floats, distances_to
 
@@ -71,7 +71,7 @@ def find(text: str) -> Network:
     suffix = Path(text).suffix.lower()
     if suffix in (".json", ".toml"):
         return Network(topology, (read_file(Path(text)),))
-    machines = {name: machine for machine in list_machines() for name in (machine.name, *machine.names)}
+    machines = {name: machine for machine in list_topologies() for name in (machine.name, *machine.names)}
     parts = [] if suffix == ".xml" else re.split(r"\sx\s", text)
     names = [part.strip().partition(":")[0].lower() for part in parts]
     return Network(topology, tuple(machines[name] for name in dict.fromkeys(names) if name in machines))
@@ -156,7 +156,7 @@ def listed() -> list[dict[str, object]]:
             "devices": get_topology(machine.name).num_devices,
             "topology": _text(machine),
         }
-        for machine in list_machines()
+        for machine in list_topologies()
     ]
 
 

@@ -13,7 +13,7 @@ import click
 
 from choreo.cli.output.table import echo_table
 from choreo.errors import UsageError, shown
-from choreo.topology import Topology, get_topology, list_machines
+from choreo.topology import Topology, get_topology, list_topologies
 from choreo.topology.describe import Ends, Network, diameter, dimensions, ends, kinds, one_line
 from choreo.topology.files import TopologyFile
 from choreo.units import counted, format_bandwidth, format_time
@@ -33,7 +33,7 @@ def print_machines() -> None:
     table.add_column("machine", no_wrap=True)
     table.add_column("devices", justify="right", no_wrap=True)
     table.add_column("links and what each carries a direction")
-    for machine in list_machines():
+    for machine in list_topologies():
         devices = get_topology(machine.name).num_devices
         table.add_row(Text(machine.name, "bold"), str(devices), Text(_links_in_words(machine)))
         table.add_row("", "", Text(one_line(machine.description).partition(". ")[0].rstrip("."), "dim"))
