@@ -53,7 +53,7 @@ def machine_file(name: str) -> TopologyFile:
     paths = {path.stem: path for path in CATALOGUE.glob("*.toml")}
     if name.lower() in paths:
         return read_file(paths[name.lower()])
-    for machine in list_machines():
+    for machine in list_topologies():
         if name.lower() in machine.names:
             return machine
     raise UnknownNameError("machine", name, paths)
