@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import os
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from choreo.errors import CollectiveMismatch, CommunicatorClosed, UsageError
+from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, UsageError
 from choreo.run.connection import Connection
 from choreo.run.execute.arrays import Array, apart, averaged, check_out, like_given, take
 from choreo.run.execute.choice import Chooser
@@ -50,6 +51,8 @@ class Communicator:
     and `timeout_s` where none is given. To make one is a collective call itself.
     """
 
+    _introduced = False
+
     def __init__(
         self,
         connection: Connection,
@@ -72,6 +75,7 @@ class Communicator:
             raise
         self._engine.debug = debug_wanted() if debug is None else debug
         self._quick.clear()
+        self._introduced = True
         _ALIVE.add(self)
 
     # Collectives
@@ -444,6 +448,15 @@ class Communicator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        # A rank that the others have given up drops its communicator and joins again: nothing may stay open. One that
+        # could not be introduced leaves its connection to those who shrink it.
+        if self._introduced and not self._engine.connection.closed:
+            with contextlib.suppress(ChoreoError, RuntimeError):
+                self._engine.progress.stop()
+                self._messages.close()
+                self._engine.connection.close()
 
     def __repr__(self) -> str:
         state = "" if self._engine.refusal is None else f", {type(self._engine.refusal).__name__}"

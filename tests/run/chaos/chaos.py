@@ -7,7 +7,8 @@ fails; while they are too few they let newcomers in. The driver (`chaos_driver`)
 and again, and starts a process for each that ends. It compares what ranks tell it: of one communicator, all must have
 had the same results from the same contributors, and blame the same ranks when it fails. In the end all must stop when
 told so, with nothing left in shared memory and no process; each rank looks after its own descriptors, mappings and
-threads. Seed, events and what happened are printed; the moments are the machine's own.
+threads. Seed, events and what happened are printed. The seed decides what each event is; when ranks notice it is up to
+the machine.
 
 With `--network` the ranks are on several machines, and the cables between those are pulled and put back as well
 (`chaos_network`).
@@ -41,15 +42,18 @@ def run(
     done, counted = 0, collections.Counter[str]()
     wrong: list[str] = []
     while done < events and time.monotonic() < end_s and not wrong:
-        chaos = make(seed + done)
+        job_seed, job_events = seed + done, min(events - done, per_job)
+        chaos = make(job_seed)
         try:
-            done += chaos.run(min(events - done, per_job), end_s)
+            done += chaos.run(job_events, end_s)
         finally:
             chaos.stop()
         counted += chaos.counted
         counted["jobs"] += 1
         wrong = chaos.wrong
         if wrong:
+            option = " --network" if make is chaos_network.NetworkChaos else ""
+            wrong.append(f"again: python -m tests.run.chaos.chaos{option} --seed {job_seed} --events {job_events}")
             print("\n".join(["what happened last:", *chaos.recent]))
         took_s, silence_s = time.monotonic() - began_s, chaos.longest_s
         print(f"{done} events in {counted['jobs']} jobs, {took_s:.0f} s; longest silence {silence_s:.1f} s", flush=True)

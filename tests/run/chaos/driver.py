@@ -48,7 +48,8 @@ class Chaos:
     def __init__(
         self, seed: int, settings: Settings | None = None, prepare: Callable[[int], None] | None = None
     ) -> None:
-        self.random, self.settings, self._prepare = random.Random(seed), settings or Settings(), prepare
+        self.seed, self.settings, self._prepare = seed, settings or Settings(), prepare
+        self.random = random.Random(seed)
         self.kinds, self.pause_s, self.lost_s = dict(KINDS), PAUSE_S, LOST_S
         settings = self.settings
         self.processes: dict[int, Process] = {}
@@ -57,6 +58,7 @@ class Chaos:
         self.recent: collections.deque[str] = collections.deque(maxlen=60)  # what happened last, to be read by people
         self.wrong: list[str] = []
         self._before = segments()
+        self._started = 0
         self._told: dict[Any, dict[int, tuple[int, Any, float]]] = {}  # what -> machine -> who said it first, and what
         self._held = socket.socket()  # a port that is free for as long as this job runs: bound, but nobody listens
         self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -74,12 +76,15 @@ class Chaos:
             self.start(self.random.randrange(self.settings.ranks))
         done, last_s = 0, time.monotonic()
         while done < events and time.monotonic() < end_s and not self.wrong:
+            # What an event is like depends on the seed and its number alone, however long the others took.
+            self.random = random.Random(f"{self.seed} {done}")
+            pause_s = self.random.uniform(0.0, self.pause_s)
             if self._event():
                 done, last_s = done + 1, time.monotonic()
             elif time.monotonic() - last_s > self.lost_s and not any(one.inside for one in self.processes.values()):
                 self.counted["jobs that lost everybody"] += 1  # the last ones were stopped beyond their deadline
                 break
-            self.look(self.random.uniform(0.0, self.pause_s))
+            self.look(pause_s)
         return done
 
     def stop(self) -> None:
@@ -111,7 +116,8 @@ class Chaos:
     def start(self, place: int, rank: int | None = None) -> None:
         """Start a process: a rank of the first meeting, or one who comes later."""
         mine, theirs = CONTEXT.Pipe()
-        given = (self.settings, theirs, self.port(), place, rank, self._prepare)
+        given = (self.settings, theirs, self.port(), place, rank, self._prepare, f"{self.seed} {place} {self._started}")
+        self._started += 1
         process = CONTEXT.Process(target=life, args=given, daemon=True)
         process.start()
         theirs.close()
@@ -159,7 +165,7 @@ class Chaos:
     def awake(self, *, inside: bool) -> list[int]:
         """Those that are not stopped, in the communicator or on the way in."""
         there = {pid: one for pid, one in self.processes.items() if one.wakes_s is None and not one.going}
-        return [pid for pid, one in there.items() if one.inside == inside]
+        return sorted((pid for pid, one in there.items() if one.inside == inside), key=lambda pid: there[pid].place)
 
     def victims(self) -> list[int]:
         """Whom something bad may happen to: somebody has to be there to carry on."""

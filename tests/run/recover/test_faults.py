@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
 import socket
+import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +97,51 @@ def test_a_stopped_rank_counts_as_failed_at_the_deadline_and_is_out_when_it_wake
         job.tell(1, RESUME)
         (woken,) = job.ended(1)
     assert woken.error == "CommunicatorClosed" and "go on without it" in woken.text, woken
+
+
+def open_things() -> tuple[int, int]:
+    """How many descriptors and threads this process has."""
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+
+def given_up(comm: Communicator, talk: Pipe, victim: int) -> tuple[str, bool]:
+    """One rank stops in a communicator, and the others go on; how it ended, and whether nothing of it is left."""
+
+    def use() -> str:
+        group = comm.new_group(range(comm.world_size))
+        assert isinstance(group, Communicator)
+        group.all_reduce(np.ones(10), async_op=True).wait()  # which starts a thread
+        group.barrier()
+        group.timeout_s = 1.0
+        talk.send("ready")
+        talk.recv()
+        if comm.rank == victim:
+            os.kill(os.getpid(), STOP)
+        try:
+            while True:
+                group.all_reduce(np.ones(1000))
+        except PeerFailure:
+            group.shrink().close()
+            return "went on"
+        except CommunicatorClosed:
+            return "is out"  # and drops its communicator without closing it
+
+    comm.barrier()
+    before = open_things()
+    how = use()
+    return how, eventually(lambda: open_things() == before, 10.0)
+
+
+def test_a_rank_that_was_given_up_keeps_nothing_open() -> None:
+    with Job(3, given_up, 1) as job:
+        job.hear_all()
+        for talk in job.talks:
+            talk.send("go")
+        assert [one.value for one in job.ended(0, 2)] == [("went on", True)] * 2
+        job.tell(1, RESUME)
+        (woken,) = job.ended(1)
+    assert woken.value == ("is out", True), woken
 
 
 def returns_early(comm: Communicator, talk: Pipe) -> None:

@@ -21,6 +21,7 @@ from choreo.run.execute.failures import Where
 from choreo.run.transport import tcp
 from tests.helpers.faults import Ended, Pipe
 from tests.helpers.hosts import Hosts, NetworkJob, hosts, why_no_hosts
+from tests.run.recover.test_faults import given_up
 
 pytestmark = pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
 MIXED = (0, 0, 1, 1)  # two ranks on each of two machines
@@ -229,6 +230,14 @@ def test_a_rank_that_is_stopped_is_given_up_at_the_deadline_and_hears_of_it(mach
         (woken,) = job.ended(3)
     assert woken.error == CommunicatorClosed.__name__
     assert "go on without it" in woken.text
+
+
+def test_a_rank_that_was_given_up_keeps_no_socket_open(machines: Hosts) -> None:
+    with NetworkJob(machines, MIXED, given_up, 3) as job:
+        go(job, 0, 1, 2, 3)
+        assert values(job.ended(0, 1, 2)) == [("went on", True)] * 3
+        job.tell(3, signal.SIGCONT)
+        assert values(job.ended(3)) == [("is out", True)]
 
 
 def test_each_side_of_a_cut_names_the_other_and_goes_on(machines: Hosts) -> None:

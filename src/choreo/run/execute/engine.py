@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 import time
@@ -78,7 +79,7 @@ class Engine:
         """From now on every call raises this; the first reason stays."""
         self.quick.open = 0
         if self.refusal is None:
-            self.refusal = error
+            self.refusal = copy.copy(error)  # what was raised holds on to every frame that it came through
 
     def forget(self) -> None:
         """Let go of everything that was kept for further calls: there are none."""
@@ -89,7 +90,7 @@ class Engine:
     def check(self) -> None:
         """Raise what every call raises."""
         if self.refusal is not None:
-            raise self.refusal.with_traceback(None)
+            raise copy.copy(self.refusal)
 
     def plan(self, request: Request) -> Plan:
         """The plan of a call, with every mistake in it told before anything is sent."""

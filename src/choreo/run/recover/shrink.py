@@ -71,7 +71,7 @@ def explain(connection: Connection, plan: Plan, outcome: int, culprit: int, oper
             f"{interrupted}; the other ranks go on without it"
         )
         connection.end(lambda: copy.copy(closed))
-        return closed
+        return copy.copy(closed)
     call, until_s = connection.surviving or (connection.calls, None)
     said = {"call": call, "cause": outcome, "culprit": culprit, "suspect": suspect}
     verdict = agree(circle, said | {"text": describe(plan.call)[:160]}, everybody_until_s=until_s)
@@ -79,7 +79,7 @@ def explain(connection: Connection, plan: Plan, outcome: int, culprit: int, oper
 
     told = _error(circle, verdict, plan.call, step)
     connection.end(lambda: copy.copy(told))
-    return told
+    return copy.copy(told)  # what is raised holds on to every frame that it came through
 
 
 def _error(circle: Circle, verdict: Verdict, call: Call, step: int | None) -> ChoreoError:
