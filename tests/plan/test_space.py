@@ -8,13 +8,10 @@ import math
 import pytest
 
 from choreo.errors import PlanError
-from choreo.hardware import get_device
-from choreo.plan import get_cluster, get_software
-from choreo.plan.job import TrainingJob
-from choreo.plan.rules import SAME, even
-from choreo.plan.search import check
-from choreo.plan.space import FIELDS, Space, enumerate_plans
+from choreo.plan import evaluate, plan
+from choreo.plan.space import FIELDS, SAME, Space, enumerate_plans
 from choreo.workload import Model, Plan, get_model
+from choreo.workload.legal import even
 from choreo.workload.plan import RECOMPUTE, SCHEDULES
 
 SMALL = Model(name="small", layers=12, hidden=768, heads=12, kv_heads=4, ffn=3072, vocab=1000)
@@ -44,14 +41,11 @@ def every_plan(model: Model, gpus: int, global_batch: int) -> list[Plan]:
 
 
 def can_run(plan: Plan, model: Model, gpus: int, global_batch: int, seq: int) -> bool:
-    if plan.interleave > 1 and plan.pp > 1 and plan.micro_batches(global_batch) % plan.pp:
-        return False
     try:
         plan.check(model, gpus, global_batch, seq)
     except PlanError:
         return False
-    chunks = plan.pp * plan.interleave
-    return even(model.layers, plan.pp) and even(model.layers, chunks, 2 if plan.interleave > 1 else 3)
+    return True
 
 
 def is_plain(plan: Plan) -> bool:
@@ -109,9 +103,9 @@ def test_megatron_cuts_experts_and_tensors_with_sequence_parallelism_only() -> N
 def test_what_is_fixed_stays(fixed: dict[str, int | bool | str]) -> None:
     plans = plans_of(enumerate_plans(SMALL, 8, 16, 128, fixed=fixed))
     assert plans
-    for plan in plans:
-        assert {name: getattr(plan, name) for name in fixed} == fixed
-        plan.check(SMALL, 8, 16, 128)
+    for one in plans:
+        assert {name: getattr(one, name) for name in fixed} == fixed
+        one.check(SMALL, 8, 16, 128)
 
 
 def test_every_field_is_there() -> None:
@@ -128,7 +122,8 @@ def test_the_whole_space_of_a_large_model_is_millions() -> None:
 
 WRONG = [
     ({"tp": 5}, "tp 5 does not divide 8 GPUs; tp 4 would"),
-    ({"dp": 2, "tp": 2, "pp": 3, "cp": 1}, "dp 2 × tp 2 × pp 3 × cp 1 is 12 devices, not 8"),
+    ({"tp": 3, "pp": 1}, "tp 3 × pp 1 = 3 does not divide 8 GPUs; tp 2 would"),
+    ({"dp": 2, "tp": 2, "pp": 3, "cp": 1}, "dp 2 × tp 2 × pp 3 × cp 1 is 12 devices, not 8; pp 2 would"),
     ({"dp": 3, "tp": 2, "pp": 2, "cp": 1}, "dp 3 × tp 2 × pp 2 × cp 1 is 12 devices, not 8; dp 2 would"),
     ({"zero": 5}, "zero must be 0, 1, 2 or 3, not 5"),
     ({"micro_batch": 0}, "micro_batch must be a whole number of at least 1, not 0"),
@@ -160,8 +155,32 @@ def test_embedding_and_head_take_the_place_of_layers(layers: int, stages: tuple[
     assert not even(32, 3)
 
 
-def test_layers_that_do_not_divide_by_stages_are_told() -> None:
-    place = get_cluster("hgx-h100")
-    job = TrainingJob(get_model("llama3-8b"), 5, 5, 128, place, get_device(place.device), get_software("megatron-core"))
-    with pytest.raises(PlanError, match="layers 32 of llama3-8b do not divide by pp 5; pp 4 or 8 would"):
-        check(job, Plan(pp=5))
+def test_plan_and_evaluate_refuse_the_same_with_the_same_words() -> None:
+    model, job = get_model("llama3-70b"), {"cluster": "hgx-h100", "global_batch": 56, "seq": 4096}
+    sentence = "layers 80 of llama3-70b do not divide by pp 7; pp 5 or 8 would"
+    seven = Plan(dp=1, tp=8, pp=7)
+    with pytest.raises(PlanError, match=sentence):
+        seven.check(model, 56, 56, 4096)
+    with pytest.raises(PlanError, match=sentence):
+        evaluate(model, seven, **job)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match=sentence):
+        plan(model, gpus=56, tp=8, pp=7, **job)  # type: ignore[arg-type]
+    fields = {name: value for name, value in seven.fields().items() if name != "precision"}
+    with pytest.raises(PlanError, match=sentence):
+        plan(model, gpus=56, **job, **fields)  # type: ignore[arg-type]
+
+
+def test_a_program_with_uneven_stages_may_have_any_number_of_them() -> None:
+    model = get_model("llama3-8b")
+    found = enumerate_plans(model, 6, 6, 4096, fixed={"pp": 3}, software="nanotron")
+    assert len(found) > 0
+    step = evaluate(model, found.plan(0), cluster="hgx-h100", gpus=6, global_batch=6, seq=4096, software="nanotron")
+    assert step.step_time_s > 0
+    assert len(enumerate_plans(model, 6, 6, 4096, fixed={"pp": 3}, software="megatron-core")) == 0
+
+
+def test_interleaving_that_was_asked_for_comes_with_a_pipeline() -> None:
+    found = plan(
+        SMALL, cluster="hgx-h100", gpus=4, global_batch=16, seq=128, schedule="interleaved", interleave=3, tp=1
+    )
+    assert all(one.plan.pp > 1 for one in found.plans)

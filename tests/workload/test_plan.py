@@ -24,7 +24,7 @@ def test_a_plan_that_can_be_run() -> None:
     assert GOOD.micro_batches(256) == 16
     Plan(dp=16, tp=2, cp=2, ep=8).check(MIXTRAL, 64, 64, 4096)
     Plan(tp=16, dp=4).check(LLAMA, 64, 64, 4096)  # each key-value head twice
-    Plan(pp=5, dp=2).check(GPT, 10, 8, 2048)  # stages may differ
+    Plan(pp=5, dp=2).check(GPT, 10, 8, 2048, uneven_stages=True)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_plan_that_can_be_run() -> None:
         (
             replace(GOOD, dp=4),
             GPT,
-            "dp 4 × tp 8 × pp 8 × cp 1 is 256 devices, not 512; with dp 8 it is",
+            "dp 4 × tp 8 × pp 8 × cp 1 is 256 devices, not 512; dp 8 would",
         ),
         (
             replace(GOOD, pp=6),
@@ -65,6 +65,11 @@ def test_a_plan_that_can_be_run() -> None:
             "interleave 2 needs a pipeline, and pp is 1; interleave 1, or pp 2 or more",
         ),
         (
+            Plan(dp=4, tp=16, pp=8, micro_batch=16, interleave=2),
+            GPT,
+            "interleaving needs micro-batches in rounds of pp 8, and there are 4; micro-batch 8 would",
+        ),
+        (
             replace(GOOD, interleave=5),
             GPT,
             "layers 96 of gpt3-175b do not divide by pp 8 × interleave 5 = 40; interleave 4 or 6 would",
@@ -72,7 +77,7 @@ def test_a_plan_that_can_be_run() -> None:
         (
             replace(GOOD, pp=64, dp=1, interleave=2),
             GPT,
-            "layers 96 of gpt3-175b do not divide by pp 64 × interleave 2 = 128; pp 48 would",
+            "layers 96 of gpt3-175b do not divide by pp 64; pp 48 would",
         ),
         (
             replace(GOOD, micro_batch=3),
@@ -135,7 +140,7 @@ def test_values_that_mean_nothing(fields: dict[str, object], told: str) -> None:
 def test_a_job_of_nothing(field: str) -> None:
     job = {"gpus": 512, "global_batch": 256, "seq": 2048, field: 0}
     with pytest.raises(PlanError, match=f"{field} must be a whole number of at least 1, not 0"):
-        GOOD.check(GPT, **job)
+        GOOD.check(GPT, job["gpus"], job["global_batch"], job["seq"])
 
 
 @given(st.integers(1, 128), st.integers(1, 16), st.integers(1, 6))

@@ -11,7 +11,7 @@ from choreo.hardware import Device
 from choreo.plan.graph_models.plan import graph_step
 from choreo.plan.job import TrainingJob
 from choreo.plan.network import Cluster, get_cluster
-from choreo.plan.search import Found, check, detailed, search
+from choreo.plan.search import Found, detailed, search
 from choreo.plan.software import Software, get_software
 from choreo.plan.space import FIELDS, Fixed
 from choreo.plan.step import Step
@@ -126,7 +126,6 @@ def plan(
     job = TrainingJob(workload, gpus, global_batch, seq, place, chip, program, precision)
     if all(name in fixed for name in FIELDS):
         one = Plan(**fixed, precision=precision)  # type: ignore[arg-type]
-        check(job, one)
         planned = (_planned(place, one, detailed(job, one)),)
         return Planning(*about, planned, 1, {}, time.perf_counter() - start, job)
     found = search(job, fixed=_known(fixed), best=best)

@@ -16,13 +16,13 @@ from choreo.errors import PlanError
 from choreo.plan.estimate import Estimate, estimate
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import tabulate
-from choreo.plan.rules import even
+from choreo.plan.software.ability import ability_of
 from choreo.plan.space import CUT, Fixed, Space, enumerate_plans
 from choreo.plan.step import Step, evaluate
 from choreo.workload import Plan
 from choreo.workload.plan import RECOMPUTE
 
-__all__ = ["TOO_LARGE", "Found", "check", "detailed", "search"]
+__all__ = ["TOO_LARGE", "Found", "detailed", "search"]
 
 TOO_LARGE = "does not fit in memory"
 # So many of the best estimates, and of so many cuts the best, are evaluated in detail.
@@ -144,17 +144,6 @@ def _burden(space: Space, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     )
 
 
-def check(job: TrainingJob, plan: Plan) -> None:
-    """Refuse a plan that cannot be run, as `Plan.check` does; and one whose layers do not divide into its stages."""
-    plan.check(job.model, job.gpus, job.global_batch, job.seq)
-    layers, pp = job.model.layers, plan.pp
-    if not even(layers, pp):
-        below = max(d for d in range(1, pp) if even(layers, d))
-        above = next((d for d in range(pp + 1, layers + 1) if even(layers, d)), None)
-        near = f"pp {below}" if above is None else f"pp {below} or {above}"
-        raise PlanError(f"layers {layers} of {job.model.name} do not divide by pp {pp}; {near} would")
-
-
 def _nothing(job: TrainingJob, fixed: Fixed, space: Space) -> PlanError:
     """Why no plan can be run: the first thing that is wrong with the plainest of them, or what most fail on."""
     named = {name: value for name, value in fixed.items() if name != "dp"}
@@ -164,7 +153,9 @@ def _nothing(job: TrainingJob, fixed: Fixed, space: Space) -> PlanError:
     if job.gpus % inner == 0:
         plain: dict[str, object] = {"dp": job.gpus // inner, **named, "precision": job.precision}
         try:
-            check(job, Plan(**plain))  # type: ignore[arg-type]
+            uneven = ability_of(job.software.name).uneven_stages
+            one = Plan(**plain)  # type: ignore[arg-type]
+            one.check(job.model, job.gpus, job.global_batch, job.seq, uneven_stages=uneven)
         except PlanError as error:
             return error
     reasons = sorted(space.ruled_out.items(), key=lambda reason: -reason[1])

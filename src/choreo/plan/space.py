@@ -10,29 +10,32 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import PlanError
-from choreo.plan.rules import SAME, Ability, Columns, ability_of, cut_reason, divisors, even, run_rules
+from choreo.plan.software.ability import ability_of
 from choreo.workload import Model, Plan
+from choreo.workload.legal import CHUNK_EXTRAS, RULES, Columns, Request, Rule, divisors, even
 from choreo.workload.plan import RECOMPUTE, SCHEDULES
 
 __all__ = ["FIELDS", "SAME", "Fixed", "Space", "enumerate_plans"]
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Fixed = Mapping[str, int | bool | str]
-Cut = tuple[int, int, int, int, int]
 
+SAME = "the same as another plan"
 CUT = ("dp", "tp", "pp", "cp", "ep")
 FIELDS = (
     *CUT, "zero", "sequence_parallel", "micro_batch", "interleave", "schedule", "recompute", "overlap",
 )  # fmt: skip
 # Beyond these it is nobody's plan; a fixed one may be anything.
 MOST_TP, MOST_CP, MOST_MICRO_BATCH, MOST_INTERLEAVE = 64, 64, 64, 48
+PLAINEST = {"micro_batch": 1, "interleave": 1, "sequence_parallel": 0}
 OPTIONS = {"zero": (0, 1, 2, 3), "sequence_parallel": (0, 1), "recompute": (0, 1, 2), "overlap": (1, 0)}
 
 
@@ -79,72 +82,98 @@ def enumerate_plans(
 ) -> Space:
     """Every plan of the space with the fixed fields as they are; `software` leaves out what that program cannot run."""
     fixed = dict(fixed or {})
-    _check(gpus, global_batch, seq, fixed)
     ability = ability_of(software)
+    request = Request(model, gpus, global_batch, seq, ability.uneven_stages)
+    _check(gpus, fixed)
     runs, options = _runs(model, global_batch, fixed), _options(fixed)
     each = len(runs["micro_batch"]) * len(options["zero"])
-    counted: Counter[str] = Counter()
-    cuts, ways = _cuts(model, gpus, global_batch, seq, fixed, ability)
-    found = []
-    for cut, reason in zip(cuts, ways, strict=True):
-        if reason:
-            counted[reason] += each
-        else:
-            found.append(cut)
-    table = _product(_columns(found), _product(runs, options))
-    for reason, legal in run_rules(model, global_batch, seq, fixed, ability):
-        good = legal(table)
+    ruled_out: Counter[str] = Counter()
+    cuts = _cuts(model, gpus, fixed)
+    considered = len(cuts["dp"]) * each
+
+    def legal(rule: Rule) -> tuple[str, Callable[[Columns], Bools]]:
+        return rule.reason, lambda t: rule.holds(request, t)
+
+    # A cut that is refused with the plainest way to run it is refused with all.
+    rules = [*ability.cut_rules(fixed), *map(legal, RULES)]
+    plainest = {name: np.full(len(cuts["dp"]), value) for name, value in PLAINEST.items()}
+    table = _keep(cuts | plainest, rules, ruled_out, each)
+    table = _product({name: table[name] for name in cuts}, _product(runs, options))
+    rules = [*map(legal, RULES), (SAME, _distinct(fixed)), *ability.run_rules(fixed)]
+    return Space(_keep(table, rules, ruled_out), considered, dict(ruled_out), precision)
+
+
+def _keep(
+    table: Columns, rules: list[tuple[str, Callable[[Columns], Bools]]], ruled_out: Counter[str], each: int = 1
+) -> dict[str, Ints]:
+    """The rows that every rule holds for; the others are counted, each as `each` plans, under the first it breaks."""
+    kept = dict(table)
+    for reason, holds in rules:
+        good = holds(kept)
         left = int(np.count_nonzero(good))
         if left < len(good):
-            counted[reason] += len(good) - left
-            table = {name: column[good] for name, column in table.items()}
-    return Space(table, len(cuts) * each, dict(counted), precision)
+            ruled_out[reason] += each * (len(good) - left)
+            kept = {name: column[good] for name, column in kept.items()}
+    return kept
 
 
-def _check(gpus: int, global_batch: int, seq: int, fixed: Fixed) -> None:
-    """Refuse what no plan can mend: numbers below 1, and fixed fields that do not fit together."""
-    for name, value in (("gpus", gpus), ("global_batch", global_batch), ("seq", seq)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")
+def _distinct(fixed: Fixed) -> Callable[[Columns], Bools]:
+    """Whether a plan says nothing that means nothing; of plans that are the same only the plainest is."""
+    one_by_one, interleaved = SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")
+
+    def distinct(t: Columns) -> Bools:
+        good = np.ones(len(t["dp"]), np.bool_)
+        if "schedule" not in fixed:
+            good &= (t["pp"] > 1) | (t["schedule"] == one_by_one)
+            if "interleave" in fixed:
+                good &= (t["schedule"] == interleaved) == (t["interleave"] > 1)
+        if "sequence_parallel" not in fixed:
+            good &= (t["tp"] > 1) | (t["sequence_parallel"] == 0)
+        replicas = t["dp"] * t["cp"]
+        if "zero" not in fixed:
+            good &= (replicas > 1) | (t["zero"] == 0)
+        if "overlap" not in fixed:
+            good &= (replicas > 1) | (t["overlap"] == 1)
+        return good
+
+    return distinct
+
+
+def _check(gpus: int, fixed: Fixed) -> None:
+    """Refuse fixed fields that no plan has, or that do not multiply to the devices."""
     for name in fixed:
         if name not in FIELDS:
             raise PlanError(f"a plan has no field {name!r}; it has {', '.join(FIELDS)}")
     Plan(**fixed)  # type: ignore[arg-type]  # each value by itself
-    given = [name for name in ("dp", "tp", "pp", "cp") if name in fixed]
-    product = math.prod(int(fixed[name]) for name in given)
-    if (len(given) == 4 and product != gpus) or gpus % product:
-        told = " × ".join(f"{name} {fixed[name]}" for name in given)
-        if len(given) == 4:
-            inner = product // int(fixed["dp"])
-            hint = f"dp {gpus // inner} would" if gpus % inner == 0 else f"{_near_product(gpus, product)} GPUs would"
-            raise PlanError(f"{told} is {product} devices, not {gpus}; {hint}")
-        last = given[-1]
-        rest = product // int(fixed[last])
-        legal = [d for d in divisors(gpus) if gpus % (rest * d) == 0]
-        hint = (
-            f"{last} {min(legal, key=lambda d: (abs(d - int(fixed[last])), d))} would"
-            if legal
-            else f"{_near_product(gpus, product)} GPUs would"
-        )
-        made = f" = {product}" if len(given) > 1 else ""
-        raise PlanError(f"{told}{made} does not divide {gpus} GPUs; {hint}")
+    given = {name: int(fixed[name]) for name in ("dp", "tp", "pp", "cp") if name in fixed}
+    product = math.prod(given.values())
+    if gpus % product == 0 and (len(given) < 4 or product == gpus):
+        return
+    told = " × ".join(f"{name} {value}" for name, value in given.items())
+    if len(given) == 4:
+        told += f" is {product} devices, not {gpus}"
+        inner = product // given["dp"]
+        if gpus % inner == 0:
+            raise PlanError(f"{told}; dp {gpus // inner} would")
+    else:
+        told += (f" = {product}" if len(given) > 1 else "") + f" does not divide {gpus} GPUs"
+    for name, value in reversed(given.items()):
+        rest, left = divmod(gpus * value, product)
+        if not left:
+            near = min(divisors(rest), key=lambda d: (abs(d - value), d))
+            raise PlanError(f"{told}; {name} {near} would")
+    raise PlanError(f"{told}; {max(1, round(gpus / product)) * product} GPUs would")
 
 
-def _near_product(gpus: int, product: int) -> int:
-    return max(1, round(gpus / product)) * product
-
-
-def _cuts(  # noqa: PLR0917 -- all that the rules are about
-    model: Model, gpus: int, global_batch: int, seq: int, fixed: Fixed, ability: Ability
-) -> tuple[list[Cut], list[str]]:
-    """The ways to cut the devices, and for each why it cannot be run, or nothing."""
+def _cuts(model: Model, gpus: int, fixed: Fixed) -> dict[str, Ints]:
+    """The ways to cut the devices."""
     of_gpus = divisors(gpus)
     experts = divisors(model.experts) if model.experts else [1]
 
     def values(name: str, open_to: list[int]) -> list[int]:
         return [int(fixed[name])] if name in fixed else open_to
 
-    cuts: list[Cut] = []
+    cuts: list[tuple[int, int, int, int, int]] = []
     for tp in values("tp", [d for d in of_gpus if d <= MOST_TP]):
         for cp in values("cp", [d for d in of_gpus if d <= MOST_CP]):
             for pp in values("pp", of_gpus):
@@ -152,15 +181,11 @@ def _cuts(  # noqa: PLR0917 -- all that the rules are about
                 if left or dp != fixed.get("dp", dp):
                     continue
                 cuts += [(dp, tp, pp, cp, ep) for ep in values("ep", experts)]
-    return cuts, [cut_reason(model, cut, global_batch, seq, fixed, ability) for cut in cuts]
-
-
-def _columns(cuts: list[Cut]) -> Columns:
     table = np.array(cuts, np.int64).reshape(-1, len(CUT))
     return {name: table[:, number] for number, name in enumerate(CUT)} | {"cut": np.arange(len(table))}
 
 
-def _runs(model: Model, global_batch: int, fixed: Fixed) -> Columns:
+def _runs(model: Model, global_batch: int, fixed: Fixed) -> dict[str, Ints]:
     """Micro-batches by schedules with their interleave."""
     if "micro_batch" in fixed:
         batches = [int(fixed["micro_batch"])]
@@ -174,7 +199,7 @@ def _runs(model: Model, global_batch: int, fixed: Fixed) -> Columns:
             pairs.append((number, int(fixed["interleave"])))
         elif name == "interleaved":
             most = min(MOST_INTERLEAVE, model.layers)
-            pairs += [(number, v) for v in range(2, most + 1) if even(model.layers, v, 2)]
+            pairs += [(number, v) for v in range(2, most + 1) if even(model.layers, v, CHUNK_EXTRAS)]
         else:
             pairs.append((number, 1))
     ways = np.array(pairs, np.int64).reshape(-1, 2)
@@ -185,7 +210,7 @@ def _runs(model: Model, global_batch: int, fixed: Fixed) -> Columns:
     }
 
 
-def _options(fixed: Fixed) -> Columns:
+def _options(fixed: Fixed) -> dict[str, Ints]:
     """ZeRO stages by sequence parallelism by recomputation by overlap."""
     lists = []
     for name, values in OPTIONS.items():
@@ -197,7 +222,7 @@ def _options(fixed: Fixed) -> Columns:
     return {name: axis.ravel() for name, axis in zip(OPTIONS, np.meshgrid(*lists, indexing="ij"), strict=True)}
 
 
-def _product(one: Columns, other: Columns) -> Columns:
+def _product(one: Columns, other: Columns) -> dict[str, Ints]:
     """Every row of one beside every row of the other."""
     rows, columns = len(next(iter(one.values()))), len(next(iter(other.values())))
     return {name: np.repeat(column, columns) for name, column in one.items()} | {

@@ -15,6 +15,7 @@ from choreo.plan.data_parallel.sharing import by_micro_batch, sharing
 from choreo.plan.network import Cluster, collective_time, get_cluster
 from choreo.plan.pipeline import Pipeline, simulate_pipeline
 from choreo.plan.software import Software, get_software
+from choreo.plan.software.ability import ability_of
 from choreo.plan.stage_memory import stage_memory
 from choreo.plan.stages import Setting, Stage, build_stages, model_parts
 from choreo.topology import Topology
@@ -89,8 +90,8 @@ def evaluate(
 ) -> Step:
     """Time and memory of one step of a model under a plan on a cluster's devices."""
     gpus = plan.gpus if gpus is None else gpus
-    plan.check(model, gpus, global_batch, seq)
     place, program = get_cluster(cluster), get_software(software)
+    plan.check(model, gpus, global_batch, seq, uneven_stages=ability_of(program.name).uneven_stages)
     chip = place.chip(device)
     place.check_gpus(gpus)
     micro_batches = plan.micro_batches(global_batch)

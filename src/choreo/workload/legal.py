@@ -1,9 +1,19 @@
-"""Whether a plan can be run: what must divide what, and the nearest choice that does."""
+"""Whether a plan can be run: one table of rules, each with a reason, a test and a hint.
+
+A test is asked of columns of plans, of which one plan is one row. The search counts plans by reason; somebody who asks
+for one plan gets the sentence of the first rule it breaks, with the values and the nearest choice that would do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from choreo.errors import PlanError
 from choreo.units import counted
@@ -12,124 +22,258 @@ if TYPE_CHECKING:
     from choreo.workload.model import Model
     from choreo.workload.plan import Plan
 
-__all__ = ["check_plan"]
+__all__ = ["RULES", "Columns", "Request", "Rule", "broken_rule", "check_plan", "divisors", "even"]
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Columns = Mapping[str, Ints]
+COLUMNS = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "interleave", "sequence_parallel")
+ROUND = 32  # layers: a number that stages divide
+STAGE_EXTRAS, CHUNK_EXTRAS = 3, 2  # layers short of a round number, that is, other parts that count as layers
 
 
-def check_plan(plan: Plan, model: Model, gpus: int, global_batch: int, seq: int) -> None:
-    """Refuse the first thing that does not fit, in a sentence with the values and the nearest legal choice."""
-    for name, value in (("gpus", gpus), ("global_batch", global_batch), ("seq", seq)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")
-    _devices(plan, gpus)
-    _tensors(plan, model)
-    _stages(plan, model)
-    _batch(plan, global_batch)
-    _experts(plan, model)
-    _sequence(plan, seq)
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a plan is for. `uneven` where the program gives stages unequal numbers of layers."""
+
+    model: Model
+    gpus: int
+    global_batch: int
+    seq: int
+    uneven: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "global_batch", "seq"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Why plans cannot be run, which of them, and what to tell about one: the sentence with its hint."""
+
+    reason: str
+    field: str  # of a plan, whose change mends it
+    holds: Callable[[Request, Columns], Bools]
+    sentence: Callable[[Request, Plan], str]
+
+
+def check_plan(plan: Plan, request: Request) -> None:
+    """Refuse a plan that breaks a rule, in a sentence with the nearest choice that would do."""
+    rule = broken_rule(plan, request)
+    if rule is not None:
+        raise PlanError(rule.sentence(request, plan))
+
+
+def broken_rule(plan: Plan, request: Request) -> Rule | None:
+    """The first rule that a plan breaks."""
+    row = _row(plan)
+    return next((rule for rule in RULES if not rule.holds(request, row)[0]), None)
+
+
+def _row(plan: Plan) -> dict[str, Ints]:
+    return {name: np.array([int(getattr(plan, name))]) for name in COLUMNS}
 
 
 def divisors(number: int) -> list[int]:
-    """All of them."""
-    return [d for d in range(1, number + 1) if number % d == 0]
+    """Those of a number, from the smallest.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return small + [number // d for d in reversed(small) if d * d != number]
 
 
-def _nearest(value: int, legal: Iterable[int]) -> str:
-    """The legal choices on either side of a value."""
-    choices = sorted(set(legal))
-    below = [choice for choice in choices if choice < value][-1:]
-    above = [choice for choice in choices if choice > value][:1]
+def even(layers: int, stages: int, extras: int = STAGE_EXTRAS) -> bool:
+    """Whether layers divide into stages.
+
+    Some models are a few layers short of a round number, so that the embedding, the head and a second head for
+    prediction take their places (Llama 3.1 405B's 126, Qwen3's 94, DeepSeek-V3's 61): up to `extras` count as layers.
+
+    >>> even(80, 8), even(80, 7), even(126, 16)
+    (True, False, True)
+    """
+    if stages > layers:
+        return False
+    whole = (layers + extra for extra in range(1, extras + 1) if (layers + extra) % ROUND == 0)
+    return layers % stages == 0 or any(total % stages == 0 for total in whole)
+
+
+@lru_cache(maxsize=256)
+def _even(layers: int, extras: int) -> Bools:
+    """`even` for 0 to `layers` stages; one stage more stands for too many."""
+    return np.array([False, *(even(layers, stages, extras) for stages in range(1, layers + 1)), False])
+
+
+def _near(request: Request, plan: Plan, field: str, values: Iterable[int], *others: str) -> str:
+    """The values of a field on either side of the plan's that break none of its rules, nor those of other fields."""
+    rules = [rule for rule in RULES if rule.field in (field, *others)]
+    row = _row(plan)
+    legal = [v for v in values if all(rule.holds(request, row | {field: np.array([v])})[0] for rule in rules)]
+    return _nearest(int(getattr(plan, field)), legal)
+
+
+def _nearest(value: int, legal: Sequence[int]) -> str:
+    below = [choice for choice in legal if choice < value][-1:]
+    above = [choice for choice in legal if choice > value][:1]
     return " or ".join(str(choice) for choice in below + above)
 
 
-def _devices(plan: Plan, gpus: int) -> None:
-    if plan.gpus == gpus:
-        return
+def _tell_devices(request: Request, plan: Plan) -> str:
+    gpus, inner = request.gpus, plan.tp * plan.pp * plan.cp
     told = f"dp {plan.dp} × tp {plan.tp} × pp {plan.pp} × cp {plan.cp} is {counted(plan.gpus, 'device')}, not {gpus}"
-    inner = plan.tp * plan.pp * plan.cp
     if gpus % inner == 0:
-        raise PlanError(f"{told}; with dp {gpus // inner} it is")
+        return f"{told}; dp {gpus // inner} would"
+    told += f", and no dp makes it so, for tp × pp × cp = {inner} does not divide {gpus}"
     for name in ("pp", "tp", "cp"):
-        value = int(getattr(plan, name))
-        legal = [d for d in divisors(gpus) if gpus % (inner // value * d) == 0]
-        if legal and gpus % (inner // value) == 0:
-            raise PlanError(
-                f"{told}, and no dp makes it so, for tp × pp × cp = {inner} does not divide {gpus}; {name} "
-                f"{_nearest(value, legal)} would"
-            )
-    raise PlanError(
-        f"{told}, and no dp makes it so, for tp × pp × cp = {inner} does not divide {gpus}; tp, pp and cp 1 would"
-    )
+        rest = inner // int(getattr(plan, name))
+        if gpus % rest == 0:
+            return f"{told}; {name} {_nearest(int(getattr(plan, name)), divisors(gpus // rest))} would"
+    return f"{told}; tp, pp and cp 1 would"
 
 
-def _tensors(plan: Plan, model: Model) -> None:
-    tp = plan.tp
+def _tell_tensors(request: Request, plan: Plan) -> str:
+    model, tp = request.model, plan.tp
+    near = _near(request, plan, "tp", divisors(model.heads))
     for count, what in ((model.heads, "heads"), (model.ffn, "ffn"), (model.expert_ffn, "expert_ffn")):
         if count % tp:
-            legal = [d for d in divisors(model.heads) if model.ffn % d == 0]
-            raise PlanError(f"{what} {count} of {model.name} do not divide by tp {tp}; tp {_nearest(tp, legal)} would")
-    if model.kv_heads % tp and tp % model.kv_heads:
-        legal = [d for d in divisors(model.heads) if model.kv_heads % d == 0 or d % model.kv_heads == 0]
-        raise PlanError(
-            f"kv_heads {model.kv_heads} of {model.name} and tp {tp} do not divide each other; tp {_nearest(tp, legal)} "
-            "would"
-        )
+            return f"{what} {count} of {model.name} do not divide by tp {tp}; tp {near} would"
+    return f"kv_heads {model.kv_heads} of {model.name} and tp {tp} do not divide each other; tp {near} would"
 
 
-def _stages(plan: Plan, model: Model) -> None:
-    layers, pp, interleave = model.layers, plan.pp, plan.interleave
-    if pp > layers:
-        raise PlanError(f"pp {pp} is more than the {counted(layers, 'layer')} of {model.name}; pp {layers} is the most")
-    if interleave > 1 and pp == 1:
-        raise PlanError(f"interleave {interleave} needs a pipeline, and pp is 1; interleave 1, or pp 2 or more")
-    # Megatron may count the embedding, the head or both as a layer each, so that 126 layers fill 64 stages.
-    if interleave > 1 and all((layers + ends) % (pp * interleave) for ends in (0, 1, 2)):
-        choices = [v for v in range(1, layers // pp + 1) if layers % (pp * v) == 0]
-        if choices:
-            hint = f"interleave {_nearest(interleave, choices)} would"
-        else:
-            hint = f"pp {_nearest(pp, (d for d in divisors(layers) if layers % (d * interleave) == 0)) or 1} would"
-        raise PlanError(
-            f"layers {layers} of {model.name} do not divide by pp {pp} × interleave {interleave} = {pp * interleave}; "
-            f"{hint}"
-        )
+def _tell_stages(request: Request, plan: Plan) -> str:
+    model, pp = request.model, plan.pp
+    if pp > model.layers:
+        layers = counted(model.layers, "layer")
+        return f"pp {pp} is more than the {layers} of {model.name}; pp {model.layers} is the most"
+    stages = range(1, model.layers + 1)
+    near = _near(request, plan, "pp", stages, "interleave") or _near(request, plan, "pp", stages)
+    return f"layers {model.layers} of {model.name} do not divide by pp {pp}; pp {near} would"
 
 
-def _batch(plan: Plan, global_batch: int) -> None:
-    each = plan.dp * plan.micro_batch
-    if global_batch % each == 0:
-        return
-    told = f"global batch {global_batch} does not divide by dp {plan.dp} × micro-batch {plan.micro_batch} = {each}"
-    if global_batch % plan.dp == 0:
-        legal = divisors(global_batch // plan.dp)
-        raise PlanError(f"{told}; micro-batch {_nearest(plan.micro_batch, legal)} would")
-    nearest = max(1, round(global_batch / each)) * each
-    raise PlanError(f"{told}; a global batch of {nearest} would")
+def _tell_chunks(request: Request, plan: Plan) -> str:
+    model, pp, interleave = request.model, plan.pp, plan.interleave
+    chunks = f"pp {pp} × interleave {interleave} = {pp * interleave}"
+    near = _near(request, plan, "interleave", range(1, model.layers // pp + 1))
+    return f"layers {model.layers} of {model.name} do not divide by {chunks}; interleave {near} would"
 
 
-def _experts(plan: Plan, model: Model) -> None:
-    ep = plan.ep
-    if ep == 1:
-        return
+def _tell_rounds(request: Request, plan: Plan) -> str:
+    count = plan.micro_batches(request.global_batch)
+    near = _near(request, plan, "micro_batch", divisors(request.global_batch // plan.dp))
+    hint = f"micro-batch {near} would" if near else "interleave 1 does not need that"
+    return f"interleaving needs micro-batches in rounds of pp {plan.pp}, and there are {count}; {hint}"
+
+
+def _tell_batch(request: Request, plan: Plan) -> str:
+    batch, each = request.global_batch, plan.dp * plan.micro_batch
+    told = f"global batch {batch} does not divide by dp {plan.dp} × micro-batch {plan.micro_batch} = {each}"
+    if batch % plan.dp == 0:
+        return f"{told}; micro-batch {_near(request, plan, 'micro_batch', divisors(batch // plan.dp))} would"
+    return f"{told}; a global batch of {max(1, round(batch / each)) * each} would"
+
+
+def _tell_experts(request: Request, plan: Plan) -> str:
+    model, ep = request.model, plan.ep
     if not model.experts:
-        raise PlanError(f"ep {ep} shares out experts, and {model.name} has none; ep 1")
-    legal = [d for d in divisors(model.experts) if plan.dp * plan.cp % d == 0]
+        return f"ep {ep} shares out experts, and {model.name} has none; ep 1"
+    near = _near(request, plan, "ep", divisors(model.experts))
     if model.experts % ep:
-        raise PlanError(
-            f"experts {model.experts} of {model.name} do not divide by ep {ep}; ep {_nearest(ep, legal)} would"
-        )
-    if plan.dp * plan.cp % ep:
-        raise PlanError(
-            f"ep {ep} does not divide dp {plan.dp} × cp {plan.cp} = {plan.dp * plan.cp}, whose ranks share out the "
-            f"experts; ep {_nearest(ep, legal)} would"
-        )
+        return f"experts {model.experts} of {model.name} do not divide by ep {ep}; ep {near} would"
+    ranks = f"dp {plan.dp} × cp {plan.cp} = {plan.dp * plan.cp}"
+    return f"ep {ep} does not divide {ranks}, whose ranks share out the experts; ep {near} would"
 
 
-def _sequence(plan: Plan, seq: int) -> None:
-    for ways, told in (
-        (plan.cp, f"cp {plan.cp}"),
-        (plan.cp * plan.tp if plan.sequence_parallel else 1, f"cp {plan.cp} × tp {plan.tp} (sequence parallel)"),
-    ):
-        if seq % ways:
-            raise PlanError(
-                f"seq {seq} does not divide by {told} = {ways}; a seq of {max(1, round(seq / ways)) * ways} would"
-            )
+def _tell_sequence(request: Request, plan: Plan) -> str:
+    ways, told = plan.cp, f"cp {plan.cp}"
+    if request.seq % ways == 0:
+        ways, told = plan.cp * plan.tp, f"cp {plan.cp} × tp {plan.tp} (sequence parallel)"
+    near = max(1, round(request.seq / ways)) * ways
+    return f"seq {request.seq} does not divide by {told} = {ways}; a seq of {near} would"
+
+
+def _stages(request: Request, t: Columns) -> Bools:
+    layers = request.model.layers
+    if request.uneven:
+        return np.asarray(t["pp"] <= layers)
+    return _even(layers, STAGE_EXTRAS)[np.minimum(t["pp"], layers + 1)]
+
+
+def _chunks(request: Request, t: Columns) -> Bools:
+    layers = request.model.layers
+    chunks = _even(layers, CHUNK_EXTRAS)[np.minimum(t["pp"] * t["interleave"], layers + 1)]
+    return np.asarray((t["interleave"] == 1) | (t["pp"] == 1) | chunks)
+
+
+def _rounds(request: Request, t: Columns) -> Bools:
+    micro_batches = request.global_batch // (t["dp"] * t["micro_batch"])
+    return np.asarray((t["interleave"] == 1) | (t["pp"] == 1) | (micro_batches % t["pp"] == 0))
+
+
+RULES = (
+    Rule(
+        "devices other than there are",
+        "dp",
+        lambda r, t: t["dp"] * t["tp"] * t["pp"] * t["cp"] == r.gpus,
+        _tell_devices,
+    ),
+    Rule(
+        "heads not divisible by tp",
+        "tp",
+        lambda r, t: r.model.heads % t["tp"] == 0,
+        _tell_tensors,
+    ),
+    Rule(
+        "key-value heads not divisible by tp",
+        "tp",
+        lambda r, t: (r.model.kv_heads % t["tp"] == 0) | (t["tp"] % r.model.kv_heads == 0),
+        _tell_tensors,
+    ),
+    Rule(
+        "width of the MLP not divisible by tp",
+        "tp",
+        lambda r, t: (r.model.ffn % t["tp"] == 0) & (r.model.expert_ffn % t["tp"] == 0),
+        _tell_tensors,
+    ),
+    Rule("layers not divisible by pp", "pp", _stages, _tell_stages),
+    Rule(
+        "sequence not divisible by cp",
+        "cp",
+        lambda r, t: r.seq % t["cp"] == 0,
+        _tell_sequence,
+    ),
+    Rule(
+        "experts not divisible by ep",
+        "ep",
+        lambda r, t: (t["ep"] == 1) | ((r.model.experts > 0) & (r.model.experts % t["ep"] == 0)),
+        _tell_experts,
+    ),
+    Rule(
+        "dp x cp not divisible by ep",
+        "ep",
+        lambda r, t: t["dp"] * t["cp"] % t["ep"] == 0,
+        _tell_experts,
+    ),
+    Rule(
+        "batch not divisible by dp x micro-batch",
+        "micro_batch",
+        lambda r, t: r.global_batch % (t["dp"] * t["micro_batch"]) == 0,
+        _tell_batch,
+    ),
+    Rule("layers not divisible by pp x interleave", "interleave", _chunks, _tell_chunks),
+    Rule("micro-batches not divisible by pp, as interleaving needs", "micro_batch", _rounds, _tell_rounds),
+    Rule(
+        "sequence not divisible by cp x tp, as sequence parallelism needs",
+        "sequence_parallel",
+        lambda r, t: (t["sequence_parallel"] == 0) | (r.seq % (t["cp"] * t["tp"]) == 0),
+        _tell_sequence,
+    ),
+    Rule(
+        "interleaving without a pipeline",
+        "interleave",
+        lambda r, t: (t["interleave"] == 1) | (t["pp"] > 1),
+        lambda r, plan: f"interleave {plan.interleave} needs a pipeline, and pp is 1; interleave 1, or pp 2 or more",
+    ),
+)

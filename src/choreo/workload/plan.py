@@ -89,11 +89,19 @@ class Plan:
         """Its fields as plain values."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def check(self, model: Model, gpus: int, global_batch: int, seq: int) -> None:
-        """Refuse what cannot be run, in a sentence with the nearest legal choice."""
-        from choreo.workload.legal import check_plan
+    def check(self, model: Model, gpus: int, global_batch: int, seq: int, *, uneven_stages: bool = False) -> None:
+        """Refuse what cannot be run, in a sentence with the nearest choice that can.
 
-        check_plan(self, model, gpus, global_batch, seq)
+        `uneven_stages` is for programs that give pipeline stages unequal numbers of layers.
+
+        >>> from choreo.workload import get_model
+        >>> Plan(pp=7).check(get_model("llama3-70b"), gpus=7, global_batch=8, seq=4096)
+        Traceback (most recent call last):
+        choreo.errors.PlanError: layers 80 of llama3-70b do not divide by pp 7; pp 5 or 8 would
+        """
+        from choreo.workload.legal import Request, check_plan
+
+        check_plan(self, Request(model, gpus, global_batch, seq, uneven_stages))
 
     def __str__(self) -> str:
         parts = [f"{name}{getattr(self, name)}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(self, name) > 1]

@@ -14,11 +14,12 @@ from typing import Protocol, TypeVar
 
 from choreo.errors import ChoreoError, UsageError
 from choreo.hardware import Device, get_device
-from choreo.plan.rules import ability_of
+from choreo.plan.software.ability import ability_of
 from choreo.plan.software.defaults import Defaults, program_defaults, program_name
 from choreo.validate.plan.measured import MeasuredRow
 from choreo.validate.plan.row_model import row_model
 from choreo.workload import Model, Plan
+from choreo.workload.legal import CHUNK_EXTRAS, even
 
 __all__ = ["Case", "best", "read_case", "read_precision"]
 
@@ -265,12 +266,7 @@ def _interleaves(row: MeasuredRow, model: Model, pp: int, micro_batches: int, *,
         return (row.interleave,)
     if not tuned or micro_batches % pp:
         return (1,)
-    # The embedding and the head may count as a layer each.
-    return [
-        value
-        for value in INTERLEAVES
-        if value == 1 or (pp * value <= model.layers and any((model.layers + e) % (pp * value) == 0 for e in (0, 1, 2)))
-    ]
+    return [value for value in INTERLEAVES if value == 1 or even(model.layers, pp * value, CHUNK_EXTRAS)]
 
 
 def _recomputes(row: MeasuredRow, default: Defaults, *, tuned: bool) -> Iterable[str]:
