@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import TypedDict
 
@@ -19,26 +15,19 @@ from choreo.show import to_html
 from choreo.show.schedule.data import to_data
 from choreo.show.schedule.grid import Grid
 from choreo.show.schedule.holdings import moments, wrong_at_end
+from tests.helpers.browser import ANY_FONT, ANY_PHONE, needs_browser, opened
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to open the page with")
+pytestmark = needs_browser
 
-# Appended to the page: does what a person would, and leaves what could then be seen.
+# Does what a person would, and looks after each action.
 DRIVER = """
-<script>
-// The browser draws hardly any frames while it runs on virtual time, so here frames come from a timer.
-window.requestAnimationFrame = (draw) => setTimeout(() => draw(performance.now()), 16);
-window.cancelAnimationFrame = clearTimeout;
-(async () => {
-  const seen = [];
-  const pause = (time) => new Promise((done) => setTimeout(done, time));
   const look = () => seen.push({
     caption: find("caption").textContent, hash: location.hash,
     have: [...document.querySelectorAll("#matrix td")].map((cell) => Number(cell.dataset.have)),
     inspected: document.querySelector("#inspector .place").textContent,
     contributors: [...document.querySelectorAll("#inspector li[data-who]")]
       .filter((square) => square.className).map((square) => Number(square.dataset.who)),
-    arrows: document.querySelectorAll("#ring .tip").length - document.querySelectorAll("#ring .trail .tip").length,
+    arrows: document.querySelectorAll("#ring g:not(.trail) > g > .arrow-tip").length,
     trail: [...document.querySelectorAll("#ring .trail g")].map((arrow) => Number(arrow.dataset.step)),
     failing: document.querySelectorAll("#ring .failing").length,
     followed: document.querySelectorAll("#ring .followed").length,
@@ -48,26 +37,21 @@ window.cancelAnimationFrame = clearTimeout;
     tick: [...document.querySelectorAll("#phases i")].map((tick) => tick.classList.contains("failing")).indexOf(true),
     brackets: [...document.querySelectorAll("#brackets span")].map((one) => one.textContent),
     each: find("each").textContent, legend: find("legend").textContent,
-    play: find("play").getAttribute("aria-label"),
-    wide: document.documentElement.scrollWidth, tall: document.documentElement.scrollHeight,
-    window: [innerWidth, innerHeight], error: document.documentElement.dataset.error || "",
+    play: find("play").getAttribute("aria-label"), hint: find("stage-hint").textContent,
+    bundles: document.querySelectorAll("#ring .bundle").length, faint: document.querySelectorAll("#ring .faint").length,
+    labels: document.querySelectorAll("#ring .carried").length, matrix: box(find("matrix").firstElementChild),
+    ...frame(),
   });
-  await pause(30);
   look();
   for (const action of ACTIONS) {
-    if (action.startsWith("#")) location.hash = action;
+    if (sets(action)) await pause(30);
+    else if (action.startsWith("#")) location.hash = action;
     else if (action.startsWith("click ")) document.querySelector(action.slice(6)).click();
     else if (action.startsWith("wait ")) await pause(Number(action.slice(5)));
     else document.body.dispatchEvent(new KeyboardEvent("keydown", { key: action, bubbles: true }));
     await pause(30);
     look();
   }
-  const result = document.createElement("pre");
-  result.id = "seen";
-  result.textContent = JSON.stringify(seen);
-  document.body.append(result);
-})();
-</script>
 """
 
 
@@ -91,9 +75,15 @@ class Seen(TypedDict):
     each: str
     legend: str
     play: str
+    hint: str
+    bundles: int
+    faint: int
+    labels: int
+    matrix: dict[str, float]
     wide: int
     tall: int
     window: list[int]
+    controls: dict[str, float]
     error: str
 
 
@@ -101,22 +91,8 @@ def _open(
     folder: Path, schedule: Schedule, actions: list[str], fragment: str = "", size: str = "1280,800"
 ) -> list[Seen]:
     """Open the page at a fragment, do the actions, and return what was seen before, between and after them."""
-    file = folder / "page.html"
-    driver = DRIVER.replace("ACTIONS", json.dumps(actions))
-    file.write_text(to_html(schedule).replace("</body>", f"{driver}</body>"), encoding="utf-8")
-    assert CHROMIUM is not None
-    command = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-        f"--user-data-dir={folder / 'profile'}", f"--window-size={size}", "--virtual-time-budget=20000", "--dump-dom",
-        f"{file.as_uri()}{fragment}",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    found = re.search('<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found is not None, done.stdout[-2000:]
-    seen: list[Seen] = json.loads(html.unescape(found[1]))
-    assert [one["error"] for one in seen] == [""] * len(seen)
-    return seen
+    script = DRIVER.replace("ACTIONS", json.dumps(actions))
+    return opened(folder, to_html(schedule), script, fragment=fragment, size=size)
 
 
 def _expected(schedule: Schedule) -> list[list[int]]:
@@ -153,7 +129,7 @@ def test_fragments_keys_and_play(tmp_path: Path) -> None:
     assert ninth["contributors"] == list(range(8))
     assert opened["brackets"] == ["reduce_scatter", "all_gather"]
     assert opened["each"] == "each rank has sent 0.50 n of 1.75 n"
-    assert "number: how many contributions" in opened["legend"]
+    assert "number: contributions so far" in opened["legend"]
     assert "more than once" not in opened["legend"]
     assert opened["tick"] == -1
     assert (opened["column"], opened["trail"], opened["followed"]) == (0, [], 0)
@@ -183,7 +159,7 @@ def test_every_step_shows_what_the_replay_says(
 ) -> None:
     schedule = build(collective, algorithm, ranks)
     expected = _expected(schedule)
-    seen = _open(tmp_path, schedule, [f"#step={step}" for step in range(schedule.num_steps)], size=size)
+    seen = _open(tmp_path, schedule, [f"#step={step}" for step in range(schedule.num_steps)], "#step=start", size)
     assert [one["have"] for one in seen] == expected
     assert all(one["wide"] <= one["window"][0] for one in seen)
 
@@ -227,16 +203,53 @@ def test_a_wrong_schedule_with_a_hostile_name_opens_at_what_breaks(tmp_path: Pat
     rank = np.arange(4)
     steps = [move(rank, (rank + 1) % 4, (rank - k) % 4, reduce=True) for k in range(4)]
     schedule = Schedule.from_list("all_reduce", 4, steps, num_chunks=4).named("</script><script>throw 1</script>")
-    start, last, broken = seen = _open(tmp_path, schedule, ["#step=3", "click #failure"])
+    opened_at, last, broken = seen = _open(tmp_path, schedule, ["#step=3", "click #failure"])
     proof = to_data(schedule)["proof"]
     expected = _expected(schedule)
     assert proof["step"] is not None
-    assert [one["have"] for one in seen] == [expected[0], expected[4], expected[proof["step"] + 1]]
+    assert [one["have"] for one in seen] == [expected[proof["step"] + 1], expected[4], expected[proof["step"] + 1]]
     assert [one["chosen"] for one in seen] == [[[proof["rank"], proof["chunk"]]]] * 3
     assert [one["tick"] for one in seen] == [proof["step"]] * 3
     assert broken["caption"].startswith(f"step {proof['step']} (")
-    assert (last["failing"], broken["failing"]) == (0, 2)
+    assert (opened_at["failing"], last["failing"], broken["failing"]) == (2, 0, 2)
     wrong = wrong_at_end(schedule, list(moments(schedule))[-1]).reshape(-1).tolist()
     assert [one["broken"] for one in seen] == [[False] * 16, wrong, [False] * 16]
-    assert "‼ some of it more than once" in start["legend"]
+    assert "‼ contributed more than once" in last["legend"]
     assert all(one["wide"] <= 1280 and one["tall"] <= one["window"][1] for one in seen)
+
+
+def test_the_page_fits_a_window_with_any_font(tmp_path: Path) -> None:
+    rank = np.arange(4)
+    steps = [move(rank, (rank + 1) % 4, (rank - k) % 4, reduce=True) for k in range(4)]
+    wrong = Schedule.from_list("all_reduce", 4, steps, num_chunks=4).named("a name with many words in it " * 3)
+    for schedule, size in ((wrong, "1280,800"), (build("all_reduce", "ring", 32), "1024,700")):
+        for one in _open(tmp_path, schedule, ["End", *ANY_FONT, "Home"], size=size):
+            assert (one["wide"], one["tall"]) == tuple(one["window"])
+
+
+def test_on_a_phone_nothing_overflows_and_the_controls_leave_room(tmp_path: Path) -> None:
+    for schedule in (build("all_reduce", "hierarchical", 32), build("all_to_all", "direct", 8)):
+        for one in _open(tmp_path, schedule, ANY_PHONE, size="380,700"):
+            assert one["wide"] <= one["window"][0]
+            assert one["controls"]["height"] < one["window"][1] / 4
+
+
+def test_it_opens_where_there_is_something_to_see_and_plays_from_the_start(tmp_path: Path) -> None:
+    schedule = build("all_reduce", "ring", 8)
+    at_once, playing, *_ = _open(tmp_path, schedule, [" "])
+    assert at_once["have"] == _expected(schedule)[4]  # in the middle of the first of two phases, of 7 steps each
+    assert at_once["arrows"] == 8
+    assert playing["have"] == _expected(schedule)[0]
+    assert playing["play"] == "pause"
+
+
+def test_many_messages_are_bundled_and_those_of_one_rank_stand_out(tmp_path: Path) -> None:
+    bundled, other = _open(tmp_path, build("all_reduce", "direct", 64), ["click td[data-rank='5'][data-cell='9']"])
+    assert bundled["bundles"] == 8 * 9 / 2  # every two of eight groups, and each with itself
+    assert (bundled["arrows"], other["arrows"]) == (63, 63)
+    assert bundled["hint"] == "4,032 messages, bundled by group of ranks; arrows: what rank 0 sends"
+    assert other["hint"].endswith("what rank 5 sends")
+    (crowd,) = _open(tmp_path, build("all_reduce", "halving_doubling", 64), [], fragment="#step=0")
+    assert (crowd["bundles"], crowd["arrows"], crowd["faint"]) == (0, 64, 63)
+    (ring,) = _open(tmp_path, build("all_reduce", "ring", 32), [])
+    assert (ring["bundles"], ring["faint"], ring["labels"]) == (0, 0, 32)  # labels outside, not over the ranks

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
@@ -17,20 +14,13 @@ from choreo.algorithms import build
 from choreo.show import simulation_html
 from choreo.show.simulation.data import SimulationData
 from choreo.simulate import Simulation, simulate
+from tests.helpers.browser import ANY_FONT, ANY_PHONE, needs_browser, opened
 from tests.helpers.simulations import HOSTILE, MIB, SIMULATIONS, ring_run, slow_run
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to open the page with")
+pytestmark = needs_browser
 
-# Appended to the page: does what a person would, and leaves what could then be seen.
+# Does what a person would, and looks after each action.
 DRIVER = """
-<script>
-// The browser draws hardly any frames while it runs on virtual time, so here frames come from a timer.
-window.requestAnimationFrame = (draw) => setTimeout(() => draw(performance.now()), 16);
-window.cancelAnimationFrame = clearTimeout;
-(async () => {
-  const seen = [];
-  const pause = (time) => new Promise((done) => setTimeout(done, time));
   const painted = (canvas) => {
     const { data: bytes } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
     return bytes.some((value) => value > 0);
@@ -53,13 +43,12 @@ window.cancelAnimationFrame = clearTimeout;
     network: find("network-legend").textContent,
     painted: [find("drawn"), find("live"), ...document.querySelectorAll("#busy canvas")].map(painted),
     heading: document.querySelector("h1").textContent, facts: find("facts").textContent,
-    wide: document.documentElement.scrollWidth, tall: document.documentElement.scrollHeight,
-    window: [innerWidth, innerHeight], error: document.documentElement.dataset.error || "",
+    title: find("time-title").textContent, pace: find("pace").textContent, ...frame(),
   });
-  await pause(30);
   look();
   for (const action of ACTIONS) {
-    if (action.startsWith("#")) location.hash = action;
+    if (sets(action)) await pause(30);
+    else if (action.startsWith("#")) location.hash = action;
     else if (action.startsWith("click ")) document.querySelector(action.slice(6)).click();
     else if (action.startsWith("over ")) {
       document.querySelector(action.slice(5)).dispatchEvent(new PointerEvent("pointerenter"));
@@ -75,12 +64,6 @@ window.cancelAnimationFrame = clearTimeout;
     await pause(30);
     look();
   }
-  const result = document.createElement("pre");
-  result.id = "seen";
-  result.textContent = JSON.stringify(seen);
-  document.body.append(result);
-})();
-</script>
 """
 
 
@@ -108,9 +91,12 @@ class Seen(TypedDict):
     painted: list[bool]
     heading: str
     facts: str
+    title: str
+    pace: str
     wide: int
     tall: int
     window: list[int]
+    controls: dict[str, float]
     error: str
 
 
@@ -118,22 +104,9 @@ def _open(
     folder: Path, run: Simulation, actions: list[str], fragment: str = "", size: str = "1280,800"
 ) -> tuple[SimulationData, list[Seen]]:
     """Open the page at a fragment, do the actions, and return what was seen before, between and after them."""
-    file, page = folder / "page.html", simulation_html(run)
-    driver = DRIVER.replace("ACTIONS", json.dumps(actions))
-    file.write_text(page.replace("</body>", f"{driver}</body>"), encoding="utf-8")
-    assert CHROMIUM is not None
-    command = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-        f"--user-data-dir={folder / 'profile'}", f"--window-size={size}", "--virtual-time-budget=20000", "--dump-dom",
-        f"{file.as_uri()}{fragment}",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    found = re.search('<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found is not None, done.stdout[-2000:]
-    seen: list[Seen] = json.loads(html.unescape(found[1]))
-    assert [one["error"] for one in seen] == [""] * len(seen)
-    return _data_of(page), seen
+    page = simulation_html(run)
+    script = DRIVER.replace("ACTIONS", json.dumps(actions))
+    return _data_of(page), opened(folder, page, script, fragment=fragment, size=size)
 
 
 def _loads_at(data: SimulationData, time_us: float) -> list[int]:
@@ -159,7 +132,7 @@ def test_the_page_shows_moments(tmp_path: Path) -> None:
     ]
     actions += ["click [data-leg='3']", "drag 0.25", "over #busy li", " ", "wait 2500", " "]
     data, seen = _open(tmp_path, run, actions, fragment="#time=20")
-    opened, sixth, nonsense, home, right, left, end, last, before_last, last_again, leg, dragged, over, *_ = seen
+    at_20, sixth, nonsense, home, right, left, end, last, before_last, last_again, leg, dragged, over, *_ = seen
     playing, played, paused = seen[-3:]
     total = run.time_s * 1e6
     for one in seen:
@@ -167,29 +140,28 @@ def test_the_page_shows_moments(tmp_path: Path) -> None:
         assert one["flows"] == sum(load > 0 for load in one["loads"])
         assert one["painted"] == [True] * 3
         assert (one["wide"], one["tall"]) == tuple(one["window"])
-    assert opened["caption"].startswith(
-        "20.0 µs: 8 messages under way, 400 GB/s together; the end hangs on step 6, rank "
-    )
-    assert opened["heading"] == "all_reduce by ring"
-    assert opened["facts"] == "1 MiB between 8 ranks on ring(8, 50GB/s, 500ns)"
-    assert opened["figures"]["time"] == "43.7µs"
-    assert opened["figures"]["busbw"] == "42.0GB/s"
-    assert opened["figures"]["of the best possible"] == f"{100 * run.efficiency:.1f}%"
-    assert opened["parts"] == "sending 36.7 µslatency 7.00 µs"
-    assert opened["busy"] == ["0 → 1 +784%"]
-    assert opened["legend"] == "copiedaddedcritical path"
+    assert at_20["caption"].startswith("20.0 µs: 8 messages in flight, 400 GB/s in total; critical path: step 6, rank ")
+    assert at_20["heading"] == "all_reduce by ring"
+    assert at_20["facts"] == "1 MiB between 8 ranks on ring(8, 50GB/s, 500ns)"
+    assert at_20["figures"]["time"] == "43.7µs"
+    assert at_20["figures"]["busbw"] == "42.0GB/s"
+    assert at_20["figures"]["of the best possible"] == f"{100 * run.efficiency:.1f}%"
+    assert at_20["parts"] == "sending 36.7 µslatency 7.00 µs"
+    assert at_20["busy"] == ["0 → 1 +784%"]
+    assert at_20["legend"] == "copiedaddedcritical path"
+    assert at_20["pace"] == "slowed down 230,000×"
     path = run.critical_path
-    assert opened["leg"] == 6
-    assert sorted(opened["ends"]) == sorted([str(path[6].src), str(path[6].dst)])
-    assert len(opened["legs"]) == 14
-    assert opened["legs"][1] == f"step 1{path[1].src} → {path[1].dst}128 KiBwaited for its data3.12 µs"
+    assert at_20["leg"] == 6
+    assert sorted(at_20["ends"]) == sorted([str(path[6].src), str(path[6].dst)])
+    assert len(at_20["legs"]) == 14
+    assert at_20["legs"][1] == f"step 1{path[1].src} → {path[1].dst}128 KiBwaited for its data3.12 µs"
     assert sixth["time"] == 5.7
     assert nonsense["time"] == pytest.approx(data["opens_us"])
     assert (home["time"], home["flows"], home["scrubber"]) == (0, 8, 0)
     assert right["time"] == pytest.approx(total / 200)
     assert left["time"] == pytest.approx(0, abs=1e-9)
     assert (end["time"], end["flows"], end["done"], end["leg"]) == (total, 0, 8, -1)
-    assert end["caption"] == "43.7 µs: done, 112 messages written"
+    assert end["caption"] == "43.7 µs: done, 112 messages delivered"
     for one, number in ((last, 13), (before_last, 12), (last_again, 13), (leg, 3)):
         assert one["leg"] == number
         assert one["time"] == pytest.approx(path[number].start_s * 1e6)
@@ -207,24 +179,44 @@ def test_the_page_shows_moments(tmp_path: Path) -> None:
 )
 def test_every_kind_of_page_fits_its_window(tmp_path: Path, name: str, size: str) -> None:
     data, seen = _open(tmp_path, SIMULATIONS[name](), ["End", "Home"], size=size)
-    opened, end, home = seen
-    assert opened["loads"] == _loads_at(data, opened["time"])
-    assert opened["flows"] > 0
+    first, end, home = seen
+    assert first["loads"] == _loads_at(data, first["time"])
+    assert first["flows"] > 0
     assert (end["flows"], end["done"]) == (0, len(data["network"]["devices"]))
     assert home["leg"] == 0
     for one in seen:
         assert all(one["painted"])
         assert one["wide"] <= one["window"][0]
         assert one["tall"] <= one["window"][1] or one["window"][0] < 900
-    drawn = f"{len(data['messages']['src'])} of {data['messages']['all']} messages are drawn"
-    assert (drawn in opened["legend"]) == (name == "a thousand")
+    titles = {
+        "composed": "What each rank sends",
+        "a thousand": "What every 8 ranks send",
+        "several hops": "Every message",
+    }
+    assert first["title"] == titles.get(name, "Every message")
+    assert ("darker: faster" in first["legend"]) == (data["activity"] is not None)
+
+
+def test_the_page_fits_a_window_with_any_font(tmp_path: Path) -> None:
+    for name, size in (("composed", "1280,800"), ("a thousand", "1024,700")):
+        _, seen = _open(tmp_path, SIMULATIONS[name](), ["End", *ANY_FONT, "Home"], size=size)
+        for one in seen:
+            assert (one["wide"], one["tall"]) == tuple(one["window"])
+
+
+def test_on_a_phone_nothing_overflows_and_the_controls_leave_room(tmp_path: Path) -> None:
+    _, seen = _open(tmp_path, SIMULATIONS["composed"](), ANY_PHONE, size="380,700")
+    assert [one["window"] for one in seen[2:]] == [[360, 640], [390, 844], [420, 900]]
+    for one in seen:
+        assert one["wide"] <= one["window"][0]
+        assert one["controls"]["height"] < one["window"][1] / 4
 
 
 def test_a_hostile_name_a_slow_link_and_nothing_to_do(tmp_path: Path) -> None:
     topology = replace(slow_run().topology, name=HOSTILE)
     _, seen = _open(tmp_path, simulate(build("all_reduce", "ring", 8).named(HOSTILE), topology, MIB), [])
     assert seen[0]["facts"] == f"1 MiB between 8 ranks on {HOSTILE.replace(chr(27), '�').replace(chr(0), '�')}"
-    assert "slower than it should be" in seen[0]["network"]
+    assert "degraded link" in seen[0]["network"]
     assert seen[0]["busy"][0] == "3 → 4100%"
     _, seen = _open(tmp_path, SIMULATIONS["one rank"](), [" ", "End", "ArrowDown"])
     assert {one["caption"] for one in seen} == {"0 µs: there was nothing to do"}

@@ -118,7 +118,7 @@ def _timeline(step: Step) -> TimelineData:
     after = {
         "gradients and parameters": (step.parts.get("data parallel", 0.0), "wait-0"),
         "optimizer": (step.parts.get("optimizer", 0.0), "optimizer"),
-        "waiting for the slowest": (step.parts.get("stragglers", 0.0), "part"),
+        "stragglers": (step.parts.get("stragglers", 0.0), "part"),
     }
     left = step.step_time_s - at
     scale = min(1.0, left / max(sum(seconds for seconds, _ in after.values()), 1e-12))

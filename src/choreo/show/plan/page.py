@@ -11,7 +11,7 @@ from choreo.show.web.page import assemble
 
 __all__ = ["page_html", "plan_html"]
 
-SCRIPTS = ("words.js", "plan/timeline.js", "plan/memory.js", "plan/page.js")
+SCRIPTS = ("timeline", "memory", "page")
 
 
 def plan_html(planning: Planning) -> str:

@@ -11,7 +11,7 @@ from choreo.show.web.page import assemble
 
 __all__ = ["to_html"]
 
-SCRIPTS = tuple(f"schedule/{name}.js" for name in ("replay", "stage", "matrix", "inspector", "timeline", "page"))
+SCRIPTS = ("replay", "stage", "bundles", "matrix", "inspector", "timeline", "page")
 
 
 def to_html(schedule: Schedule) -> str:

@@ -9,12 +9,13 @@ import numpy as np
 
 from choreo.errors import ChoreoError
 from choreo.show.schedule.words import printable
+from choreo.show.simulation.activity import ActivityData, activity_of
 from choreo.show.simulation.links import BINS, Series, crossings_of, sent_over_time
 from choreo.show.simulation.network import NetworkData, network_of
 from choreo.show.simulation.path import MOST_LEGS, PathData, path_of
 from choreo.show.simulation.words import link_names, rank_names, reducing, title
 from choreo.simulate import Simulation
-from choreo.topology.graph import Floats, Ints
+from choreo.topology.graph import Bools, Floats, Ints
 
 __all__ = ["MOST_MESSAGES", "SimulationData", "simulation_data"]
 
@@ -84,8 +85,8 @@ class SimulationData(TypedDict):
     """A simulation as its page needs it.
 
     Loads are in percent of a link's bandwidth, in `bins` equal parts of the time; `series` holds each once. `sent` is
-    what all messages together put onto the network, in bytes a second, in more and smaller parts. `opens_us` is a
-    moment at which there is something to see.
+    what all messages together put onto the network, in bytes a second, in more and smaller parts. `activity` is what
+    ranks send, where there are too many to draw every message. `opens_us` is a moment with something to see.
     """
 
     title: str
@@ -100,6 +101,7 @@ class SimulationData(TypedDict):
     opens_us: float
     rows: list[RowData]
     messages: MessagesData
+    activity: ActivityData | None
     path: PathData
     busiest: list[BusyData]
     network: NetworkData
@@ -116,6 +118,8 @@ def simulation_data(simulation: Simulation) -> SimulationData:
             row_of_node.setdefault(node, int(first_row[number]) + rank)
     network, wires = network_of(simulation, series, row_of_node)
     sent = sent_over_time(simulation, SENT_BINS)
+    reduce = reducing(simulation)
+    sender: Ints = first_row[simulation.messages.job] + simulation.messages.src.astype(np.int64)
     return {
         "title": title(simulation),
         "collective": simulation.collective,
@@ -128,7 +132,8 @@ def simulation_data(simulation: Simulation) -> SimulationData:
         "sent": [float(f"{rate:.6g}") for rate in sent.tolist()],
         "opens_us": _opens(simulation, sent),
         "rows": _rows(simulation),
-        "messages": _messages(simulation, first_row),
+        "messages": _messages(simulation, first_row, reduce),
+        "activity": activity_of(simulation, sender, int(first_row[-1]), reduce, BINS),
         "path": path_of(simulation, first_row),
         "busiest": _busiest(simulation, series, wires),
         "network": network,
@@ -176,7 +181,7 @@ def _rows(simulation: Simulation) -> list[RowData]:
     return made
 
 
-def _messages(simulation: Simulation, first_row: Ints) -> MessagesData:
+def _messages(simulation: Simulation, first_row: Ints, reduce: Bools) -> MessagesData:
     """All messages, or some from all over the run and those of the critical path."""
     messages = simulation.messages
     chosen = np.arange(len(messages))
@@ -185,7 +190,6 @@ def _messages(simulation: Simulation, first_row: Ints) -> MessagesData:
         spread = np.linspace(0, len(messages) - 1, MOST_MESSAGES - len(path)).astype(np.int64)
         chosen = np.union1d(spread, path)
     row = first_row[messages.job[chosen]]
-    reduce = reducing(simulation)[chosen]
 
     def times(column: Floats) -> list[float]:
         return _rounded(column[chosen] * 1e6, simulation.time_s * 1e6)
@@ -196,7 +200,7 @@ def _messages(simulation: Simulation, first_row: Ints) -> MessagesData:
         "dst": (row + messages.dst[chosen]).tolist(),
         "step": messages.step[chosen].tolist(),
         "bytes": messages.bytes[chosen].tolist(),
-        "reduce": reduce.astype(np.int8).tolist(),
+        "reduce": reduce[chosen].astype(np.int8).tolist(),
         "start_us": times(messages.start_s),
         "out_us": times(messages.out_s),
         "arrived_us": times(messages.arrived_s),

@@ -14,7 +14,16 @@ import numpy as np
 from choreo.simulate import Simulation
 from choreo.topology.graph import Bools, Floats, Ints
 
-__all__ = ["BINS", "Crossings", "Series", "crossings_of", "load_over_time", "sent_over_time", "throughput"]
+__all__ = [
+    "BINS",
+    "Crossings",
+    "Series",
+    "crossings_of",
+    "load_over_time",
+    "sent_by_line",
+    "sent_over_time",
+    "throughput",
+]
 
 # The parts of the time that a page tells apart.
 BINS = 200
@@ -129,11 +138,17 @@ def load_over_time(simulation: Simulation, crossings: Crossings, links: Ints, bi
 
 
 def sent_over_time(simulation: Simulation, bins: int) -> Floats:
-    """The bytes a second that all messages together put onto the network, in so many equal parts of the time."""
+    """The bytes a second that all messages together put onto the network, in `bins` equal parts of the time."""
+    sent: Floats = sent_by_line(simulation, np.zeros(len(simulation.messages), np.int64), 1, bins)[0]
+    return sent
+
+
+def sent_by_line(simulation: Simulation, line: Ints, lines: int, bins: int) -> Floats:
+    """The same for each of some lines; `line` says by message which one it belongs to."""
     messages = simulation.messages
     every = np.arange(len(messages))
     sent = Crossings(every, every, messages.bytes, messages.start_s, messages.out_s)
-    spread = _spread(sent, np.zeros(len(every), np.int64), 1, simulation.time_s, bins)[0]
+    spread = _spread(sent, line, lines, simulation.time_s, bins)
     width = simulation.time_s / bins
     rate: Floats = spread / width if width > 0 else spread
     return rate

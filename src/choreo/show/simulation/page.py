@@ -14,7 +14,7 @@ from choreo.units import counted, format_bytes
 
 __all__ = ["simulation_html"]
 
-SCRIPTS = ("words.js", *(f"simulation/{name}.js" for name in ("network", "diagram", "lists", "page")))
+SCRIPTS = ("network", "diagram", "activity", "lists", "page")
 MUCH = 1.25
 
 

@@ -111,7 +111,7 @@ def _parts(simulation: Simulation, legs: list[Leg], goes: list[tuple[bool, bool]
     names = {
         "sending": sending,
         "sharing links": sharing,
-        "the hops after the first" if simulation.store_and_forward else "latency": latency,
+        "further hops" if simulation.store_and_forward else "latency": latency,
         "reducing, writing": writing,
         "waiting": waiting,
     }

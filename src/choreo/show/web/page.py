@@ -1,6 +1,7 @@
 """Put a page together: markup, style, scripts and data in one HTML file that needs nothing else.
 
-A page's files lie in a folder here, named after what it shows; what several pages use lies beside the folders.
+A page's files lie in a folder here, named after what it shows: page.html is its body, page.css its style. What all
+pages use lies beside the folders.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ def assemble(folder: str, scripts: tuple[str, ...], data: Mapping[str, object], 
     """The page in `folder`: its @PLACEHOLDERS@ filled with `parts`, which are HTML, and with `data` as JSON."""
     filled = {
         **parts,
-        "STYLE": _file(f"{folder}/page.css"),
+        "NAME": folder,
+        "STYLE": _file("base.css") + _file(f"{folder}/page.css"),
         "DATA": _embedded(data),
-        "SCRIPT": "\n".join(_file(name) for name in scripts),
+        "SCRIPT": "\n".join([_file("base.js"), *(_file(f"{folder}/{name}.js") for name in scripts)]),
     }
+    page = _file("frame.html").replace("@BODY@", _file(f"{folder}/page.html"))
     # One pass, so that a name that looks like a placeholder stays as it is.
-    return re.sub("@([A-Z]+)@", lambda found: filled[found[1]], _file(f"{folder}/page.html"))
+    return re.sub("@([A-Z]+)@", lambda found: filled[found[1]], page)
 
 
 def _embedded(data: Mapping[str, object]) -> str:

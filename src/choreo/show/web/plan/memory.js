@@ -38,7 +38,7 @@ class Memory {
       draw.fill();
       below = above;
     }
-    draw.strokeStyle = color("share");
+    draw.strokeStyle = color("wrong");
     draw.lineWidth = 1.5;
     draw.setLineDash([5, 4]);
     draw.beginPath();
@@ -46,7 +46,7 @@ class Memory {
     draw.lineTo(width - MARGIN, y(capacity));
     draw.stroke();
     draw.setLineDash([]);
-    draw.fillStyle = color("share");
+    draw.fillStyle = color("wrong");
     draw.textAlign = "right";
     draw.textBaseline = "bottom";
     draw.fillText(`${(capacity / 1e9).toFixed(1)} GB on the device`, width - MARGIN, y(capacity) - 2);

@@ -20,9 +20,9 @@ function figures(plan) {
   const bar = (block, share, over) => element("i", over ? { class: "over" } : {}, element("div", { class: "bar" }, block)).style.width = `${Math.min(100, 100 * share)}%`;
   const [number, unit] = formatTime(1e6 * plan.step_time_s).split(" ");
   add("step", number, unit, "one step of training");
-  add(`${data.unit}/s a GPU`, Math.round(plan.tokens_per_s_per_gpu).toLocaleString("en"), "", `${data.unit} a second and GPU`);
-  bar(add("MFU", (100 * plan.mfu).toFixed(1), "%", "model FLOPs over what the devices could do"), plan.mfu);
-  bar(add("HFU", (100 * plan.hfu).toFixed(1), "%", "recomputation counted too"), plan.hfu);
+  add(`${data.unit}/s per GPU`, Math.round(plan.tokens_per_s_per_gpu).toLocaleString("en"), "", `${data.unit} per second and GPU`);
+  bar(add("MFU", (100 * plan.mfu).toFixed(1), "%", "model FLOPs per second over the devices' peak"), plan.mfu);
+  bar(add("HFU", (100 * plan.hfu).toFixed(1), "%", "the same, with recomputed FLOPs"), plan.hfu);
   bar(add("memory", (plan.memory_bytes / 1e9).toFixed(1), "GB", `of ${gigabytes(plan.memory.capacity_bytes)}`), plan.memory_bytes / plan.memory.capacity_bytes, !plan.fits);
 }
 
@@ -48,7 +48,7 @@ function table(chosen, choose) {
     line.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(index); } });
   });
   find("choice-note").textContent = data.considered > 1
-    ? `of ${data.considered.toLocaleString("en")} considered; the best of each way to cut the devices. Click one to see it.` : "the one that was asked for";
+    ? `of ${data.considered.toLocaleString("en")} considered, one for each way to divide the devices; click one to see it` : "the plan you asked for";
 }
 
 function breakdown(bar, list, parts, total, format) {
@@ -104,8 +104,8 @@ function charts(plan) {
     }
   }
   find("what-if-note").textContent = plan.what_if.some(({ points }) => points.some(({ plan: other }) => other))
-    ? "the step as one thing is varied and all else stays; with other memory, the best plan that then fits (hollow points are other plans)"
-    : "the step as one thing is varied and all else stays";
+    ? "the step time as one thing changes and the rest stays; with more or less memory, the best plan that fits (hollow points: another plan)"
+    : "the step time as one thing changes and the rest stays";
 }
 
 function launch(plan) {
@@ -160,12 +160,12 @@ function show(index) {
   ]);
   const select = find("stage");
   select.replaceChildren();
-  plan.memory.stages.forEach((_, at) => element("option", { value: at }, select, `stage ${at}${at === plan.memory.fullest && plan.memory.stages.length > 1 ? " (the fullest)" : ""}`));
+  plan.memory.stages.forEach((_, at) => element("option", { value: at }, select, `stage ${at}${at === plan.memory.fullest && plan.memory.stages.length > 1 ? " (fullest)" : ""}`));
   select.value = stage;
   memory.show(plan, stage);
   legend(find("memory-legend"), [...plan.memory.parts].filter((name) => plan.memory.peak[name] > 0).map((name) => [name, `m-${name}`]));
   breakdown(find("bar"), find("parts"), plan.where, plan.step_time_s, (value) => formatTime(1e6 * value));
-  find("where-note").textContent = "of the busiest stage; communication is what shows, not what is hidden";
+  find("where-note").textContent = "on the busiest stage; communication that overlaps with compute does not count";
   const peaks = plan.memory.parts.map((name) => ({ name, value: plan.memory.peak[name], color: `m-${name}` })).filter(({ value }) => value > 0);
   breakdown(find("peak"), find("peaks"), peaks, plan.memory_bytes, gigabytes);
   find("peak-note").textContent = `${gigabytes(plan.memory_bytes)} of ${gigabytes(plan.memory.capacity_bytes)}${plan.fits ? "" : ": it does not fit"}`;

@@ -1,16 +1,13 @@
 // What each rank and switch holds: a table of them by chunks, or a small table for each where each has several rows.
 
-function element(name, attributes, parent, words) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (words !== undefined) made.textContent = words;
-  if (parent) parent.append(made);
-  return made;
-}
-
 function spanOf({ first, count }) {
   return count === 1 ? `${first}` : `${first}–${first + count - 1}`;
 }
+
+// With more ranks than this the table is a map of tints in groups of eight.
+const DENSE = 24, GROUP = 8;
+// Pixels that the contributions below the table need.
+const INSPECTOR = 150;
 
 class Matrix {
   constructor(data, holder, choose) {
@@ -38,11 +35,11 @@ class Matrix {
 
   table() {
     const { columns, cells } = this.data.grid;
-    const tight = this.members > 24 ? "tight" : "";
-    const table = element("table", { class: tight, "aria-label": "ranks by chunks" }, this.holder);
+    this.dense = this.members > DENSE;
+    const table = element("table", { class: this.dense ? "dense" : "", "aria-label": "ranks by chunks" }, this.holder);
     const head = element("tr", {}, element("thead", {}, table));
     element("th", { scope: "col" }, head, columns > 1 ? "chunk" : "");
-    const every = columns <= 20 ? 1 : columns <= 40 ? 4 : 8;
+    const every = columns <= 20 ? 1 : columns <= 40 && !this.dense ? 4 : GROUP;
     this.heads = cells.map((cell, index) => {
       const words = columns > 1 && index % every === 0 ? (cell.count === 1 ? cell.first : this.short(cell)) : "";
       const made = element("th", { scope: "col" }, head);
@@ -51,8 +48,9 @@ class Matrix {
     });
     const body = element("tbody", {}, table);
     for (let rank = 0; rank < this.members; rank++) {
-      const row = element("tr", {}, body);
-      element("th", { scope: "row" }, row, this.members > 24 && rank % 4 ? "" : memberName(this.data, rank));
+      const opens = this.dense && rank && rank % GROUP === 0;
+      const row = element("tr", opens ? { class: "opens" } : {}, body);
+      element("th", { scope: "row" }, row, this.dense && rank % GROUP ? "" : memberName(this.data, rank));
       this.cells.push(cells.map((_, index) => this.td(row, rank, index)));
     }
   }
@@ -95,25 +93,27 @@ class Matrix {
 
   // As large as there is room for, within reason.
   fit() {
-    const { members, data: { grid } } = this;
-    const wide = window.innerWidth > 900;
-    const across = wide ? window.innerWidth / 2 - 50 : window.innerWidth - 40;
-    const down = wide ? Math.max(160, window.innerHeight - 490) : 420;
+    const { members, data: { grid }, holder } = this;
+    const wide = window.innerWidth > 900, main = holder.closest("main");
+    const top = holder.getBoundingClientRect().top - main.getBoundingClientRect().top;
+    const down = wide ? Math.max(90, main.clientHeight - top - INSPECTOR) : 420;
+    const across = holder.clientWidth - 6;
     let width = 0, height = 0;
     if (this.rows === 1) {
-      width = Math.min((across - 64) / grid.columns - 1, 60);
-      height = Math.min((down - 18) / members - 1, 36);
+      const names = Math.max(...[...holder.querySelectorAll("th[scope=row]")].map((name) => name.offsetWidth));
+      const [gap, ruled] = this.dense ? [0, 2 / GROUP] : [1, 0];
+      width = Math.min((across - names - 4) / grid.columns - gap - ruled, 60);
+      height = Math.min((down - 24) / members - gap - ruled, 36);
     } else {
       for (let abreast = 1; abreast <= members; abreast++) {
         const deep = Math.ceil(members / abreast);
-        const [left, top] = this.named ? [54, 50] : [14, 32];
-        const fits = Math.min((across / abreast - left) / grid.columns, (down / deep - top) / this.rows) - 1;
+        const [left, above] = this.named ? [54, 50] : [14, 32];
+        const fits = Math.min((across / abreast - left) / grid.columns, (down / deep - above) / this.rows) - 1;
         height = width = Math.max(width, Math.min(fits, 28));
       }
     }
     width = Math.max(width, 2.5);
     height = Math.max(height, 3);
-    this.holder.style.setProperty("max-height", wide ? `${down + 30}px` : "none");
     for (const cell of this.cells.flat()) {
       cell.style.minWidth = cell.style.width = `${width.toFixed(1)}px`;
       cell.style.height = `${height.toFixed(1)}px`;
@@ -131,13 +131,16 @@ class Matrix {
         const asked = final && this.partial && this.places[rank][index];
         const broken = final && replay.broken(rank, span);
         const counted = this.numbers && span.count === 1;
-        const classes = [action, full && "full", doubled && "doubled", broken && "broken", asked && "wanted", counted && "counted"];
+        const opens = this.dense && index && index % GROUP === 0;
+        const classes = [
+          action, full && "full", doubled && "doubled", broken && "broken", asked && "wanted", counted && "counted", opens && "opens"];
         cell.className = classes.filter(Boolean).join(" ");
         cell.dataset.have = have;
         cell.dataset.given = given;
         const level = full ? 100 : have ? Math.max(this.least, Math.min(84, (100 * have) / given)) : 0;
         // Where the amount is a tint, what is new must still stand out.
-        cell.style.setProperty("--level", `${counted && action && have ? Math.max(level, 60) : level}%`);
+        const tinted = counted || this.dense;
+        cell.style.setProperty("--level", `${tinted && action && have ? Math.max(level, 60) : level}%`);
         cell.textContent = counted && have ? (doubled ? "‼" : have) : "";
         const words = `${doubled ? ", some more than once" : ""}${broken ? ", wrong" : ""}`;
         cell.setAttribute("aria-label", `${memberName(this.data, rank)}, chunk ${spanOf(span)}: ${have} of ${given}${words}`);

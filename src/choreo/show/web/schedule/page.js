@@ -2,18 +2,21 @@
 //
 // A position is a number of steps done: 0 is the start, position k + 1 is after step k. Steps are numbered from 0, like
 // ranks and chunks, so that "step 3" is the same step here, in a proof and in the file. `#step=3` opens the page after
-// step 3, `#step=start` at the start, and `&rank=2&chunk=5` looks at a place.
+// step 3, `#step=start` at the start, and `&rank=2&chunk=5` looks at a place. Without any of these it opens where there
+// is something to see: at the step that breaks the schedule, or in the middle of the first phase.
 
 window.addEventListener("error", (event) => { document.documentElement.dataset.error = event.message; });
 
 const data = JSON.parse(document.getElementById("schedule").textContent);
 const find = (name) => document.getElementById(name);
 const replay = new Replay(data);
-const stage = new Stage(data, find("ring"));
+const stage = new Stage(data, find("ring"), find("stage-hint"));
 const messages = data.steps.map(messagesOf);
 const sent = sentByRank(data);
 const still = window.matchMedia("(prefers-reduced-motion: reduce)");
-let position = 0, playing = false, began = 0, frame = 0, chosen = null;
+const first = data.phases.length ? data.phases[0].num_steps : data.num_steps;
+const opening = data.proof.holds ? Math.ceil(first / 2) : data.proof.step + 1;
+let position = 0, playing = false, began = 0, frame = 0, chosen = null, touched = false;
 const matrix = new Matrix(data, find("matrix"), (rank, cell) => { chosen = { rank, cell }; look(); });
 
 function show(to) {
@@ -57,8 +60,8 @@ function totals() {
   const [all, done] = [sent.length - 1, position].map((at) => sent[at].reduce((sum, amount) => sum + amount, 0));
   const unit = { vector: "the size of the vector", rank: "what one rank sends", nothing: "" }[data.size_per];
   find("sent").textContent = unit
-    ? `all together: ${done.toFixed(2)} n of ${all.toFixed(2)} n (${all ? Math.round((100 * done) / all) : 100}%), n: ${unit}`
-    : "tokens of no bytes";
+    ? `all ranks together ${done.toFixed(2)} n of ${all.toFixed(2)} n (${all ? Math.round((100 * done) / all) : 100}%), where n is ${unit}`
+    : "a barrier's messages carry no data";
   find("each").textContent = unit && data.num_steps ? sentByEach(sent, position) : "";
 }
 
@@ -69,7 +72,7 @@ function look() {
   matrix.choose(rank, cell, chosen !== null);
   const drawn = playing ? position : position - 1;
   const failing = drawn === data.proof.step ? data.proof.rank : null;
-  stage.mark(chosen && data.grid.cells[cell], replay.done, failing);
+  stage.mark(chosen && data.grid.cells[cell], replay.done, failing, rank);
   inspect(data, replay, find("inspector"), rank, cell);
 }
 
@@ -82,6 +85,7 @@ function firstChanged() {
 }
 
 function go(to) {
+  touched = true;
   pause();
   show(to);
   remember();
@@ -103,13 +107,15 @@ function follow() {
   const step = asked.get("step");
   if (asked.has("rank")) choose(Number(asked.get("rank")), Number(asked.get("chunk")));
   pause();
-  show(/^\d+$/.test(step || "") ? Number(step) + 1 : 0);
+  touched = step !== null;
+  show(/^\d+$/.test(step || "") ? Number(step) + 1 : step === null ? opening : 0);
 }
 
 function play() {
   if (data.num_steps === 0) return;
-  if (position === data.num_steps) show(0);
-  playing = true;
+  // Before anyone has moved it, play shows it all.
+  if (position === data.num_steps || !touched) show(0);
+  touched = playing = true;
   find("play").textContent = "Pause";
   find("play").setAttribute("aria-label", "pause");
   depart(performance.now());
@@ -170,12 +176,18 @@ function legend() {
     item.append(words);
   }
   const notes = [
-    [matrix.numbers && data.grid.cells.some(({ count }) => count === 1), "number: how many contributions"],
+    [matrix.numbers && data.grid.cells.some(({ count }) => count === 1), "number: contributions so far"],
     [data.grid.square, "row: from which rank, column: for which rank"],
-    [matrix.partial && !data.grid.square, "underlined at the end: what is asked for"],
-    [doubled, "‼ some of it more than once"],
+    [matrix.partial && !data.grid.square, "underlined at the end: what the rank must have"],
+    [doubled, "‼ contributed more than once"],
   ];
   for (const [, words] of notes.filter(([applies]) => applies)) element("span", {}, find("legend"), words);
+}
+
+function fit() {
+  matrix.fit();
+  legend();
+  redraw();
 }
 
 function doubles() {
@@ -200,7 +212,7 @@ if (find("failure")) {
 }
 find("play").addEventListener("click", () => (playing ? pause() : play()));
 window.addEventListener("hashchange", follow);
-window.addEventListener("resize", () => { matrix.fit(); legend(); redraw(); });
+window.addEventListener("resize", fit);
 document.addEventListener("keydown", (event) => {
   if (event.altKey || event.ctrlKey || event.metaKey || event.target.matches("select, input")) return;
   const moves = { ArrowLeft: position - 1, ArrowRight: position + 1, Home: 0, End: data.num_steps };
@@ -213,3 +225,4 @@ document.addEventListener("keydown", (event) => {
 legend();
 if (!data.proof.holds) choose(data.proof.rank, data.proof.chunk);
 follow();
+fit();  // again, now that all words are there

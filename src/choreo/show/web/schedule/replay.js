@@ -1,4 +1,3 @@
-"use strict";
 // What every rank holds after each step, and where each contribution came from.
 //
 // A place is null or a list of entries, one for each contribution in it: who contributed it, how often it is there,

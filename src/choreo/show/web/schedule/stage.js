@@ -1,30 +1,28 @@
 // The ranks in a circle, the switches that reduce inside it, and the messages of a step on their way.
 
-const SVG = "http://www.w3.org/2000/svg";
 const CENTER = { x: 300, y: 280 };
-
-function shape(name, attributes, parent, words) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (words !== undefined) made.textContent = words;
-  parent.append(made);
-  return made;
-}
+// With more messages than this in a step, the arrows of one rank stand out and the others are faint; with more than
+// this for each rank, the others are drawn as bundles between groups.
+const CROWD = 40, BUNDLED = 4;
 
 class Stage {
-  constructor(data, svg) {
+  constructor(data, svg, hint) {
     this.data = data;
     this.svg = svg;
-    this.size = data.ranks <= 8 ? 25 : data.ranks <= 16 ? 20 : data.ranks <= 32 ? 14 : 7.5;
+    this.hint = hint;
+    // Many ranks are dots, and only some of them have a number, outside.
+    this.small = data.ranks > 32;
+    this.size = data.ranks <= 8 ? 25 : data.ranks <= 16 ? 20 : this.small ? Math.min(6.5, 420 / data.ranks) : 14;
     this.members = data.ranks + data.switches;
-    this.radius = this.members === 1 ? 0 : data.ranks <= 8 || data.ranks > 32 ? 240 : 226;
+    this.radius = this.members === 1 ? 0 : data.ranks <= 8 ? 240 : this.small ? 234 : 226;
     // The room between neighbours decides how long arrows and their heads can be.
-    const room = data.ranks === 1 ? 0 : 2 * this.radius * Math.sin(Math.PI / data.ranks) - 2 * this.size;
-    this.gap = Math.max(1.5, Math.min(5, room / 5));
-    this.head = Math.max(3.5, Math.min(7, room / 3));
+    this.room = data.ranks === 1 ? 0 : 2 * this.radius * Math.sin(Math.PI / data.ranks) - 2 * this.size;
+    this.gap = Math.max(1.5, Math.min(5, this.room / 5));
+    this.head = Math.max(3.5, Math.min(7, this.room / 3));
+    this.bundles = shape("g", {}, svg);
     this.trail = shape("g", { class: "trail" }, svg);
-    this.ways = shape("g", {}, svg);
-    this.nodes = shape("g", {}, svg);
+    this.ways = shape("g", this.small ? { class: "fine" } : {}, svg);
+    this.nodes = shape("g", this.small ? { class: "small" } : {}, svg);
     this.pills = shape("g", {}, svg);
     this.gauges = Array.from({ length: data.ranks }, (_, rank) => this.node(rank));
     for (let member = data.ranks; member < this.members; member++) this.square(member);
@@ -60,9 +58,18 @@ class Stage {
     const gauge = shape("circle", {
       class: "gauge", cx: x, cy: y, r: this.size, pathLength: 100, transform: `rotate(-90 ${x} ${y})`,
     }, this.nodes);
-    const number = shape("text", { class: `number${root}`, x, y: y + this.size * 0.2 }, this.nodes, rank);
-    number.style.fontSize = `${Math.max(8, this.size * 0.62)}px`;
+    if (this.small) this.tick(rank);
+    else {
+      const number = shape("text", { class: `number${root}`, x, y: y + this.size * 0.2 }, this.nodes, rank);
+      number.style.fontSize = `${Math.max(8, this.size * 0.62)}px`;
+    }
     return gauge;
+  }
+
+  tick(rank) {
+    if (rank % Math.max(4, Math.ceil(this.data.ranks / 16)) && rank !== this.data.root) return;
+    const { x, y } = toward(this.place(rank), CENTER, -(this.size + 14));
+    shape("text", { class: "tick", x, y: y + 4 }, this.nodes, rank);
   }
 
   // How much of what each rank must end with it has.
@@ -107,35 +114,57 @@ class Stage {
   }
 
   show(messages, ghost) {
-    this.ways.replaceChildren();
-    this.pills.replaceChildren();
-    this.moving = [];
-    this.drawn = [];
-    const many = messages.length > 2.2 * this.data.ranks || messages.length > 40;
-    const outside = !many && this.labelsOutside(messages);
-    for (const message of messages) {
-      const curve = this.curve(message);
-      const kind = `${message.reduce ? "reduces" : ""}${ghost ? " ghost" : ""}`;
-      const group = shape("g", { class: kind }, this.ways);
-      this.drawn.push({ message, group });
-      if (many) group.style.opacity = ghost ? 0.12 : Math.max(0.22, Math.min(0.6, 40 / messages.length));
-      this.arrow(curve, group);
-      if (ghost) continue;
-      this.moving.push({ curve, pill: this.pill(message, many || outside), rest: this.restOf(message) });
-      if (outside) this.outside(message);
+    for (const layer of [this.bundles, this.ways, this.pills]) layer.replaceChildren();
+    Object.assign(this, { messages, ghost, moving: [], drawn: [], own: null });
+    this.bundled = this.data.ranks > 8 && !this.data.switches && messages.length > BUNDLED * this.data.ranks;
+    this.crowded = messages.length > CROWD && !messages.every((one) => this.near(one));
+    this.outer = !this.crowded && this.labelsOutside(messages);
+    if (this.bundled) drawBundles(this, messages);
+    else messages.forEach((message) => this.add(message));
+    this.rest();
+  }
+
+  add(message) {
+    const curve = this.curve(message);
+    const group = shape("g", { class: `${message.reduce ? "reduces" : ""}${this.ghost ? " ghost" : ""}` }, this.ways);
+    this.drawn.push({ message, group });
+    this.arrow(curve, group);
+    if (this.ghost) return;
+    this.moving.push({ curve, pill: this.pill(message), rest: this.restOf(message) });
+    if (this.outer) this.outside(message);
+  }
+
+  // Of many messages those of one rank stand out: what it sends, or if it sends nothing what it receives.
+  single(rank) {
+    const sends = this.messages.some(({ src }) => rank === src);
+    const own = ({ src, dst }) => (sends ? src : dst) === rank;
+    if (this.bundled && this.own !== rank) {
+      for (const layer of [this.ways, this.pills]) layer.replaceChildren();
+      Object.assign(this, { moving: [], drawn: [], own: rank });
+      this.messages.filter(own).forEach((message) => this.add(message));
+      this.rest();
     }
-    this.rest(many || outside);
+    for (const { message, group } of this.drawn) group.classList.toggle("faint", this.crowded && !own(message));
+    this.explain(rank, sends);
+  }
+
+  explain(rank, sends) {
+    const named = `what ${memberName(this.data, rank)} ${sends ? "sends" : "receives"}`;
+    const all = `${this.messages.length.toLocaleString("en")} messages`;
+    this.hint.textContent = this.bundled ? `${all}, bundled by group of ranks; arrows: ${named}`
+      : this.crowded ? `${all}; in full colour: ${named}` : "a rank's ring fills as the rank gets the data it must end with";
   }
 
   arrow(curve, group) {
     const tip = toward(curve.end, curve.control, this.head);
     shape("path", { class: "way", d: `M${xy(curve.start)}Q${xy(curve.control)} ${xy(tip)}` }, group);
-    shape("path", { class: "tip", d: head(curve.end, tip) }, group);
+    shape("path", { class: "arrow-tip", d: head(curve.end, tip) }, group);
   }
 
   // Follows a run of chunks: its way in the steps before this one, fainter the longer ago, and the messages that carry
   // it now. Messages at a rank where this step breaks the schedule are marked too.
-  mark(span, done, failing) {
+  mark(span, done, failing, rank) {
+    this.single(rank);
     const carries = ([first, last]) => span && first < span.first + span.count && span.first <= last;
     for (const { message, group } of this.drawn) {
       group.classList.toggle("followed", message.spans.some(carries));
@@ -166,7 +195,8 @@ class Stage {
   // Among many ranks the labels of arrows that cross would meet; each then stands at its sender, outside the circle.
   labelsOutside(messages) {
     const senders = new Set(messages.map(({ src }) => src));
-    return ![...senders].some((src) => src >= this.data.ranks) && this.data.ranks > 8 && this.size > 12 && senders.size === messages.length && !messages.every((one) => this.near(one));
+    if (this.data.ranks <= 8 || this.small || senders.size < messages.length) return false;
+    return messages.every(({ src }) => src < this.data.ranks) && (this.room < 34 || !messages.every((one) => this.near(one)));
   }
 
   outside(message) {
@@ -178,11 +208,11 @@ class Stage {
     label.style.textAnchor = Math.abs(across) < 0.2 ? "middle" : across > 0 ? "start" : "end";
   }
 
-  pill(message, many) {
+  pill(message) {
     const group = shape("g", { class: message.reduce ? "reduces" : "" }, this.pills);
     const pill = shape("g", { class: "pill" }, group);
-    if (many || this.size < 12) {
-      shape("circle", { r: this.size < 12 ? 3.5 : 4.5 }, pill);
+    if (this.dots()) {
+      shape("circle", { r: this.small ? 3.5 : 4.5 }, pill);
       return group;
     }
     const label = chunkLabel(this.data, message);
@@ -192,11 +222,16 @@ class Stage {
     return group;
   }
 
-  // Labels stand near their sender, clear of where arrows cross; dots without one say nothing when they stand still.
-  rest(many) {
+  // Whether messages are dots: their labels stand elsewhere, or there are too many.
+  dots() {
+    return this.crowded || this.outer || this.small;
+  }
+
+  // Labels stand near their sender, clear of where arrows cross; dots say nothing when they stand still.
+  rest() {
     for (const one of this.moving) {
       this.put(one, one.rest);
-      if (many) one.pill.setAttribute("visibility", "hidden");
+      if (this.dots()) one.pill.setAttribute("visibility", "hidden");
     }
   }
 

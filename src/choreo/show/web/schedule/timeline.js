@@ -12,7 +12,7 @@ function phaseOf(data, step) {
 // The last of six steps is "step 5 (6th of 6, the last)": steps are numbered from 0, and counted from 1.
 function caption(data, position) {
   const steps = data.num_steps, step = Math.max(0, position - 1);
-  if (steps === 0) return `start: there is nothing to do${data.ranks === 1 ? ", one rank already has it all" : ""}`;
+  if (steps === 0) return `start: nothing to do${data.ranks === 1 ? ": a single rank already has everything" : ""}`;
   const phase = phaseOf(data, step);
   if (position === 0) {
     const first = phase ? `${phase.collective}: ${data.words[0]}` : data.words[0];
@@ -27,6 +27,7 @@ function timeline(data, brackets, segments) {
     const bracket = element("span", { title: collective }, brackets, collective);
     bracket.style.flexGrow = num_steps;
   }
+  segments.classList.toggle("dense", data.num_steps > 100);
   data.steps.forEach((transfers, step) => {
     const kind = transfers.some(({ reduce }) => reduce) ? "add" : "copy";
     element("i", { class: step === data.proof.step ? `${kind} failing` : kind }, segments);

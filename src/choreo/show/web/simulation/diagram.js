@@ -1,4 +1,5 @@
-// Every message in space and time: ranks down, time across, a message from where it starts to where it arrives.
+// Every message in space and time: ranks down, time across, a message from where it starts to where it arrives. With many
+// ranks, a map of what each sends takes the place of the messages.
 
 const RIGHT = 46;
 
@@ -61,7 +62,7 @@ class Diagram {
 
   // What stands behind: the rows with their names, and the times.
   frame(draw) {
-    const { rows } = this.data, room = (this.bottom - this.top) / rows.length;
+    const { activity, rows } = this.data, room = (this.bottom - this.top) / rows.length;
     const every = Math.max(1, Math.ceil(14 / room));
     const step = every === 1 ? 1 : niceStep(every);
     draw.font = `11px ${getComputedStyle(document.body).fontFamily}`;
@@ -72,7 +73,7 @@ class Diagram {
         draw.fillStyle = this.colors.muted;
         draw.fillText(name, this.left - 10, this.y(row), this.left - 12);
       }
-      if (row % step === 0 || room > 5) line(draw, this.left, this.y(row), this.width - RIGHT, this.y(row), this.colors.line, 1);
+      if (!activity && (row % step === 0 || room > 5)) line(draw, this.left, this.y(row), this.width - RIGHT, this.y(row), this.colors.line, 1);
     });
     if (!(this.total > 0)) return;
     const [unit, scale] = timeUnit(this.total);
@@ -88,7 +89,13 @@ class Diagram {
   }
 
   paint(draw) {
-    const { messages, path } = this.data;
+    if (this.data.activity) paintActivity(this, draw);
+    else this.lines(draw);
+    this.critical(draw, this.data.path.legs);
+  }
+
+  lines(draw) {
+    const { messages } = this.data;
     const room = (this.bottom - this.top) / this.data.rows.length, thick = room > 14 ? 1.3 : 0.9;
     const { deep, ink } = this.density(thick);
     for (let at = 0; at < messages.src.length; at++) {
@@ -110,11 +117,14 @@ class Diagram {
       line(draw, start, y1, arrived, y2, color, thick);
     }
     draw.globalAlpha = 1;
-    this.way(draw, path.legs, this.colors.paper, 5);
-    this.way(draw, path.legs, this.colors.ink, 2);
-    if (path.legs.length > 60) return;
-    for (const { way } of path.legs) dot(draw, this.x(way[0][0]), this.y(way[0][1]), 2.6, this.colors.ink, this.colors.paper);
-    const last = path.legs[path.legs.length - 1];
+  }
+
+  critical(draw, legs) {
+    this.way(draw, legs, this.colors.paper, 5);
+    this.way(draw, legs, this.colors.ink, 2);
+    if (legs.length > 60) return;
+    for (const { way } of legs) dot(draw, this.x(way[0][0]), this.y(way[0][1]), 2.6, this.colors.ink, this.colors.paper);
+    const last = legs[legs.length - 1];
     if (last) dot(draw, this.x(last.way[last.way.length - 1][0]), this.y(last.dst), 3.4, this.colors.ink, this.colors.paper);
   }
 
@@ -164,7 +174,7 @@ class Diagram {
     live.clearRect(0, 0, this.width, this.height);
     line(live, now, 2, now, this.bottom, this.colors.ink, 1.5);
     const { messages } = this.data, under = underWay(this.data, time_us);
-    if (under.length <= 40) {
+    if (!this.data.activity && under.length <= 40) {
       for (const at of under) {
         const whole = messages.arrived_us[at] - messages.start_us[at];
         const share = whole > 0 ? (time_us - messages.start_us[at]) / whole : 1;
@@ -180,23 +190,32 @@ class Diagram {
     live.fill();
   }
 
-  // What the message is that somebody points at.
+  // What is under the pointer: a message, or what a rank sends.
   point(event) {
     const box = this.live.getBoundingClientRect();
     const x = event.clientX - box.left, y = event.clientY - box.top;
+    const words = this.data.activity ? this.rankAt(x, y) : this.messageAt(x, y);
+    this.tip.hidden = !words;
+    this.tip.textContent = words;
+    this.tip.style.left = `${Math.max(0, Math.min(x + 12, this.width - 270))}px`;
+    this.tip.style.top = `${y + (y > this.height - 60 ? -48 : 14)}px`;
+  }
+
+  rankAt(x, y) {
+    const { rows } = this.data, row = Math.round(((y - this.top - 4) / (this.bottom - this.top - 8)) * (rows.length - 1));
+    return x < this.left || row < 0 || row >= rows.length ? "" : activityAt(this.data, row, this.timeAt(x));
+  }
+
+  messageAt(x, y) {
     const { messages, rows } = this.data;
     let best = -1, least = 6;
     for (let at = 0; at < messages.src.length; at++) {
       const away = distance(x, y, this.x(messages.start_us[at]), this.y(messages.src[at]), this.x(messages.arrived_us[at]), this.y(messages.dst[at]));
       if (away < least) [best, least] = [at, away];
     }
-    this.tip.hidden = best < 0;
-    if (best < 0) return;
+    if (best < 0) return "";
     const sent = `${rows[messages.src[best]].name} → ${rows[messages.dst[best]].name}, ${formatBytes(messages.bytes[best])}`;
-    const times = `${formatTime(messages.start_us[best])} to ${formatTime(messages.arrived_us[best])}`;
-    this.tip.textContent = `step ${messages.step[best]}: ${sent}, ${times}`;
-    this.tip.style.left = `${Math.max(0, Math.min(x + 12, this.width - 270))}px`;
-    this.tip.style.top = `${y + (y > this.height - 60 ? -48 : 14)}px`;
+    return `step ${messages.step[best]}: ${sent}, ${formatTime(messages.start_us[best])} to ${formatTime(messages.arrived_us[best])}`;
   }
 }
 

@@ -1,6 +1,6 @@
 // The figures, the busiest links over time, and the critical path as a list.
 
-const PARTS = { sending: "copy", "sharing links": "share", latency: "part", "the hops after the first": "part", "reducing, writing": "add", waiting: "line" };
+const PARTS = { sending: "copy", "sharing links": "wrong", latency: "part", "further hops": "part", "reducing, writing": "add", waiting: "line" };
 
 function figures(data, holder) {
   const { time_us, algbw_bytes_per_s, busbw_bytes_per_s, bound_us, efficiency, no_bound } = data.figures;
@@ -12,9 +12,9 @@ function figures(data, holder) {
     if (unit) element("small", {}, told, unit);
     return block;
   };
-  add("time", formatTime(time_us), "from the first message to the last write");
-  add("algbw", formatRate(algbw_bytes_per_s), "size over time, as nccl-tests has it");
-  add("busbw", formatRate(busbw_bytes_per_s), "what a link must carry, as nccl-tests has it");
+  add("time", formatTime(time_us), "from the first byte sent to the last byte written");
+  add("algbw", formatRate(algbw_bytes_per_s), "size over time, as nccl-tests defines it");
+  add("busbw", formatRate(busbw_bytes_per_s), "what a link must carry, as nccl-tests defines it");
   if (bound_us === null) {
     add("bound", "none", no_bound);
     return;
@@ -91,8 +91,8 @@ class Path {
     this.parts(document.getElementById("parts"), document.getElementById("parts-legend"));
     const { all, legs } = data.path;
     const left = all - legs.length;
-    const note = left ? `${legs.length} of ${all} messages, the first` : counted(all, "message");
-    document.getElementById("path-note").textContent = all ? `${note}, each of which waited for the one before` : "nothing was sent";
+    const note = left ? `the first ${legs.length} of ${all} messages` : counted(all, "message");
+    document.getElementById("path-note").textContent = all ? `${note}, each waiting for the one before` : "nothing was sent";
     this.rows = legs.map((leg, at) => {
       const row = element("li", {}, this.holder);
       const button = element("button", { type: "button", "data-leg": at }, row);
@@ -102,9 +102,9 @@ class Path {
       const why = element("span", { class: "why" }, button, leg.waited);
       if (leg.shared_us > 0) {
         why.textContent = "";
-        element("b", {}, why, `${formatTime(leg.shared_us)} lost sharing ${leg.link}`);
+        element("b", {}, why, `${formatTime(leg.shared_us)} lost to sharing ${leg.link}`);
       }
-      button.title = `${leg.waited}${leg.shared_us > 0 ? `; lost ${formatTime(leg.shared_us)} sharing ${leg.link}` : ""}`;
+      button.title = `${leg.waited}${leg.shared_us > 0 ? `; lost ${formatTime(leg.shared_us)} to sharing ${leg.link}` : ""}`;
       element("span", { class: "took" }, button, formatTime(leg.until_us - leg.start_us));
       button.addEventListener("click", () => choose(at));
       return row;
@@ -145,7 +145,7 @@ class Path {
     const row = this.rows[at];
     if (!row) return;
     row.classList.add("now");
-    // Only the list itself is to scroll, not the page.
+    // Only the list scrolls, not the page.
     const top = row.offsetTop - this.holder.offsetTop;
     if (follow && (top < this.holder.scrollTop || top + row.offsetHeight > this.holder.scrollTop + this.holder.clientHeight)) {
       this.holder.scrollTop = top - row.offsetHeight * Math.floor(this.holder.clientHeight / row.offsetHeight / 3);

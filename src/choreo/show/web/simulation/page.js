@@ -34,10 +34,14 @@ function caption(leg) {
   const holder = find("caption");
   holder.textContent = formatTime(time);
   const words = [];
-  const under = underWay(data, time).length, part = data.messages.src.length < data.messages.all;
-  if (time >= total) words.push(data.messages.all ? `done, ${counted(data.messages.all, "message")} written` : "there was nothing to do");
-  else words.push(`${counted(under, "message")}${part ? " of those drawn" : ""} under way${rate() ? `, ${formatRate(rate())} together` : ""}`);
-  if (leg) words.push(`the end hangs on step ${leg.step}, ${data.rows[leg.src].name} → ${data.rows[leg.dst].name}`);
+  // Where not all messages are known here, only their rate is.
+  const known = data.messages.src.length === data.messages.all;
+  if (time >= total) words.push(data.messages.all ? `done, ${counted(data.messages.all, "message")} delivered` : "there was nothing to do");
+  else {
+    const flying = known ? [`${counted(underWay(data, time).length, "message")} in flight`] : [];
+    words.push([...flying, ...(rate() ? [`${formatRate(rate())} in total`] : known ? [] : ["nothing is being sent"])].join(", "));
+  }
+  if (leg) words.push(`critical path: step ${leg.step}, ${data.rows[leg.src].name} → ${data.rows[leg.dst].name}`);
   element("span", {}, holder, `: ${words.join("; ")}`);
 }
 
@@ -67,7 +71,7 @@ function follow() {
 
 function play() {
   if (!(total > 0)) return;
-  // Whoever has not moved it yet wants to see it all.
+  // Before anyone has moved it, play shows it all.
   if (time >= total || !touched) show(0);
   touched = true;
   playing = true;
@@ -98,13 +102,13 @@ function tick(now) {
 
 function pace() {
   const slower = (WHOLE * 1e6) / (total * Number(find("speed").value));
-  const times = Number(slower.toPrecision(2)).toLocaleString("en");
-  find("pace").textContent = total > 0 ? `played ${times} times slower than it is` : "";
+  const times = (factor) => Number(factor.toPrecision(2)).toLocaleString("en");
+  find("pace").textContent = !(total > 0) ? "" : slower >= 1 ? `slowed down ${times(slower)}×` : `sped up ${times(1 / slower)}×`;
 }
 
-// How much is under way over time, behind the scrubber.
+// How much is being sent over time, behind the scrubber.
 function sparkline() {
-  // A short burst is not to flatten everything else.
+  // A short burst must not flatten everything else.
   const sorted = data.sent.filter((value) => value > 0).sort((a, b) => a - b);
   const svg = find("sent"), most = sorted[Math.floor(0.95 * sorted.length)] || 1;
   svg.setAttribute("viewBox", `0 0 ${data.sent.length} 22`);
@@ -125,16 +129,18 @@ function legend(holder, items) {
 }
 
 function legends() {
-  const { messages, network: drawn } = data;
-  legend("network-legend", [[{ class: "ramp" }, "how busy a link is: from idle to all of its bandwidth"]]);
-  if (drawn.wires.some(({ slow }) => slow)) legend("network-legend", [[{ class: "dashes" }, "slower than it should be"]]);
+  const { activity, messages, network: drawn } = data;
+  legend("network-legend", [[{ class: "ramp" }, "link load, from idle to full bandwidth"]]);
+  if (drawn.wires.some(({ slow }) => slow)) legend("network-legend", [[{ class: "dashes" }, "degraded link"]]);
+  if (activity) find("time-title").textContent = activity.ranks_per_line > 1 ? `What every ${activity.ranks_per_line} ranks send` : "What each rank sends";
   const kinds = [[{ background: "var(--copy)" }, "copied"], [{ background: "var(--add)" }, "added"]];
   legend("time-legend", kinds.filter((_, adds) => messages.reduce.some((reduce) => reduce === adds)));
   if (data.path.legs.length) legend("time-legend", [[{ background: "var(--ink)" }, "critical path"]]);
-  if (messages.src.length < messages.all) legend("time-legend", [[null, `${messages.src.length} of ${messages.all} messages are drawn`]]);
+  if (activity) legend("time-legend", [[null, `darker: faster, up to ${formatRate(activity.highest_bytes_per_s)}`]]);
+  else if (messages.src.length < messages.all) legend("time-legend", [[null, `${messages.src.length} of ${messages.all} messages are drawn`]]);
   find("busy-head").hidden = !data.busiest.length;
   const more = data.busiest.some(({ alike }) => alike);
-  if (data.busiest.length) legend("busy-note", [[null, `how busy over time, and in all${more ? "; +n: as many more that do the same" : ""}`]]);
+  if (data.busiest.length) legend("busy-note", [[null, `load over time, and its average${more ? "; +n: n more links with the same load" : ""}`]]);
 }
 
 function fit() {

@@ -62,7 +62,7 @@ function counted(number, noun) {
 function palette() {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(`--${name}`).trim();
-  const names = ["paper", "panel", "ink", "muted", "line", "empty", "part", "whole", "add", "copy", "share"];
+  const names = ["paper", "panel", "ink", "muted", "line", "empty", "part", "whole", "add", "copy", "wrong"];
   const made = Object.fromEntries(names.map((name) => [name, color(name)]));
   made.loads = [0, 1, 2, 3, 4, 5].map((at) => channels(color(`load-${at}`)));
   return made;
