@@ -91,7 +91,8 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as request:
         return request.exit_code
     except BrokenPipeError:
-        return _nobody_reads()
+        _drop_output()  # nobody reads it any more, so there is nobody to tell
+        return 0
     except (Exception, KeyboardInterrupt) as error:
         told = _sentence(error)
         if told is None:
@@ -99,6 +100,8 @@ def _run(arguments: list[str]) -> int:
         message, code = told
         with suppress(OSError):
             click.echo(f"choreo: {' '.join(message.split())}", err=True)
+        if isinstance(error, OSError):
+            _drop_output()
     return code if isinstance(code, int) else 0
 
 
@@ -131,8 +134,7 @@ def _make_output_safe() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _nobody_reads() -> int:
-    """Whoever read our output has gone: there is nobody to tell, and Python must not try again at exit."""
+def _drop_output() -> None:
+    """Python must not try again at exit to write what could not be written."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0

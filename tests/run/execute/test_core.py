@@ -25,6 +25,7 @@ from choreo.run.execute.failures import BROKEN, LEFT, MISMATCHED, PEER_DIED, PEE
 from choreo.run.execute.program import EXPOSED, GUARD, LAST, OP, RECEIVE, REDUCE, SEND, compile_program
 from choreo.run.execute.twin.executor import CALLS_AT, GAVE_UP_AT, PAGE, TOLD
 from choreo.schedule import Schedule
+from tests.helpers.faults import eventually
 from tests.helpers.programs import (
     COMPILED,
     STAGE_BYTES,
@@ -357,7 +358,7 @@ def test_who_leaves_when_it_is_done_fails_nobody_and_early_is_told(kinds: str, h
 def test_a_signal_ends_a_wait(kind: bool) -> None:
     def body(rank: Rank) -> Any:
         if rank.rank == 1:
-            time.sleep(1)
+            assert eventually(lambda: rank.endpoint.told(0) is not None)
             return rank.endpoint.told(0)
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         signal.setitimer(signal.ITIMER_REAL, 0.2)
