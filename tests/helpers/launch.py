@@ -33,7 +33,7 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "choreo", "run", *map(str, arguments)]
 
 
-def launched(*arguments: object, stdin: str | None = None, timeout_s: float = 60.0, **variables: str) -> Launched:
+def launched(*arguments: object, stdin: str | None = None, timeout_s: float = 100.0, **variables: str) -> Launched:
     """`choreo run` with these arguments, to its end."""
     began_s = time.monotonic()
     ran = subprocess.run(
@@ -78,7 +78,7 @@ def pids_printed(process: subprocess.Popen[str], number: int) -> list[tuple[int,
     return found
 
 
-def all_gone(processes: list[tuple[int, int]], within_s: float) -> bool:
+def all_gone(processes: list[tuple[int, int]], within_s: float = 60.0) -> bool:
     """Whether these processes have ended, at the latest after so many seconds."""
     deadline_s = time.monotonic() + within_s
     while any(started and start_time(pid) == started for pid, started in processes):

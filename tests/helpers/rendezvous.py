@@ -69,7 +69,7 @@ class Process:
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
 
-    def outcome(self, timeout_s: float = 40.0) -> Outcome:
+    def outcome(self, timeout_s: float = 90.0) -> Outcome:
         """What became of it; a process that hangs fails the test, and one that was killed has no outcome."""
         try:
             ready = wait([self._receiver], timeout_s)
@@ -122,7 +122,7 @@ def come(
     port: int,
     *,
     secret: bytes | None = SECRET,
-    timeout_s: float = 10.0,
+    timeout_s: float = 60.0,
     address: str = "127.0.0.1",
     job: str = "",
 ) -> Meeting:
@@ -132,7 +132,7 @@ def come(
 def meet_and_exchange(rank: int, world_size: int, port: int, times: int = 1, **how: object) -> list[list[bytes]]:
     """Meet, exchange something so many times, and leave."""
     with come(rank, world_size, port, **how) as meeting:  # type: ignore[arg-type]
-        return [meeting.exchange(share(rank, number), 5.0) for number in range(times)]
+        return [meeting.exchange(share(rank, number), 60.0) for number in range(times)]
 
 
 def share(rank: int, number: int) -> bytes:

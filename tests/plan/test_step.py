@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -154,10 +155,18 @@ def test_software_is_known_or_warned_about() -> None:
     assert step(software="colossal-ai").warnings == (unknown.warning,)
 
 
-def test_a_large_job_takes_no_longer_than_a_small_one_to_evaluate() -> None:
+def test_a_job_of_sixteen_thousand_gpus_is_evaluated_like_a_small_one() -> None:
     plan = Plan(dp=128, tp=8, pp=16, zero=1, interleave=2, schedule="interleaved", sequence_parallel=True)
     model = replace(LLAMA, layers=96, hidden=16384, heads=128, ffn=53248, head_dim=0, name="large")
-    start = time.perf_counter()
-    found = step(model, plan, batch=128 * 64, seq=8192)
-    assert found.gpus == 16384
-    assert time.perf_counter() - start < 2
+
+    def least_cpu_s(work: Callable[[], object]) -> float:
+        taken = []
+        for _ in range(3):
+            start = time.process_time()
+            work()
+            taken.append(time.process_time() - start)
+        return min(taken)
+
+    assert step(model, plan, batch=128 * 64, seq=8192).gpus == 16384
+    # 500 times the GPUs; what grows with them would take 100 times as long.
+    assert least_cpu_s(lambda: step(model, plan, batch=128 * 64, seq=8192)) < 50 * least_cpu_s(step)

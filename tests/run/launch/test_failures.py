@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.launch import all_gone, launched, launcher, pids_printed
+from tests.helpers.faults import eventually
+from tests.helpers.launch import all_gone, command, launched, launcher, pids_printed
 
 # A rank that has started a process of its own, in its group.
 WITH_CHILD = """
@@ -45,12 +46,10 @@ def sentence(err: str) -> str:
 
 def test_one_fails_and_all_are_stopped(script: Path) -> None:
     script.write_text(WITH_CHILD + "if os.environ['RANK'] == '2': time.sleep(0.3); sys.exit(3)\n" + SLEEP)
-    with launcher("-n", 4, script) as process:
+    with launcher("-n", 4, "--grace", 100, script) as process:
         pids = pids_printed(process, 8)
-        began_s = time.monotonic()
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == 3
-        assert time.monotonic() - began_s < 4.5  # of the grace
     assert all_gone(pids, 0)
     assert (
         sentence(err)
@@ -114,7 +113,7 @@ def test_what_ranks_leave_behind_is_stopped_and_reaped(script: Path) -> None:
     script.write_text(WITH_CHILD)
     with launcher("-n", 2, script) as process:
         pids = pids_printed(process, 4)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
     assert all_gone(pids, 0)
@@ -154,7 +153,7 @@ def test_a_signal_is_passed_on(number: signal.Signals, script: Path) -> None:
     with launcher("-n", 2, script) as process:
         pids = pids_printed(process, 4)
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
         assert process.returncode == 128 + number
     assert sorted(out.splitlines()) == ["[rank 0] got it", "[rank 1] got it"]
     assert sentence(err) == f"{number.name} was passed on to 2 ranks, and all have ended"
@@ -169,7 +168,7 @@ def test_a_second_interrupt_does_not_wait(script: Path) -> None:
         time.sleep(0.3)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
     assert all_gone(pids, 0)
 
 
@@ -224,12 +223,10 @@ def test_the_launcher_is_killed(stubborn: bool, script: Path) -> None:
         assert [line for line in running() if grace_s.rstrip("0") in line and "guard.py" in line]
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert all_gone(pids, 4.0)
-    for _ in range(100):
-        if not [line for line in running() if grace_s.rstrip("0") in line and "guard.py" in line]:
-            return
-        time.sleep(0.02)
-    raise AssertionError("the guard is left")
+        assert all_gone(pids)
+    assert eventually(lambda: not [line for line in running() if grace_s.rstrip("0") in line and "guard.py" in line]), (
+        "the guard is left"
+    )
 
 
 def running() -> list[str]:
@@ -244,11 +241,8 @@ def test_the_launcher_is_killed_as_it_starts(script: Path) -> None:
             time.sleep(delay_s)
             process.kill()
             # Its outputs close when the last rank that has them is gone.
-            process.communicate(timeout=5)
-    deadline_s = time.monotonic() + 3
-    while ranks := [line for line in running() if str(script) in line]:
-        assert time.monotonic() < deadline_s, ranks
-        time.sleep(0.05)
+            process.communicate(timeout=60)
+    assert eventually(lambda: not [line for line in running() if str(script) in line])
 
 
 def test_the_guard_is_killed_before_the_launcher(script: Path) -> None:
@@ -261,7 +255,7 @@ def test_the_guard_is_killed_before_the_launcher(script: Path) -> None:
         os.kill(guard, signal.SIGKILL)
         process.kill()
         process.wait()
-        assert all_gone(pids, 4.0)
+        assert all_gone(pids)
 
 
 def test_no_descriptor_of_the_launcher_reaches_a_rank(script: Path) -> None:
@@ -274,7 +268,6 @@ def test_no_descriptor_of_the_launcher_reaches_a_rank(script: Path) -> None:
 def test_the_whole_group_of_the_launcher_is_killed(script: Path) -> None:
     """As a scheduler does it: the guard is not among them."""
     script.write_text(STUBBORN + "import os; print('pid', os.getpid(), flush=True)\n" + SLEEP)
-    from tests.helpers.launch import command
 
     with subprocess.Popen(
         command("-n", 2, "--grace", "0.3", script), stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -282,4 +275,4 @@ def test_the_whole_group_of_the_launcher_is_killed(script: Path) -> None:
         pids = pids_printed(process, 2)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        assert all_gone(pids, 3.0)
+        assert all_gone(pids)

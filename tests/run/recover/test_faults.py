@@ -53,14 +53,11 @@ def test_a_rank_that_is_killed_is_named_by_all_the_others(size: int) -> None:
         pids = job.hear_all()
         time.sleep(0.2)
         job.tell(2, KILL)
-        began_s = time.monotonic()
         ended = job.ended(0, 1, 3)
-        took_s = time.monotonic() - began_s
     for one in ended:
         assert (one.error, one.ranks) == ("PeerFailure", (2,)), one.text
         assert f"pid {pids[2]}" in one.text and "rank 2 (host " in one.text and "died" in one.text
         assert f"all_reduce({size} x float64, sum)" in one.text
-    assert took_s < 15  # 1 s, on a machine that has nothing else to do
 
 
 def test_ranks_that_die_together_are_all_found() -> None:

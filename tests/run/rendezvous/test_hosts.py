@@ -93,7 +93,6 @@ def test_a_probe_that_is_not_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / f"{hosts.PROBE}-2").write_bytes(token + b"more")
     (tmp_path / f"{hosts.PROBE}-3").symlink_to(tmp_path / f"{hosts.PROBE}-1")
     os.mkfifo(tmp_path / f"{hosts.PROBE}-4")
-    began_s = time.monotonic()
     assert hosts._sees(token + f"{hosts.PROBE}-1".encode())
     for told in (
         b"",
@@ -108,4 +107,3 @@ def test_a_probe_that_is_not_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         b"another token..." + f"{hosts.PROBE}-1".encode(),
     ):
         assert not hosts._sees(told), told
-    assert time.monotonic() - began_s < 1

