@@ -48,6 +48,7 @@ SURFACE = [
     "Mesh",
     "Model",
     "ModelError",
+    "NcclSimulation",
     "POWER_OF_TWO",
     "PeerFailure",
     "Plan",
@@ -108,6 +109,7 @@ SURFACE = [
     "save",
     "show",
     "simulate",
+    "simulate_nccl",
     "simulate_together",
     "suggested_schedule",
     "then",
@@ -304,7 +306,7 @@ def test_imports_that_point_the_right_way_are_not(tmp_path: Path) -> None:
         "cli/x.py": "from choreo.show import to_text\nfrom choreo import __version__\nimport numpy",
         "show/x.py": "from choreo.prove import prove\nfrom choreo.show.y import z\nfrom . import y\nfrom .y import z",
         "price/x.py": "from choreo.algorithms import build\nimport choreo.units\nimport choreo",
-        "schedule/schedule.py": "def draw():\n    from choreo.show import notebook_html",
+        "results.py": "def draw():\n    from choreo.show import notebook_html",
         "run/x.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\ndef f():\n    import torch",
     }
     for name, code in fine.items():

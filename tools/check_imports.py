@@ -32,7 +32,6 @@ HEAVY = {"torch", "ray", "duckdb", "mpi4py"}
 # (file, imported folder): why it may.
 ALLOWED = {
     ("results.py", "show"): "a notebook asks the object itself to draw; imported when it does",
-    ("schedule/schedule.py", "show"): "the same",
 }
 
 

@@ -79,8 +79,10 @@ from choreo.show import to_html as to_html
 from choreo.show import to_svg as to_svg
 from choreo.show import to_text as to_text
 from choreo.simulate import Job as Job
+from choreo.simulate import NcclSimulation as NcclSimulation
 from choreo.simulate import Simulation as Simulation
 from choreo.simulate import simulate as simulate
+from choreo.simulate import simulate_nccl as simulate_nccl
 from choreo.simulate import simulate_together as simulate_together
 from choreo.simulate import suggested_schedule as suggested_schedule
 from choreo.topology import Topology as Topology

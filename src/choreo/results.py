@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform, overload
 
 import numpy as np
 
-__all__ = ["Result", "plain", "result"]
+__all__ = ["Result", "drawn", "plain", "result"]
 
 T = TypeVar("T", bound=type)
 
@@ -36,10 +37,7 @@ class Result(Mapping[str, Any]):
         return f"<{type(self).__name__} {self.summary()}>"
 
     def _repr_html_(self) -> str:
-        # A notebook asks the object itself to draw, so this is the one place that imports upwards.
-        from choreo.show import notebook_html
-
-        return notebook_html(self)  # type: ignore[arg-type]
+        return drawn(self)
 
     def __getitem__(self, name: str) -> Any:
         return self.to_dict()[name]
@@ -53,6 +51,15 @@ class Result(Mapping[str, Any]):
     # Two results are equal when all their attributes are, not only the plain ones.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+
+
+def drawn(thing: object) -> str:
+    """A noun or a result as HTML, for a notebook that asks the object itself to draw.
+
+    This is the one place that imports upwards.
+    """
+    html: str = importlib.import_module("choreo.show").notebook_html(thing)
+    return html
 
 
 @overload

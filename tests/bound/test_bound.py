@@ -59,7 +59,7 @@ def test_unit_links(topology: str, all_gather: str, all_to_all: str) -> None:
 @pytest.mark.parametrize("topology", [dgx_1(), get_topology("dgx-1")], ids=["by hand", "catalogue"])
 def test_dgx_1(topology: Topology) -> None:
     found = bound("all_gather", topology, 8e9)
-    assert (found.fraction_in_links, found.fraction) == (Fraction(7, 6), Fraction(7, 150))
+    assert (found.fraction_in_links, found.fraction_per_GBps) == (Fraction(7, 6), Fraction(7, 150))
     assert found.bandwidth_bound_s == pytest.approx(7 / 150)  # a share of 1 GB
     crossing = bound("all_to_all", topology, 8e9)
     assert (crossing.fraction_in_links, crossing.proof) == (Fraction(8, 3), "cut")
@@ -93,7 +93,7 @@ def test_two_dgx_a100() -> None:
 )
 def test_all_reduce(topology: str, expected: str) -> None:
     found = bound("all_reduce", get_topology(topology), 1e9)
-    assert found.fraction == Fraction(expected)
+    assert found.fraction_per_GBps == Fraction(expected)
 
 
 def test_all_reduce_by_trees_is_attained() -> None:
@@ -101,7 +101,7 @@ def test_all_reduce_by_trees_is_attained() -> None:
     ends = [(0, 1), (1, 2), (2, 0), (0, 3), (3, 4), (4, 0)]
     src, dst = np.array([*ends, *((b, a) for a, b in ends)]).T
     found = bound("all_reduce", compose("bow tie", [graph(5, Links.uniform(src, dst, GB, 0.0))]), 1e9)
-    assert (found.fraction, found.proof, found.exact) == (Fraction(2, 3), "volume", True)
+    assert (found.fraction_per_GBps, found.proof, found.exact) == (Fraction(2, 3), "volume", True)
 
 
 def test_all_reduce_in_parts_of_different_sizes() -> None:
@@ -111,9 +111,9 @@ def test_all_reduce_in_parts_of_different_sizes() -> None:
     src, dst = np.array(clique + leaves).T
     links = Links(src.copy(), dst.copy(), np.array([10 * GB] * 12 + [GB] * 4), np.zeros(16))
     found = bound("all_reduce", compose("leaves", [graph(6, links)]), 1e9)
-    assert (found.fraction, found.exact) == (Fraction(1), True)
+    assert (found.fraction_per_GBps, found.exact) == (Fraction(1), True)
     found = bound("all_reduce", compose("leaves", [graph(6, links)]).with_slow_link(0, 4, 2.0), 1e9)
-    assert (found.fraction, found.proof, found.exact) == (Fraction(1), "cut", True)
+    assert (found.fraction_per_GBps, found.proof, found.exact) == (Fraction(1), "cut", True)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_rooted_on_a_line_of_five(collective: str, root: int, expected: str) -> 
 def test_send_recv_goes_both_ways_round() -> None:
     """7/8 of each vector goes to the next device by one link, 1/8 by the seven others."""
     found = bound("send_recv", get_topology("ring(8)"), 1e9)
-    assert (found.fraction, found.proof, found.exact) == (Fraction(7, 8), "prices", True)
+    assert (found.fraction_per_GBps, found.proof, found.exact) == (Fraction(7, 8), "prices", True)
     assert found.cut.devices == ()
     assert len(found.cut.prices) == len(found.cut.links) > 0
     assert fraction("send_recv", "switch(5)") == 1
@@ -168,10 +168,10 @@ def test_what_a_fraction_is_for() -> None:
     shares = {"all_gather", "reduce_scatter", "all_to_all", "scatter", "gather", "barrier"}
     for collective in COLLECTIVES:
         found = bound(collective, topology, 80e9)
-        assert found.unit == ("share" if collective in shares else "vector")
+        assert found.of == ("share" if collective in shares else "vector")
         unit_gb = 0 if collective == "barrier" else 10 if collective in shares else 80
-        assert found.unit_bytes == unit_gb * GB
-        assert found.bandwidth_bound_s == pytest.approx(float(found.fraction * unit_gb))
+        assert found.of_bytes == unit_gb * GB
+        assert found.bandwidth_bound_s == pytest.approx(float(found.fraction_per_GBps * unit_gb))
         assert found.bound_s == max(found.bandwidth_bound_s, found.latency_bound_s)
 
 
@@ -193,10 +193,13 @@ def test_order_matters_only_where_ranks_are_told_apart() -> None:
     topology = get_topology("mesh(2x4)")
     order = [3, 1, 4, 0, 6, 7, 5, 2]
     for collective in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "barrier"):
-        assert bound(collective, topology, 1).fraction == bound(collective, topology, 1, devices=order).fraction
+        assert (
+            bound(collective, topology, 1).fraction_per_GBps
+            == bound(collective, topology, 1, devices=order).fraction_per_GBps
+        )
     for collective in ROOTED:
         found = bound(collective, topology, 1, devices=order, root=3)  # on device 0
-        assert found.fraction == bound(collective, topology, 1, root=0).fraction
+        assert found.fraction_per_GBps == bound(collective, topology, 1, root=0).fraction_per_GBps
     assert fraction("send_recv", "line(4)") == 1
     assert fraction("send_recv", "line(4)", devices=[0, 2, 1, 3]) == 2
 
@@ -211,7 +214,7 @@ def test_two_ranks_on_a_device() -> None:
 @pytest.mark.parametrize("collective", sorted(COLLECTIVES))
 def test_one_rank_and_no_bytes(collective: str) -> None:
     alone = bound(collective, get_topology("ring(8, 1GB/s, 1us)"), 1e9, devices=[5])
-    assert (alone.bound_s, alone.fraction, alone.cut, alone.farthest) == (0.0, Fraction(0), Cut(), None)
+    assert (alone.bound_s, alone.fraction_per_GBps, alone.cut, alone.farthest) == (0.0, Fraction(0), Cut(), None)
     assert bound(collective, get_topology("switch(1)"), 1e9).bound_s == 0
     nothing = bound(collective, get_topology("ring(7, 1GB/s, 1us)"), 0)
     assert nothing.bandwidth_bound_s == 0

@@ -52,8 +52,8 @@ def test_no_way() -> None:
             UsageError, match=r"there is no way from device 0 to device 2 of line\(4, 1GB/s, 1us\) over"
         ):
             bound(collective, broken, 1)
-    assert bound("gather", broken, 4e9).fraction == 3  # nothing need go that way
-    assert bound("all_gather", broken, 2e9, devices=[0, 1]).fraction == 1
+    assert bound("gather", broken, 4e9).fraction_per_GBps == 3  # nothing need go that way
+    assert bound("all_gather", broken, 2e9, devices=[0, 1]).fraction_per_GBps == 1
     with pytest.raises(UsageError, match="there is no way from device 0 to device 1"):
         bound("reduce", get_topology("switch(2, 0GB/s)"), 1, root=1)
     with pytest.raises(UsageError, match="there is no way from device a to device b"):

@@ -77,7 +77,9 @@ def placements(draw: st.DrawFn, topology: Topology) -> list[int]:
 def cut_proves(found: Bound, topology: Topology, by_rank: list[int], root: int = 0) -> bool:
     """Whether the devices and links of a cut give its fraction."""
     carried = sum((gigabytes(topology, link) for link in found.cut.links), Fraction(0))
-    return found.fraction == must_leave(found.collective, frozenset(found.cut.devices), by_rank, root) / carried
+    return (
+        found.fraction_per_GBps == must_leave(found.collective, frozenset(found.cut.devices), by_rank, root) / carried
+    )
 
 
 @settings(max_examples=120)
@@ -98,20 +100,20 @@ def test_of_all_cuts_partitions_and_ways_it_is_the_heaviest(
     found = bound(collective, topology, 12, root=root, devices=by_rank)
     assert found.latency_bound_s == pytest.approx(latency_s(topology, collective, by_rank, root or 0), abs=1e-15)
     if collective == "barrier" or len(set(by_rank)) == 1:
-        assert found.fraction == found.bandwidth_bound_s == 0
+        assert found.fraction_per_GBps == found.bandwidth_bound_s == 0
         return
     cuts = cut_fraction(topology, collective, by_rank, root or 0)
     if collective in BY_CUTS:
-        assert (found.fraction, found.exact) == (cuts, True)
+        assert (found.fraction_per_GBps, found.exact) == (cuts, True)
     elif collective == "all_reduce":
         heaviest = max(cuts, partition_fraction(topology, by_rank))
-        assert found.fraction == heaviest if found.exact else cuts <= found.fraction <= heaviest
+        assert found.fraction_per_GBps == heaviest if found.exact else cuts <= found.fraction_per_GBps <= heaviest
         assert found.exact or topology.reduces.any()
     else:
         units = Counter((here, there) for here, there in pairs if here != there)
-        assert float(found.fraction) == pytest.approx(flow_time(topology, units), rel=1e-7)
+        assert float(found.fraction_per_GBps) == pytest.approx(flow_time(topology, units), rel=1e-7)
         assert found.exact
-        assert cuts <= found.fraction
+        assert cuts <= found.fraction_per_GBps
     if found.proof == "cut":
         assert cut_proves(found, topology, by_rank, root or 0)
 
@@ -124,7 +126,7 @@ def test_blocks_of_different_sizes(collective: str, topology: Topology, data: st
     weights = data.draw(st.lists(st.integers(0, 4), min_size=blocks, max_size=blocks).filter(any))
     found = bound(collective, topology, 12, devices=by_rank, weights=weights)
     cuts = cut_fraction(topology, collective, by_rank, weights=weights if blocks > 1 else None)
-    assert found.fraction == cuts if collective in BY_CUTS else found.fraction >= cuts
+    assert found.fraction_per_GBps == cuts if collective in BY_CUTS else found.fraction_per_GBps >= cuts
 
 
 def test_blocks_of_one_size_are_the_usual_ones() -> None:
@@ -132,7 +134,8 @@ def test_blocks_of_one_size_are_the_usual_ones() -> None:
     for collective in sorted(COLLECTIVES):
         blocks = COLLECTIVES[collective].blocks(5)
         assert (
-            bound(collective, topology, 10, weights=[3] * blocks).fraction == bound(collective, topology, 10).fraction
+            bound(collective, topology, 10, weights=[3] * blocks).fraction_per_GBps
+            == bound(collective, topology, 10).fraction_per_GBps
         )
 
 
@@ -159,7 +162,7 @@ def test_prices_prove_what_they_say(collective: str, size: int, data: st.DataObj
                 away[dst] = min(away[dst], away[src] + price.get(link, 0))
         paid += away[by_rank[b]]
     spent = sum((gigabytes(topology, link) * times for link, times in price.items()), Fraction(0))
-    assert found.fraction == paid / spent
+    assert found.fraction_per_GBps == paid / spent
 
 
 # Products of blocks: what is said without searching is what a search finds.

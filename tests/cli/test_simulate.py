@@ -20,6 +20,8 @@ SUMMARY = [
     "time_s",
     "bound_s",
     "efficiency",
+    "algbw_bytes_per_s",
+    "busbw_bytes_per_s",
     "algbw_GBps",
     "busbw_GBps",
     "busiest_link",

@@ -13,6 +13,9 @@ from tests.helpers.command import Ran, run_choreo
 CHOREO = Path(sys.executable).with_name("choreo")
 
 PRICE_KEYS = {
+    "collective",
+    "ranks",
+    "size_bytes",
     "algorithm",
     "steps",
     "alpha_s",

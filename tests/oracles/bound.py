@@ -196,4 +196,4 @@ def fraction(collective: str, topology: Topology | str, **options: object) -> Fr
     """What the bound itself says, which must be exact."""
     found = bound(collective, get_topology(topology), 1, **options)  # type: ignore[arg-type]  # each test's own
     assert found.exact
-    return found.fraction
+    return found.fraction_per_GBps

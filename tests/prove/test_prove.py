@@ -164,7 +164,7 @@ def test_ranges_and_single_chunks_are_the_same_schedule() -> None:
             schedule,
             body=Steps.from_transfers(12, schedule.num_chunks, schedule.num_steps, (schedule.columns().expanded())),
         )
-        assert replace(prove(one_by_one), num_transfers=0) == replace(prove(schedule), num_transfers=0)
+        assert {**prove(one_by_one), "num_transfers": 0} == {**prove(schedule), "num_transfers": 0}
 
 
 def test_one_rank_has_nothing_to_do() -> None:

@@ -8,10 +8,11 @@ docs/explanation/bound.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from numbers import Real
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,10 +21,11 @@ from choreo.bound.network import Network, reached_from
 from choreo.bound.product import Product
 from choreo.bound.proofs import PROOFS, Asked, Cut, Proof
 from choreo.collectives import get_collective
-from choreo.errors import UsageError
+from choreo.errors import UsageError, shown
+from choreo.results import Result, plain, result
 from choreo.topology import Topology, get_topology
 from choreo.topology.graph import Ints
-from choreo.units import counted
+from choreo.units import counted, format_bytes, format_time
 
 __all__ = ["Bound", "Cut", "bound"]
 
@@ -46,39 +48,88 @@ UNITS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+@result
+class Bound(Result):
     """The least time a collective can take on a topology, whatever the schedule.
 
-    bandwidth_bound_s is `fraction` seconds for every GB of `unit_bytes`, the bytes of a `unit`: the "vector" that
-    size_bytes is, or a "share" of it, one rank's of p (of what a rank sends in an all_to_all, that for one other).
-    `fraction_in_links` is the same with the slowest live link's bandwidth as 1; where all links are alike
-    (`links_alike`) that is how theory writes it: 7/2 on a ring of eight.
+    bandwidth_bound_s is `fraction_per_GBps` seconds for every GB of `of_bytes`. These are the bytes of a "vector"
+    (`of`), which is size_bytes, or of a "share": one rank's part of it (in an all_to_all, what a rank sends to one
+    other).
+    `fraction_in_links` is the same with the slowest live link's bandwidth as 1. Where all links are alike
+    (`links_alike`) theory writes it that way: 7/2 on a ring of eight.
 
     `proof` says what proves it: a "cut", "prices" of links, or the "volume" between parts; `exact` that no such proof
     gives more. `farthest` are the two devices whose distance is the bound by latency.
     """
 
+    columns: ClassVar[tuple[str, ...]] = (
+        "collective",
+        "topology",
+        "ranks",
+        "size_bytes",
+        "bound_s",
+        "bandwidth_bound_s",
+        "latency_bound_s",
+        "fraction",
+        "unit",
+        "fraction_per_GBps",
+        "fraction_in_links",
+        "of",
+        "of_bytes",
+        "exact",
+        "proof",
+        "cut",
+        "farthest",
+    )
+
     collective: str
     topology: str
     ranks: int
     size_bytes: float
-    unit: str
-    unit_bytes: float
-    fraction: Fraction
+    of: str
+    of_bytes: float
+    fraction_per_GBps: Fraction  # noqa: N815 - GB/s is spelled so
     fraction_in_links: Fraction
     links_alike: bool
     bandwidth_bound_s: float
     latency_bound_s: float
     proof: str
     exact: bool
-    cut: Cut = field(repr=False)
+    cut: Cut
+    cut_links: tuple[dict[str, Any], ...] = field(compare=False)
     farthest: tuple[int, int] | None = None
 
     @property
     def bound_s(self) -> float:
         """The greater of the two."""
         return max(self.bandwidth_bound_s, self.latency_bound_s)
+
+    @property
+    def fraction(self) -> Fraction:
+        """In `unit`: of links where all are alike, else for every GB/s."""
+        return self.fraction_in_links if self.links_alike else self.fraction_per_GBps
+
+    @property
+    def unit(self) -> str:
+        """The unit of `fraction`."""
+        return "links" if self.links_alike else "per GB/s"
+
+    def summary(self) -> str:
+        """The bound, and which of the two it is."""
+        kind = "bandwidth" if self.bandwidth_bound_s >= self.latency_bound_s else "latency"
+        return (
+            f"{self.collective} of {format_bytes(self.size_bytes)} over {counted(self.ranks, 'rank')} on "
+            f"{shown(self.topology)}: at least {format_time(self.bound_s)}, by {kind}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fractions are texts, like 7/6; the links of the cut are named by their ends."""
+        cut: dict[str, Any] = {"devices": self.cut.devices, "links": self.cut_links}
+        if self.cut.prices:
+            cut["prices"] = self.cut.prices
+        if self.cut.parts:
+            cut["parts"] = self.cut.parts
+        return {name: plain(cut if name == "cut" else getattr(self, name)) for name in self.columns}
 
 
 def bound(
@@ -122,9 +173,9 @@ def bound(
         topology=topology.name,
         ranks=len(by_rank),
         size_bytes=float(size_bytes),
-        unit=unit,
-        unit_bytes=float(unit_bytes),
-        fraction=fraction,
+        of=unit,
+        of_bytes=float(unit_bytes),
+        fraction_per_GBps=fraction,
         fraction_in_links=fraction * _slowest(network),
         links_alike=len(set(network.values)) == 1,
         bandwidth_bound_s=float(bandwidth_bound_s),
@@ -132,7 +183,21 @@ def bound(
         proof=proof.kind,
         exact=proof.exact,
         cut=proof.cut,
+        cut_links=_named(topology, proof.cut.links),
         farthest=None if distance.src is None or distance.dst is None else (distance.src, distance.dst),
+    )
+
+
+def _named(topology: Topology, links: tuple[int, ...]) -> tuple[dict[str, Any], ...]:
+    """The ends and the bandwidth of links, by the names of their nodes."""
+    table, name = topology.links, topology.node_name
+    return tuple(
+        {
+            "from": name(int(table.src[link])),
+            "to": name(int(table.dst[link])),
+            "bandwidth_bytes_per_s": float(table.bandwidth_bytes_per_s[link]),
+        }
+        for link in links
     )
 
 

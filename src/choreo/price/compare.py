@@ -9,25 +9,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, pairwise
+from typing import ClassVar
 
-from choreo.errors import UsageError
+from choreo.errors import UsageError, shown
 from choreo.price.price import Link, Price, price_of
 from choreo.price.profile import Profile, profile
+from choreo.results import Result, result
 from choreo.schedule import Schedule, whole
+from choreo.units import format_bytes
 
 __all__ = ["WinningRange", "compare", "winners"]
 
 
-@dataclass(frozen=True, slots=True)
-class WinningRange:
+@result
+class WinningRange(Result):
     """For sizes of `from_bytes` to `to_bytes`, both included, `algorithm` is the cheapest."""
+
+    columns: ClassVar[tuple[str, ...]] = ("from_bytes", "to_bytes", "algorithm")
 
     from_bytes: int
     to_bytes: int
     algorithm: str
+
+    def summary(self) -> str:
+        """Who wins, from which size to which."""
+        return f"{shown(self.algorithm)} from {format_bytes(self.from_bytes)} to {format_bytes(self.to_bytes)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +170,7 @@ def _ranges(
             parts.append((stop + 1, following - 1, winner(Fraction(stop + following, 2))))
         for start, end, name in parts:
             if ranges and ranges[-1].algorithm == name:
-                ranges[-1] = replace(ranges[-1], to_bytes=end)
+                ranges[-1] = WinningRange(ranges[-1].from_bytes, end, ranges[-1].algorithm)
             else:
                 ranges.append(WinningRange(start, end, name))
     return ranges

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Real
+from typing import ClassVar
 
-from choreo.errors import UsageError
+from choreo.errors import UsageError, shown
 from choreo.price.profile import Profile, Terms, profile
+from choreo.results import Result, result
 from choreo.schedule import Schedule
+from choreo.units import counted, format_bytes, format_time
 
 __all__ = ["Link", "Price", "price", "price_of"]
 
@@ -43,12 +46,28 @@ class Link:
         return 1.0 / self.bandwidth_bytes_per_s
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+@result
+class Price(Result):
     """What a schedule costs, term by term, and what it moves. Bytes are real numbers: nothing is rounded.
 
     Bytes and fan-in are those of the ranks, not of switches that reduce.
     """
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "collective",
+        "ranks",
+        "size_bytes",
+        "algorithm",
+        "steps",
+        "alpha_s",
+        "beta_s",
+        "gamma_s",
+        "total_s",
+        "max_bytes_sent",
+        "max_bytes_received",
+        "max_fan_in",
+        "total_bytes",
+    )
 
     collective: str
     algorithm: str
@@ -58,9 +77,18 @@ class Price:
     alpha_s: float
     beta_s: float
     gamma_s: float
-    bytes_sent: tuple[float, ...] = field(repr=False)
-    bytes_received: tuple[float, ...] = field(repr=False)
+    bytes_sent: tuple[float, ...]
+    bytes_received: tuple[float, ...]
     max_fan_in: int
+
+    def summary(self) -> str:
+        """The price and its largest term."""
+        terms = {"alpha": self.alpha_s, "beta": self.beta_s, "gamma": self.gamma_s}
+        largest = max(terms, key=lambda name: terms[name])
+        return (
+            f"{self.collective} of {format_bytes(self.size_bytes)} by {shown(self.algorithm)} over "
+            f"{counted(self.ranks, 'rank')}: {format_time(self.total_s)}, most of it {largest}"
+        )
 
     @property
     def total_s(self) -> float:

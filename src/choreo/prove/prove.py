@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from choreo.errors import ContradictionError, ProofError, UsageError
+from choreo.errors import ContradictionError, ProofError, UsageError, shown
 from choreo.prove.replay import AbsentError, Algebra, Counting, Fingerprint, replay
 from choreo.prove.trace import explain_absent, explain_wrong
+from choreo.results import Result, result
 from choreo.schedule import Schedule
+from choreo.units import counted
 
 __all__ = ["Proof", "prove"]
 
@@ -36,12 +38,24 @@ MAX_TRACED = 1 << 14
 SEARCHED_PLACES = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+@result
+class Proof(Result):
     """A schedule does what its collective promises.
 
     `method` is "exact" or "fingerprint"; `error_probability` bounds the chance that a wrong schedule was proved.
     """
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "collective",
+        "algorithm",
+        "ranks",
+        "root",
+        "num_chunks",
+        "num_steps",
+        "num_transfers",
+        "method",
+        "error_probability",
+    )
 
     collective: str
     algorithm: str
@@ -52,6 +66,14 @@ class Proof:
     num_transfers: int
     method: str
     error_probability: float
+
+    def summary(self) -> str:
+        """What was proved, and how."""
+        how = "exactly" if self.method == "exact" else f"by fingerprint, error below {self.error_probability:.0e}"
+        return (
+            f"{how}: {self.collective} by {shown(self.algorithm)} over {counted(self.ranks, 'rank')}, "
+            f"{counted(self.num_steps, 'step')}, {counted(self.num_transfers, 'transfer')}"
+        )
 
 
 def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:

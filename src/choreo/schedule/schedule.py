@@ -10,6 +10,7 @@ import numpy as np
 
 from choreo.collectives import Collective, Layout, get_collective
 from choreo.errors import ScheduleError, UsageError, shown
+from choreo.results import drawn
 from choreo.schedule.steps import Steps, whole
 from choreo.schedule.transfers import BoolColumn, IntColumn, StepMoves, Transfers
 from choreo.units import counted
@@ -210,10 +211,7 @@ class Schedule:
         )
 
     def _repr_html_(self) -> str:
-        # A noun reaching for a verb: a notebook asks the object itself to draw, so there is no other place.
-        from choreo.show import notebook_html
-
-        return notebook_html(self)
+        return drawn(self)
 
     def _held(self, layout: Layout, low: int, high: int | None) -> BoolColumn:
         block = np.arange(low, self.num_chunks if high is None else high) // self.chunks_a_block

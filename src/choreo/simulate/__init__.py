@@ -3,6 +3,7 @@
 from choreo.simulate.choice import suggested_axes, suggested_schedule
 from choreo.simulate.critical_path import Leg
 from choreo.simulate.jobs import Job
+from choreo.simulate.nccl import NcclSimulation, simulate_nccl
 from choreo.simulate.result import BusiestLink, Simulation
 from choreo.simulate.simulate import simulate, simulate_together
 
@@ -10,8 +11,10 @@ __all__ = [
     "BusiestLink",
     "Job",
     "Leg",
+    "NcclSimulation",
     "Simulation",
     "simulate",
+    "simulate_nccl",
     "simulate_together",
     "suggested_axes",
     "suggested_schedule",

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from choreo.errors import UsageError
+from choreo.errors import UsageError, shown
+from choreo.results import Result, plain, result
 from choreo.simulate.critical_path import Leg, critical_path
 from choreo.simulate.flows.backend import core_type
 from choreo.simulate.flows.engine import Loads, Messages, Progress, run_shared
 from choreo.simulate.jobs import Placed
 from choreo.topology import Topology
+from choreo.units import counted, format_bytes, format_time
 
 if TYPE_CHECKING:
     from choreo.bound import Bound
@@ -27,9 +28,11 @@ Floats = npt.NDArray[np.float64]
 MOST_MESSAGES = 1 << 23
 
 
-@dataclass(frozen=True, slots=True)
-class BusiestLink:
+@result
+class BusiestLink(Result):
     """The link that was used most of its capacity: its number, its ends, and what it carried."""
+
+    columns: ClassVar[tuple[str, ...]] = ("from", "to", "utilisation", "bytes")
 
     link: int
     src: str
@@ -37,14 +40,38 @@ class BusiestLink:
     utilisation: float
     bytes: float
 
+    def to_dict(self) -> dict[str, Any]:
+        """As in a topology file, a link goes `from` one node `to` another."""
+        return {"from": self.src, "to": self.dst, "utilisation": self.utilisation, "bytes": self.bytes}
 
-@dataclass(frozen=True, eq=False)
-class Simulation:
+    def summary(self) -> str:
+        """The link and how busy it was."""
+        return f"{shown(self.src)} to {shown(self.dst)}: {100 * self.utilisation:.1f} % busy"
+
+
+@result(eq=False)
+class Simulation(Result):
     """One run of one or several collectives on a topology.
 
     `shared` says whether messages had to be followed one by one because some met, or might have. Times by message
     (`messages`) and the critical path are worked out when they are asked for.
     """
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "collective",
+        "topology",
+        "ranks",
+        "size_bytes",
+        "algorithm",
+        "time_s",
+        "bound_s",
+        "efficiency",
+        "algbw_bytes_per_s",
+        "busbw_bytes_per_s",
+        "algbw_GBps",
+        "busbw_GBps",
+        "busiest_link",
+    )
 
     topology: Topology
     jobs: tuple[Placed, ...]
@@ -52,7 +79,20 @@ class Simulation:
     shared: bool
     store_and_forward: bool = False
     compiled: bool | None = None
-    kept: Messages | None = field(default=None, repr=False)
+    kept: Messages | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures that matter most: of several collectives, those of the first, with its own time."""
+        values = {"topology": self.topology.name, "time_s": self.job_time_s(0), "size_bytes": whole(self.size_bytes)}
+        return {name: values[name] if name in values else plain(getattr(self, name)) for name in self.columns}
+
+    def summary(self) -> str:
+        """What ran where, and how long it took."""
+        also = f" and {counted(len(self.jobs) - 1, 'other')}" if len(self.jobs) > 1 else ""
+        return (
+            f"{self.collective} of {format_bytes(self.size_bytes)} by {shown(self.algorithm)} over "
+            f"{counted(self.ranks, 'rank')}{also} on {shown(self.topology.name)}: {format_time(self.time_s)}"
+        )
 
     @property
     def collective(self) -> str:
@@ -99,6 +139,16 @@ class Simulation:
         """What a link of the slowest cut would have to carry, as nccl-tests has it."""
         return self.algbw_bytes_per_s * self.jobs[0].schedule.contract.bus_factor(self.ranks)
 
+    @property
+    def algbw_GBps(self) -> float:  # noqa: N802 - nccl-tests' unit
+        """The same in GB/s."""
+        return self.algbw_bytes_per_s / 1e9
+
+    @property
+    def busbw_GBps(self) -> float:  # noqa: N802
+        """The same in GB/s."""
+        return self.busbw_bytes_per_s / 1e9
+
     @cached_property
     def utilisation(self) -> Floats:
         """The part of each link's capacity that was used, from the first moment to the last."""
@@ -128,6 +178,11 @@ class Simulation:
         return bound(
             self.collective, self.topology, job.size_bytes, root=schedule.root, devices=devices, weights=weights
         )
+
+    @property
+    def bound_s(self) -> float:
+        """That time."""
+        return self.bound.bound_s
 
     @property
     def efficiency(self) -> float:
@@ -168,3 +223,8 @@ class Simulation:
             self.jobs, self.topology, make, store_and_forward=self.store_and_forward, progress=progress
         )
         return messages
+
+
+def whole(size_bytes: float) -> int | float:
+    """A size as a whole number where it is one."""
+    return int(size_bytes) if size_bytes == int(size_bytes) else size_bytes

@@ -12,7 +12,6 @@ from choreo.errors import UsageError
 from choreo.units import counted, parse_size
 
 if TYPE_CHECKING:
-    from choreo.bound import Bound
     from choreo.topology import Topology
 
 
@@ -57,47 +56,11 @@ def command(
     network = get_topology(topology)
     found = bound(collective, network, size, root=root, devices=_devices(network, ranks, placement))
     if as_json:
-        echo_json(document(found, network))
+        echo_json(found)
     else:
         from choreo.cli.output.bound import print_bound
 
         print_bound(found, network)
-
-
-def document(found: Bound, topology: Topology) -> dict[str, object]:
-    """A bound as JSON has it: fractions are texts, like 7/6, in links where all are alike."""
-    links = [
-        {
-            "from": topology.node_name(int(topology.links.src[link])),
-            "to": topology.node_name(int(topology.links.dst[link])),
-            "bandwidth_bytes_per_s": float(topology.links.bandwidth_bytes_per_s[link]),
-        }
-        for link in found.cut.links
-    ]
-    cut: dict[str, object] = {"devices": found.cut.devices, "links": links}
-    if found.cut.prices:
-        cut["prices"] = found.cut.prices
-    if found.cut.parts:
-        cut["parts"] = found.cut.parts
-    return {
-        "collective": found.collective,
-        "topology": found.topology,
-        "ranks": found.ranks,
-        "size_bytes": found.size_bytes,
-        "bound_s": found.bound_s,
-        "bandwidth_bound_s": found.bandwidth_bound_s,
-        "latency_bound_s": found.latency_bound_s,
-        "fraction": str(found.fraction_in_links if found.links_alike else found.fraction),
-        "unit": "links" if found.links_alike else "per GB/s",
-        "fraction_per_GBps": str(found.fraction),
-        "fraction_in_links": str(found.fraction_in_links),
-        "of": found.unit,
-        "of_bytes": found.unit_bytes,
-        "exact": found.exact,
-        "proof": found.proof,
-        "cut": cut,
-        "farthest": found.farthest,
-    }
 
 
 def _devices(topology: Topology, ranks: int | None, placement: str | None) -> list[int] | None:

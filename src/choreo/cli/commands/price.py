@@ -16,19 +16,6 @@ from choreo.units import parse_bandwidth, parse_size, parse_size_range, parse_ti
 if TYPE_CHECKING:
     from choreo.price import Profile
 
-COLUMNS = (
-    "algorithm",
-    "steps",
-    "alpha_s",
-    "beta_s",
-    "gamma_s",
-    "total_s",
-    "max_bytes_sent",
-    "max_bytes_received",
-    "max_fan_in",
-    "total_bytes",
-)
-
 
 @click.command("price")
 @choice_options
@@ -92,7 +79,7 @@ def command(
     if size is not None:
         prices = compare(profiles, size, link)
         if as_json:
-            echo_json([{name: getattr(one, name) for name in COLUMNS} for one in prices])
+            echo_json(prices)
         else:
             print_prices(prices, link, ports, cores)
     elif sweep is not None:

@@ -121,10 +121,7 @@ def _document(tally: _Tally, *, with_proofs: bool) -> dict[str, object]:
 def _print(tally: _Tally, everything: bool) -> None:
     if not everything:
         for proof in tally.proofs:
-            how = "exactly" if proof.method == "exact" else f"by fingerprint, error below {proof.error_probability:.0e}"
-            who = f"{proof.collective} by {shown(proof.algorithm)} over {counted(proof.ranks, 'rank')}"
-            size = f"{counted(proof.num_steps, 'step')}, {counted(proof.num_transfers, 'transfer')}"
-            click.echo(f"proved {how}: {who}, {size}")
+            click.echo(f"proved {proof.summary()}")
     for failure in tally.failures:
         ranks = counted(int(str(failure["ranks"])), "rank")
         click.echo(f"FAILED {failure['collective']} by {shown(failure['algorithm'])} over {ranks}")

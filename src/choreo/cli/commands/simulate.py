@@ -256,13 +256,13 @@ class _Task:
 
 def _one(task: _Task, size: int, as_json: bool, trace: Path | None, html: Path | None) -> None:
     from choreo.cli.output.simulation import print_simulation
-    from choreo.simulate.summary import details, summary
+    from choreo.simulate.details import details
 
     schedule = task.schedule()
     simulation = task.run(schedule, size)
     axes = task.axes(schedule)
     if as_json:
-        echo_json(summary(simulation) | {"axes": axes, "settings": task.settings} | details(simulation))
+        echo_json(simulation.to_dict() | {"axes": axes, "settings": task.settings} | details(simulation))
     else:
         print_simulation(simulation, axes)
     if html is not None:
@@ -282,12 +282,11 @@ def _one(task: _Task, size: int, as_json: bool, trace: Path | None, html: Path |
 
 def _rank_all(task: _Task, size: int, as_json: bool) -> None:
     from choreo.cli.output.simulation import print_ranking
-    from choreo.simulate.summary import summary
 
     simulations = _runs(task, task.schedules(), size)
     simulations.sort(key=lambda one: one.job_time_s(0))
     if as_json:
-        echo_json([summary(one) for one in simulations])
+        echo_json(simulations)
     else:
         print_ranking(simulations)
 
@@ -295,14 +294,13 @@ def _rank_all(task: _Task, size: int, as_json: bool) -> None:
 def _sweep(task: _Task, sizes: list[int], as_json: bool) -> None:
     """One run a size; of several algorithms the fastest at each."""
     from choreo.cli.output.simulation import print_sweep
-    from choreo.simulate.summary import summary
 
     schedules = task.schedules()
     if len(schedules) > 1:  # what cannot run here is said once
         schedules = [one.jobs[0].schedule for one in _runs(task, schedules, 0)]
     best = [min(_runs(task, schedules, size), key=lambda one: one.job_time_s(0)) for size in sizes]
     if as_json:
-        echo_json([summary(one) for one in best])
+        echo_json(best)
     else:
         print_sweep(best)
 

@@ -41,13 +41,13 @@ def _line(name: str, time_s: float, binds: bool, why: str) -> None:
 
 
 def _fraction(found: Bound) -> str:
-    if not found.fraction:
+    if not found.fraction_per_GBps:
         return ""
-    data = f"{format_bytes(found.unit_bytes)}{' (a share)' if found.unit == 'share' else ''}"
-    if found.fraction_in_links == found.fraction:
-        return f"{found.fraction} per GB/s × {data}"
-    link = format_bandwidth(float(found.fraction_in_links / found.fraction) * 1e9)
-    in_links, per_gb = f"{found.fraction_in_links} by links of {link}", f"{found.fraction} per GB/s"
+    data = f"{format_bytes(found.of_bytes)}{' (a share)' if found.of == 'share' else ''}"
+    if found.fraction_in_links == found.fraction_per_GBps:
+        return f"{found.fraction_per_GBps} per GB/s × {data}"
+    link = format_bandwidth(float(found.fraction_in_links / found.fraction_per_GBps) * 1e9)
+    in_links, per_gb = f"{found.fraction_in_links} by links of {link}", f"{found.fraction_per_GBps} per GB/s"
     first, second = (in_links, per_gb) if found.links_alike else (per_gb, in_links)
     return f"{first}, or {second}, × {data}"
 
@@ -61,7 +61,7 @@ def _way(found: Bound, topology: Topology) -> str:
 
 def _sentences(found: Bound, topology: Topology) -> list[str]:
     """What proves the bound by bandwidth, and whether there may be a better one."""
-    if not found.fraction:
+    if not found.fraction_per_GBps:
         return []
     sentences = [{"cut": _cut, "prices": _prices, "volume": _volume}[found.proof](found, topology)]
     if not found.exact:
@@ -100,8 +100,8 @@ def _prices(found: Bound, topology: Topology) -> str:
 
 def _amount(found: Bound, topology: Topology) -> str:
     """How many units must cross the links: what the fraction makes of their capacity."""
-    units = round(float(found.fraction) * _bandwidth(found.cut.links, topology) / 1e9)
-    return f"{counted(units, found.unit)} of {format_bytes(found.unit_bytes)}"
+    units = round(float(found.fraction_per_GBps) * _bandwidth(found.cut.links, topology) / 1e9)
+    return f"{counted(units, found.of)} of {format_bytes(found.of_bytes)}"
 
 
 def _links(links: Sequence[int], topology: Topology) -> str:

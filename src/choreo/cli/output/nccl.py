@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +12,7 @@ from choreo.errors import UsageError, shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
+    from choreo.simulate import NcclSimulation
     from choreo.topology import Topology
 
 __all__ = ["print_library"]
@@ -21,9 +22,15 @@ def print_library(
     chosen: Choice, topology: Topology, devices: list[int], sizes: list[int], *, swept: bool, as_json: bool
 ) -> None:
     """NCCL's algorithm, protocol, channels and time at each size."""
+    from choreo.simulate import simulate_nccl
+
     if chosen.collective is None:
         raise UsageError("say what NCCL is to do: COLLECTIVE; see choreo list")
-    rows = [_row(chosen, topology, devices, size) for size in sizes]
+    forced = ",".join(chosen.algorithms) or None
+    rows = [
+        simulate_nccl(chosen.collective, topology, size, devices=devices, root=chosen.root, forced=forced)
+        for size in sizes
+    ]
     if as_json:
         echo_json(rows if swept else rows[0])
     elif swept:
@@ -32,69 +39,38 @@ def print_library(
         _print_one(rows[0])
 
 
-def _row(chosen: Choice, topology: Topology, devices: list[int], size: int) -> dict[str, Any]:
-    from choreo.bound import bound
-    from choreo.collectives import get_collective
-    from choreo.nccl import nccl_choice
-    from choreo.nccl.placed import system_of
-
-    collective, ranks = str(chosen.collective), len(devices)
-    contract = get_collective(collective)
-    found = nccl_choice(collective, size, system_of(topology, devices), ",".join(chosen.algorithms) or None)
-    root = contract.check_root(chosen.root, ranks)
-    least = bound(collective, topology, size, root=root, devices=devices).bound_s
-    # The model knows nodes and what joins them, not every link; what no schedule can do NCCL cannot either.
-    time_s = max(found.time_s, least)
-    algbw = size / time_s / 1e9 if time_s > 0 else 0.0
-    return {
-        "collective": collective,
-        "topology": topology.name,
-        "ranks": ranks,
-        "size_bytes": size,
-        "library": "nccl",
-        "algorithm": found.algorithm,
-        "protocol": found.protocol,
-        "channels": found.channels,
-        "time_s": time_s,
-        "bound_s": least,
-        "efficiency": least / time_s if time_s > 0 else 1.0,
-        "algbw_GBps": algbw,
-        "busbw_GBps": algbw * contract.bus_factor(ranks),
-    }
-
-
-def _print_one(row: dict[str, Any]) -> None:
+def _print_one(row: NcclSimulation) -> None:
     click.echo(
-        f"{row['collective']} of {format_bytes(row['size_bytes'])} over {counted(row['ranks'], 'rank')} on "
-        f"{shown(row['topology'])}, as NCCL would do it"
+        f"{row.collective} of {format_bytes(row.size_bytes)} over {counted(row.ranks, 'rank')} on "
+        f"{shown(row.topology)}, as NCCL would do it"
     )
     click.echo()
     for name, text in (
-        ("algorithm", f"{row['algorithm']}, {row['protocol']}, {counted(row['channels'], 'channel')}"),
-        ("time", format_time(row["time_s"])),
-        ("bound", f"{format_time(row['bound_s'])}: {100 * row['efficiency']:.1f} % of it reached"),
-        ("algbw", f"{format_bandwidth(row['algbw_GBps'] * 1e9)}, busbw {format_bandwidth(row['busbw_GBps'] * 1e9)}"),
+        ("algorithm", f"{row.algorithm}, {row.protocol}, {counted(row.channels, 'channel')}"),
+        ("time", format_time(row.time_s)),
+        ("bound", f"{format_time(row.bound_s)}: {100 * row.efficiency:.1f} % of it reached"),
+        ("algbw", f"{format_bandwidth(row.algbw_GBps * 1e9)}, busbw {format_bandwidth(row.busbw_GBps * 1e9)}"),
     ):
         click.echo(f"{name:<14}{text}")
 
 
-def _print_sweep(rows: list[dict[str, Any]]) -> None:
+def _print_sweep(rows: list[NcclSimulation]) -> None:
     """The table of nccl-tests, with NCCL's choice at the end; elements are of four bytes."""
     from choreo.collectives import get_collective
 
     first = rows[0]
-    redop = "sum" if get_collective(first["collective"]).reduces else "none"
-    ranks, where = counted(first["ranks"], "rank"), shown(first["topology"])
-    click.echo(f"# {first['collective']} over {ranks} on {where}, NCCL's model")
+    redop = "sum" if get_collective(first.collective).reduces else "none"
+    ranks, where = counted(first.ranks, "rank"), shown(first.topology)
+    click.echo(f"# {first.collective} over {ranks} on {where}, NCCL's model")
     click.echo("#")
     head = ("size", "count", "type", "redop", "time", "algbw", "busbw")
     units = ("(B)", "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)")
     for words, last in ((head, "choice"), (units, "")):
         click.echo(f"#{words[0]:>12}{words[1]:>14}{''.join(f'{word:>10}' for word in words[2:])}  {last}".rstrip())
     for row in rows:
-        size, choice = row["size_bytes"], f"{row['algorithm']} {row['protocol']}, {counted(row['channels'], 'channel')}"
+        size, choice = row.size_bytes, f"{row.algorithm} {row.protocol}, {counted(row.channels, 'channel')}"
         click.echo(
-            f"{size:>13}{size // 4:>14}{'float':>10}{redop:>10}{row['time_s'] * 1e6:>10.2f}{row['algbw_GBps']:>10.2f}"
-            f"{row['busbw_GBps']:>10.2f}  {choice}"
+            f"{size:>13}{size // 4:>14}{'float':>10}{redop:>10}{row.time_s * 1e6:>10.2f}{row.algbw_GBps:>10.2f}"
+            f"{row.busbw_GBps:>10.2f}  {choice}"
         )
-    click.echo(f"# Avg bus bandwidth    : {sum(row['busbw_GBps'] for row in rows) / len(rows):.6g}")
+    click.echo(f"# Avg bus bandwidth    : {sum(row.busbw_GBps for row in rows) / len(rows):.6g}")

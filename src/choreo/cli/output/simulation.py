@@ -133,7 +133,7 @@ def _print_dimensions(simulation: Simulation) -> None:
 
 def _print_path(simulation: Simulation) -> None:
     """The critical path, its middle left out where it is long."""
-    from choreo.simulate.summary import is_followed
+    from choreo.simulate.details import is_followed
 
     if not is_followed(simulation):
         return

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from choreo.results import plain
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -16,7 +18,7 @@ def echo_json(document: object) -> None:
     """Print a document as JSON."""
     import msgspec
 
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    click.echo(msgspec.json.format(msgspec.json.encode(plain(document)), indent=2).decode())
 
 
 def echo_table(table: Table, width: int | None = None) -> None:

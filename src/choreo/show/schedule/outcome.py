@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from choreo.errors import ProofError
-from choreo.prove.prove import prove
+from choreo.prove import prove
 from choreo.schedule import Schedule
 
 __all__ = ["ProofOutcome", "outcome_of"]

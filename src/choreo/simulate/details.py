@@ -1,4 +1,4 @@
-"""A simulation's result as plain data: what `choreo simulate --json` prints and `--compare` reads."""
+"""A simulation in detail, as plain data: by rank, by link, along the critical path."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from choreo.simulate.result import Simulation
+from choreo.simulate.result import Simulation, whole
 
-__all__ = ["details", "summary"]
+__all__ = ["details", "is_followed"]
 
 # Of more links, ranks or messages than these only the busiest, the first and the last are told.
 MOST_LINKS = 4096
@@ -16,35 +16,6 @@ MOST_RANKS = 16384
 MOST_LEGS = 1000
 # The critical path means following every message; of more than these it is left out.
 MOST_FOLLOWED = 1 << 18
-
-
-def summary(simulation: Simulation) -> dict[str, Any]:
-    """The figures that matter most, by the names that scripts rely on."""
-    busiest = simulation.busiest_link
-    return {
-        "collective": simulation.collective,
-        "topology": simulation.topology.name,
-        "ranks": simulation.ranks,
-        "size_bytes": _whole(simulation.size_bytes),
-        "algorithm": simulation.algorithm,
-        "time_s": simulation.job_time_s(0),
-        "bound_s": simulation.bound.bound_s,
-        "efficiency": simulation.efficiency,
-        "algbw_GBps": simulation.algbw_bytes_per_s / 1e9,
-        "busbw_GBps": simulation.busbw_bytes_per_s / 1e9,
-        "busiest_link": None
-        if busiest is None
-        else {
-            "from": busiest.src,
-            "to": busiest.dst,
-            "utilisation": busiest.utilisation,
-            "bytes": busiest.bytes,
-        },
-    }
-
-
-def _whole(size_bytes: float) -> int | float:
-    return int(size_bytes) if size_bytes == int(size_bytes) else size_bytes
 
 
 def details(simulation: Simulation) -> dict[str, Any]:
@@ -63,7 +34,7 @@ def details(simulation: Simulation) -> dict[str, Any]:
                 "collective": job.schedule.collective,
                 "algorithm": job.schedule.algorithm,
                 "ranks": job.schedule.ranks,
-                "size_bytes": _whole(job.size_bytes),
+                "size_bytes": whole(job.size_bytes),
                 "time_s": simulation.job_time_s(number),
             }
             for number, job in enumerate(simulation.jobs[1:], 1)

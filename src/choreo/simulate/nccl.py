@@ -1,0 +1,122 @@
+"""A collective as NCCL would run it on a topology: its choice, and the time it would take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from choreo.bound import bound
+from choreo.collectives import get_collective
+from choreo.errors import shown
+from choreo.nccl import nccl_choice
+from choreo.nccl.placed import system_of
+from choreo.results import Result, result
+from choreo.topology import Topology, get_topology
+from choreo.units import counted, format_bytes, format_time
+
+__all__ = ["NcclSimulation", "simulate_nccl"]
+
+
+@result
+class NcclSimulation(Result):
+    """What NCCL chooses for a collective on a topology, the time it takes, and the bound beside it."""
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "collective",
+        "topology",
+        "ranks",
+        "size_bytes",
+        "library",
+        "algorithm",
+        "protocol",
+        "channels",
+        "time_s",
+        "bound_s",
+        "efficiency",
+        "algbw_bytes_per_s",
+        "busbw_bytes_per_s",
+        "algbw_GBps",
+        "busbw_GBps",
+    )
+
+    collective: str
+    topology: str
+    ranks: int
+    size_bytes: float
+    algorithm: str
+    protocol: str
+    channels: int
+    time_s: float
+    bound_s: float
+    library: str = "nccl"
+
+    @property
+    def efficiency(self) -> float:
+        """The share of the bound that is reached."""
+        return self.bound_s / self.time_s if self.time_s > 0 else 1.0
+
+    @property
+    def algbw_bytes_per_s(self) -> float:
+        """Size over time, as nccl-tests has it."""
+        return self.size_bytes / self.time_s if self.time_s > 0 else 0.0
+
+    @property
+    def busbw_bytes_per_s(self) -> float:
+        """The bandwidth that the hardware must have for this time, as nccl-tests has it."""
+        return self.algbw_bytes_per_s * get_collective(self.collective).bus_factor(self.ranks)
+
+    @property
+    def algbw_GBps(self) -> float:  # noqa: N802 - nccl-tests' unit
+        """`algbw_bytes_per_s` in GB/s."""
+        return self.algbw_bytes_per_s / 1e9
+
+    @property
+    def busbw_GBps(self) -> float:  # noqa: N802
+        """`busbw_bytes_per_s` in GB/s."""
+        return self.busbw_bytes_per_s / 1e9
+
+    def summary(self) -> str:
+        """NCCL's choice and its time."""
+        return (
+            f"{self.collective} of {format_bytes(self.size_bytes)} over {counted(self.ranks, 'rank')} on "
+            f"{shown(self.topology)}: {self.algorithm} {self.protocol}, {format_time(self.time_s)}"
+        )
+
+
+def simulate_nccl(
+    collective: str,
+    topology: Topology | str | Path,
+    size_bytes: float,
+    *,
+    devices: Sequence[int] | None = None,
+    root: int | None = None,
+    forced: str | None = None,
+) -> NcclSimulation:
+    """What NCCL would choose for a collective of `size_bytes` on a topology's devices, and the time it would take.
+
+    `forced` is what NCCL_ALGO and NCCL_PROTO would say: "Ring", "Tree,LL128".
+
+    >>> import choreo
+    >>> found = choreo.simulate_nccl("all_reduce", "hgx-h100:2", 1 << 30)
+    >>> found.ranks, found.protocol
+    (16, 'Simple')
+    """
+    contract = get_collective(collective)
+    network = get_topology(topology)
+    by_rank = list(range(network.num_devices)) if devices is None else list(devices)
+    chosen = nccl_choice(collective, size_bytes, system_of(network, by_rank), forced)
+    root = contract.check_root(root, len(by_rank))
+    least = bound(collective, network, size_bytes, root=root, devices=by_rank)
+    return NcclSimulation(
+        collective=collective,
+        topology=network.name,
+        ranks=len(by_rank),
+        size_bytes=size_bytes,
+        algorithm=chosen.algorithm,
+        protocol=chosen.protocol,
+        channels=chosen.channels,
+        # The model knows nodes and what joins them, not every link. NCCL cannot beat the bound either.
+        time_s=max(chosen.time_s, least.bound_s),
+        bound_s=least.bound_s,
+    )

@@ -1,0 +1,73 @@
+"""Results: one kind of plain data, the same in Python, in JSON and in a table."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pandas as pd
+import pytest
+
+import choreo
+from choreo.results import Result
+from tests.helpers.command import run_choreo
+
+RING = choreo.build("all_reduce", "ring", 4)
+LINK = choreo.Link(alpha_s=5e-6, bandwidth_bytes_per_s=50e9)
+NETWORK = "ring(4, 50GB/s, 500ns)"
+
+RESULTS: dict[str, Result] = {
+    "proof": choreo.prove(RING),
+    "price": choreo.price(RING, 1 << 20, LINK),
+    "range": choreo.winners([RING], 1, 1 << 20, LINK)[0],
+    "bound": choreo.bound("all_reduce", NETWORK, 1 << 20),
+    "simulation": choreo.simulate(RING, choreo.get_topology(NETWORK), 1 << 20),
+    "nccl": choreo.simulate_nccl("all_reduce", "hgx-h100", 1 << 20),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_is_a_mapping_of_plain_data(name: str) -> None:
+    found = RESULTS[name]
+    assert dict(found) == found.to_dict() == json.loads(json.dumps(found.to_dict()))
+    assert tuple(found) == found.columns
+    assert all(hasattr(found, column) or column in ("from", "to") for column in found.columns)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_says_what_it_is_in_one_line(name: str) -> None:
+    said = repr(RESULTS[name])
+    assert said == f"<{type(RESULTS[name]).__name__} {RESULTS[name].summary()}>"
+    assert len(said) < 200 and "\n" not in said
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_list_of_results_is_a_table(name: str) -> None:
+    table = pd.DataFrame([RESULTS[name], RESULTS[name]])
+    assert tuple(table.columns) == RESULTS[name].columns
+    assert len(table) == 2
+
+
+# A topology has routing functions, so what holds one does not pickle.
+@pytest.mark.parametrize("name", sorted(RESULTS.keys() - {"simulation"}))
+def test_a_result_can_be_sent_to_another_process(name: str) -> None:
+    assert pickle.loads(pickle.dumps(RESULTS[name])).to_dict() == RESULTS[name].to_dict()
+
+
+def test_the_columns_of_a_schedule_are_a_table() -> None:
+    table = pd.DataFrame(dict(RING.columns()))
+    assert len(table) == RING.num_transfers
+    assert table[table.step == 0].src.tolist() == RING.columns().src[RING.columns().step == 0].tolist()
+
+
+def test_json_is_the_result() -> None:
+    words = ("simulate", "all_reduce", "-t", NETWORK, "--size", "1MiB", "-a", "ring", "--json")
+    document = run_choreo(*words).json
+    assert isinstance(document, dict)
+    assert RESULTS["simulation"].to_dict().items() <= document.items()
+
+
+def test_equal_results_are_equal() -> None:
+    assert choreo.prove(RING) == RESULTS["proof"]
+    assert choreo.price(RING, 1 << 21, LINK) != RESULTS["price"]
+    assert len({choreo.prove(RING), RESULTS["proof"]}) == 1
