@@ -27,7 +27,13 @@ class Result(Mapping[str, Any]):
 
     def to_dict(self) -> dict[str, Any]:
         """The result as values that JSON knows."""
-        return {name: plain(getattr(self, name)) for name in self.columns}
+        return {name: self._plain(name) for name in self.columns}
+
+    def _plain(self, name: str) -> Any:
+        value = plain(getattr(self, name))
+        if name == "size_bytes" and value == int(value):
+            return int(value)  # sizes are floats where they are computed with, and whole numbers where they are read
+        return value
 
     def summary(self) -> str:
         """The result in one line."""

@@ -129,7 +129,7 @@ class Bound(Result):
             cut["prices"] = self.cut.prices
         if self.cut.parts:
             cut["parts"] = self.cut.parts
-        return {name: plain(cut if name == "cut" else getattr(self, name)) for name in self.columns}
+        return {name: plain(cut) if name == "cut" else self._plain(name) for name in self.columns}
 
 
 def bound(

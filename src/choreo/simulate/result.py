@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import UsageError, shown
-from choreo.results import Result, plain, result
+from choreo.results import Result, result
 from choreo.simulate.critical_path import Leg, critical_path
 from choreo.simulate.flows.backend import core_type
 from choreo.simulate.flows.engine import Loads, Messages, Progress, run_shared
@@ -83,8 +83,8 @@ class Simulation(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """The figures that matter most: of several collectives, those of the first, with its own time."""
-        values = {"topology": self.topology.name, "time_s": self.job_time_s(0), "size_bytes": whole(self.size_bytes)}
-        return {name: values[name] if name in values else plain(getattr(self, name)) for name in self.columns}
+        values = {"topology": self.topology.name, "time_s": self.job_time_s(0)}
+        return {name: values[name] if name in values else self._plain(name) for name in self.columns}
 
     def summary(self) -> str:
         """What ran where, and how long it took."""
