@@ -117,6 +117,7 @@ SURFACE = [
     "to_svg",
     "to_text",
     "together",
+    "validate",
     "winners",
 ]
 

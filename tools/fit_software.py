@@ -14,9 +14,9 @@ import argparse
 import re
 
 from choreo.plan.software import FILE, get_software
+from choreo.validate.plan.case import Case
 from choreo.validate.plan.fit import FITTED, Constant, family, fit
 from choreo.validate.plan.measured import DATA
-from choreo.validate.plan.unpublished import Case
 from choreo.validate.plan.validate import FILES, read_cases
 
 # What we measured on one H200 is fitted to as well; figures that were only looked up are not.

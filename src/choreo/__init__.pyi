@@ -88,6 +88,7 @@ from choreo.simulate import suggested_schedule as suggested_schedule
 from choreo.topology import Topology as Topology
 from choreo.topology import get_topology as get_topology
 from choreo.topology import list_topologies as list_topologies
+from choreo.validate import validate as validate
 from choreo.workload import Model as Model
 from choreo.workload import Plan as Plan
 from choreo.workload import get_model as get_model

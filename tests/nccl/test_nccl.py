@@ -25,6 +25,7 @@ from choreo.nccl import (
 )
 from choreo.nccl.names import COLLECTIVES
 from choreo.topology import get_topology
+from choreo.validate.errors import mean
 from choreo.validate.nccl import fit, leave_one_out, read_measured, validate
 
 DATA = Path(__file__).parents[1] / "data"
@@ -392,7 +393,7 @@ def test_broken_rows_are_skipped_and_say_where_and_why(tmp_path: Path) -> None:
     )
     found = validate(path)
     assert [row.table_id for row in found.rows] == ["T1", "T7"]
-    assert [(row.table_id, row.reason.partition(": ")[0]) for row in found.skipped] == [
+    assert [(row.row, row.reason.partition(": ")[0]) for row in found.skipped] == [
         ("T2", "line 4"),
         ("T3", "line 5"),
         ("T4", "line 6"),
@@ -489,7 +490,9 @@ def test_the_four_tables() -> None:
 def test_tables_of_other_machines() -> None:
     found = validate(PUBLIC)
     assert not found.skipped
-    above, below, after = (found.mean(side) for side in ("above", "below", "below_after_offset"))
+    above, below, after = (
+        mean(getattr(table, side) for table in found.tables) for side in ("above", "below", "below_after_offset")
+    )
     assert above is not None
     assert below is not None
     assert after is not None

@@ -14,11 +14,11 @@ from choreo.plan.job import TrainingJob
 from choreo.plan.network import get_cluster
 from choreo.plan.software import get_software
 from choreo.validate.plan import fit as fitting
+from choreo.validate.plan.case import Case, best, read_case
 from choreo.validate.plan.fit import FITTED, folds
 from choreo.validate.plan.measured import DATA, MeasuredRow
 from choreo.validate.plan.row_model import row_model
 from choreo.validate.plan.shortlist import FEW, shortlist
-from choreo.validate.plan.unpublished import Case, best, read_case
 from choreo.validate.plan.validate import FILES, GroupError, group_errors, predict_case, read_cases, validate
 from choreo.workload import Plan
 from tests.validate.test_plan_measured import GOOD, read_one, write
@@ -220,7 +220,7 @@ def test_an_unknown_precision_is_a_sentence(tmp_path: Path) -> None:
 def test_an_unknown_gpu_skips_the_row_and_no_other(tmp_path: Path) -> None:
     found = validate(write(tmp_path, GOOD | {"gpu": "Abacus 3000"}, GOOD))
     assert [row.index for row in found.rows] == [1]
-    assert [one.index for one in found.skipped] == [0]
+    assert [one.row for one in found.skipped] == [0]
     assert "Abacus 3000" in found.skipped[0].reason
 
 

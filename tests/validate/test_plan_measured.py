@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from choreo.errors import UsageError
-from choreo.validate.plan.measured import COLUMNS, DATA, MeasuredRow, Skipped, read_measured
+from choreo.validate.plan.measured import COLUMNS, DATA, MeasuredRow, read_measured
+from choreo.validate.rows import Skipped
 
 GOOD = {
     "source": "a paper",
@@ -54,7 +55,7 @@ def read_one(path: Path, **changes: str) -> MeasuredRow:
 def refused(path: Path, **changes: str) -> str:
     rows, skipped = read_measured(write(path, GOOD | changes, GOOD))
     assert [row.index for row in rows] == [1]
-    assert [one.index for one in skipped] == [0]
+    assert [one.row for one in skipped] == [0]
     return skipped[0].reason
 
 
@@ -160,7 +161,7 @@ def test_a_quote_that_nothing_closes_costs_one_row(tmp_path: Path) -> None:
     path.write_text("\n".join(lines), encoding="utf-8")
     rows, skipped = read_measured(path)
     assert [row.index for row in rows] == [0, 2]
-    assert [(one.index, one.reason) for one in skipped] == [
+    assert [(one.row, one.reason) for one in skipped] == [
         (1, "line 3: it opens a quote that nothing closes; close it, or double quotes inside a cell")
     ]
 

@@ -1,5 +1,6 @@
-"""Predictions held against measurements: NCCL's times, and training steps."""
+"""Predictions held against published measurements: NCCL's times (`nccl`) and training steps (`plan`)."""
 
 from choreo.validate import nccl, plan
+from choreo.validate.validate import validate
 
-__all__ = ["nccl", "plan"]
+__all__ = ["nccl", "plan", "validate"]

@@ -47,7 +47,7 @@ def print_validation(path: Path, *, leave_one_out: bool, as_json: bool) -> None:
         )
     echo_table(rows, 120)
     for skip in found.skipped:
-        click.echo(f"skipped {shown(skip.table_id)}: {skip.reason}")
+        click.echo(f"skipped {shown(skip.row)}: {skip.reason}")
     click.echo()
     _print_tables("mean absolute percentage error", list(found.tables))
     if leave_one_out:
@@ -65,6 +65,8 @@ def _print_tables(title: str, tables: list[TableError]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from choreo.validate.errors import mean
+
     table = Table(box=None, pad_edge=False)
     table.add_column(title, no_wrap=True)
     for name in ("rows", "below 1 MiB", "after one offset", "the offset", "1 MiB and up"):
@@ -73,14 +75,9 @@ def _print_tables(title: str, tables: list[TableError]) -> None:
         errors = [_percent(value) for value in (one.below, one.below_after_offset, one.above)]
         offset = format_time(one.offset_s) if one.below is not None else ""
         table.add_row(Text(shown(one.table_id)), str(one.rows), errors[0], errors[1], offset, errors[2])
-    means = [_mean([getattr(one, side) for one in tables]) for side in ("below", "below_after_offset", "above")]
+    means = [mean(getattr(one, side) for one in tables) for side in ("below", "below_after_offset", "above")]
     table.add_row("mean over tables", "", _percent(means[0]), _percent(means[1]), "", _percent(means[2]), style="bold")
     echo_table(table, 120)
-
-
-def _mean(values: list[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return sum(there) / len(there) if there else None
 
 
 def _percent(value: float | None) -> str:

@@ -46,7 +46,7 @@ def print_plan_validation(path: Path | None, *, leave_one_out: bool, as_json: bo
     for one in found:
         _print_rows(one.rows)
         for skip in one.skipped:
-            click.echo(f"skipped row {skip.index}: {skip.reason}")
+            click.echo(f"skipped row {skip.row}: {skip.reason}")
         click.echo()
         _print_groups("mean absolute percentage error", one.groups)
         click.echo()

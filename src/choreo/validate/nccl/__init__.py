@@ -1,14 +1,13 @@
 """NCCL's model held against published measurements, and against tables that it was not fitted to."""
 
 from choreo.validate.nccl.fit import LeftOut, fit, leave_one_out
-from choreo.validate.nccl.measured import MeasuredRow, Skipped, read_measured
+from choreo.validate.nccl.measured import MeasuredRow, read_measured
 from choreo.validate.nccl.validate import PredictedRow, TableError, Validation, validate
 
 __all__ = [
     "LeftOut",
     "MeasuredRow",
     "PredictedRow",
-    "Skipped",
     "TableError",
     "Validation",
     "fit",

@@ -17,6 +17,7 @@ from choreo.nccl.constants import DEFAULT, Constants
 from choreo.nccl.execution import execute
 from choreo.nccl.model import Choice, choose
 from choreo.units import counted
+from choreo.validate.errors import mean, relative_error
 from choreo.validate.nccl.measured import MeasuredRow, read_measured
 from choreo.validate.nccl.validate import BOUNDARY_BYTES, TableError, predict_row, table_errors
 
@@ -62,7 +63,7 @@ class _Sample:
         run = execute(
             row.collective, choice.algorithm, choice.protocol, row.size_bytes, row.system, constants=constants
         )
-        return abs(run.time_s / row.measured_s - 1)
+        return abs(relative_error(run.time_s, row.measured_s))
 
 
 def fit(
@@ -110,7 +111,7 @@ def _error(samples: Sequence[_Sample], constants: Constants, start: Constants) -
         errors.setdefault((sample.row.table_id, above), []).append(sample.error(constants))
     total = 0.0
     for side, weight in ((True, 1.0), (False, _BELOW)):
-        means = [sum(found) / len(found) for (_, above), found in errors.items() if above is side]
-        total += weight * sum(means) / max(1, len(means))
+        means = [mean(found) for (_, above), found in errors.items() if above is side]
+        total += weight * (mean(means) or 0.0)
     moved = sum(math.log(getattr(constants, name) / getattr(start, name)) ** 2 for name in FREE)
     return total + _PENALTY * moved

@@ -6,19 +6,19 @@ else is missing is taken from the GPU's usual machine; a row that cannot be read
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from choreo.errors import ChoreoError, UsageError, shown
+from choreo.errors import ChoreoError, UsageError
 from choreo.nccl.names import Forced, read_collective, read_forced
 from choreo.nccl.reading import read_system
 from choreo.nccl.system import NcclSystem
 from choreo.units import parse_size
+from choreo.validate.rows import Skipped, missing_columns, read_number, read_records
 
-__all__ = ["MeasuredRow", "Skipped", "read_measured"]
+__all__ = ["MeasuredRow", "read_measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,56 +34,27 @@ class MeasuredRow:
     forced: Forced
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A row that could not be read, and why."""
-
-    table_id: str
-    reason: str
-
-
 def read_measured(path: Path | str) -> tuple[list[MeasuredRow], list[Skipped]]:
-    """The rows of a file, and those that had to be skipped."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError as error:
-        raise UsageError(f"{shown(path)} cannot be read: {error.strerror or error}") from error
-    lines = text.splitlines()
-    reader = csv.reader(lines)
-    header: list[str] | None = None
+    """The rows of a file, and those that had to be skipped, by table."""
     rows: list[MeasuredRow] = []
     skipped: list[Skipped] = []
-    try:
-        for cells in reader:
-            if not any(cell.strip() for cell in cells) or cells[0].lstrip().startswith("#"):
-                continue
-            if header is None:
-                header = [cell.strip().lower() for cell in cells]
-                _check_header(path, header)
-                continue
-            values = dict(zip(header, (cell.strip() for cell in cells), strict=False))
+    for record in read_records(path, lambda cells: _header(path, cells), ", as in nccl_measured.csv"):
+        table_id = "?"
+        try:
+            values = record.values()
             table_id = values.get("table_id") or "?"
-            try:
-                rows.append(_row(table_id, reader.line_num, values))
-            except ChoreoError as error:
-                skipped.append(Skipped(table_id, f"line {reader.line_num}: {error}"))
-    except csv.Error as error:
-        raise UsageError(
-            f"{shown(path)}, line {reader.line_num}: not CSV: {error}; quote cells that hold commas"
-        ) from error
-    if header is None or not (rows or skipped):
-        raise UsageError(f"{shown(path)} holds no rows; its first line must name the columns, as in nccl_measured.csv")
+            rows.append(_row(table_id, record.line, values))
+        except ChoreoError as error:
+            skipped.append(Skipped(table_id, f"line {record.line}: {error}"))
     return rows, skipped
 
 
-def _check_header(path: Path, header: list[str]) -> None:
+def _header(path: Path | str, cells: list[str]) -> list[str]:
+    header = [cell.lower() for cell in cells]
     missing = [name for name in ("collective", "n_gpus", "size_bytes") if name not in header]
     if missing:
-        raise UsageError(
-            f"{shown(path)}: no column {', '.join(missing)} among {', '.join(header)[:200]}; "
-            "the columns are those of nccl_measured.csv"
-        )
+        raise missing_columns(path, missing, header, "nccl_measured.csv")
+    return header
 
 
 def _row(table_id: str, line: int, values: dict[str, str]) -> MeasuredRow:
@@ -102,21 +73,13 @@ def _row(table_id: str, line: int, values: dict[str, str]) -> MeasuredRow:
     return MeasuredRow(table_id, line, collective, size_bytes, measured_s, system, forced)
 
 
-def _number(text: str | None) -> float | None:
-    try:
-        value = float((text or "").replace(",", "").replace("_", ""))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
 def _count(text: str) -> int | None:
-    value = _number(text)
+    value = read_number(text)
     return int(value) if value is not None and 1 <= value <= 10_000_000 and value == int(value) else None
 
 
 def _size(text: str) -> int:
-    value = _number(text)
+    value = read_number(text)
     if value is not None and value >= 0:
         return int(value)
     # nccl-tests' own letters are binary: 8G is GiB.
@@ -129,7 +92,7 @@ def _ranks(collective: str, values: dict[str, str]) -> int:
     if ranks is not None:
         return ranks
     # Bus over algorithm bandwidth tells it: 2 (n - 1) / n for all_reduce, (n - 1) / n for most others.
-    algorithm, bus = _number(values.get("oop_algbw_gbps")), _number(values.get("oop_busbw_gbps"))
+    algorithm, bus = read_number(values.get("oop_algbw_gbps")), read_number(values.get("oop_busbw_gbps"))
     if algorithm and bus and collective not in ("broadcast", "reduce", "sendrecv"):
         ratio = bus / algorithm / (2 if collective == "all_reduce" else 1)
         if ratio < 1:
@@ -139,14 +102,14 @@ def _ranks(collective: str, values: dict[str, str]) -> int:
 
 def _time(collective: str, size_bytes: int, ranks: int, values: dict[str, str]) -> float:
     for column in ("oop_time_us", "ip_time_us"):
-        time_us = _number(values.get(column))
+        time_us = read_number(values.get(column))
         if time_us is not None and time_us > 0:
             return time_us * 1e-6
     factor = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "reduce": 1.0, "sendrecv": 1.0}.get(
         collective, (ranks - 1) / ranks
     )
     for column, scale in (("oop_algbw_gbps", 1.0), ("oop_busbw_gbps", factor), ("ip_algbw_gbps", 1.0)):
-        rate = _number(values.get(column))
+        rate = read_number(values.get(column))
         if rate is not None and rate > 0 and size_bytes > 0 and scale > 0:
             return size_bytes * scale / (rate * 1e9)
     raise UsageError(

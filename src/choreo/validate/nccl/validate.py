@@ -13,7 +13,9 @@ from pathlib import Path
 
 from choreo.nccl.constants import DEFAULT, Constants
 from choreo.nccl.model import predict
-from choreo.validate.nccl.measured import MeasuredRow, Skipped, read_measured
+from choreo.validate.errors import grouped, mean, relative_error
+from choreo.validate.nccl.measured import MeasuredRow, read_measured
+from choreo.validate.rows import Skipped
 
 __all__ = ["BOUNDARY_BYTES", "PredictedRow", "TableError", "Validation", "predict_row", "table_errors", "validate"]
 
@@ -39,7 +41,7 @@ class PredictedRow:
     @property
     def error(self) -> float:
         """Relative: 0.1 is ten per cent too slow."""
-        return self.predicted_s / self.measured_s - 1
+        return relative_error(self.predicted_s, self.measured_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +81,8 @@ class Validation:
                 }
                 for row in self.rows
             ],
-            "skipped": [{"table_id": row.table_id, "reason": row.reason} for row in self.skipped],
+            "skipped": [{"table_id": row.row, "reason": row.reason} for row in self.skipped],
         }
-
-    def mean(self, side: str) -> float | None:
-        """The mean over tables of `below`, `above` or `below_after_offset`."""
-        values = [value for table in self.tables if (value := getattr(table, side)) is not None]
-        return sum(values) / len(values) if values else None
 
 
 def validate(path: Path | str, *, constants: Constants = DEFAULT) -> Validation:
@@ -114,30 +111,23 @@ def predict_row(row: MeasuredRow, constants: Constants = DEFAULT) -> PredictedRo
 
 def table_errors(rows: Sequence[PredictedRow]) -> list[TableError]:
     """The errors of each table, in the order they first appear."""
-    tables: dict[str, list[PredictedRow]] = {}
-    for row in rows:
-        tables.setdefault(row.table_id, []).append(row)
     found = []
-    for table_id, members in tables.items():
+    for table_id, members in grouped(rows, lambda row: row.table_id).items():
         below = [row for row in members if row.size_bytes < BOUNDARY_BYTES]
         above = [abs(row.error) for row in members if row.size_bytes >= BOUNDARY_BYTES]
         offset_s = _offset(below)
-        after = [abs(row.predicted_s + offset_s - row.measured_s) / row.measured_s for row in below]
+        after = [abs(relative_error(row.predicted_s + offset_s, row.measured_s)) for row in below]
         found.append(
             TableError(
                 table_id,
                 len(members),
-                _mean([abs(row.error) for row in below]),
-                _mean(above),
-                _mean(after),
+                mean([abs(row.error) for row in below]),
+                mean(above),
+                mean(after),
                 offset_s,
             )
         )
     return found
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _offset(rows: Sequence[PredictedRow]) -> float:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from choreo.errors import ChoreoError
 from choreo.plan.software import Software, get_software
-from choreo.validate.plan.unpublished import Case
+from choreo.validate.plan.case import Case
 from choreo.validate.plan.validate import GroupError, PredictedRow, group_errors, predict_case, read_cases
 from choreo.workload import Plan
 

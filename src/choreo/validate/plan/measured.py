@@ -6,16 +6,15 @@ else is empty was not published and is chosen later. A row that cannot be read i
 
 from __future__ import annotations
 
-import csv
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from choreo.errors import ChoreoError, UsageError, shown
+from choreo.errors import ChoreoError, UsageError
+from choreo.validate.rows import Skipped, missing_columns, read_number, read_records
 
-__all__ = ["COLUMNS", "DATA", "MeasuredRow", "Skipped", "read_measured"]
+__all__ = ["COLUMNS", "DATA", "MeasuredRow", "read_measured"]
 
 DATA = Path(__file__).parent / "data"
 COUNTS = (
@@ -28,7 +27,6 @@ COLUMNS = (*TEXTS, *COUNTS, *FIGURES, "gated", "sequence_parallel", "zero_stage"
 YES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 RECOMPUTE = {"none": "none", "no": "none", "0": "none", "false": "none", "selective": "selective", "full": "full"}
 RECOMPUTE |= {"true": "full", "1": "full", "yes": "full", "block": "full"}
-QUOTE = '"'
 EMPTY = {"", "na", "n/a", "nan", "none", "null", "-", "?"}
 
 
@@ -98,87 +96,31 @@ class MeasuredRow:
         return int(found[1]) if found and int(found[1]) > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A row that could not be used, and why."""
-
-    index: int
-    reason: str
-
-
 def read_measured(path: Path | str) -> tuple[list[MeasuredRow], list[Skipped]]:
-    """The rows of a file, and those that had to be skipped."""
-    path = Path(path)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{shown(path)} cannot be read: {error.strerror or error}") from error
-    wide = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
-    text = raw.decode("utf-16" if wide else "utf-8-sig", errors="replace").replace("\0", "")
-    header: list[str] = []
+    """The rows of a file, and those that had to be skipped.
+
+    >>> rows, skipped = read_measured(DATA / "h200_steps.csv")
+    >>> rows[0].gpu, rows[0].gpus, len(skipped)
+    ('H200-141G-SXM', 1, 0)
+    """
     rows: list[MeasuredRow] = []
     skipped: list[Skipped] = []
-    index = 0
-    for line, cells in _records(path, text.splitlines()):
-        if cells is not None and (not any(cell.strip() for cell in cells) or cells[0].lstrip().startswith("#")):
-            continue
-        if not header:
-            header = _header(path, cells or [])
-            continue
+    for record in read_records(path, lambda cells: _header(path, cells), f": {', '.join(COLUMNS)}"):
         try:
-            rows.append(_row(index, _values(header, cells)))
+            rows.append(_row(record.index, record.values()))
         except ChoreoError as error:
-            skipped.append(Skipped(index, f"line {line}: {error}"))
-        index += 1
-    if not index:
-        raise UsageError(f"{shown(path)} holds no rows; its first line must name the columns: {', '.join(COLUMNS)}")
+            skipped.append(Skipped(record.index, f"line {record.line}: {error}"))
     return rows, skipped
 
 
-def _records(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str] | None]]:
-    """Each record with its last line's number; None for a line that opens a quote which nothing closes."""
-    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
-    delimiter = max(",;\t", key=first.count)
-    start = 0
-    while start < len(lines):
-        reader = csv.reader(lines[start:], delimiter=delimiter)
-        before = 0
-        try:
-            for cells in reader:
-                end = start + reader.line_num
-                taken = lines[start + before : end]
-                if end == len(lines) and len(taken) > 1 and sum(line.count(QUOTE) for line in taken) % 2:
-                    start += before + 1
-                    yield start, None
-                    break
-                yield end, cells
-                before = reader.line_num
-            else:
-                return
-        except csv.Error as error:
-            line = start + reader.line_num
-            raise UsageError(f"{shown(path)}, line {line}: not CSV: {error}; quote cells that hold commas") from error
-
-
-def _values(header: list[str], cells: list[str] | None) -> dict[str, str]:
-    if cells is None:
-        raise UsageError("it opens a quote that nothing closes; close it, or double quotes inside a cell")
-    if len(cells) > len(header):
-        raise UsageError(f"{len(cells)} cells for {len(header)} columns; quote cells that hold commas")
-    return dict(zip(header, (cell.strip() for cell in cells), strict=False))
-
-
-def _header(path: Path, cells: list[str]) -> list[str]:
+def _header(path: Path | str, cells: list[str]) -> list[str]:
     known = {name.lower(): name for name in COLUMNS}
-    header = [known.get(cell.strip().lower(), cell.strip().lower()) for cell in cells]
+    header = [known.get(cell.lower(), cell.lower()) for cell in cells]
     missing = [name for name in ("gpu", "gpus", "seq") if name not in header]
     if "model" not in header and not {"layers", "hidden"} <= set(header):
         missing.append("model (or layers and hidden)")
     if missing:
-        raise UsageError(
-            f"{shown(path)}: no column {', '.join(missing)} among {', '.join(header)[:200]}; "
-            "the columns are those of training_measured.csv"
-        )
+        raise missing_columns(path, missing, header, "training_measured.csv")
     return header
 
 
@@ -225,7 +167,7 @@ def _row(index: int, values: dict[str, str]) -> MeasuredRow:
 def _count(name: str, text: str) -> int | None:
     if text.lower() in EMPTY:
         return None
-    value = _number(text)
+    value = read_number(text)
     if value is None or value != int(value) or not 1 <= value <= 1e12:
         raise UsageError(f"{name} is {text!r}; it must be a whole number of at least 1, or empty")
     return int(value)
@@ -234,18 +176,10 @@ def _count(name: str, text: str) -> int | None:
 def _figure(name: str, text: str) -> float | None:
     if text.lower() in EMPTY:
         return None
-    value = _number(text)
+    value = read_number(text)
     if value is None or value <= 0:
         raise UsageError(f"{name} is {text!r}; it must be a number above 0, or empty")
     return value
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text.replace(",", "").replace("_", ""))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
 
 
 def _choice(name: str, text: str, known: dict[str, bool]) -> bool | None:
@@ -260,7 +194,7 @@ def _choice(name: str, text: str, known: dict[str, bool]) -> bool | None:
 def _zero(text: str) -> int | None:
     if text.lower() in EMPTY:
         return None
-    value = _number(text)
+    value = read_number(text)
     if value not in {0, 1, 2, 3}:
         raise UsageError(f"zero_stage is {text!r}; it must be 0, 1, 2 or 3, or empty")
     return int(value)

@@ -6,7 +6,7 @@ the mean of the errors themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,9 +16,11 @@ from choreo.plan.job import TrainingJob
 from choreo.plan.network import Cluster, get_cluster
 from choreo.plan.software import Software, get_software
 from choreo.plan.step import Step, evaluate
-from choreo.validate.plan.measured import DATA, Skipped, read_measured
+from choreo.validate.errors import grouped, mean, relative_error
+from choreo.validate.plan.case import Case, best, read_case
+from choreo.validate.plan.measured import DATA, read_measured
 from choreo.validate.plan.shortlist import shortlist
-from choreo.validate.plan.unpublished import Case, best, read_case
+from choreo.validate.rows import Skipped
 from choreo.workload import Plan
 
 __all__ = ["GroupError", "PredictedRow", "Validation", "group_errors", "predict_case", "read_cases", "validate"]
@@ -50,12 +52,16 @@ class PredictedRow:
     @property
     def step_error(self) -> float | None:
         """Relative: 0.1 is ten per cent too slow."""
-        return None if self.measured_step_s is None else self.predicted_step_s / self.measured_step_s - 1
+        if self.measured_step_s is None:
+            return None
+        return relative_error(self.predicted_step_s, self.measured_step_s)
 
     @property
     def memory_error(self) -> float | None:
         """Relative, likewise."""
-        return None if self.measured_mem_bytes is None else self.predicted_mem_bytes / self.measured_mem_bytes - 1
+        if self.measured_mem_bytes is None:
+            return None
+        return relative_error(self.predicted_mem_bytes, self.measured_mem_bytes)
 
     @property
     def fits_right(self) -> bool | None:
@@ -111,7 +117,7 @@ class Validation:
         """Plain data: every row, what was skipped and why, and the errors."""
         return {
             "rows": [row.to_json() for row in self.rows],
-            "skipped": [{"index": one.index, "reason": one.reason} for one in self.skipped],
+            "skipped": [{"index": one.row, "reason": one.reason} for one in self.skipped],
             "errors": [group.to_json() for group in self.groups],
         }
 
@@ -128,7 +134,7 @@ def validate(path: Path | str, *, software: Mapping[str, Software] | None = None
             rows.append(predict_case(case, software))
         except ChoreoError as error:
             skipped.append(Skipped(case.row.index, str(error)))
-    skipped.sort(key=lambda one: one.index)
+    skipped.sort(key=lambda one: one.row)
     return Validation(tuple(rows), tuple(skipped), tuple(group_errors(rows)))
 
 
@@ -225,8 +231,8 @@ def group_errors(rows: Sequence[PredictedRow]) -> list[GroupError]:
     """By source, by software, and of all rows, in the order they first appear."""
     found: list[GroupError] = []
     for kind in ("source", "software"):
-        names = dict.fromkeys(str(getattr(row, kind)) for row in rows)
-        found += [_group(kind, name, [row for row in rows if getattr(row, kind) == name]) for name in names]
+        groups = grouped(rows, lambda row, kind=kind: str(getattr(row, kind)))  # type: ignore[misc]
+        found += [_group(kind, name, members) for name, members in groups.items()]
     return [*found, _group("overall", "all", rows)]
 
 
@@ -239,16 +245,11 @@ def _group(kind: str, name: str, rows: Sequence[PredictedRow]) -> GroupError:
         name=name,
         rows=len(rows),
         step_rows=len(steps),
-        step_mape=_mean(abs(error) for error in steps),
-        step_bias=_mean(steps),
+        step_mape=mean(abs(error) for error in steps),
+        step_bias=mean(steps),
         memory_rows=len(memory),
-        memory_mape=_mean(abs(error) for error in memory),
-        memory_bias=_mean(memory),
+        memory_mape=mean(abs(error) for error in memory),
+        memory_bias=mean(memory),
         fits_rows=len(fits),
-        fits_right=_mean(float(right) for right in fits),
+        fits_right=mean(float(right) for right in fits),
     )
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    there = list(values)
-    return sum(there) / len(there) if there else None

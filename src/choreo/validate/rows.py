@@ -1,0 +1,108 @@
+"""Published measurements in CSV files: named cells, record by record, and the rows that cannot be used."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from choreo.errors import UsageError, shown
+
+__all__ = ["Record", "Skipped", "missing_columns", "read_number", "read_records"]
+
+QUOTE = '"'
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A row that cannot be used, by the name or number of what it belongs to, and why."""
+
+    row: str | int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of a file; `index` counts from 0, and `line` is its last line's number."""
+
+    index: int
+    line: int
+    header: Sequence[str]
+    cells: Sequence[str] | None  # None where a quote is opened that nothing closes
+
+    def values(self) -> dict[str, str]:
+        """Cells by column."""
+        if self.cells is None:
+            raise UsageError("it opens a quote that nothing closes; close it, or double quotes inside a cell")
+        if len(self.cells) > len(self.header):
+            raise UsageError(f"{len(self.cells)} cells for {len(self.header)} columns; quote cells that hold commas")
+        return dict(zip(self.header, (cell.strip() for cell in self.cells), strict=False))
+
+
+def read_records(path: Path | str, read_header: Callable[[list[str]], list[str]], columns: str) -> Iterator[Record]:
+    """The records of a file. `read_header` names the columns or refuses; `columns` tells the user what they are."""
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{shown(path)} cannot be read: {error.strerror or error}") from error
+    wide = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
+    text = raw.decode("utf-16" if wide else "utf-8-sig", errors="replace").replace("\0", "")
+    header: list[str] = []
+    index = 0
+    for line, cells in _lines(path, text.splitlines()):
+        if cells is not None and (not any(cell.strip() for cell in cells) or cells[0].lstrip().startswith("#")):
+            continue
+        if not header:
+            header = read_header([cell.strip() for cell in cells or []])
+            continue
+        yield Record(index, line, header, cells)
+        index += 1
+    if not index:
+        raise UsageError(f"{shown(path)} holds no rows; its first line must name the columns{columns}")
+
+
+def missing_columns(path: Path | str, missing: Sequence[str], header: Sequence[str], known: str) -> UsageError:
+    """What to raise where columns that are needed are not there."""
+    there = ", ".join(header)[:200]
+    return UsageError(f"{shown(path)}: no column {', '.join(missing)} among {there}; the columns are those of {known}")
+
+
+def read_number(text: str | None) -> float | None:
+    """A number, with or without commas and underscores; None where there is none.
+
+    >>> read_number("1,024"), read_number("n/a")
+    (1024.0, None)
+    """
+    try:
+        value = float((text or "").replace(",", "").replace("_", ""))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _lines(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str] | None]]:
+    """Each record with its last line's number; None for a line that opens a quote which nothing closes."""
+    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+    delimiter = max(",;\t", key=first.count)
+    start = 0
+    while start < len(lines):
+        reader = csv.reader(lines[start:], delimiter=delimiter)
+        before = 0
+        try:
+            for cells in reader:
+                end = start + reader.line_num
+                taken = lines[start + before : end]
+                if end == len(lines) and len(taken) > 1 and sum(line.count(QUOTE) for line in taken) % 2:
+                    start += before + 1
+                    yield start, None
+                    break
+                yield end, cells
+                before = reader.line_num
+            else:
+                return
+        except csv.Error as error:
+            line = start + reader.line_num
+            raise UsageError(f"{shown(path)}, line {line}: not CSV: {error}; quote cells that hold commas") from error
