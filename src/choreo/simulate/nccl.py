@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from choreo.bound import bound
-from choreo.collectives import get_collective
+from choreo.collectives import Bandwidths, get_collective
 from choreo.errors import shown
 from choreo.nccl import nccl_choice
 from choreo.nccl.placed import system_of
@@ -19,7 +19,7 @@ __all__ = ["NcclSimulation", "simulate_nccl"]
 
 
 @result
-class NcclSimulation(Result):
+class NcclSimulation(Bandwidths, Result):
     """What NCCL chooses for a collective on a topology, the time it takes, and the bound beside it."""
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -57,24 +57,9 @@ class NcclSimulation(Result):
         return self.bound_s / self.time_s if self.time_s > 0 else 1.0
 
     @property
-    def algbw_bytes_per_s(self) -> float:
-        """Size over time, as nccl-tests has it."""
-        return self.size_bytes / self.time_s if self.time_s > 0 else 0.0
-
-    @property
-    def busbw_bytes_per_s(self) -> float:
-        """The bandwidth that the hardware must have for this time, as nccl-tests has it."""
-        return self.algbw_bytes_per_s * get_collective(self.collective).bus_factor(self.ranks)
-
-    @property
-    def algbw_GBps(self) -> float:  # noqa: N802 - nccl-tests' unit
-        """`algbw_bytes_per_s` in GB/s."""
-        return self.algbw_bytes_per_s / 1e9
-
-    @property
-    def busbw_GBps(self) -> float:  # noqa: N802
-        """`busbw_bytes_per_s` in GB/s."""
-        return self.busbw_bytes_per_s / 1e9
+    def collective_time_s(self) -> float:
+        """The same as `time_s`."""
+        return self.time_s
 
     def summary(self) -> str:
         """NCCL's choice and its time."""

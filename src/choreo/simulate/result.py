@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from choreo.collectives import Bandwidths
 from choreo.errors import UsageError, shown
 from choreo.results import Result, result
 from choreo.simulate.critical_path import Leg, critical_path
@@ -50,7 +51,7 @@ class BusiestLink(Result):
 
 
 @result(eq=False)
-class Simulation(Result):
+class Simulation(Bandwidths, Result):
     """One run of one or several collectives on a topology.
 
     `shared` says whether messages had to be followed one by one because some met, or might have. Times by message
@@ -83,7 +84,7 @@ class Simulation(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """The figures that matter most: of several collectives, those of the first, with its own time."""
-        values = {"topology": self.topology.name, "time_s": self.job_time_s(0)}
+        values = {"topology": self.topology.name, "time_s": self.collective_time_s}
         return {name: values[name] if name in values else self._plain(name) for name in self.columns}
 
     def summary(self) -> str:
@@ -129,25 +130,9 @@ class Simulation(Result):
         return float(self.loads.rank_finish_s[job].max(initial=0.0)) - self.jobs[job].start_s
 
     @property
-    def algbw_bytes_per_s(self) -> float:
-        """Size over time, as nccl-tests has it."""
-        time_s = self.job_time_s(0)
-        return self.size_bytes / time_s if time_s > 0 else 0.0
-
-    @property
-    def busbw_bytes_per_s(self) -> float:
-        """What a link of the slowest cut would have to carry, as nccl-tests has it."""
-        return self.algbw_bytes_per_s * self.jobs[0].schedule.contract.bus_factor(self.ranks)
-
-    @property
-    def algbw_GBps(self) -> float:  # noqa: N802 - nccl-tests' unit
-        """The same in GB/s."""
-        return self.algbw_bytes_per_s / 1e9
-
-    @property
-    def busbw_GBps(self) -> float:  # noqa: N802
-        """The same in GB/s."""
-        return self.busbw_bytes_per_s / 1e9
+    def collective_time_s(self) -> float:
+        """How long the first collective took."""
+        return self.job_time_s(0)
 
     @cached_property
     def utilisation(self) -> Floats:
