@@ -1,12 +1,21 @@
 """Keep imports pointing one way: cli -> verbs -> nouns, and among verbs only downwards. Run by `make test`.
 
 A file may import its own folder, a folder further down the list, and the files beside the folders (errors, units).
+Seen are `import` and `from` wherever they stand, lazy ones too; `importlib.import_module` and `__import__`; and names
+that are reached through the package, as in `choreo.simulate(...)`.
+
+An import under TYPE_CHECKING follows the same rule between folders: a reader must follow it too. Within a folder it may
+point anywhere. Within a folder no modules import each other in a circle, and the parts of `run` have an order of their
+own.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "src" / "choreo"
@@ -27,28 +36,132 @@ LEVELS = (
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+
+# The same within a folder. Files and folders that are not named stand above those that are.
+INSIDE = {
+    "run": (
+        ("transport",),
+        ("rendezvous",),
+        ("execute",),
+    ),
+}
+# Parts that nobody else in their folder may import: they stand beside the rest.
+BESIDE = {"run": ("launch",)}
+
 HEAVY = {"torch", "ray", "duckdb", "mpi4py"}
 
-# (file, imported folder): why it may.
+# (file, imported folder, or part of its own folder, or module of a circle): why it may.
 ALLOWED = {
     ("results.py", "show"): "a notebook asks the object itself to draw; imported when it does",
+    ("algorithms/_registry.py", "algorithms"): "it looks for the files of the library when one is first asked for",
+    ("workload/model.py", "workload.flops"): "a model answers how many operations it takes; imported when it does",
+    ("workload/huggingface/config.py", "workload.huggingface.families"): "each family has its own reader",
+    ("cli/plan_options.py", "cli.commands.plan"): "the options name the commands that take them",
+    ("cli/output/plan_questions.py", "cli.commands.plan"): "the questions name the command that answers them",
+    ("run/transport/tcp.py", "run.execute"): "a failure names the rank and its host",
+    ("run/execute/engine.py", "run.connection"): "it runs calls on a connection",
+    ("run/execute/engine.py", "run.recover"): "a failed call is explained",
+    ("run/execute/engine.py", "run.work"): "calls that go on while the program does something else",
 }
 
 
-def imported_folders(tree: ast.AST, home: tuple[str, ...]) -> set[tuple[int, str]]:
-    """Line and folder of every import of a part of choreo; `home` is the package that the file stands in."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
+@dataclass(frozen=True, order=True)
+class Import:
+    """A line of a file, and the module of choreo that it imports or reaches."""
+
+    line: int
+    module: str  # "choreo.run.launch"
+    for_types: bool = False
+
+    @property
+    def folder(self) -> str:
+        """The part of choreo that the module is in."""
+        return self.module.split(".")[1]
+
+
+def imports_of(tree: ast.Module, home: tuple[str, ...], surface: dict[str, str]) -> set[Import]:
+    """Every import of a part of choreo in a file of the package `home`; `surface` says where public names live."""
+    found: set[Import] = set()
+    names = {"choreo"} if _binds_choreo(tree) else set()
+    names |= {alias.asname for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+              if alias.name == "choreo" and alias.asname}  # fmt: skip
+    for node, for_types in _walk(tree):
+        for module in _modules(node, home, names):
+            parts = module.split(".")
+            if parts[0] != "choreo" or len(parts) == 1:
+                continue
+            # `choreo.simulate` is a folder and a function, which lives in that folder.
+            lives = module if parts[1] in LEVEL else surface.get(parts[1])
+            if lives is not None:
+                found.add(Import(node.lineno, lives, for_types))  # type: ignore[attr-defined]
+    return found
+
+
+def _modules(node: ast.AST, home: tuple[str, ...], names: set[str]) -> Iterator[str]:
+    """The modules, or names in modules, that one node imports or reaches."""
+    match node:
+        case ast.ImportFrom():
             above = home[: len(home) - node.level + 1] if node.level else ()
             module = ".".join((*above, *((node.module,) if node.module else ())))
-            modules = [f"choreo.{alias.name}" for alias in node.names] if module == "choreo" else [module]
-        elif isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+        case ast.Import():
+            yield from (alias.name for alias in node.names)
+        case ast.Attribute():
+            root, _, rest = _dotted(node).partition(".")
+            if root in names:
+                yield f"choreo.{rest}"
+        case ast.Call(func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__")):
+            yield _imported_text(node, home)
+
+
+def _dotted(node: ast.expr) -> str:
+    """`a.b.c` as it is written; nothing for what is not only names."""
+    if isinstance(node, ast.Attribute):
+        before = _dotted(node.value)
+        return f"{before}.{node.attr}" if before else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _imported_text(call: ast.Call, home: tuple[str, ...]) -> str:
+    """What `import_module` is told to import, as far as the text says it."""
+    given = call.args[0] if call.args else None
+    if isinstance(given, ast.JoinedStr) and given.values:
+        given = given.values[0]  # the rest of f"choreo.cli.commands.{name}" is known only when it runs
+    text = given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else ""
+    level = len(text) - len(text.lstrip("."))
+    return ".".join((*home[: len(home) - level + 1], text.lstrip("."))) if level else text.rstrip(".")
+
+
+def _binds_choreo(tree: ast.Module) -> bool:
+    """Whether a file has `choreo` as a name, by `import choreo` or `import choreo.x`."""
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import))
+    return any(alias.name.split(".")[0] == "choreo" and not alias.asname for node in imports for alias in node.names)
+
+
+def _walk(tree: ast.AST, *, for_types: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node, and whether it is there for types only."""
+    for node in ast.iter_child_nodes(tree):
+        yield node, for_types
+        if _for_types_only(node):
+            assert isinstance(node, ast.If)
+            for part, types in ((node.body, True), (node.orelse, for_types)):
+                for child in part:
+                    yield child, types
+                    yield from _walk(child, for_types=types)
         else:
-            continue
-        found |= {(node.lineno, module.split(".")[1]) for module in modules if module.startswith("choreo.")}
-    return found
+            yield from _walk(node, for_types=for_types)
+
+
+def _for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def public_names(package: Path) -> dict[str, str]:
+    """The public names of choreo and the module of each, as `__init__.pyi` has them."""
+    stub = package / "__init__.pyi"
+    tree = ast.parse(stub.read_text(encoding="utf-8")) if stub.exists() else ast.Module([], [])
+    froms = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module]
+    return {alias.asname or alias.name: str(node.module) for node in froms for alias in node.names}
 
 
 def heavy_at_top(tree: ast.Module) -> set[tuple[int, str]]:
@@ -67,14 +180,13 @@ def heavy_at_top(tree: ast.Module) -> set[tuple[int, str]]:
     return found
 
 
-def _for_types_only(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-
-
 def violations(package: Path) -> list[str]:
     """A sentence for every import that points the wrong way."""
-    told = []
-    for file in sorted(package.rglob("*.py")):
+    told: list[str] = []
+    surface = public_names(package)
+    graph: dict[str, dict[str, int]] = {}  # module -> the modules of its own folder that it imports, and where
+    files = {_module_name(file, package): file for file in sorted(package.rglob("*.py"))}
+    for module, file in files.items():
         name = file.relative_to(package).as_posix()
         if name in ("__init__.py", "__main__.py"):
             continue  # the public surface reaches everything, lazily
@@ -85,14 +197,75 @@ def violations(package: Path) -> list[str]:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         told += [
             f"src/choreo/{name}:{line}: imports {what} at the top; import it where it is used"
-            for line, what in heavy_at_top(tree)
+            for line, what in sorted(heavy_at_top(tree))
         ]
-        for line, folder in sorted(imported_folders(tree, ("choreo", *Path(name).parts[:-1]))):
-            if folder == home or (name, folder) in ALLOWED or folder not in LEVEL:
-                continue
-            if LEVEL[folder] >= LEVEL[home]:
-                told.append(f"src/choreo/{name}:{line}: {home} must not import {folder}, which is not below it")
-    return told
+        for one in sorted(imports_of(tree, ("choreo", *Path(name).parts[:-1]), surface)):
+            if one.folder == home and not one.for_types:
+                target = _in_files(one.module, files)
+                if target is not None and target != module:
+                    told += _wrong_inside(name, one.line, home, module, target)
+                    if (name, target.removeprefix("choreo.")) not in ALLOWED:
+                        graph.setdefault(module, {}).setdefault(target, one.line)
+            elif one.folder != home and (name, one.folder) not in ALLOWED and LEVEL[one.folder] >= LEVEL[home]:
+                told.append(f"src/choreo/{name}:{one.line}: {home} must not import {one.folder}, which is not below it")
+    told += [
+        f"src/choreo/{files[circle[0]].relative_to(package).as_posix()}:{graph[circle[0]][circle[1]]}: "
+        f"these import each other in a circle: {' -> '.join(one.removeprefix('choreo.') for one in circle)}"
+        for circle in circles(graph)
+    ]
+    return list(dict.fromkeys(told))
+
+
+def _module_name(file: Path, package: Path) -> str:
+    parts = file.relative_to(package).with_suffix("").parts
+    return ".".join(("choreo", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def _in_files(module: str, files: dict[str, Path]) -> str | None:
+    """The module, where the last parts may be names in it."""
+    while module and module not in files:
+        module = module.rpartition(".")[0]
+    return module or None
+
+
+def _wrong_inside(name: str, line: int, folder: str, module: str, target: str) -> list[str]:
+    """Whether an import within a folder goes against the order of its parts."""
+    if folder not in INSIDE or "." not in module.partition(".")[2] or "." not in target.partition(".")[2]:
+        return []
+    mine, other = module.split(".")[2], target.split(".")[2]
+    if mine == other or (name, f"{folder}.{other}") in ALLOWED:
+        return []
+    order = _order(folder)
+    top = len(INSIDE[folder])
+    wrong = other in BESIDE.get(folder, ()) or (order.get(other, top) >= order.get(mine, top) and other in order)
+    wrong = wrong or (mine in order and other not in order)
+    sentence = f"src/choreo/{name}:{line}: within {folder}, {mine} must not import {other}, which is not below it"
+    return [sentence] if wrong else []
+
+
+@cache
+def _order(folder: str) -> dict[str, int]:
+    return {part: level for level, parts in enumerate(INSIDE[folder]) for part in parts}
+
+
+def circles(graph: dict[str, dict[str, int]]) -> list[list[str]]:
+    """For every group of modules that import each other, a shortest circle among them."""
+    found: list[list[str]] = []
+    done: set[str] = set()
+    for start in sorted(graph):
+        paths, waiting = {start: [start]}, [start]
+        while waiting and start not in done:
+            at = waiting.pop(0)
+            for after in sorted(graph.get(at, {})):
+                if after == start:
+                    found.append([*paths[at], start])
+                    done |= set(paths[at])
+                    waiting = []
+                    break
+                if after not in paths:
+                    paths[after] = [*paths[at], after]
+                    waiting.append(after)
+    return found
 
 
 def main() -> int:
