@@ -23,9 +23,8 @@ from pathlib import Path
 from choreo.bench.bench import PEERS, Contestant, Measured, Options, Stage, bench, geometric_mean, race, sizes_between
 from choreo.bench.inputs import Case, case_of
 from choreo.calibrate.calibrate import calibrate
-from choreo.cli.commands.bench import parse_nccl_size
 from choreo.run.execute.constants import Constants, load_constants
-from choreo.units import parse_rank_range
+from choreo.units import parse_rank_range, parse_size
 
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")
 RESULTS = Path(__file__).parent / "results" / "run.json"
@@ -153,7 +152,7 @@ def main() -> None:
     counts = parse_rank_range(arguments.ranks)
     collectives = arguments.collectives.split(",")
     rounds = 3 if arguments.quick else 7
-    sizes = sizes_between(8, parse_nccl_size(arguments.most), factor=16 if arguments.quick else 4)
+    sizes = sizes_between(8, parse_size(arguments.most), factor=16 if arguments.quick else 4)
     load_before = os.getloadavg()[0]
     constants: Constants = load_constants() if arguments.kept else calibrate(counts, pin=arguments.pin)[0]
     rows: list[Measured] = []

@@ -16,6 +16,7 @@ __all__ = [
     "counted",
     "format_bandwidth",
     "format_bytes",
+    "format_count",
     "format_time",
     "parse_bandwidth",
     "parse_gamma",
@@ -30,6 +31,7 @@ MAX_COUNTS = 100_000
 _BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _DECIMAL = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3))
 _BYTES = {"": 1, "b": 1} | {unit.lower(): scale for unit, scale in (*_BINARY, *_DECIMAL)}
+_BYTES |= {unit[0].lower(): scale for unit, scale in _BINARY}
 _SECONDS = {"": "1", "s": "1", "ms": "1e-3", "us": "1e-6", "µs": "1e-6", "μs": "1e-6", "ns": "1e-9", "ps": "1e-12"}
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(\S*)\s*")
@@ -141,6 +143,18 @@ def format_bandwidth(bytes_per_s: float) -> str:
     """A bandwidth as people write it: `50.0 GB/s`."""
     unit, scale = next((pair for pair in _DECIMAL[1:] if bytes_per_s >= pair[1]), ("B", 1))
     return f"{_three_digits(bytes_per_s / scale)} {unit}/s"
+
+
+def format_count(number: float) -> str:
+    """A large number as people write it.
+
+    >>> format_count(70.55e9)
+    '70.6 B'
+    """
+    for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.3g} {unit}"
+    return f"{number:.3g}"
 
 
 def counted(number: int, noun: str, several: str | None = None) -> str:

@@ -27,10 +27,10 @@ from choreo.bench.bench import (
 from choreo.bench.inputs import Case, case_of, dtype_of, expected, given
 from choreo.bench.job import Job
 from choreo.cli import COMMANDS
-from choreo.cli.commands.bench import parse_nccl_size
 from choreo.collectives import COLLECTIVES
 from choreo.errors import BenchmarkError, ChoreoError, SizeError, UsageError
 from choreo.run.execute.constants import Band, Constants, default_constants
+from choreo.units import parse_size
 from tests.helpers.command import run_choreo
 
 CONSTANTS = Constants((Band(2, 1 << 62, 1e-6, 1e9, 1e-9),))
@@ -82,12 +82,12 @@ def test_inputs_tell_ranks_and_places_apart(collective: str) -> None:
 
 
 def test_sizes_are_those_of_nccl_tests() -> None:
-    assert parse_nccl_size("128M") == 128 << 20
-    assert [parse_nccl_size(text) for text in ("8", "4K", "1g", "0.5k", "64MiB")] == [8, 4096, 1 << 30, 512, 64 << 20]
+    assert parse_size("128M") == 128 << 20
+    assert [parse_size(text) for text in ("8", "4K", "1g", "0.5k", "64MiB")] == [8, 4096, 1 << 30, 512, 64 << 20]
     with pytest.raises(SizeError):
-        parse_nccl_size("12Q")
+        parse_size("12Q")
     with pytest.raises(SizeError):
-        parse_nccl_size("0.3K")
+        parse_size("0.3K")
     assert sizes_between(8, 128 << 20, factor=4) == tuple(8 * 4**k for k in range(13) if 8 * 4**k <= 128 << 20)
     assert sizes_between(8, 24, step=8) == (8, 16, 24)
     assert sizes_between(8, 1000) == (8,)

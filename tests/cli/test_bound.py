@@ -185,9 +185,9 @@ MISTAKES = [
     (("all_gather", "-t", "rong(8)", "--size", "1"), "there is no kind of block 'rong'; did you mean"),
     (("all_gather", *RING, "--ranks", "9"), "9 ranks do not fit on ring(8), which has 8 devices"),
     (("all_gather", *RING, "--ranks", "0"), "there must be at least 1 rank, not 0"),
-    (("all_gather", *RING, "--placement", "0,8"), "there is no device 8; devices are 0 to 7"),
+    (("all_gather", *RING, "--placement", "0,8"), "has no device '8', its devices are 0 to 7"),
     (("all_gather", *RING, "--placement", "0,1", "-p", "3"), "--placement gives 2 devices for 3 ranks"),
-    (("all_gather", *RING, "--placement", "x"), "'x' is not a placement"),
+    (("all_gather", *RING, "--placement", "x"), "ring(8) has no device 'x'"),
     (("all_gather", *RING, "--root", "1"), "all_gather has no root, but root=1 was given"),
     (("broadcast", *RING, "--root", "8"), "root 8 is not a rank: with 8 ranks it must be 0 to 7"),
     (

@@ -22,7 +22,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["列表"], "there is no command '列表'"),
     # names
     (["list", "allreduce"], "there is no collective 'allreduce'; did you mean 'all_reduce'"),
-    (["list", ""], "there is no collective ''; known: all_gather, "),
+    (["list", ""], "there is no collective ''; known: algorithms, all_gather, "),
     (["list", "two\nlines"], "there is no collective 'two\\nlines'"),
     (["list", "😀"], "there is no collective '😀'"),
     (["prove", "al_reduce", "-a", "ring", "-p", "4"], "did you mean 'all_reduce'"),
@@ -190,7 +190,7 @@ def test_a_file_already_says_it_all(
     monkeypatch.chdir(tmp_path)
     fine("build", *MST, "-o", "s.json")
     told = mistake(*command, "--schedule", "s.json", *extra)
-    assert told == f"--schedule already says what to take; leave out {extra[0]}"
+    assert told == f"--schedule already says which schedule; leave out {extra[0]}"
     assert not Path("copy.json").exists()
 
 

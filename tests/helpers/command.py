@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 from dataclasses import dataclass
+from unittest import mock
 
 from choreo.cli import _run
 
@@ -23,9 +25,12 @@ class Ran:
         return json.loads(self.out)
 
 
-def run_choreo(*arguments: str) -> Ran:
-    """`choreo` with these arguments, without starting a process."""
+def run_choreo(*arguments: str, columns: int | None = None) -> Ran:
+    """`choreo` with these arguments, without starting a process: into a pipe, or a terminal of that many columns."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with mock.patch.dict(os.environ), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        os.environ.pop("COLUMNS", None)  # some runners of tests set it
+        if columns is not None:
+            os.environ["COLUMNS"] = str(columns)
         code = _run(list(arguments))
     return Ran(code, out.getvalue(), err.getvalue())

@@ -31,8 +31,9 @@ from choreo.errors import ChoreoError, UsageError
 from choreo.price import Profile, Terms, profile
 from choreo.price.price import Link, slowest
 from choreo.run.execute.constants import FASTEST_BYTES_PER_S, LEAST_ALPHA_S, Band, Buffers, Constants, default_constants
+from choreo.units import counted
 
-__all__ = ["PROBES", "Sample", "calibrate", "fit"]
+__all__ = ["PROBES", "Sample", "calibrate", "fit", "why_not_kept"]
 
 # With and without reductions, in one step and in several; mostly of those that are chosen in shared memory.
 PROBES = (
@@ -49,6 +50,8 @@ NEIGHBOUR = 0.5
 TURNS, NEGLIGIBLE = 8, 0.05
 PAGE_BYTES = 4096
 CACHED_BYTES, MEMORY_BYTES = 32 << 10, 64 << 20
+# A fit that is off by more than this in the median probe says nothing about the machine.
+MOST_ERROR = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,20 @@ def calibrate(
         cores=cores,
         rates_bytes_per_s=rates,
     ), samples
+
+
+def why_not_kept(constants: Constants) -> str | None:
+    """Why these constants should not be kept: their fit is too far off. None where it is good enough."""
+    worst = max(constants.bands, key=lambda band: band.residual)
+    if worst.residual <= MOST_ERROR:
+        return None
+    cores = os.cpu_count() or 1
+    return (
+        f"not kept: the error of the fit is {100 * worst.residual:.0f} % at {worst.ranks} ranks, where at most "
+        f"{100 * MOST_ERROR:.0f} % is kept; the load average is {os.getloadavg()[0]:.1f} on "
+        f"{counted(cores, 'core')}: measure again on an idle machine, with fewer --ranks or more --rounds, or keep it "
+        "all the same with --force"
+    )
 
 
 def fit(samples: Sequence[Sample], cores: int) -> list[Band]:

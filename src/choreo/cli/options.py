@@ -1,4 +1,4 @@
-"""Options that commands share."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from typing import TypeVar
 
 import click
 
-from choreo.units import parse_gamma
+from choreo.cli.command import Option
+from choreo.units import parse_gamma, parse_rank_range, parse_size
 
-__all__ = ["gamma_option", "json_option", "load_option", "parsed", "ranks_option"]
+__all__ = [
+    "gamma_option",
+    "json_option",
+    "load_option",
+    "parsed",
+    "rank_range_option",
+    "ranks_option",
+    "size_option",
+]
 
-Command = TypeVar("Command", bound=Callable[..., object])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def parsed(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str | None], object]:
@@ -23,12 +32,36 @@ def parsed(parse: Callable[[str], object]) -> Callable[[click.Context, click.Par
     return read
 
 
-def ranks_option(command: Command) -> Command:
+def ranks_option(function: Function) -> Function:
     """One number of ranks."""
-    return click.option("--ranks", "-p", type=int, metavar="P", help="How many ranks take part.")(command)
+    return click.option("--ranks", "-p", "-n", type=int, metavar="P", help="How many ranks take part.")(function)
 
 
-def gamma_option(command: Command) -> Command:
+def rank_range_option(default: str | None = None) -> Option:
+    """One or more numbers of ranks."""
+    return click.option(
+        "--ranks",
+        "-p",
+        "-n",
+        callback=parsed(parse_rank_range),
+        default=default,
+        show_default=default is not None,
+        metavar="P",
+        help="How many ranks: 8, 2..33 or 2,4,8.",
+    )
+
+
+def size_option(function: Function) -> Function:
+    """The size of a collective, as `choreo.collectives` defines it."""
+    return click.option(
+        "--size",
+        callback=parsed(parse_size),
+        metavar="S",
+        help="Bytes of the whole vector: 8, 4KiB, 1MB, 64MiB, 64M (binary, as in nccl-tests).",
+    )(function)
+
+
+def gamma_option(function: Function) -> Function:
     """What reducing costs a rank."""
     return click.option(
         "--gamma",
@@ -36,16 +69,16 @@ def gamma_option(command: Command) -> Command:
         default="0",
         show_default=True,
         metavar="G",
-        help="Seconds a reduced byte (1e-11), or the rate of reduction (100GB/s).",
-    )(command)
+        help="Cost of reducing: seconds a byte (1e-11), or bytes a second (100GB/s).",
+    )(function)
 
 
-def json_option(command: Command) -> Command:
+def json_option(function: Function) -> Function:
     """One JSON document on stdout and nothing else."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")(function)
 
 
-def load_option(command: Command) -> Command:
+def load_option(function: Function) -> Function:
     """Load a user's algorithms before anything else."""
 
     def run(ctx: click.Context, param: click.Parameter, files: tuple[str, ...]) -> None:
@@ -62,4 +95,4 @@ def load_option(command: Command) -> Command:
         callback=run,
         metavar="FILE.py",
         help="Load your own algorithms from a Python file.",
-    )(command)
+    )(function)

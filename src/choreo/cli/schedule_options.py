@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -10,16 +11,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from choreo.cli.command import Option, grouped
+from choreo.cli.options import load_option, ranks_option
 from choreo.errors import UnknownNameError, UsageError, shown
 
 if TYPE_CHECKING:
     from choreo.schedule import Schedule
 
-__all__ = ["Choice", "checked", "choice_options", "left_out", "trusted"]
+__all__ = ["ScheduleOptions", "checked", "left_out", "schedule_options", "trusted"]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ScheduleOptions:
     """Which schedules a command is about: a collective and algorithms with their options, or a file."""
 
     collective: str | None
@@ -32,7 +35,7 @@ class Choice:
     schedule: Path | None
 
     def build(self, ranks: int | None) -> Schedule:
-        """The one schedule chosen."""
+        """The one schedule asked for."""
         from choreo.algorithms import build
         from choreo.schedule import load
 
@@ -52,7 +55,7 @@ class Choice:
         )
 
     def need_ranks(self, ranks: int | None) -> int:
-        """The number of ranks: given, or what the axes multiply to."""
+        """The number of ranks: as given, or the product of the axes."""
         from choreo.algorithms import parse_axes
 
         if ranks is not None:
@@ -61,10 +64,10 @@ class Choice:
             return parse_axes(self.axes).ranks
         raise UsageError("say how many ranks: --ranks P")
 
-    def candidates(self) -> list[Choice]:
-        """A choice of each algorithm asked for, or of every one there is for the collective, or for all of them.
+    def candidates(self) -> list[ScheduleOptions]:
+        """One for each algorithm asked for; without names, for every algorithm of the collective, or of all.
 
-        Of many at once each takes the options it knows.
+        Without names, each algorithm takes the options it knows.
         """
         from choreo.algorithms import get_algorithm, list_algorithms
         from choreo.collectives import get_collective
@@ -111,9 +114,8 @@ class Choice:
 
     def _check_collective(self) -> None:
         if self.collective is not None and Path(self.collective).suffix in (".json", ".npz"):
-            raise UsageError(
-                f"{shown(self.collective)} is no collective; for a file write --schedule {self.collective}"
-            )
+            name = shown(self.collective)
+            raise UsageError(f"{name} is not a collective; for a file write --schedule {shlex.quote(name)}")
 
     def _refuse_beside_file(self, ranks: int | None) -> None:
         given = {
@@ -128,40 +130,49 @@ class Choice:
         }
         if any(given.values()):
             leave = ", ".join(name for name, there in given.items() if there)
-            raise UsageError(f"--schedule already says what to take; leave out {leave}")
+            raise UsageError(f"--schedule already says which schedule; leave out {leave}")
 
 
-def choice_options(command: Callable[..., object]) -> Callable[..., object]:
-    """The options that say which schedule a command is about; the command gets them as its `chosen`."""
+def schedule_options(ranks: Option = ranks_option) -> Option:
+    """The options that say which schedule a command is about; the command gets them as its `chosen`.
 
-    @functools.wraps(command)
-    def choose(**options: object) -> object:
-        # Click has parsed them by the types below.
-        chosen = Choice(**{field.name: options.pop(field.name) for field in fields(Choice)})  # type: ignore[arg-type]
-        return command(chosen=chosen, **options)
+    `ranks` is the option for the number of ranks.
+    """
 
-    options = [
-        click.argument("collective", required=False),
+    options = (
         click.option(
-            "--algorithm", "-a", "algorithms", multiple=True, metavar="NAME", help="The algorithm; see choreo list."
+            "--algorithm", "-a", "algorithms", multiple=True, metavar="NAME", help="An algorithm; see choreo list."
         ),
+        ranks,
         click.option("--root", type=int, metavar="RANK", help="The root of a rooted collective (0)."),
         click.option("--axes", metavar="AXES", help="For hierarchical: sizes, innermost first, like 8x4:direct,ring."),
         click.option("--rotate", is_flag=True, help="For hierarchical: parts take the axes in different orders."),
         click.option("--segments", type=int, metavar="K", help="Pipeline the schedule in K segments."),
         click.option("--option", multiple=True, metavar="NAME=VALUE", help="An option of your own algorithm."),
         click.option(
-            "--schedule", type=click.Path(path_type=Path), metavar="FILE", help="A schedule file, .json or .npz."
+            "--schedule",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="A schedule file instead, .json or .npz.",
         ),
-    ]
-    wrapped: Callable[..., object] = choose
-    for option in reversed(options):
-        wrapped = option(wrapped)
-    return wrapped
+        load_option,
+    )
+
+    def decorate(command: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(command)
+        def choose(**options: object) -> object:
+            # Click has parsed them by the types below.
+            names = [field.name for field in fields(ScheduleOptions)]
+            chosen = ScheduleOptions(**{name: options.pop(name) for name in names})  # type: ignore[arg-type]
+            return command(chosen=chosen, **options)
+
+        return click.argument("collective", required=False)(grouped("Which schedule", *options)(choose))
+
+    return decorate
 
 
-def trusted(candidate: Choice, ranks: int) -> Schedule:
-    """A schedule that does what it promises: the library's, which the tests prove, or a user's that is proved now."""
+def trusted(candidate: ScheduleOptions, ranks: int) -> Schedule:
+    """A schedule that keeps its promise: from the library, which the tests prove, or proved now."""
     from choreo.algorithms import get_algorithm
 
     schedule = candidate.build(ranks)
@@ -170,14 +181,14 @@ def trusted(candidate: Choice, ranks: int) -> Schedule:
 
 
 def checked(schedule: Schedule) -> Schedule:
-    """A schedule that was just proved; figures are worth nothing for one that is wrong."""
+    """A schedule that was just proved: figures of a wrong one are worth nothing."""
     from choreo.prove import prove
 
     prove(schedule)
     return schedule
 
 
-def left_out(candidate: Choice, error: Exception) -> None:
+def left_out(candidate: ScheduleOptions, error: Exception) -> None:
     """Say on stderr which algorithm is not in the table, and why."""
     name = f"{candidate.collective} by {candidate.algorithms[0]}"
     told = str(error) if name in str(error) else f"{name}: {error}"

@@ -1,45 +1,150 @@
-"""Options that describe a network and what runs on it, shared by the commands that need one."""
+"""Options that describe a network and where the ranks are in it."""
 
 from __future__ import annotations
 
 import random
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from choreo.errors import UsageError
+from choreo.cli.command import Option
+from choreo.errors import UsageError, shown
+from choreo.units import counted
 
 if TYPE_CHECKING:
     from choreo.topology import Topology
 
-__all__ = ["parse_placement", "what_if", "what_if_options"]
+__all__ = [
+    "Placement",
+    "need_topology",
+    "parse_placement",
+    "place",
+    "placement_option",
+    "topology_option",
+    "what_if",
+    "what_if_options",
+]
 
-Command = TypeVar("Command", bound=Callable[..., object])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def what_if_options(command: Command) -> Command:
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A topology, the number of ranks, and the device of each; None: rank 0 on device 0 and so on."""
+
+    topology: Topology
+    ranks: int
+    devices: list[int] | None
+
+    def device_of(self, rank: int) -> int:
+        """The device that holds a rank."""
+        return rank if self.devices is None else self.devices[rank]
+
+    def all_devices(self) -> list[int]:
+        """The device of each rank."""
+        return [self.device_of(rank) for rank in range(self.ranks)]
+
+
+def topology_option(function: Function) -> Function:
+    """The network."""
+    return click.option(
+        "--topology",
+        "-t",
+        metavar="T",
+        help="A machine's name like hgx-h100:4 (see choreo list topologies), blocks like 'ring(8, 50GB/s, 500ns)', "
+        "or a file.",
+    )(function)
+
+
+def placement_option(function: Function) -> Function:
+    """Which device holds each rank."""
+    return click.option(
+        "--placement",
+        metavar="DEVICES",
+        help="The device of each rank, by number or name: 0,2,4..7 or a0,a1; or reversed, or random:SEED.",
+    )(function)
+
+
+def what_if_options() -> list[Option]:
     """Links and ranks that are slower than they should be, and how equal paths are used."""
-    for option in (
-        click.option("--slow-rank", multiple=True, metavar="R=2x", help="What if rank R were 2 times slower."),
-        click.option(
-            "--slow-link", multiple=True, metavar="A-B=0.5", help="What if the links between A and B had half of it."
-        ),
+    return [
         click.option("--routing", type=click.Choice(["spread", "hashed"]), help="How equally short paths are used."),
-    ):
-        command = option(command)
-    return command
+        click.option(
+            "--slow-link",
+            multiple=True,
+            metavar="A-B=0.5",
+            help="What if the links between A and B had half the bandwidth; A->B is one direction, =0 cuts them.",
+        ),
+        click.option("--slow-rank", multiple=True, metavar="R=2x", help="What if rank R were 2 times slower."),
+    ]
 
 
-def what_if(
-    topology: Topology,
-    slow_link: tuple[str, ...],
-    slow_rank: tuple[str, ...],
-    routing: str | None,
-    placement: list[int] | None,
-) -> Topology:
+def need_topology(text: str | None) -> Topology:
+    """The topology that was asked for."""
+    from choreo.topology import get_topology
+
+    if text is None:
+        raise UsageError('say where: --topology "ring(8, 50GB/s, 500ns)" or --topology hgx-h100:4; see choreo topology')
+    return get_topology(text)
+
+
+def place(topology: Topology, placement: str | None, ranks: int | None) -> Placement:
+    """Where the ranks are: on the devices of the placement, on the first few, or on all."""
+    if ranks is not None and ranks < 1:
+        raise UsageError(f"there must be at least 1 rank, not {ranks}")
+    if placement is not None:
+        devices = parse_placement(placement, topology)
+        if ranks is not None and ranks > len(devices):
+            raise UsageError(f"--placement gives {counted(len(devices), 'device')} for {counted(ranks, 'rank')}")
+        return Placement(topology, ranks or len(devices), devices[:ranks])
+    if ranks is not None and ranks > topology.num_devices:
+        raise UsageError(
+            f"{counted(ranks, 'rank')} do not fit on {topology.name}, which has "
+            f"{counted(topology.num_devices, 'device')}"
+        )
+    return Placement(topology, ranks or topology.num_devices, None)
+
+
+def parse_placement(text: str, topology: Topology) -> list[int]:
+    """The device of each rank, from `0,2,4..7`, `a0,a1`, `reversed` or `random:7`."""
+    words = text.strip()
+    if words == "reversed":
+        return list(range(topology.num_devices - 1, -1, -1))
+    drawn = re.fullmatch(r"random:([0-9]{1,18})", words)
+    if drawn is not None:
+        order = list(range(topology.num_devices))
+        random.Random(int(drawn[1])).shuffle(order)
+        return order
+    placed: list[int] = []
+    for part in words.split(","):
+        low, dots, high = part.partition("..")
+        first = _device(text, low.strip(), topology)
+        last = _device(text, high.strip(), topology) if dots else first
+        placed += range(first, last + 1) if first <= last else range(first, last - 1, -1)
+    return placed
+
+
+def _device(text: str, name: str, topology: Topology) -> int:
+    """A device by its name or number."""
+    try:
+        node = topology.find_node(name)
+    except UsageError:
+        node = -1
+    if not 0 <= node < topology.num_devices:
+        names = [shown(topology.node_name(device)) for device in (0, topology.num_devices - 1)]
+        raise UsageError(
+            f"--placement {text!r}: {shown(topology.name)} has no device {name!r}, its devices are {names[0]} to "
+            f"{names[1]}; write 0,2,4..7, names, reversed or random:7"
+        )
+    return node
+
+
+def what_if(where: Placement, slow_link: tuple[str, ...], slow_rank: tuple[str, ...], routing: str | None) -> Topology:
     """The topology with its links and devices changed as asked."""
+    topology = where.topology
     if routing is not None:
         topology = topology.with_routing(routing)
     for text in slow_link:
@@ -47,14 +152,12 @@ def what_if(
         for src, dst in _ends(topology, ends):
             topology = topology.with_slow_link(src, dst, factor)
     for text in slow_rank:
-        rank, times = _assignment(text.removesuffix("x"), "--slow-rank", "3=2x")
+        rank, times = _assignment(text, "--slow-rank", "3=2x")
         if not rank.isdecimal():
             raise UsageError(f"--slow-rank {text!r}: {rank!r} is not a rank; write 3=2x")
-        number = int(rank)
-        ranks = topology.num_devices if placement is None else len(placement)
-        if number >= ranks:
-            raise UsageError(f"--slow-rank {text!r}: there is no rank {number}; they are 0 to {ranks - 1}")
-        topology = topology.with_slow_device(number if placement is None else placement[number], times)
+        if int(rank) >= where.ranks:
+            raise UsageError(f"--slow-rank {text!r}: there is no rank {rank}; they are 0 to {where.ranks - 1}")
+        topology = topology.with_slow_device(where.device_of(int(rank)), times)
     return topology
 
 
@@ -70,7 +173,7 @@ def _assignment(text: str, option: str, example: str) -> tuple[str, float]:
 
 
 def _ends(topology: Topology, text: str) -> list[tuple[int, int]]:
-    """The directions meant by `A->B` (one) or `A-B` (both); a name may itself have a dash."""
+    """The directions meant by `A->B` (one) or `A-B` (both); a name may contain a dash."""
     if "->" in text:
         here, _, there = text.partition("->")
         return [(topology.find_node(here.strip()), topology.find_node(there.strip()))]
@@ -90,26 +193,3 @@ def _ends(topology: Topology, text: str) -> list[tuple[int, int]]:
 
 def _linked(topology: Topology, src: int, dst: int) -> bool:
     return bool(((topology.links.src == src) & (topology.links.dst == dst)).any())
-
-
-def parse_placement(text: str, devices: int) -> list[int]:
-    """The device of each rank, among so many devices."""
-    words = text.strip()
-    if words == "reversed":
-        return list(range(devices - 1, -1, -1))
-    drawn = re.fullmatch(r"random:([0-9]{1,18})", words)
-    if drawn is not None:
-        order = list(range(devices))
-        random.Random(int(drawn[1])).shuffle(order)
-        return order
-    placed: list[int] = []
-    for part in words.split(","):
-        ends = re.fullmatch(r"\s*([0-9]{1,9})\s*(?:\.\.\s*([0-9]{1,9})\s*)?", part)
-        if ends is None:
-            raise UsageError(f"{text!r} is not a placement; write devices, like 0,2,4..7, or reversed, or random:7")
-        first, last = int(ends[1]), int(ends[2] or ends[1])
-        outside = next((device for device in (first, last) if device >= devices), None)
-        if outside is not None:
-            raise UsageError(f"{text!r}: there is no device {outside}; devices are 0 to {devices - 1}")
-        placed += range(first, last + 1) if first <= last else range(first, last - 1, -1)
-    return placed

@@ -6,22 +6,33 @@ from pathlib import Path
 
 import click
 
-from choreo.cli.options import json_option, load_option, ranks_option
+from choreo.cli.command import Command, grouped
+from choreo.cli.options import json_option
 from choreo.cli.output.table import echo_json
-from choreo.cli.schedule_options import Choice, choice_options
+from choreo.cli.schedule_options import ScheduleOptions, schedule_options
 from choreo.errors import shown
 
 
-@click.command("build")
-@choice_options
-@ranks_option
-@click.option(
-    "--output", "-o", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Write here: .json or .npz."
+@click.command("build", cls=Command)
+@schedule_options()
+@grouped(
+    "Output",
+    click.option(
+        "--output",
+        "-o",
+        required=True,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write here: .json or .npz.",
+    ),
+    json_option,
 )
-@load_option
-@json_option
-def command(chosen: Choice, ranks: int | None, output: Path, as_json: bool) -> None:
+def command(chosen: ScheduleOptions, ranks: int | None, output: Path, as_json: bool) -> None:
     """Write a schedule to a file: .json to read and edit by hand, .npz for large ones.
+
+    \b
+    choreo build all_reduce --algorithm ring --ranks 8 --output ring.json
+    choreo build --schedule ring.json --output ring.npz
 
     With --schedule it turns one form into the other.
     """

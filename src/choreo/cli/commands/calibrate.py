@@ -3,45 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.options import json_option, parsed
-from choreo.cli.output.table import echo_json, echo_table
+from choreo.cli.command import Command, grouped
+from choreo.cli.options import json_option, parsed, rank_range_option
+from choreo.cli.output.table import echo_json
 from choreo.errors import UsageError, shown
-from choreo.units import format_bandwidth, format_bytes, format_time, parse_rank_range, parse_size
-
-if TYPE_CHECKING:
-    from choreo.run.execute.constants import Constants
+from choreo.units import parse_size
 
 
-@click.command("calibrate")
-@click.option(
-    "--ranks",
-    "-n",
-    callback=parsed(parse_rank_range),
-    default="2,4,8",
-    show_default=True,
-    metavar="P,...",
-    help="Numbers of ranks to measure.",
+@click.command("calibrate", cls=Command)
+@grouped(
+    "What to measure",
+    rank_range_option("2,4,8"),
+    click.option(
+        "--most",
+        callback=parsed(parse_size),
+        default="16MiB",
+        show_default=True,
+        metavar="S",
+        help="The largest size to measure.",
+    ),
+    click.option("--rounds", type=int, default=3, show_default=True, metavar="N", help="The median of them is taken."),
+    click.option("--device", metavar="KIND", help="Measure an accelerator of this machine instead: cuda."),
 )
-@click.option(
-    "--most",
-    callback=parsed(parse_size),
-    default="16MiB",
-    show_default=True,
-    metavar="S",
-    help="The largest size to measure.",
+@grouped(
+    "What to keep",
+    click.option("--show", is_flag=True, help="Show what is kept, without measuring."),
+    click.option("--dry-run", is_flag=True, help="Measure, but keep nothing."),
+    click.option("--force", is_flag=True, help="Keep a fit even if its error is large."),
+    click.option(
+        "--output", type=click.Path(path_type=Path), metavar="FILE.toml", help="Where to write what --device measured."
+    ),
 )
-@click.option("--rounds", type=int, default=3, show_default=True, metavar="N", help="Of which medians are taken.")
-@click.option("--show", is_flag=True, help="Show what is kept, without measuring.")
-@click.option("--dry-run", is_flag=True, help="Measure, but keep nothing.")
-@click.option("--device", metavar="KIND", help="Measure an accelerator that is here instead: cuda.")
-@click.option(
-    "--output", type=click.Path(path_type=Path), metavar="FILE.toml", help="Where to write what --device measured."
-)
-@json_option
+@grouped("Output", json_option)
 def command(
     *,
     ranks: list[int],
@@ -49,10 +45,11 @@ def command(
     rounds: int,
     show: bool,
     dry_run: bool,
+    force: bool,
     device: str | None,
     output: Path | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Measure α, β and γ between the ranks of this machine, and keep them for price, bench and every choice.
 
     \b
@@ -61,65 +58,48 @@ def command(
     choreo calibrate --show
     choreo calibrate --device cuda --output my-gpu.toml
 
-    Probes run through the executor itself. For every number of ranks and band of sizes the constants are those that
-    explain the probes best, with the least sum of relative errors; the fit column is the median of what is left.
-    They are kept in constants.json under XDG_CACHE_HOME/choreo, or where CHOREO_CONSTANTS says. With --device the
-    kernels of an accelerator are measured, by shape, and written to a file that choreo plan --device takes.
+    Probes run through the executor itself. For every number of ranks and band of sizes, the constants are those with
+    the least sum of relative errors over the probes. The error column is the median of the errors that are left; a fit
+    whose error is above 50 % is not kept unless --force is given. Measure on an idle machine.
+
+    The constants are kept in constants.json under XDG_CACHE_HOME/choreo, or where CHOREO_CONSTANTS says. With --device
+    the kernels of an accelerator are measured, by shape, and written to a file that choreo plan --device takes.
     """
     if device is not None:
         measure_device(device, output, as_json)
-        return
+        return 0
     if output is not None:
         raise UsageError(
             "--output is for what --device measures; constants between ranks are kept where CHOREO_CONSTANTS says"
         )
     if rounds < 1:
         raise UsageError(f"--rounds must be at least 1, not {rounds}")
-    from choreo.calibrate.calibrate import calibrate
+    from choreo.calibrate.calibrate import calibrate, why_not_kept
+    from choreo.cli.output.calibration import print_constants
     from choreo.cli.progress import Progress
     from choreo.run.execute.constants import constants_path, load_constants, save_constants
 
+    refused = None
     if show:
         constants, kept = load_constants(), constants_path()
         where = shown(kept) if constants.host else "defaults, since this machine was never calibrated"
     else:
         with Progress("calibrating") as progress:
             constants, _ = calibrate(ranks, most_bytes=most, rounds=rounds, progress=progress)
-        where = "not kept" if dry_run else f"kept in {shown(save_constants(constants))}"
+        refused = None if force or dry_run else why_not_kept(constants)
+        keep = not dry_run and refused is None
+        where = f"kept in {shown(save_constants(constants))}" if keep else "not kept"
     if as_json:
         echo_json(constants)
     else:
-        _print(constants, where)
-
-
-def _print(constants: Constants, where: str) -> None:
-    from rich.table import Table
-
-    if constants.host:
-        click.echo(f"{shown(constants.host)}, {constants.cores} cores, {shown(constants.date)}: {where}")
-    else:
-        click.echo(where)
-    table = Table(box=None, pad_edge=False)
-    for name in ("ranks", "buffers", "up to", "α", "1/β", "1/γ", "fit"):
-        table.add_column(name, justify="left" if name == "buffers" else "right", no_wrap=True)
-    for band in constants.bands:
-        gamma = band.gamma_s_per_byte
-        table.add_row(
-            str(band.ranks),
-            band.buffers,
-            "any" if band.to_bytes >= 1 << 60 else format_bytes(band.to_bytes),
-            format_time(band.alpha_s),
-            format_bandwidth(band.bandwidth_bytes_per_s),
-            format_bandwidth(1 / gamma) if gamma > 1e-15 else "-",
-            f"{100 * band.residual:.0f} %" if constants.host else "-",
-        )
-    echo_table(table, 100)
-    for what, rate in constants.rates_bytes_per_s.items():
-        click.echo(f"{shown(what)}: {format_bandwidth(rate)} each")
+        print_constants(constants, where)
+    if refused is not None:
+        click.echo(f"choreo: {refused}", err=True)
+    return 0 if refused is None else 1
 
 
 def measure_device(device: str, output: Path | None, as_json: bool) -> None:
-    """Measure a device of that kind ("cuda"), print what the fit leaves, and write FILE.toml and FILE.csv if asked."""
+    """Measure a device of this kind ("cuda"), print the errors of the fit, and write FILE.toml and FILE.csv."""
     from choreo.calibrate.device import calibrate_device
 
     found = calibrate_device(device, output, progress=lambda text: click.echo(text, err=True))

@@ -4,54 +4,48 @@ from __future__ import annotations
 
 import click
 
+from choreo.cli.command import Command
 from choreo.cli.options import json_option, load_option
-from choreo.cli.output.table import echo_json, echo_table
-from choreo.errors import shown
+from choreo.errors import UnknownNameError, UsageError
+
+CATALOGUES = ("algorithms", "models", "devices", "software", "topologies")
 
 
-@click.command("list")
+@click.command("list", cls=Command)
+@click.argument("what", required=False)
 @click.argument("collective", required=False)
 @load_option
 @json_option
-def command(collective: str | None, as_json: bool) -> None:
-    """List the algorithms, of one COLLECTIVE with what each does, or of all, and what each costs.
+def command(what: str | None, collective: str | None, as_json: bool) -> None:
+    """List what Choreo knows by name: algorithms (unless told otherwise), models, devices, software, topologies.
+
+    \b
+    choreo list                  the algorithms of every collective, and what each costs
+    choreo list all_reduce       those of one, with a sentence about each
+    choreo list models           for choreo plan MODEL
+    choreo list devices          for choreo plan --device
+    choreo list software         for choreo plan --software
+    choreo list topologies       for --topology and --cluster
 
     Costs are exact at the number of ranks they are stated for: α seconds a message, β seconds a byte, γ seconds a
     reduced byte, n bytes, p ranks, lg the logarithm to base 2, k segments.
     """
-    from choreo.algorithms import list_algorithms
+    from choreo.cli.output.catalogue import print_algorithms, print_devices, print_models, print_software
     from choreo.collectives import COLLECTIVES
 
-    found = list_algorithms(collective)
-    if as_json:
-        echo_json(
-            [
-                {
-                    "collective": a.collective,
-                    "algorithm": a.name,
-                    "any_ranks": a.requires is None,
-                    "requires": None if a.requires is None else a.requires.text,
-                    "cost": None if a.cost is None else str(a.cost),
-                }
-                for a in found
-            ]
-        )
-        return
-    from rich.table import Table
-    from rich.text import Text
+    if what not in CATALOGUES:
+        if collective is not None:
+            raise UsageError(f"choreo list takes one of {', '.join(CATALOGUES)}, or one collective, not two names")
+        if what is not None and what not in COLLECTIVES:
+            raise UnknownNameError("collective", what, [*COLLECTIVES, *CATALOGUES])
+        print_algorithms(what, as_json)
+    elif what == "algorithms":
+        print_algorithms(collective, as_json)
+    elif collective is not None:
+        raise UsageError(f"choreo list {what} takes no further name; leave out {collective!r}")
+    elif what == "topologies":
+        from choreo.cli.output.topology import print_topologies
 
-    table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
-    table.add_column("algorithm", no_wrap=True)
-    table.add_column("cost")
-    if any(a.requires for a in found):
-        table.add_column("needs")
-    for name, contract in COLLECTIVES.items():
-        rows = [a for a in found if a.collective == name]
-        if rows:
-            table.add_row(Text(name, "bold"), Text(contract.summary, "dim"))
-            for a in rows:
-                needs = [] if a.requires is None else [Text(a.requires.text)]
-                table.add_row(Text(f"  {shown(a.name)}"), Text(str(a.cost or "not stated")), *needs)
-                if collective is not None and a.summary:
-                    table.add_row("", Text(shown(a.summary), "dim"))
-    echo_table(table)
+        print_topologies(as_json)
+    else:
+        {"models": print_models, "devices": print_devices, "software": print_software}[what](as_json)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
+from choreo.cli.command import Command, Option, grouped, refuse_beside
 from choreo.cli.options import json_option, parsed
 from choreo.cli.output.table import echo_json
 from choreo.errors import UsageError, shown
@@ -17,8 +16,6 @@ from choreo.units import parse_bandwidth, parse_size
 if TYPE_CHECKING:
     from choreo.plan import Planning
 
-Command = TypeVar("Command", bound=Callable[..., object])
-
 # Fields of a plan that can be fixed, and the numbers that give a model.
 FIXED = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "interleave", "schedule", "recompute")
 SWITCHES = ("sequence_parallel", "overlap")
@@ -26,34 +23,35 @@ NUMBERS = ("layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "pa
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 
-def _fixing(command: Command) -> Command:
-    """The options that fix a field of the plan."""
-    words = {
-        "tp": "tensor parallel ranks",
-        "pp": "pipeline stages",
-        "dp": "data parallel replicas",
-        "cp": "context parallel ranks",
-        "ep": "ranks that share out the experts",
-        "micro_batch": "sequences a micro-batch",
-        "interleave": "chunks of layers a stage",
-    }
-    for name, what in reversed(words.items()):
-        option = click.option(f"--{name.replace('_', '-')}", name, type=int, metavar="N", help=f"Fix: {what}.")
-        command = option(command)
-    for option in (
-        click.option("--overlap/--no-overlap", default=None, help="Fix: data-parallel communication while computing."),
-        click.option("--sequence-parallel/--no-sequence-parallel", default=None, help="Fix: with tensor parallelism."),
-        click.option("--recompute", metavar="R", help="Fix: none, selective or full."),
-        click.option("--schedule", metavar="S", help=f"Fix: {', '.join(SCHEDULES)}."),
-        click.option("--zero", type=int, metavar="STAGE", help="Fix: ZeRO stage, 0 to 3."),
-    ):
-        command = option(command)
-    return command
+def _counts(words: dict[str, str], help_text: str) -> list[Option]:
+    """An option that takes a whole number for each name."""
+    return [
+        click.option(f"--{name.replace('_', '-')}", name, type=int, metavar="N", help=help_text.format(what))
+        for name, what in words.items()
+    ]
 
 
-def _model_options(command: Command) -> Command:
-    """The options that give a model by numbers."""
-    for name, what in reversed(
+FIXING: tuple[Option, ...] = (
+    *_counts(
+        {
+            "tp": "tensor parallel ranks",
+            "pp": "pipeline stages",
+            "dp": "data parallel replicas",
+            "cp": "context parallel ranks",
+            "ep": "ranks that share out the experts",
+            "micro_batch": "sequences a micro-batch",
+            "interleave": "chunks of layers a stage",
+        },
+        "Fix: {}.",
+    ),
+    click.option("--zero", type=int, metavar="STAGE", help="Fix: ZeRO stage, 0 to 3."),
+    click.option("--schedule", metavar="S", help=f"Fix: {', '.join(SCHEDULES)}."),
+    click.option("--recompute", metavar="R", help="Fix: none, selective or full."),
+    click.option("--sequence-parallel/--no-sequence-parallel", default=None, help="Fix: with tensor parallelism."),
+    click.option("--overlap/--no-overlap", default=None, help="Fix: data-parallel communication while computing."),
+)
+MODEL: tuple[Option, ...] = (
+    *_counts(
         {
             "layers": "blocks",
             "hidden": "width",
@@ -61,58 +59,79 @@ def _model_options(command: Command) -> Command:
             "kv_heads": "key-value heads (as many)",
             "ffn": "width of the MLP (4 hidden)",
             "vocab": "rows of the embedding (50257)",
-        }.items()
-    ):
-        option = click.option(f"--{name.replace('_', '-')}", name, type=int, metavar="N", help=f"A model's {what}.")
-        command = option(command)
-    gated = click.option("--gated/--not-gated", default=None, help="Whether its MLP is gated (SwiGLU).")
-    count = click.option("--parameters", metavar="N", help="A model known by its parameters, 1.8T, and --layers.")
-    return gated(count(command))
+        },
+        "A model's {}.",
+    ),
+    click.option("--gated/--not-gated", default=None, help="Whether its MLP is gated (SwiGLU)."),
+    click.option("--parameters", metavar="N", help="A model known by its parameters, 1.8T, and --layers."),
+)
 
 
-@click.command("plan")
+@click.command("plan", cls=Command)
 @click.argument("model", required=False)
-@click.option("--cluster", metavar="T", help="A machine's name, like hgx-h100, blocks, or a file; see choreo topology.")
-@click.option("--gpus", type=int, metavar="N", help="How many of them.")
-@click.option("--global-batch", metavar="B", help="Sequences (samples) a step; 256/gpu is so many for each GPU.")
-@click.option("--seq", type=int, metavar="S", help="Tokens a sequence.")
-@click.option("--precision", metavar="P", help="fp32, tf32, fp16, bf16 (default), fp8 or fp4.")
-@click.option("--software", metavar="NAME", help="Who runs it: megatron-core (default), torchtitan, fsdp, ...")
-@click.option("--device", metavar="NAME", help="Another accelerator than the cluster's, or a calibrated FILE.toml.")
-@_fixing
-@_model_options
-@click.option("--best", type=int, default=5, show_default=True, metavar="N", help="How many plans to tell.")
-@click.option(
-    "--vary", metavar="NAME=V,V,...", help="A row for each value: flops=0.5,1,2 gpus=8,16 global-batch=64,128."
+@grouped(
+    "The job",
+    click.option(
+        "--cluster", metavar="T", help="A machine's name, like hgx-h100, blocks, or a file; see choreo list topologies."
+    ),
+    click.option("--gpus", type=int, metavar="N", help="How many of them."),
+    click.option("--global-batch", metavar="B", help="Sequences (samples) a step; 256/gpu is that many for each GPU."),
+    click.option("--seq", type=int, metavar="S", help="Tokens a sequence."),
+    click.option("--precision", metavar="P", help="fp32, tf32, fp16, bf16 (default), fp8 or fp4."),
+    click.option(
+        "--software", metavar="NAME", help="What runs it: megatron-core (default), ...; see choreo list software."
+    ),
+    click.option(
+        "--device", metavar="NAME", help="Another accelerator than the cluster's (choreo list devices), or a FILE.toml."
+    ),
 )
-@click.option("--traffic", is_flag=True, help="What the best plan sends: which collective, how much, over which link.")
-@click.option(
-    "--parameter-server",
-    callback=parsed(parse_bandwidth),
-    metavar="BANDWIDTH",
-    help="What one server with such an adapter must take in.",
+@grouped("Parts of the plan to fix; the rest is searched", *FIXING)
+@grouped("A model by numbers, instead of MODEL", *MODEL)
+@grouped(
+    "What to print",
+    click.option("--best", type=int, default=5, show_default=True, metavar="N", help="How many plans."),
+    click.option(
+        "--vary", metavar="NAME=V,V,...", help="A row for each value: flops=0.5,1,2 gpus=8,16 global-batch=64,128."
+    ),
+    click.option(
+        "--traffic", is_flag=True, help="What the best plan sends: which collective, how much, over which link."
+    ),
+    click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="A page: timeline, memory, what if."),
+    click.option(
+        "--trace", type=click.Path(path_type=Path), metavar="FILE", help="The best plan's step, for Perfetto."
+    ),
+    json_option,
 )
-@click.option("--steps-per-s", type=float, metavar="X", help="With --parameter-server: steps a second.")
-@click.option("--gradients", callback=parsed(parse_size), metavar="SIZE", help="With --parameter-server: their size.")
-@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="The best plan's step, for Perfetto.")
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="A page: timeline, memory, what if.")
-@click.option(
-    "--validate",
-    is_flag=False,
-    flag_value="",
-    default=None,
-    metavar="[FILE.csv]",
-    help="Predicted against measured, for published training runs.",
+@grouped(
+    "Other questions",
+    click.option(
+        "--parameter-server",
+        callback=parsed(parse_bandwidth),
+        metavar="BANDWIDTH",
+        help="What one parameter server with this network bandwidth must take in.",
+    ),
+    click.option("--steps-per-s", type=float, metavar="X", help="With --parameter-server: steps a second."),
+    click.option(
+        "--gradients", callback=parsed(parse_size), metavar="SIZE", help="With --parameter-server: their size."
+    ),
+    click.option(
+        "--validate",
+        is_flag=False,
+        flag_value="",
+        default=None,
+        metavar="[FILE.csv]",
+        help="Predicted against measured, for published training runs.",
+    ),
+    click.option("--leave-one-out", is_flag=True, help="With --validate: fit without each source in turn."),
 )
-@click.option("--leave-one-out", is_flag=True, help="With --validate: fit without each source in turn.")
-@json_option
 def command(*, as_json: bool, **options: object) -> None:
     """Plan a training job: how to cut MODEL over the GPUs of a cluster, how long a step takes, what it needs, and why.
 
     \b
     choreo plan llama3-70b --cluster hgx-h100 --gpus 512 --global-batch 1024 --seq 8192
-    choreo plan llama3-70b --cluster hgx-h100 --gpus 512 --global-batch 1024 --seq 8192 --tp 8 --pp 4 --html plan.html
-    choreo plan my-model/config.json --cluster dgx-a100 --gpus 64 --global-batch 256 --seq 4096 --software torchtitan
+    choreo plan llama3-70b --cluster hgx-h100 --gpus 512 --global-batch 1024 --seq 8192 \\
+        --tp 8 --pp 4 --html plan.html
+    choreo plan my-model/config.json --cluster dgx-a100 --gpus 64 --global-batch 256 --seq 4096
 
     MODEL is a name of the catalogue, a config.json of Hugging Face, or numbers: --layers --hidden --heads. Whatever of
     the plan is not fixed is searched. Without --gpus the model itself is described.
@@ -123,14 +142,14 @@ def command(*, as_json: bool, **options: object) -> None:
     if options["validate"] is not None:
         from choreo.cli.output.plan_validation import print_plan_validation
 
-        _refuse_beside("--validate", ("validate", "leave_one_out", "as_json"))
+        refuse_beside("--validate", ("validate", "leave_one_out", "as_json"))
         file = Path(str(options["validate"])) if options["validate"] else None
         print_plan_validation(file, leave_one_out=bool(options["leave_one_out"]), as_json=as_json)
         return
     if options["leave_one_out"]:
         raise UsageError("--leave-one-out goes with --validate FILE.csv; leave it out, or give the file")
     if options["parameter_server"] is not None:
-        _refuse_beside(
+        refuse_beside(
             "--parameter-server",
             ("parameter_server", "steps_per_s", "gradients", "gpus", "model", "precision", *NUMBERS, "as_json"),
         )
@@ -142,7 +161,7 @@ def command(*, as_json: bool, **options: object) -> None:
                 f"--{name.replace('_', '-')} goes with --parameter-server 50GB/s; leave it out, or give that"
             )
     if options["gpus"] is None and options["cluster"] is None:
-        _refuse_beside("a model by itself", ("model", "precision", "seq", *NUMBERS, "as_json"))
+        refuse_beside("a model by itself", ("model", "precision", "seq", *NUMBERS, "as_json"))
         describe(options, as_json)
         return
     if options["vary"] is not None:
@@ -199,17 +218,3 @@ def _write(planning: Planning, options: dict[str, object]) -> None:
         file = Path(str(options["trace"]))
         write_plan_trace(planning, file)
         click.echo(f"wrote {file}: open it in ui.perfetto.dev or chrome://tracing", err=True)
-
-
-def _refuse_beside(what: str, known: tuple[str, ...]) -> None:
-    """Refuse options that were given and would be ignored."""
-    context = click.get_current_context()
-    given = [
-        parameter.opts[0] if isinstance(parameter, click.Option) else str(parameter.name).upper()
-        for parameter in context.command.params
-        if parameter.name is not None
-        and parameter.name not in known
-        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
-    ]
-    if given:
-        raise UsageError(f"{what} does not go with {', '.join(given)}; leave out one or the other")

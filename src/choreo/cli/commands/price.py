@@ -6,51 +6,59 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.options import gamma_option, json_option, load_option, parsed, ranks_option
+from choreo.cli.command import Command, grouped
+from choreo.cli.options import gamma_option, json_option, parsed, size_option
 from choreo.cli.output.price import print_prices, print_sweep
 from choreo.cli.output.table import echo_json
-from choreo.cli.schedule_options import Choice, checked, choice_options, left_out, trusted
+from choreo.cli.schedule_options import ScheduleOptions, checked, left_out, schedule_options, trusted
 from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError
-from choreo.units import parse_bandwidth, parse_size, parse_size_range, parse_time
+from choreo.units import parse_bandwidth, parse_size_range, parse_time
 
 if TYPE_CHECKING:
     from choreo.price import Profile
 
 
-@click.command("price")
-@choice_options
-@ranks_option
-@click.option(
-    "--size", callback=parsed(parse_size), metavar="S", help="The whole vector, n bytes: 8, 4KiB, 1MB, 64MiB."
+@click.command("price", cls=Command)
+@schedule_options()
+@grouped(
+    "What to price",
+    size_option,
+    click.option(
+        "--sweep",
+        callback=parsed(parse_size_range),
+        metavar="FROM:TO",
+        help="Instead: which algorithm wins at which sizes, like 8:1GiB.",
+    ),
 )
-@click.option(
-    "--sweep", callback=parsed(parse_size_range), metavar="FROM:TO", help="Who wins at which sizes, like 8:1GiB."
+@grouped(
+    "What a message costs",
+    click.option(
+        "--alpha", callback=parsed(parse_time), default="5us", show_default=True, metavar="TIME", help="Time a message."
+    ),
+    click.option(
+        "--bandwidth",
+        callback=parsed(parse_bandwidth),
+        default="50GB/s",
+        show_default=True,
+        metavar="RATE",
+        help="Of a port.",
+    ),
+    gamma_option,
+    click.option(
+        "--ports",
+        type=click.Choice(["one", "all", "read"]),
+        default="one",
+        show_default=True,
+        help="One port a rank each way, one to every peer, or memory that all read.",
+    ),
+    click.option(
+        "--cores", type=click.IntRange(min=1), metavar="C", help="With --ports read: cores that the ranks share."
+    ),
 )
-@click.option(
-    "--alpha", callback=parsed(parse_time), default="5us", show_default=True, metavar="TIME", help="Time a message."
-)
-@click.option(
-    "--bandwidth",
-    callback=parsed(parse_bandwidth),
-    default="50GB/s",
-    show_default=True,
-    metavar="RATE",
-    help="Of a port.",
-)
-@gamma_option
-@click.option(
-    "--ports",
-    type=click.Choice(["one", "all", "read"]),
-    default="one",
-    show_default=True,
-    help="One port a rank each way, one to every peer, or memory that all read.",
-)
-@click.option("--cores", type=click.IntRange(min=1), metavar="C", help="With --ports read: cores that the ranks share.")
-@load_option
-@json_option
+@grouped("Output", json_option)
 def command(
     *,
-    chosen: Choice,
+    chosen: ScheduleOptions,
     ranks: int | None,
     size: int | None,
     sweep: tuple[int, int] | None,
@@ -90,7 +98,7 @@ def command(
             print_sweep(profiles, ranges, link)
 
 
-def _profiles(chosen: Choice, ranks: int | None, ports: str, cores: int | None) -> list[Profile]:
+def _profiles(chosen: ScheduleOptions, ranks: int | None, ports: str, cores: int | None) -> list[Profile]:
     """The schedule asked for, or one of every algorithm asked for, or of all that do the collective."""
     from choreo.price import profile
 
@@ -112,7 +120,5 @@ def _profiles(chosen: Choice, ranks: int | None, ports: str, cores: int | None) 
         except (RefusedError, AlgorithmError, ScheduleError, ProofError) as error:
             left_out(candidate, error)
     if not profiles:
-        raise UsageError(
-            f"no {chosen.collective} algorithm that was asked for can do {ranks} ranks; use another number"
-        )
+        raise UsageError(f"none of these {chosen.collective} algorithms works with {ranks} ranks; use another number")
     return profiles

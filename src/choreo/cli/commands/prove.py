@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.options import json_option, load_option, parsed
+from choreo.cli.command import Command, grouped
+from choreo.cli.options import json_option, rank_range_option
 from choreo.cli.output.table import echo_json
-from choreo.cli.schedule_options import Choice, choice_options
+from choreo.cli.schedule_options import ScheduleOptions, schedule_options
 from choreo.errors import AlgorithmError, ContradictionError, ProofError, RefusedError, ScheduleError, UsageError, shown
-from choreo.units import counted, parse_rank_range
+from choreo.units import counted
 
 if TYPE_CHECKING:
     from choreo.prove import Proof
@@ -30,16 +31,15 @@ class _Tally:
         self.failures.append(about | where | {"story": getattr(error, "story", str(error))})
 
 
-@click.command("prove")
-@choice_options
-@click.option(
-    "--ranks", "-p", callback=parsed(parse_rank_range), metavar="P", help="How many ranks: 8, 2..33 or 2,4,8."
+@click.command("prove", cls=Command)
+@schedule_options(rank_range_option())
+@grouped(
+    "Proof",
+    click.option("--all", "everything", is_flag=True, help="Every algorithm of every collective, or of COLLECTIVE."),
+    click.option("--exact", is_flag=True, help="Count every contribution, however many ranks there are."),
 )
-@click.option("--all", "everything", is_flag=True, help="Every algorithm of every collective, or of COLLECTIVE.")
-@click.option("--exact", is_flag=True, help="Count every contribution, however many ranks there are.")
-@load_option
-@json_option
-def command(chosen: Choice, ranks: list[int] | None, everything: bool, exact: bool, as_json: bool) -> int:
+@grouped("Output", json_option)
+def command(chosen: ScheduleOptions, ranks: list[int] | None, everything: bool, exact: bool, as_json: bool) -> int:
     """Prove that schedules do what their collective promises: each contribution exactly once, wherever it is due.
 
     \b
@@ -70,7 +70,7 @@ def command(chosen: Choice, ranks: list[int] | None, everything: bool, exact: bo
     return 1 if tally.failures else 0
 
 
-def _prove_file(chosen: Choice, ranks: list[int] | None, exact: bool, tally: _Tally) -> None:
+def _prove_file(chosen: ScheduleOptions, ranks: list[int] | None, exact: bool, tally: _Tally) -> None:
     from choreo.prove import prove
 
     try:
@@ -85,7 +85,7 @@ def _prove_file(chosen: Choice, ranks: list[int] | None, exact: bool, tally: _Ta
         tally.fail(about, error)
 
 
-def _prove_grid(candidates: list[Choice], ranks: list[int], exact: bool, tally: _Tally) -> None:
+def _prove_grid(candidates: list[ScheduleOptions], ranks: list[int], exact: bool, tally: _Tally) -> None:
     from choreo.prove import prove
 
     alone = len(candidates) == len(ranks) == 1

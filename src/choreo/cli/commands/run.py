@@ -6,19 +6,22 @@ from pathlib import Path
 
 import click
 
+from choreo.cli.command import Command
 from choreo.errors import UsageError
 
 
-@click.command("run", context_settings={"allow_interspersed_args": False})
-@click.option("-n", "count", type=int, metavar="N", help="How many ranks to start on this machine.")
+@click.command("run", cls=Command, context_settings={"allow_interspersed_args": False})
+@click.option("-n", "-p", "--ranks", "count", type=int, metavar="N", help="How many ranks to start on this machine.")
 @click.option("-m", "--module", is_flag=True, help="Run a module, as python -m does.")
 @click.option("--nodes", type=int, default=1, metavar="M", help="How many machines take part, with N ranks each (1).")
 @click.option("--node-rank", type=int, default=0, metavar="K", help="Which of them this is, from 0 (0).")
-@click.option("--master", metavar="HOST:PORT", help="Where the ranks of several machines meet: that of rank 0.")
+@click.option("--master", metavar="HOST:PORT", help="Where the ranks of several machines meet: at rank 0.")
 @click.option(
     "--secret-file", type=click.Path(path_type=Path), metavar="FILE", help="The job's secret, the same on all machines."
 )
-@click.option("--grace", type=float, default=5.0, metavar="SECONDS", help="Between being told to stop and killed (5).")
+@click.option(
+    "--grace", type=float, default=5.0, metavar="SECONDS", help="Time between asking a rank to stop and killing it (5)."
+)
 @click.option("--keep-going", is_flag=True, help="Leave the others alone when a rank fails.")
 @click.argument("script_and_args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def command(
@@ -40,8 +43,8 @@ def command(
     choreo run -n 4 -m package.module ARGS...
     choreo run -n 8 --nodes 2 --node-rank 0 --master node0:29500 --secret-file job.key script.py
 
-    Everything after SCRIPT is the script's own. Each line of output says which rank it is from. When a rank fails all
-    are stopped, and the exit code is that of the first that failed.
+    Everything after SCRIPT is the script's own. Each line of output says which rank it is from. When a rank
+    fails, all are stopped, and the exit code is that of the first to fail.
     """
     from choreo.run.launch.launch import launch
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from choreo.cli.command import Command
 from choreo.cli.options import json_option
+from choreo.cli.output.files import check_picture, write_picture
 from choreo.cli.output.table import echo_json
-from choreo.errors import UsageError, shown
+from choreo.errors import UsageError
 
 
 @click.group("topology", epilog="Both take --json for one JSON document on stdout.")
@@ -23,23 +25,19 @@ def command() -> None:
     """
 
 
-@command.command("list")
+@command.command("list", cls=Command)
 @json_option
 def list_machines(as_json: bool) -> None:
     """List the catalogue's machines.
 
     NAME:4 is four of one, joined as its description says.
     """
-    from choreo.cli.output.topology import print_machines
-    from choreo.topology.describe import listed
+    from choreo.cli.output.topology import print_topologies
 
-    if as_json:
-        echo_json(listed())
-    else:
-        print_machines()
+    print_topologies(as_json)
 
 
-@command.command("show")
+@command.command("show", cls=Command)
 @click.argument("topology")
 @click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw the network into an SVG file.")
 @json_option
@@ -52,26 +50,15 @@ def show(topology: str, svg: Path | None, as_json: bool) -> None:
     from choreo.cli.output.topology import print_network
     from choreo.topology.describe import document, find
 
-    if svg is not None and str(svg) != "-" and svg.suffix != ".svg":
-        raise UsageError(f"{shown(svg)}: that picture goes to a file that ends in .svg, or to - for stdout")
+    check_picture(svg, ".svg")
     if as_json and svg is not None and str(svg) == "-":
         raise UsageError("--json and --svg - both want stdout; give the picture a file")
     network = find(topology)
     if svg is not None:
         from choreo.show import topology_svg
 
-        _write(svg, topology_svg(network.topology))
+        write_picture(svg, topology_svg(network.topology))
     if as_json:
         echo_json(document(network))
     elif svg is None or str(svg) != "-":
         print_network(network, drawn=svg)
-
-
-def _write(file: Path, picture: str) -> None:
-    if str(file) == "-":
-        click.echo(picture, nl=False)
-        return
-    try:
-        file.write_text(picture, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{shown(file)}: cannot be written: {error.strerror}") from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from choreo.cli.command import Command
 from choreo.cli.options import json_option
 from choreo.cli.output.table import echo_json
 from choreo.units import format_bytes, format_time
@@ -20,7 +21,7 @@ RING = ("all_reduce", "ring")
 MACHINES, SIZE = "dgx-a100:2", 64 << 20
 
 
-@click.command("tour")
+@click.command("tour", cls=Command)
 @json_option
 def command(as_json: bool) -> None:
     """See Choreo at work on one screen: a schedule shown, proved, priced, simulated, broken and caught."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from choreo.cli.output.table import echo_json, echo_table
+from choreo.cli.output.table import Column, echo_json, echo_table
 from choreo.errors import shown
-from choreo.units import format_bytes, format_time
+from choreo.units import counted, format_bytes, format_time
 
 __all__ = ["print_comparison"]
 
@@ -17,50 +17,50 @@ SHOWN_LINKS = 20
 
 
 def print_comparison(before: Path, after: Path, *, as_json: bool) -> None:
-    """What was asked differently, what came of it, and on which links."""
+    """Print which settings differ, which results, and which links."""
     from choreo.simulate.compare import compare_results, read_result
 
     found = compare_results(read_result(before), read_result(after))
     if as_json:
         echo_json(found)
         return
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for path in (before, after):
-        table.add_column(Text(shown(path)), justify="right")
-    table.add_column("ratio", justify="right")
-    for one in found.settings:
-        table.add_row(one.name, Text(shown(str(one.before))), Text(shown(str(one.after))), "")
+    rows = [[one.name, shown(str(one.before)), shown(str(one.after)), ""] for one in found.settings]
     for one in found.figures:
         ratio = f"{one.after / one.before:.3g} x" if one.before else ""
-        table.add_row(one.name, _figure(one.name, one.before), _figure(one.name, one.after), ratio)
-    echo_table(table, 120)
+        rows.append([one.name, _figure(one.name, one.before), _figure(one.name, one.after), ratio])
+    echo_table([Column("", left=True), Column(shown(before)), Column(shown(after)), Column("ratio", 1)], rows)
     click.echo()
-    same = f"{found.same_links} links carry as much and are busy as long as before"
+    same = f"{counted(found.same_links, 'link')} as before"
     if not found.links and not found.same_links:
-        click.echo("one of the results says nothing of its links")
+        click.echo("one of the results says nothing about its links")
         return
     if not found.links:
         click.echo(f"no link's load changed; {same}")
         return
-    click.echo(f"{len(found.links)} links changed, those first whose busy time changed most; {same}")
-    links = Table(box=None, pad_edge=False)
-    for name in ("link", "bytes", "then", "busy", "then", "used", "then"):
-        links.add_column(name, justify="left" if name == "link" else "right", no_wrap=True)
-    for link in found.links[:SHOWN_LINKS]:
-        links.add_row(
-            Text(f"{shown(link.src)} -> {shown(link.dst)}"),
-            format_bytes(link.bytes_before),
-            format_bytes(link.bytes_after),
-            format_time(link.busy_before_s),
-            format_time(link.busy_after_s),
-            f"{100 * link.utilisation_before:.1f} %",
-            f"{100 * link.utilisation_after:.1f} %",
-        )
-    echo_table(links, 120)
+    click.echo(f"{counted(len(found.links), 'link')} changed, the largest change in busy time first; {same}")
+    echo_table(
+        [
+            Column("link", left=True),
+            Column("bytes", 4),
+            Column("then", 4),
+            Column("busy"),
+            Column("then"),
+            Column("used", 2),
+            Column("then", 2),
+        ],
+        [
+            [
+                f"{shown(link.src)} -> {shown(link.dst)}",
+                format_bytes(link.bytes_before),
+                format_bytes(link.bytes_after),
+                format_time(link.busy_before_s),
+                format_time(link.busy_after_s),
+                f"{100 * link.utilisation_before:.1f} %",
+                f"{100 * link.utilisation_after:.1f} %",
+            ]
+            for link in found.links[:SHOWN_LINKS]
+        ],
+    )
     if len(found.links) > SHOWN_LINKS:
         click.echo(f"... and {len(found.links) - SHOWN_LINKS} more; --json has them all")
 

@@ -6,29 +6,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import echo_json
-from choreo.cli.schedule_options import Choice
+from choreo.cli.output.table import Column, echo_json, echo_nccl_table
+from choreo.cli.schedule_options import ScheduleOptions
+from choreo.cli.topology_options import Placement
 from choreo.errors import UsageError, shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
     from choreo.simulate import NcclSimulation
-    from choreo.topology import Topology
 
 __all__ = ["print_library"]
 
 
-def print_library(
-    chosen: Choice, topology: Topology, devices: list[int], sizes: list[int], *, swept: bool, as_json: bool
-) -> None:
+def print_library(chosen: ScheduleOptions, where: Placement, sizes: list[int], *, swept: bool, as_json: bool) -> None:
     """NCCL's algorithm, protocol, channels and time at each size."""
     from choreo.simulate import simulate_nccl
 
     if chosen.collective is None:
         raise UsageError("say what NCCL is to do: COLLECTIVE; see choreo list")
-    forced = ",".join(chosen.algorithms) or None
+    forced, devices = ",".join(chosen.algorithms) or None, where.all_devices()
     rows = [
-        simulate_nccl(chosen.collective, topology, size, devices=devices, root=chosen.root, forced=forced)
+        simulate_nccl(chosen.collective, where.topology, size, devices=devices, root=chosen.root, forced=forced)
         for size in sizes
     ]
     if as_json:
@@ -63,14 +61,30 @@ def _print_sweep(rows: list[NcclSimulation]) -> None:
     ranks, where = counted(first.ranks, "rank"), shown(first.topology)
     click.echo(f"# {first.collective} over {ranks} on {where}, NCCL's model")
     click.echo("#")
-    head = ("size", "count", "type", "redop", "time", "algbw", "busbw")
-    units = ("(B)", "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)")
-    for words, last in ((head, "choice"), (units, "")):
-        click.echo(f"#{words[0]:>12}{words[1]:>14}{''.join(f'{word:>10}' for word in words[2:])}  {last}".rstrip())
-    for row in rows:
-        size, choice = row.size_bytes, f"{row.algorithm} {row.protocol}, {counted(row.channels, 'channel')}"
-        click.echo(
-            f"{size:>13}{size // 4:>14}{'float':>10}{redop:>10}{row.time_s * 1e6:>10.2f}{row.algbw_GBps:>10.2f}"
-            f"{row.busbw_GBps:>10.2f}  {choice}"
-        )
+    echo_nccl_table(
+        [
+            Column("size"),
+            Column("count", 1),
+            Column("type", 4),
+            Column("redop", 3),
+            Column("time"),
+            Column("algbw", 1),
+            Column("busbw"),
+            Column("choice", left=True),
+        ],
+        ("(B)", "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)", ""),
+        [
+            [
+                str(row.size_bytes),
+                str(row.size_bytes // 4),
+                "float",
+                redop,
+                f"{row.time_s * 1e6:.2f}",
+                f"{row.algbw_GBps:.2f}",
+                f"{row.busbw_GBps:.2f}",
+                f"{row.algorithm} {row.protocol}, {counted(row.channels, 'channel')}",
+            ]
+            for row in rows
+        ],
+    )
     click.echo(f"# Avg bus bandwidth    : {sum(row.busbw_GBps for row in rows) / len(rows):.6g}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import echo_json, echo_table
+from choreo.cli.output.table import Column, echo_json, echo_table
 from choreo.errors import shown
 from choreo.units import format_bytes, format_time
 
@@ -28,24 +28,31 @@ def print_validation(path: Path, *, leave_one_out: bool, as_json: bool) -> None:
         extra = {"leave_one_out": [_plain(table) for table in left]} if leave_one_out else {}
         echo_json(found.to_json() | {"tables": [_plain(table) for table in found.tables]} | extra)
         return
-    from rich.table import Table
-    from rich.text import Text
-
-    rows = Table(box=None, pad_edge=False)
-    for name in ("table", "collective", "GPUs", "size", "measured", "predicted", "error", "NCCL's choice"):
-        rows.add_column(name, justify="left" if name in ("table", "collective", "NCCL's choice") else "right")
-    for row in found.rows:
-        rows.add_row(
-            Text(shown(row.table_id)),
-            row.collective,
-            str(row.n_gpus),
-            format_bytes(row.size_bytes),
-            format_time(row.measured_s),
-            format_time(row.predicted_s),
-            f"{100 * row.error:+.1f} %",
-            f"{row.algorithm} {row.protocol}",
-        )
-    echo_table(rows, 120)
+    echo_table(
+        [
+            Column("table", 1, left=True),
+            Column("collective", 2, left=True),
+            Column("GPUs"),
+            Column("size"),
+            Column("measured"),
+            Column("predicted"),
+            Column("error"),
+            Column("NCCL's choice", 3, left=True),
+        ],
+        [
+            [
+                shown(row.table_id),
+                row.collective,
+                str(row.n_gpus),
+                format_bytes(row.size_bytes),
+                format_time(row.measured_s),
+                format_time(row.predicted_s),
+                f"{100 * row.error:+.1f} %",
+                f"{row.algorithm} {row.protocol}",
+            ]
+            for row in found.rows
+        ],
+    )
     for skip in found.skipped:
         click.echo(f"skipped {shown(skip.row)}: {skip.reason}")
     click.echo()
@@ -62,22 +69,28 @@ def _left_out(path: Path) -> list[TableError]:
 
 
 def _print_tables(title: str, tables: list[TableError]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     from choreo.validate.errors import mean
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column(title, no_wrap=True)
-    for name in ("rows", "below 1 MiB", "after one offset", "the offset", "1 MiB and up"):
-        table.add_column(name, justify="right", no_wrap=True)
+    rows = []
     for one in tables:
         errors = [_percent(value) for value in (one.below, one.below_after_offset, one.above)]
         offset = format_time(one.offset_s) if one.below is not None else ""
-        table.add_row(Text(shown(one.table_id)), str(one.rows), errors[0], errors[1], offset, errors[2])
+        rows.append([shown(one.table_id), str(one.rows), errors[0], errors[1], offset, errors[2]])
     means = [mean(getattr(one, side) for one in tables) for side in ("below", "below_after_offset", "above")]
-    table.add_row("mean over tables", "", _percent(means[0]), _percent(means[1]), "", _percent(means[2]), style="bold")
-    echo_table(table, 120)
+    rows.append(["mean over tables", "", _percent(means[0]), _percent(means[1]), "", _percent(means[2])])
+    click.echo(title)
+    echo_table(
+        [
+            Column("table", left=True),
+            Column("rows", 3),
+            Column("below 1 MiB"),
+            Column("after one offset", 1),
+            Column("the offset", 2),
+            Column("1 MiB and up"),
+        ],
+        rows,
+        styles=[*[None] * len(tables), "bold"],
+    )
 
 
 def _percent(value: float | None) -> str:

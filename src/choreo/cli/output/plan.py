@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import echo_table
+from choreo.cli.output.table import Column, echo_table, width
 from choreo.show.plan.words import limits, plan_words, title
 from choreo.units import format_bytes, format_time
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from choreo.workload import Model
 
 __all__ = ["print_planning"]
-
-WIDTH = 140
 
 
 def print_planning(planning: Planning) -> None:
@@ -69,38 +67,43 @@ def _line(name: str, words: str) -> None:
 
 
 def _print_table(planning: Planning) -> None:
-    from rich.table import Table
-
     plans = planning.plans
-    table = Table(box=None, pad_edge=False, header_style="")
-    shown = [name for name in ("dp", "tp", "pp", "cp", "ep") if any(getattr(one.plan, name) > 1 for one in plans)]
-    for name in ("", *shown):
-        table.add_column(name, justify="right")
-    for name in ("zero", "sp", "batch"):
-        table.add_column(name, justify="right")
-    table.add_column("schedule")
-    table.add_column("recompute")
-    for name in ("step", "MFU", "memory", "bubble"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("limited by")
+    cut = [name for name in ("dp", "tp", "pp", "cp", "ep") if any(getattr(one.plan, name) > 1 for one in plans)]
+    rows = []
     for number, one in enumerate(plans, 1):
         plan, step = one.plan, one.step
         schedule = "" if plan.pp == 1 else plan.schedule + (f" x{plan.interleave}" if plan.interleave > 1 else "")
-        table.add_row(
-            str(number),
-            *(str(getattr(plan, name)) for name in shown),
-            str(plan.zero),
-            "yes" if plan.sequence_parallel else "",
-            str(plan.micro_batch),
-            schedule,
-            plan.recompute,
-            format_time(step.step_time_s),
-            f"{100 * step.mfu:.1f} %",
-            format_bytes(step.memory_bytes, binary=False) + ("" if step.fits else " (too much)"),
-            f"{100 * step.bubble_s / step.step_time_s:.1f} %",
-            limits(planning, one, 2),
+        rows.append(
+            [
+                str(number),
+                *(str(getattr(plan, name)) for name in cut),
+                str(plan.zero),
+                "yes" if plan.sequence_parallel else "",
+                str(plan.micro_batch),
+                schedule,
+                plan.recompute,
+                format_time(step.step_time_s),
+                f"{100 * step.mfu:.1f} %",
+                format_bytes(step.memory_bytes, binary=False) + ("" if step.fits else " (too much)"),
+                f"{100 * step.bubble_s / step.step_time_s:.1f} %",
+                limits(planning, one, 2),
+            ]
         )
-    echo_table(table, WIDTH)
+    columns = [
+        Column(""),
+        *map(Column, cut),
+        Column("zero"),
+        Column("sp", 4),
+        Column("batch"),
+        Column("schedule", 2, left=True),
+        Column("recompute", 1, left=True),
+        Column("step"),
+        Column("MFU"),
+        Column("memory", 3),
+        Column("bubble", 5),
+        Column("limited by", 6, wrap=True),
+    ]
+    echo_table(columns, rows)
 
 
 def _print_ruled_out(planning: Planning) -> None:
@@ -131,7 +134,7 @@ def _wrapped(options: list[str]) -> str:
     """Options on lines that end in a backslash, as a shell takes them."""
     lines, line = [], " "
     for option in options:
-        if len(line) + len(option) > WIDTH - 16 and line.strip():
+        if len(line) + len(option) > width() - 4 and line.strip():
             lines.append(line)
             line = " "
         line += f" {option}"

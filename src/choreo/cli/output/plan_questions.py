@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import echo_json, echo_table
+from choreo.cli.output.table import Column, echo_json, echo_table
 from choreo.cli.plan_options import batch_of, count_of, fixed_of, job_arguments, workload_of
 from choreo.errors import PlanError, UsageError
-from choreo.show.plan.words import plan_words, scaled, title
-from choreo.units import counted, format_bandwidth, format_bytes, format_time
+from choreo.show.plan.words import plan_words, title
+from choreo.units import counted, format_bandwidth, format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
     from choreo.plan import Planning
 
 __all__ = ["describe", "print_parameter_server", "print_traffic", "print_varied"]
 
-WIDTH = 132
 WIDTHS = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp4": 0.5}
 
 
@@ -50,13 +49,13 @@ def describe(options: dict[str, object], as_json: bool) -> None:
         return
     per = f"{width:g} {'byte' if width == 1 else 'bytes'}"
     whole = format_bytes(float(str(found["bytes"])), binary=False)
-    click.echo(f"{found['model']}: {scaled(float(str(found['parameters'])))} parameters, {whole} at {per}")
+    click.echo(f"{found['model']}: {format_count(float(str(found['parameters'])))} parameters, {whole} at {per}")
     if "layers" in found:
         layer_bytes = format_bytes(float(str(found["layer_bytes"])), binary=False)
-        each = scaled(float(str(found["parameters_per_layer"])))
+        each = format_count(float(str(found["parameters_per_layer"])))
         click.echo(f"{found['layers']} layers of {each} parameters: a layer needs {layer_bytes} at {per}")
     if "forward_flops_per_token" in found:
-        flops = scaled(float(str(found["forward_flops_per_token"])))
+        flops = format_count(float(str(found["forward_flops_per_token"])))
         click.echo(f"a token of a sequence of {found['seq']} takes {flops}FLOP forward, twice that backward")
 
 
@@ -123,8 +122,6 @@ def print_parameter_server(options: dict[str, object], as_json: bool) -> None:
 
 def print_traffic(planning: Planning, as_json: bool) -> None:
     """What the best plan sends, and whether the links inside a server keep up with those between."""
-    from rich.table import Table
-
     from choreo.plan.traffic import balance, traffic
 
     if planning.job is None:
@@ -163,26 +160,35 @@ def print_traffic(planning: Planning, as_json: bool) -> None:
     click.echo(title(planning))
     click.echo(plan_words(best))
     click.echo()
-    table = Table(box=None, pad_edge=False, header_style="")
-    for name, side in (
-        ("along", "left"), ("collective", "left"), ("ranks", "right"), ("size", "right"), ("a GPU sends", "right"),
-        ("times", "right"), ("in a step", "right"), ("over", "left"), ("at", "right"), ("takes", "right"),
-    ):  # fmt: skip
-        table.add_column(name, justify="right" if side == "right" else "left")
-    for row in sorted(rows, key=lambda row: -row.step_bytes):
-        table.add_row(
-            row.axes,
-            row.collective,
-            str(row.ranks),
-            format_bytes(row.size_bytes),
-            format_bytes(row.through_bytes),
-            f"{row.times:,}",
-            format_bytes(row.step_bytes, binary=False),
-            row.link,
-            format_bandwidth(row.bandwidth_bytes_per_s),
-            format_time(row.seconds),
-        )
-    echo_table(table, WIDTH)
+    echo_table(
+        [
+            Column("along", left=True),
+            Column("collective", left=True),
+            Column("ranks"),
+            Column("size", 1),
+            Column("a GPU sends"),
+            Column("times", 3),
+            Column("in a step", 5),
+            Column("over", 2, left=True),
+            Column("at", 6),
+            Column("takes", 4),
+        ],
+        [
+            [
+                row.axes,
+                row.collective,
+                str(row.ranks),
+                format_bytes(row.size_bytes),
+                format_bytes(row.through_bytes),
+                f"{row.times:,}",
+                format_bytes(row.step_bytes, binary=False),
+                row.link,
+                format_bandwidth(row.bandwidth_bytes_per_s),
+                format_time(row.seconds),
+            ]
+            for row in sorted(rows, key=lambda row: -row.step_bytes)
+        ],
+    )
     if weighed is not None:
         inside, between = map(format_bandwidth, (weighed.inside_bytes_per_s, weighed.between_bytes_per_s))
         there = weighed.inside_bytes_per_s / weighed.between_bytes_per_s
@@ -196,8 +202,6 @@ def print_traffic(planning: Planning, as_json: bool) -> None:
 
 def print_varied(options: dict[str, object], as_json: bool) -> None:
     """A row for each value of what is varied."""
-    from rich.table import Table
-
     name, values = _varied(str(options["vary"]))
     tried = [(value, _tried(options, name, value)) for value in values]
     runs = [(value, run) for value, run in tried if not isinstance(run, PlanError)]
@@ -213,31 +217,41 @@ def print_varied(options: dict[str, object], as_json: bool) -> None:
     first = runs[0][1]
     click.echo(title(first).replace(first.device.name, first.device.name.split(",")[0]) + f"; {name} varied")
     click.echo()
-    table = Table(box=None, pad_edge=False, header_style="")
     unit = "tokens/s" if first.job is not None else "samples/s"
     piped = any(run.best.plan.pp > 1 for _, run in runs)
-    columns = [name, "step", unit, "a GPU", "MFU", "memory", "exposed"] + ["bubble", "of ideal"] * piped + ["plan"]
-    for column in columns:
-        table.add_column(column, justify="left" if column == "plan" else "right", no_wrap=column != "plan")
+    rows = []
     for value, run in tried:
         if isinstance(run, PlanError):
-            table.add_row(value, *[""] * (len(columns) - 2), f"cannot be run: {run}")
+            rows.append([value, *[""] * (8 if piped else 6), f"cannot be run: {run}"])
             continue
         step = run.best.step
         exposed = sum(seconds for kind, seconds in step.exposed_comm_s.items() if kind != "pp send")
         bubble = [f"{100 * step.bubble_s / step.step_time_s:.1f} %", f"{step.bubble_s / _ideal_s(run):.3f}"]
-        table.add_row(
-            value,
-            format_time(step.step_time_s),
-            f"{step.tokens_per_s_per_gpu * run.gpus:,.0f}",
-            f"{step.tokens_per_s_per_gpu:,.0f}",
-            f"{100 * step.mfu / (float(value) if name == 'compute' else 1):.1f} %",
-            format_bytes(step.memory_bytes, binary=False),
-            f"{100 * exposed / step.step_time_s:.1f} %",
-            *(bubble if piped else []),
-            str(run.best.plan),
+        rows.append(
+            [
+                value,
+                format_time(step.step_time_s),
+                f"{step.tokens_per_s_per_gpu * run.gpus:,.0f}",
+                f"{step.tokens_per_s_per_gpu:,.0f}",
+                f"{100 * step.mfu / (float(value) if name == 'compute' else 1):.1f} %",
+                format_bytes(step.memory_bytes, binary=False),
+                f"{100 * exposed / step.step_time_s:.1f} %",
+                *(bubble if piped else []),
+                str(run.best.plan),
+            ]
         )
-    echo_table(table, WIDTH)
+    columns = [
+        Column(name),
+        Column("step"),
+        Column(unit, 6),
+        Column("a GPU", 3),
+        Column("MFU"),
+        Column("memory", 4),
+        Column("exposed", 5),
+        *([Column("bubble", 1), Column("of ideal", 2)] if piped else []),
+        Column("plan", wrap=True),
+    ]
+    echo_table(columns, rows)
 
 
 def _ideal_s(run: Planning) -> float:

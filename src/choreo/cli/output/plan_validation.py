@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import echo_json, echo_table
+from choreo.cli.output.table import Column, echo_json, echo_table
 from choreo.errors import shown
 from choreo.units import format_time
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from choreo.validate.plan.validate import GroupError, PredictedRow, Validation
 
 __all__ = ["print_plan_validation"]
-
-WIDTH = 150
-ROWS_WIDTH = 184  # a row whole: one that is cut cannot be read
 
 
 def print_plan_validation(path: Path | None, *, leave_one_out: bool, as_json: bool) -> None:
@@ -80,31 +77,41 @@ def _left_out(paths: list[Path]) -> tuple[list[Fold], list[GroupError]]:
 
 
 def _print_rows(rows: Iterable[PredictedRow]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("row", "software", "model", "GPU", "GPUs", "plan"):
-        table.add_column(name, justify="right" if name in ("row", "GPUs") else "left", no_wrap=True, max_width=44)
-    for name in ("measured", "predicted", "error", "GB", "predicted", "error", "fits"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            str(row.index),
-            Text(shown(row.software)),
-            Text(shown(row.model)[:20]),
-            Text(shown(row.gpu)[:14]),
-            str(row.gpus),
-            Text(str(row.plan)),
-            "" if row.measured_step_s is None else format_time(row.measured_step_s),
-            format_time(row.predicted_step_s),
-            _percent(row.step_error, sign=True),
-            "" if row.measured_mem_bytes is None else f"{row.measured_mem_bytes / 1e9:.1f}",
-            f"{row.predicted_mem_bytes / 1e9:.1f}",
-            _percent(row.memory_error, sign=True),
-            _fits(row),
-        )
-    echo_table(table, ROWS_WIDTH)
+    echo_table(
+        [
+            Column("row"),
+            Column("software", 3, left=True),
+            Column("model", 1, left=True),
+            Column("GPU", 2, left=True),
+            Column("GPUs", 4),
+            Column("plan", 7, left=True),
+            Column("measured"),
+            Column("predicted"),
+            Column("error"),
+            Column("GB", 6),
+            Column("predicted", 6),
+            Column("error", 6),
+            Column("fits", 5),
+        ],
+        [
+            [
+                str(row.index),
+                shown(row.software),
+                shown(row.model)[:20],
+                shown(row.gpu)[:14],
+                str(row.gpus),
+                str(row.plan)[:44],
+                "" if row.measured_step_s is None else format_time(row.measured_step_s),
+                format_time(row.predicted_step_s),
+                _percent(row.step_error, sign=True),
+                "" if row.measured_mem_bytes is None else f"{row.measured_mem_bytes / 1e9:.1f}",
+                f"{row.predicted_mem_bytes / 1e9:.1f}",
+                _percent(row.memory_error, sign=True),
+                _fits(row),
+            ]
+            for row in rows
+        ],
+    )
 
 
 def _fits(row: PredictedRow) -> str:
@@ -113,38 +120,50 @@ def _fits(row: PredictedRow) -> str:
 
 
 def _print_groups(title: str, groups: Iterable[GroupError]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column(title, no_wrap=True)
-    for name in ("rows", "step time", "bias", "memory", "bias", "fits-or-not right"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for group in groups:
-        table.add_row(
-            Text(f"{group.kind}: {shown(group.name)}" if group.kind != "overall" else "all rows"),
-            str(group.rows),
-            _percent(group.step_mape),
-            _percent(group.step_bias, sign=True),
-            _percent(group.memory_mape),
-            _percent(group.memory_bias, sign=True),
-            _percent(group.fits_right),
-            style="bold" if group.kind == "overall" else None,
-        )
-    echo_table(table, WIDTH)
+    click.echo(title)
+    groups = list(groups)
+    echo_table(
+        [
+            Column("group", left=True),
+            Column("rows", 2),
+            Column("step time"),
+            Column("bias", 3),
+            Column("memory", 1),
+            Column("bias", 3),
+            Column("fits-or-not right", 4),
+        ],
+        [
+            [
+                f"{group.kind}: {shown(group.name)}" if group.kind != "overall" else "all rows",
+                str(group.rows),
+                _percent(group.step_mape),
+                _percent(group.step_bias, sign=True),
+                _percent(group.memory_mape),
+                _percent(group.memory_bias, sign=True),
+                _percent(group.fits_right),
+            ]
+            for group in groups
+        ],
+        styles=["bold" if group.kind == "overall" else None for group in groups],
+    )
 
 
 def _print_folds(folds: Iterable[Fold]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("software", "left out", "constants fitted to the rest"):
-        table.add_column(name, no_wrap=name != "constants fitted to the rest")
-    for fold in folds:
-        values = ", ".join(f"{name} {value:.3g}" for name, value in fold.constants.items())
-        table.add_row(fold.software, Text(shown(fold.left_out)), values)
-    echo_table(table, WIDTH)
+    echo_table(
+        [
+            Column("software", left=True),
+            Column("left out", left=True),
+            Column("constants fitted to the rest", wrap=True),
+        ],
+        [
+            [
+                fold.software,
+                shown(fold.left_out),
+                ", ".join(f"{name} {value:.3g}" for name, value in fold.constants.items()),
+            ]
+            for fold in folds
+        ],
+    )
 
 
 def _percent(value: float | None, *, sign: bool = False) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import echo_table
+from choreo.cli.output.table import Column, echo_nccl_table, echo_table
 from choreo.errors import shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["print_ranking", "print_simulation", "print_sweep"]
 
 PATH_HEAD, PATH_TAIL = 4, 3
+BEST = " ← best"
 
 
 def print_simulation(simulation: Simulation, axes: str | None) -> None:
@@ -31,7 +32,8 @@ def print_simulation(simulation: Simulation, axes: str | None) -> None:
     binds = "latency" if bound.latency_bound_s > bound.bandwidth_bound_s else "bandwidth"
     _line("time", format_time(time_s))
     _line("bound", f"{format_time(bound.bound_s)} ({binds}): {100 * simulation.efficiency:.1f} % of it reached")
-    _line("algbw", f"{format_bandwidth(simulation.algbw_bytes_per_s)}, busbw {_busbw(simulation)}")
+    algbw, busbw = simulation.algbw_bytes_per_s, simulation.busbw_bytes_per_s
+    _line("algbw", f"{format_bandwidth(algbw)}, busbw {format_bandwidth(busbw)}")
     busiest = simulation.busiest_link
     if busiest is not None:
         _line(
@@ -50,85 +52,125 @@ def print_simulation(simulation: Simulation, axes: str | None) -> None:
 
 
 def print_ranking(simulations: list[Simulation]) -> None:
-    """Every algorithm's time on the same topology, the fastest first."""
-    from rich.table import Table
-    from rich.text import Text
-
+    """Print every algorithm's time on the same topology, the fastest first."""
     first = simulations[0]
     click.echo(
         f"{first.collective} of {format_bytes(first.size_bytes)} over {counted(first.ranks, 'rank')} on "
         f"{shown(first.topology.name)}; no schedule can take less than {format_time(first.bound.bound_s)}"
     )
-    table = Table(box=None, pad_edge=False)
-    table.add_column("algorithm", no_wrap=True)
-    for name in ("time", "of the bound", "algbw", "busbw", "busiest link", "used"):
-        table.add_column(name, justify="right", no_wrap=True)
+    rows, styles = [], []
     for one in simulations:
         busiest = one.busiest_link
         best = len(simulations) > 1 and one.job_time_s(0) == first.job_time_s(0)
-        table.add_row(
-            Text(f"{shown(one.algorithm)}{' ← best' if one is first and best else ''}"),
-            format_time(one.job_time_s(0)),
-            f"{100 * one.efficiency:.1f} %",
-            format_bandwidth(one.algbw_bytes_per_s),
-            _busbw(one),
-            "" if busiest is None else Text(f"{shown(busiest.src)} -> {shown(busiest.dst)}"),
-            "" if busiest is None else f"{100 * busiest.utilisation:.1f} %",
-            style="bold green" if best else None,
+        rows.append(
+            [
+                f"{shown(one.algorithm)}{BEST if one is first and best else ''}",
+                format_time(one.job_time_s(0)),
+                f"{100 * one.efficiency:.1f} %",
+                format_bandwidth(one.algbw_bytes_per_s),
+                format_bandwidth(one.busbw_bytes_per_s),
+                ""
+                if busiest is None
+                else f"{shown(busiest.src)} -> {shown(busiest.dst)}, {100 * busiest.utilisation:.1f} %",
+            ]
         )
-    echo_table(table, 120)
+        styles.append("bold green" if best else None)
+    echo_table(
+        [
+            Column("algorithm", left=True),
+            Column("time"),
+            Column("efficiency", 1),
+            Column("algbw", 4),
+            Column("busbw", 2),
+            Column("busiest link", 3),
+        ],
+        rows,
+        styles=styles,
+    )
 
 
-def print_sweep(simulations: list[Simulation]) -> None:
-    """The table of nccl-tests, for simulated time; elements are of four bytes, bandwidth in 1e9 bytes a second."""
-    first = simulations[0]
-    contract = first.jobs[0].schedule.contract
-    redop = "sum" if contract.reduces else "none"
-    root = -1 if first.jobs[0].schedule.root is None else first.jobs[0].schedule.root
+def print_sweep(sizes: list[list[Simulation]], algorithms: int) -> None:
+    """Print the table of nccl-tests for simulated time; elements have four bytes, and a GB/s is 1e9 bytes a second.
+
+    `sizes` has the runs of each size. `algorithms` is how many were tried: of more than are in the table, it shows the
+    fastest at each size.
+    """
+    first = sizes[0][0]
+    schedule = first.jobs[0].schedule
+    redop, root = "sum" if schedule.contract.reduces else "none", -1 if schedule.root is None else schedule.root
     click.echo(f"# {first.collective} over {counted(first.ranks, 'rank')} on {shown(first.topology.name)}, simulated")
-    click.echo("#")
-    head = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw")
-    units = ("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)")
-    for words, last in ((head, "algorithm"), (units, "")):
-        click.echo(f"#{words[0]:>12}{words[1]:>14}{''.join(f'{word:>10}' for word in words[2:])}  {last}".rstrip())
-    total = 0.0
-    for one in simulations:
-        size, busbw = int(one.size_bytes), one.busbw_bytes_per_s / 1e9
-        total += busbw
-        click.echo(
-            f"{size:>13}{size // 4:>14}{'float':>10}{redop:>10}{root:>10}{one.job_time_s(0) * 1e6:>10.2f}"
-            f"{one.algbw_bytes_per_s / 1e9:>10.2f}{busbw:>10.2f}  {shown(one.algorithm)}"
-        )
-    click.echo(f"# Avg bus bandwidth    : {total / len(simulations):.6g}")
+    several = len(sizes[0]) > 1
+    click.echo("#" if several or algorithms == 1 else f"# the fastest of {algorithms} algorithms at each size")
+    rows, best_busbw = [], []
+    for runs in sizes:
+        fastest = min(runs, key=lambda one: one.job_time_s(0))
+        best_busbw.append(fastest.busbw_bytes_per_s / 1e9)
+        for one in runs:
+            size = int(one.size_bytes)
+            rows.append(
+                [
+                    str(size),
+                    str(size // 4),
+                    "float",
+                    redop,
+                    str(root),
+                    f"{one.job_time_s(0) * 1e6:.2f}",
+                    f"{one.algbw_bytes_per_s / 1e9:.2f}",
+                    f"{one.busbw_bytes_per_s / 1e9:.2f}",
+                    f"{shown(one.algorithm)}{BEST if several and one is fastest else ''}",
+                ]
+            )
+    echo_nccl_table(
+        [
+            Column("size"),
+            Column("count", 1),
+            Column("type", 4),
+            Column("redop", 3),
+            Column("root", 2),
+            Column("time"),
+            Column("algbw", 1),
+            Column("busbw"),
+            Column("algorithm", left=True),
+        ],
+        ("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", ""),
+        rows,
+    )
+    click.echo(f"# Avg bus bandwidth    : {sum(best_busbw) / len(best_busbw):.6g}{' (the best)' if several else ''}")
 
 
 def _print_dimensions(simulation: Simulation) -> None:
-    """The load by dimension of the topology."""
-    from rich.table import Table
-    from rich.text import Text
-
+    """Print the load of each dimension of the topology."""
     if not simulation.loads.link_bytes.any():
         return
     dimension = simulation.topology.dimension_of_links()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("links of", no_wrap=True)
-    for name in ("used", "bytes", "busy at most", "used on average", "at most"):
-        table.add_column(name, justify="right", no_wrap=True)
+    rows = []
     for number, block in enumerate(simulation.topology.blocks):
         here = dimension == number
         if not here.any():
             continue
         carried, used = simulation.loads.link_bytes[here], simulation.utilisation[here]
-        table.add_row(
-            Text(shown(block.text)),
-            f"{int((carried > 0).sum())} of {len(carried)}",
-            format_bytes(float(carried.sum())),
-            format_time(float(simulation.loads.link_busy_s[here].max())),
-            f"{100 * float(used.mean()):.1f} %",
-            f"{100 * float(used.max()):.1f} %",
+        rows.append(
+            [
+                shown(block.text),
+                f"{int((carried > 0).sum())} of {len(carried)}",
+                format_bytes(float(carried.sum())),
+                format_time(float(simulation.loads.link_busy_s[here].max())),
+                f"{100 * float(used.mean()):.1f} %",
+                f"{100 * float(used.max()):.1f} %",
+            ]
         )
     click.echo()
-    echo_table(table, 120)
+    echo_table(
+        [
+            Column("dimension", left=True),
+            Column("links used", 2),
+            Column("bytes", 3),
+            Column("busy at most", 4),
+            Column("mean use", 1),
+            Column("max use"),
+        ],
+        rows,
+    )
 
 
 def _print_path(simulation: Simulation) -> None:
@@ -170,14 +212,18 @@ def _leg(simulation: Simulation, leg: Leg, before: Leg | None) -> str:
 
 
 def _ends(simulation: Simulation, leg: Leg) -> str:
-    ranks = simulation.jobs[leg.job].schedule.ranks
-    names = [str(end) if end < ranks else f"switch {end - ranks}" for end in (leg.src, leg.dst)]
-    return f"{names[0]} -> {names[1]}"
+    return f"{_member(simulation, leg.job, leg.src)} -> {_member(simulation, leg.job, leg.dst)}"
+
+
+def _member(simulation: Simulation, number: int, member: int) -> str:
+    """A rank, by the name of its device where the topology gives names; or a switch that takes part."""
+    job = simulation.jobs[number]
+    if member >= job.schedule.ranks:
+        return f"switch {member - job.schedule.ranks}"
+    device = int(job.node[member])
+    name = simulation.topology.node_name(device)
+    return str(member) if name == str(device) else shown(name)
 
 
 def _line(name: str, text: str) -> None:
     click.echo(f"{name:<14}{text}")
-
-
-def _busbw(simulation: Simulation) -> str:
-    return format_bandwidth(simulation.busbw_bytes_per_s)

@@ -1,31 +1,162 @@
-"""A JSON document or a table on stdout."""
+"""A JSON document or a table on stdout. A table is as wide as the terminal at most."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from choreo.results import plain
-
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
-__all__ = ["echo_json", "echo_table"]
+__all__ = ["Column", "NcclTable", "echo_json", "echo_nccl_table", "echo_table", "echo_wrapped", "width"]
+
+GAP = 2  # spaces between two columns
+
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    Where the terminal is too narrow, the column with the highest `drop` is left out first; one with 0 always stays.
+    Text is broken into lines only where `wrap` says so.
+    """
+
+    name: str
+    drop: int = 0
+    left: bool = False
+    wrap: bool = False
+
+
+def width(piped: int = 80) -> int:
+    """Columns of the terminal: those of the COLUMNS variable, those of stdout, or `piped` where it is no terminal."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told) > 0:
+        return max(20, int(told))
+    try:
+        found = os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        found = 0
+    return max(20, found or piped)
+
+
+def echo_wrapped(text: str, indent: int = 0, *, dim: bool = False) -> None:
+    """Print text as wide as the terminal, and at most 100 columns wide."""
+    for line in textwrap.wrap(text, max(20, min(100, width()) - indent), break_on_hyphens=False):
+        click.secho(f"{' ' * indent}{line}", dim=dim)
 
 
 def echo_json(document: object) -> None:
     """Print a document as JSON."""
     import msgspec
 
+    from choreo.results import plain
+
     click.echo(msgspec.json.format(msgspec.json.encode(plain(document)), indent=2).decode())
 
 
-def echo_table(table: Table, width: int | None = None) -> None:
-    """Print a table; not by rich itself, which ends the process when nobody reads."""
+def echo_table(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str | Text]],
+    *,
+    styles: Sequence[str | None] | None = None,
+    header: bool = True,
+) -> None:
+    """Print a table that fits the terminal, and below it which columns it left out."""
     from rich.console import Console
+    from rich.table import Table
 
-    console = Console(highlight=False, width=width)
+    kept = _fitting(columns, rows, width())
+    table = Table(box=None, pad_edge=False, show_header=header)
+    for number in kept:
+        column = columns[number]
+        table.add_column(
+            column.name, justify="left" if column.left or column.wrap else "right", no_wrap=not column.wrap
+        )
+    for number, row in enumerate(rows):
+        table.add_row(*(row[at] for at in kept), style=None if styles is None else styles[number])
+    # What does not fit even so is broken by the terminal rather than cut.
+    wraps = any(columns[number].wrap for number in kept)
+    console = Console(highlight=False, markup=False, width=width() if wraps else _natural(columns, rows, kept))
     with console.capture() as printed:
         console.print(table)
-    click.echo(printed.get(), nl=False)
+    # Not by rich itself, which ends the process when nobody reads.
+    click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
+    _echo_left_out([column.name for number, column in enumerate(columns) if number not in kept])
+
+
+def echo_nccl_table(columns: Sequence[Column], units: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table as nccl-tests does: the head in lines that begin with #.
+
+    A pipe gets every column, since scripts read these tables.
+    """
+    printer = NcclTable(columns, units, [max(map(len, cells)) for cells in zip(*rows, strict=True)])
+    for row in rows:
+        printer.row(row)
+    printer.end()
+
+
+class NcclTable:
+    """A table as nccl-tests prints it, row by row while they are measured."""
+
+    def __init__(self, columns: Sequence[Column], units: Sequence[str], widths: Sequence[int]) -> None:
+        """Print the head; `widths` is what the widest cell of each column will need."""
+        self.columns = columns
+        self.widths = [
+            max(wide, len(column.name), len(unit)) for wide, column, unit in zip(widths, columns, units, strict=True)
+        ]
+        self.kept = _dropped(columns, [GAP + wide for wide in self.widths], width(piped=1 << 20) - 1)
+        self.row([column.name for column in columns], "#")
+        self.row(units, "#")
+
+    def row(self, cells: Sequence[str], first: str = " ") -> None:
+        """Print one row."""
+        told = [
+            cells[at].ljust(self.widths[at]) if self.columns[at].left else cells[at].rjust(self.widths[at])
+            for at in self.kept
+        ]
+        click.echo(f"{first}{''.join(' ' * GAP + cell for cell in told)}".rstrip())
+
+    def end(self) -> None:
+        """Say which columns there was no room for."""
+        names = [column.name for number, column in enumerate(self.columns) if number not in self.kept]
+        _echo_left_out(names, "# ")
+
+
+def _echo_left_out(names: Sequence[str], before: str = "") -> None:
+    if names:
+        told = f"not shown for lack of room: {', '.join(dict.fromkeys(names))}"
+        for line in [*textwrap.wrap(told, width() - len(before)), f"({width()} columns; --json has everything)"]:
+            click.secho(f"{before}{line}", dim=True)
+
+
+def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], available: int) -> list[int]:
+    """The numbers of the columns that fit."""
+    wide = [_cell_width(columns, rows, number) for number in range(len(columns))]
+    # A column whose text is broken needs room for a few words only.
+    needed = [min(24, wide[number]) if column.wrap else wide[number] for number, column in enumerate(columns)]
+    return _dropped(columns, [GAP + one for one in needed], available + GAP)
+
+
+def _dropped(columns: Sequence[Column], needed: Sequence[int], available: int) -> list[int]:
+    kept = list(range(len(columns)))
+    while sum(needed[number] for number in kept) > available:
+        least = max(kept, key=lambda number: columns[number].drop)
+        if columns[least].drop == 0:
+            break
+        kept.remove(least)
+    return kept
+
+
+def _natural(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], kept: Sequence[int]) -> int:
+    return sum(GAP + _cell_width(columns, rows, number) for number in kept)
+
+
+def _cell_width(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], number: int) -> int:
+    from rich.cells import cell_len
+
+    cells = [columns[number].name, *(row[number] for row in rows)]
+    return max(cell_len(cell if isinstance(cell, str) else cell.plain) for cell in cells)

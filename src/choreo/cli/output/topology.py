@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from collections.abc import Callable
 from itertools import groupby, zip_longest
 from pathlib import Path
@@ -11,69 +9,77 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import echo_table
+from choreo.cli.output.table import Column, echo_json, echo_table, echo_wrapped
 from choreo.errors import UsageError, shown
 from choreo.topology import Topology, get_topology, list_topologies
-from choreo.topology.describe import Ends, Network, diameter, dimensions, ends, kinds, one_line
+from choreo.topology.describe import Ends, Network, diameter, dimensions, ends, kinds, listed, one_line
 from choreo.topology.files import TopologyFile
 from choreo.units import counted, format_bandwidth, format_time
 
 if TYPE_CHECKING:
     from choreo.topology import Block
 
-__all__ = ["print_machines", "print_network"]
+__all__ = ["print_network", "print_topologies"]
 
 
-def print_machines() -> None:
-    """The catalogue as a table."""
-    from rich.table import Table
+def print_topologies(as_json: bool) -> None:
+    """Print the catalogue of machines."""
+    if as_json:
+        echo_json(listed())
+        return
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("machine", no_wrap=True)
-    table.add_column("devices", justify="right", no_wrap=True)
-    table.add_column("links and what each carries a direction")
+    rows: list[list[str | Text]] = []
     for machine in list_topologies():
         devices = get_topology(machine.name).num_devices
-        table.add_row(Text(machine.name, "bold"), str(devices), Text(_links_in_words(machine)))
-        table.add_row("", "", Text(one_line(machine.description).partition(". ")[0].rstrip("."), "dim"))
-    echo_table(table)
-    click.echo("\nchoreo topology show NAME says where each figure comes from; NAME:4 is four of them.")
+        rows.append([Text(machine.name, "bold"), str(devices), _links_in_words(machine)])
+        rows.append(["", "", Text(one_line(machine.description).partition(". ")[0].rstrip("."), "dim")])
+    columns = [Column("topology", left=True), Column("devices"), Column("links, with bandwidth each way", wrap=True)]
+    echo_table(columns, rows)
+    click.echo()
+    echo_wrapped("choreo topology show NAME says where each figure comes from; NAME:4 is four of them.")
 
 
 def print_network(network: Network, drawn: Path | None) -> None:
     """The network in words; `drawn` is where its picture is."""
-    from rich.table import Table
-    from rich.text import Text
-
     topology = network.topology
     click.secho(shown(topology.name), bold=True)
-    _echo_wrapped(network.description)
-    click.echo(f"\n{_facts(topology)}")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("dimension", "joins", "links", "bandwidth", "latency", "medium"):
-        table.add_column(name, no_wrap=True, justify="right" if name == "links" else "left")
+    echo_wrapped(one_line(network.description))
+    click.echo()
+    for fact in _facts(topology):
+        echo_wrapped(fact)
+    rows = []
     for one, alike in zip(dimensions(topology), kinds(topology), strict=True):
         what = counted(one.size, "device") if one.groups_of == 1 else f"{one.size} groups of {one.groups_of}"
-        # A graph of devices and switches with links of several kinds has as a rule several media; it names only one.
+        # A graph with switches and links of several kinds usually has several media; its file names only one.
         mixed = one.kind == "graph" and one.switches > 0 and len(alike) > 1
         medium = "" if mixed else one_line(one.medium)
         for at, (links, bandwidth, latency) in enumerate(alike):
-            figures = (str(links), _range(bandwidth, _bandwidth), _range(latency, format_time), medium)
-            table.add_row(*map(Text, (*(("", "") if at else (one.kind, what)), *figures)))
-    if table.row_count:
+            figures = [str(links), _range(bandwidth, _bandwidth), _range(latency, format_time), medium]
+            rows.append([*(("", "") if at else (one.kind, what)), *figures])
+    if rows:
         click.echo()
-        echo_table(table)
+        echo_table(
+            [
+                Column("dimension", left=True),
+                Column("joins", 2, left=True),
+                Column("links", 1),
+                Column("bandwidth", left=True),
+                Column("latency", left=True),
+                Column("medium", 3, left=True),
+            ],
+            rows,
+        )
     sources = [source for file in network.files for source in file.sources]
     if sources:
         click.echo("\nwhere the figures come from")
     for source in sources:
-        _echo_wrapped(source.figure, indent=2)
-        _echo_wrapped(source.source, indent=4, dim=True)
+        echo_wrapped(one_line(source.figure), indent=2)
+        echo_wrapped(one_line(source.source), indent=4, dim=True)
     click.echo("\n--svg FILE draws it" if drawn is None else f"\ndrawn in {shown(drawn)}")
 
 
-def _facts(topology: Topology) -> str:
+def _facts(topology: Topology) -> list[str]:
     device = f" ({shown(topology.device)})" if topology.device else ""
     told = [f"{counted(topology.num_devices, 'device')}{device}"]
     if topology.num_switches:
@@ -85,7 +91,7 @@ def _facts(topology: Topology) -> str:
         lines.append(f"at most {counted(far, 'link')} from any device to any other")
     if reducing:
         lines.append(f"{counted(reducing, 'switch', 'switches')} can add and multicast what passes")
-    return "\n".join(lines)
+    return lines
 
 
 def _links_in_words(machine: TopologyFile) -> str:
@@ -128,10 +134,3 @@ def _range(figures: Ends, words: Callable[[float], str]) -> str:
 
 def _bandwidth(bytes_per_s: float) -> str:
     return format_bandwidth(bytes_per_s) if bytes_per_s else "down"
-
-
-def _echo_wrapped(text: str, indent: int = 0, *, dim: bool = False) -> None:
-    """Words as wide as the terminal, and no wider than is easy to read."""
-    width = min(100, shutil.get_terminal_size((80, 24)).columns)
-    for line in textwrap.wrap(one_line(text), max(20, width - indent), break_on_hyphens=False):
-        click.secho(f"{' ' * indent}{line}", dim=dim)

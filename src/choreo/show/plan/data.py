@@ -16,7 +16,8 @@ from choreo.show.plan.fields import (
     TailData,
     TimelineData,
 )
-from choreo.show.plan.words import limits, scaled, shares
+from choreo.show.plan.words import limits, shares
+from choreo.units import format_count
 
 if TYPE_CHECKING:
     from choreo.plan import Planned, Planning, Step
@@ -50,7 +51,7 @@ def page_data(planning: Planning) -> PlanPage:
     return PlanPage(
         model=work.name,
         place=f"{planning.gpus:,} × {planning.device.name}",
-        facts=f"{scaled(work.parameters)} parameters, {batch}, {planning.precision}, {planning.software.name} on "
+        facts=f"{format_count(work.parameters)} parameters, {batch}, {planning.precision}, {planning.software.name} on "
         f"{planning.cluster.name}, network: {planning.cluster.network.name}",
         network_model=planning.cluster.network.name,
         unit="tokens" if planning.job is not None else "samples",

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from choreo.units import format_count
+
 if TYPE_CHECKING:
     from choreo.plan import Planned, Planning
     from choreo.workload import Plan
 
-__all__ = ["limits", "plan_words", "scaled", "shares", "title"]
+__all__ = ["limits", "plan_words", "shares", "title"]
 
 ZERO = ("", "optimizer state shared (ZeRO-1)", "gradients shared too (ZeRO-2)", "parameters shared too (ZeRO-3)")
-
-
-def scaled(number: float) -> str:
-    """A count as people say it: 70.6 B."""
-    for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
-        if number >= scale:
-            return f"{number / scale:.3g} {unit}"
-    return f"{number:.3g}"
 
 
 def title(planning: Planning) -> str:
@@ -28,7 +22,7 @@ def title(planning: Planning) -> str:
     if planning.job is not None:
         batch += f" of {planning.seq} tokens"
     return (
-        f"{work.name} ({scaled(work.parameters)} parameters) on {planning.gpus} {planning.device.name} of "
+        f"{work.name} ({format_count(work.parameters)} parameters) on {planning.gpus} {planning.device.name} of "
         f"{planning.cluster.name}: {batch}, {planning.precision}, {planning.software.name}; "
         f"network: {planning.cluster.network.name}"
     )

@@ -1,0 +1,75 @@
+"""What all commands have in common: options in groups, and no option given twice in vain."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import click
+from click.core import ParameterSource
+
+from choreo.errors import UsageError
+
+__all__ = ["Command", "Option", "grouped", "refuse_beside"]
+
+# An option as a decorator of a command's function.
+Option = Callable[[Callable[..., object]], Callable[..., object]]
+
+GROUP = "choreo_group"
+
+
+class Command(click.Command):
+    """A command whose --help has groups of options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, and refuse an option that takes one value and was given two: one of them would be ignored."""
+        order = self.make_parser(ctx).parse_args(args=list(args))[2]
+        for parameter, times in Counter(order).items():
+            if times > 1 and isinstance(parameter, click.Option) and not parameter.multiple and not parameter.is_flag:
+                count = "twice" if times == 2 else f"{times} times"
+                raise UsageError(f"{_long_name(parameter)} is given {count}, and takes one value; give it once")
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options group by group, those of no group last."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                groups.setdefault(getattr(parameter, GROUP, ""), []).append(record)
+        rest = groups.pop("", [])
+        for title, records in {**groups, "Other options" if groups else "Options": rest}.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def grouped(title: str, *options: Option) -> Option:
+    """Options under a title in --help, in this order."""
+
+    def apply(function: Callable[..., object]) -> Callable[..., object]:
+        before = len(getattr(function, "__click_params__", []))
+        for option in reversed(options):
+            function = option(function)
+        for parameter in getattr(function, "__click_params__", [])[before:]:
+            setattr(parameter, GROUP, title)
+        return function
+
+    return apply
+
+
+def refuse_beside(what: str, known: tuple[str, ...]) -> None:
+    """Refuse options that were given and that `what` would ignore; it uses those that are `known`."""
+    context = click.get_current_context()
+    given = [
+        _long_name(parameter) if isinstance(parameter, click.Option) else str(parameter.name).upper()
+        for parameter in context.command.params
+        if parameter.name is not None
+        and parameter.name not in known
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UsageError(f"{what} does not go with {', '.join(given)}; leave out one or the other")
+
+
+def _long_name(option: click.Option) -> str:
+    return next((name for name in option.opts if name.startswith("--")), option.opts[0])

@@ -1,0 +1,113 @@
+"""The table of nccl-tests, with the price of each row and the time of other libraries."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+import click
+
+from choreo.cli.output.table import Column, NcclTable
+from choreo.errors import shown
+from choreo.units import counted
+
+if TYPE_CHECKING:
+    from choreo.bench.bench import Measured, Options, Report
+
+__all__ = ["BenchTable"]
+
+IN_PLACE = ("all_reduce", "broadcast", "reduce")
+
+
+class BenchTable:
+    """Prints rows as they are measured. With --algorithm all it waits for the last of a size, to mark the fastest."""
+
+    def __init__(self, options: Options) -> None:
+        """Print the head."""
+        self.options = options
+        self.waiting: list[Measured] = []
+        place = "in place" if options.collective in IN_PLACE else "out of place"
+        click.echo(
+            f"# {options.collective} over {counted(options.ranks, 'rank')} of this machine, {place}"
+            f"{', registered' if options.registered else ''}"
+        )
+        columns = [
+            Column("size"),
+            Column("count", 5),
+            Column("type", 9),
+            Column("redop", 8),
+            Column("root", 7),
+            Column("time"),
+            Column("algbw", 6),
+            Column("busbw"),
+            Column("#wrong", 4),
+            Column("priced", 1),
+        ]
+        units = ["(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)"]
+        widths = [11, 11, 8, 5, 4, 9, 7, 7, 6, 9]
+        for name in options.against:
+            columns += [Column(name), Column("ratio")]
+            units += ["(us)", ""]
+            widths += [9, 7]
+        longest = 0 if options.algorithm != "all" else 24
+        self.table = NcclTable([*columns, Column("algorithm", left=True)], [*units, ""], [*widths, longest])
+
+    def row(self, row: Measured) -> None:
+        """Print a row, or keep it until its size is complete."""
+        if self.waiting and self.waiting[0].case.size_bytes != row.case.size_bytes:
+            self._print_waiting()
+        self.waiting.append(row)
+        if self.options.algorithm != "all":
+            self._print_waiting()
+
+    def end(self, report: Report) -> None:
+        """Print what is left, and the summary."""
+        from choreo.bench.bench import geometric_mean
+
+        self._print_waiting()
+        self.table.end()
+        wrong = sum(row.wrong or 0 for row in report.rows)
+        click.echo(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
+        click.echo(f"# Avg bus bandwidth    : {statistics.fmean(r.busbw_bytes_per_s for r in report.rows) / 1e9:.6g}")
+        off = statistics.median(abs(row.predicted_s / row.time_s - 1) for row in report.rows)
+        click.echo(f"# Price is off by      : {100 * off:.0f} % in the median row")
+        for name in report.options.against:
+            ratios = [row.ratio(name) for row in report.rows if name in row.peers]
+            if ratios:
+                click.echo(
+                    f"# {name + ' takes':<20} : {geometric_mean(ratios):.2f} times as long (geometric mean), "
+                    f"at least {min(ratios):.2f} times"
+                )
+
+    def _print_waiting(self) -> None:
+        fastest = min((row.time_s for row in self.waiting), default=0.0)
+        for row in self.waiting:
+            best = len(self.waiting) > 1 and row.time_s == fastest
+            self.table.row(self._cells(row, " ← best" if best else ""))
+        self.waiting = []
+
+    def _cells(self, row: Measured, mark: str) -> list[str]:
+        from choreo.collectives import get_collective
+
+        contract = get_collective(self.options.collective)
+        peers = [
+            text
+            for name in self.options.against
+            for text in (
+                (f"{row.peers[name] * 1e6:.2f}", f"{row.ratio(name):.2f}x") if name in row.peers else ("-", "")
+            )
+        ]
+        return [
+            str(row.case.size_bytes),
+            str(row.case.count),
+            row.case.dtype,
+            self.options.op if contract.reduces else "none",
+            str(row.case.root if contract.rooted else -1),
+            f"{row.time_s * 1e6:.2f}",
+            f"{row.algbw_bytes_per_s / 1e9:.2f}",
+            f"{row.busbw_bytes_per_s / 1e9:.2f}",
+            "N/A" if row.wrong is None else str(row.wrong),
+            f"{row.predicted_s * 1e6:.2f}",
+            *peers,
+            f"{shown(row.algorithm)}{mark}",
+        ]

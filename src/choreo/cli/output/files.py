@@ -1,0 +1,35 @@
+"""Pictures and pages in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from choreo.errors import UsageError, shown
+
+__all__ = ["check_picture", "write_page", "write_picture"]
+
+
+def check_picture(file: Path | None, suffix: str) -> None:
+    """Refuse a file whose name does not say what is in it."""
+    if file is not None and str(file) != "-" and file.suffix != suffix:
+        raise UsageError(f"{shown(file)}: that picture goes to a file that ends in {suffix}, or to - for stdout")
+
+
+def write_picture(file: Path, content: str) -> None:
+    """Write a picture to a file, or to stdout where that is -."""
+    if str(file) == "-":
+        click.echo(content, nl=not content.endswith("\n"))
+        return
+    try:
+        file.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{shown(file)}: cannot be written: {error.strerror or error}") from None
+
+
+def write_page(file: Path, content: str) -> None:
+    """Write a page to a file, and say what to do with it."""
+    write_picture(file, content)
+    if str(file) != "-":
+        click.echo(f"wrote {shown(file)}: open it in a browser", err=True)

@@ -1,0 +1,162 @@
+"""What `choreo simulate` was asked to run: the schedules, where, and beside what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from choreo.cli.progress import Progress
+from choreo.cli.schedule_options import ScheduleOptions, checked, left_out, trusted
+from choreo.cli.topology_options import Placement, parse_placement
+from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError
+from choreo.units import counted, parse_size
+
+if TYPE_CHECKING:
+    from choreo.schedule import Schedule
+    from choreo.simulate import Job, Simulation
+    from choreo.topology import Topology
+
+__all__ = ["Asked", "parse_beside", "sizes_of"]
+
+# With --algorithm all, what would take minutes by itself is left out, with a word about it.
+MOST_TRANSFERS = 1 << 25
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to run, before its size is known."""
+
+    chosen: ScheduleOptions
+    where: Placement
+    gamma: float
+    store_and_forward: bool
+    beside: tuple[Job, ...]
+
+    @property
+    def many(self) -> bool:
+        """Whether several algorithms are to be compared."""
+        return "all" in self.chosen.algorithms or len(self.chosen.algorithms) > 1
+
+    def run(self, schedule: Schedule, size: int) -> Simulation:
+        """Run a schedule, and what runs beside it."""
+        from choreo.simulate import Job, simulate_together
+
+        with Progress(f"{schedule.collective} by {schedule.algorithm}") as progress:
+            return simulate_together(
+                [Job(schedule, size, self.where.devices), *self.beside],
+                self.where.topology,
+                gamma_s_per_byte=self.gamma,
+                store_and_forward=self.store_and_forward,
+                progress=progress,
+            )
+
+    def run_all(self, schedules: list[Schedule], size: int) -> list[Simulation]:
+        """Run each schedule that can run on this topology."""
+        if len(schedules) == 1:
+            return [self.run(schedules[0], size)]
+        runs = []
+        for schedule in schedules:
+            try:
+                runs.append(self.run(schedule, size))
+            except RefusedError as error:
+                click.echo(f"left out: {error}", err=True)
+        if not runs:
+            raise UsageError("none of the algorithms can run on this topology; use another")
+        return runs
+
+    def schedules(self) -> list[Schedule]:
+        """One schedule, or one of each algorithm that can be built and is not absurdly long."""
+        if self.chosen.schedule is not None or not self.many:
+            return [self.schedule()]
+        names = () if "all" in self.chosen.algorithms else self.chosen.algorithms
+        found = []
+        for candidate in replace(self.chosen, algorithms=names).candidates():
+            try:
+                schedule = trusted(self._along_dimensions(candidate), self.where.ranks)
+                _check_length(schedule)
+                found.append(schedule)
+            except (RefusedError, AlgorithmError, ScheduleError, ProofError, UsageError) as error:
+                left_out(candidate, error)
+        if not found:
+            raise UsageError(f"none of these algorithms works with {counted(self.where.ranks, 'rank')}; use others")
+        return found
+
+    def schedule(self) -> Schedule:
+        """The one schedule asked for, or the one that the topology's dimensions suggest."""
+        from choreo.simulate import suggested_schedule
+
+        chosen = self.chosen
+        if chosen.schedule is not None:
+            return checked(chosen.build(None))
+        if chosen.collective is None:
+            raise UsageError("say what to simulate: COLLECTIVE, or --schedule FILE; see choreo list")
+        if chosen.algorithms:
+            return trusted(self._along_dimensions(chosen), self.where.ranks)
+        if chosen.axes is not None or chosen.rotate:
+            return trusted(self._along_dimensions(replace(chosen, algorithms=("hierarchical",))), self.where.ranks)
+        if chosen.option:
+            names = " ".join(f"--option {text}" for text in chosen.option)
+            raise UsageError(f"{names} is for one algorithm; name it with --algorithm")
+        return suggested_schedule(
+            chosen.collective,
+            self.where.topology,
+            self.where.ranks,
+            root=chosen.root,
+            segments=chosen.segments,
+            along_dimensions=self.where.devices is None,
+        )
+
+    def axes(self, schedule: Schedule) -> str | None:
+        """The axes of a hierarchical schedule, which it does not carry itself."""
+        if schedule.algorithm != "hierarchical" or self.chosen.schedule is not None:
+            return None
+        return self._along_dimensions(replace(self.chosen, algorithms=("hierarchical",))).axes
+
+    def _along_dimensions(self, candidate: ScheduleOptions) -> ScheduleOptions:
+        """The options with the topology's dimensions as axes, where the algorithm wants axes and has none."""
+        from choreo.simulate import suggested_axes
+
+        if candidate.algorithms != ("hierarchical",) or candidate.axes is not None:
+            return candidate
+        if self.where.devices is not None or self.where.ranks != self.where.topology.num_devices:
+            return candidate
+        return replace(candidate, axes=str(suggested_axes(self.where.topology)))
+
+
+def parse_beside(text: str, topology: Topology) -> Job:
+    """Another collective, from `all_to_all:pairwise=4MiB@0..7`."""
+    from choreo.algorithms import build
+    from choreo.simulate import Job, suggested_schedule
+
+    what, equals, rest = text.partition("=")
+    size, at, where = rest.partition("@")
+    if not (equals and size):
+        raise UsageError(f"--beside {text!r} is not understood; write all_to_all:pairwise=4MiB@0..7")
+    devices = parse_placement(where, topology) if at else list(range(topology.num_devices))
+    collective, colon, algorithm = what.strip().partition(":")
+    if colon:
+        schedule = build(collective, algorithm, len(devices))
+    else:
+        schedule = suggested_schedule(collective, topology, len(devices), along_dimensions=not at)
+    return Job(schedule, parse_size(size), devices)
+
+
+def sizes_of(size: int | None, sweep: tuple[int, int] | None) -> list[int]:
+    """One size, or a sweep that doubles from one end to the other."""
+    if size is not None:
+        return [size]
+    first, last = sweep or (0, 0)
+    sizes = [first]
+    while 2 * sizes[-1] <= last and sizes[-1] > 0:
+        sizes.append(2 * sizes[-1])
+    return sizes
+
+
+def _check_length(schedule: Schedule) -> None:
+    transfers = 0
+    for block in schedule.blocks():
+        transfers += len(block)
+        if transfers > MOST_TRANSFERS:
+            raise RefusedError(f"it has more than {MOST_TRANSFERS} transfers; name it to run it all the same")
