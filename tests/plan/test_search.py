@@ -1,6 +1,8 @@
-"""The inner search: its tables are the detailed evaluation's, it ranks as that does, and it finds the best."""
+"""The inner search: a step is right, estimates rank plans as detailed evaluations do, and the best is found."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
@@ -10,11 +12,12 @@ from choreo.hardware import get_device
 from choreo.plan import evaluate, get_cluster, get_software, plan
 from choreo.plan.estimate import estimate
 from choreo.plan.job import TrainingJob
-from choreo.plan.layer.table import FIELDS, TIMES, tabulate
-from choreo.plan.search import TOO_LARGE, search
-from choreo.plan.space import enumerate_plans
-from choreo.plan.stages import Setting, model_parts
+from choreo.plan.layer.table import FIELDS, tabulate
+from choreo.plan.layer.work import KINDS
+from choreo.plan.search import TOO_LARGE, detailed, search
+from choreo.plan.space import enumerate_plans, space_of
 from choreo.workload import Plan, get_model
+from tests.oracles.plan import oracle_step
 
 Case = tuple[str, int, int, int, str, str, str]
 JOBS: list[Case] = [
@@ -24,6 +27,7 @@ JOBS: list[Case] = [
     ("megatron-18.4b", 64, 96, 2048, "dgx-a100", "megatron-2021", "bf16"),
     ("llama2-7b", 16, 32, 4096, "dgx-a100", "nanotron", "bf16"),
     ("mpt-7b", 16, 64, 2048, "dgx-a100", "fsdp+autocast", "bf16"),
+    ("deepseek-v2-lite", 32, 64, 4096, "hgx-h100", "megatron-core", "fp8"),
 ]
 
 
@@ -35,32 +39,53 @@ def job_of(case: Case) -> TrainingJob:
     )
 
 
+def some_plans(job: TrainingJob, count: int, seed: int) -> list[Plan]:
+    space = enumerate_plans(job.model, job.gpus, job.global_batch, job.seq, precision=job.precision)
+    rng = np.random.default_rng(seed)
+    rows = rng.choice(len(space), count, replace=False)
+    # ZeRO-3 is most of what a plan without a pipeline can differ in, and such plans are few.
+    flat = rng.choice(np.flatnonzero((space["pp"] == 1) & (space["zero"] >= 2)), count, replace=False)
+    return [space.plan(int(row)) for row in (*rows, *flat)]
+
+
 @pytest.mark.parametrize("case", JOBS, ids=lambda case: f"{case[0]}-{case[5]}-{case[6]}")
-def test_tables_are_the_detailed_evaluations_own(case: Case) -> None:
+def test_a_step_is_what_it_is_number_by_number(case: Case) -> None:
+    job = job_of(case)
+    for one in some_plans(job, 12, seed=3):
+        found, exact = detailed(job, one), oracle_step(job, one)
+        assert found.step_time_s == pytest.approx(exact.step_time_s, rel=1e-9), one
+        assert list(found.stage_memory) == [pytest.approx(memory, rel=1e-9) for memory in exact.stage_memory], one
+        shown = {name: seconds for name, seconds in found.exposed_comm_s.items() if name != "pp send"}
+        assert shown == pytest.approx(exact.exposed_s, rel=1e-6, abs=1e-9), one
+
+
+@pytest.mark.parametrize("case", JOBS, ids=lambda case: f"{case[0]}-{case[5]}-{case[6]}")
+def test_only_the_pipeline_is_estimated(case: Case) -> None:
+    job = job_of(case)
+    plans = some_plans(job, 20, seed=4)
+    space = space_of(plans)
+    guess = estimate(job, space, tabulate(job, space))
+    for row, one in enumerate(plans):
+        found = detailed(job, one)
+        assert guess.memory_bytes[row] == pytest.approx(found.memory_bytes, rel=1e-6), one
+        if one.pp == 1:
+            assert guess.time_s[row] == pytest.approx(found.step_time_s, rel=1e-4), one
+
+
+@pytest.mark.parametrize("case", JOBS, ids=lambda case: f"{case[0]}-{case[5]}-{case[6]}")
+def test_a_layer_known_for_two_micro_batches_is_known_for_any(case: Case) -> None:
     job = job_of(case)
     space = enumerate_plans(job.model, job.gpus, job.global_batch, job.seq, precision=job.precision)
-    tables = tabulate(job, space)
-    rows = np.random.default_rng(0).choice(len(space), 12, replace=False)
-    for row in rows:
-        setting = Setting(
-            model=job.model,
-            plan=space.plan(int(row)),
-            seq=job.seq,
-            device=job.device,
-            software=job.software,
-            cluster=job.cluster,
-            micro_batches=1,
-        )
-        parts = model_parts(setting)
-        for kind, block in parts.blocks.items():
-            for field in FIELDS:
-                exact = getattr(parts.times[kind] if field in TIMES else block, field)
-                # An embedding is fused otherwise where its sizes happen to be equal; nobody reads its width.
-                if (kind, field) == ("embedding", "widest_bytes"):
-                    continue
-                far = 1e-4 if kind == "embedding" else 1e-8
-                found = tables.get(kind, field, np.array([row]))[0]
-                assert found == pytest.approx(exact, rel=1e-6, abs=far), (kind, field)
+    table = tabulate(job, space)
+    for row in np.random.default_rng(0).choice(len(space), 12, replace=False):
+        alone = tabulate(job, space_of([space.plan(int(row))]))
+        for kind, field in itertools.product(KINDS, FIELDS):
+            # An embedding is fused otherwise where its sizes happen to be equal; nobody reads its width.
+            if (kind, field) == ("embedding", "widest_bytes"):
+                continue
+            far = 1e-4 if kind == "embedding" else 1e-8
+            found, exact = table.get(kind, field, np.array([row]))[0], alone.get(kind, field)[0]
+            assert found == pytest.approx(exact, rel=1e-6, abs=far), (kind, field)
 
 
 @pytest.mark.parametrize("case", JOBS, ids=lambda case: f"{case[0]}-{case[5]}-{case[6]}")

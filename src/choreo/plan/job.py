@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from choreo.hardware import Device
@@ -24,3 +25,9 @@ class TrainingJob:
     device: Device
     software: Software
     precision: str = "bf16"
+
+    @property
+    def straggling(self) -> float:
+        """How much longer than a step of one node all take: they wait for the slowest of many, each a little uneven."""
+        nodes = max(1.0, self.gpus / self.cluster.node_gpus)
+        return self.software.jitter * math.sqrt(2 * math.log(nodes))

@@ -8,35 +8,34 @@
     buffers      what communication needs beside: gathered layers, buckets of gradients
     context      CUDA, libraries and NCCL; it is not PyTorch's, but it is not free either
 
-Allocated memory is the sum without context, as torch.cuda.max_memory_allocated counts; reserved is what the allocator
-took from the device for it, blocks and holes included.
-
-Formulas are plain arithmetic, so that they also work on NumPy arrays.
+Allocated memory is the sum without context and fragmentation, as torch.cuda.max_memory_allocated counts; reserved is
+what the allocator took from the device for it, fragmentation included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
-
 import numpy as np
 import numpy.typing as npt
 
-from choreo.plan.data_parallel.sharing import Unit
+from choreo.plan.data_parallel.send_times import reduced_bytes
+from choreo.plan.pipeline import in_flight
 from choreo.plan.software import Software
+from choreo.plan.stages import PlanBatch
+from choreo.workload.plan import RECOMPUTE, SCHEDULES
 
-__all__ = ["PARTS", "model_state_bytes"]
+__all__ = ["model_state_bytes", "stage_memory"]
 
-PARTS = ("parameters", "gradients", "optimizer", "activations", "logits", "buffers", "fragmentation", "context")
+Floats = npt.NDArray[np.float64]
 MASTER_BYTES, MOMENT_BYTES = 4, 8
-Number = TypeVar("Number", float, npt.NDArray[np.float64])
+CAST_BYTES = 2  # of a parameter's copy in 16 bits, kept from its use forward to its use backward
+GPIPE, FULL = SCHEDULES.index("gpipe"), RECOMPUTE.index("full")
+LAYERS = ("dense", "experts")
 
 
 def model_state_bytes(
-    parameters: Number, replicas: Number, zero: int, software: Software, fp16: bool = False
-) -> tuple[Number, Number, Number]:
+    parameters: npt.ArrayLike, replicas: npt.ArrayLike, zero: npt.ArrayLike, software: Software, precision: str = "bf16"
+) -> tuple[Floats, Floats, Floats]:
     """Bytes of parameters, gradients and optimizer state at one rank, of which `replicas` have the same parameters."""
-    share = 1 / replicas
     if software.pure:
         held, kept, state = 2, 2, 2 * 2
     elif software.parameter_bytes == 4:
@@ -44,32 +43,105 @@ def model_state_bytes(
         held, kept, state = 4, 4, MOMENT_BYTES
     else:
         held, kept, state = 2, software.accumulate_bytes or 2, MASTER_BYTES + MOMENT_BYTES
-        if fp16 and software.gradient_bytes == 2:
+        if precision == "fp16" and software.gradient_bytes == 2:
             kept = 2
+    owned, level = np.asarray(parameters), np.asarray(zero)
+    share = owned / replicas
     return (
-        parameters * held * (share if zero >= 3 else 1),
-        parameters * kept * (share if zero >= 2 else 1),
-        parameters * state * (share if zero >= 1 else 1),
+        held * np.where(level >= 3, share, owned),
+        kept * np.where(level >= 2, share, owned),
+        state * np.where(level >= 1, share, owned),
     )
 
 
-def activation_bytes(saved: Number, layers: Number, passes: Number, working: Number) -> Number:
-    """Kept by `passes` micro-batches of a chunk of `layers`, and the layer at work."""
-    return passes * layers * saved + working
+def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
+    """Bytes by part at one rank of each stage, for each plan: arrays of stages by plans."""
+    job, columns = batch.job, batch.columns
+    software, zero, micro_batches = job.software, columns["zero"], batch.micro_batches
+    layers = np.maximum(1, batch.count("dense") + batch.count("experts"))
+    activations, logits = _activations(batch)
+    working = _working(batch)
+    parameters, gradients, optimizer = _state(batch)
+    weights = np.zeros_like(parameters)
+    if software.cast_weights:
+        # Layers that are computed again cast their weights again; copies of those last no longer than the layer.
+        outside = batch.total("parameters", ("embedding", "head"))
+        weights = CAST_BYTES * np.where(columns["recompute"] == FULL, outside, batch.parameters)
+    buffers = _buffers(batch)
+    fresh = (software.accumulate_bytes == 0) & (zero < 3) & (micro_batches == 1)
+    # Two moments: the loss, when every activation is there, and gradients are not if the program frees them between
+    # steps; and the end of the backward pass, when it is the other way round.
+    kept = np.where(fresh, 0.0, gradients)
+    at_loss, at_end = activations + np.maximum(logits, working), activations / layers + working
+    ends = at_end + gradients > at_loss + kept
+    # At the loss either the logits are there or a layer is at work.
+    logits = np.where(ends | (working > logits), 0.0, logits)
+    activations = np.where(ends, at_end, at_loss - logits)
+    return {
+        "parameters": parameters + weights,
+        "gradients": np.where(ends, gradients, kept),
+        "optimizer": optimizer,
+        "activations": activations,
+        "logits": logits,
+        "buffers": buffers,
+        "fragmentation": software.fragmentation * (activations + logits + buffers),
+        "context": np.full_like(activations, software.context_bytes),
+    }
 
 
-def logit_bytes(tokens: Number, vocab: Number, software: Software) -> Number:
-    """Logits of one micro-batch at one rank: in 16 bits, in fp32 for the loss, and the gradient of either.
+def _state(batch: PlanBatch) -> tuple[Floats, Floats, Floats]:
+    """Parameters, gradients and optimizer state; experts have fewer replicas than the rest."""
+    held, experts = batch.parameters, batch.expert_parameters
+    about = batch.columns["zero"], batch.job.software, batch.job.precision
+    dense = model_state_bytes(held - experts, batch.replicas, *about)
+    if not experts.any():
+        return dense
+    more = model_state_bytes(experts, batch.replicas / batch.columns["ep"], *about)
+    return dense[0] + more[0], dense[1] + more[1], dense[2] + more[2]
 
-    Programs that compute the loss from 16-bit logits in one kernel keep those and their gradient alone.
+
+def _activations(batch: PlanBatch) -> tuple[Floats, Floats]:
+    """What is kept by the micro-batches in flight, and the logits of the one at the loss."""
+    job, columns = batch.job, batch.columns
+    passes = in_flight(batch.index, batch.pp, batch.micro_batches, batch.chunks, gpipe=columns["schedule"] == GPIPE)
+    head = batch.count("head")
+    kept = passes / batch.chunks * batch.total("saved_bytes", ("embedding", *LAYERS))
+    tokens = columns["micro_batch"] * job.seq / columns["cp"]
+    logits = tokens * (job.model.vocab / columns["tp"]) * job.software.logit_bytes
+    return kept + head * batch.layer("head", "input_bytes"), head * logits
+
+
+def _working(batch: PlanBatch) -> Floats:
+    """The layer at work: its activations made again, or the gradients between its operators.
+
+    A stage without layers works on what an embedding would.
     """
-    return tokens * vocab * software.logit_bytes
+    full = batch.columns["recompute"] == FULL
+    found = np.zeros((len(batch.stages), len(batch.plans)))
+    held = {kind: batch.count(kind) > 0 for kind in LAYERS}
+    for kind, has in {**held, "embedding": ~(held["dense"] | held["experts"])}.items():
+        if has.any():
+            one = np.where(full, batch.layer(kind, "working_bytes"), batch.layer(kind, "widest_bytes"))
+            found = np.maximum(found, has * one)
+    return found
 
 
-def shard_buffers(units: Sequence[Unit], zero: int, reduced_bytes: int) -> float:
-    """What ZeRO-3 needs beside: embedding and head gathered, two layers gathered, one layer's gradients as sent."""
-    if zero < 3:
-        return 0.0
-    outside, layers = units[0].parameters, max((unit.parameters for unit in units[1:]), default=0.0)
-    gathered = (outside + 2 * layers) * 2
-    return gathered + max(layers, outside) * (2 + reduced_bytes)
+def _buffers(batch: PlanBatch) -> Floats:
+    """What communication needs beside.
+
+    ZeRO-3 gathers embedding and head, two layers, and has one layer's gradients as they are sent. Under a pipeline
+    everything stays gathered, and gradients whole, until the last micro-batch.
+    """
+    software, zero = batch.job.software, batch.columns["zero"]
+    found = np.full((len(batch.stages), len(batch.plans)), software.workspace_bytes)
+    if not (zero == 3).any():
+        return found
+    reduced = reduced_bytes(software, batch.job.precision)
+    if batch.pp > 1:
+        needed = batch.parameters * (CAST_BYTES + reduced)
+    else:
+        outside = batch.total("parameters", ("embedding", "head"))
+        layers = [(batch.count(kind) > 0) * batch.layer(kind, "parameters") for kind in LAYERS]
+        largest = np.max(layers, axis=0)
+        needed = (outside + 2 * largest) * 2 + np.maximum(largest, outside) * (2 + reduced)
+    return found + np.where(zero == 3, needed, 0.0)

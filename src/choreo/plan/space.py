@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from choreo.workload import Model, Plan
 from choreo.workload.legal import CHUNK_EXTRAS, RULES, Columns, Request, Rule, divisors, even
 from choreo.workload.plan import RECOMPUTE, SCHEDULES
 
-__all__ = ["FIELDS", "SAME", "Fixed", "Space", "enumerate_plans"]
+__all__ = ["FIELDS", "SAME", "Fixed", "Space", "enumerate_plans", "space_of"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -68,6 +68,22 @@ class Space:
             recompute=RECOMPUTE[values["recompute"]],
             precision=self.precision,
         )
+
+
+def space_of(plans: Sequence[Plan]) -> Space:
+    """Some plans of one precision, as a space.
+
+    >>> space_of([Plan(dp=8), Plan(dp=4, tp=2)])["tp"]
+    array([1, 2])
+    """
+    codes = {"schedule": SCHEDULES.index, "recompute": RECOMPUTE.index}
+    columns = {
+        name: np.array([int(codes.get(name, int)(getattr(plan, name))) for plan in plans], np.int64) for name in FIELDS
+    }
+    cuts: dict[tuple[int, ...], int] = {}
+    keys = (tuple(getattr(plan, name) for name in CUT) for plan in plans)
+    columns["cut"] = np.array([cuts.setdefault(key, len(cuts)) for key in keys], np.int64)
+    return Space(columns, len(plans), {}, plans[0].precision)
 
 
 def enumerate_plans(

@@ -1,142 +1,151 @@
-"""The stages of a pipeline: which layers each has, and what one micro-batch costs in each of its chunks."""
+"""Plans that have the same stages, as columns: which layers each stage has, and what they cost.
+
+Plans with the same pp and the same chunks a device have the same stages. Figures of stages are matrices of stages by
+plans; one plan is a matrix of one column. Many plans are estimated from the stages that differ, one plan is evaluated
+with all of them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
-from choreo.hardware import Device
-from choreo.plan.data_parallel.sharing import Unit
-from choreo.plan.layer.kernels import Block, block, layer_plan
-from choreo.plan.layer.timing import Timed, clock_gain, timed
-from choreo.plan.network import Cluster
-from choreo.plan.software import Software
-from choreo.workload import Model, Plan, stage_layers
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["Parts", "Stage", "build_stages", "cost_split", "model_parts"]
+from choreo.plan.job import TrainingJob
+from choreo.plan.layer.table import LayerTable
+from choreo.plan.layer.work import KINDS, layer_kind
+from choreo.plan.network import collective_time
+from choreo.plan.space import Space
+from choreo.workload import Model, stage_layers
+from choreo.workload.plan import WIDE
 
+__all__ = ["PipelineStage", "PlanBatch", "batch_plans", "cost_split", "message_s", "optimizer_s", "stage_list"]
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One plan for one job on one cluster: everything that a step depends on."""
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Kinds = tuple[str, ...]
 
-    model: Model
-    plan: Plan
-    seq: int
-    micro_batches: int
-    software: Software
-    device: Device
-    cluster: Cluster
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Every kind of block a model has, and its times; layers are "dense" or "experts"."""
-
-    blocks: Mapping[str, Block]
-    times: Mapping[str, Timed]
+# Adam over fp32 state: read gradient, parameter and both moments, write the last three; a copy in 16 bits is written.
+ADAM_BYTES, COPY_BYTES = 28, 2
+# The norm of the gradients is one more reading, setting them to zero one more writing.
+NORM_BYTES, ZERO_BYTES = 4, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """One rank's share of the model, and what a micro-batch costs there; lists are by chunk."""
+class PipelineStage:
+    """One stage: where it stands, and the kinds of its layers in order, of all chunks and chunk by chunk."""
 
-    layers: tuple[tuple[int, ...], ...]
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
-    weight_s: tuple[float, ...]
-    recompute_s: float
-    host_s: float
-    exposed_s: Mapping[str, float]
-    parameters: float
-    expert_parameters: float
-    units: tuple[Unit, ...]  # in order of the forward pass; the first is what stands outside layers
-    recomputed_flops: float
-    has_head: bool
-
-    def replicated(self, plan: Plan) -> tuple[tuple[float, int], ...]:
-        """Parameters, and over how many ranks there are copies of them."""
-        dense = self.parameters - self.expert_parameters
-        return ((dense, plan.dp * plan.cp), (self.expert_parameters, plan.axis_size("edp")))
+    index: int
+    layers: Kinds
+    chunks: tuple[Kinds, ...]
 
 
-def model_parts(setting: Setting) -> Parts:
-    """The blocks of a model, timed at the clock that the mixture of all of them leaves."""
-    model, plan, seq, device = setting.model, setting.plan, setting.seq, setting.device
-    software, cluster = setting.software, setting.cluster
-    key = layer_plan(plan)
-    options = (device, software.style)
-    blocks = {"embedding": block("embedding", model, key, seq, 0, *options)}
-    layers = Counter("experts" if model.has_experts(layer) else "dense" for layer in range(model.layers))
-    for kind in layers:
-        index = next(i for i in range(model.layers) if model.has_experts(i) == (kind == "experts"))
-        blocks[kind] = block("layer", model, key, seq, index, *options)
-    blocks["head"] = block("head", model, key, seq, 0, *options)
-    first = {name: timed(found, plan, software, cluster) for name, found in blocks.items()}
-    counts = {**layers, "embedding": 1, "head": 1}
-    products = sum(counts[name] * found.matmul_s for name, found in first.items())
-    everything = sum(counts[name] * (found.forward_s + found.backward_s) for name, found in first.items())
-    waiting = sum(counts[name] * (sum(found.exposed_s.values()) + found.host_s) for name, found in first.items())
-    gain = clock_gain(device, products, max(0.0, everything - products - waiting), waiting)
-    return Parts(blocks, {name: timed(found, plan, software, cluster, gain) for name, found in blocks.items()})
+@dataclass(frozen=True, eq=False)
+class PlanBatch:
+    """Some plans of a space that have the same stages. Arrays of plans have a number for each, in order."""
 
+    job: TrainingJob
+    table: LayerTable
+    plans: Ints  # rows of the space
+    columns: Mapping[str, Ints]  # fields of these plans
+    pp: int
+    chunks: int
+    stages: tuple[PipelineStage, ...]
+    alike: tuple[int, ...]  # how many stages of the pipeline each of them stands for
 
-def build_stages(setting: Setting, parts: Parts) -> list[Stage]:
-    """The stages in order; the first has the embedding, the last the head."""
-    model, plan = setting.model, setting.plan
-    split = setting.software.stage_split
-    chunks = plan.interleave if plan.pp > 1 else 1
-    by_cost = split == "cost" and plan.pp > 1 and chunks == 1
-    held = cost_split(model, plan.pp) if by_cost else stage_layers(model.layers, plan.pp, chunks)
-    last = len(held) - 1
-    stages = []
-    for device in range(plan.pp):
-        virtual = [chunk * plan.pp + device for chunk in range(chunks)]
-        names = [
-            (["embedding"] if number == 0 else [])
-            + ["experts" if model.has_experts(layer) else "dense" for layer in held[number]]
-            + (["head"] if number == last else [])
-            for number in virtual
-        ]
-        flat = [name for chunk in names for name in chunk]
-        counts = Counter(flat)
-        exposed: dict[str, float] = {}
-        for name, count in counts.items():
-            for collective, seconds in parts.times[name].exposed_s.items():
-                exposed[collective] = exposed.get(collective, 0.0) + count * seconds
+    @cached_property
+    def index(self) -> Ints:
+        """Where each stage stands in the pipeline, as a column."""
+        return np.array([stage.index for stage in self.stages])[:, None]
 
-        def total(what: str, counts: Counter[str] = counts) -> float:
-            return sum(count * float(getattr(parts.times[name], what)) for name, count in counts.items())
+    @cached_property
+    def micro_batches(self) -> Ints:
+        """Of each plan."""
+        return self.job.global_batch // (self.columns["dp"] * self.columns["micro_batch"])
 
-        def by_chunk(what: str, names: list[list[str]] = names) -> tuple[float, ...]:
-            return tuple(sum(getattr(parts.times[name], what) for name in chunk) for chunk in names)
+    @cached_property
+    def replicas(self) -> Ints:
+        """Ranks that have the same parameters, experts apart."""
+        return self.columns["dp"] * self.columns["cp"]
 
-        blocks = parts.blocks
-        tied = plan.pp > 1 and "head" in counts and "embedding" not in counts and model.tied_embeddings
-        copy = model.vocab * model.hidden / plan.tp if tied else 0.0
-        stages.append(
-            Stage(
-                layers=tuple(held[number] for number in virtual),
-                forward_s=by_chunk("forward_s"),
-                backward_s=by_chunk("backward_s"),
-                weight_s=by_chunk("weight_s"),
-                recompute_s=total("recompute_s"),
-                host_s=total("host_s"),
-                exposed_s=exposed,
-                parameters=sum(count * blocks[name].parameters for name, count in counts.items()) + copy,
-                expert_parameters=sum(count * blocks[name].expert_parameters for name, count in counts.items()),
-                units=_units(flat, parts),
-                has_head="head" in counts,
-                recomputed_flops=sum(count * blocks[name].recompute.flops for name, count in counts.items()),
-            )
+    @cached_property
+    def _counts(self) -> dict[str, Ints]:
+        return {kind: np.array([[stage.layers.count(kind)] for stage in self.stages]) for kind in KINDS}
+
+    def count(self, kind: str) -> Ints:
+        """How many layers of a kind each stage has, as a column."""
+        return self._counts[kind]
+
+    def layer(self, kind: str, field: str) -> Floats:
+        """A figure of one kind of layer."""
+        return self.table.get(kind, field, self.plans)
+
+    def total(self, field: str, kinds: Kinds = KINDS) -> Floats:
+        """A figure summed over the layers of each stage, of some kinds."""
+        found = np.zeros((len(self.stages), len(self.plans)))
+        for kind in kinds:
+            if self._counts[kind].any():
+                found += self._counts[kind] * self.layer(kind, field)
+        return found
+
+    @cached_property
+    def parameters(self) -> Floats:
+        """Of each stage. A last stage has its own copy of a tied embedding."""
+        model, held = self.job.model, self.total("parameters")
+        if self.pp > 1 and model.tied_embeddings:
+            held = held + self._counts["head"] * (model.vocab * model.hidden / self.columns["tp"])
+        return held
+
+    @cached_property
+    def expert_parameters(self) -> Floats:
+        """Of these, the experts'."""
+        return self.total("expert_parameters", ("experts",))
+
+    def take(self, chosen: Ints) -> PlanBatch:
+        """Some of the plans."""
+        columns = {name: column[chosen] for name, column in self.columns.items()}
+        return PlanBatch(
+            self.job, self.table, self.plans[chosen], columns, self.pp, self.chunks, self.stages, self.alike
         )
-    return stages
+
+
+def batch_plans(job: TrainingJob, space: Space, table: LayerTable, plans: Ints, *, every_stage: bool) -> PlanBatch:
+    """Plans of a space with the same pp and the same chunks; with all stages, or one of those that are alike."""
+    columns = {name: column[plans] for name, column in space.columns.items()}
+    pp = int(columns["pp"][0])
+    chunks = int(columns["interleave"][0]) if pp > 1 else 1
+    stages = stage_list(job.model, pp, chunks, job.software.stage_split)
+    alike = (1,) * pp
+    if not every_stage:
+        # Of stages that are alike the first holds the most micro-batches, and so needs the most memory.
+        found = Counter(stage.layers for stage in stages)
+        first = {stage.layers: stage for stage in reversed(stages)}
+        stages, alike = tuple(first[layers] for layers in found), tuple(found.values())
+    return PlanBatch(job, table, plans, columns, pp, chunks, stages, alike)
+
+
+@lru_cache(maxsize=256)
+def stage_list(model: Model, pp: int, chunks: int, split: str = "even") -> tuple[PipelineStage, ...]:
+    """The stages in order; the first has the embedding, the last the head."""
+    by_cost = split == "cost" and pp > 1 and chunks == 1
+    held = cost_split(model, pp) if by_cost else stage_layers(model.layers, pp, chunks)
+    kinds = [tuple(layer_kind(model, layer) for layer in layers) for layers in held]
+    kinds[0] = ("embedding", *kinds[0])
+    kinds[-1] = (*kinds[-1], "head")
+    chunked = [tuple(kinds[device::pp]) for device in range(pp)]
+    return tuple(PipelineStage(device, sum(held, ()), held) for device, held in enumerate(chunked))
 
 
 def cost_split(model: Model, pp: int) -> tuple[tuple[int, ...], ...]:
-    """Layers by stage where the head counts as much as its parameters do: a stage ends with the layer that takes the
-    sum past its share, as nanotron has it; stages at the end may have none, and the last has the head."""
+    """Layers by stage where the head counts as much as its parameters do, as nanotron has it.
+
+    A stage ends with the layer that takes the sum past its share. Stages at the end may have none, and the last has the
+    head.
+    """
     costs = [float(model.parameters_per_layer(layer)) for layer in range(model.layers)]
     total = sum(costs) + model.vocab * model.hidden
     held: list[list[int]] = [[] for _ in range(pp)]
@@ -149,21 +158,28 @@ def cost_split(model: Model, pp: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(layers) for layers in held)
 
 
-def _units(names: list[str], parts: Parts) -> tuple[Unit, ...]:
-    """Layers one by one; what stands outside of them is one unit, used first and last."""
-    outside = [name for name in names if name in ("embedding", "head")]
-    units = [
-        Unit(
-            sum(parts.blocks[name].parameters for name in outside),
-            0.0,
-            sum(parts.blocks[name].tensors for name in outside),
-            sum(parts.times[name].forward_s for name in outside),
-            sum(parts.times[name].backward_s for name in outside),
-        )
-    ]
-    for name in names:
-        if name in outside:
-            continue
-        found, times = parts.blocks[name], parts.times[name]
-        units.append(Unit(found.parameters, found.expert_parameters, found.tensors, times.forward_s, times.backward_s))
-    return tuple(units)
+def message_s(batch: PlanBatch) -> Floats:
+    """A message between stages; each tensor-parallel rank sends its part, and gathers the rest where it needs it."""
+    job, columns = batch.job, batch.columns
+    if batch.pp == 1:
+        return np.zeros(len(batch.plans))
+    width = 4 if job.precision in WIDE else 2
+    size = columns["micro_batch"] * job.seq / columns["cp"] * job.model.hidden * width
+    seconds = collective_time(job.cluster, "sendrecv", size / columns["tp"], 2, job.gpus // batch.pp)
+    gathered = (columns["sequence_parallel"] == 0) & (columns["tp"] > 1)
+    for tp in np.unique(columns["tp"][gathered]).tolist():
+        here = gathered & (columns["tp"] == tp)
+        seconds[here] += collective_time(job.cluster, "all_gather", size[here], tp, 1)
+    return seconds
+
+
+def optimizer_s(batch: PlanBatch) -> Floats:
+    """The optimizer at each stage, bound by memory: the state that is this rank's, and all the gradients there are."""
+    held, experts = batch.parameters, batch.expert_parameters
+    zero, replicas = batch.columns["zero"], batch.replicas
+    owned = (held - experts) / np.where(zero > 0, replicas, 1)
+    owned += experts / np.where(zero > 0, replicas // batch.columns["ep"], 1)
+    gradients = held / np.where(zero >= 2, replicas, 1)
+    copies = COPY_BYTES if batch.job.software.parameter_bytes == 2 else 0
+    moved = owned * (ADAM_BYTES + copies + NORM_BYTES) + gradients * ZERO_BYTES
+    return batch.job.device.memory_time(moved, "optimizer")

@@ -6,27 +6,32 @@ computed, however many there are.
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from choreo.hardware import Device
-from choreo.plan.data_parallel.sharing import by_micro_batch, sharing
-from choreo.plan.network import Cluster, collective_time, get_cluster
+from choreo.plan.data_parallel.cost import DataParallelCost, by_micro_batch, data_parallel_cost
+from choreo.plan.data_parallel.send_times import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, SendTimes
+from choreo.plan.job import TrainingJob
+from choreo.plan.layer.table import LayerTable, tabulate
+from choreo.plan.layer.work import KINDS
+from choreo.plan.memory import stage_memory
+from choreo.plan.network import Cluster, get_cluster
 from choreo.plan.pipeline import Pipeline, simulate_pipeline
 from choreo.plan.software import Software, get_software
 from choreo.plan.software.ability import ability_of
-from choreo.plan.stage_memory import stage_memory
-from choreo.plan.stages import Setting, Stage, build_stages, model_parts
+from choreo.plan.space import space_of
+from choreo.plan.stages import PipelineStage, PlanBatch, batch_plans, message_s, optimizer_s
 from choreo.topology import Topology
 from choreo.workload import Model, Plan
 
 __all__ = ["Step", "evaluate"]
 
-# Adam over fp32 state: read gradient, parameter and both moments, write the last three; a copy in 16 bits is written.
-ADAM_BYTES, COPY_BYTES = 28, 2
-# The norm of the gradients is one more reading, setting them to zero one more writing.
-NORM_BYTES, ZERO_BYTES = 4, 4
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,70 +99,50 @@ def evaluate(
     plan.check(model, gpus, global_batch, seq, uneven_stages=ability_of(program.name).uneven_stages)
     chip = place.chip(device)
     place.check_gpus(gpus)
+    job = TrainingJob(model, gpus, global_batch, seq, place, chip, program, plan.precision)
+    space = space_of([plan])
+    table = tabulate(job, space)
+    batch = batch_plans(job, space, table, np.array([0]), every_stage=True)
+    cost = data_parallel_cost(batch, SendTimes(job, space, table))
+    often = bool(by_micro_batch(batch)[0])
     micro_batches = plan.micro_batches(global_batch)
-    setting = Setting(model, plan, seq, micro_batches, program, chip, place)
-    parts = model_parts(setting)
-    stages = build_stages(setting, parts)
-    reduced = _reduced_bytes(plan, program)
 
-    # ZeRO-3 adds to every micro-batch, so it is part of what the pipeline passes take.
-    shared = [sharing(stage.units, plan, program, place, chip, reduced_bytes=reduced) for stage in stages]
-    each = by_micro_batch(plan, program)
-    chunks = plan.interleave if plan.pp > 1 else 1
-    forward = [
-        [s + (x.forward_s / chunks if each else 0.0) for s in stage.forward_s]
-        for stage, x in zip(stages, shared, strict=True)
-    ]
-    backward = [
-        [s + (x.backward_s / chunks if each else 0.0) for s in stage.backward_s]
-        for stage, x in zip(stages, shared, strict=True)
-    ]
-    message = _message_s(model, plan, seq, program, place)
-    blocks = program.p2p_blocks
-    run = simulate_pipeline(
-        "interleaved" if chunks > 1 and plan.schedule == "1f1b" else plan.schedule,
-        micro_batches,
-        forward,
-        backward,
-        weight_s=[stage.weight_s for stage in stages],
-        message_s=0.0 if blocks else message,
-        blocking_s=(message if blocks else 0.0) + (program.p2p_host_s if plan.pp > 1 else 0.0),
-        timeline=timeline,
-    )
+    message, run = _pipeline(batch, plan, cost, often, timeline)
     # The first stage ends last; what it still has to send shows. The slowest of the stages is waited for.
-    after = 0.0 if each else max(x.total_s for x in shared)
-    optimizer = max(_optimizer_s(stage, plan, program, chip) for stage in stages)
-    lone = run.time_s + after + optimizer + program.step_s
-    nodes = max(1.0, plan.gpus / place.node_gpus)
-    waiting = lone * program.jitter * math.sqrt(2 * math.log(nodes)) if nodes > 1 else 0.0
-    total = lone + waiting
+    after = 0.0 if often else float(np.max(cost.total_s))
+    optimizer = float(np.max(optimizer_s(batch)))
+    lone = run.time_s + after + optimizer + job.software.step_s
+    total = lone * (1 + job.straggling)
 
-    busiest = stages[run.busiest]
-    exposed: dict[str, float] = {}
-    for name, seconds in busiest.exposed_s.items():
-        exposed[name] = seconds * micro_batches
-    for name, seconds in shared[run.busiest].exposed_s.items():
-        exposed[name] = exposed.get(name, 0.0) + seconds * (micro_batches if each else 1)
+    busiest = run.busiest
+    shown = _exposed(batch.stages[busiest], table)
+    exposed = {name: seconds * micro_batches for name, seconds in shown.items()}
+    for name, seconds in _exposed_dp(plan, cost, busiest, summed=often and job.software.gather == "tensor").items():
+        exposed[name] = exposed.get(name, 0.0) + seconds * (micro_batches if often else 1)
     if plan.pp > 1:
+        blocks, chunks = job.software.p2p_blocks, batch.chunks
         exposed["pp send"] = message * 2 * micro_batches * chunks if blocks else message * 2 * (plan.pp - 1)
+    recompute, host, forward, backward = (
+        float(batch.total(name)[busiest, 0]) for name in ("recompute_s", "host_s", "forward_s", "backward_s")
+    )
+    communication = sum(shown.values())
     times = {
-        "compute": (sum(busiest.forward_s) + sum(busiest.backward_s) - busiest.recompute_s - busiest.host_s)
-        * micro_batches
-        - sum(busiest.exposed_s.values()) * micro_batches,
-        "recompute": busiest.recompute_s * micro_batches,
-        "communication": sum(busiest.exposed_s.values()) * micro_batches,
-        "host": busiest.host_s * micro_batches,
+        "compute": (forward + backward - recompute - host - communication) * micro_batches,
+        "recompute": recompute * micro_batches,
+        "communication": communication * micro_batches,
+        "host": host * micro_batches,
         "bubble": run.bubble_s,
-        "data parallel": after if not each else shared[run.busiest].total_s * micro_batches,
-        "optimizer": optimizer + program.step_s,
-        "stragglers": waiting,
+        "data parallel": float(cost.total_s[busiest, 0]) * micro_batches if often else after,
+        "optimizer": optimizer + job.software.step_s,
+        "stragglers": total - lone,
     }
-    memory = [stage_memory(setting, index, stages, parts, reduced) for index in range(len(stages))]
+    parts = stage_memory(batch)
+    memory = [{name: float(size[stage, 0]) for name, size in parts.items()} for stage in range(plan.pp)]
     fullest = max(memory, key=lambda found: sum(found.values()))
     allocated = sum(size for name, size in fullest.items() if name not in ("context", "fragmentation"))
     tokens = global_batch * seq
     flops = 3 * model.flops_per_token(seq) * tokens
-    again = flops + _recomputed_flops(stages, plan) * micro_batches * plan.dp * plan.tp * plan.cp
+    again = float(np.sum(batch.total("recomputed_flops"))) * micro_batches * plan.dp * plan.tp * plan.cp
     peak = chip.peak(plan.precision) * plan.gpus * total
     return Step(
         step_time_s=total,
@@ -169,46 +154,64 @@ def evaluate(
         peak_reserved_bytes=allocated + fullest["fragmentation"],
         device_bytes=chip.memory_bytes,
         mfu=flops / peak,
-        hfu=again / peak,
+        hfu=(flops + again) / peak,
         tokens_per_s_per_gpu=tokens / total / plan.gpus,
         bottleneck=_bottleneck(times, exposed),
         gpus=plan.gpus,
         stage_memory=tuple(memory),
         pipeline=run,
-        warnings=(program.warning,) if program.warning else (),
+        warnings=(job.software.warning,) if job.software.warning else (),
     )
 
 
-def _reduced_bytes(plan: Plan, software: Software) -> int:
-    """Of a gradient while it is summed: bf16 has too few digits for sums, so programs that care widen it."""
-    if software.gradient_bytes == 2 and plan.precision != "fp16" and not software.pure:
-        return 4
-    return software.gradient_bytes
+def _pipeline(
+    batch: PlanBatch, plan: Plan, cost: DataParallelCost, often: bool, timeline: bool
+) -> tuple[float, Pipeline]:
+    """Seconds of a message between stages, and the pipeline at work.
+
+    ZeRO-3 adds to every micro-batch, so it is part of what the passes take.
+    """
+    software, chunks = batch.job.software, batch.chunks
+    message = float(message_s(batch)[0])
+
+    def passes(field: str, added: Floats | None = None) -> list[list[float]]:
+        each = {kind: float(batch.layer(kind, field)[0]) for kind in KINDS}
+        more = np.zeros(len(batch.stages)) if added is None or not often else added[:, 0] / chunks
+        return [
+            [sum(each[kind] for kind in chunk) + float(extra) for chunk in stage.chunks]
+            for stage, extra in zip(batch.stages, more, strict=True)
+        ]
+
+    return message, simulate_pipeline(
+        "interleaved" if chunks > 1 and plan.schedule == "1f1b" else plan.schedule,
+        plan.micro_batches(batch.job.global_batch),
+        passes("forward_s", cost.forward_s),
+        passes("backward_s", cost.backward_s),
+        weight_s=passes("weight_s"),
+        message_s=0.0 if software.p2p_blocks else message,
+        blocking_s=(message if software.p2p_blocks else 0.0) + (software.p2p_host_s if plan.pp > 1 else 0.0),
+        timeline=timeline,
+    )
 
 
-def _message_s(model: Model, plan: Plan, seq: int, software: Software, cluster: Cluster) -> float:
-    """A message between stages; each tensor-parallel rank sends its part, and gathers the rest where it needs it."""
-    if plan.pp == 1:
-        return 0.0
-    size = plan.micro_batch * seq / plan.cp * model.hidden * plan.activation_bytes
-    stride = plan.tp * plan.cp * plan.dp
-    seconds = float(collective_time(cluster, "sendrecv", size / plan.tp, 2, stride))
-    if not plan.sequence_parallel and plan.tp > 1:
-        seconds += float(collective_time(cluster, "all_gather", size, plan.tp, 1))
-    return seconds
+def _exposed(stage: PipelineStage, table: LayerTable) -> dict[str, float]:
+    """Seconds of communication that show in the layers of a stage, by "axes collective"."""
+    found: dict[str, float] = {}
+    layers = table.exposed(0)
+    for kind, count in Counter(stage.layers).items():
+        for name, seconds in layers[kind].items():
+            found[name] = found.get(name, 0.0) + count * seconds
+    return found
 
 
-def _optimizer_s(stage: Stage, plan: Plan, software: Software, device: Device) -> float:
-    """Bound by memory: the share of the state that is this rank's, and all the gradients there are."""
-    copies = COPY_BYTES if software.parameter_bytes == 2 else 0
-    owned = sum((parameters / (replicas if plan.zero else 1)) for parameters, replicas in stage.replicated(plan))
-    gradients = stage.parameters / (plan.dp * plan.cp if plan.zero >= 2 else 1)
-    moved = owned * (ADAM_BYTES + copies + NORM_BYTES) + gradients * ZERO_BYTES
-    return float(device.memory_time(moved, "optimizer"))
-
-
-def _recomputed_flops(stages: list[Stage], plan: Plan) -> float:
-    return sum(stage.recomputed_flops for stage in stages)
+def _exposed_dp(plan: Plan, cost: DataParallelCost, stage: int, *, summed: bool) -> dict[str, float]:
+    """Seconds of data-parallel communication that show at a stage, by "dp collective"."""
+    if plan.dp * plan.cp == 1:
+        return {}
+    found = {f"dp {ALL_REDUCE if summed or plan.zero == 0 else REDUCE_SCATTER}": float(cost.reduce_exposed_s[stage, 0])}
+    if plan.zero:
+        found[f"dp {ALL_GATHER}"] = float(cost.gather_exposed_s[stage, 0])
+    return found
 
 
 def _bottleneck(times: Mapping[str, float], exposed: Mapping[str, float]) -> str:

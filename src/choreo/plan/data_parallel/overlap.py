@@ -1,70 +1,76 @@
-"""Two lanes: a device computes in one and communicates in the other, and what shows is what one waits for the other.
+"""Communication beside computation: a device computes in one lane and communicates in another.
 
 Layers are gathered before they are used and their gradients are sent when they are there. Communication is one lane, as
-NCCL runs the calls of one group in order; what is to be gathered is asked for ahead of time, but not further ahead than
-memory is meant to hold. The exposed time is a result: the end of the step less the time of the compute alone.
+NCCL runs the calls of one group in order. Layers are gathered ahead of time, but not further ahead than memory is meant
+to hold. The exposed time is the end of the pass less the time of the compute alone.
+
+Times are numbers or arrays, one number for each plan.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 __all__ = ["backward_exposed", "forward_exposed", "slowed"]
 
-NO_LIMIT = 1 << 30
+Floats = npt.NDArray[np.float64]
+Seconds = float | Floats
+Times = Sequence[Seconds]  # of each layer, in order of the forward pass
 
 
-def slowed(compute_s: float, communication_s: float, contention: float) -> float:
+def slowed(compute_s: Seconds, communication_s: Seconds, contention: float) -> Floats:
     """Compute beside communication: while both run, communication takes SMs and memory bandwidth from it."""
-    return compute_s + contention * min(compute_s, communication_s)
+    return np.asarray(compute_s + contention * np.minimum(compute_s, communication_s))
 
 
-def forward_exposed(compute_s: Sequence[float], gather_s: Sequence[float], *, ahead: int = NO_LIMIT) -> float:
-    """Seconds that a forward pass waits for its parameters; at most `ahead` gathered layers wait to be used."""
-    lane = done = 0.0
-    ends: list[float] = []
-    for index, (compute, gather) in enumerate(zip(compute_s, gather_s, strict=True)):
-        if index >= ahead:
-            lane = max(lane, ends[index - ahead])
-        lane += gather
-        done = max(done, lane) + compute
-        ends.append(done)
-    return done - sum(compute_s)
+def forward_exposed(compute_s: Times, gather_s: Times, *, ahead: int | None = None) -> Floats:
+    """Seconds that a forward pass waits for its parameters; at most `ahead` gathered layers wait to be used.
+
+    >>> float(forward_exposed([1.0, 1.0, 1.0], [0.5, 0.5, 0.5]))
+    0.5
+    """
+    lane = done = total = np.zeros(np.shape(compute_s[0]))
+    ends: deque[Floats] = deque(maxlen=ahead)  # of the layers at work `ahead` ago and since
+    for compute, gather in zip(compute_s, gather_s, strict=True):
+        if len(ends) == ahead:
+            lane = np.maximum(lane, ends[0])
+        lane = lane + gather
+        done = np.maximum(done, lane) + compute
+        total = total + compute
+        if ahead is not None:
+            ends.append(done)
+    return np.asarray(done - total)
 
 
 def backward_exposed(
-    compute_s: Sequence[float],
-    reduce_s: Sequence[float],
-    gather_s: Sequence[float] | None = None,
-    *,
-    ahead: int = NO_LIMIT,
-) -> float:
+    compute_s: Times, reduce_s: Times, gather_s: Times | None = None, *, ahead: int | None = None
+) -> Floats:
     """Seconds that a backward pass waits, from the last layer to the first, to the end of the last reduction.
 
-    All lists are in order of the forward pass. Where layers are gathered again, the next one is asked for before the
-    gradients of this one can be sent.
+    Where layers are gathered again, the next one is asked for before the gradients of this one can be sent.
+
+    >>> float(backward_exposed([1.0, 1.0, 1.0], [2.0, 2.0, 2.0]))
+    4.0
     """
     count = len(compute_s)
-    gather = [0.0] * count if gather_s is None else gather_s
-    lane = done = 0.0
-    ready = [0.0] * count
-    ends: list[float] = []
-    asked = 0
+    most = count if ahead is None else ahead
+    lane = done = total = np.zeros(np.shape(compute_s[0]))
+    ready: list[Floats] = []  # when each layer is there, from the last
     for step in range(count):
-        layer = count - 1 - step
-        # Gathers up to `ahead` layers before use; with none to gather this costs nothing.
-        while asked < count and asked < step + max(1, min(ahead, count)):
-            if gather_s is None:
-                break
-            if asked >= ahead:
-                before = asked - ahead
-                if before >= len(ends):
-                    break
-                lane = max(lane, ends[before])
-            lane += gather[count - 1 - asked]
-            ready[count - 1 - asked] = lane
-            asked += 1
-        done = max(done, ready[layer]) + compute_s[layer]
-        ends.append(done)
-        lane = max(lane, done) + reduce_s[layer] if reduce_s[layer] > 0 else lane
-    return max(done, lane) - sum(compute_s)
+        compute, reduce = compute_s[count - 1 - step], reduce_s[count - 1 - step]
+        if gather_s is not None:
+            for asked in range(len(ready), min(count, step + most)):
+                # Room for one more comes with the end of the layer before.
+                lane = np.maximum(lane, done) if asked >= most else lane
+                lane = lane + gather_s[count - 1 - asked]
+                ready.append(lane)
+            done = np.maximum(done, ready[step])
+        done = done + compute
+        total = total + compute
+        sent = np.maximum(lane, done) + reduce
+        lane = sent if gather_s is None else np.where(np.asarray(reduce) > 0, sent, lane)
+    return np.asarray(np.maximum(done, lane) - total)

@@ -164,5 +164,5 @@ class _Timer:
         if not overlap:
             return each * buckets, 0.0
         work = [backward_s / buckets] * buckets
-        exposed = backward_exposed(work, [each] * buckets)
-        return exposed, slowed(backward_s, each * buckets, self.software.contention) - backward_s
+        exposed = float(backward_exposed(work, [each] * buckets))
+        return exposed, float(slowed(backward_s, each * buckets, self.software.contention)) - backward_s

@@ -1,179 +1,167 @@
-"""What a layer costs at one rank: the time of its kernels on a device, phase by phase, and what it asks to be sent.
+"""The kernels of one pass over a layer, as data, and how long a device takes for them.
 
-The graph says which operators there are and how large they are at one rank; the device says how long a kernel of that
-kind and shape takes. Nothing here depends on the constants of a program, so costs are computed once for each layer and
-kept: fitting and searching read them again and again.
+The graph says which operators there are and how large they are at one rank. `list_kernels` turns them into kernels:
+each follows one of the device's curves and has a few sizes. `time_kernels` asks the device, for any number of passes
+and micro-batches at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from choreo.hardware import Device
 from choreo.plan.layer.framework_kernels import beside, memory_kernel
-from choreo.plan.layer.recompute import recomputed
 from choreo.plan.software import Style
-from choreo.workload import Collective, Graph, Model, Operator, Plan, embedding_graph, head_graph, layer_graph
-from choreo.workload.graph.backward import backward_graph
-from choreo.workload.graph.fuse import fuse
+from choreo.workload import Collective, Graph, Model, Operator, Plan
 
-__all__ = ["Block", "Phase", "block", "fused", "layer_plan", "part_graph", "phase_cost"]
+__all__ = ["Attention", "Kernel", "LayerPass", "Matmul", "Memory", "list_kernels", "time_kernels"]
+
+Floats = npt.NDArray[np.float64]
 
 # Bytes of a number that is quantised: read in 16 bits, written in 8, and once more transposed.
 CAST_READ, CAST_WRITTEN = 2, 2
 # Tokens are not dealt evenly, and everybody waits for the busiest expert: what capacity is usually left for that (Fedus
 # et al., Switch Transformers, 2021, train with capacity factors of 1.0 to 1.25).
 IMBALANCE = 1.2
-# What hand-written fusions merge (bias and activation; bias, dropout and sum); norms and softmax stay by themselves.
-BY_HAND = ("dropout", "elementwise")
 # The first flash attention took twice as long as the second (Dao, FlashAttention-2, 2023, figures 4 to 7).
 FLASH_1 = 2.0
 # Matrix products whose operands stay in sixteen bits where the others are of eight: the router and the output layer.
 WIDE_PRODUCTS = ("head", "logits", "router", "core_")
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """Seconds of kernels of one pass over a block, by what they are bound by, and how many there are."""
+class Matmul(NamedTuple):
+    """The curve of matrix products; sizes are count, m, n, k."""
 
-    matmul_s: float = 0.0
-    attention_s: float = 0.0
-    memory_s: float = 0.0
-    kernels: int = 0
-    flops: float = 0.0
+    precision: str
 
-    @property
-    def time_s(self) -> float:
-        """All kernels, one after another."""
-        return self.matmul_s + self.attention_s + self.memory_s
+    def seconds(self, device: Device, sizes: Floats) -> Floats:
+        """Of each kernel; the first axis of `sizes` is what they are."""
+        count, m, n, k = sizes
+        return device.batched_matmul_time(count, m, n, k, self.precision)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One layer, the embedding, or the head, for one micro-batch at one rank."""
+class Attention(NamedTuple):
+    """A curve of fused attention; sizes are batch, heads, queries, keys, features."""
 
-    forward: Phase
-    recompute: Phase
-    dgrad: Phase
-    wgrad: Phase
-    collectives: tuple[Collective, ...]
-    saved_bytes: float
-    input_bytes: float
-    working_bytes: float  # kept by one forward pass without recomputation
-    widest_bytes: float  # of the tensors between two operators of the backward pass, where there are most
-    parameters: float
-    expert_parameters: float
-    tensors: int  # parameter tensors, each a message where a program sends them one by one
+    causal: bool
+    precision: str
+    backward: bool
+    flash: int
+
+    def seconds(self, device: Device, sizes: Floats) -> Floats:
+        """Of each kernel; the first axis of `sizes` is what they are."""
+        batch, heads, queries, keys, features = sizes
+        return device.attention_time(
+            batch, heads, queries, keys, features, self.causal, self.precision, self.backward, flash=self.flash
+        )
 
 
-def layer_plan(plan: Plan) -> Plan:
-    """What of a plan a layer's cost depends on, the rest at its default."""
-    return Plan(
-        dp=plan.ep,
-        tp=plan.tp,
-        cp=plan.cp,
-        ep=plan.ep,
-        sequence_parallel=plan.sequence_parallel,
-        micro_batch=plan.micro_batch,
-        recompute=plan.recompute,
-        precision=plan.precision,
-    )
+class Memory(NamedTuple):
+    """A curve of kernels bound by memory; the size is bytes moved."""
+
+    kind: str
+
+    def seconds(self, device: Device, sizes: Floats) -> Floats:
+        """Of each kernel; the first axis of `sizes` is what they are."""
+        return device.memory_time(sizes[0], self.kind)
 
 
-@lru_cache(maxsize=16384)
-def block(  # noqa: PLR0917 -- all that the cost depends on: the key by which it is kept
-    part: str, model: Model, plan: Plan, seq: int, layer: int, device: Device, style: Style
-) -> Block:
-    """The cost of a part of the model; `plan` should be a `layer_plan`, so that it is found again."""
-    forward = part_graph(part, model, plan, seq, layer, style)
-    in_layer = part == "layer"
-    kept = recomputed(forward, plan.recompute if in_layer else "none", style, plan.precision if in_layer else "bf16")
-    again = replace(forward, nodes=kept.nodes)
-    back = fused(backward_graph(forward), style)
-    operators = {
-        "forward": fused(forward, style).operators,
-        "recompute": fused(again, style).operators,
-        "dgrad": tuple(op for op in back.operators if op.phase == "dgrad"),
-        "wgrad": tuple(op for op in back.operators if op.phase == "wgrad"),
-    }
-    phases = {name: phase_cost(ops, name, model, forward, device, plan, style) for name, ops in operators.items()}
-    collectives = [*forward.collectives]
-    collectives += [replace(found, phase="recompute") for found in again.collectives]
-    collectives += [replace(found, phase="dgrad") for found in back.collectives]
-    return Block(
-        **phases,
-        collectives=tuple(collectives),
-        saved_bytes=kept.saved_bytes,
-        input_bytes=forward.bytes_of(forward.inputs) * style.stream_bytes / plan.activation_bytes,
-        working_bytes=recomputed(forward, "none", style).saved_bytes,
-        widest_bytes=max((op.bytes_written + op.bytes_read / 2 for op in operators["dgrad"]), default=0.0),
-        parameters=forward.parameters,
-        expert_parameters=forward.expert_parameters,
-        tensors=len(forward.weights),
-    )
+Curve = Matmul | Attention | Memory
 
 
-def part_graph(part: str, model: Model, plan: Plan, seq: int, layer: int, style: Style) -> Graph:  # noqa: PLR0917 -- all that a graph depends on
-    """The forward graph of a part of the model, as the program runs it."""
-    if part == "embedding":
-        return embedding_graph(model, plan, seq)
-    if part == "head":
-        return head_graph(model, plan, seq, regather=style.regather)
-    return layer_graph(
-        model, plan, seq, layer, flash=style.attention > 0, context=style.context, regather=style.regather
-    )
+class Kernel(NamedTuple):
+    """One kernel: the curve it follows, its sizes on it, and how many times as long as the curve says it takes."""
+
+    curve: Curve
+    sizes: tuple[float, ...]
+    factor: float = 1.0
 
 
-def fused(graph: Graph, style: Style) -> Graph:
-    """Neighbours merged: by a compiler all that are memory-bound, by hand not across norms and softmax."""
-    if style.fusion == "none":
-        return graph
-    if style.fusion == "compiler":
-        return fuse(graph)
-    return fuse(graph, BY_HAND)
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerPass:
+    """One pass over a layer: its kernels, how many launches they are, and what is sent."""
+
+    kernels: tuple[Kernel, ...]
+    launches: int
+    extra_launches: int  # of operators that the program runs as several kernels: all but the first of each
+    flops: float
+    collectives: tuple[Collective, ...] = ()
 
 
-def phase_cost(  # noqa: PLR0917 -- all that its kernels depend on
-    operators: Iterable[Operator], phase: str, model: Model, graph: Graph, device: Device, plan: Plan, style: Style
-) -> Phase:
-    """The kernels of some operators, and those that the program has beside them."""
+@dataclass(slots=True)
+class _Asked:
+    """Kernels of one curve: which pass each belongs to, and its sizes at two micro-batches."""
+
+    passes: list[int] = field(default_factory=list)
+    less: list[tuple[float, ...]] = field(default_factory=list)
+    more: list[tuple[float, ...]] = field(default_factory=list)
+    factors: list[float] = field(default_factory=list)
+
+
+def time_kernels(
+    less: Sequence[LayerPass], more: Sequence[LayerPass], steps: Floats, device: Device
+) -> dict[type[Curve], Floats]:
+    """Seconds of the kernels of each pass, by the kind of their curve: arrays of passes by `steps`.
+
+    A pass is given at two micro-batches; sizes at step 0 are those of `less`, at step 1 those of `more`.
+    """
+    asked: dict[Curve, _Asked] = defaultdict(_Asked)
+    for number, (one, other) in enumerate(zip(less, more, strict=True)):
+        for small, large in zip(one.kernels, other.kernels, strict=True):
+            found = asked[large.curve]
+            found.passes.append(number)
+            found.less.append(small.sizes)
+            found.more.append(large.sizes)
+            found.factors.append(large.factor)
+    times = {kind: np.zeros((len(less), len(steps))) for kind in (Matmul, Attention, Memory)}
+    for curve, found in asked.items():
+        start, end = np.array(found.less), np.array(found.more)
+        sizes = start + steps[:, None, None] * (end - start)  # steps x kernels x sizes
+        seconds = curve.seconds(device, np.moveaxis(sizes, -1, 0)) * np.array(found.factors)
+        np.add.at(times[type(curve)], np.array(found.passes), seconds.T)
+    times[Memory] += np.array([one.extra_launches * device.launch_s for one in more])[:, None]
+    return times
+
+
+def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
+    operators: Iterable[Operator], phase: str, model: Model, graph: Graph, plan: Plan, style: Style
+) -> LayerPass:
+    """The kernels of some operators, and those that the program runs beside them."""
     found = [op for op in operators if op.kind != "slice"]
-    products: dict[str, list[Operator]] = {}
-    matmul_s = attention_s = memory_s = 0.0
-    kernels = 0
+    kernels: list[Kernel] = []
+    launches = extra = 0
     wide = "bf16" if plan.precision in ("fp8", "fp4") else plan.precision
     for op in found:
         if op.kind == "matmul":
             used = wide if op.name.startswith(WIDE_PRODUCTS) else plan.precision
-            products.setdefault(used, []).append(op)
-            kernels += 1
+            kernels.append(Kernel(Matmul(used), _shape(op, plan)))
+            launches += 1
+            if used in ("fp8", "fp4"):
+                kernels += _casts(op, style)
+                launches += 2
         elif op.kind == "attention":
             # Context parallelism deals early and late rows to each rank, so that all have half of the keys to see.
             keys, causal = (op.n / 2, False) if op.causal and op.m < op.n else (op.n, op.causal)
-            flash = max(2, style.attention)
-            seconds = device.attention_time(
-                op.batch, op.heads, op.m, keys, op.k, causal, wide, phase == "dgrad", flash=flash
-            )
-            attention_s += float(seconds) * (FLASH_1 if style.attention == 1 else 1.0)
-            kernels += 1 + 2 * (phase == "dgrad")
+            curve = Attention(causal, wide, phase == "dgrad", max(2, style.attention))
+            factor = FLASH_1 if style.attention == 1 else 1.0
+            kernels.append(Kernel(curve, (op.batch, op.heads, op.m, keys, op.k), factor))
+            launches += 1 + 2 * (phase == "dgrad")
         else:
-            moved, launches, kind = memory_kernel(op, phase, model, style)
-            memory_s += float(device.memory_time(moved, kind)) + (launches - 1) * device.launch_s
-            kernels += launches
-    for used, ops in products.items():
-        shapes = np.array([_shape(op, plan) for op in ops]).T
-        matmul_s += float(np.sum(device.batched_matmul_time(shapes[0], shapes[1], shapes[2], shapes[3], used)))
-        if used in ("fp8", "fp4"):
-            memory_s += sum(_quantised(op, device, style) for op in ops)
-            kernels += 2 * len(ops)
-    for moved, kind in beside(phase, model, graph, plan, style, products=any(products.values())):
-        memory_s += float(device.memory_time(moved, kind))
-        kernels += 1
-    return Phase(matmul_s, attention_s, memory_s, kernels, sum(op.flops for op in found))
+            moved, pieces, kind = memory_kernel(op, phase, model, style)
+            kernels.append(Kernel(Memory(kind), (moved,)))
+            launches += pieces
+            extra += pieces - 1
+    products = any(op.kind == "matmul" for op in found)
+    others = [
+        Kernel(Memory(kind), (moved,)) for moved, kind in beside(phase, model, graph, plan, style, products=products)
+    ]
+    return LayerPass((*kernels, *others), launches + len(others), extra, sum(op.flops for op in found))
 
 
 def _shape(op: Operator, plan: Plan) -> tuple[float, float, float, float]:
@@ -185,16 +173,17 @@ def _shape(op: Operator, plan: Plan) -> tuple[float, float, float, float]:
     return op.count, op.m * IMBALANCE, op.n, op.k
 
 
-def _quantised(op: Operator, device: Device, style: Style) -> float:
+def _casts(op: Operator, style: Style) -> Iterator[Kernel]:
     """Casting the operands of a product to eight bits, with the transposed copy that the backward pass will want.
 
-    Hand-written layers have the norm or activation before write eight bits at once, and keep the weights' cast from one
-    micro-batch to the next.
+    Weight gradients take operands that were cast for the other products. Hand-written layers have the norm or
+    activation before write eight bits at once, and keep the weights' cast from one micro-batch to the next.
     """
     if op.phase == "wgrad":
-        return 0.0  # both operands were cast for the other products
+        return
     rows = op.count * op.m * op.k
     if style.fusion == "hand" and op.phase == "forward":
-        return float(device.memory_time(rows * CAST_WRITTEN, "cast"))
+        yield Kernel(Memory("cast"), (rows * CAST_WRITTEN,))
+        return
     operands = rows + (op.count * op.k * op.n if op.phase == "forward" else 0.0)
-    return float(device.memory_time(operands * (CAST_READ + CAST_WRITTEN), "cast"))
+    yield Kernel(Memory("cast"), (operands * (CAST_READ + CAST_WRITTEN),))

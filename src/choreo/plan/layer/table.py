@@ -1,76 +1,74 @@
-"""What the inner search looks up: the costs of every kind of block for every way that a layer can be cut.
+"""The costs of every kind of layer, for every plan of a space: what the estimate and the detailed evaluation look up.
 
 A layer's cost depends on tp, cp, ep, sequence parallelism, recomputation and the micro-batch alone, so a few thousand
-layers stand for millions of plans. They are the detailed evaluation's own graphs and formulas, for all micro-batches at
-once; a test holds the two equal.
+layers stand for millions of plans. Every size of a layer is affine in the micro-batch: built for two of them, a layer
+is known for any. Where there is one micro-batch, as in a space of one plan, it is built for that.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from choreo.hardware import Device
 from choreo.plan.job import TrainingJob
-from choreo.plan.layer.kernels import fused, part_graph, phase_cost
-from choreo.plan.layer.recompute import recomputed
-from choreo.plan.layer.recorded import BUILT, Notes, Recorder, steps_from
-from choreo.plan.layer.timed_columns import Pass, TimedColumns, timed_columns
-from choreo.plan.layer.timing import clock_gain
+from choreo.plan.layer.kernels import Curve, LayerPass, time_kernels
+from choreo.plan.layer.timing import LayerTimes, PassTimes, clock_gain, pass_times, time_layer
+from choreo.plan.layer.work import KINDS, PASSES, LayerWork, layer_kind, layer_work
 from choreo.plan.space import Space
-from choreo.workload import Collective, Plan
-from choreo.workload.graph.backward import backward_graph
+from choreo.workload import Plan
 from choreo.workload.plan import RECOMPUTE
 
-__all__ = ["KINDS", "Tables", "tabulate"]
+__all__ = ["FIELDS", "LayerTable", "tabulate"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-KINDS = ("embedding", "dense", "experts", "head")
-TIMES = ("forward_s", "backward_s", "weight_s")
-SIZES = (
-    "saved_bytes", "input_bytes", "working_bytes", "widest_bytes", "parameters", "expert_parameters", "tensors",
-)  # fmt: skip
-FIELDS = (*TIMES, *SIZES)
+TIMES = ("forward_s", "backward_s", "weight_s", "recompute_s", "host_s")
+SIZES = ("saved_bytes", "input_bytes", "working_bytes", "parameters", "expert_parameters", "tensors")
+FIELDS = (*TIMES, *SIZES, "widest_bytes", "recomputed_flops")
 KEY = ("tp", "cp", "ep", "sequence_parallel")
-# Passes of a block: forward, both gradients, and what each way of recomputing does again.
-PASSES = ("forward", "dgrad", "wgrad", *RECOMPUTE)
+# Two primes, so that no two tensors are of one size by chance: that decides which operators are fused.
+BUILT = (5, 7)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tables:
+class LayerTable:
     """Costs by layer, and which layer each plan of a space has."""
 
     row: Ints  # of each plan
-    values: Floats  # rows x KINDS x FIELDS
+    values: Floats  # FIELDS x KINDS x rows
+    exposed_s: Sequence[Mapping[str, Mapping[str, Floats]]]  # by kind and by "axes collective": see `exposed`
+    batches: int  # micro-batch sizes, neighbours in a row
 
     def get(self, kind: str, field: str, plans: Ints | slice = slice(None)) -> Floats:
-        """One figure of one kind of block, for each plan."""
-        found: Floats = self.values[self.row[plans], KINDS.index(kind), FIELDS.index(field)]
+        """One figure of one kind of layer, for each plan."""
+        found: Floats = self.values[FIELDS.index(field), KINDS.index(kind), self.row[plans]]
         return found
 
+    def exposed(self, plan: int) -> dict[str, dict[str, float]]:
+        """Seconds of communication that show in each kind of layer of one plan, by "axes collective"."""
+        layer, batch = divmod(int(self.row[plan]), self.batches)
+        return {
+            kind: {name: float(seconds[batch]) for name, seconds in found.items()}
+            for kind, found in self.exposed_s[layer].items()
+        }
 
-@dataclass(frozen=True, slots=True)
-class _Built:
-    """A kind of block for `BUILT` sequences: sizes that are affine in between, passes with their collectives."""
 
-    sizes: dict[str, tuple[Floats, Floats]]  # by recomputation: SIZES at the first, and what the second adds
-    widths: tuple[Floats, Floats]  # of each operator of the backward pass, likewise
-    passes: dict[str, Pass]
-
-
-def tabulate(job: TrainingJob, space: Space) -> Tables:
-    """The tables for a space."""
+def tabulate(job: TrainingJob, space: Space) -> LayerTable:
+    """The table for a space."""
     piped = (space["pp"] > 1) & (job.software.pipelined_hop_s > 0)
     code = piped.astype(np.int64)
     for name in KEY:
         code = code * (int(space[name].max(initial=0)) + 1) + space[name]
     _, first, base = np.unique(code, return_index=True, return_inverse=True)
     batches, batch = np.unique(space["micro_batch"], return_inverse=True)
-    recomputes = np.unique(space["recompute"]).tolist()
+    ways, way = np.unique(space["recompute"], return_inverse=True)
     plans = [
         Plan(
             tp=int(space["tp"][row]),
@@ -79,121 +77,106 @@ def tabulate(job: TrainingJob, space: Space) -> Tables:
             dp=int(space["ep"][row]),
             pp=2 if piped[row] else 1,
             sequence_parallel=bool(space["sequence_parallel"][row]),
-            precision=job.precision,
+            recompute=RECOMPUTE[number],
+            precision=space.precision,
         )
         for row in first.tolist()
+        for number in ways.tolist()
     ]
-    values = _values(job, plans, batches.astype(np.float64), [RECOMPUTE[number] for number in recomputes])
-    which = np.searchsorted(recomputes, space["recompute"])
-    row = (base * len(recomputes) + which) * len(batches) + batch
-    return Tables(row.astype(np.int64), values.reshape(-1, len(KINDS), len(FIELDS)))
+    row = (base * len(ways) + way) * len(batches) + batch
+    values, exposed = _values(job, plans, batches)
+    return LayerTable(row.astype(np.int64), values.reshape(len(FIELDS), len(KINDS), -1), exposed, len(batches))
 
 
-def _values(job: TrainingJob, plans: list[Plan], micro_batches: Floats, recomputes: list[str]) -> Floats:
-    """An array of plans x ways to recompute x micro-batches x KINDS x FIELDS."""
-    model, notes = job.model, Notes()
-    layers = Counter("experts" if model.has_experts(layer) else "dense" for layer in range(model.layers))
-    kinds = {"embedding": 1, **layers, "head": 1}
-    # Only a layer with experts cares how they are shared out, and none whether there is a pipeline.
-    built: dict[tuple[str, Plan], tuple[_Built, int]] = {}
-    blocks_of: list[dict[str, tuple[_Built, int]]] = []
+@dataclass(frozen=True, slots=True, eq=False)
+class _Built:
+    """A layer at two micro-batches, and where its passes stand among all of them."""
+
+    less: LayerWork
+    more: LayerWork
+    passes: tuple[int, ...]
+
+
+def _values(
+    job: TrainingJob, plans: list[Plan], batches: Ints
+) -> tuple[Floats, list[Mapping[str, Mapping[str, Floats]]]]:
+    """Arrays of FIELDS x KINDS x plans x micro-batches, and the communication that shows for each plan."""
+    model = job.model
+    counts = Counter(layer_kind(model, layer) for layer in range(model.layers))
+    counts.update(embedding=1, head=1)
+    low, high = BUILT if len(batches) > 1 else (int(batches[0]), int(batches[0]))
+    steps = (batches - low) / max(1, high - low)
+    # A pass is the same object for every way to recompute: it is timed once.
+    numbers: dict[LayerPass, int] = {}
+    less: list[LayerPass] = []
+    more: list[LayerPass] = []
+    layers: list[dict[str, _Built]] = []
     for plan in plans:
-        alone = replace(plan, pp=1), replace(plan, pp=1, ep=1, dp=1)
-        blocks_of.append({})
-        for kind in kinds:
-            key = (kind, alone[kind != "experts"])
-            if key not in built:
-                built[key] = (_build(job, key[1], kind, recomputes, notes, len(built)), len(built))
-            blocks_of[-1][kind] = built[key]
-    answers = notes.answer(job.device, micro_batches, len(built) * len(PASSES))
-    values = np.zeros((len(plans), len(recomputes), len(micro_batches), len(KINDS), len(FIELDS)))
-    for number, (plan, blocks) in enumerate(zip(plans, blocks_of, strict=True)):
-        for which, recompute in enumerate(recomputes):
-            timed = {}
-            for kind, (block, place) in blocks.items():
-                slot = place * len(PASSES)
-                seconds = {
-                    name: {bound: found[slot + at] for bound, found in answers.items()}
-                    for at, name in enumerate(PASSES)
-                }
-                timed[kind] = timed_columns(block.passes, recompute, plan, job, micro_batches, seconds)
-            gain = _gain(job, kinds, {kind: found.at(1.0) for kind, found in timed.items()})
-            for kind, found in timed.items():
-                once, more = blocks[kind][0].sizes[recompute]
-                at = found.at(gain)
-                here = values[number, which, :, KINDS.index(kind)]
-                here[:, 0], here[:, 1], here[:, 2] = at.forward_s, at.backward_s, at.weight_s
-                here[:, 3:] = once + steps_from(micro_batches)[:, None] * more
-                width, wider = blocks[kind][0].widths
-                here[:, FIELDS.index("widest_bytes")] = np.max(
-                    width + steps_from(micro_batches)[:, None] * wider, axis=1, initial=0.0
-                )
-    return values
+        layers.append({})
+        for kind in counts:
+            # Only a layer with experts cares how they are shared out, and none whether there is a pipeline.
+            seen = replace(plan, pp=1) if kind == "experts" else replace(plan, pp=1, ep=1, dp=1)
+            one, other = (
+                layer_work(kind, model, replace(seen, micro_batch=size), job.seq, job.software.style)
+                for size in (low, high)
+            )
+            for small, large in zip(one.passes, other.passes, strict=True):
+                if numbers.setdefault(large, len(numbers)) == len(less):
+                    less.append(small)
+                    more.append(large)
+            layers[-1][kind] = _Built(one, other, tuple(numbers[found] for found in other.passes))
+    if len(batches) > 1:
+        kernels = time_kernels(less, more, steps, job.device)
+    else:
+        kernels = _kernels_once(tuple(more), job.device)
+    values = np.zeros((len(FIELDS), len(KINDS), len(plans), len(batches)))
+    exposed: list[Mapping[str, Mapping[str, Floats]]] = []
+    known: dict[tuple[int, Plan], PassTimes] = {}
+    for number, (plan, built) in enumerate(zip(plans, layers, strict=True)):
+        group = replace(plan, recompute="none")
+        passes: dict[str, dict[str, PassTimes]] = {}
+        for kind, layer in built.items():
+            for at in layer.passes:
+                if (at, group) not in known:
+                    seconds = {curve: found[at] for curve, found in kernels.items()}
+                    known[at, group] = pass_times(less[at], more[at], steps, seconds, group, job.software, job.cluster)
+            passes[kind] = {name: known[at, group] for name, at in zip(PASSES, layer.passes, strict=True)}
+        gain = _gain(job, counts, {kind: time_layer(found, job.software) for kind, found in passes.items()})
+        times = {kind: time_layer(found, job.software, gain) for kind, found in passes.items()}
+        exposed.append({kind: found.exposed_s for kind, found in times.items()})
+        for kind, layer in built.items():
+            here = values[:, KINDS.index(kind), number]
+            here[: len(TIMES)] = [getattr(times[kind], name) for name in TIMES]
+            here[len(TIMES) :] = _sizes(layer.less, layer.more, steps)
+    return values, exposed
 
 
-def _gain(job: TrainingJob, counts: dict[str, int], first: dict[str, TimedColumns]) -> Floats:
-    """The clock's gain at each micro-batch; see `stages.model_parts`."""
-    products = np.sum([counts[kind] * found.matmul_s for kind, found in first.items()], axis=0)
-    everything = np.sum([counts[kind] * (found.forward_s + found.backward_s) for kind, found in first.items()], axis=0)
-    waiting = np.sum([counts[kind] * (found.exposed_s + found.host_s) for kind, found in first.items()], axis=0)
-    rest = np.maximum(0.0, everything - products - waiting)
-    mixtures = zip(products.tolist(), rest.tolist(), waiting.tolist(), strict=True)
+@lru_cache(maxsize=4096)
+def _kernels_once(passes: tuple[LayerPass, ...], device: Device) -> dict[type[Curve], Floats]:
+    """At one micro-batch; kept, because a fit evaluates one plan with many constants."""
+    return time_kernels(passes, passes, np.zeros(1), device)
+
+
+def _sizes(less: LayerWork, more: LayerWork, steps: Floats) -> list[Floats]:
+    """Everything of a layer that is no time, at each step."""
+
+    def at(one: float, other: float) -> Floats:
+        return one + steps * (other - one)
+
+    recompute = PASSES.index("recompute")
+    widths = [at(*both) for both in zip(less.widths_bytes, more.widths_bytes, strict=True)]
+    return [
+        *(at(getattr(less, name), getattr(more, name)) for name in SIZES),
+        np.max(widths, axis=0) if widths else np.zeros(len(steps)),
+        at(less.passes[recompute].flops, more.passes[recompute].flops),
+    ]
+
+
+def _gain(job: TrainingJob, counts: Mapping[str, int], times: Mapping[str, LayerTimes]) -> Floats:
+    """The clock's gain under the mixture of all the layers of the model, at each micro-batch."""
+    products = sum(counts[kind] * found.matmul_s for kind, found in times.items())
+    everything = sum(counts[kind] * (found.forward_s + found.backward_s) for kind, found in times.items())
+    waiting = sum(counts[kind] * found.waiting_s for kind, found in times.items())
+    rest = np.maximum(0.0, np.asarray(everything) - products - waiting)
+    mixtures = zip(np.asarray(products).tolist(), rest.tolist(), np.asarray(waiting).tolist(), strict=True)
     return np.array([clock_gain(job.device, *mixture) for mixture in mixtures])
-
-
-def _build(  # noqa: PLR0917 -- all that a block depends on
-    job: TrainingJob, plan: Plan, kind: str, recomputes: list[str], notes: Notes, block: int
-) -> _Built:
-    """A kind of block for `BUILT` sequences, its kernels noted; what `compute.block` does."""
-    model, style = job.model, job.software.style
-    part = kind if kind in ("embedding", "head") else "layer"
-    layer = next((i for i in range(model.layers) if model.has_experts(i) == (kind == "experts")), 0)
-    asked: list[dict[str, list[tuple[tuple[object, ...], Floats]]]] = []
-    sizes: list[dict[str, Floats]] = []
-    sent: list[dict[str, tuple[Collective, ...]]] = []
-    widths: list[Floats] = []
-    phases = {}
-    for micro_batch in BUILT:
-        here = replace(plan, micro_batch=micro_batch, pp=1)
-        recorder = Recorder(job.device.launch_s)
-        forward = part_graph(part, model, here, job.seq, layer, style)
-        back = fused(backward_graph(forward), style)
-        operators = {
-            "forward": (fused(forward, style).operators, "forward"),
-            "dgrad": (tuple(op for op in back.operators if op.phase == "dgrad"), "dgrad"),
-            "wgrad": (tuple(op for op in back.operators if op.phase == "wgrad"), "wgrad"),
-        }
-        links = {"forward": forward.collectives, "dgrad": back.collectives, "wgrad": ()}
-        wide = {}
-        usual = recomputed(forward, "none", style).saved_bytes
-        widths.append(np.array([op.bytes_written + op.bytes_read / 2 for op in operators["dgrad"][0]]))
-        entry = forward.bytes_of(forward.inputs) * style.stream_bytes / here.activation_bytes
-        held = (forward.parameters, forward.expert_parameters, len(forward.weights))
-        for recompute in recomputes:
-            again_with = (recompute, style, job.precision) if part == "layer" else ("none", style, "bf16")
-            kept = recomputed(forward, *again_with)
-            again = replace(forward, nodes=kept.nodes)
-            operators[recompute] = (fused(again, style).operators, "recompute")
-            links[recompute] = again.collectives
-            wide[recompute] = np.array([kept.saved_bytes, entry, usual, 0.0, *held])
-        questions = {}
-        for name, (ops, phase) in operators.items():
-            phases[name] = phase_cost(ops, phase, model, forward, recorder.as_device(), here, style)
-            questions[name] = recorder.take()
-        asked.append(questions)
-        sizes.append(wide)
-        sent.append(links)
-    for name in asked[0]:
-        notes.add(block * len(PASSES) + PASSES.index(name), asked[0][name], asked[1][name])
-    passes = {
-        name: Pass(
-            phases[name],
-            sum(question[0] == "attention" for question, _ in asked[0][name]),
-            tuple(
-                (one, two.size_bytes - one.size_bytes) for one, two in zip(sent[0][name], sent[1][name], strict=True)
-            ),
-        )
-        for name in asked[0]
-    }
-    both = {name: (sizes[0][name], sizes[1][name] - sizes[0][name]) for name in sizes[0]}
-    return _Built(both, (widths[0], widths[1] - widths[0]), passes)

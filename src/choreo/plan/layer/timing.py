@@ -1,9 +1,10 @@
-"""A block under a program: its kernels at the speed they have in a step, what communication shows, the host's pace.
+"""A layer's passes under a program: kernels at the speed they have in a step, exposed communication, the host's pace.
 
-    pass = max(kernels / efficiency + exposed communication, kernels x host + collectives x host_collective)
+    pass = max(kernels / efficiency + exposed communication, launches x host + collectives x host_collective)
 
 Tensor-parallel communication is waited for, but for the share that a program hides behind the matrix products of the
 same layer; keys and values that go round a ring hide behind attention; tokens on their way to experts are waited for.
+All times are arrays, one number for each micro-batch size.
 """
 
 from __future__ import annotations
@@ -13,26 +14,121 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
 from choreo.hardware import Device
-from choreo.plan.layer.kernels import Block, Phase
+from choreo.plan.layer.kernels import Attention, Curve, LayerPass, Matmul, Memory
+from choreo.plan.layer.work import PASSES
 from choreo.plan.network import Cluster, collective_time
 from choreo.plan.software import Software
 from choreo.workload import Collective, Plan
 
-__all__ = ["Timed", "clock_gain", "host_seconds", "timed"]
+__all__ = ["LayerTimes", "PassTimes", "clock_gain", "pass_times", "time_layer"]
+
+Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """Seconds of one micro-batch through one block."""
+@dataclass(frozen=True, slots=True, eq=False)
+class PassTimes:
+    """Seconds of what one pass consists of, each by itself."""
 
-    forward_s: float
-    backward_s: float  # recomputation and both gradients
-    weight_s: float  # of which weight gradients
-    recompute_s: float
-    exposed_s: Mapping[str, float]  # communication that shows, forward and backward, by "axes kind"
-    host_s: float  # what waiting for the host adds
-    matmul_s: float  # of matrix products, attention included: what draws power
+    matmul_s: Floats
+    attention_s: Floats
+    memory_s: Floats
+    sent_s: Mapping[str, Floats]  # communication by "axes collective"
+    behind_matmul_s: Floats  # of it, what may hide behind matrix products
+    behind_attention_s: Floats  # and behind attention
+    host_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerTimes:
+    """Seconds of one micro-batch through one layer."""
+
+    forward_s: Floats
+    backward_s: Floats  # recomputation and both gradients
+    weight_s: Floats  # of which weight gradients
+    recompute_s: Floats  # and recomputation
+    exposed_s: Mapping[str, Floats]  # communication that shows, forward and backward, by "axes collective"
+    host_s: Floats  # what waiting for the host adds
+    matmul_s: Floats  # of matrix products, attention included: what draws power
+
+    @property
+    def waiting_s(self) -> Floats:
+        """For communication and for the host."""
+        return np.asarray(sum(self.exposed_s.values(), self.host_s))
+
+
+def pass_times(  # noqa: PLR0917 -- all that the times depend on
+    less: LayerPass,
+    more: LayerPass,
+    steps: Floats,
+    kernels: Mapping[type[Curve], Floats],
+    plan: Plan,
+    software: Software,
+    cluster: Cluster,
+) -> PassTimes:
+    """What one pass takes: sizes go from those of `less` at step 0 to those of `more` at step 1."""
+    sent: dict[str, Floats] = {}
+    tensor, ring = np.zeros(len(steps)), np.zeros(len(steps))
+    host = more.launches * software.host_s
+    hidden = 0.0 if cluster.crosses(*plan.group(("tp",))) else software.tp_overlap
+    for one, other in zip(less.collectives, more.collectives, strict=True):
+        ranks, stride = plan.group(one.axes)
+        sizes = one.size_bytes + steps * (other.size_bytes - one.size_bytes)
+        seconds = collective_time(cluster, one.kind, sizes, ranks, stride)
+        host += _host_seconds(one, ranks, stride, plan, software, cluster)
+        name = f"{'+'.join(one.axes)} {one.kind}"
+        sent[name] = sent.get(name, 0.0) + seconds
+        if "tp" in one.axes:
+            tensor = tensor + hidden * seconds
+        if one.how == "ring":
+            ring = ring + seconds
+    return PassTimes(kernels[Matmul], kernels[Attention], kernels[Memory], sent, tensor, ring, host)
+
+
+def _host_seconds(  # noqa: PLR0917 -- all that it depends on
+    collective: Collective, ranks: int, stride: int, plan: Plan, software: Software, cluster: Cluster
+) -> float:
+    """What the hosts need for a collective: every one of them must have come to it."""
+    nodes = max(1.0, ranks * stride / cluster.node_gpus)
+    seconds = software.host_collective_s + software.host_network_s * math.log2(nodes)
+    if plan.pp > 1 and "tp" in collective.axes:
+        seconds += software.pipelined_hop_s * ranks
+    return seconds
+
+
+def time_layer(passes: Mapping[str, PassTimes], software: Software, gain: Floats | float = 1.0) -> LayerTimes:
+    """The times of a layer, `passes` by the names of `PASSES`; `gain` is the clock's, see `clock_gain`."""
+    took, exposed = {}, {}
+    shown: dict[str, Floats] = {}
+    for name in PASSES:
+        found = passes[name]
+        kernels = ((found.matmul_s + found.attention_s) / gain + found.memory_s) / software.efficiency
+        sent = sum(found.sent_s.values(), np.zeros_like(kernels))
+        # User buffers and rings copy while the same layer's kernels run.
+        hidden = np.minimum(found.behind_matmul_s, found.matmul_s / gain)
+        hidden = hidden + np.minimum(found.behind_attention_s, found.attention_s / gain)
+        took[name], exposed[name] = kernels + sent - hidden, sent - hidden
+        share = 1 - np.divide(hidden, sent, out=np.zeros_like(sent), where=sent > 0)
+        for collective, seconds in found.sent_s.items():
+            shown[collective] = shown.get(collective, 0.0) + seconds * share
+    back = ("recompute", "dgrad", "wgrad")
+    running = took["recompute"] + took["dgrad"] + took["wgrad"]
+    forward = np.maximum(took["forward"], passes["forward"].host_s)
+    backward = np.maximum(running, sum(passes[name].host_s for name in back))
+    stretch = np.divide(backward, running, out=np.ones_like(running), where=running > 0)
+    products = sum((found.matmul_s + found.attention_s for found in passes.values()), np.zeros_like(forward))
+    return LayerTimes(
+        forward_s=forward,
+        backward_s=backward,
+        weight_s=took["wgrad"] * stretch,
+        recompute_s=took["recompute"] * stretch,
+        exposed_s=shown,
+        host_s=forward - took["forward"] + backward - running,
+        matmul_s=products / gain / software.efficiency,
+    )
 
 
 def clock_gain(device: Device, matmul_s: float, memory_s: float, waiting_s: float) -> float:
@@ -51,75 +147,3 @@ def clock_gain(device: Device, matmul_s: float, memory_s: float, waiting_s: floa
 @lru_cache(maxsize=4096)
 def _clock(device: Device, products: float, waiting: float) -> float:
     return float(device.at_duty(products, waiting).clock())
-
-
-def timed(block: Block, plan: Plan, software: Software, cluster: Cluster, gain: float = 1.0) -> Timed:
-    """The times of a block's passes; `gain` is the clock's, see `clock_gain`."""
-    sums = {
-        phase: _kernels(getattr(block, phase), software, gain) for phase in ("forward", "recompute", "dgrad", "wgrad")
-    }
-    shown: dict[str, float] = {}
-    waits = dict.fromkeys(sums, 0.0)
-    calls = dict.fromkeys(sums, 0.0)
-    by_phase: dict[str, list[tuple[Collective, float]]] = {phase: [] for phase in sums}
-    for collective in block.collectives:
-        ranks, stride = plan.group(collective.axes)
-        seconds = float(collective_time(cluster, collective.kind, collective.size_bytes, ranks, stride))
-        phase = collective.phase if collective.phase in sums else "dgrad"
-        by_phase[phase].append((collective, seconds))
-        calls[phase] += host_seconds(collective, ranks, stride, plan, software, cluster)
-    for phase, found in by_phase.items():
-        apart = overlap_share(plan, software, cluster)
-        hidden = _hidden(found, getattr(block, phase), apart, gain)
-        total = sum(seconds for _, seconds in found)
-        waits[phase] = total - hidden
-        for collective, seconds in found:
-            name = f"{'+'.join(collective.axes)} {collective.kind}"
-            shown[name] = shown.get(name, 0.0) + seconds * (1 - hidden / total if total else 1.0)
-    host = {phase: getattr(block, phase).kernels * software.host_s + calls[phase] for phase in sums}
-    forward = max(sums["forward"] + waits["forward"], host["forward"])
-    back = ("recompute", "dgrad", "wgrad")
-    running = sum(sums[phase] + waits[phase] for phase in back)
-    backward = max(running, sum(host[phase] for phase in back))
-    idle = forward - sums["forward"] - waits["forward"] + backward - running
-    stretch = backward / running if running else 1.0
-    return Timed(
-        forward_s=forward,
-        backward_s=backward,
-        weight_s=(sums["wgrad"] + waits["wgrad"]) * stretch,
-        recompute_s=(sums["recompute"] + waits["recompute"]) * stretch,
-        exposed_s=shown,
-        host_s=idle,
-        matmul_s=sum(
-            (getattr(block, phase).matmul_s + getattr(block, phase).attention_s) / gain / software.efficiency
-            for phase in sums
-        ),
-    )
-
-
-def host_seconds(  # noqa: PLR0917 -- all that it depends on
-    collective: Collective, ranks: int, stride: int, plan: Plan, software: Software, cluster: Cluster
-) -> float:
-    """What the hosts need for a collective: every one of them must have come to it."""
-    nodes = max(1.0, ranks * stride / cluster.node_gpus)
-    seconds = software.host_collective_s + software.host_network_s * math.log2(nodes)
-    if plan.pp > 1 and "tp" in collective.axes:
-        seconds += software.pipelined_hop_s * ranks
-    return seconds
-
-
-def _kernels(phase: Phase, software: Software, gain: float) -> float:
-    products = (phase.matmul_s + phase.attention_s) / gain
-    return (products + phase.memory_s) / software.efficiency
-
-
-def overlap_share(plan: Plan, software: Software, cluster: Cluster) -> float:
-    """How much of tensor parallelism's communication hides: user buffers are copies between devices of one node."""
-    return 0.0 if cluster.crosses(*plan.group(("tp",))) else software.tp_overlap
-
-
-def _hidden(found: list[tuple[Collective, float]], phase: Phase, tp_overlap: float, gain: float) -> float:
-    """Seconds of communication behind the same layer's kernels."""
-    tensor = sum(seconds for collective, seconds in found if "tp" in collective.axes)
-    ring = sum(seconds for collective, seconds in found if collective.how == "ring")
-    return min(tp_overlap * tensor, phase.matmul_s / gain) + min(ring, phase.attention_s / gain)

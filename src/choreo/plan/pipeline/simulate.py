@@ -16,11 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
 from choreo.plan.pipeline.levels import Levels, levels, time_of_levels
+from choreo.workload.plan import SCHEDULES
 
 __all__ = ["SCHEDULES", "Pipeline", "Task", "in_flight", "orders", "simulate_pipeline"]
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+Ints = npt.NDArray[np.int64]
+
 # Beyond so many times p micro-batches every further one takes the same time.
 STEADY = 2
 
@@ -97,14 +102,17 @@ def simulate_pipeline(
     return Pipeline(first.time_s + more * (second.time_s - first.time_s), busy)
 
 
-def in_flight(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
-    """How many chunk-passes a stage holds the activations of at its fullest (of a chunk each)."""
-    total = micro_batches * chunks
-    if schedule == "gpipe":
-        return total
-    if chunks > 1:
-        return min(total, _warm_up(stage, stages, micro_batches, chunks) + 1)
-    return min(total, stages - stage)
+def in_flight(
+    stage: npt.ArrayLike, stages: int, micro_batches: npt.ArrayLike, chunks: int, *, gpipe: npt.ArrayLike = False
+) -> Ints:
+    """How many chunk-passes a stage holds the activations of at its fullest (of a chunk each); arrays broadcast.
+
+    >>> in_flight([0, 1, 2, 3], 4, micro_batches=64, chunks=1)
+    array([4, 3, 2, 1])
+    """
+    total = np.asarray(micro_batches) * chunks
+    held = np.minimum(total, _warm_up(stage, stages, micro_batches, chunks) + 1)
+    return np.asarray(np.where(gpipe, total, held))
 
 
 @lru_cache(maxsize=64)
@@ -121,14 +129,14 @@ def _levels(schedule: str, stages: int, micro_batches: int, chunks: int) -> Leve
     return levels(orders(schedule, stages, micro_batches, chunks), chunks)
 
 
-def _warm_up(stage: int, stages: int, micro_batches: int, chunks: int) -> int:
+def _warm_up(stage: npt.ArrayLike, stages: int, micro_batches: npt.ArrayLike, chunks: int) -> Ints:
     """Forwards before the first backward; with chunks as Megatron-LM has it."""
-    total = micro_batches * chunks
+    after, count = stages - np.asarray(stage) - 1, np.asarray(micro_batches)
+    total = count * chunks
     if chunks == 1:
-        return min(stages - stage - 1, total)
-    if micro_batches <= stages:
-        return total
-    return min(total, (stages - stage - 1) * 2 + (chunks - 1) * (stages + micro_batches % stages))
+        return np.asarray(np.minimum(after, total))
+    ahead = after * 2 + (chunks - 1) * (stages + count % stages)
+    return np.asarray(np.where(count <= stages, total, np.minimum(total, ahead)))
 
 
 def _groups(stages: int, micro_batches: int) -> list[range]:
@@ -147,7 +155,7 @@ def _order(schedule: str, stage: int, stages: int, micro_batches: int, chunks: i
         forwards += [(micro_batch, chunk) for chunk in range(chunks) for micro_batch in members]
         backwards += [(micro_batch, chunk) for chunk in reversed(range(chunks)) for micro_batch in members]
     total = len(forwards)
-    warm_up = total if schedule == "gpipe" else _warm_up(stage, stages, micro_batches, chunks)
+    warm_up = total if schedule == "gpipe" else int(_warm_up(stage, stages, micro_batches, chunks))
     order = [("F", *work) for work in forwards[:warm_up]]
     for index in range(total - warm_up):
         order.append(("F", *forwards[warm_up + index]))

@@ -13,9 +13,8 @@ import numpy as np
 from choreo.plan.estimate import estimate
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import tabulate
-from choreo.plan.space import CUT, FIELDS, Space
+from choreo.plan.space import space_of
 from choreo.workload import Plan
-from choreo.workload.plan import RECOMPUTE, SCHEDULES
 
 __all__ = ["FEW", "shortlist"]
 
@@ -27,23 +26,10 @@ def shortlist(job: TrainingJob, plans: Sequence[Plan], few: int = FEW) -> tuple[
     """At most `few` of the plans, in the order they came; all where there are no more."""
     if len(plans) <= few:
         return tuple(plans)
-    space = _space(plans, job.precision)
+    space = space_of(plans)
     guess = estimate(job, space, tabulate(job, space))
     by_memory = np.argsort(guess.memory_bytes, kind="stable")
     fits = guess.memory_bytes <= job.device.memory_bytes
     by_time = np.argsort(np.where(fits, guess.time_s, np.inf), kind="stable")[: int(np.count_nonzero(fits))]
     kept = dict.fromkeys([*by_memory[:SMALLEST].tolist(), *by_time.tolist(), *by_memory.tolist()])
     return tuple(plans[row] for row in sorted(list(kept)[:few]))
-
-
-def _space(plans: Sequence[Plan], precision: str) -> Space:
-    """The plans as columns."""
-    codes = {"schedule": SCHEDULES.index, "recompute": RECOMPUTE.index}
-    columns = {
-        name: np.array([int(codes.get(name, int)(getattr(plan, name))) for plan in plans], dtype=np.int64)
-        for name in FIELDS
-    }
-    cuts: dict[tuple[int, ...], int] = {}
-    keys = (tuple(int(columns[name][row]) for name in CUT) for row in range(len(plans)))
-    columns["cut"] = np.array([cuts.setdefault(key, len(cuts)) for key in keys], dtype=np.int64)
-    return Space(columns, len(plans), {}, precision)

@@ -1,0 +1,77 @@
+"""How long the parameters and gradients of some layers take over the replicas, for each way to cut the devices."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.plan.job import TrainingJob
+from choreo.plan.layer.table import LayerTable
+from choreo.plan.network import collective_time
+from choreo.plan.software import Software
+from choreo.plan.space import Space
+
+__all__ = ["ALL_GATHER", "ALL_REDUCE", "REDUCE_SCATTER", "SendTimes", "reduced_bytes"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER = "all_gather", "all_reduce", "reduce_scatter"
+GATHERED_BYTES = 2
+# Megatron-core's rule: buckets of so many parameters, more with more ranks, so that latency stays small beside them.
+BUCKET, BUCKET_A_RANK = 40e6, 1e6
+
+
+def reduced_bytes(software: Software, precision: str) -> int:
+    """Of a gradient while it is summed: bf16 has too few digits for sums, so programs that care widen it."""
+    if software.gradient_bytes == 2 and precision != "fp16" and not software.pure:
+        return 4
+    return software.gradient_bytes
+
+
+class SendTimes:
+    """Seconds by cut of a space; what was asked for once is kept."""
+
+    def __init__(self, job: TrainingJob, space: Space, table: LayerTable) -> None:
+        self._job, self._table = job, table
+        self._cuts, self._first = np.unique(space["cut"], return_index=True)
+        dp, tp, cp, ep = (space[name][self._first] for name in ("dp", "tp", "cp", "ep"))
+        # Experts have fewer replicas than the rest, further apart.
+        self._dense, self._experts = (dp * cp, tp), (dp * cp // ep, tp * ep)
+        self._known: dict[tuple[tuple[str, ...], str, bool], Floats] = {}
+
+    def seconds(self, kinds: tuple[str, ...], collective: str, *, bucketed: bool) -> Floats:
+        """To send layers of these kinds together, in buckets or as one; an array with a place for each cut."""
+        key = (kinds, collective, bucketed)
+        if key not in self._known:
+            found = np.zeros(int(self._cuts.max(initial=-1)) + 1)
+            found[self._cuts] = self._seconds(*key)
+            self._known[key] = found
+        return self._known[key]
+
+    def _seconds(self, kinds: tuple[str, ...], collective: str, bucketed: bool) -> Floats:
+        job = self._job
+        width = GATHERED_BYTES if collective == ALL_GATHER else reduced_bytes(job.software, job.precision)
+        held, experts = self._total(kinds, "parameters"), self._total(kinds, "expert_parameters")
+        # Parameter by parameter, or all at once.
+        calls = self._total(kinds, "tensors") if job.software.gather == "tensor" else np.ones(len(held))
+        found = np.zeros(len(held))
+        for amount, (ranks, stride) in ((held - experts, self._dense), (experts, self._experts)):
+            if bucketed:
+                size = np.maximum(BUCKET, BUCKET_A_RANK * ranks) * width
+                times = amount * width / size
+            else:
+                size, times = amount * width / np.maximum(1, calls), calls
+            found += np.where(amount > 0, times * self._collective(collective, size, ranks, stride), 0.0)
+        return found
+
+    def _total(self, kinds: tuple[str, ...], field: str) -> Floats:
+        return sum((self._table.get(kind, field, self._first) for kind in kinds), np.zeros(len(self._first)))
+
+    def _collective(self, collective: str, sizes: Floats, ranks: Ints, stride: Ints) -> Floats:
+        """Group by group; those of one kind are timed together."""
+        found = np.zeros(len(sizes))
+        for group in np.unique(np.stack([ranks, stride], axis=1), axis=0):
+            here = (ranks == group[0]) & (stride == group[1])
+            found[here] = collective_time(self._job.cluster, collective, sizes[here], int(group[0]), int(group[1]))
+        return found

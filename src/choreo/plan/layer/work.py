@@ -1,0 +1,101 @@
+"""What one layer does at one rank with one micro-batch: its passes, what it keeps, and what it holds.
+
+Layers are of four kinds: the embedding, a dense layer, a layer with experts, and the head. Nothing here depends on the
+device or on a program's constants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from choreo.plan.layer.kernels import LayerPass, list_kernels
+from choreo.plan.layer.recompute import recomputed
+from choreo.plan.software import Style
+from choreo.workload import Graph, Model, Plan, embedding_graph, head_graph, layer_graph
+from choreo.workload.graph.backward import backward_graph
+from choreo.workload.graph.fuse import fuse
+
+__all__ = ["KINDS", "PASSES", "LayerWork", "layer_kind", "layer_work"]
+
+KINDS = ("embedding", "dense", "experts", "head")
+PASSES = ("forward", "recompute", "dgrad", "wgrad")
+# What hand-written fusions merge (bias and activation; bias, dropout and sum); norms and softmax stay by themselves.
+BY_HAND = ("dropout", "elementwise")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerWork:
+    """The passes of a layer for one micro-batch at one rank, in the order of `PASSES`, and sizes."""
+
+    passes: tuple[LayerPass, ...]
+    saved_bytes: float  # kept from the forward pass to the backward pass
+    input_bytes: float
+    working_bytes: float  # kept by one forward pass without recomputation
+    widths_bytes: tuple[float, ...]  # tensors between two operators of the backward pass, for each operator
+    parameters: float
+    expert_parameters: float
+    tensors: int  # parameter tensors, each a message where a program sends them one by one
+
+
+def layer_kind(model: Model, layer: int) -> str:
+    """The kind of a numbered layer."""
+    return "experts" if model.has_experts(layer) else "dense"
+
+
+@lru_cache(maxsize=8192)
+def layer_work(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> LayerWork:
+    """The work of a kind of layer; of the plan only what a layer sees should differ, so that results are kept."""
+    forward, ahead, dgrad, wgrad, widths = _both_ways(kind, model, replace(plan, recompute="none"), seq, style)
+    inside = kind in ("dense", "experts")
+    kept = recomputed(forward, plan.recompute, style, plan.precision) if inside else recomputed(forward, "none", style)
+    again = replace(forward, nodes=kept.nodes)
+    repeat = list_kernels(_fused(again, style).operators, "recompute", model, forward, plan, style)
+    return LayerWork(
+        passes=(ahead, replace(repeat, collectives=again.collectives), dgrad, wgrad),
+        saved_bytes=kept.saved_bytes,
+        input_bytes=forward.bytes_of(forward.inputs) * style.stream_bytes / plan.activation_bytes,
+        working_bytes=recomputed(forward, "none", style).saved_bytes,
+        widths_bytes=widths,
+        parameters=forward.parameters,
+        expert_parameters=forward.expert_parameters,
+        tensors=len(forward.weights),
+    )
+
+
+@lru_cache(maxsize=8)  # the same layer is asked for with each way to recompute, one after another
+def _both_ways(
+    kind: str, model: Model, plan: Plan, seq: int, style: Style
+) -> tuple[Graph, LayerPass, LayerPass, LayerPass, tuple[float, ...]]:
+    """A layer's graph, its passes forward and backward, and the widths of the backward pass."""
+    forward = _graph(kind, model, plan, seq, style)
+    back = _fused(backward_graph(forward), style)
+    dgrad = [op for op in back.operators if op.phase == "dgrad"]
+    wgrad = [op for op in back.operators if op.phase == "wgrad"]
+    ahead = list_kernels(_fused(forward, style).operators, "forward", model, forward, plan, style)
+    return (
+        forward,
+        replace(ahead, collectives=forward.collectives),
+        replace(list_kernels(dgrad, "dgrad", model, forward, plan, style), collectives=back.collectives),
+        list_kernels(wgrad, "wgrad", model, forward, plan, style),
+        tuple(op.bytes_written + op.bytes_read / 2 for op in dgrad),
+    )
+
+
+def _graph(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> Graph:
+    """The forward graph of a kind of layer, as the program runs it."""
+    if kind == "embedding":
+        return embedding_graph(model, plan, seq)
+    if kind == "head":
+        return head_graph(model, plan, seq, regather=style.regather)
+    layer = next(number for number in range(model.layers) if layer_kind(model, number) == kind)
+    return layer_graph(
+        model, plan, seq, layer, flash=style.attention > 0, context=style.context, regather=style.regather
+    )
+
+
+def _fused(graph: Graph, style: Style) -> Graph:
+    """Neighbours merged: by a compiler all that are memory-bound, by hand not across norms and softmax."""
+    if style.fusion == "none":
+        return graph
+    return fuse(graph) if style.fusion == "compiler" else fuse(graph, BY_HAND)

@@ -1,0 +1,427 @@
+"""A step of one plan, layer by layer and number by number: what the columns of `choreo.plan` are held to.
+
+The kernels of a layer, the curves of the device, the times of the network and the simulated pipeline are the product's
+own. Everything that is made of them is written out here, for one plan at a time and without arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from choreo.plan.job import TrainingJob
+from choreo.plan.layer.kernels import LayerPass, Matmul, Memory
+from choreo.plan.layer.timing import clock_gain
+from choreo.plan.layer.work import PASSES, LayerWork, layer_work
+from choreo.plan.network import collective_time
+from choreo.plan.pipeline import orders, simulate_pipeline
+from choreo.workload import Plan, stage_layers
+
+__all__ = ["OracleStep", "backward_exposed", "forward_exposed", "most_in_flight", "oracle_step"]
+
+
+@dataclass(frozen=True)
+class OracleStep:
+    """What a step takes, what shows of its communication, and bytes by part of each stage."""
+
+    step_time_s: float
+    exposed_s: Mapping[str, float]
+    stage_memory: list[dict[str, float]]
+
+
+@dataclass(frozen=True)
+class _Times:
+    forward_s: float
+    backward_s: float
+    weight_s: float
+    waiting_s: float
+    matmul_s: float
+    exposed_s: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """What is gathered and reduced together."""
+
+    parameters: float
+    expert_parameters: float
+    tensors: int
+    forward_s: float
+    backward_s: float
+
+
+@dataclass(frozen=True)
+class _Added:
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    gather_exposed_s: float = 0.0
+    reduce_exposed_s: float = 0.0
+
+
+def oracle_step(job: TrainingJob, plan: Plan) -> OracleStep:
+    """One plan."""
+    model, software = job.model, job.software
+    chunks = plan.interleave if plan.pp > 1 else 1
+    kinds = ["experts" if model.has_experts(layer) else "dense" for layer in range(model.layers)]
+    if software.stage_split == "cost" and plan.pp > 1 and chunks == 1:
+        held = _split_by_cost(job, plan.pp)
+    else:
+        held = [list(layers) for layers in stage_layers(model.layers, plan.pp, chunks)]
+    virtual = [[kinds[layer] for layer in layers] for layers in held]
+    virtual[0].insert(0, "embedding")
+    virtual[-1].append("head")
+    stages = [[virtual[chunk * plan.pp + device] for chunk in range(chunks)] for device in range(plan.pp)]
+
+    works = {kind: _work(job, plan, kind) for kind in {"embedding", "head", *kinds}}
+    counts = Counter(["embedding", "head", *kinds])
+    times = {kind: _layer_times(job, plan, work, 1.0) for kind, work in works.items()}
+    products = sum(counts[kind] * found.matmul_s for kind, found in times.items())
+    everything = sum(counts[kind] * (found.forward_s + found.backward_s) for kind, found in times.items())
+    waiting = sum(counts[kind] * found.waiting_s for kind, found in times.items())
+    gain = clock_gain(job.device, products, max(0.0, everything - products - waiting), waiting)
+    times = {kind: _layer_times(job, plan, work, gain) for kind, work in works.items()}
+
+    often = plan.pp == 1 and (plan.zero == 3 or (plan.zero == 2 and software.accumulate_bytes == 0))
+    added = [_added(job, plan, _units(stage, works, times), often) for stage in stages]
+    message = _message_s(job, plan)
+    run = simulate_pipeline(
+        "interleaved" if chunks > 1 and plan.schedule == "1f1b" else plan.schedule,
+        plan.micro_batches(job.global_batch),
+        [
+            [sum(times[kind].forward_s for kind in chunk) + often * more.forward_s / chunks for chunk in stage]
+            for stage, more in zip(stages, added, strict=True)
+        ],
+        [
+            [sum(times[kind].backward_s for kind in chunk) + often * more.backward_s / chunks for chunk in stage]
+            for stage, more in zip(stages, added, strict=True)
+        ],
+        weight_s=[[sum(times[kind].weight_s for kind in chunk) for chunk in stage] for stage in stages],
+        message_s=0.0 if software.p2p_blocks else message,
+        blocking_s=(message if software.p2p_blocks else 0.0) + (software.p2p_host_s if plan.pp > 1 else 0.0),
+    )
+    after = 0.0 if often else max(more.forward_s + more.backward_s for more in added)
+    optimizer = max(_optimizer_s(job, plan, stage, works) for stage in stages)
+    lone = run.time_s + after + optimizer + software.step_s
+    nodes = max(1.0, plan.gpus / job.cluster.node_gpus)
+    exposed: dict[str, float] = {}
+    for kind in (kind for chunk in stages[run.busiest] for kind in chunk):
+        for name, seconds in times[kind].exposed_s.items():
+            exposed[name] = exposed.get(name, 0.0) + seconds * plan.micro_batches(job.global_batch)
+    if plan.dp * plan.cp > 1:
+        name = "all_reduce" if plan.zero == 0 or (often and software.gather == "tensor") else "reduce_scatter"
+        often_times = plan.micro_batches(job.global_batch) if often else 1
+        exposed[f"dp {name}"] = added[run.busiest].reduce_exposed_s * often_times
+        if plan.zero:
+            exposed["dp all_gather"] = added[run.busiest].gather_exposed_s * often_times
+    return OracleStep(
+        step_time_s=lone * (1 + software.jitter * math.sqrt(2 * math.log(nodes))),
+        exposed_s=exposed,
+        stage_memory=[_memory(job, plan, index, stage, works) for index, stage in enumerate(stages)],
+    )
+
+
+def _work(job: TrainingJob, plan: Plan, kind: str) -> LayerWork:
+    seen = Plan(
+        dp=plan.ep if kind == "experts" else 1,
+        ep=plan.ep if kind == "experts" else 1,
+        tp=plan.tp,
+        cp=plan.cp,
+        sequence_parallel=plan.sequence_parallel,
+        micro_batch=plan.micro_batch,
+        recompute=plan.recompute,
+        precision=plan.precision,
+    )
+    return layer_work(kind, job.model, seen, job.seq, job.software.style)
+
+
+def _split_by_cost(job: TrainingJob, pp: int) -> list[list[int]]:
+    """Layers until the sum is past the stage's share of all parameters, the head included."""
+    costs = [float(job.model.parameters_per_layer(layer)) for layer in range(job.model.layers)]
+    share = (sum(costs) + job.model.vocab * job.model.hidden) / pp
+    held: list[list[int]] = [[] for _ in range(pp)]
+    stage, passed = 0, 0.0
+    for layer, cost in enumerate(costs):
+        held[stage].append(layer)
+        passed += cost
+        if stage < pp - 1 and passed > share * (stage + 1) * (1 + 1e-3):
+            stage += 1
+    return held
+
+
+def _kernels(job: TrainingJob, found: LayerPass) -> tuple[float, float, float]:
+    """Seconds of matrix products, of attention, and of what is bound by memory."""
+    matmul = attention = 0.0
+    memory = found.extra_launches * job.device.launch_s
+    for kernel in found.kernels:
+        seconds = float(kernel.curve.seconds(job.device, np.array(kernel.sizes))) * kernel.factor
+        if isinstance(kernel.curve, Matmul):
+            matmul += seconds
+        elif isinstance(kernel.curve, Memory):
+            memory += seconds
+        else:
+            attention += seconds
+    return matmul, attention, memory
+
+
+def _layer_times(job: TrainingJob, plan: Plan, work: LayerWork, gain: float) -> _Times:
+    software, cluster = job.software, job.cluster
+    took, host, products = {}, {}, 0.0
+    exposed: dict[str, float] = {}
+    overlap = 0.0 if cluster.crosses(plan.tp, 1) else software.tp_overlap
+    for name, found in zip(PASSES, work.passes, strict=True):
+        matmul, attention, memory = _kernels(job, found)
+        sent: list[tuple[str, float]] = []
+        tensor = ring = 0.0
+        host[name] = found.launches * software.host_s
+        for collective in found.collectives:
+            ranks, stride = plan.group(collective.axes)
+            seconds = float(collective_time(cluster, collective.kind, collective.size_bytes, ranks, stride))
+            sent.append((f"{'+'.join(collective.axes)} {collective.kind}", seconds))
+            tensor += overlap * seconds if "tp" in collective.axes else 0.0
+            ring += seconds if collective.how == "ring" else 0.0
+            nodes = max(1.0, ranks * stride / cluster.node_gpus)
+            host[name] += software.host_collective_s + software.host_network_s * math.log2(nodes)
+            if plan.pp > 1 and "tp" in collective.axes:
+                host[name] += software.pipelined_hop_s * ranks
+        total = sum(seconds for _, seconds in sent)
+        hidden = min(tensor, matmul / gain) + min(ring, attention / gain)
+        took[name] = ((matmul + attention) / gain + memory) / software.efficiency + total - hidden
+        products += (matmul + attention) / gain / software.efficiency
+        for label, seconds in sent:
+            exposed[label] = exposed.get(label, 0.0) + seconds * (1 - hidden / total if total else 1.0)
+    running = took["recompute"] + took["dgrad"] + took["wgrad"]
+    forward = max(took["forward"], host["forward"])
+    backward = max(running, host["recompute"] + host["dgrad"] + host["wgrad"])
+    idle = forward - took["forward"] + backward - running
+    weight = took["wgrad"] * (backward / running if running else 1.0)
+    return _Times(forward, backward, weight, sum(exposed.values()) + idle, products, exposed)
+
+
+def forward_exposed(compute_s: Sequence[float], gather_s: Sequence[float], ahead: int | None = None) -> float:
+    """Seconds that a forward pass waits for its parameters."""
+    lane = done = 0.0
+    ends: list[float] = []
+    for index, (compute, gather) in enumerate(zip(compute_s, gather_s, strict=True)):
+        if ahead is not None and index >= ahead:
+            lane = max(lane, ends[index - ahead])
+        lane += gather
+        done = max(done, lane) + compute
+        ends.append(done)
+    return done - sum(compute_s)
+
+
+def backward_exposed(
+    compute_s: Sequence[float], reduce_s: Sequence[float], gather_s: Sequence[float] = (), ahead: int | None = None
+) -> float:
+    """Seconds that a backward pass waits, to the end of its last reduction; lists are in order of the forward pass."""
+    count = len(compute_s)
+    most = count if ahead is None else ahead
+    lane = done = 0.0
+    ready = dict.fromkeys(range(count), 0.0)
+    ends: list[float] = []
+    asked = 0
+    for step in range(count):
+        layer = count - 1 - step
+        while gather_s and asked < min(count, step + most):
+            if asked >= most:
+                lane = max(lane, ends[asked - most])
+            lane += gather_s[count - 1 - asked]
+            ready[count - 1 - asked] = lane
+            asked += 1
+        done = max(done, ready[layer]) + compute_s[layer]
+        ends.append(done)
+        if reduce_s[layer] > 0:
+            lane = max(lane, done) + reduce_s[layer]
+    return max(done, lane) - sum(compute_s)
+
+
+def _units(stage: list[list[str]], works: Mapping[str, LayerWork], times: Mapping[str, _Times]) -> list[_Unit]:
+    """What stands outside of layers as one, then layer by layer."""
+    names = [kind for chunk in stage for kind in chunk]
+    outside = [kind for kind in names if kind in ("embedding", "head")]
+    return [
+        _Unit(
+            sum(works[kind].parameters for kind in kinds),
+            sum(works[kind].expert_parameters for kind in kinds),
+            sum(works[kind].tensors for kind in kinds),
+            sum(times[kind].forward_s for kind in kinds),
+            sum(times[kind].backward_s for kind in kinds),
+        )
+        for kinds in (outside, *([kind] for kind in names if kind not in outside))
+    ]
+
+
+def _sent(job: TrainingJob, plan: Plan, unit: _Unit, kind: str, *, bucketed: bool) -> float:
+    """Seconds to send a unit over the replicas; experts have fewer."""
+    width = 2 if kind == "all_gather" else _reduced_bytes(job, plan)
+    seconds = 0.0
+    for parameters, (ranks, stride) in (
+        (unit.parameters - unit.expert_parameters, plan.group(("cp", "dp"))),
+        (unit.expert_parameters, plan.group(("edp",))),
+    ):
+        if parameters <= 0 or ranks == 1:
+            continue
+        if bucketed:
+            bucket = max(40e6, 1e6 * ranks) * width
+            one = float(collective_time(job.cluster, kind, bucket, ranks, stride))
+            seconds += one * parameters * width / bucket
+        else:
+            calls = unit.tensors if job.software.gather == "tensor" else 1
+            seconds += calls * float(collective_time(job.cluster, kind, parameters * width / calls, ranks, stride))
+    return seconds
+
+
+def _reduced_bytes(job: TrainingJob, plan: Plan) -> int:
+    software = job.software
+    widens = software.gradient_bytes == 2 and plan.precision != "fp16" and not software.pure
+    return 4 if widens else software.gradient_bytes
+
+
+def _added(job: TrainingJob, plan: Plan, units: list[_Unit], often: bool) -> _Added:
+    """What data parallelism adds at a stage."""
+    software = job.software
+    if plan.dp * plan.cp == 1:
+        return _Added()
+    summed = often and software.gather == "tensor"
+    kind = "all_reduce" if plan.zero == 0 or summed else "reduce_scatter"
+    reduce = [_sent(job, plan, unit, kind, bucketed=not often) for unit in units]
+    gather = [_sent(job, plan, unit, "all_gather", bucketed=not often) if plan.zero else 0.0 for unit in units]
+    hides = software.dp_overlap == "always" or (software.dp_overlap == "without-pipeline" and plan.pp == 1)
+    if not often and not (plan.overlap and hides):
+        return _Added(sum(gather), sum(reduce), sum(gather), sum(reduce))
+    gather, reduce = ([seconds / software.dp_bandwidth for seconds in times] for times in (gather, reduce))
+    forwards, backwards = [unit.forward_s for unit in units], [unit.backward_s for unit in units]
+    if not often:
+        front = forward_exposed(forwards, gather) if plan.zero else 0.0
+        back = backward_exposed(backwards, reduce)
+        slow = software.contention * min(sum(forwards), sum(gather))
+        return _Added(front + slow, back + software.contention * min(sum(backwards), sum(reduce)), front, back)
+    again = gather if plan.zero == 3 else [0.0] * len(units)
+    if summed:
+        behind = sum(again) * (2 if plan.recompute == "full" else 1)
+        return _Added(sum(gather), behind + sum(reduce), sum(gather) + behind, sum(reduce))
+    slow_forwards, slow_backwards = [], []
+    for unit, ahead, once_more, sent in zip(units, gather, again, reduce, strict=True):
+        forward = unit.forward_s + float(job.device.memory_time(unit.parameters * 4, "copy"))
+        backward = unit.backward_s + float(job.device.memory_time(unit.parameters * 10, "copy"))
+        slow_forwards.append(forward + software.contention * min(forward, ahead))
+        slow_backwards.append(backward + software.contention * min(backward, once_more + sent))
+    front = forward_exposed(slow_forwards, gather, ahead=2)
+    back = backward_exposed(slow_backwards, reduce, [0.0, *again[1:]], ahead=2)
+    share = sum(again) / (sum(again) + sum(reduce)) if sum(reduce) else 0.0
+    return _Added(
+        front + sum(slow_forwards) - sum(forwards),
+        back + sum(slow_backwards) - sum(backwards),
+        front + back * share,
+        back * (1 - share),
+    )
+
+
+def _message_s(job: TrainingJob, plan: Plan) -> float:
+    if plan.pp == 1:
+        return 0.0
+    size = plan.micro_batch * job.seq / plan.cp * job.model.hidden * plan.activation_bytes
+    seconds = float(collective_time(job.cluster, "sendrecv", size / plan.tp, 2, plan.tp * plan.cp * plan.dp))
+    if not plan.sequence_parallel and plan.tp > 1:
+        seconds += float(collective_time(job.cluster, "all_gather", size, plan.tp, 1))
+    return seconds
+
+
+def _held(job: TrainingJob, plan: Plan, stage: list[list[str]], works: Mapping[str, LayerWork]) -> tuple[float, float]:
+    """Parameters of a stage, and of these the experts'."""
+    names = [kind for chunk in stage for kind in chunk]
+    held = sum(works[kind].parameters for kind in names)
+    if plan.pp > 1 and "head" in names and job.model.tied_embeddings:
+        held += job.model.vocab * job.model.hidden / plan.tp
+    return held, sum(works[kind].expert_parameters for kind in names)
+
+
+def _optimizer_s(job: TrainingJob, plan: Plan, stage: list[list[str]], works: Mapping[str, LayerWork]) -> float:
+    held, experts = _held(job, plan, stage, works)
+    replicas = plan.dp * plan.cp
+    owned = (held - experts) / (replicas if plan.zero else 1) + experts / (replicas // plan.ep if plan.zero else 1)
+    moved = owned * (28 + 4 + (2 if job.software.parameter_bytes == 2 else 0))
+    moved += 4 * held / (replicas if plan.zero >= 2 else 1)
+    return float(job.device.memory_time(moved, "optimizer"))
+
+
+def most_in_flight(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
+    """The most passes that a stage has begun and not gone back through, by counting along its order."""
+    kept = most = 0
+    for kind, _, _ in orders(schedule, stages, micro_batches, chunks)[stage]:
+        kept += 1 if kind == "F" else -1
+        most = max(most, kept)
+    return most
+
+
+def _state_bytes(job: TrainingJob, plan: Plan, parameters: float, replicas: int) -> tuple[float, float, float]:
+    software = job.software
+    if software.pure:
+        held, kept, state = 2, 2, 4
+    elif software.parameter_bytes == 4:
+        held, kept, state = 4, 4, 8
+    else:
+        held, kept, state = 2, software.accumulate_bytes or 2, 12
+        if plan.precision == "fp16" and software.gradient_bytes == 2:
+            kept = 2
+    return (
+        parameters * held / (replicas if plan.zero >= 3 else 1),
+        parameters * kept / (replicas if plan.zero >= 2 else 1),
+        parameters * state / (replicas if plan.zero >= 1 else 1),
+    )
+
+
+def _memory(
+    job: TrainingJob, plan: Plan, index: int, stage: list[list[str]], works: Mapping[str, LayerWork]
+) -> dict[str, float]:
+    """Bytes by part at one rank of a stage."""
+    model, software = job.model, job.software
+    micro_batches, chunks = plan.micro_batches(job.global_batch), len(stage)
+    names = [kind for chunk in stage for kind in chunk]
+    layers = [kind for kind in names if kind in ("dense", "experts")]
+    held, experts = _held(job, plan, stage, works)
+    dense = _state_bytes(job, plan, held - experts, plan.dp * plan.cp)
+    shared = _state_bytes(job, plan, experts, plan.dp * plan.cp // plan.ep)
+    parameters, gradients, optimizer = (one + other for one, other in zip(dense, shared, strict=True))
+    schedule = "gpipe" if plan.schedule == "gpipe" else "1f1b"
+    passes = most_in_flight(schedule, index, plan.pp, micro_batches, chunks)
+    kept = sum(works[kind].saved_bytes for kind in names if kind != "head")
+    activations, logits = passes * kept / chunks, 0.0
+    if "head" in names:
+        activations += works["head"].input_bytes
+        logits = plan.micro_batch * job.seq / plan.cp * model.vocab / plan.tp * software.logit_bytes
+    full = plan.recompute == "full"
+    at_work = [works[kind] for kind in layers or ["embedding"]]
+    working = max(work.working_bytes if full else max(work.widths_bytes, default=0.0) for work in at_work)
+    outside = sum(works[kind].parameters for kind in names if kind not in layers)
+    largest = max((works[kind].parameters for kind in layers), default=0.0)
+    buffers = software.workspace_bytes
+    if plan.zero == 3 and plan.pp > 1:
+        buffers += held * (2 + _reduced_bytes(job, plan))
+    elif plan.zero == 3:
+        buffers += (outside + 2 * largest) * 2 + max(largest, outside) * (2 + _reduced_bytes(job, plan))
+    if software.cast_weights:
+        parameters += 2 * (outside if full else held)
+    freed = software.accumulate_bytes == 0 and plan.zero < 3 and micro_batches == 1
+    at_loss = activations + max(logits, working) + (0.0 if freed else gradients)
+    at_end = activations / max(1, len(layers)) + working
+    if at_end + gradients > at_loss:
+        activations, logits = at_end, 0.0
+    else:
+        gradients = 0.0 if freed else gradients
+        if working > logits:
+            activations, logits = activations + working, 0.0
+    return {
+        "parameters": parameters,
+        "gradients": gradients,
+        "optimizer": optimizer,
+        "activations": activations,
+        "logits": logits,
+        "buffers": buffers,
+        "fragmentation": software.fragmentation * (activations + logits + buffers),
+        "context": software.context_bytes,
+    }
