@@ -1,5 +1,7 @@
 """What pyproject.toml cannot say: the compiled loops, which may be missing where there is no compiler."""
 
+from pathlib import Path
+
 import numpy as np
 from setuptools import Extension, setup
 
@@ -13,8 +15,8 @@ setup(
         ),
         Extension(
             "choreo.run.execute._core",
-            ["src/choreo/run/execute/_core.c"],
-            depends=[f"src/choreo/run/execute/_{part}.h" for part in ("kernels", "program", "quick", "sockets")],
+            ["src/choreo/run/execute/core/module.c"],
+            depends=sorted(map(str, Path("src/choreo/run/execute/core").glob("*.h"))),
             include_dirs=[np.get_include()],
             # Loops that copy must stay loops: some C libraries' memcpy is slow at some distances.
             # A sum must have the same bits on machines that can multiply and add at once and on those that cannot.

@@ -23,7 +23,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "choreo"
 # From the bottom up; folders of one row may not import each other.
 LEVELS = (
     ("errors",),
-    ("units", "results", "_lazy"),
+    ("units", "results", "compiled", "_lazy"),
     ("collectives",),
     ("schedule", "topology", "hardware"),
     ("algorithms", "workload"),

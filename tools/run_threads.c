@@ -1,5 +1,5 @@
 /* The compiled executor with ranks as threads of one process, for the thread sanitizer; see run_threads.py. */
-#include "../src/choreo/run/execute/_core.c"
+#include "../src/choreo/run/execute/core/module.c"
 
 #include <stdio.h>
 #include <sys/mman.h>
@@ -21,10 +21,10 @@ static void *run_member(void *argument) {
         Program *program = &member->program[!stages];
         for (size_t i = 0; i < count; i++) member->x[i] = (float)(here->rank + call);
         double began = now_s();
-        Task task = {.program = program, .input = (char *)member->x, .work = (char *)member->x, .began = began, .deadline = began + 60,
-                     .far = call % 2, .kernel = KERNELS[F32][SUM], .item = 4};
+        Task task = {.program = program, .input = (char *)member->x, .work = (char *)member->x, .began_s = began, .deadline_s = began + 60,
+                     .uncached = call % 2, .kernel = KERNELS[F32][SUM], .item = 4};
         here->call = (uint64_t)call;
-        address_letters(here, &task, stages);
+        describe_arrays(here, &task, stages);
         int outcome = run_call(here, &task, 7, stages);
         if (outcome) { fprintf(stderr, "rank %d call %d: outcome %d by %d\n", here->rank, call, outcome, here->culprit); member->wrong++; break; }
         float wanted = (float)(here->world * call + here->world * (here->world - 1) / 2);
@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     uint64_t head[4]; /* ranks, calls, bytes of staging, bytes of an array */
     if (!file || fread(head, 8, 4, file) != 4) return 2;
     int world = (int)head[0], wrong = 0;
-    size_t at = PAGE + (sizeof(Channel) * (size_t)world + PAGE - 1) / PAGE * PAGE, bytes = at + head[2] + head[3];
+    size_t at = staging_offset(world, 0, INT32_MAX), bytes = at + head[2] + head[3];
     Member *members = calloc((size_t)world, sizeof(Member));
     char **segments = calloc((size_t)world, sizeof(char *));
     for (int rank = 0; rank < world; rank++)
@@ -49,10 +49,10 @@ int main(int argc, char **argv) {
         here->rank = rank; here->world = world; here->spins = here->patience = 20; here->serial = 1;
         here->own.buf = segments[rank]; here->own.len = (Py_ssize_t)bytes;
         here->header = (Header *)segments[rank];
-        here->stage_at = at; here->stage_bytes = head[2]; here->slot_bytes = head[2] / SLOTS;
-        here->watched = calloc((size_t)world, sizeof(*here->watched));
-        here->whose = calloc((size_t)world, sizeof(int));
-        here->slice = malloc(SLICE);
+        here->stage_at = at; here->stage_bytes = head[2]; here->slot_bytes = head[2] / STAGING_SLOTS;
+        here->polled_peers = calloc((size_t)world, sizeof(*here->polled_peers));
+        here->polled_ranks = calloc((size_t)world, sizeof(int));
+        here->buffer = malloc(BUFFER_BYTES);
         here->peers = calloc((size_t)world, sizeof(Peer));
         for (int peer = 0; peer < world; peer++) {
             Peer *other = &here->peers[peer];
@@ -74,14 +74,14 @@ int main(int argc, char **argv) {
             program->guards = load(file, sizes[1] * sizeof(Guard));
             program->sent = load(file, 4 * (size_t)world);
             program->received = load(file, 4 * (size_t)world);
-            program->together = calloc(program->num_ops + 1, 4);
-            program->enclosed = calloc(program->num_ops + 1, 1);
+            program->fused = calloc(program->num_ops + 1, 4);
+            program->inline_at = calloc(program->num_ops + 1, 1);
             program->partners = calloc((size_t)world, sizeof(*program->partners));
-            const char *bad = study(program);
-            if (!bad) bad = suits(here, program);
+            const char *bad = check_program(program);
+            if (!bad) bad = check_endpoint(here, program);
             if (bad) { fprintf(stderr, "rank %d: %s\n", rank, bad); return 4; }
-            join(program);
-            if (!enclose(program)) return 4;
+            fuse_reductions(program);
+            if (!assign_inline(program)) return 4;
             if (program->scratch > here->scratch_room) { here->scratch = realloc(here->scratch, program->scratch); here->scratch_room = program->scratch; }
         }
         member->x = (float *)(segments[rank] + at + head[2]);

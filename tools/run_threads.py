@@ -13,7 +13,8 @@ import numpy as np
 
 from choreo.algorithms import build
 from choreo.run.execute.calls import edges_of
-from choreo.run.execute.program import Program, compile_program
+from choreo.run.execute.compile import compile_program
+from choreo.run.execute.program import Program
 
 HERE = Path(__file__).parent
 STAGE_BYTES = 1 << 20

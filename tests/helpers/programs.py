@@ -17,24 +17,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from choreo.run.execute import backend
+from choreo.run.execute import backend, twin
 from choreo.run.execute.calls import edges_of
-from choreo.run.execute.program import (
+from choreo.run.execute.compile import compile_program
+from choreo.run.execute.layout import (
+    ALREADY_STAGED,
+    COPY,
     FROM_SCRATCH,
-    HELD,
-    KEEP,
     LAST,
+    NEXT_PART,
     OWN_INPUT,
-    PART,
     RECEIVE,
     REDUCE,
     SEND,
     THEIR_INPUT,
     TO_SCRATCH,
-    Program,
-    compile_program,
 )
-from choreo.run.execute.twin import executor
+from choreo.run.execute.program import Program
 from choreo.schedule import Schedule
 
 Array = npt.NDArray[Any]
@@ -156,15 +155,15 @@ class Emulation:
         kind, flags, peer, length = op["kind"], op["flags"], op["peer"], op["length"]
         own = self.inputs[rank] if flags & OWN_INPUT else self.work[rank]
         if kind == SEND:
-            if not self.exposes[rank, peer] and not flags & HELD:
+            if not self.exposes[rank, peer] and not flags & ALREADY_STAGED:
                 _part(self.staging[rank][self.slot[rank]], op["staged"], length)[:] = _part(own, op["at"], length)
             if flags & LAST:
                 self.ready[rank, peer] += 1
                 assert self.ready[rank, peer] == op["number"]
             return True
-        if kind == PART:
+        if kind == NEXT_PART:
             return self._part_begins(rank)
-        if kind == KEEP:
+        if kind == COPY:
             _part(self.work[rank], op["at"], length)[:] = _part(self.inputs[rank], op["base"], length)
             return True
         return self._take(rank, op, own)
@@ -216,7 +215,7 @@ class Rank:
 
     rank: int
     world: int
-    endpoint: executor.Endpoint
+    endpoint: twin.Endpoint
     compiled: bool
     segment: mmap.mmap
     peers: list[tuple[Any, int, int, tuple[int, ...]]]
@@ -232,9 +231,9 @@ class Rank:
         """An array that peers can read where it is."""
         return np.frombuffer(self.segment, dtype, count, heap_at(self.world) + at)
 
-    def prepared(self, program: Program) -> executor.Program:
+    def prepared(self, program: Program) -> twin.Program:
         """A program as this rank's executor takes it."""
-        return backend.program_type(self.compiled)(*program.as_bytes())
+        return backend.executor(self.compiled).Program(*program.as_bytes())
 
     def collective(
         self,
@@ -365,7 +364,7 @@ def _rank(
     pipe = pipes[rank][1]
     try:
         pids = pipe.recv()
-        backend.prepare(kinds[rank])(segments[rank], rank, len(kinds), STAGE_BYTES)
+        backend.executor(kinds[rank]).prepare_segment(segments[rank], rank, len(kinds), STAGE_BYTES)
         pipe.send((True, None))
         pipe.recv()
         peers = []
@@ -380,7 +379,7 @@ def _rank(
                     tuple(wire.fileno() for wire in mine[1:]),
                 )
             )
-        endpoint = backend.endpoint_type(kinds[rank])(rank, len(kinds), segments[rank], STAGE_BYTES, peers, 20)
+        endpoint = backend.executor(kinds[rank]).Endpoint(rank, len(kinds), segments[rank], STAGE_BYTES, peers, 20)
         pipe.send((True, None))
         pipe.recv()
         pipe.send((True, body(Rank(rank, len(kinds), endpoint, kinds[rank], segments[rank], peers, hosts))))

@@ -64,7 +64,7 @@ class Communicator:
         self.rank, self.world_size = connection.rank, connection.world_size
         self.timeout_s = timeout_s
         self._engine = Engine(connection, chooser, debug=False)
-        self._quick = self._engine.quick
+        self._cached_calls = self._engine.call_cache
         self._messages = Messages(self.rank, connection.places, local=not connection.exposes.any())
         self.ranks = tuple(range(self.world_size))  # what they were called before ranks were lost and others came
         try:
@@ -74,7 +74,7 @@ class Communicator:
             self._engine.progress.stop()
             raise
         self._engine.debug = debug_wanted() if debug is None else debug
-        self._quick.clear()
+        self._cached_calls.clear()
         self._introduced = True
         _ALIVE.add(self)
 
@@ -96,7 +96,7 @@ class Communicator:
         get the result and the ranks that are in it.
         """
         plain = out is None and timeout is None and not (async_op or survive)
-        if plain and self._quick.reduced(x, op, self.timeout_s):
+        if plain and self._cached_calls.all_reduce(x, op, self.timeout_s):
             return x
         if survive:
             if async_op:
@@ -112,11 +112,11 @@ class Communicator:
             into.put_back()
             return x if out is None else out
 
-        return self._do(request, finish, async_op, "reduced" if out is None and op is not _AVG else None, op)
+        return self._do(request, finish, async_op, cache=out is None and op is not _AVG, key=op)
 
     def broadcast(self, x: Any, root: int = 0, *, timeout: float | None = None, async_op: bool = False) -> Any:
         """Everybody gets the root's array, in place."""
-        if timeout is None and not async_op and self._quick.sent(x, root, self.timeout_s):
+        if timeout is None and not async_op and self._cached_calls.broadcast(x, root, self.timeout_s):
             return x
         root = self._rank(root, "root")
         taken = take(x, writable=True)
@@ -126,7 +126,7 @@ class Communicator:
             taken.put_back()
             return x
 
-        return self._do(request, finish, async_op, "sent", root)
+        return self._do(request, finish, async_op, cache=True, key=root)
 
     def reduce(
         self,
@@ -160,7 +160,7 @@ class Communicator:
         """Everybody's array, by rank: shape (world_size, *x.shape)."""
         if timeout is None and not async_op and type(x) is _ndarray:
             result = np.empty((self.world_size, *x.shape), x.dtype) if out is None else out
-            if self._quick.gathered(x, result, None, self.timeout_s):
+            if self._cached_calls.all_gather(x, result, None, self.timeout_s):
                 return result
         taken = take(x, writable=False)
         shape = (self.world_size, *taken.array.shape)
@@ -176,7 +176,7 @@ class Communicator:
             into.put_back()
             return out
 
-        return self._do(request, finish, async_op, "gathered", None)
+        return self._do(request, finish, async_op, cache=True)
 
     def reduce_scatter(
         self,
@@ -191,7 +191,7 @@ class Communicator:
         """This rank's part of the sum: its rows of x, as many for each rank unless `sizes` says how many."""
         if sizes is None and timeout is None and not async_op and type(x) is _ndarray and x.ndim:
             result = np.empty((len(x) // self.world_size, *x.shape[1:]), x.dtype) if out is None else out
-            if self._quick.scattered(x, result, op, self.timeout_s):
+            if self._cached_calls.reduce_scatter(x, result, op, self.timeout_s):
                 return result
         taken = take(x, writable=False)
         rows, row = self._rows(taken.array, sizes)
@@ -209,7 +209,7 @@ class Communicator:
             into.put_back()
             return out
 
-        return self._do(request, finish, async_op, "scattered" if sizes is None and op is not _AVG else None, op)
+        return self._do(request, finish, async_op, cache=sizes is None and op is not _AVG, key=op)
 
     def gather(
         self, x: Any, root: int = 0, *, out: Any = None, timeout: float | None = None, async_op: bool = False
@@ -309,7 +309,7 @@ class Communicator:
             table = self._exchanged_sizes(rows, expected, array.shape[1:], timeout)
             blocks = tuple((table * row).reshape(-1).tolist())
             request = self._request("all_to_all", array, None, blocks, timeout)
-            work = self._engine.run(self._engine.plan(request), request)
+            work = self._engine.run(self._engine.prepare(request), request)
             ends = np.cumsum(blocks)
             mine = slice(self.rank, None, self.world_size)
             starts = (ends - np.asarray(blocks))[mine].tolist()
@@ -319,10 +319,10 @@ class Communicator:
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Any:
         """Nobody returns before everybody has called."""
-        if timeout is None and not async_op and self._quick.barrier(self.timeout_s):
+        if timeout is None and not async_op and self._cached_calls.barrier(self.timeout_s):
             return None
         request = self._request("barrier", _NOTHING, _NOTHING, 0, timeout)
-        return self._do(request, lambda _: None, async_op, "empty", None)
+        return self._do(request, lambda _: None, async_op, cache=True)
 
     # Messages between two ranks
 
@@ -486,15 +486,16 @@ class Communicator:
         request: Request,
         finish: Callable[[Array], Result],
         async_op: bool,
-        how: str | None = None,
+        *,
+        cache: bool = False,
         key: object = None,
     ) -> Result | Work[Result]:
-        """Run a call in its turn; if it says how, let the next one like it take the quick way."""
+        """Run a call in its turn. With `cache` the next call like it, with the same `key`, goes to the executor."""
         engine = self._engine
-        plan = engine.plan(request)
-        if how is not None:
-            engine.keep(how, key, plan, request)
-        return self._in_order(lambda: finish(engine.run(plan, request)), request.collective, async_op)
+        prepared = engine.prepare(request)
+        if cache:
+            engine.cache(key, prepared, request)
+        return self._in_order(lambda: finish(engine.run(prepared, request)), request.collective, async_op)
 
     def _in_order(self, call: Callable[[], Result], what: str, async_op: bool) -> Result | Work[Result]:
         self.check()
@@ -523,7 +524,7 @@ class Communicator:
         mine = np.array([math.prod(row), *rows, *(expected or [-1] * size)], np.int64)
         told = np.empty((size, len(mine)), np.int64)
         request = self._request("all_gather", mine, told, len(mine), timeout)
-        self._engine.run(self._engine.plan(request), request)
+        self._engine.run(self._engine.prepare(request), request)
         sent, wanted = told[:, 1 : size + 1], told[:, size + 1 :]
         if (told[:, 0] != told[0, 0]).any():
             raise CollectiveMismatch(f"all_to_all: rows of {told[:, 0].tolist()} elements by rank; they must be alike")
@@ -583,7 +584,7 @@ class Communicator:
     def forked(self) -> None:
         """This is a copy that a fork made: only the parent may use the ranks' memory and connections."""
         reason = f"this communicator belongs to process {os.getppid()}, of which {os.getpid()} is a fork"
-        self._engine.quick.open = 0
+        self._engine.call_cache.open = 0
         self._engine.refusal = CommunicatorClosed(f"{reason}; a fork must call choreo.init() itself")
         self._messages.drop()
         self._engine.connection.close()

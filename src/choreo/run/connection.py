@@ -13,23 +13,25 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import ChoreoError, MeetingError
-from choreo.run.execute.backend import endpoint_type, prepare
-from choreo.run.execute.calls import Plan
+from choreo.run.execute.backend import executor
+from choreo.run.execute.calls import Failed, PreparedCall
 from choreo.run.execute.failures import Where
 from choreo.run.execute.segment import Segment, open_segment, remove_stale
-from choreo.run.execute.twin.executor import Endpoint
 from choreo.run.recover.consensus import Circle, Verdict
 from choreo.run.recover.control_channel import Line, Remote
 from choreo.run.recover.failure_report import DIRECTORY_BYTES
 from choreo.run.recover.ledger import Ledger
 from choreo.run.transport.tcp import Doorway, Links, Network, lost
+
+if TYPE_CHECKING:
+    from choreo.run.execute.twin import Endpoint
 
 __all__ = ["Connection", "Meeting", "connect"]
 
@@ -110,18 +112,18 @@ class Connection:
         """The number of the last call."""
         return self.endpoint.calls
 
-    def run(self, plan: Plan, input_array: object, work: object, *, timeout_s: float) -> tuple[int, int, int] | None:
+    def run(self, prepared: PreparedCall, input_array: object, work: object, *, timeout_s: float) -> Failed | None:
         """Run a call; None, or what went wrong, whose fault it is, and which operation it was."""
-        failed: tuple[int, int, int] | None = self.endpoint.run(
+        failed: Failed | None = self.endpoint.run(
             self.endpoint.calls + 1,
-            plan.signature,
-            plan.ready,
+            prepared.signature,
+            prepared.ready,
             input_array,
             work,
-            plan.call.dtype,
-            plan.call.operation,
+            prepared.call.dtype,
+            prepared.call.operation,
             timeout_s,
-            plan.stages,
+            prepared.stages,
         )
         return failed
 
@@ -169,7 +171,7 @@ def connect(  # noqa: PLR0915 - what is opened here is closed here, whatever hap
         with names:
             ledger = Ledger(log, create=True)
             undo.callback(lambda: ledger.close())  # noqa: PLW0108 - the one that is open by then
-            prepare()(segment.map, rank, world_size, STAGE_BYTES)
+            executor().prepare_segment(segment.map, rank, world_size, STAGE_BYTES)
             doorway = None if network is None else Doorway(network.address)
             if doorway is not None:
                 names.callback(doorway.close)
@@ -224,9 +226,9 @@ def connect(  # noqa: PLR0915 - what is opened here is closed here, whatever hap
             streams = {number: tuple(one.fileno() for one in several) for number, several in links.streams.items()}
             peers = [(maps[at], one.pid, signs[at], streams.get(at, ())) for at, one in enumerate(cards)]
             spins = SPINS_ALONE if len(here) <= (os.cpu_count() or 1) else SPINS_SHARED
-            endpoint = endpoint_type()(rank, world_size, segment.map, STAGE_BYTES, peers, spins)
+            endpoint = executor().Endpoint(rank, world_size, segment.map, STAGE_BYTES, peers, spins)
             if circle.remote is not None:
-                circle.remote.noted = endpoint.noted
+                circle.remote.noted = endpoint.progress_of
         undo.pop_all()
     remote = np.array([one.machine != machine for one in cards])
     sockets = [one for several in links.streams.values() for one in several]

@@ -7,6 +7,7 @@ import secrets
 from choreo.errors import ChoreoError, UsageError
 from choreo.run.communicator import DEFAULT_TIMEOUT_S, Communicator
 from choreo.run.connection import connect
+from choreo.run.execute.backend import warn_if_slow
 from choreo.run.execute.choice import Chooser, forced_by_environment
 from choreo.run.execute.constants import load_constants, network_constants
 from choreo.run.rendezvous.environment import read_environment
@@ -27,6 +28,8 @@ def init(*, timeout: float = DEFAULT_TIMEOUT_S) -> Communicator:
     alone. `timeout` is in seconds, for this call and for every later one that is given none of its own.
     """
     me = read_environment()
+    if me.rank == 0:
+        warn_if_slow()
     with meet(me.rank, me.world_size, me.address, me.port, me.secret, timeout_s=timeout, job=me.job) as meeting:
         lowest = machines(meeting, timeout)
         network = None

@@ -20,10 +20,24 @@ from hypothesis import strategies as st
 
 from choreo.algorithms import build
 from choreo.errors import UsageError
-from choreo.run.execute import backend
+from choreo.run.execute import backend, twin
+from choreo.run.execute.compile import compile_program
 from choreo.run.execute.failures import BROKEN, LEFT, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
-from choreo.run.execute.program import EXPOSED, GUARD, LAST, OP, RECEIVE, REDUCE, SEND, compile_program
-from choreo.run.execute.twin.executor import CALLS_AT, GAVE_UP_AT, PAGE, TOLD
+from choreo.run.execute.layout import (
+    CHANNEL,
+    EXPOSED,
+    GUARD,
+    HEADER,
+    LAST,
+    OP,
+    PAGE,
+    RECEIVE,
+    REDUCE,
+    SEND,
+    channel_at,
+    offset_of,
+)
+from choreo.run.execute.twin.segment import call_record_at, mailbox_at
 from choreo.schedule import Schedule
 from tests.helpers.faults import eventually
 from tests.helpers.programs import (
@@ -41,7 +55,7 @@ from tests.helpers.programs import (
 )
 
 try:
-    backend.endpoint_type(compiled=True)
+    backend.executor(compiled=True)
 except UsageError:
     pytest.skip("there is no compiled executor to hold against its twin", allow_module_level=True)
 
@@ -299,7 +313,7 @@ def test_a_deadline_ends_a_wait_and_is_told(kinds: str) -> None:
     def body(rank: Rank) -> Any:
         if rank.rank == 2:
             time.sleep(1.5)
-            return rank.endpoint.told(0)
+            return rank.endpoint.outcome_of(0)
         failed = reduce_all(rank, timeout_s=0.3)
         assert reduce_all(rank) is not None, "nothing runs after a failure"
         return failed
@@ -346,7 +360,7 @@ def test_who_leaves_when_it_is_done_fails_nobody_and_early_is_told(kinds: str, h
                 reduce_all(rank)
             return None
         failed = reduce_all(rank)
-        return failed, rank.endpoint.told(0)
+        return failed, rank.endpoint.outcome_of(0)
 
     found = run_ranks(KINDS[kinds], body, hosts=HOSTS[hosts])
     for failed, _ in found[1:]:
@@ -358,8 +372,8 @@ def test_who_leaves_when_it_is_done_fails_nobody_and_early_is_told(kinds: str, h
 def test_a_signal_ends_a_wait(kind: bool) -> None:
     def body(rank: Rank) -> Any:
         if rank.rank == 1:
-            assert eventually(lambda: rank.endpoint.told(0) is not None)
-            return rank.endpoint.told(0)
+            assert eventually(lambda: rank.endpoint.outcome_of(0) is not None)
+            return rank.endpoint.outcome_of(0)
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(KeyboardInterrupt):
@@ -446,9 +460,9 @@ def test_a_peer_that_is_gone_cannot_spoil_a_result_read_late(kinds: Sequence[boo
 
 def endpoint_with(kind: bool, peer: mmap.mmap | None, *streams: int, own: mmap.mmap | None = None) -> Any:
     own = segment_of(2) if own is None else own
-    backend.prepare(kind)(own, 0, 2, STAGE_BYTES)
+    backend.executor(kind).prepare_segment(own, 0, 2, STAGE_BYTES)
     peers = [(None, 0, -1, ()), (peer, os.getpid(), -1, streams)]
-    return backend.endpoint_type(kind)(0, 2, own, STAGE_BYTES, peers, 5)
+    return backend.executor(kind).Endpoint(0, 2, own, STAGE_BYTES, peers, 5)
 
 
 def program_of(
@@ -466,7 +480,7 @@ def program_of(
         np.array([0, received], "<u4"),
     )
     ops, waits, out, come = (column.tobytes() for column in columns)
-    return backend.program_type(kind)(ops, waits, out, come, scratch, 0)
+    return backend.executor(kind).Program(ops, waits, out, come, scratch, 0)
 
 
 # kind, flags, peer, number, step, guards, first_guard, at, base, there, staged, length
@@ -496,7 +510,7 @@ def test_programs_that_make_no_sense(which: str, kind: bool) -> None:
 @pytest.mark.parametrize("kind", BOTH)
 def test_programs_that_do_not_fit_their_call(kind: bool) -> None:
     peer = segment_of(2)
-    backend.prepare(kind)(peer, 1, 2, STAGE_BYTES)
+    backend.executor(kind).prepare_segment(peer, 1, 2, STAGE_BYTES)
     endpoint, x = endpoint_with(kind, peer), np.zeros(4, np.float32)
     send = (SEND, LAST, 1, 1, 0, 0, 0, 0, 0, 0, 0, 16)
     exposed = (SEND, LAST | EXPOSED, 1, 1, 0, 0, 0, 0, 0, 0, 0, 16)
@@ -531,7 +545,7 @@ def test_programs_that_do_not_fit_their_call(kind: bool) -> None:
     refused(program_of(kind, beyond, sent=1), x, x)
     refused(program_of(kind, odd, received=1), x, x)
     none = b"\0" * 8
-    refused(backend.program_type(kind)(np.array([itself], OP).tobytes(), b"", b"\1" + none[1:], none, 0, 0), x, x)
+    refused(backend.executor(kind).Program(np.array([itself], OP).tobytes(), b"", b"\1" + none[1:], none, 0, 0), x, x)
     with pytest.raises(ValueError, match="timeout"):
         endpoint.run(1, 0, fine, x, x, FLOAT32, 0, float("nan"), True)
     with pytest.raises(TypeError):
@@ -542,7 +556,7 @@ def test_programs_that_do_not_fit_their_call(kind: bool) -> None:
 @pytest.mark.parametrize("kind", BOTH)
 def test_segments_of_others_are_refused(kind: bool) -> None:
     fine = segment_of(2)
-    backend.prepare(kind)(fine, 1, 2, STAGE_BYTES)
+    backend.executor(kind).prepare_segment(fine, 1, 2, STAGE_BYTES)
     endpoint_with(kind, fine)
     for offset in (0, 8, 12, 16, 32):
         wrong = segment_of(2)
@@ -554,16 +568,16 @@ def test_segments_of_others_are_refused(kind: bool) -> None:
         endpoint_with(kind, mmap.mmap(-1, PAGE))
     for world, stage, rank in ((2, 2**62, 0), (2, 2**63 - 1, 0), (0, 0, 0), (2, 0, 2), (70000, 0, 0)):
         with pytest.raises(ValueError, match="too small"):
-            backend.prepare(kind)(segment_of(2), rank, world, stage)
+            backend.executor(kind).prepare_segment(segment_of(2), rank, world, stage)
 
 
 @given(st.binary(max_size=64 * 5), st.binary(max_size=32), st.integers(0, 2**64 - 1), st.booleans())
 @settings(max_examples=120)
 def test_random_bytes_are_no_program(ops: bytes, guards: bytes, scratch: int, kind: bool) -> None:
     with pytest.raises(ValueError, match=r"."):
-        backend.program_type(kind)(ops, guards, b"\0" * 7, b"\0" * 8, scratch, 0)
+        backend.executor(kind).Program(ops, guards, b"\0" * 7, b"\0" * 8, scratch, 0)
     try:
-        backend.program_type(kind)(
+        backend.executor(kind).Program(
             ops[: len(ops) // 64 * 64], guards[: len(guards) // 8 * 8], b"\0" * 8, b"\0" * 8, scratch, 0
         )
     except ValueError:
@@ -601,7 +615,7 @@ def test_both_executors_take_and_refuse_the_same(
     outcomes = []
     for kind in BOTH:
         peer = segment_of(2)
-        backend.prepare(kind)(peer, 1, 2, STAGE_BYTES)
+        backend.executor(kind).prepare_segment(peer, 1, 2, STAGE_BYTES)
         endpoint = endpoint_with(kind, peer)
         x, y = np.zeros(3, np.float32), np.zeros(16, np.float32)
         try:
@@ -620,19 +634,19 @@ def test_both_executors_take_and_refuse_the_same(
     st.booleans(),
 )
 @settings(max_examples=150)
-def test_letters_that_make_no_sense(words: list[int], modes: int, length: int, gave_up: int, kind: bool) -> None:
+def test_mailboxes_that_make_no_sense(words: list[int], modes: int, length: int, outcome: int, kind: bool) -> None:
     """Whatever a peer's segment says, the call ends, and reads nothing outside that segment."""
     peer = segment_of(2)
-    backend.prepare(kind)(peer, 1, 2, STAGE_BYTES)
+    backend.executor(kind).prepare_segment(peer, 1, 2, STAGE_BYTES)
     endpoint, x = endpoint_with(kind, peer), np.zeros(16, np.float32)
-    number, signature, *letter = words
-    if letter[1] % 2:
-        letter[0], letter[1] = 0, modes  # the signature of this very call
-    at = (CALLS_AT + 8 * 1) * 8
+    number, signature, *mailbox = words
+    if mailbox[1] % 2:
+        mailbox[0], mailbox[1] = 0, modes  # the signature of this very call
+    at = call_record_at(1)
     peer[at : at + 16] = struct.pack("<2Q", number, signature)
-    at = PAGE + 64 * 1  # of the first call, to rank 0
-    peer[at : at + 40] = struct.pack("<5Q", 2**63, *letter)  # everything is ready
-    peer[4 * GAVE_UP_AT] = peer[PAGE + 4 * TOLD] = gave_up
+    at = mailbox_at(0, 1)
+    peer[at : at + 40] = struct.pack("<5Q", 2**63, *mailbox)  # everything is ready
+    peer[offset_of(HEADER, "outcome")] = peer[channel_at(0) + offset_of(CHANNEL, "outcome")] = outcome
     program = program_of(kind, (RECEIVE, LAST | REDUCE, 1, 1, 0, 0, 0, 0, 0, 16, 16, length), received=1)
     failed = endpoint.run(1, 0, program, x, x, FLOAT32, 0, 0.05, True)
     assert failed is None or failed[0] in (BROKEN, MISMATCHED, PEER_GAVE_UP, PEER_DIED)
@@ -663,10 +677,9 @@ def test_the_executor_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPat
     assert backend.is_compiled()
     monkeypatch.setenv("CHOREO_PURE_PYTHON", "1")
     assert not backend.is_compiled()
-    assert backend.endpoint_type().__module__ == "choreo.run.execute.twin.executor"
-    assert backend.program_type().__module__ == "choreo.run.execute.twin.program"
+    assert backend.executor() is twin
     monkeypatch.setattr(backend, "_find", lambda: None)
     monkeypatch.delenv("CHOREO_PURE_PYTHON")
     assert not backend.is_compiled()
     with pytest.raises(UsageError, match="C compiler"):
-        backend.endpoint_type(compiled=True)
+        backend.executor(compiled=True)

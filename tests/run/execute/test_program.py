@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from choreo.algorithms import build, list_algorithms
 from choreo.collectives import COLLECTIVES
 from choreo.errors import ContradictionError, UsageError
-from choreo.run.execute.program import EXPOSED, HELD, RECEIVE, REDUCE, SEND, TO_SCRATCH, compile_program
+from choreo.run.execute.compile import compile_program
+from choreo.run.execute.layout import ALREADY_STAGED, EXPOSED, RECEIVE, REDUCE, SEND, TO_SCRATCH
 from choreo.run.execute.twin.program import Program
 from choreo.schedule import Schedule
 from tests.helpers.programs import Emulation, places, replay
@@ -144,5 +145,5 @@ def test_what_goes_to_several_is_staged_once() -> None:
     edges, input_at = places(schedule, 8, 4)
     program = compile_program(schedule, 0, edges, input_at, np.array([False, True, False, False]), same=True)
     assert program.ops["kind"].tolist() == [SEND] * 3
-    assert (program.ops["flags"] & (EXPOSED | HELD)).tolist() == [EXPOSED, 0, HELD]
+    assert (program.ops["flags"] & (EXPOSED | ALREADY_STAGED)).tolist() == [EXPOSED, 0, ALREADY_STAGED]
     assert program.stage_bytes == 64

@@ -21,9 +21,20 @@ from hypothesis import strategies as st
 from choreo.errors import MeetingError
 from choreo.run.execute import backend
 from choreo.run.execute.failures import BROKEN, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT, Where
-from choreo.run.execute.program import GUARD, LAST, OP, RECEIVE, REDUCE
-from choreo.run.execute.twin.executor import MIX
-from choreo.run.execute.twin.frames import FRAME, GOODBYE, NOTE, SEALED, Frame, parts
+from choreo.run.execute.layout import (
+    CHAIN_FACTOR,
+    FRAME,
+    GOODBYE,
+    GUARD,
+    LAST,
+    OP,
+    PROGRESS,
+    RECEIVE,
+    REDUCE,
+    SEALED,
+    Frame,
+)
+from choreo.run.execute.twin.sockets import stripes
 from choreo.run.recover import consensus_between_hosts as between_hosts
 from choreo.run.recover.control_channel import Decided, Line, Remote, Round, Said
 from choreo.run.recover.ledger import Ledger
@@ -135,7 +146,7 @@ def pair() -> tuple[Line, Line]:
     )
 
 
-@given(st.binary(max_size=300), st.sampled_from((0, GOODBYE, NOTE, SEALED)), st.integers(0, 2**64 - 1))
+@given(st.binary(max_size=300), st.sampled_from((0, GOODBYE, PROGRESS, SEALED)), st.integers(0, 2**64 - 1))
 @settings(max_examples=200)
 def test_noise_on_a_control_connection(noise: bytes, magic: int, length: int) -> None:
     """Whatever comes is a known word, or the end of the connection; a length alone takes no memory."""
@@ -245,28 +256,28 @@ def test_a_decision_reaches_one_who_wakes_too_late(tmp_path: Path) -> None:
 
 @given(st.integers(0, 1 << 40), st.integers(1, 8))
 def test_parts_cover_a_range_without_cutting_an_element(length: int, streams: int) -> None:
-    found = parts(length, streams)
+    found = stripes(length, streams)
     assert 1 <= len(found) <= streams
     assert sum(part for _, part in found) == length
     assert [at for at, _ in found] == [sum(part for _, part in found[:number]) for number in range(len(found))]
     assert all(at % 4096 == 0 for at, _ in found)
 
 
-CHAIN = 7 * MIX % 2**64  # of one call, whose signature is 7
+CHAIN = 7 * CHAIN_FACTOR % 2**64  # of one call, whose signature is 7
 
 
 def endpoint(kind: bool, control: int, streams: tuple[int, ...]) -> Any:
     own = segment_of(2)
-    backend.prepare(kind)(own, 0, 2, STAGE_BYTES)
+    backend.executor(kind).prepare_segment(own, 0, 2, STAGE_BYTES)
     peers = [(None, 0, -1, ()), (None, 1, os.dup(control), streams)]
-    return backend.endpoint_type(kind)(0, 2, own, STAGE_BYTES, peers, 5)
+    return backend.executor(kind).Endpoint(0, 2, own, STAGE_BYTES, peers, 5)
 
 
 def receive(kind: bool, length: int, flags: int = LAST) -> Any:
     row = (RECEIVE, flags, 1, 1, 0, 0, 0, 0, 0, 0, 0, length)
     columns = np.array([row], OP), np.array([], GUARD), np.array([0, 0], "<u4"), np.array([0, 1], "<u4")
     ops, waits, sent, received = (column.tobytes() for column in columns)
-    return backend.program_type(kind)(ops, waits, sent, received, 0, 0)
+    return backend.executor(kind).Program(ops, waits, sent, received, 0, 0)
 
 
 @given(
@@ -282,12 +293,12 @@ def test_frames_that_are_not_due(changes: list[tuple[int, int]], length: int, ki
     (control, theirs), *streams = sockets
     payload = np.random.default_rng(length).random(length // 4, np.float32)
     frames = []
-    for number, (at, part) in enumerate(parts(length, len(streams))):
+    for number, (at, part) in enumerate(stripes(length, len(streams))):
         frame = bytearray(Frame(FRAME, 1, 1, CHAIN, part).pack())
         for field, change in changes if number == 0 else ():
             frame[(0, 4, 8, 16, 24)[field]] ^= change
         frames.append(bytes(frame) + payload.tobytes()[at : at + part])
-    wrong = bytearray(frames[0][:32]) != bytearray(Frame(FRAME, 1, 1, CHAIN, parts(length, 3)[0][1]).pack())
+    wrong = bytearray(frames[0][:32]) != bytearray(Frame(FRAME, 1, 1, CHAIN, stripes(length, 3)[0][1]).pack())
 
     def send(number: int) -> None:
         try:
@@ -324,8 +335,8 @@ def test_frames_that_are_not_due(changes: list[tuple[int, int]], length: int, ki
     [
         (b"", TIMED_OUT),
         (None, PEER_DIED),
-        (Frame(NOTE, 1, 3, 0, 0).pack(), TIMED_OUT),
-        (Frame(NOTE, 1, 3, 0, 0).pack() + Frame(GOODBYE, 1, 1, 0, 0).pack(), PEER_GAVE_UP),
+        (Frame(PROGRESS, 1, 3, 0, 0).pack(), TIMED_OUT),
+        (Frame(PROGRESS, 1, 3, 0, 0).pack() + Frame(GOODBYE, 1, 1, 0, 0).pack(), PEER_GAVE_UP),
         (Frame(GOODBYE, 7, 1, 1, 0).pack(), TIMED_OUT),  # it left after this very call, so it has done its part
         (Frame(GOODBYE, 7, 0, 1, 0).pack(), PEER_GAVE_UP),
         (struct.pack("<4s28x", b"what"), PEER_GAVE_UP),
@@ -343,7 +354,7 @@ def test_what_an_executor_makes_of_the_control_connection(kind: bool, said: byte
         failed = made.run(1, 7, receive(kind, 64), None, x, FLOAT32, 0, 0.2, False)
         assert failed is not None
         assert failed[:2] == (outcome, 1)
-        assert made.noted(1) == ((0, 3) if said is not None and b"NOTE" in said else (0, 0))
+        assert made.progress_of(1) == ((0, 3) if said is not None and b"NOTE" in said else (0, 0))
         made.close()
 
 

@@ -1,77 +1,82 @@
-"""Which executor runs programs: the compiled one, or its twin in Python where there is no compiler."""
+"""Which executor runs programs: the compiled one, or the one in Python where there is no compiler."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
+from choreo.compiled import import_compiled, prefers_python, warn_missing
 from choreo.errors import UsageError
+from choreo.run.execute import layout
 
 if TYPE_CHECKING:
-    from choreo.run.execute.twin.executor import Endpoint, Program
-    from choreo.run.execute.twin.kept_calls import Quick
+    from choreo.run.execute import twin
 
-__all__ = ["endpoint_type", "is_compiled", "prepare", "program_type", "quick_type"]
-
-
-def endpoint_type(compiled: bool | None = None) -> type[Endpoint]:
-    """The executor's end of a communicator: compiled if it is there; CHOREO_PURE_PYTHON=1 asks for the twin."""
-    from choreo.run.execute.twin import executor
-
-    found: type[Endpoint] = executor.Endpoint if _twin(compiled) else _compiled().Endpoint
-    return found
+__all__ = ["Executor", "executor", "is_compiled", "warn_if_slow"]
 
 
-def program_type(compiled: bool | None = None) -> type[Program]:
-    """What the executor takes a program as."""
-    from choreo.run.execute.twin import executor
+class Executor(Protocol):
+    """What both executors offer; `twin` documents it."""
 
-    found: type[Program] = executor.Program if _twin(compiled) else _compiled().Program
-    return found
+    @property
+    def Endpoint(self) -> type[twin.Endpoint]:  # noqa: N802 - a class
+        """One rank's end of a communicator."""
+        ...
+
+    @property
+    def Program(self) -> type[twin.Program]:  # noqa: N802
+        """A program, checked once."""
+        ...
+
+    @property
+    def CallCache(self) -> type[twin.CallCache]:  # noqa: N802
+        """Calls that were made before."""
+        ...
+
+    @property
+    def prepare_segment(self) -> Callable[[object, int, int, int], None]:
+        """Write the header of a rank's own segment."""
+        ...
 
 
-def quick_type(compiled: bool | None = None) -> type[Quick]:
-    """What keeps calls for the executor."""
-    from choreo.run.execute.twin import kept_calls
+def executor(compiled: bool | None = None) -> Executor:
+    """The compiled executor if there is one, unless CHOREO_PURE_PYTHON=1 asks for the other; or the one asked for."""
+    if compiled is None:
+        compiled = is_compiled()
+    if compiled:
+        return _compiled()
+    from choreo.run.execute import twin
 
-    found: type[Quick] = kept_calls.Quick if _twin(compiled) else _compiled().Quick
-    return found
-
-
-def prepare(compiled: bool | None = None) -> Callable[[object, int, int, int], None]:
-    """What makes an own segment ready for peers to open."""
-    from choreo.run.execute.twin import executor
-
-    found: Callable[[object, int, int, int], None] = executor.prepare if _twin(compiled) else _compiled().prepare
-    return found
+    return cast("Executor", twin)
 
 
 def is_compiled() -> bool:
     """Whether the compiled executor is used."""
-    return not _twin(None)
+    return not prefers_python() and _find() is not None
 
 
-def _twin(compiled: bool | None) -> bool:
-    """Whether the twin is wanted, or all there is."""
-    if compiled is None and os.environ.get("CHOREO_PURE_PYTHON", "") not in ("", "0"):
-        return True
-    if compiled is not None:
-        return not compiled
-    return _find() is None
+def warn_if_slow() -> None:
+    """Warn that collectives run in Python because there is no compiled executor."""
+    if _find() is None:
+        warn_missing("executor", "collectives run in Python, about 1000 times slower")
 
 
-def _compiled() -> ModuleType:
+def _find() -> Executor | None:
+    core = import_compiled("choreo.run.execute._core")
+    if core is not None and not _has_this_layout(core):
+        raise UsageError("the compiled executor is of another version of Choreo; reinstall choreo")
+    return cast("Executor | None", core)
+
+
+@cache
+def _has_this_layout(core: ModuleType) -> bool:
+    return (getattr(core, "LAYOUT", None), getattr(core, "CONSTANTS", None)) == (layout.fields(), layout.constants())
+
+
+def _compiled() -> Executor:
     found = _find()
     if found is None:
-        raise UsageError("the compiled executor is not there; install Choreo where there is a C compiler")
+        raise UsageError("the compiled executor is missing; install a C compiler and reinstall choreo")
     return found
-
-
-def _find() -> ModuleType | None:
-    try:
-        from choreo.run.execute import _core
-    except ImportError:
-        return None
-    return _core

@@ -1,4 +1,4 @@
-"""Calls made ready: a schedule compiled for this rank and this size, as the executor takes it."""
+"""Prepared calls: a schedule compiled for this rank and this size, as the executor takes it."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ import numpy.typing as npt
 
 from choreo.algorithms import build
 from choreo.errors import RefusedError
-from choreo.run.execute.backend import program_type
-from choreo.run.execute.program import Program, compile_program
+from choreo.run.execute.backend import executor
+from choreo.run.execute.compile import compile_program
+from choreo.run.execute.program import Ints, Program
 from choreo.schedule import Schedule
 
 if TYPE_CHECKING:
-    from choreo.run.execute.twin.executor import Program as Prepared
+    from choreo.run.execute import twin
 
-__all__ = ["Call", "Failed", "Plan", "edges_of", "make_plan"]
+__all__ = ["CallSpec", "Failed", "PreparedCall", "edges_of", "prepare_call"]
 
-Ints = npt.NDArray[np.int64]
-# What a call may stage at once, and what it stages before it lets others read, if it is cut into parts at all; more
-# where ranks share cores, because there a wait costs more.
+# How much a call may stage at once, and how much in one part, if it is cut into parts; twice that where ranks share
+# cores, because a wait costs more there.
 SLOT_BYTES, PART_BYTES = 1 << 20, 64 << 10
-# What went wrong, whose fault it is, and in which operation of the program.
+# The outcome of a call that failed, the culprit, and the operation of the program.
 Failed: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What it takes to read a byte out of another process, and to reduce one from there; measured.
+class DirectReadCost:
+    """What it costs to store, or to reduce, a byte that is read from another process's memory; measured.
 
-    1 is to stage a byte, or to store or reduce one that is staged. `least` is how many must be staged otherwise before
-    it is worth the system calls.
+    The unit is what it costs to stage a byte, and to store or reduce a staged one. Fewer than `min_bytes` that would
+    be staged otherwise are not worth the system calls.
     """
 
     store: float
     reduce: float
-    least: int
+    min_bytes: int
 
 
-def reading_of(vector_bytes: int, shares_cores: bool, passes_on: bool) -> Reading:
-    """By whether caches hold the vector, and whether what was just reduced is read again: that is slow from a cache."""
+def direct_read_cost(vector_bytes: int, shares_cores: bool, passes_on: bool) -> DirectReadCost:
+    """By whether caches hold the vector, and whether a result that was just reduced is read by others from a cache."""
     if shares_cores:
-        return Reading(1.4, 1.7, 256 << 10) if vector_bytes >= 16 << 20 else Reading(1.6, 1.95, 256 << 10)
+        return DirectReadCost(1.4, 1.7, 256 << 10) if vector_bytes >= 16 << 20 else DirectReadCost(1.6, 1.95, 256 << 10)
     if vector_bytes > 1 << 20:
-        return Reading(1.2, 1.5, 48 << 10)
-    return Reading(2.2, 2.2, 48 << 10) if passes_on else Reading(0.8, 1.6, 48 << 10)
+        return DirectReadCost(1.2, 1.5, 48 << 10)
+    return DirectReadCost(2.2, 2.2, 48 << 10) if passes_on else DirectReadCost(0.8, 1.6, 48 << 10)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What every rank must agree on: the collective, its sizes in elements, the type, the operation and the root."""
+class CallSpec:
+    """What all ranks must agree on in a call: collective, sizes in elements, element type, operation and root."""
 
     collective: str
     blocks: tuple[int, ...]  # elements of each block of the contract
@@ -73,25 +73,25 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class PreparedCall:
     """A call compiled for one rank.
 
-    `stages` is whether it hands data over through staging; `copies`, whether it needs an input of its own, because it
-    sends some of it after it has written work; `is_part`, whether its work is only this rank's part of the vector.
+    `stages`: data is handed over through staging. `copies`: it needs an input of its own, because it sends some of it
+    after work was written. `is_part`: its work array is only this rank's part of the vector.
     """
 
-    call: Call
+    call: CallSpec
     signature: int
     program: Program
-    ready: Prepared  # the program as the executor takes it
+    ready: twin.Program  # the program as the executor takes it
     vector_bytes: int
     stages: bool
     copies: bool = False
     is_part: bool = False
 
 
-def make_plan(
-    call: Call,
+def prepare_call(
+    call: CallSpec,
     rank: int,
     world_size: int,
     remote: npt.NDArray[np.bool_],
@@ -99,12 +99,12 @@ def make_plan(
     same: bool,
     stages: bool,
     part: tuple[int, int] | None = None,
-) -> Plan:
+) -> PreparedCall:
     """Build the schedule and compile it for this rank: staged, or exposed where peers can read the arrays in place.
 
-    `remote` are the peers that are reached through sockets; `same`, whether input and work are one array; `part`, the
-    first byte and the length of all that this rank wants of the vector. How many parts a program has depends only on
-    what all ranks know, since senders and receivers must agree.
+    `remote` are the peers that are reached through sockets. `same`: input and work are one array. `part` is the first
+    byte and the length of what this rank wants of the vector, if that is not all. How many parts a program has depends
+    only on what all ranks know, because senders and receivers must agree.
     """
     schedule = _schedule(call.collective, call.algorithm, world_size, call.root)
     edges = edges_of(schedule, call.blocks, call.item_bytes)
@@ -120,8 +120,8 @@ def make_plan(
     at_once = min(SLOT_BYTES // 2, PART_BYTES * (2 if world_size > cores else 1))
     staged = int(program.traffic[0].max(initial=0))
     _, stored, reduced = program.traffic
-    costs = reading_of(int(edges[-1]), world_size > cores, bool(stored.any() and reduced.any()))
-    reads = staged > costs.least and (bool(remote.any()) or _reading_is_faster(program.traffic, costs, cores))
+    costs = direct_read_cost(int(edges[-1]), world_size > cores, bool(stored.any() and reduced.any()))
+    reads = staged > costs.min_bytes and (bool(remote.any()) or _direct_read_is_faster(program.traffic, costs, cores))
     if staged > 2 * at_once and not reads:
         parts = -(-staged // at_once)
         program = compiled(parts)
@@ -130,12 +130,12 @@ def make_plan(
         program = compiled(parts)
     cut = None if part is None else program.within(*part)
     program = cut or program
-    ready = program_type()(*program.as_bytes())
-    return Plan(call, call.signature, program, ready, int(edges[-1]), stages, is_part=cut is not None)
+    ready = executor().Program(*program.as_bytes())
+    return PreparedCall(call, call.signature, program, ready, int(edges[-1]), stages, is_part=cut is not None)
 
 
-def _reading_is_faster(traffic: Ints, costs: Reading, cores: int) -> bool:
-    """Whether ranks that read each other's memory are done before ranks that stage; all ranks find the same."""
+def _direct_read_is_faster(traffic: Ints, costs: DirectReadCost, cores: int) -> bool:
+    """Whether ranks that read each other's memory finish before ranks that stage. All ranks find the same."""
     staged, stored, reduced = traffic
     by_staging, by_reading = staged + stored + reduced, costs.store * stored + costs.reduce * reduced
     return bool(max(by_reading.max(), by_reading.sum() / cores) < max(by_staging.max(), by_staging.sum() / cores))

@@ -1,8 +1,8 @@
-"""Shared memory: one segment a rank and communicator, written by its owner and only read by everybody else.
+"""Shared memory: one segment a rank and communicator, written by its owner and only read by all others.
 
-A segment is a file in /dev/shm named `choreo-<job>-<communicator>-<rank>-<namespace>-<pid>-<start>`; namespace, pid and
-the time it started say whether its owner is alive, so that what a crash left behind is found and removed by the next
-start. Whatever of it is used has been asked for first, so that a full /dev/shm is an error and not a signal.
+A segment is a file in /dev/shm named `choreo-<job>-<communicator>-<rank>-<namespace>-<pid>-<start>`. Namespace, pid and
+start time say whether its owner is alive, so the next start removes what a crash has left. Memory is reserved before it
+is used, so that a full /dev/shm is an error and not a signal.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ import time
 from pathlib import Path
 
 from choreo.errors import UsageError
+from choreo.run.execute.layout import PAGE, staging_at
 from choreo.run.rendezvous.hosts import pid_namespace
 from choreo.run.rendezvous.processes import is_alive, start_time
 
 __all__ = ["Segment", "open_segment", "owned_name", "remove_stale", "reserve_ahead"]
 
 SHARED = Path("/dev/shm")
-PAGE = 4096
-CHANNEL = 576
 # Sparse: what nobody touches takes no memory.
 HEAP_BYTES = 64 << 30
-ALIGNED = 64
-# After this a name whose owner cannot be seen from here is nobody's: names are there only while ranks connect.
+ALIGNED_BYTES = 64
+# A name whose owner cannot be seen from here is stale after this time: segments have names only while ranks connect.
 UNSEEN_S = 24 * 3600.0
 _KEEP_SIZE = 1  # of fallocate(2)
 
@@ -37,7 +36,7 @@ class Segment:
     """A rank's own: header, channels, staging, and a heap for arrays that peers may read in place."""
 
     def __init__(self, name: str, world_size: int, stage_bytes: int) -> None:
-        self.heap_at = PAGE + _pages(CHANNEL * world_size) + stage_bytes
+        self.heap_at = staging_at(world_size) + stage_bytes
         self.bytes = self.heap_at + HEAP_BYTES
         self.path = SHARED / owned_name(name)
         try:
@@ -61,7 +60,7 @@ class Segment:
 
     def take(self, length: int) -> int:
         """Room in the heap, as an offset in the segment."""
-        wanted = max(ALIGNED, -(-length // ALIGNED) * ALIGNED)
+        wanted = max(ALIGNED_BYTES, -(-length // ALIGNED_BYTES) * ALIGNED_BYTES)
         for index, (at, room) in enumerate(self._free):
             if room >= wanted:
                 self._reserve(at, wanted)
@@ -71,7 +70,7 @@ class Segment:
 
     def give_back(self, at: int, length: int) -> None:
         """Return room to the heap, and its memory to the machine."""
-        wanted = max(ALIGNED, -(-length // ALIGNED) * ALIGNED)
+        wanted = max(ALIGNED_BYTES, -(-length // ALIGNED_BYTES) * ALIGNED_BYTES)
         self._free = _merged([*self._free, (at, wanted)])
         low, high = _pages(at), (at + wanted) // PAGE * PAGE
         if high > low:
@@ -79,11 +78,11 @@ class Segment:
                 self.map.madvise(mmap.MADV_REMOVE, low, high - low)
 
     def unlink(self) -> None:
-        """Take the name away; the memory goes when the last process lets go of it."""
+        """Remove the name; the memory is freed when the last process closes it."""
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the file, and of its name; nothing more can be taken. Twice is as good as once."""
+        """Close the file and remove its name; nothing more can be taken. May be called twice."""
         self.unlink()
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -104,7 +103,7 @@ class Segment:
 
 
 def reserve_ahead(descriptor: int, length: int) -> None:
-    """Have room for so many bytes more than a file in shared memory has, where the system can do that."""
+    """Reserve memory for a file in shared memory beyond its end, where the system can do that."""
     with contextlib.suppress(AttributeError):
         _LIBC.fallocate(descriptor, _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length))
 

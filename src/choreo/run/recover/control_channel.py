@@ -1,7 +1,7 @@
 """What ranks on different machines tell each other when something goes wrong, on their control connections.
 
-Nothing is said there while all is well, but for notes (`twin_frames.NOTE`), so that something to read is itself a sign
-for the executor. What is said is sealed, and read only by a rank that takes part in an agreement: there is no thread.
+Nothing is said there while all is well, but for PROGRESS, so that something to read is itself a sign for the
+executor. What is said is sealed, and read only by a rank that takes part in an agreement: there is no thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeAlias
 import msgspec
 
 from choreo.errors import MeetingError
-from choreo.run.execute.twin.frames import FRAME_BYTES, GOODBYE, NOTE, SEALED, Frame
+from choreo.run.execute.layout import FRAME_BYTES, GOODBYE, PROGRESS, SEALED, Frame
 from choreo.run.recover.failure_report import Notice
 from choreo.run.transport.frames import Kind
 from choreo.run.transport.tcp import Sealed
@@ -80,7 +80,7 @@ class Line:
 
     def note(self, which: int, call: int) -> None:
         """Say that a call has been reduced (0), or returned from (1)."""
-        self._outgoing += Frame(NOTE, which, call, 0, 0).pack()
+        self._outgoing += Frame(PROGRESS, which, call, 0, 0).pack()
         self.flush()
 
     def flush(self) -> None:
@@ -141,7 +141,7 @@ class Line:
             end = FRAME_BYTES
             if frame.magic == GOODBYE:
                 self.gave_up = (frame.number, frame.signature & 0xFFFFFFFF, frame.call)
-            elif frame.magic == NOTE:
+            elif frame.magic == PROGRESS:
                 self.noted[frame.number & 1] = frame.call
             elif frame.magic == SEALED and frame.length <= 2 * MOST_BYTES:
                 end += frame.length

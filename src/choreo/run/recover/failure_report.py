@@ -2,9 +2,10 @@
 
 Bytes 512 to 3583 of a segment's first page are two slots, written in turn: a number that grows, the length of the
 notice, a checksum over both and the notice, and the notice. A reader takes the valid slot with the higher number, so a
-rank that dies in the middle of writing leaves its notice before that one. The rest of the page is the executor's; what
-is read of it here has its offsets here. The first MiB of the heap is a rank's directory: the text of every call that it
-has ever prepared, by signature, so that others can say what it did even when it can no longer say so itself.
+rank that dies in the middle of writing leaves its notice before that one. The rest of the page is the executor's.
+
+The first MiB of the heap is a rank's directory: the text of every call that it has ever prepared, by signature, so
+that others can say what it did even when it can no longer say so itself.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import zlib
 
 import msgspec
 
+from choreo.run.execute.layout import CALL_RECORD, HEADER, WINDOW, offset_of
+
 __all__ = ["DIRECTORY_BYTES", "Directory", "Notice", "calls_of", "gave_up", "look_up", "post", "read"]
 
-BOARD_AT, SLOT_BYTES = 512, 1536
+BOARD_AT, SLOT_BYTES = offset_of(HEADER, "reports"), 1536
 _SLOT = struct.Struct("<QII")
-# Of `_core.c`: Header.gave_up, culprit, gave_up_in; Header.heap_at; Header.calls, of which there are 8 of 64 bytes.
-_GAVE_UP, _GAVE_UP_AT = struct.Struct("<IIQ"), 48
-_HEAP_AT = 40
-_CALL, _CALLS_AT, _CALLS, _CALL_BYTES = struct.Struct("<QQ"), 4096 - 8 * 64, 8, 64
+_OUTCOME, _OUTCOME_AT = struct.Struct("<IIQ"), offset_of(HEADER, "outcome")  # with culprit and outcome_call
+_HEAP_AT, _CALLS_AT = offset_of(HEADER, "heap_at"), offset_of(HEADER, "calls")
+_CALL = struct.Struct("<QQ")  # number and signature
 
 DIRECTORY_BYTES = 1 << 20
 _ENTRY, ENTRY_BYTES = struct.Struct("<QI"), 256
@@ -66,13 +68,13 @@ def read(theirs: mmap.mmap) -> Notice:
 
 def gave_up(theirs: mmap.mmap) -> tuple[int, int, int]:
     """Why a rank's executor stopped, whom it blames, in which call; zeros if it has not."""
-    outcome, culprit, call = _GAVE_UP.unpack_from(theirs, _GAVE_UP_AT)
+    outcome, culprit, call = _OUTCOME.unpack_from(theirs, _OUTCOME_AT)
     return outcome, culprit, call
 
 
 def calls_of(theirs: mmap.mmap) -> dict[int, int]:
     """The last calls that a rank began, and their signatures; 0 if there was none, or one is just being written."""
-    return dict(_CALL.unpack_from(theirs, _CALLS_AT + at * _CALL_BYTES) for at in range(_CALLS))
+    return dict(_CALL.unpack_from(theirs, _CALLS_AT + at * CALL_RECORD.itemsize) for at in range(WINDOW))
 
 
 class Directory:

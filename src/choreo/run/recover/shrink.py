@@ -25,7 +25,7 @@ from choreo.run.recover.consensus import Circle, Story, Verdict, agree
 
 if TYPE_CHECKING:
     from choreo.run.communicator import Communicator
-    from choreo.run.execute.calls import Call, Plan
+    from choreo.run.execute.calls import CallSpec, PreparedCall
 
 __all__ = ["SHRINK_S", "describe", "explain", "release", "shrink", "shrunk", "surviving"]
 
@@ -42,7 +42,7 @@ SHRUNK = CommunicatorClosed("this communicator was shrunk; use the one that shri
 # ---- saying what happened ----
 
 
-def describe(call: Call) -> str:
+def describe(call: CallSpec) -> str:
     """A call as people read it: the collective, its size and type, the operation, the root and the algorithm."""
     if call.collective == "barrier":
         return f"barrier() by {call.algorithm}"
@@ -58,31 +58,31 @@ def describe(call: Call) -> str:
     return f"{call.collective}({', '.join(parts)}) by {call.algorithm}"
 
 
-def explain(connection: Connection, plan: Plan, outcome: int, culprit: int, operation: int) -> ChoreoError:
+def explain(connection: Connection, prepared: PreparedCall, outcome: int, culprit: int, operation: int) -> ChoreoError:
     """The error of a call that failed, once all survivors agree on why. No call works afterwards, but `shrink` does."""
-    at = plan.program.ops[operation] if operation >= 0 else None
+    at = prepared.program.ops[operation] if operation >= 0 else None
     step, suspect = (None, -1) if at is None else (int(at["step"]), int(at["peer"]))
     circle = connection.circle
     gave_up, _, interrupted = circle.gave_up(circle.rank)
     if gave_up == INTERRUPTED:
         # What the others know of that call this rank does not: it has no say in what became of it.
         closed = CommunicatorClosed(
-            f"{describe(plan.call)}, call {connection.calls}: {circle.places[circle.rank]} was interrupted in call "
+            f"{describe(prepared.call)}, call {connection.calls}: {circle.places[circle.rank]} was interrupted in call "
             f"{interrupted}; the other ranks go on without it"
         )
         connection.end(lambda: copy.copy(closed))
         return copy.copy(closed)
     call, until_s = connection.surviving or (connection.calls, None)
     said = {"call": call, "cause": outcome, "culprit": culprit, "suspect": suspect}
-    verdict = agree(circle, said | {"text": describe(plan.call)[:160]}, everybody_until_s=until_s)
+    verdict = agree(circle, said | {"text": describe(prepared.call)[:160]}, everybody_until_s=until_s)
     connection.verdict = verdict
 
-    told = _error(circle, verdict, plan.call, step)
+    told = _error(circle, verdict, prepared.call, step)
     connection.end(lambda: copy.copy(told))
     return copy.copy(told)  # what is raised holds on to every frame that it came through
 
 
-def _error(circle: Circle, verdict: Verdict, call: Call, step: int | None) -> ChoreoError:
+def _error(circle: Circle, verdict: Verdict, call: CallSpec, step: int | None) -> ChoreoError:
     where = f"{describe(call)}, call {circle.notice.call}" + ("" if step is None else f", step {step}")
     if circle.rank in verdict.ranks or excluded(circle):
         return CommunicatorClosed(

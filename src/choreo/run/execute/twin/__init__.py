@@ -1,1 +1,12 @@
-"""The executor in Python: the oracle of the compiled one, and the fallback where there is no compiler."""
+"""The executor in Python: the oracle for the compiled one, and the fallback where there is no compiler.
+
+It does what `core` does, slowly and in the open, in the same segments and on the same sockets. Ranks of either kind can
+talk to each other. Nothing here is imported where the compiled executor is used.
+"""
+
+from choreo.run.execute.twin.call_cache import CallCache
+from choreo.run.execute.twin.endpoint import Endpoint
+from choreo.run.execute.twin.program import Program
+from choreo.run.execute.twin.segment import prepare_segment
+
+__all__ = ["CallCache", "Endpoint", "Program", "prepare_segment"]

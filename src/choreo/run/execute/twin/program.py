@@ -1,4 +1,4 @@
-"""A program as the twin takes it: checked once, as `_core.c` checks it."""
+"""A program as the Python executor takes it: checked once, in the order in which `core/program.h` checks it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from operator import or_
 
 import numpy as np
 
-from choreo.run.execute.program import (
+from choreo.run.execute.layout import (
+    COPY,
     EXPOSED,
     FROM_SCRATCH,
     GUARD,
-    KEEP,
+    INLINE_BYTES,
     LAST,
+    MESSAGE_BITS,
+    NEXT_PART,
     OP,
     OWN_INPUT,
-    PART,
     RECEIVE,
     REDUCE,
     SEND,
@@ -25,17 +27,15 @@ from choreo.run.execute.program import (
 
 __all__ = ["Op", "Program"]
 
-MOST = (2**63 - 1) // 4
-KINDS = (SEND, RECEIVE, TO_SCRATCH, FROM_SCRATCH, KEEP, PART)
+MAX_BYTES = (2**63 - 1) // 4
+KINDS = (SEND, RECEIVE, TO_SCRATCH, FROM_SCRATCH, COPY, NEXT_PART)
 ALL_FLAGS = 63
-MOST_RANKS = 0xFFFF
-LETTER_BYTES = 40  # of data in a letter
-NUMBERED = 24  # bits of a message's number within its call; the call is above them
+MAX_RANKS = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation; the fields of `program.OP`."""
+    """One operation; the fields are those of `layout.OP`."""
 
     kind: int
     flags: int
@@ -65,8 +65,8 @@ class Program:
             len(ops) % OP.itemsize
             or len(guards) % GUARD.itemsize
             or len(sent) % 4
-            or not 0 < len(sent) == len(received) <= 4 * MOST_RANKS
-            or not 0 <= scratch_bytes <= MOST
+            or not 0 < len(sent) == len(received) <= 4 * MAX_RANKS
+            or not 0 <= scratch_bytes <= MAX_BYTES
         ):
             raise ValueError("a program's columns do not fit each other")
         self.ops = [Op(*row) for row in np.frombuffer(ops, OP).tolist()]
@@ -76,23 +76,23 @@ class Program:
         self.scratch_bytes, self.work_at = scratch_bytes, work_at
         self._check_ops()
         reduced = [op for op in self.ops if op.kind in (RECEIVE, FROM_SCRATCH) and op.has(REDUCE)]
-        self.grain = reduce(or_, (op.length for op in reduced), 0)  # a multiple of the elements that divide it
+        self.grain = reduce(or_, (op.length for op in reduced), 0)  # whole elements divide it
         own = [(op, op.at) for op in self.ops if op.kind == SEND] + [(op, op.base) for op in reduced]
         self.input_bytes = _reach(
-            [(op, at) for op, at in own if op.has(OWN_INPUT)] + [(op, op.base) for op in self.ops if op.kind == KEEP]
+            [(op, at) for op, at in own if op.has(OWN_INPUT)] + [(op, op.base) for op in self.ops if op.kind == COPY]
         )
-        written = [(op, op.at) for op in self.ops if op.kind in (RECEIVE, FROM_SCRATCH, KEEP)]
+        written = [(op, op.at) for op in self.ops if op.kind in (RECEIVE, FROM_SCRATCH, COPY)]
         self.work_bytes = _reach(written + [(op, at) for op, at in own if not op.has(OWN_INPUT)])
-        self.has_parts = any(op.kind == PART for op in self.ops)
-        self.enclosed = self._enclosed()
+        self.has_parts = any(op.kind == NEXT_PART for op in self.ops)
+        self.inline_at = self._inline_at()
 
     def hands_over(self, rank: int, local: list[bool], sockets: list[bool], stage_bytes: int) -> tuple[bool, bool]:
-        """Whether anything is staged, and exposed, for peers on this machine; or why this rank cannot run it."""
+        """Whether anything is staged, and exposed, for peers on this host; raises if this rank cannot run it."""
         if len(self.sent) != len(local):
             raise ValueError("a program is for another number of ranks")
         staged = exposed = False
         for op in self.ops:
-            if op.kind in (KEEP, FROM_SCRATCH, PART):
+            if op.kind in (COPY, FROM_SCRATCH, NEXT_PART):
                 continue
             if op.peer == rank or not (local[op.peer] or sockets[op.peer]):
                 raise ValueError("a program talks to a rank that cannot be reached")
@@ -109,22 +109,22 @@ class Program:
                     raise ValueError("a program goes beyond the staging")
         return staged, exposed
 
-    def _enclosed(self) -> list[int | None]:
-        """Where in a letter each range lies: of first messages to a peer that are small and not exposed.
+    def _inline_at(self) -> list[int | None]:
+        """Where in a mailbox each range is: first messages to a peer that are small and not exposed.
 
-        Of what is received it is the place that it would have, since it is the sender who says how it travels.
+        Of a receive it is where the range would be, because the sender decides whether it is inlined.
         """
         whole, sent, received = ([0] * len(self.sent) for _ in range(3))
         for op in self.ops:
             if op.kind == SEND and op.number == 1:
-                whole[op.peer] += LETTER_BYTES + 1 if op.has(EXPOSED) else op.length
+                whole[op.peer] += INLINE_BYTES + 1 if op.has(EXPOSED) else op.length
         found: list[int | None] = []
         for op in self.ops:
             at = None
             if op.kind in (SEND, RECEIVE, TO_SCRATCH) and op.number == 1:
                 before = sent if op.kind == SEND else received
                 end = whole[op.peer] if op.kind == SEND else before[op.peer] + op.length
-                at = before[op.peer] if end <= LETTER_BYTES else None
+                at = before[op.peer] if end <= INLINE_BYTES else None
                 before[op.peer] += op.length
             found.append(at)
         return found
@@ -137,7 +137,7 @@ class Program:
             self._check_bounds(op)
             if op.kind in (SEND, RECEIVE, TO_SCRATCH):
                 count, which = (sends if op.kind == SEND else receives), (op.kind == SEND, op.peer)
-                if op.number != count[op.peer] + 1 or op.number >> NUMBERED:
+                if op.number != count[op.peer] + 1 or op.number >> MESSAGE_BITS:
                     raise ValueError("messages do not follow each other")
                 count[op.peer] += op.has(LAST)
                 unfinished = unfinished - {which} if op.has(LAST) else unfinished | {which}
@@ -152,7 +152,7 @@ class Program:
             raise ValueError("an operation is not one")
         scratch = {TO_SCRATCH: op.at, FROM_SCRATCH: op.there}.get(op.kind)
         if (
-            max(op.at, op.base, op.there, op.staged, op.length) > MOST
+            max(op.at, op.base, op.there, op.staged, op.length) > MAX_BYTES
             or (scratch is not None and scratch + op.length > self.scratch_bytes)
             or op.first_guard + op.guards > len(self.guards)
         ):

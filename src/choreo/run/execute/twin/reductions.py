@@ -1,4 +1,4 @@
-"""What the kernels of `_kernels.h` compute, in NumPy: the same bits, element by element."""
+"""The reductions of `core/reductions.h` in NumPy: the same bits, element by element."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["ITEM_BYTES", "Reduction", "reduction_of"]
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
-# Two columns of bytes, of as many elements; the result too is bytes.
+# The bytes of two arrays of the same length to those of the result.
 Reduction = Callable[[Bytes, Bytes], Bytes]
 
-# By the number of the type, as in `elements`.
+# By the number of the type, as in `dtypes`.
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOAT32, FLOAT64, FLOAT16, BFLOAT16, COMPLEX64, COMPLEX128, BOOL = range(8, 15)
 ITEM_BYTES = (1, 2, 4, 8, 1, 2, 4, 8, 4, 8, 2, 2, 8, 16, 1)
@@ -23,7 +23,7 @@ SUM, PRODUCT, MINIMUM, MAXIMUM, AND, OR, XOR = range(7)
 
 
 def reduction_of(dtype: int, operation: int) -> Reduction | None:  # noqa: PLR0911 - one for each family of types
-    """How two columns of this type are put together; None where it has no meaning."""
+    """How two arrays of this type are reduced; None where that has no meaning."""
     if not (0 <= dtype < len(ITEM_BYTES) and 0 <= operation <= XOR):
         return None
     if dtype < len(INTEGERS):

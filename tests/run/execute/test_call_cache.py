@@ -16,8 +16,8 @@ from choreo.algorithms import build, list_algorithms
 from choreo.errors import UsageError
 from choreo.run.communicator import Communicator
 from choreo.run.execute import backend
+from choreo.run.execute.compile import compile_program
 from choreo.run.execute.dtypes import ReduceOp
-from choreo.run.execute.program import compile_program
 from tests.helpers.programs import COMPILED, TWIN, Rank, places, run_ranks
 from tests.helpers.run import Job
 from tests.helpers.strategies import schedule_of
@@ -270,7 +270,7 @@ def test_a_work_array_that_is_only_a_part(kinds: tuple[bool, ...], stages: bool,
             given, work = np.arange(15, dtype=np.float32), np.zeros(15 if program is None else 5, np.float32)
             x = given if root is None or rank.rank == root else None
             rank.calls += 1
-            ready = backend.program_type(rank.compiled)(*(program or whole).as_bytes())
+            ready = backend.executor(rank.compiled).Program(*(program or whole).as_bytes())
             assert rank.endpoint.run(rank.calls, 7, ready, x, work, FLOAT32, 0, 20.0, stages) is None
             mine = slice(5 * rank.rank, 5 * rank.rank + 5)
             found = work[mine] if program is None else work

@@ -1,14 +1,18 @@
-/* Programs, as Python makes them; a part of `_core.c`, and twin/program.py in Python. They are checked once, so that running
- * them needs no checks. */
+/* A rank's program: checked once when it is made, so that running it needs no checks. */
 
+#define BLOCK_BYTES ((size_t)32 << 10) /* several sources are reduced block by block, so that the sum stays in cache */
+#define MAX_FUSED 64 /* operations that are reduced together at most */
+
+/* Does [at, at + length) lie in [0, room)? */
 static int within(uint64_t at, uint64_t length, uint64_t room) { return at <= room && length <= room - at; }
 
-static void reach(uint64_t *room, uint64_t at, uint64_t length) {
+static void extend(uint64_t *room, uint64_t at, uint64_t length) {
     if (length && at + length > *room) *room = at + length;
 }
 
-/* Is every operation one, does it stay inside scratch and guards, and do the messages of each peer follow each other? */
-static const char *study(Program *program) {
+/* Check every operation in order: its fields, its bounds, the order of its peer's messages, and its guards. The Python
+ * executor checks in the same order. Returns what is wrong. */
+static const char *check_program(Program *program) {
     uint32_t world = (uint32_t)program->world, *open = calloc(4 * (size_t)world, sizeof(*open));
     if (!open) return "there is no memory for this program";
     uint32_t *sends = open, *receives = open + world, *half_sent = open + 2 * world, *half_received = open + 3 * world;
@@ -30,7 +34,7 @@ static const char *study(Program *program) {
         }
         if (op->kind == SEND || incoming) {
             uint32_t *count = op->kind == SEND ? sends : receives, *half = op->kind == SEND ? half_sent : half_received;
-            if (op->number != count[op->peer] + 1 || op->number >> NUMBERED) wrong = "messages do not follow each other";
+            if (op->number != count[op->peer] + 1 || op->number >> MESSAGE_BITS) wrong = "messages do not follow each other";
             half[op->peer] = !last;
             count[op->peer] += (uint32_t)last;
         }
@@ -38,16 +42,16 @@ static const char *study(Program *program) {
             Guard guard = program->guards[op->first_guard + j];
             if (guard.peer >= world || guard.number > sends[guard.peer]) wrong = "a guard waits for what is not sent";
         }
-        if (op->kind == SEND) reach(own, op->at, op->length);
-        if (op->kind == RECEIVE || op->kind == FROM_SCRATCH || op->kind == KEEP) reach(&program->work, op->at, op->length);
-        if (op->kind == KEEP) reach(&program->input, op->base, op->length);
+        if (op->kind == SEND) extend(own, op->at, op->length);
+        if (op->kind == RECEIVE || op->kind == FROM_SCRATCH || op->kind == COPY) extend(&program->work, op->at, op->length);
+        if (op->kind == COPY) extend(&program->input, op->base, op->length);
         if ((op->kind == RECEIVE || op->kind == FROM_SCRATCH) && op->flags & REDUCE) {
-            reach(own, op->base, op->length);
+            extend(own, op->base, op->length);
             program->grain |= op->length;
         }
-        program->together[i] = 1;
+        program->fused[i] = 1;
         program->bytes += op->length;
-        program->parts |= op->kind == PART;
+        program->parts |= op->kind == NEXT_PART;
     }
     for (uint32_t peer = 0; peer < world && !wrong; peer++)
         if (sends[peer] != program->sent[peer] || receives[peer] != program->received[peer] || half_sent[peer] || half_received[peer])
@@ -59,30 +63,30 @@ static const char *study(Program *program) {
     return wrong;
 }
 
-static uint64_t capped(uint64_t length) { return length > LETTER ? LETTER + 1 : length; }
+static uint64_t capped(uint64_t length) { return length > INLINE_BYTES ? INLINE_BYTES + 1 : length; }
 
-/* Was this range, which is to lie in staging for several peers, put there, or did it travel in letters so far? */
+/* This range is staged once for several peers. Has it been, or was it inlined in mailboxes so far? */
 static int is_staged(const Program *program, size_t held) {
     const Op *op = &program->ops[held];
     for (size_t i = held; i-- > 0 && program->ops[i].step == op->step;) {
         const Op *before = &program->ops[i];
         if (before->kind != SEND || before->flags & EXPOSED || before->staged != op->staged || before->length != op->length) continue;
-        if (!program->enclosed[i]) return 1;
-        if (!(before->flags & HELD)) return 0;
+        if (!program->inline_at[i]) return 1;
+        if (!(before->flags & ALREADY_STAGED)) return 0;
     }
     return 1;
 }
 
-/* Which messages travel in a letter: the first to a peer, if it fits and is not exposed. Of what is received only the place
- * that it would have: it is the sender who says how it travels. */
-static int enclose(Program *program) {
+/* Which messages are inlined: the first to a peer, if it fits and is not exposed. A receiver notes where its first message
+ * would be; the sender decides whether it is there. */
+static int assign_inline(Program *program) {
     size_t world = (size_t)program->world;
     uint64_t *sums = calloc(3 * world, sizeof(*sums)), *whole = sums, *sent = sums + world, *received = sums + 2 * world;
     if (!sums) return 0;
     for (size_t i = 0; i < program->num_ops; i++) {
         const Op *op = &program->ops[i];
         if (op->kind == SEND && op->number == 1)
-            whole[op->peer] = capped(whole[op->peer] + (op->flags & EXPOSED ? LETTER + 1 : capped(op->length)));
+            whole[op->peer] = capped(whole[op->peer] + (op->flags & EXPOSED ? INLINE_BYTES + 1 : capped(op->length)));
     }
     for (size_t i = 0; i < program->num_ops; i++) {
         Op *op = &program->ops[i];
@@ -90,28 +94,28 @@ static int enclose(Program *program) {
         if (!(sends || op->kind == RECEIVE || op->kind == TO_SCRATCH)) continue;
         uint64_t *at = sends ? &sent[op->peer] : &received[op->peer];
         if (op->number == 1) {
-            if (sends ? whole[op->peer] <= LETTER : *at + capped(op->length) <= LETTER) program->enclosed[i] = (uint8_t)(*at + 1);
+            if (sends ? whole[op->peer] <= INLINE_BYTES : *at + capped(op->length) <= INLINE_BYTES) program->inline_at[i] = (uint8_t)(*at + 1);
             *at = capped(*at + capped(op->length));
         }
-        if (op->flags & HELD && op->length <= LETTER && !program->enclosed[i] && !is_staged(program, i)) op->flags &= (uint8_t)~HELD;
+        if (op->flags & ALREADY_STAGED && op->length <= INLINE_BYTES && !program->inline_at[i] && !is_staged(program, i)) op->flags &= (uint8_t)~ALREADY_STAGED;
     }
     free(sums);
     return 1;
 }
 
-/* Which operations in a row can be done together: each but the first reduces into what the one before has left. */
-static void join(Program *program) {
-    for (size_t i = 0; i < program->num_ops; i += program->together[i]) {
+/* Which receives in a row can be fused: each but the first reduces into the result of the one before. */
+static void fuse_reductions(Program *program) {
+    for (size_t i = 0; i < program->num_ops; i += program->fused[i]) {
         const Op *first = &program->ops[i];
         size_t end = i + 1;
-        if (first->kind == RECEIVE && first->flags & REDUCE && first->length > 2 * BLOCK)
-            for (; end < program->num_ops && end - i < TOGETHER; end++) {
+        if (first->kind == RECEIVE && first->flags & REDUCE && first->length > 2 * BLOCK_BYTES)
+            for (; end < program->num_ops && end - i < MAX_FUSED; end++) {
                 const Op *op = &program->ops[end];
                 if (op->kind != RECEIVE || !(op->flags & REDUCE) || op->flags & OWN_INPUT || op->at != first->at ||
                     op->base != op->at || op->length != first->length || op->step != first->step)
                     break;
             }
-        program->together[i] = (uint32_t)(end - i);
+        program->fused[i] = (uint32_t)(end - i);
     }
 }
 
@@ -122,7 +126,7 @@ static void *copy_of(const Py_buffer *view) {
 }
 
 static int program_init(Program *program, PyObject *args, PyObject *Py_UNUSED(keywords)) {
-    /* operations, guards, messages sent and received by peer: all as bytes; bytes of scratch; where work begins */
+    /* operations, guards, messages sent and received by peer, all as bytes; bytes of scratch; where work begins */
     Py_buffer ops, guards, sent, received;
     unsigned long long scratch, work_at;
     if (program->ops) { PyErr_SetString(PyExc_ValueError, "a program does not change"); return -1; }
@@ -141,15 +145,15 @@ static int program_init(Program *program, PyObject *args, PyObject *Py_UNUSED(ke
         program->guards = copy_of(&guards);
         program->sent = copy_of(&sent);
         program->received = copy_of(&received);
-        program->together = calloc(program->num_ops + 1, sizeof(uint32_t));
-        program->enclosed = calloc(program->num_ops + 1, 1);
+        program->fused = calloc(program->num_ops + 1, sizeof(uint32_t));
+        program->inline_at = calloc(program->num_ops + 1, 1);
         program->partners = calloc((size_t)program->world, sizeof(*program->partners));
-        if (!program->ops || !program->guards || !program->sent || !program->received || !program->together || !program->enclosed ||
+        if (!program->ops || !program->guards || !program->sent || !program->received || !program->fused || !program->inline_at ||
             !program->partners)
             wrong = "there is no memory for this program";
-        else if (!(wrong = study(program))) {
-            join(program);
-            if (!enclose(program)) wrong = "there is no memory for this program";
+        else if (!(wrong = check_program(program))) {
+            fuse_reductions(program);
+            if (!assign_inline(program)) wrong = "there is no memory for this program";
         }
     }
     PyBuffer_Release(&ops);
@@ -165,8 +169,8 @@ static void program_dealloc(Program *program) {
     free(program->guards);
     free(program->sent);
     free(program->received);
-    free(program->together);
-    free(program->enclosed);
+    free(program->fused);
+    free(program->inline_at);
     free(program->partners);
     free(program->frames);
     PyTypeObject *type = Py_TYPE(program);
@@ -174,16 +178,16 @@ static void program_dealloc(Program *program) {
     Py_DECREF(type);
 }
 
-/* Can this endpoint reach everybody in the way that the program thinks? */
-static const char *suits(const Endpoint *here, Program *program) {
+/* Can this endpoint reach all peers in the way that the program expects? */
+static const char *check_endpoint(const Endpoint *here, Program *program) {
     if (program->world != here->world) return "a program is for another number of ranks";
-    program->staged = program->exposed = program->wired = 0;
+    program->staged = program->exposed = program->remote = 0;
     for (size_t i = 0; i < program->num_ops; i++) {
         const Op *op = &program->ops[i];
         const Peer *other = &here->peers[op->peer];
-        if (op->kind == KEEP || op->kind == FROM_SCRATCH || op->kind == PART) continue;
+        if (op->kind == COPY || op->kind == FROM_SCRATCH || op->kind == NEXT_PART) continue;
         if (op->peer == here->rank || (!other->header && !other->num_streams)) return "a program talks to a rank that cannot be reached";
-        program->wired |= !other->header;
+        program->remote |= !other->header;
         if (op->kind != SEND) continue;
         if (!other->header) {
             if (!(op->flags & EXPOSED)) return "what goes through a socket cannot be staged";
@@ -194,7 +198,7 @@ static const char *suits(const Endpoint *here, Program *program) {
             if (!within(op->staged, op->length, here->slot_bytes)) return "a program goes beyond the staging";
         }
     }
-    if (program->wired && !program->frames) {
+    if (program->remote && !program->frames) {
         program->frames = malloc(program->num_ops * MAX_STREAMS * sizeof(Frame));
         if (!program->frames) return "there is no memory for frames";
     }
@@ -202,3 +206,9 @@ static const char *suits(const Endpoint *here, Program *program) {
     return NULL;
 }
 
+static PyTypeObject *program_type;
+static PyType_Slot program_slots[] = {
+    {Py_tp_new, PyType_GenericNew}, {Py_tp_init, program_init}, {Py_tp_dealloc, program_dealloc},
+    {Py_tp_doc, "What one rank does in a call, checked once."}, {0, NULL},
+};
+static PyType_Spec program_spec = {"choreo.run.execute._core.Program", sizeof(Program), 0, Py_TPFLAGS_DEFAULT, program_slots};

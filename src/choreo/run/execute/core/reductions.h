@@ -1,105 +1,8 @@
-/* Copying and reducing: what `_core.c` does with bytes. Element types and operations are in the order of `dtypes.py`.
+/* Element-wise reductions: one kernel for each element type and operation, in the order of `dtypes.py`.
  *
- * A kernel computes to[i] = left[i] op right[i]; `to` and `left` may be the same place, but never overlap otherwise. The
- * types may lie at any address. Results have the bits of NumPy's, and of the twin's.
+ * A kernel computes to[i] = left[i] op right[i]. `to` and `left` may be the same array but never overlap otherwise. Arrays
+ * may start at any address. Results have the same bits as NumPy's and as the Python executor's.
  */
-#include <math.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-/* Compiled twice, and chosen once by what the processor can do, where the C library has the means to. Sanitizers start too
- * late for that. No fused multiply-add: it rounds differently. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-#define WIDE __attribute__((target_clones("avx2", "default")))
-#else
-#define WIDE
-#endif
-
-typedef int8_t i8;
-typedef uint8_t u8;
-typedef int16_t i16 __attribute__((aligned(1), may_alias));
-typedef int32_t i32 __attribute__((aligned(1), may_alias));
-typedef int64_t i64 __attribute__((aligned(1), may_alias));
-typedef uint16_t u16 __attribute__((aligned(1), may_alias));
-typedef uint32_t u32 __attribute__((aligned(1), may_alias));
-typedef uint64_t u64 __attribute__((aligned(1), may_alias));
-typedef float f32 __attribute__((aligned(1), may_alias));
-typedef double f64 __attribute__((aligned(1), may_alias));
-
-/* A plain loop: some C libraries' memcpy falls to a fiftieth of its speed for some distances between the two. Stores go to
- * whole lines, which are half as many as those that NumPy's arrays, 16 bytes off, would need. */
-WIDE static void copy_bytes(char *to, const char *from, size_t length) {
-    typedef long long wide __attribute__((vector_size(32), aligned(1), may_alias));
-    size_t at = 0;
-    if (to == from || !length) return;
-    if (length >= (size_t)4 << 20 || length < 256) { memcpy(to, from, length); return; }
-    size_t head = -(uintptr_t)to & 63;
-    memcpy(to, from, 64);
-    to += head, from += head, length -= head;
-#pragma GCC ivdep
-    for (; at + 128 <= length; at += 128) {
-        wide a = *(const wide *)(from + at), b = *(const wide *)(from + at + 32);
-        wide c = *(const wide *)(from + at + 64), d = *(const wide *)(from + at + 96);
-        *(wide *)(to + at) = a; *(wide *)(to + at + 32) = b;
-        *(wide *)(to + at + 64) = c; *(wide *)(to + at + 96) = d;
-    }
-    memcpy(to + at, from + at, length - at);
-}
-
-/* From memory to a cache: four pages at once, since one stream of lines does not keep the memory busy. */
-WIDE static void fetch_bytes(char *to, const char *from, size_t length) {
-    typedef long long wide __attribute__((vector_size(32), aligned(1), may_alias));
-    size_t at = 0, page = 4096;
-    for (; at + 4 * page <= length; at += 4 * page)
-        for (size_t line = at; line < at + page; line += 64)
-            for (size_t place = line; place < line + 4 * page; place += page) {
-                __builtin_prefetch(from + place + 4 * page);
-                wide a = *(const wide *)(from + place), b = *(const wide *)(from + place + 32);
-                *(wide *)(to + place) = a, *(wide *)(to + place + 32) = b;
-            }
-    copy_bytes(to + at, from + at, length - at);
-}
-
-/* To memory past the caches, which need not read first what is overwritten. What comes from memory too (`scattered`) is
- * fetched from four pages at once. A line must be written by few stores in a row: parts of one are ten times as slow. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-#include <immintrin.h>
-#define STREAM(name, isa, LINE)                                                                                 \
-    __attribute__((target(isa))) static void name(char *to, const char *from, size_t length, int scattered) {   \
-        size_t at = 0, page = 4096;                                                                             \
-        for (; scattered && at + 4 * page <= length; at += 4 * page)                                            \
-            for (size_t line = at; line < at + page; line += 64)                                                \
-                for (size_t place = line; place < line + 4 * page; place += page) {                             \
-                    __builtin_prefetch(from + place + 4 * page);                                                \
-                    LINE;                                                                                       \
-                }                                                                                               \
-        for (size_t place = at; place + 64 <= length; place += 64) LINE;                                        \
-        _mm_sfence();                                                                                           \
-    }
-#define LINE_IN_TWO                                                                                     \
-    __m256i a = _mm256_loadu_si256((const __m256i *)(from + place));                                    \
-    __m256i b = _mm256_loadu_si256((const __m256i *)(from + place + 32));                               \
-    _mm256_stream_si256((__m256i *)(to + place), a), _mm256_stream_si256((__m256i *)(to + place + 32), b)
-STREAM(stream_in_two, "avx2", { LINE_IN_TWO; })
-STREAM(stream_whole, "avx512f", { _mm512_stream_si512((void *)(to + place), _mm512_loadu_si512(from + place)); })
-
-static void stream_bytes(char *to, const char *from, size_t length, int scattered) {
-    size_t head = -(uintptr_t)to & 63, whole = length < 256 ? 0 : (length - head) / 64 * 64;
-    if (whole && __builtin_cpu_supports("avx512f")) stream_whole(to + head, from + head, whole, scattered);
-    else if (whole && __builtin_cpu_supports("avx2")) stream_in_two(to + head, from + head, whole, scattered);
-    else whole = head = 0;
-    copy_bytes(to, from, head);
-    copy_bytes(to + head + whole, from + head + whole, length - head - whole);
-}
-#else
-static void stream_bytes(char *to, const char *from, size_t length, int scattered) {
-    (void)scattered;
-    copy_bytes(to, from, length);
-}
-#endif
-
 enum { SUM, PRODUCT, MINIMUM, MAXIMUM, BIT_AND, BIT_OR, BIT_XOR, OPERATIONS };
 enum { I8, I16, I32, I64, U8, U16, U32, U64, F32, F64, F16, BF16, C64, C128, BOOL, TYPES };
 
@@ -163,10 +66,10 @@ static inline uint32_t to_bits(float value) {
 }
 
 static inline float from_half(uint16_t half) {
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7FFF;
-    if (rest >= 0x7C00) return from_bits(sign | 0x7F800000 | (rest & 0x3FF) << 13);
-    if (rest >= 0x400) return from_bits(sign | ((rest << 13) + 0x38000000));
-    return from_bits(sign | to_bits((float)rest * 0x1p-24f));
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, wait_for_stream = half & 0x7FFF;
+    if (wait_for_stream >= 0x7C00) return from_bits(sign | 0x7F800000 | (wait_for_stream & 0x3FF) << 13);
+    if (wait_for_stream >= 0x400) return from_bits(sign | ((wait_for_stream << 13) + 0x38000000));
+    return from_bits(sign | to_bits((float)wait_for_stream * 0x1p-24f));
 }
 
 static inline uint16_t to_half(float value) {
@@ -200,7 +103,7 @@ NARROW(f16, from_half, to_half, 0x7C00) NARROW(bf16, from_brain, to_brain, 0x7F8
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #include <immintrin.h>
-#define HALF(name, operation, rest)                                                                                \
+#define HALF(name, operation, wait_for_stream)                                                                                \
     __attribute__((target("avx2,f16c"))) static void name##_wide(void *to, const void *left, const void *right,    \
                                                                  size_t count) {                                   \
         u16 *out = to;                                                                                             \
@@ -211,15 +114,15 @@ NARROW(f16, from_half, to_half, 0x7C00) NARROW(bf16, from_brain, to_brain, 0x7F8
             __m256 b = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(y + i)));                                 \
             _mm_storeu_si128((__m128i *)(out + i), _mm256_cvtps_ph(operation(a, b), _MM_FROUND_TO_NEAREST_INT));   \
         }                                                                                                          \
-        rest(out + i, x + i, y + i, count - i);                                                                    \
+        wait_for_stream(out + i, x + i, y + i, count - i);                                                                    \
     }                                                                                                              \
     static void name(void *to, const void *left, const void *right, size_t count) {                                \
         if (__builtin_cpu_supports("f16c") && __builtin_cpu_supports("avx2")) name##_wide(to, left, right, count); \
-        else rest(to, left, right, count);                                                                         \
+        else wait_for_stream(to, left, right, count);                                                                         \
     }
 #else
-#define HALF(name, operation, rest) \
-    static void name(void *to, const void *left, const void *right, size_t count) { rest(to, left, right, count); }
+#define HALF(name, operation, wait_for_stream) \
+    static void name(void *to, const void *left, const void *right, size_t count) { wait_for_stream(to, left, right, count); }
 #endif
 HALF(fast_sum_f16, _mm256_add_ps, sum_f16) HALF(fast_product_f16, _mm256_mul_ps, product_f16)
 

@@ -1,55 +1,29 @@
-"""What the twin says through sockets: frames, in the layout of `_sockets.h`, and those that are still to be written."""
+"""Sockets to ranks of other hosts, as the Python executor uses them; frames are those of `layout`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
-import struct
 from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FRAME", "FRAME_BYTES", "GOODBYE", "MAX_STREAMS", "NOTE", "SEALED", "Frame", "Outbox", "Stream", "parts"]
+from choreo.run.execute.layout import FRAME_BYTES, PAGE, PROGRESS, STRIPE_BYTES, Frame
 
-FRAME = int.from_bytes(b"FRAM", "little")
-# On the control connection. `number` is why its sender goes, `signature` whom it blames.
-GOODBYE = int.from_bytes(b"BYE!", "little")
-# `call` has been reduced (number 0), or returned from (1).
-NOTE = int.from_bytes(b"NOTE", "little")
-# A sealed frame of `length` bytes follows.
-SEALED = int.from_bytes(b"SEAL", "little")
-_LAYOUT = struct.Struct("<IIQQQ")
-FRAME_BYTES = _LAYOUT.size
-MAX_STREAMS, STRIPE, PAGE = 8, 512 << 10, 4096
+__all__ = ["PeerSockets", "Stream", "stripes"]
 
 
-class Frame(NamedTuple):
-    """What stands before each range of bytes."""
+def stripes(length: int, num_streams: int) -> list[tuple[int, int]]:
+    """Cut a range into stripes, one a stream: the start and the length of each. Both ends derive them alike.
 
-    magic: int
-    number: int
-    call: int
-    signature: int
-    length: int
-
-    def pack(self) -> bytes:
-        """As it goes over the wire."""
-        return _LAYOUT.pack(*self)
-
-    @classmethod
-    def unpack(cls, head: bytes | bytearray) -> Frame:
-        """From the wire."""
-        return cls(*_LAYOUT.unpack(head))
-
-
-def parts(length: int, num_streams: int) -> list[tuple[int, int]]:
-    """How a range is cut up for the streams: where each part begins, and its length. Both ends derive it alike."""
-    most = length // STRIPE
+    >>> stripes(3 << 20, 2)
+    [(0, 1572864), (1572864, 1572864)]
+    """
+    most = length // STRIPE_BYTES
     count = 1 if most < 2 else min(most, num_streams)
     if count == 1:
         return [(0, length)]
@@ -59,14 +33,14 @@ def parts(length: int, num_streams: int) -> list[tuple[int, int]]:
 
 
 class Stream:
-    """A socket, and what is queued for it: ranges, each with the number of the message that it belongs to."""
+    """A socket, and the ranges that are queued for it, each with the number of its message."""
 
     def __init__(self, descriptor: int) -> None:
         self.socket = socket.socket(fileno=os.dup(descriptor))
         self.queue: deque[tuple[memoryview, int]] = deque()
 
     def write(self) -> None:
-        """As much as the socket takes."""
+        """Write as much as the socket takes."""
         while self.queue:
             part, number = self.queue[0]
             try:
@@ -79,32 +53,35 @@ class Stream:
                 self.queue.popleft()
 
 
-class Outbox:
-    """The streams to a peer elsewhere, and the control connection, on which it says what is not data."""
+class PeerSockets:
+    """The streams to a peer on another host, and the control connection beside them."""
 
     def __init__(self, control: int, descriptors: tuple[int, ...]) -> None:
         self.control = None if control < 0 else socket.socket(fileno=os.dup(control))
         self.streams = [Stream(one) for one in descriptors]
-        self.noted = [0, 0]
+        self.progress = [0, 0]
 
     def queue_range(self, frame: Frame, data: npt.NDArray[np.uint8]) -> None:
-        """Queue a range of bytes, which stay where they are; a long one in parts. `frame` is that of the whole."""
-        for stream, (at, length) in zip(self.streams, parts(len(data), len(self.streams)), strict=False):
+        """Queue a range of bytes, which is not copied; a long one in stripes. `frame` is for the whole range."""
+        for stream, (at, length) in zip(self.streams, stripes(len(data), len(self.streams)), strict=False):
             stream.queue.append((memoryview(frame._replace(length=length).pack()), frame.number))
             if length:
                 stream.queue.append((data[at : at + length].data, frame.number))
 
     def has_queued(self, number: int | None = None) -> bool:
-        """Whether something waits to be written: of the messages up to a number, or of any."""
+        """Whether something is queued: of the messages up to a number, or of any."""
         return any(one.queue and (number is None or one.queue[0][1] <= number) for one in self.streams)
 
     def write(self) -> None:
-        """As much as the sockets take."""
+        """Write as much as the sockets take."""
         for stream in self.streams:
             stream.write()
 
-    def look(self) -> Frame | None:
-        """What the peer says next that is not a note; it stays there. OSError or EOFError if it is gone."""
+    def peek_control(self) -> Frame | None:
+        """The next frame on the control connection, which stays there; PROGRESS is read and kept.
+
+        OSError or EOFError if the peer is gone.
+        """
         while self.control is not None:
             try:
                 head = self.control.recv(FRAME_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -115,27 +92,27 @@ class Outbox:
             if len(head) < FRAME_BYTES:
                 return None
             frame = Frame.unpack(head)
-            if frame.magic != NOTE:
+            if frame.magic != PROGRESS:
                 return frame
             self.control.recv(FRAME_BYTES, socket.MSG_DONTWAIT)
-            self.noted[frame.number & 1] = frame.call
+            self.progress[frame.number & 1] = frame.call
         return None
 
     def say_goodbye(self, frame: Frame) -> None:
-        """The last that is said."""
+        """Drop what is queued, and say goodbye."""
         for stream in self.streams:
             stream.queue.clear()
         if self.control is not None:
             with contextlib.suppress(OSError):
                 self.control.send(frame.pack(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
-    def sockets(self) -> Iterator[socket.socket]:
-        """All that there are."""
+    def _all(self) -> Iterator[socket.socket]:
+        """All of them."""
         if self.control is not None:
             yield self.control
         yield from (stream.socket for stream in self.streams)
 
     def close(self) -> None:
-        """Let go of this end's copies of the descriptors."""
-        for one in self.sockets():
+        """Close these copies of the descriptors."""
+        for one in self._all():
             one.close()

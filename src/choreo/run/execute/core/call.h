@@ -1,0 +1,251 @@
+/* Running one call: take a staging slot, run the program's operations in order, and wait until the arrays may be touched. */
+#define LARGE_CALL ((size_t)64 << 10)  /* a call that moves more bytes releases the GIL at once */
+#define UNCACHED ((size_t)8 << 20)     /* a result of this length does not fit the caches */
+
+/* Receive one range; or several that are reduced into the same range, in their order, so that the bits are the same. */
+static int receive(Endpoint *here, const Task *task, const Op *ops, size_t count) {
+    Source sources[MAX_FUSED];
+    int outcome = OK, private = 0;
+    if (!here->peers[ops->peer].header) return receive_from_socket(here, task, ops);
+    for (size_t i = 0; i < count; i++) {
+        if ((outcome = locate_message(here, task, &ops[i], &sources[i]))) return outcome;
+        private |= !sources[i].data;
+    }
+    size_t length = ops->length, block = count == 1 ? length : private ? BUFFER_BYTES : BLOCK_BYTES;
+    for (size_t at = 0; at < length && !outcome; at += block)
+        for (size_t i = 0; i < count && !outcome; i++)
+            outcome = transfer(here, task, &ops[i], sources[i], at, length - at < block ? length - at : block);
+    for (size_t i = 0; i < count && !outcome; i++) {
+        Peer *other = &here->peers[ops[i].peer];
+        if (!sources[i].data && (outcome = check_alive(here, ops[i].peer))) break;
+        if (ops[i].flags & LAST && other->modes & ACKNOWLEDGED) publish(&other->from_us->consumed, counter_of(here, ops[i].number), other);
+    }
+    return outcome;
+}
+
+
+static int send_range(Endpoint *here, const Task *task, const Op *op) {
+    Peer *other = &here->peers[op->peer];
+    const char *from = op->length ? ((op->flags & OWN_INPUT) ? task->input : task->work) + op->at : NULL;
+    if (!other->header) return send_stripes(here, task, op, from);
+    Mailbox *mailbox = &other->from_us->mailboxes[here->call % WINDOW];
+    unsigned inline_at = task->program->inline_at[op - task->program->ops];
+    if (inline_at) {
+        if (op->length) memcpy(mailbox->data + inline_at - 1, from, op->length);
+    } else if (!(op->flags & (EXPOSED | ALREADY_STAGED)) && op->length) {
+        (task->uncached ? fetch_bytes : copy_bytes)(task->stage + op->staged, from, op->length);
+    }
+    if (!(op->flags & LAST)) return OK;
+    if (other->mailbox_written != here->call) {
+        mailbox->chain = here->chain;
+        mailbox->modes = here->modes | (inline_at ? INLINED : 0);
+        if (!inline_at) memcpy(mailbox->addresses, here->address, sizeof(mailbox->addresses));
+        other->mailbox_written = here->call;
+    }
+    other->posted = counter_of(here, op->number);
+    publish(&mailbox->ready, other->posted, other);
+    return OK;
+}
+
+static void set_slot(const Endpoint *here, Task *task, size_t slot) {
+    task->slot = slot;
+    task->slot_at = slot * here->slot_bytes;
+    task->stage = (char *)here->own.buf + here->stage_at + task->slot_at;
+}
+
+/* Wait until all peers have returned from the call that used this slot and its mailboxes last. */
+static int claim_slot(Endpoint *here, Task *task, size_t slot) {
+    uint64_t all = UINT64_MAX;
+    for (int peer = 0; here->used[slot] > here->returned && peer < here->world; peer++) {
+        Peer *other = &here->peers[peer];
+        if (!other->header) continue;
+        if (here->used[slot] > other->returned) {
+            const _Atomic uint64_t *returned = &other->header->returned;
+            int outcome = wait_for(here, returned, here->used[slot], peer, task->deadline_s);
+            if (outcome) return outcome;
+            other->returned = atomic_load_explicit(returned, memory_order_acquire);
+        }
+        if (other->returned < all) all = other->returned;
+    }
+    if (here->used[slot] > here->returned) here->returned = all;
+    set_slot(here, task, slot);
+    return OK;
+}
+
+/* The next part takes the other of two slots, once its last contents have been consumed. */
+static int next_part(Endpoint *here, Task *task) {
+    size_t next = task->slot ^ 1;
+    for (int peer = 0; peer < here->world; peer++) {
+        Peer *other = &here->peers[peer];
+        if (!other->header) continue;
+        other->part_ends[task->slot & 1] = other->posted;
+        if (!task->parts || other->part_ends[next & 1] <= counter_of(here, 0)) continue;
+        int outcome = wait_for(here, &other->to_us->consumed, other->part_ends[next & 1], peer, task->deadline_s);
+        if (outcome) return outcome;
+    }
+    if (!task->parts++) return claim_slot(here, task, next);
+    set_slot(here, task, next);
+    return OK;
+}
+
+static int run_ops(Endpoint *here, Task *task) {
+    const Program *program = task->program;
+    for (size_t at = 0; at < program->num_ops;) {
+        const Op *op = &program->ops[at];
+        size_t count = program->fused[at];
+        int outcome = OK;
+        here->failed_op = (int)at;
+        switch (op->kind) {
+            case SEND: outcome = send_range(here, task, op); break;
+            case RECEIVE:
+            case TO_SCRATCH:
+                for (size_t i = 1; i < count; i++)
+                    if (!here->peers[op[i].peer].header || !here->peers[op->peer].header) count = 1;
+                outcome = receive(here, task, op, count);
+                break;
+            case FROM_SCRATCH:
+                outcome = wait_guards(here, task, op);
+                if (!outcome && op->length) store(task, op, here->scratch + op->there, 0, op->length);
+                break;
+            case NEXT_PART: /* this waits for readers of the slot, not for the peer of an operation */
+                here->failed_op = -1;
+                outcome = next_part(here, task);
+                break;
+            default:
+                if (!op->length) break;
+                if (task->uncached) stream_bytes(task->work + op->at, task->input + op->base, op->length, program->exposed);
+                else copy_bytes(task->work + op->at, task->input + op->base, op->length);
+        }
+        if (outcome) return outcome;
+        at += count;
+    }
+    here->failed_op = -1;
+    return OK;
+}
+
+/* Wait until the caller may touch its arrays again, and check that it can trust what is in them. */
+static int finish(Endpoint *here, const Task *task, int exposes) {
+    const Program *program = task->program;
+    for (uint32_t i = 0; i < program->num_partners; i++) {
+        int peer = program->partners[i], outcome = OK;
+        Peer *other = &here->peers[peer];
+        uint32_t sent = program->sent[peer];
+        if (other->header && exposes && sent)
+            outcome = wait_for(here, &other->to_us->consumed, counter_of(here, sent), peer, task->deadline_s);
+        if (!outcome && here->pending) outcome = wait_written(here, peer, UINT32_MAX, task->deadline_s);
+        if (outcome) return outcome;
+    }
+    /* A rank that slept through the end of this call may have read what others have overwritten since. Before they did, they
+     * said that they had given up. */
+    atomic_thread_fence(memory_order_acquire);
+    int in_place = exposes || here->read_in_place == here->call; /* then a bad result may have come through others */
+    for (uint32_t i = 0; i < (in_place ? (uint32_t)here->world : program->num_partners); i++) {
+        int peer = in_place ? (int)i : program->partners[i];
+        const Channel *to_us = here->peers[peer].to_us;
+        if (to_us && has_stopped(to_us, here->call)) return give_up(here, PEER_GAVE_UP, peer);
+    }
+    return OK;
+}
+
+/* Wait until nobody needs what this call is going to overwrite, and write down which call it is. */
+static int begin(Endpoint *here, Task *task, uint64_t signature) {
+    uint64_t last = here->call % WINDOW;
+    here->calls[last] = here->call;
+    here->chains[last] = here->chain = (here->chain ^ signature) * CHAIN_FACTOR;
+    if (task->began_s - here->checked_s > HEALTH_CHECK_S) {
+        int culprit, outcome;
+        here->checked_s = task->began_s;
+        if ((outcome = check_peers(here, &culprit))) return give_up(here, outcome, culprit);
+    }
+    int outcome = claim_slot(here, task, here->call % STAGING_SLOTS);
+    if (outcome) return outcome;
+    CallRecord *slot = &here->header->calls[last];
+    atomic_store_explicit(&slot->number, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    atomic_store_explicit(&slot->signature, signature, memory_order_relaxed);
+    atomic_store_explicit(&slot->chain, here->chain, memory_order_relaxed);
+    atomic_store_explicit(&slot->number, here->call, memory_order_release);
+    return OK;
+}
+
+static int run_call(Endpoint *here, Task *task, uint64_t signature, int stages) {
+    here->failed_op = -1;
+    int outcome = begin(here, task, signature);
+    if (!outcome) outcome = run_ops(here, task);
+    if (!outcome) outcome = finish(here, task, !stages);
+    if (outcome) {
+        say_goodbye(here, (uint32_t)outcome, (uint64_t)here->culprit, here->call);
+        clear_queues(here);
+        return outcome;
+    }
+    atomic_store_explicit(&here->header->core, (uint32_t)sched_getcpu() + 1, memory_order_relaxed);
+    atomic_store_explicit(&here->header->returned, here->call, memory_order_release);
+    size_t slot = here->call % STAGING_SLOTS;
+    /* A peer that waits for this is calls ahead, and can wait a few more. */
+    for (int peer = 0; here->call % (WINDOW / 2) == 0 && peer < here->world; peer++)
+        if (here->peers[peer].header) wake_if_asleep(&here->peers[peer], &here->header->returned);
+    here->used[slot] = here->call;
+    if (task->parts) here->used[slot ^ 1] = here->call;
+    here->done = here->call;
+    return OK;
+}
+
+static int is_registered(const Endpoint *here, const void *data) {
+    return (uintptr_t)data - (uintptr_t)here->own.buf < (uintptr_t)here->own.len;
+}
+
+/* Is a result written past the caches? One that is reduced is read again, so only if it is larger. */
+static int is_uncached(const Program *program, size_t length) { return length >= (program->grain ? 2 * UNCACHED : UNCACHED); }
+
+/* What our mailboxes say: how peers read our arrays, and where they are. */
+static void describe_arrays(Endpoint *here, const Task *task, int stages) {
+    const char *arrays[2] = {task->work, task->input};
+    here->modes = !stages || task->program->parts ? ACKNOWLEDGED : 0;
+    for (int i = 0; i < 2; i++) {
+        here->address[i] = 0;
+        if (stages || !arrays[i]) continue;
+        int registered = is_registered(here, arrays[i]);
+        here->modes |= (uint64_t)(registered ? REGISTERED : PRIVATE) << 8 * i;
+        here->address[i] = (uint64_t)(uintptr_t)(registered ? arrays[i] - (uintptr_t)here->own.buf : arrays[i]);
+        if (!i) here->address[i] -= task->program->work_at; /* peers count from the start of the vector */
+    }
+}
+
+/* Run a call, without the GIL where it takes long. None, or a tuple that says how it failed. */
+static PyObject *execute(Endpoint *here, Task *task, uint64_t call, uint64_t signature, double timeout, int stages) {
+    here->call = call;
+    task->began_s = now_s();
+    task->deadline_s = task->began_s + timeout;
+    describe_arrays(here, task, stages);
+    here->in_main_thread = PyThread_get_thread_ident() == here->main_thread;
+    here->busy = here->in_interpreter = 1;
+    here->thread_state = NULL;
+    /* A call beside the main thread must not hold that up. */
+    if (task->program->bytes > LARGE_CALL || task->program->remote || !here->in_main_thread) release_gil(here);
+    int outcome = run_call(here, task, signature, stages);
+    if (here->thread_state) PyEval_RestoreThread(here->thread_state);
+    here->busy = 0;
+    if (outcome == OK) return Py_NewRef(Py_None);
+    return outcome == INTERRUPTED ? NULL : Py_BuildValue("iii", outcome, here->culprit, here->failed_op);
+}
+
+static const char *check_arguments(Endpoint *here, Program *program, Py_ssize_t work, Py_ssize_t input, uint64_t dtype, uint64_t operation, int stages) {
+    if (dtype >= TYPES || operation >= OPERATIONS || !KERNELS[dtype][operation])
+        return "this operation is not defined for this type";
+    if (program->checked_for != here->serial) {
+        const char *wrong = check_endpoint(here, program);
+        if (wrong) return wrong;
+    }
+    if (stages ? program->exposed : program->staged) return "a program stages what this call exposes, or the other way round";
+    if ((uint64_t)work < program->work || (uint64_t)input < program->input)
+        return "a program goes beyond its arrays";
+    if (program->grain % ITEM[dtype]) return "a program cuts elements in two";
+    if (program->scratch > here->scratch_room) {
+        char *larger = realloc(here->scratch, program->scratch);
+        if (!larger) return "there is no memory for scratch";
+        here->scratch = larger;
+        here->scratch_room = program->scratch;
+    }
+    return NULL;
+}
+

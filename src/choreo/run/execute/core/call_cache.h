@@ -1,0 +1,247 @@
+/* The call cache: the shortest way from a user's array to the executor.
+ *
+ * A call that was made before is found by the objects it is made with: the operation or root, the dtype of the array, and
+ * how many elements it has. It was checked then; only what can have changed since is checked here. Every other call goes
+ * through Python.
+ */
+#define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
+#include <numpy/ndarraytypes.h>
+
+#define CACHE_SIZE 512  /* a power of two */
+#define PROBES 4
+
+enum { ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, BARRIER, COLLECTIVES };
+
+typedef struct {
+    PyObject *key, *type; /* operation, root or None; the array's dtype. key NULL: this entry is empty */
+    npy_intp count;
+    int kind, registered; /* registered: 1 if the array is, plus 2 if the result is */
+    PyObject *prepared;
+    Program *program;
+    uint64_t signature, dtype, operation;
+    size_t room; /* bytes of the result */
+    int stages;
+} CachedCall;
+
+typedef struct {
+    PyObject_HEAD
+    Endpoint *endpoint;
+    PyTypeObject *array; /* numpy.ndarray */
+    PyObject *failure;   /* makes the exception of a call that failed */
+    int open;
+    CachedCall cached[CACHE_SIZE];
+} CallCache;
+
+static CachedCall *look_up(CallCache *cache, int kind, PyObject *key, PyObject *type, npy_intp count, int registered, int free) {
+    uintptr_t hash = ((uintptr_t)key >> 4) * 31 + ((uintptr_t)type >> 4) * 17 + (uintptr_t)count * 0x9E3779B97F4A7C15ULL;
+    hash = (hash ^ hash >> 29) + (uintptr_t)(4 * kind + registered);
+    for (uintptr_t i = 0; i < PROBES; i++) {
+        CachedCall *cached = &cache->cached[(hash + i) % CACHE_SIZE];
+        if (cached->key == key && cached->count == count && cached->type == type && cached->kind == kind && cached->registered == registered) return cached;
+        if (free && !cached->key) return cached;
+    }
+    return free ? &cache->cached[hash % CACHE_SIZE] : NULL;
+}
+
+static void drop(CachedCall *cached) {
+    CachedCall old = *cached;
+    memset(cached, 0, sizeof(*cached));
+    Py_XDECREF(old.key);
+    Py_XDECREF(old.type);
+    Py_XDECREF(old.prepared);
+    Py_XDECREF((PyObject *)old.program);
+}
+
+static npy_intp count_of(const PyArrayObject *array) {
+    npy_intp count = 1;
+    for (int i = 0; i < PyArray_NDIM(array); i++) count *= PyArray_DIMS((PyArrayObject *)array)[i];
+    return count;
+}
+
+/* Is this a plain array that can be used as it is? */
+static int is_plain(const CallCache *cache, PyObject *object, int writable) {
+    int wanted = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | (writable ? NPY_ARRAY_WRITEABLE : 0);
+    return Py_TYPE(object) == cache->array && (PyArray_FLAGS((PyArrayObject *)object) & wanted) == wanted;
+}
+
+/* Does `out` have the shape of the result? */
+static int has_result_shape(const CallCache *cache, PyArrayObject *x, PyArrayObject *out, int kind) {
+    npy_intp world = cache->endpoint->world, *from = PyArray_DIMS(x), *to = PyArray_DIMS(out);
+    int sides = PyArray_NDIM(x), gathers = kind == ALL_GATHER;
+    if (PyArray_NDIM(out) != sides + gathers || (!gathers && !sides)) return 0;
+    if (gathers ? to[0] != world : to[0] * world != from[0]) return 0;
+    for (int i = !gathers; i < sides; i++)
+        if (to[i + gathers] != from[i]) return 0;
+    return 1;
+}
+
+/* Run a cached call. True, False if Python must deal with it, or an exception. */
+static PyObject *run_cached(CallCache *cache, CachedCall *cached, void *input, void *work, PyObject *timeout) {
+    Endpoint *here = cache->endpoint;
+    double seconds = PyFloat_CheckExact(timeout) ? PyFloat_AS_DOUBLE(timeout) : PyLong_CheckExact(timeout) ? PyLong_AsDouble(timeout) : -1;
+    if (seconds == -1) PyErr_Clear(); /* the number was too large */
+    if (!(seconds > 0 && seconds < HUGE_VAL) || !here->peers || here->fork_generation != fork_generation || here->busy || atomic_load(&here->header->outcome))
+        Py_RETURN_FALSE;
+    size_t item = ITEM[cached->dtype];
+    Task task = {.program = cached->program, .input = input, .work = work, .uncached = is_uncached(cached->program, cached->room),
+                 .kernel = KERNELS[cached->dtype][cached->operation], .item = item};
+    PyObject *prepared = Py_NewRef(cached->prepared); /* another thread may drop the entry while this runs */
+    PyObject *program = Py_NewRef((PyObject *)cached->program), *failure = Py_NewRef(cache->failure);
+    PyObject *failed = execute(here, &task, here->call + 1, cached->signature, seconds, cached->stages), *result = NULL;
+    if (failed == Py_None) result = Py_NewRef(Py_True);
+    else if (failed) {
+        PyObject *error = PyObject_CallFunctionObjArgs(failure, prepared, failed, NULL);
+        if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_XDECREF(error);
+    }
+    Py_XDECREF(failed);
+    Py_DECREF(prepared);
+    Py_DECREF(program);
+    Py_DECREF(failure);
+    return result;
+}
+
+static PyObject *in_place(CallCache *cache, int kind, PyObject *const *args, Py_ssize_t count) {
+    /* array, operation or root, timeout */
+    if (count != 3) { PyErr_SetString(PyExc_TypeError, "a call in place takes 3 arguments"); return NULL; }
+    if (!cache->open || !is_plain(cache, args[0], 1)) Py_RETURN_FALSE;
+    PyArrayObject *x = (PyArrayObject *)args[0];
+    char *data = PyArray_DATA(x);
+    int registered = is_registered(cache->endpoint, data) ? 3 : 0;
+    CachedCall *cached = look_up(cache, kind, args[1], (PyObject *)PyArray_DESCR(x), count_of(x), registered, 0);
+    if (!cached) Py_RETURN_FALSE;
+    return run_cached(cache, cached, data, data, args[2]);
+}
+
+static PyObject *cache_all_reduce(CallCache *cache, PyObject *const *args, Py_ssize_t count) { return in_place(cache, ALL_REDUCE, args, count); }
+static PyObject *cache_broadcast(CallCache *cache, PyObject *const *args, Py_ssize_t count) { return in_place(cache, BROADCAST, args, count); }
+
+static PyObject *into(CallCache *cache, int kind, PyObject *const *args, Py_ssize_t count) {
+    /* array, result, operation or None, timeout */
+    if (count != 4) { PyErr_SetString(PyExc_TypeError, "a call into another array takes 4 arguments"); return NULL; }
+    if (!cache->open || !is_plain(cache, args[0], 0) || !is_plain(cache, args[1], 1)) Py_RETURN_FALSE;
+    PyArrayObject *x = (PyArrayObject *)args[0], *out = (PyArrayObject *)args[1];
+    if (PyArray_DESCR(x) != PyArray_DESCR(out) || !has_result_shape(cache, x, out, kind)) Py_RETURN_FALSE;
+    char *from = PyArray_DATA(x), *to = PyArray_DATA(out);
+    int registered = is_registered(cache->endpoint, from) | is_registered(cache->endpoint, to) << 1;
+    CachedCall *cached = look_up(cache, kind, args[2], (PyObject *)PyArray_DESCR(x), count_of(x), registered, 0);
+    if (!cached) Py_RETURN_FALSE;
+    size_t length = (size_t)cached->count * ITEM[cached->dtype], room = (size_t)count_of(out) * ITEM[cached->dtype];
+    if (from < to + room && to < from + length) Py_RETURN_FALSE; /* writing the result would change the input */
+    return run_cached(cache, cached, from, to, args[3]);
+}
+
+static PyObject *cache_all_gather(CallCache *cache, PyObject *const *args, Py_ssize_t count) { return into(cache, ALL_GATHER, args, count); }
+static PyObject *cache_reduce_scatter(CallCache *cache, PyObject *const *args, Py_ssize_t count) { return into(cache, REDUCE_SCATTER, args, count); }
+
+static PyObject *cache_barrier(CallCache *cache, PyObject *timeout) {
+    CachedCall *cached = cache->open ? look_up(cache, BARRIER, Py_None, Py_None, 0, 0, 0) : NULL;
+    if (!cached) Py_RETURN_FALSE;
+    return run_cached(cache, cached, NULL, NULL, timeout);
+}
+
+static PyObject *cache_add(CallCache *cache, PyObject *args) {
+    /* collective, operation or root, array, result, prepared call, program, signature, dtype, operation, whether data is
+     * staged. False: such a call cannot be cached. */
+    static const char *const names[COLLECTIVES] = {"all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier"};
+    CachedCall new = {0};
+    PyObject *x, *out, *program;
+    unsigned long long signature, dtype, operation;
+    const char *collective;
+    if (!PyArg_ParseTuple(args, "sOOOOO!KKKp", &collective, &new.key, &x, &out, &new.prepared, program_type, &program, &signature, &dtype,
+                          &operation, &new.stages))
+        return NULL;
+    while (new.kind < COLLECTIVES && strcmp(collective, names[new.kind])) new.kind++;
+    Endpoint *here = cache->endpoint;
+    if (new.kind >= COLLECTIVES || dtype >= TYPES) { PyErr_SetString(PyExc_ValueError, "there is no such collective or dtype to cache"); return NULL; }
+    if (!cache->failure || here->busy || !here->peers || !is_plain(cache, x, 0) || !is_plain(cache, out, 0)) Py_RETURN_FALSE;
+    PyArrayObject *array = (PyArrayObject *)x, *result = (PyArrayObject *)out;
+    new.type = new.kind == BARRIER ? Py_None : (PyObject *)PyArray_DESCR(array);
+    new.count = count_of(array);
+    if (new.kind != BARRIER) new.registered = is_registered(here, PyArray_DATA(array)) | is_registered(here, PyArray_DATA(result)) << 1;
+    if (check_arguments(here, (Program *)program, count_of(result) * ITEM[dtype], new.count * ITEM[dtype], dtype, operation, new.stages)) Py_RETURN_FALSE;
+    new.program = (Program *)program;
+    new.room = (size_t)(count_of(result) * ITEM[dtype]);
+    new.signature = signature;
+    new.dtype = dtype;
+    new.operation = operation;
+    CachedCall *cached = look_up(cache, new.kind, new.key, new.type, new.count, new.registered, 1);
+    drop(cached);
+    *cached = new;
+    Py_INCREF(new.key);
+    Py_INCREF(new.type);
+    Py_INCREF(new.prepared);
+    Py_INCREF(program);
+    Py_RETURN_TRUE;
+}
+
+static PyObject *cache_clear(CallCache *cache, PyObject *Py_UNUSED(ignored)) {
+    for (int i = 0; i < CACHE_SIZE; i++)
+        if (cache->cached[i].key) drop(&cache->cached[i]);
+    Py_RETURN_NONE;
+}
+
+static int cache_traverse(CallCache *cache, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(cache));
+    Py_VISIT((PyObject *)cache->endpoint);
+    Py_VISIT(cache->failure);
+    for (int i = 0; i < CACHE_SIZE; i++) Py_VISIT(cache->cached[i].prepared);
+    return 0;
+}
+
+static int cache_drop_all(CallCache *cache) {
+    Py_XDECREF(cache_clear(cache, NULL));
+    Py_CLEAR(cache->failure);
+    return 0;
+}
+
+static PyObject *cache_close(CallCache *cache, PyObject *Py_UNUSED(ignored)) {
+    cache_drop_all(cache);
+    Py_RETURN_NONE;
+}
+
+static void cache_dealloc(CallCache *cache) {
+    PyObject_GC_UnTrack(cache);
+    cache_drop_all(cache);
+    Py_CLEAR(cache->array);
+    PyObject *endpoint = (PyObject *)cache->endpoint;
+    cache->endpoint = NULL;
+    Py_XDECREF(endpoint);
+    PyTypeObject *type = Py_TYPE(cache);
+    type->tp_free((PyObject *)cache);
+    Py_DECREF(type);
+}
+
+static int cache_init(CallCache *cache, PyObject *args, PyObject *Py_UNUSED(keywords)) {
+    /* endpoint, numpy.ndarray, what makes the exception of a call that failed */
+    PyObject *endpoint, *array, *failure;
+    if (cache->endpoint) { PyErr_SetString(PyExc_ValueError, "a call cache is made once"); return -1; }
+    if (!PyArg_ParseTuple(args, "O!O!O", endpoint_type, &endpoint, &PyType_Type, &array, &failure)) return -1;
+    cache->endpoint = (Endpoint *)Py_NewRef(endpoint);
+    cache->array = (PyTypeObject *)Py_NewRef(array);
+    cache->failure = Py_NewRef(failure);
+    cache->open = 1;
+    return 0;
+}
+
+static PyMethodDef cache_methods[] = {
+    {"all_reduce", (PyCFunction)(void (*)(void))cache_all_reduce, METH_FASTCALL, "Run a cached all_reduce in place."},
+    {"broadcast", (PyCFunction)(void (*)(void))cache_broadcast, METH_FASTCALL, "Run a cached broadcast in place."},
+    {"all_gather", (PyCFunction)(void (*)(void))cache_all_gather, METH_FASTCALL, "Run a cached all_gather."},
+    {"reduce_scatter", (PyCFunction)(void (*)(void))cache_reduce_scatter, METH_FASTCALL, "Run a cached reduce_scatter."},
+    {"barrier", (PyCFunction)cache_barrier, METH_O, "Run a cached barrier."},
+    {"add", (PyCFunction)cache_add, METH_VARARGS, "Keep a call."},
+    {"clear", (PyCFunction)cache_clear, METH_NOARGS, "Drop all calls."},
+    {"close", (PyCFunction)cache_close, METH_NOARGS, "Drop all calls, and keep no more."},
+    {NULL, NULL, 0, NULL},
+};
+static PyMemberDef cache_members[] = {
+    {"open", T_INT, offsetof(CallCache, open), 0, "Whether cached calls may run now."},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot cache_slots[] = {
+    {Py_tp_new, PyType_GenericNew}, {Py_tp_init, cache_init}, {Py_tp_dealloc, cache_dealloc}, {Py_tp_methods, cache_methods},
+    {Py_tp_members, cache_members}, {Py_tp_traverse, cache_traverse}, {Py_tp_clear, cache_drop_all},
+    {Py_tp_doc, "Calls that were made before."}, {0, NULL},
+};
+static PyType_Spec cache_spec = {"choreo.run.execute._core.CallCache", sizeof(CallCache), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, cache_slots};

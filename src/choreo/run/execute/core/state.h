@@ -1,0 +1,83 @@
+/* What a rank keeps for itself: its endpoint, what it knows of each peer, programs, and the call that is running. */
+
+typedef struct {
+    int fd;
+    struct iovec *queue; /* ranges to write */
+    uint32_t *numbers;   /* the message that each range belongs to */
+    size_t room, queued, written;
+} Stream;
+
+typedef struct {
+    const Header *header; /* NULL: on another host */
+    const Channel *to_us;
+    Channel *from_us;
+    uint64_t returned;                     /* the last call that it is known to have returned from */
+    uint64_t mailbox_read, mailbox_written; /* the last call whose mailbox was read, and written */
+    uint64_t modes, address[2];            /* from the mailbox that was read */
+    uint64_t posted, part_ends[2];         /* the last message that was made ready: by now, and in the last two parts */
+    uint64_t verified;                     /* the last call that both are known to have made alike */
+    Py_buffer map;
+    int pidfd, pid; /* pidfd: of a peer on another host, its control connection */
+    int num_streams;
+    Stream *streams;
+    uint32_t outcome, culprit; /* what it said on its control connection before it went */
+    uint64_t outcome_call, progress[2];
+} Peer;
+
+typedef struct {
+    PyObject_HEAD
+    int rank, world, spins, patience, mapped, busy, fork_generation, in_main_thread, in_interpreter;
+    uint64_t serial;
+    Py_buffer own;
+    Header *header;
+    size_t stage_at, stage_bytes, slot_bytes;
+    Peer *peers;
+    struct pollfd *polled_peers, *polled_streams;
+    int *polled_ranks, pending; /* pending: streams that have something to write */
+    char *scratch, *buffer, *stream_buffers;
+    size_t scratch_room;
+    uint64_t call, done, chain;
+    uint64_t calls[WINDOW], chains[WINDOW]; /* the last calls, by their number modulo WINDOW */
+    uint64_t used[STAGING_SLOTS]; /* the last call that sent something from each slot */
+    uint64_t returned;            /* the last call that all peers are known to have returned from */
+    double checked_s, signals_s, moved_s; /* when peers and signals were checked last, and when the rank changed its core */
+    unsigned long main_thread;
+    PyThreadState *thread_state;
+    int culprit, failed_op;
+    uint64_t modes, address[2]; /* what our mailboxes of this call say */
+    uint64_t read_in_place;     /* the last call in which we read a sender's array where it is */
+} Endpoint;
+
+typedef struct {
+    PyObject_HEAD
+    int world, parts;           /* parts: whether there are several */
+    int staged, exposed, remote; /* whether anything is sent this way; known once it was checked for an endpoint */
+    Op *ops;
+    Guard *guards;
+    uint32_t *sent, *received; /* messages, by peer */
+    uint32_t *fused;           /* how many operations from here on reduce into the same range */
+    uint16_t *partners;        /* the peers that it exchanges something with */
+    uint32_t num_partners;
+    uint8_t *inline_at; /* where in a mailbox the range of an operation is, plus 1; 0: in none */
+    uint64_t bytes;     /* moved in all */
+    Frame *frames;      /* of sends through sockets; they live until the queue is written */
+    size_t num_ops, num_guards;
+    uint64_t scratch, input, work; /* bytes that it needs */
+    uint64_t grain;                /* the bitwise or of all lengths that are reduced: whole elements divide it */
+    uint64_t work_at;              /* where in the logical vector the work array begins */
+    uint64_t checked_for;          /* the serial number of the endpoint that it was checked for */
+} Program;
+
+typedef struct {
+    const Program *program;
+    char *input, *work, *stage; /* stage: the staging slot in use */
+    size_t slot, slot_at;
+    int uncached; /* the result is larger than the caches, and is written past them */
+    int parts;    /* begun after the first */
+    double began_s, deadline_s;
+    Kernel kernel;
+    size_t item;
+} Task;
+
+static int fork_generation; /* an endpoint belongs to the process that made it, and not to its forks */
+static void count_fork(void) { fork_generation++; }

@@ -1,0 +1,134 @@
+/* Waiting for a counter of a peer in shared memory: spin, then yield, then sleep on a futex. Every wait ends: by the counter,
+ * by the deadline, by a failure, or by a signal.
+ */
+#define MIN_SPINS 20      /* a rank spins at least this often, where it may spin at all */
+#define YIELDS 16         /* how often it yields before it reads the clock and releases the GIL */
+#define YIELD_S 0.0005    /* how long it yields before it sleeps */
+#define SLEEP_NS 2000000  /* the longest sleep at once, because a wake-up can be missed */
+#define MOVE_S 0.005      /* how often it changes its core at most */
+#define MOVE_CALLS 16     /* it looks for another core in every 16th call, where ranks share cores */
+
+static inline void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* There is no full barrier here, because it would wait until all stores are done. So a peer that falls asleep within these few
+ * nanoseconds can miss the wake-up; it wakes by itself after SLEEP_NS. */
+static inline void wake_if_asleep(const Peer *other, _Atomic uint64_t *counter) {
+    if (atomic_load_explicit(&other->to_us->asleep, memory_order_relaxed))
+        syscall(SYS_futex, (uint32_t *)counter, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+static inline void publish(_Atomic uint64_t *counter, uint64_t value, const Peer *other) {
+    atomic_store_explicit(counter, value, memory_order_release);
+    wake_if_asleep(other, counter);
+}
+
+static void sleep_until_changed(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer) {
+    _Atomic uint32_t *asleep = &here->peers[peer].from_us->asleep;
+    atomic_exchange_explicit(asleep, 1, memory_order_seq_cst);
+    uint64_t seen = atomic_load_explicit(counter, memory_order_seq_cst);
+    if (seen < value) { /* the futex is the low half of the counter */
+        struct timespec most = {0, SLEEP_NS};
+        syscall(SYS_futex, (uint32_t *)counter, FUTEX_WAIT, (uint32_t)seen, &most, NULL, 0);
+    }
+    atomic_store_explicit(asleep, 0, memory_order_release);
+}
+
+/* Spin for as long as that has paid off lately: nothing comes while we spin on the core that the peer needs. */
+static int spin_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value) {
+    for (int spin = 0; spin < here->patience; spin++) {
+        if (atomic_load_explicit(counter, memory_order_acquire) >= value) {
+            here->patience = 2 * here->patience < here->spins ? 2 * here->patience : here->spins;
+            return 1;
+        }
+        relax();
+    }
+    here->patience = here->patience / 2 > MIN_SPINS ? here->patience / 2 : here->spins < MIN_SPINS ? here->spins : MIN_SPINS;
+    return 0;
+}
+
+/* The scheduler may leave ranks on one core for long while another core has fewer. A rank that waits moves to that core; then
+ * it may run wherever it could before. Ranks that share a core take turns to move, each for some calls. */
+static void move_to_free_core(Endpoint *here) {
+    int core = sched_getcpu(), crowd = 1, before = 0;
+    if (core < 0 || core >= CPU_SETSIZE) return;
+    for (int peer = 0; peer < here->world; peer++) {
+        const Header *theirs = here->peers[peer].header;
+        if (!theirs || atomic_load_explicit(&theirs->core, memory_order_relaxed) != (uint32_t)core + 1) continue;
+        crowd++;
+        before += peer < here->rank;
+    }
+    if (crowd == 1 || here->call / MOVE_CALLS % (unsigned)crowd != (unsigned)before) return;
+    double time = now_s();
+    cpu_set_t all, one;
+    if (time - here->moved_s < MOVE_S || sched_getaffinity(0, sizeof(all), &all)) return;
+    here->moved_s = time;
+    int ranks[CPU_SETSIZE] = {0}, best = core;
+    ranks[core] = 1;
+    for (int peer = 0; peer < here->world; peer++) {
+        const Header *theirs = here->peers[peer].header;
+        uint32_t where = theirs ? atomic_load_explicit(&theirs->core, memory_order_relaxed) : 0;
+        if (where && where <= CPU_SETSIZE) ranks[where - 1]++;
+    }
+    for (int other = 0; other < CPU_SETSIZE; other++)
+        if (CPU_ISSET(other, &all) && ranks[other] < ranks[best]) best = other;
+    if (ranks[best] + 2 > ranks[core]) return; /* it would be no better there */
+    CPU_ZERO(&one);
+    CPU_SET(best, &one);
+    if (!sched_setaffinity(0, sizeof(one), &one)) sched_setaffinity(0, sizeof(all), &all);
+}
+
+static int wait_slowly(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
+    if (spin_for(here, counter, value)) return OK;
+    if (here->spins > MIN_SPINS || here->call % MOVE_CALLS == 0) move_to_free_core(here);
+    double began = 0;
+    for (int round = 0;; round++) {
+        if (atomic_load_explicit(counter, memory_order_acquire) >= value) return OK;
+        if (round % YIELDS == YIELDS - 1) {
+            release_gil(here);
+            int culprit, outcome = check_health(here, peer, deadline, &culprit);
+            /* A peer may have done its part of this call before it died or stopped. */
+            if (outcome && outcome != INTERRUPTED && atomic_load_explicit(counter, memory_order_acquire) >= value) return OK;
+            if (outcome) return give_up(here, outcome, culprit);
+            double time = now_s();
+            if (!began) began = time;
+            int tired = time - began > YIELD_S;
+            if (here->pending) {
+                if ((outcome = write_and_poll(here, -1, 0, tired))) return outcome;
+            } else if (tired) {
+                sleep_until_changed(here, counter, value, peer);
+            }
+            if (tired) { round = YIELDS - 2; continue; }
+        }
+        sched_yield();
+    }
+}
+
+static inline int wait_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
+    if (atomic_load_explicit(counter, memory_order_acquire) >= value) return OK;
+    return wait_slowly(here, counter, value, peer, deadline);
+}
+
+
+/* A message of this call as counters have it. */
+static inline uint64_t counter_of(const Endpoint *here, uint64_t number) { return here->call << MESSAGE_BITS | number; }
+
+/* Wait until what this operation overwrites has been read. */
+static int wait_guards(Endpoint *here, const Task *task, const Op *op) {
+    for (uint32_t i = 0; i < op->guards; i++) {
+        Guard guard = task->program->guards[op->first_guard + i];
+        Peer *other = &here->peers[guard.peer];
+        int outcome = OK;
+        if (other->header)
+            outcome = wait_for(here, &other->to_us->consumed, counter_of(here, guard.number), (int)guard.peer, task->deadline_s);
+        else
+            outcome = wait_written(here, (int)guard.peer, guard.number, task->deadline_s);
+        if (outcome) return outcome;
+    }
+    return OK;
+}

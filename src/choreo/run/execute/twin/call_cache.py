@@ -1,0 +1,44 @@
+"""The Python executor caches no calls: every call takes the long way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["CallCache"]
+
+
+class CallCache:
+    """The interface of `core/call_cache.h`, with nothing in it. Every method says that it has not run the call."""
+
+    def __init__(self, endpoint: object, array: type, failure: Callable[..., Exception], /) -> None:
+        self.open = 0
+
+    def all_reduce(self, x: object, op: object, timeout_s: float, /) -> bool:
+        """Reduce an array in place, if such a call was cached."""
+        return False
+
+    def broadcast(self, x: object, root: object, timeout_s: float, /) -> bool:
+        """Send the root's array, or receive it, if such a call was cached."""
+        return False
+
+    def all_gather(self, x: object, out: object, key: None, timeout_s: float, /) -> bool:
+        """Gather every rank's array, if such a call was cached."""
+        return False
+
+    def reduce_scatter(self, x: object, out: object, op: object, timeout_s: float, /) -> bool:
+        """Reduce to every rank's part, if such a call was cached."""
+        return False
+
+    def barrier(self, timeout_s: float, /) -> bool:
+        """Run a barrier, if it was cached."""
+        return False
+
+    def add(self, *_: object) -> bool:
+        """Cache a call: its collective, operation or root, arrays, prepared call, and what the executor needs."""
+        return False
+
+    def clear(self) -> None:
+        """Drop all calls."""
+
+    def close(self) -> None:
+        """Drop all calls, and cache no more."""
