@@ -19,6 +19,7 @@ from choreo.collectives import get_collective
 from choreo.errors import BenchmarkError, ChoreoError, UsageError
 from choreo.price import profile
 from choreo.price.price import price_of
+from choreo.results import drawn
 from choreo.run.execute.constants import Constants, load_constants
 
 __all__ = ["PEERS", "Contestant", "Measured", "Options", "Report", "Stage", "bench", "geometric_mean", "sizes_between"]
@@ -102,6 +103,9 @@ class Report:
     options: Options
     rows: tuple[Measured, ...]
     missing: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        return drawn(self)
 
     def document(self) -> dict[str, object]:
         """As --json prints it; GBps is 1e9 bytes a second."""

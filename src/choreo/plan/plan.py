@@ -15,6 +15,7 @@ from choreo.plan.search import Found, detailed, search
 from choreo.plan.software import Software, get_software
 from choreo.plan.space import FIELDS, Fixed
 from choreo.plan.step import Step
+from choreo.results import drawn
 from choreo.topology import Topology
 from choreo.workload import Model, Plan, Workload, get_workload
 
@@ -28,6 +29,9 @@ class Planned:
     plan: Plan
     step: Step
     limit: str  # what limits it: "compute", "bubble", "tp all_reduce on NVLink", ...
+
+    def _repr_html_(self) -> str:
+        return drawn(self)
 
     def to_json(self) -> dict[str, object]:
         """As plain values."""
@@ -65,6 +69,9 @@ class Planning:
     seconds: float
     job: TrainingJob | None = field(default=None, repr=False)
     found: Found | None = field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        return drawn(self)
 
     @property
     def best(self) -> Planned:

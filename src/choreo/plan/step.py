@@ -26,6 +26,7 @@ from choreo.plan.software import Software, get_software
 from choreo.plan.software.ability import ability_of
 from choreo.plan.space import space_of
 from choreo.plan.stages import PipelineStage, PlanBatch, batch_plans, message_s, optimizer_s
+from choreo.results import drawn
 from choreo.topology import Topology
 from choreo.workload import Model, Plan
 
@@ -54,6 +55,9 @@ class Step:
     stage_memory: tuple[Mapping[str, float], ...]
     pipeline: Pipeline = field(repr=False)
     warnings: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        return drawn(self)
 
     @property
     def allocated_bytes(self) -> float:

@@ -1,12 +1,7 @@
-"""Pictures: of a schedule as text, SVG and an animated page, with the data behind them; of a network as SVG;
-of a simulation as a page and as a timeline.
-"""
+"""Pictures: schedules, networks, simulations, plans and every verb's result, as text, SVG, pages and notebook cells."""
 
-from choreo.show.notebook import notebook_html
+from choreo.show.kinds import notebook_html, to_html, to_svg, to_text
 from choreo.show.schedule.data import to_data
-from choreo.show.schedule.page import to_html
-from choreo.show.schedule.svg.picture import to_svg
-from choreo.show.schedule.text.text import to_text
 from choreo.show.show import show
 from choreo.show.simulation.page import simulation_html
 from choreo.show.simulation.trace import write_trace

@@ -1,40 +1,34 @@
-"""The verb: a schedule to the screen, or its pictures to files."""
+"""The verb: anything to the screen, or its pictures to files."""
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
-from choreo.errors import UsageError
-from choreo.schedule import Schedule
-from choreo.show.schedule.page import to_html
-from choreo.show.schedule.svg.picture import to_svg
-from choreo.show.schedule.text.text import to_text
+from choreo.show.files import write_file
+from choreo.show.kinds import to_html, to_svg, to_text
 
 __all__ = ["show"]
 
 
 def show(
-    schedule: Schedule,
+    thing: object,
     *,
     svg: str | os.PathLike[str] | None = None,
     html: str | os.PathLike[str] | None = None,
     width: int | None = None,
 ) -> None:
-    """Print the schedule step by step, or draw it into the given file(s) instead.
+    """Print a schedule, a topology or any verb's result, or draw it into the given file(s) instead.
 
-    `svg` is one still picture, `html` a page that plays the schedule; `width` is that of the text, in columns.
+    `svg` is one still picture, `html` a page; `width` is that of the text, in columns.
+
+    >>> from choreo import build, prove
+    >>> show(prove(build("broadcast", "mst", 2)), width=80)  # doctest: +ELLIPSIS
+    exactly: broadcast by mst over 2 ranks, 1 step, 1 transfer
+    collective  ...
     """
     for file, draw in ((svg, to_svg), (html, to_html)):
         if file is not None:
-            _write(Path(file), draw(schedule))
+            write_file(file, draw(thing))
     if svg is None and html is None:
-        sys.stdout.write(to_text(schedule, width=width, color=sys.stdout.isatty()))
-
-
-def _write(file: Path, content: str) -> None:
-    try:
-        file.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be written: {error.strerror}") from None
+        sys.stdout.write(to_text(thing, width=width, color=sys.stdout.isatty()))

@@ -12,10 +12,9 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypedDict
 
-from choreo.errors import UsageError, shown
+from choreo.show.files import write_file
 
 __all__ = ["Event", "Slice", "Trace", "Tracks", "microseconds", "write_events"]
 
@@ -111,7 +110,4 @@ def write_events(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write it into a file, an event a line."""
     events = ",\n".join(json.dumps(event, separators=(",", ":")) for event in trace["traceEvents"])
     text = f'{{"otherData":{json.dumps(trace["otherData"])},\n"traceEvents":[\n{events}\n]}}\n'
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{shown(path)}: cannot be written: {error.strerror}") from None
+    write_file(path, text)

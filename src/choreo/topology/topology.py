@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import UsageError
+from choreo.results import drawn
 from choreo.topology.blocks import Block
 from choreo.topology.graph import ROUTINGS, Bools, Floats, Ints, Links, Paths, shortest_paths
 
@@ -53,6 +54,9 @@ class Topology:
     slowdown: Floats
     device: str = ""
     routing: str = "spread"
+
+    def _repr_html_(self) -> str:
+        return drawn(self)
 
     def __post_init__(self) -> None:
         if self.routing not in ROUTINGS:

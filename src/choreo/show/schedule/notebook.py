@@ -9,13 +9,13 @@ from choreo.show.schedule.limits import fits
 from choreo.show.schedule.svg.picture import to_svg
 from choreo.show.schedule.words import facts, messages, title
 
-__all__ = ["notebook_html"]
+__all__ = ["schedule_cell"]
 
 NOTEBOOK_LIMITS = {"ranks": 16, "transfers": 512, "places": 1 << 12}
 NOTEBOOK_STEPS = 32
 
 
-def notebook_html(schedule: Schedule) -> str:
+def schedule_cell(schedule: Schedule) -> str:
     """The schedule as HTML for a notebook cell, light or dark: the picture brings its own paper."""
     name, size = f"<b>{escape(title(schedule))}</b>", escape(facts(schedule))
     small = schedule.num_steps <= NOTEBOOK_STEPS and fits(schedule, **NOTEBOOK_LIMITS)

@@ -1,0 +1,109 @@
+"""Every verb's result is shown: as text, as a page, and in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import choreo
+from choreo.bench.bench import Measured, Options, Report
+from choreo.bench.inputs import Case
+from choreo.errors import UsageError
+from choreo.plan import Planning
+from choreo.show import kinds, notebook_html, to_html, to_svg, to_text
+from choreo.show.sheet import Sheet, SheetTable, sheet_html, sheet_text
+
+LINK = choreo.Link(1e-6, 50e9)
+
+
+@cache
+def _planning() -> Planning:
+    return choreo.plan("llama3-8b", cluster="hgx-h100", gpus=8, global_batch=8, seq=4096, tp=8, best=2)
+
+
+def _compared() -> list[choreo.Price]:
+    return list(choreo.compare([choreo.build("all_reduce", name, 8) for name in ("ring", "direct")], 1 << 20, LINK))
+
+
+def _report() -> Report:
+    row = Measured(Case("all_reduce", 4, 1024), "ring", 2e-6, 0, 1.5e-6, {"gloo": 9e-6})
+    return Report(Options("all_reduce", 4, (4096,)), (row,))
+
+
+def _two_jobs() -> choreo.Simulation:
+    ring = choreo.build("all_reduce", "ring", 4)
+    jobs = [choreo.Job(ring, 1 << 20), choreo.Job(ring, 1 << 10)]
+    return choreo.simulate_together(jobs, choreo.get_topology("ring(4, 50GB/s, 1us)"))
+
+
+# A thing of every kind, and words that its text must have.
+THINGS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
+    "Schedule": (lambda: choreo.build("all_reduce", "ring", 4), ("all_reduce by ring", "proved")),
+    "Topology": (lambda: choreo.get_topology("hgx-h100:2"), ("hgx-h100:2", "450 GB/s")),
+    "Simulation": (_two_jobs, ("of it reached", "busiest link", "all collectives")),
+    "Planning": (_planning, ("llama3-8b", "the best plans", "MFU")),
+    "Planned": (lambda: _planning().best, ("tp 8", "where the time goes")),
+    "Step": (lambda: _planning().best.step, ("a training step of", "activations")),
+    "Report": (_report, ("measured", "predicted", "gloo", "9.00 us")),
+    "Proof": (lambda: choreo.prove(choreo.build("broadcast", "mst", 4)), ("broadcast by mst", "exact")),
+    "Price": (lambda: choreo.price(choreo.build("broadcast", "mst", 4), 1 << 20, LINK), ("alpha", "2.00 us")),
+    "comparison": (_compared, ("ring", "direct", "beta")),
+    "winners": (
+        lambda: choreo.winners([choreo.build("all_reduce", name, 8) for name in ("ring", "direct")], 1, 1 << 30, LINK),
+        ("algorithm",),
+    ),
+    "Bound": (lambda: choreo.bound("all_reduce", "ring(8, 50GB/s, 1us)", 1 << 20), ("bandwidth bound", "7/")),
+}
+
+
+@pytest.mark.parametrize("kind", THINGS)
+def test_every_result_is_shown(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made, words = THINGS[kind]
+    thing = made()
+    choreo.show(thing, width=80)
+    text = capsys.readouterr().out
+    assert all(word in text for word in words)
+    assert max(map(len, text.splitlines())) <= 80
+    page = tmp_path / "page.html"
+    choreo.show(thing, html=page)
+    assert capsys.readouterr().out == ""
+    assert page.read_text().startswith("<!doctype html>")
+    cell = notebook_html(thing)
+    assert cell.startswith("<div>")
+    assert "<script" not in cell
+    if not isinstance(thing, list):
+        assert thing._repr_html_() == cell  # type: ignore[attr-defined]
+
+
+def test_every_kind_that_is_listed_is_tested() -> None:
+    assert set(kinds.KINDS) <= set(THINGS)
+
+
+def test_pictures_of_what_has_one() -> None:
+    for name, (made, _) in THINGS.items():
+        if name in ("Schedule", "Topology", "Simulation"):
+            assert to_svg(made()).startswith("<svg ")
+    with pytest.raises(UsageError, match="no SVG picture of a Proof, only of Schedule, Topology, Simulation"):
+        to_svg(THINGS["Proof"][0]())
+    for thing in (3, [], [3], "ring"):
+        with pytest.raises(UsageError, match="cannot be shown; give a schedule"):
+            to_text(thing)
+
+
+def test_a_hostile_name_stays_words() -> None:
+    hostile = "<script>throw 1</script>\x1b[31m"
+    proof = choreo.prove(choreo.build("broadcast", "mst", 2).named(hostile))
+    assert "<script>throw" not in notebook_html(proof)
+    assert "<script>throw" not in to_html(proof)
+    assert "\x1b" not in to_text(proof)
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_is_told_which() -> None:
+    table = SheetTable("rows", ("one", "two", "three"), tuple((f"{n}", "x" * 30, "y" * 30) for n in range(60)), (0,))
+    text = sheet_text(Sheet("a title", (("name", "value"),), (table,)), width=50, color=False)
+    assert "too narrow for: three" in text
+    assert "and 20 more" in text
+    assert "three" in sheet_html(Sheet("", tables=(table,)))
