@@ -207,7 +207,7 @@ def test_mistakes(arguments: tuple[str, ...], sentence: str) -> None:
 def test_help() -> None:
     ran = run_choreo("bound", "--help")
     assert ran.code == 0
-    assert "Find the best that any schedule of COLLECTIVE could do on a topology" in ran.out
+    assert "Find the least time that any schedule of COLLECTIVE could take on a topology" in ran.out
 
 
 def test_fractions_are_exact() -> None:

@@ -22,17 +22,17 @@ __all__ = ["main"]
 # What --help says of each command; a command's own file has the rest.
 COMMANDS = {
     "tour": "See Choreo at work on one screen.",
-    "list": "List collectives and the algorithms for each.",
+    "list": "List algorithms, models, devices, training software, topologies.",
     "build": "Write the schedule of an algorithm to a file.",
     "prove": "Prove that schedules do what their collective promises.",
-    "price": "Price algorithms side by side; find where one starts to win.",
-    "topology": "List and show networks: building blocks, real machines, your own files.",
-    "simulate": "Run schedules on a network, with contention: time, link load, critical path.",
-    "bound": "Find the best that any schedule could do on a network.",
+    "price": "Price algorithms side by side; find the sizes at which each wins.",
+    "topology": "Show a network: a real machine, building blocks, your own file.",
+    "simulate": "Simulate schedules on a network: time, link load, critical path.",
+    "bound": "Find the least time that any schedule could take on a network.",
     "plan": "Plan a training job: how to cut it, how long a step takes, what it needs.",
     "run": "Run a script in several processes, the ranks of a job.",
-    "bench": "Measure collectives between local ranks, beside their price and other libraries.",
-    "calibrate": "Measure alpha, beta and gamma of this machine, and keep them.",
+    "bench": "Measure collectives between local ranks, and other libraries.",
+    "calibrate": "Measure what a message costs on this machine, and keep it.",
     "show": "Watch a schedule step by step: terminal, SVG, animated page.",
 }
 
@@ -64,7 +64,7 @@ class _LazyGroup(click.Group):
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Every command takes --help; all but run, whose output is the script's, --json for one JSON document.",
+    epilog="Every command takes --help, and all but run take --json for one JSON document.",
 )
 @click.version_option(__version__, prog_name="choreo")
 def cli() -> None:

@@ -31,14 +31,16 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options group by group, those of no group last."""
+        """Write the options group by group; those of no group, like --help, join the last one."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and isinstance(parameter, click.Option):
                 groups.setdefault(getattr(parameter, GROUP, ""), []).append(record)
         rest = groups.pop("", [])
-        for title, records in {**groups, "Other options" if groups else "Options": rest}.items():
+        last = next(reversed(groups)) if groups else "Options"
+        groups[last] = [*groups.get(last, []), *rest]
+        for title, records in groups.items():
             with formatter.section(title):
                 formatter.write_dl(records)
 

@@ -57,7 +57,7 @@ def size_option(function: Function) -> Function:
         "--size",
         callback=parsed(parse_size),
         metavar="S",
-        help="Bytes of the whole vector: 8, 4KiB, 1MB, 64MiB, 64M (binary, as in nccl-tests).",
+        help="The collective's size in bytes: 8, 4KiB, 1MB, 64MiB; 64M is 64 MiB.",
     )(function)
 
 
@@ -69,7 +69,7 @@ def gamma_option(function: Function) -> Function:
         default="0",
         show_default=True,
         metavar="G",
-        help="Cost of reducing: seconds a byte (1e-11), or bytes a second (100GB/s).",
+        help="Cost of reducing: seconds per byte (1e-11), or bytes per second (100GB/s).",
     )(function)
 
 

@@ -71,7 +71,7 @@ def placement_option(function: Function) -> Function:
 def what_if_options() -> list[Option]:
     """Links and ranks that are slower than they should be, and how equal paths are used."""
     return [
-        click.option("--routing", type=click.Choice(["spread", "hashed"]), help="How equally short paths are used."),
+        click.option("--routing", type=click.Choice(["spread", "hashed"]), help="How equally short paths are shared."),
         click.option(
             "--slow-link",
             multiple=True,

@@ -16,12 +16,16 @@ from choreo.units import parse_size
 @grouped(
     "What to measure",
     ranks_option,
-    click.option("-a", "--algorithm", metavar="NAME", help="Instead of the one chosen; all races them."),
-    click.option("-d", "--datatype", default="float", show_default=True, metavar="TYPE", help="As in nccl-tests."),
+    click.option("-a", "--algorithm", metavar="NAME", help="Force one; all races them."),
+    click.option(
+        "-d", "--datatype", default="float", show_default=True, metavar="TYPE", help="float, half, int8 and so on."
+    ),
     click.option("-o", "--op", default="sum", show_default=True, metavar="OP", help="sum, prod, min, max or avg."),
-    click.option("-r", "--root", type=int, default=0, show_default=True, metavar="RANK", help="For those with one."),
+    click.option(
+        "-r", "--root", type=int, default=0, show_default=True, metavar="RANK", help="Of a rooted collective."
+    ),
     click.option("--registered", is_flag=True, help="Use arrays that peers can read where they are."),
-    click.option("--against", default="", metavar="NAME,...", help="Other libraries in turn: gloo,openmpi."),
+    click.option("--against", default="", metavar="NAME,...", help="Measure other libraries too: gloo,openmpi."),
     load_option,
 )
 @grouped(
@@ -49,7 +53,7 @@ from choreo.units import parse_size
 )
 @grouped(
     "How to measure",
-    click.option("--iters", type=int, metavar="N", help="Calls a round (as many as take 20 ms)."),
+    click.option("--iters", type=int, metavar="N", help="Calls per round (as many as take 20 ms)."),
     click.option(
         "-w",
         "--warmup_iters",
@@ -60,10 +64,12 @@ from choreo.units import parse_size
         metavar="N",
         help="Calls before the first round.",
     ),
-    click.option("--rounds", type=int, default=5, show_default=True, metavar="N", help="The median of them is taken."),
-    click.option("-c", "--check", type=int, default=1, show_default=True, metavar="N", help="Checked calls a size."),
     click.option(
-        "-T", "--timeout", type=float, default=120.0, show_default=True, metavar="SECONDS", help="For a round."
+        "--rounds", type=int, default=5, show_default=True, metavar="N", help="Rounds, of which the median is taken."
+    ),
+    click.option("-c", "--check", type=int, default=1, show_default=True, metavar="N", help="Checked calls per size."),
+    click.option(
+        "-T", "--timeout", type=float, default=120.0, show_default=True, metavar="SECONDS", help="Limit for a round."
     ),
     click.option("--pin", is_flag=True, help="Pin each rank of each library to a core, in turn."),
 )
@@ -90,15 +96,15 @@ def command(
     against: str,
     as_json: bool,
 ) -> int:
-    """Measure COLLECTIVE between local ranks: the table of nccl-tests, and what price predicted beside it.
+    """Measure COLLECTIVE between local ranks: the table of nccl-tests, with the predicted time beside it.
 
     \b
     choreo bench all_reduce -n 4 -b 8 -e 128M -f 4
     choreo bench all_reduce -n 4 --algorithm all
     choreo bench broadcast -n 2 --against gloo,openmpi
 
-    Sizes are binary: 128M is 128 MiB; bandwidth is in 1e9 bytes a second. Contestants take turns in one run; a time is
-    the median of the rounds, a round's that of its slowest rank. The exit code is 1 if a result was wrong.
+    128M is 128 MiB, and a GB/s is 1e9 bytes per second. Algorithms and libraries take turns in one run; a time is the
+    median of the rounds, and a round takes as long as its slowest rank. The exit code is 1 if a result was wrong.
     """
     from choreo.bench.bench import Options, bench, sizes_between
     from choreo.cli.output.bench import BenchTable

@@ -29,14 +29,14 @@ def command(
     placement: str | None,
     as_json: bool,
 ) -> None:
-    """Find the best that any schedule of COLLECTIVE could do on a topology, and what proves it.
+    """Find the least time that any schedule of COLLECTIVE could take on a topology, and what proves it.
 
     \b
     choreo bound all_gather --topology dgx-1 --size 64MiB
     choreo bound all_to_all --topology "torus(4x4, 45GB/s, 1us)" --size 1GiB
 
-    The greater of two: what must leave some devices for what the links out of them can carry, and the latency of the
-    shortest way between the two that are farthest apart.
+    The bound is the larger of two: the data that must leave some set of devices, divided by the bandwidth of the links
+    out of it; and the latency of the shortest path between the two devices that are farthest apart.
     """
     from choreo.bound import bound
     from choreo.collectives import get_collective

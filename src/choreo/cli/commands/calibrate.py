@@ -25,7 +25,9 @@ from choreo.units import parse_size
         metavar="S",
         help="The largest size to measure.",
     ),
-    click.option("--rounds", type=int, default=3, show_default=True, metavar="N", help="The median of them is taken."),
+    click.option(
+        "--rounds", type=int, default=3, show_default=True, metavar="N", help="Rounds, of which the median is taken."
+    ),
     click.option("--device", metavar="KIND", help="Measure an accelerator of this machine instead: cuda."),
 )
 @grouped(
@@ -50,7 +52,7 @@ def command(
     output: Path | None,
     as_json: bool,
 ) -> int:
-    """Measure α, β and γ between the ranks of this machine, and keep them for price, bench and every choice.
+    """Measure α, β and γ between the ranks of this machine, and keep them for bench, run and every choice.
 
     \b
     choreo calibrate

@@ -38,29 +38,33 @@ FIXING: tuple[Option, ...] = (
             "pp": "pipeline stages",
             "dp": "data parallel replicas",
             "cp": "context parallel ranks",
-            "ep": "ranks that share out the experts",
-            "micro_batch": "sequences a micro-batch",
-            "interleave": "chunks of layers a stage",
+            "ep": "expert parallel ranks",
+            "micro_batch": "sequences per micro-batch",
+            "interleave": "chunks of layers per stage",
         },
-        "Fix: {}.",
+        "Number of {}.",
     ),
-    click.option("--zero", type=int, metavar="STAGE", help="Fix: ZeRO stage, 0 to 3."),
-    click.option("--schedule", metavar="S", help=f"Fix: {', '.join(SCHEDULES)}."),
-    click.option("--recompute", metavar="R", help="Fix: none, selective or full."),
-    click.option("--sequence-parallel/--no-sequence-parallel", default=None, help="Fix: with tensor parallelism."),
-    click.option("--overlap/--no-overlap", default=None, help="Fix: data-parallel communication while computing."),
+    click.option("--zero", type=int, metavar="STAGE", help="ZeRO stage, 0 to 3."),
+    click.option("--schedule", metavar="S", help=f"Pipeline schedule: {', '.join(SCHEDULES)}."),
+    click.option("--recompute", metavar="R", help="Recomputation: none, selective or full."),
+    click.option(
+        "--sequence-parallel/--no-sequence-parallel",
+        default=None,
+        help="Sequence parallelism beside tensor parallelism.",
+    ),
+    click.option("--overlap/--no-overlap", default=None, help="Data-parallel communication while computing."),
 )
 MODEL: tuple[Option, ...] = (
     *_counts(
         {
-            "layers": "blocks",
-            "hidden": "width",
+            "layers": "layers",
+            "hidden": "features of the residual stream",
             "heads": "attention heads",
-            "kv_heads": "key-value heads (as many)",
-            "ffn": "width of the MLP (4 hidden)",
-            "vocab": "rows of the embedding (50257)",
+            "kv_heads": "key-value heads (as many as heads)",
+            "ffn": "features inside the MLP (4 times --hidden)",
+            "vocab": "entries of the vocabulary (50257)",
         },
-        "A model's {}.",
+        "Number of {}.",
     ),
     click.option("--gated/--not-gated", default=None, help="Whether its MLP is gated (SwiGLU)."),
     click.option("--parameters", metavar="N", help="A model known by its parameters, 1.8T, and --layers."),
@@ -74,9 +78,9 @@ MODEL: tuple[Option, ...] = (
     click.option(
         "--cluster", metavar="T", help="A machine's name, like hgx-h100, blocks, or a file; see choreo list topologies."
     ),
-    click.option("--gpus", type=int, metavar="N", help="How many of them."),
-    click.option("--global-batch", metavar="B", help="Sequences (samples) a step; 256/gpu is that many for each GPU."),
-    click.option("--seq", type=int, metavar="S", help="Tokens a sequence."),
+    click.option("--gpus", type=int, metavar="N", help="How many GPUs of it."),
+    click.option("--global-batch", metavar="B", help="Sequences (samples) per step; 256/gpu is 256 for each GPU."),
+    click.option("--seq", type=int, metavar="S", help="Tokens per sequence."),
     click.option("--precision", metavar="P", help="fp32, tf32, fp16, bf16 (default), fp8 or fp4."),
     click.option(
         "--software", metavar="NAME", help="What runs it: megatron-core (default), ...; see choreo list software."
@@ -85,20 +89,25 @@ MODEL: tuple[Option, ...] = (
         "--device", metavar="NAME", help="Another accelerator than the cluster's (choreo list devices), or a FILE.toml."
     ),
 )
-@grouped("Parts of the plan to fix; the rest is searched", *FIXING)
-@grouped("A model by numbers, instead of MODEL", *MODEL)
+@grouped("Parts of the plan to fix (the rest is searched)", *FIXING)
+@grouped("A model by its numbers, instead of MODEL", *MODEL)
 @grouped(
     "What to print",
-    click.option("--best", type=int, default=5, show_default=True, metavar="N", help="How many plans."),
+    click.option("--best", type=int, default=5, show_default=True, metavar="N", help="How many plans to print."),
     click.option(
         "--vary", metavar="NAME=V,V,...", help="A row for each value: flops=0.5,1,2 gpus=8,16 global-batch=64,128."
     ),
     click.option(
         "--traffic", is_flag=True, help="What the best plan sends: which collective, how much, over which link."
     ),
-    click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="A page: timeline, memory, what if."),
     click.option(
-        "--trace", type=click.Path(path_type=Path), metavar="FILE", help="The best plan's step, for Perfetto."
+        "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page: timeline, memory, what if."
+    ),
+    click.option(
+        "--trace",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write a timeline of the best plan's step for Perfetto.",
     ),
     json_option,
 )
@@ -110,9 +119,12 @@ MODEL: tuple[Option, ...] = (
         metavar="BANDWIDTH",
         help="What one parameter server with this network bandwidth must take in.",
     ),
-    click.option("--steps-per-s", type=float, metavar="X", help="With --parameter-server: steps a second."),
+    click.option("--steps-per-s", type=float, metavar="X", help="With --parameter-server: steps per second."),
     click.option(
-        "--gradients", callback=parsed(parse_size), metavar="SIZE", help="With --parameter-server: their size."
+        "--gradients",
+        callback=parsed(parse_size),
+        metavar="SIZE",
+        help="With --parameter-server: size of the gradients.",
     ),
     click.option(
         "--validate",
@@ -120,7 +132,7 @@ MODEL: tuple[Option, ...] = (
         flag_value="",
         default=None,
         metavar="[FILE.csv]",
-        help="Predicted against measured, for published training runs.",
+        help="Compare predictions with published training runs.",
     ),
     click.option("--leave-one-out", is_flag=True, help="With --validate: fit without each source in turn."),
 )
@@ -133,8 +145,8 @@ def command(*, as_json: bool, **options: object) -> None:
         --tp 8 --pp 4 --html plan.html
     choreo plan my-model/config.json --cluster dgx-a100 --gpus 64 --global-batch 256 --seq 4096
 
-    MODEL is a name of the catalogue, a config.json of Hugging Face, or numbers: --layers --hidden --heads. Whatever of
-    the plan is not fixed is searched. Without --gpus the model itself is described.
+    MODEL is a name (see choreo list models) or a config.json of Hugging Face; or give --layers, --hidden and --heads.
+    Without --cluster and --gpus, the model itself is described.
     """
     from choreo.cli.output.plan import print_planning
     from choreo.cli.output.plan_questions import describe, print_parameter_server, print_traffic, print_varied

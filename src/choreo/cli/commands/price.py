@@ -27,13 +27,18 @@ if TYPE_CHECKING:
         "--sweep",
         callback=parsed(parse_size_range),
         metavar="FROM:TO",
-        help="Instead: which algorithm wins at which sizes, like 8:1GiB.",
+        help="Which algorithm wins at which sizes, instead: 8:1GiB.",
     ),
 )
 @grouped(
     "What a message costs",
     click.option(
-        "--alpha", callback=parsed(parse_time), default="5us", show_default=True, metavar="TIME", help="Time a message."
+        "--alpha",
+        callback=parsed(parse_time),
+        default="5us",
+        show_default=True,
+        metavar="TIME",
+        help="Latency of a message.",
     ),
     click.option(
         "--bandwidth",
@@ -41,7 +46,7 @@ if TYPE_CHECKING:
         default="50GB/s",
         show_default=True,
         metavar="RATE",
-        help="Of a port.",
+        help="Bandwidth of a port.",
     ),
     gamma_option,
     click.option(
@@ -49,7 +54,7 @@ if TYPE_CHECKING:
         type=click.Choice(["one", "all", "read"]),
         default="one",
         show_default=True,
-        help="One port a rank each way, one to every peer, or memory that all read.",
+        help="Each rank has one port each way, one to every peer, or memory that all read.",
     ),
     click.option(
         "--cores", type=click.IntRange(min=1), metavar="C", help="With --ports read: cores that the ranks share."
@@ -75,8 +80,8 @@ def command(
     choreo price all_reduce --ranks 8 --size 1MiB --alpha 5us --bandwidth 50GB/s
     choreo price all_reduce --ranks 64 --sweep 8:1GiB
 
-    A message of b bytes takes α + b β; a reduced byte γ more. The messages at a port in one step follow one another,
-    a step takes what its slowest rank takes, and the price is the sum of the steps.
+    A message of b bytes takes α + b β, and each byte that is reduced γ more. Messages at one port in one step follow
+    one another; a step takes as long as its slowest rank, and the price is the sum of the steps.
     """
     from choreo.price import Link, compare, winners
 

@@ -68,11 +68,11 @@ SETTINGS = (
         "--sweep",
         callback=parsed(parse_size_range),
         metavar="FROM:TO",
-        help="A table as of nccl-tests, for sizes like 8:1GiB; of --algorithm all, the fastest at each size.",
+        help="A table like that of nccl-tests, for sizes like 8:1GiB.",
     ),
     placement_option,
     gamma_option,
-    click.option("--store-and-forward", is_flag=True, help="Switches take a message whole before they send it on."),
+    click.option("--store-and-forward", is_flag=True, help="Switches receive a whole message before they send it on."),
 )
 @grouped(
     "What if",
@@ -81,7 +81,7 @@ SETTINGS = (
         "--beside",
         multiple=True,
         metavar="COLLECTIVE:ALGORITHM=SIZE@DEVICES",
-        help="Another collective at the same time: all_to_all:pairwise=4MiB@0..7.",
+        help="Run another collective at the same time: all_to_all:pairwise=4MiB@0..7.",
     ),
 )
 @grouped(
@@ -93,21 +93,26 @@ SETTINGS = (
         "--validate",
         type=click.Path(path_type=Path),
         metavar="FILE.csv",
-        help="Predicted against measured, for nccl-tests' figures of real machines.",
+        help="Compare predictions with nccl-tests measured on real machines.",
     ),
     click.option("--leave-one-out", is_flag=True, help="With --validate: fit without each table in turn."),
 )
 @grouped(
     "Output",
     json_option,
-    click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="A timeline for Perfetto."),
-    click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="A page: link load over time."),
+    click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write a timeline for Perfetto."),
+    click.option(
+        "--html",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write a page that shows the load of links over time.",
+    ),
     click.option(
         "--compare",
         nargs=2,
         type=click.Path(path_type=Path),
         metavar="A.json B.json",
-        help="What changed between two results written with --json.",
+        help="Say what changed between two results written with --json.",
     ),
 )
 def command(
@@ -132,15 +137,16 @@ def command(
     compare: tuple[Path, Path] | None,
     as_json: bool,
 ) -> None:
-    """Run COLLECTIVE on a topology, with contention, or one schedule file, or rank all algorithms.
+    """Simulate COLLECTIVE, or a schedule file, on a network with contention; compare algorithms.
 
     \b
     choreo simulate all_reduce --topology "torus(4x4x4, 45GB/s, 1us)" --size 64MiB
     choreo simulate all_gather --topology hgx-h100:4 --size 1GiB --algorithm all
     choreo simulate all_reduce --topology dgx-a100:2 --size 1MiB --html run.html --trace run.json
 
-    Without --algorithm each dimension of the topology gets the one that suits it: rings a ring, fully connected blocks
-    direct, switches halving_doubling.
+    Without --algorithm, each dimension of the topology gets the algorithm that suits it: ring for rings, direct for
+    fully connected blocks, halving_doubling for switches. With several, or with --algorithm all, they are ranked; in a
+    sweep, --algorithm all prints the fastest at each size.
     """
     if compare is not None:
         from choreo.cli.output.comparison import print_comparison

@@ -28,7 +28,7 @@ def command() -> None:
 @command.command("list", cls=Command)
 @json_option
 def list_machines(as_json: bool) -> None:
-    """List the catalogue's machines.
+    """List the machines of the catalogue, like choreo list topologies.
 
     NAME:4 is four of one, joined as its description says.
     """
@@ -44,8 +44,8 @@ def list_machines(as_json: bool) -> None:
 def show(topology: str, svg: Path | None, as_json: bool) -> None:
     """Show a TOPOLOGY in words, and draw it.
 
-    TOPOLOGY is a machine's name like hgx-h100:4, blocks joined by x, or a .json, .toml or .xml file. Told are devices,
-    switches, the links of every dimension, and where each figure comes from.
+    TOPOLOGY is a machine's name like hgx-h100:4, blocks joined by x, or a .json, .toml or .xml file. Printed are its
+    devices, switches and the links of every dimension, and where each figure comes from.
     """
     from choreo.cli.output.topology import print_network
     from choreo.topology.describe import document, find
