@@ -13,7 +13,7 @@ from choreo.results import Result
 from tests.helpers.command import run_choreo
 
 RING = choreo.build("all_reduce", "ring", 4)
-LINK = choreo.Link(alpha_s=5e-6, bandwidth_bytes_per_s=50e9)
+LINK = choreo.CostModel(alpha_s=5e-6, bandwidth_bytes_per_s=50e9)
 NETWORK = "ring(4, 50GB/s, 500ns)"
 
 RESULTS: dict[str, Result] = {

@@ -43,7 +43,7 @@ SURFACE = [
     "Job",
     "JoinError",
     "Layout",
-    "Link",
+    "CostModel",
     "MeetingError",
     "Mesh",
     "Model",

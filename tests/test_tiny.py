@@ -15,8 +15,8 @@ def test_build_prove_price() -> None:
     ring = choreo.build("all_reduce", "ring", ranks=8)
     assert (ring.collective, ring.ranks, ring.root, ring.num_chunks, ring.num_steps) == ("all_reduce", 8, None, 8, 14)
     assert choreo.prove(ring).method == "exact"
-    link = choreo.Link(alpha_s=5e-6, bandwidth_bytes_per_s=50e9, gamma_s_per_byte=1e-11)
-    cost = choreo.price(ring, size_bytes=1 << 20, link=link)
+    link = choreo.CostModel(alpha_s=5e-6, bandwidth_bytes_per_s=50e9, gamma_s_per_byte=1e-11)
+    cost = choreo.price(ring, size_bytes=1 << 20, cost_model=link)
     n = 1 << 20
     assert cost.alpha_s == pytest.approx(14 * 5e-6)
     assert cost.beta_s == pytest.approx(14 / 8 * n / 50e9)

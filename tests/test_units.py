@@ -5,27 +5,32 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from choreo.errors import SizeError, UsageError
 from choreo.units import (
+    bandwidth_of,
     format_bandwidth,
     format_bytes,
     format_time,
+    gamma_of,
     parse_bandwidth,
     parse_gamma,
     parse_rank_range,
     parse_size,
     parse_size_range,
     parse_time,
+    size_of,
+    time_of,
 )
 
 DECIMAL = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 SIZES = {"": 1, "B": 1} | DECIMAL | BINARY
-TIMES = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9, "ps": 1e-12}
+TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9, "ps": 1e-12}
 HALF_A_PERCENT = 5.1e-3  # three digits are shown
 
 
@@ -50,6 +55,10 @@ HALF_A_PERCENT = 5.1e-3  # three digits are shown
         ("1e3", 1000),
         ("1e3KB", 10**6),
         ("1TiB", 2**40),
+        ("1K", 2**10),
+        ("32M", 32 << 20),
+        ("1.5g", 3 << 29),
+        ("1T", 2**40),
     ],
 )
 def test_sizes(text: str, size: int) -> None:
@@ -148,12 +157,30 @@ def test_what_is_written() -> None:
         ("400Gbit/s", 50e9),
         ("1Tbit/s", 125e9),
         ("8bit/s", 1.0),
-        ("1e9", 1e9),
         ("7B/s", 7.0),
     ],
 )
 def test_bandwidths(text: str, rate: float) -> None:
     assert parse_bandwidth(text) == rate
+
+
+def test_zero_needs_no_unit() -> None:
+    assert parse_time("0") == parse_time("0us") == 0
+    assert parse_bandwidth("0", may_be_zero=True) == parse_bandwidth("0GB/s", may_be_zero=True) == 0
+
+
+def test_what_python_callers_may_pass() -> None:
+    assert (size_of("1MiB"), size_of(7), size_of(2.5)) == (2**20, 7, 2.5)
+    assert (time_of("5us", "alpha_s"), time_of(5, "alpha_s")) == (5e-6, 5)
+    assert (bandwidth_of("50GB/s"), bandwidth_of(50e9)) == (50e9, 50e9)
+    assert (gamma_of("100GB/s"), gamma_of(1e-11)) == (1e-11, 1e-11)
+    assert type(size_of(np.int64(8))) is int  # type: ignore[arg-type]  # NumPy is not in the stubs
+    assert type(time_of(np.float32(0.5), "alpha_s")) is float  # type: ignore[arg-type]  # NumPy is not in the stubs
+    for wrong in (-1, float("nan"), float("inf"), True, None, [1], 10**400):
+        with pytest.raises(UsageError, match=r"size_bytes must be a number of at least 0, or text like '1MiB', not"):
+            size_of(wrong)  # type: ignore[arg-type]  # the mistake is the test
+    with pytest.raises(UsageError, match="bandwidth_bytes_per_s must be more than 0, not 0"):
+        bandwidth_of(0)
 
 
 def test_gamma_is_seconds_a_byte_or_a_rate() -> None:
@@ -211,11 +238,13 @@ WRONG = [
     (parse_size, "8\n8", "is not a size"),
     (parse_time, "", "'' is not a time; write 5us, 500ns or 1.5ms"),
     (parse_time, "-5us", "is not a time"),
+    (parse_time, "5", "'5' is not a time: 5 what? write 5us or 5s"),
     (parse_time, "5 minutes", "unit 'minutes' is unknown"),
     (parse_time, "5us/s", "unit 'us/s' is unknown"),
     (parse_bandwidth, "", "'' is not a bandwidth; write 50GB/s or 400Gbit/s"),
     (parse_bandwidth, "0", "it must be more than zero"),
     (parse_bandwidth, "0GB/s", "it must be more than zero"),
+    (parse_bandwidth, "50", "'50' is not a bandwidth: 50 what? write 50GB/s or 50Gbit/s"),
     (parse_bandwidth, "50GB", "unit 'GB' is unknown"),
     (parse_bandwidth, "50/s", "unit '/s' is unknown"),
     (parse_bandwidth, "50GB/h", "unit 'GB/h' is unknown"),

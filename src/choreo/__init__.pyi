@@ -45,7 +45,7 @@ from choreo.plan import Step as Step
 from choreo.plan import evaluate as evaluate
 from choreo.plan import list_software as list_software
 from choreo.plan import plan as plan
-from choreo.price import Link as Link
+from choreo.price import CostModel as CostModel
 from choreo.price import Price as Price
 from choreo.price import WinningRange as WinningRange
 from choreo.price import compare as compare

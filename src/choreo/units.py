@@ -1,38 +1,48 @@
 """Human units at the edge: text to bytes, seconds and bytes a second, and back.
 
-`KB`, `MB`, `GB` are decimal and `KiB`, `MiB`, `GiB` binary, as the international standard has them. Nothing here
-imports numpy.
+`KB`, `MB`, `GB` are decimal and `KiB`, `MiB`, `GiB` binary, as the international standard has them. A bare `K`, `M`,
+`G` or `T` is binary, as in nccl-tests: `32M` is 32 MiB. A bare number of bytes is a size; a time or a bandwidth needs
+its unit. Nothing here imports numpy.
+
+`parse_size` and the like read text. `size_of` and the like take what a Python caller may pass, a number or text.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from fractions import Fraction
+from numbers import Integral, Real
 
-from choreo.errors import SizeError
+from choreo.errors import SizeError, UsageError
 
 __all__ = [
+    "bandwidth_of",
     "counted",
     "format_bandwidth",
     "format_bytes",
     "format_count",
     "format_time",
+    "gamma_of",
     "parse_bandwidth",
     "parse_gamma",
     "parse_rank_range",
     "parse_size",
     "parse_size_range",
     "parse_time",
+    "size_of",
+    "time_of",
 ]
 
 MAX_COUNTS = 100_000
+MOST = 1e300  # bytes or seconds: beyond it sums overflow
 
 _BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _DECIMAL = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3))
 _BYTES = {"": 1, "b": 1} | {unit.lower(): scale for unit, scale in (*_BINARY, *_DECIMAL)}
 _BYTES |= {unit[0].lower(): scale for unit, scale in _BINARY}
-_SECONDS = {"": "1", "s": "1", "ms": "1e-3", "us": "1e-6", "µs": "1e-6", "μs": "1e-6", "ns": "1e-9", "ps": "1e-12"}
+_SECONDS = {"s": "1", "ms": "1e-3", "us": "1e-6", "µs": "1e-6", "μs": "1e-6", "ns": "1e-9", "ps": "1e-12"}
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(\S*)\s*")
 # Bits or bytes is a matter of case, and a factor of eight: 400Gb/s, 400Gbit/s and 400Gbps are bits, 50GB/s bytes.
@@ -41,7 +51,11 @@ _BYTES_A_SECOND = re.compile(r"([kKMGT]?|[KMGT]i)B(?:/s|ps)")
 
 
 def parse_size(text: str) -> int:
-    """Bytes in `8`, `4KiB`, `1MB` (decimal), `64MiB`, `1.5GiB`."""
+    """Bytes in `8`, `4KiB`, `1MB` (decimal), `64MiB`, `1.5GiB`, `32M` (binary, as in nccl-tests).
+
+    >>> parse_size("32M") == parse_size("32MiB") == 32 * 2**20
+    True
+    """
     value, unit = _split(text, "a size", "8, 4KiB, 1MB or 64MiB")
     if unit.lower() not in _BYTES:
         raise SizeError(f"{text!r} is not a size: unit {unit!r} is unknown; write 8, 4KiB, 1MB (decimal) or 64MiB")
@@ -54,28 +68,45 @@ def parse_size(text: str) -> int:
 
 
 def parse_time(text: str) -> float:
-    """Seconds in `5us`, `1.5ms`, `500ns`, `2` (seconds)."""
+    """Seconds in `5us`, `1.5ms`, `500ns`, `2s`; only zero needs no unit.
+
+    >>> parse_time("1.5ms")
+    0.0015
+    """
     value, unit = _split(text, "a time", "5us, 500ns or 1.5ms")
+    if unit == "":
+        if value:
+            raise SizeError(f"{text!r} is not a time: {text.strip()} what? write {text.strip()}us or {text.strip()}s")
+        return 0.0
     if unit not in _SECONDS:
         raise SizeError(f"{text!r} is not a time: unit {unit!r} is unknown; write 5us, 500ns or 1.5ms")
     return float(value * Fraction(_SECONDS[unit]))
 
 
-def parse_bandwidth(text: str) -> float:
-    """Bytes a second in `50GB/s`, `12.5GiB/s`, `400Gbit/s`, `400Gbps`; a bare number is bytes a second."""
+def parse_bandwidth(text: str, *, may_be_zero: bool = False) -> float:
+    """Bytes a second in `50GB/s`, `12.5GiB/s`, `400Gbit/s`, `400Gbps`.
+
+    A link that is down has none: where it `may_be_zero`, `0` and `0GB/s` are bandwidths too.
+
+    >>> parse_bandwidth("400Gbit/s")
+    50000000000.0
+    """
     value, unit = _split(text, "a bandwidth", "50GB/s or 400Gbit/s")
     bits, in_bytes = _BITS_A_SECOND.fullmatch(unit), _BYTES_A_SECOND.fullmatch(unit)
     if bits:
         rate = value * _PREFIXES[bits[1].lower()] / 8
     elif in_bytes:
         rate = value * _BYTES[f"{in_bytes[1]}B".lower()]
-    elif unit == "":
-        rate = value
-    else:
+    elif unit:
         raise SizeError(
             f"{text!r} is not a bandwidth: unit {unit!r} is unknown; write 50GB/s for bytes or 400Gbit/s for bits"
         )
-    return _rate(text, rate, "a bandwidth")
+    elif value:
+        number = text.strip()
+        raise SizeError(f"{text!r} is not a bandwidth: {number} what? write {number}GB/s or {number}Gbit/s")
+    else:
+        rate = value
+    return 0.0 if may_be_zero and rate == 0 else _rate(text, rate, "a bandwidth")
 
 
 def parse_gamma(text: str) -> float:
@@ -86,6 +117,49 @@ def parse_gamma(text: str) -> float:
     if unit:
         raise SizeError(f"{text!r} is not a gamma; write seconds a byte, 1e-11, or a rate of reduction, 100GB/s")
     return float(value)
+
+
+def size_of(value: float | str, name: str = "size_bytes") -> float:
+    """A size that a caller gave: bytes, or text like `64MiB`.
+
+    >>> size_of("1MiB"), size_of(1000)
+    (1048576, 1000)
+    """
+    return parse_size(value) if isinstance(value, str) else _number(value, name, "a number of at least 0", "1MiB")
+
+
+def time_of(value: float | str, name: str) -> float:
+    """A time that a caller gave: seconds, or text like `5us`.
+
+    >>> time_of("5us", "alpha_s"), time_of(1.5, "alpha_s")
+    (5e-06, 1.5)
+    """
+    return parse_time(value) if isinstance(value, str) else _number(value, name, "a time of at least 0 seconds", "5us")
+
+
+def bandwidth_of(value: float | str, name: str = "bandwidth_bytes_per_s", *, may_be_zero: bool = False) -> float:
+    """A bandwidth that a caller gave: bytes a second, or text like `50GB/s`.
+
+    >>> bandwidth_of("50GB/s") == bandwidth_of(50e9)
+    True
+    """
+    if isinstance(value, str):
+        return parse_bandwidth(value, may_be_zero=may_be_zero)
+    rate = _number(value, name, "a number of at least 0", "50GB/s")
+    if rate == 0 and not may_be_zero:
+        raise UsageError(f"{name} must be more than 0, not {value!r}")
+    return rate
+
+
+def gamma_of(value: float | str, name: str = "gamma_s_per_byte") -> float:
+    """A cost of reduction that a caller gave: seconds a byte, or the rate as text, like `100GB/s`.
+
+    >>> gamma_of("100GB/s")
+    1e-11
+    """
+    if isinstance(value, str):
+        return parse_gamma(value)
+    return _number(value, name, "a number of at least 0", "100GB/s")
 
 
 def parse_size_range(text: str) -> tuple[int, int]:
@@ -166,6 +240,19 @@ def _three_digits(value: float) -> str:
     if not 1e-6 <= abs(value) < 1e6:
         return f"{value:.3g}"
     return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+def _number(value: object, name: str, what: str, example: str) -> float:
+    """A number that is not negative and not beyond all measure; NumPy's become Python's."""
+    number: float = math.nan
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        number = int(value)
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+            number = float(value)
+    if not 0 <= number <= MOST:
+        raise UsageError(f"{name} must be {what}, or text like {example!r}, not {value!r:.60}")
+    return number
 
 
 def _rate(text: str, rate: Fraction, what: str) -> float:

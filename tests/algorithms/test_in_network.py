@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from choreo.algorithms import build, in_network, parse_axes
 from choreo.collectives import get_collective
 from choreo.errors import ContradictionError, ProofError, ScheduleError, UsageError
-from choreo.price import Link, price
+from choreo.price import CostModel, price
 from choreo.prove import prove
 from choreo.schedule import Schedule, Steps, backwards, load, move, pipelined, refined, save, then, together
 from choreo.show import to_data, to_svg, to_text
@@ -36,7 +36,7 @@ AXES = (
     "4x4:in_network,parameter_server",
     "3x4:in_network,rabenseifner",
 )
-LINK = Link(alpha_s=1.0, bandwidth_bytes_per_s=1.0, gamma_s_per_byte=1.0)
+LINK = CostModel(alpha_s=1.0, bandwidth_bytes_per_s=1.0, gamma_s_per_byte=1.0)
 
 
 def roots(collective: str, ranks: int) -> list[int | None]:
@@ -243,8 +243,8 @@ def test_ranks_have_one_port_still() -> None:
     steps = [move([0, 0], [2, 3], [0, 1]), move([2, 3], [1, 1], [0, 1])]
     schedule = Schedule.from_list("broadcast", 2, steps, num_chunks=2, switches=2)
     prove(schedule)
-    assert price(schedule, 2.0, Link(10.0, 1.0)).total_s == 2 * (20 + 2)
-    assert price(schedule, 2.0, Link(10.0, 1.0), ports="all").total_s == 2 * (10 + 1)
+    assert price(schedule, 2.0, CostModel(10.0, 1.0)).total_s == 2 * (20 + 2)
+    assert price(schedule, 2.0, CostModel(10.0, 1.0), ports="all").total_s == 2 * (10 + 1)
 
 
 @pytest.mark.parametrize("segments", [1, 4, 64])
@@ -257,7 +257,7 @@ def test_the_price_of_segments(segments: int) -> None:
 
 @pytest.mark.parametrize("ranks", [8, 64, 512])
 def test_in_segments_it_takes_near_half_of_what_a_ring_does(ranks: int) -> None:
-    large, link = 1e12, Link(1e-6, 450e9)
+    large, link = 1e12, CostModel(1e-6, 450e9)
     ring = price(build("all_reduce", "ring", ranks), large, link).total_s
     whole, cut = (
         price(build("all_reduce", "in_network", ranks, segments=k), large, link).total_s for k in (None, 1000)

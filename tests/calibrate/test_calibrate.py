@@ -16,7 +16,7 @@ from choreo.algorithms import build
 from choreo.calibrate.calibrate import PROBES, SIZES, Sample, calibrate, fit
 from choreo.cli import COMMANDS
 from choreo.errors import UsageError
-from choreo.price import Link, price
+from choreo.price import CostModel, price
 from choreo.run.execute.constants import (
     Band,
     Constants,
@@ -36,7 +36,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(COMMANDS, "calibrate", "Measure.")
 
 
-def made_up(ranks: int, link: Link, cores: int) -> list[Sample]:
+def made_up(ranks: int, link: CostModel, cores: int) -> list[Sample]:
     """What probes would take on a machine that is exactly so."""
     return [
         Sample(collective, algorithm, ranks, size, size, price(schedule, size, link, ports="read", cores=cores).total_s)
@@ -49,7 +49,7 @@ def made_up(ranks: int, link: Link, cores: int) -> list[Sample]:
 @pytest.mark.parametrize("cores", [1, 2, 64])
 @pytest.mark.parametrize("ranks", [2, 4, 5, 8])
 def test_the_fit_finds_the_constants_that_are_there(ranks: int, cores: int) -> None:
-    link = Link(3e-6, 5e9, 2e-10)
+    link = CostModel(3e-6, 5e9, 2e-10)
     bands = fit(made_up(ranks, link, cores), cores)
     assert [band.to_bytes for band in bands][-1] == 1 << 62
     assert [band.to_bytes for band in bands] == sorted({band.to_bytes for band in bands})
@@ -61,7 +61,7 @@ def test_the_fit_finds_the_constants_that_are_there(ranks: int, cores: int) -> N
 
 
 def test_the_fit_says_how_far_it_is_off() -> None:
-    samples = made_up(4, Link(3e-6, 5e9, 2e-10), 2)
+    samples = made_up(4, CostModel(3e-6, 5e9, 2e-10), 2)
     twice = {"broadcast": 2.0, "all_gather": 2.0}
     crooked = [replace(one, time_s=one.time_s * twice.get(one.collective, 1.0)) for one in samples]
     assert max(band.residual for band in fit(crooked, 2)) > 0.05

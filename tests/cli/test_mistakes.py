@@ -132,11 +132,11 @@ MISTAKES: list[tuple[list[str], str]] = [
     # options that contradict one another
     (["price", *RING, *SIZE, "--sweep", "8:16"], "give either --size S for a table or --sweep"),
     # files
-    (["prove", "--schedule", "nowhere.json"], "nowhere.json: there is no such file"),
-    (["prove", "--schedule", ""], "file"),
+    (["prove", "--schedule", "nowhere.json"], "nowhere.json cannot be read: No such file or directory"),
+    (["prove", "--schedule", ""], "Is a directory"),
     (["prove", "--schedule", "."], "."),
-    (["price", "--schedule", "nowhere.npz", *SIZE], "nowhere.npz: there is no such file"),
-    (["show", "--schedule", "nowhere.json"], "nowhere.json: there is no such file"),
+    (["price", "--schedule", "nowhere.npz", *SIZE], "nowhere.npz cannot be read: No such file or directory"),
+    (["show", "--schedule", "nowhere.json"], "nowhere.json cannot be read: No such file or directory"),
     (["build", *RING, "-o", "x"], "x: a schedule is written to a file that ends in .json or .npz"),
     (["build", *RING, "-o", ""], "a schedule is written to a file that ends in .json or .npz"),
     (["build", *RING, "-o", "."], "a schedule is written to a file that ends in .json or .npz"),

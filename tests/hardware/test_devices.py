@@ -140,13 +140,13 @@ def test_a_written_device_reads_back_the_same(name: str, tmp_path: Path) -> None
 def broken(text: str) -> dict[str, str]:
     return {
         "is not TOML": text + "\nname = ",
-        "missing required field `sms`": text.replace("sms = 132\n", ""),
+        "a device's file lacks the field `sms`": text.replace("sms = 132\n", ""),
         "power_w must be above 0, not -5": text.replace("power_w = 700.0", "power_w = -5.0"),
         "not ['fp12']": text.replace("fp16 =", "fp12 ="),
         "there is no architecture 'hoper'; did you mean 'hopper'": _without_curves(text).replace(
             'architecture = "hopper"', 'architecture = "hoper"'
         ),
-        "unknown field `colour`": 'colour = "green"\n' + text,
+        "a device's file has no field `colour`": 'colour = "green"\n' + text,
         "matmul.issue must be above 0": text.replace("issue = ", "issue = -"),
         "memory lacks norm": text.replace("[curves.memory.norm]", "[curves.memory.normal]"),
         "attention needs 'flash-2 forward'": text.replace('"flash-3 forward"', '"flash-3 sideways"'),

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from choreo.algorithms import Algorithm, build, list_algorithms
 from choreo.errors import UsageError
-from choreo.price import Link, Price, compare, price, profile, winners
+from choreo.price import CostModel, Price, compare, price, profile, winners
 from choreo.price.price import slowest
 from choreo.schedule import Schedule, Steps, move
 
-LINK = Link(alpha_s=5e-6, bandwidth_bytes_per_s=50e9, gamma_s_per_byte=1e-11)
+LINK = CostModel(alpha_s=5e-6, bandwidth_bytes_per_s=50e9, gamma_s_per_byte=1e-11)
 N = 1 << 20
 
 
 def slow_price(
-    schedule: Schedule, size: Fraction, link: Link, ports: str, cores: int | None = None
+    schedule: Schedule, size: Fraction, link: CostModel, ports: str, cores: int | None = None
 ) -> tuple[Fraction, Fraction, Fraction]:
     """The rule read out loud: for every step, every rank, every message; a switch has a port a peer and no gamma."""
     alpha, gamma = Fraction(link.alpha_s), Fraction(link.gamma_s_per_byte)
@@ -82,7 +82,7 @@ def test_the_rule(
     shares: tuple[str, int | None],
 ) -> None:
     schedule = build(*which, ranks, segments=segments)
-    link, (ports, cores) = Link(alpha, bandwidth, gamma), shares
+    link, (ports, cores) = CostModel(alpha, bandwidth, gamma), shares
     fast = price(schedule, size, link, ports=ports, cores=cores)
     slow = slow_price(schedule, Fraction(size), link, ports, cores)
     assert fast.total_s == pytest.approx(float(sum(slow)), rel=1e-12)
@@ -103,7 +103,7 @@ def test_every_closed_form_is_the_price_term_by_term(found: Algorithm) -> None:
             continue
         for segments in (None, 1, 3, 8, 20) if "segments" in found.options else (None,):
             counted = profile(build(found.collective, found.name, ranks, segments=segments))
-            for link in (LINK, Link(1e-7, 1e9), Link(0.0, 1e12, 1e-9)):
+            for link in (LINK, CostModel(1e-7, 1e9), CostModel(0.0, 1e12, 1e-9)):
                 terms = slowest(counted, N, link)
                 shares = (Fraction(terms.messages), Fraction(terms.sent) / counted.units)
                 assert shares == found.cost.terms(ranks, segments or 8)[:2], (ranks, segments)
@@ -172,27 +172,29 @@ def test_four_workers_through_one_of_them() -> None:
 
 def test_ports() -> None:
     direct = build("all_gather", "direct", 8)
-    assert price(direct, 8.0, Link(1.0, 1.0)).total_s == 7 + 7
-    assert price(direct, 8.0, Link(1.0, 1.0), ports="all").total_s == 1 + 1
+    assert price(direct, 8.0, CostModel(1.0, 1.0)).total_s == 7 + 7
+    assert price(direct, 8.0, CostModel(1.0, 1.0), ports="all").total_s == 1 + 1
     both_ways = build("all_gather", "ring_bidirectional", 8)
-    assert price(both_ways, 16.0, Link(0.0, 1.0), ports="all").total_s == 14 / 2
+    assert price(both_ways, 16.0, CostModel(0.0, 1.0), ports="all").total_s == 14 / 2
     with pytest.raises(UsageError, match="ports must be one of one, all, read"):
         price(direct, 8.0, LINK, ports="two")
 
 
 def test_rows_between_the_same_ranks_are_one_message() -> None:
     two_rows = Schedule.from_list("broadcast", 2, [[move(0, 1, 0), move(0, 1, 2)]], num_chunks=3)
-    cost = price(two_rows, 3.0, Link(10.0, 1.0))
+    cost = price(two_rows, 3.0, CostModel(10.0, 1.0))
     assert (cost.alpha_s, cost.beta_s) == (10.0, 2.0)
 
 
 def test_weights_are_sizes() -> None:
     body = Steps.from_list(2, 2, [move(0, 1, 0), move(0, 1, 1)])
-    cost = price(Schedule("broadcast", body, weights=np.array([3, 1])), 8.0, Link(0.0, 1.0))
+    cost = price(Schedule("broadcast", body, weights=np.array([3, 1])), 8.0, CostModel(0.0, 1.0))
     assert cost.beta_s == 8.0
     assert (
         price(
-            Schedule("broadcast", Steps.from_list(2, 2, [move(0, 1, 0)]), weights=np.array([3, 1])), 8.0, Link(0.0, 1.0)
+            Schedule("broadcast", Steps.from_list(2, 2, [move(0, 1, 0)]), weights=np.array([3, 1])),
+            8.0,
+            CostModel(0.0, 1.0),
         ).beta_s
         == 6.0
     )
@@ -202,8 +204,8 @@ def test_the_slowest_rank_decides_and_may_change_with_size() -> None:
     """One rank sends two empty-handed messages, another one long one: which is slower depends on n."""
     body = Steps.from_list(5, 8, [[move(0, [1, 2], 0), move(3, 4, 0, 8)]])
     schedule = Schedule("broadcast", body)
-    assert price(schedule, 8.0, Link(1.0, 1.0)).alpha_s == 1.0  # 1 + 8 beats 2 + 2
-    assert price(schedule, 0.8, Link(1.0, 1.0)).alpha_s == 2.0  # 2 + 0.2 beats 1 + 0.8
+    assert price(schedule, 8.0, CostModel(1.0, 1.0)).alpha_s == 1.0  # 1 + 8 beats 2 + 2
+    assert price(schedule, 0.8, CostModel(1.0, 1.0)).alpha_s == 2.0  # 2 + 0.2 beats 1 + 0.8
 
 
 def test_zero_bytes_and_bad_values() -> None:
@@ -214,7 +216,7 @@ def test_zero_bytes_and_bad_values() -> None:
             price(build("all_reduce", "ring", 4), wrong, LINK)
     for link in ((-1.0, 1.0, 0.0), (1.0, 0.0, 0.0), (1.0, 1.0, -1.0), (float("nan"), 1.0, 0.0)):
         with pytest.raises(UsageError, match="must be"):
-            Link(*link)
+            CostModel(*link)
 
 
 @given(
@@ -230,7 +232,7 @@ def test_crossovers_are_exact(
     collective: str, ranks: int, alpha: float, bandwidth: float, gamma: float, data: st.DataObject
 ) -> None:
     counted = [profile(build(collective, a.name, ranks)) for a in list_algorithms(collective)]
-    link = Link(alpha, bandwidth, gamma)
+    link = CostModel(alpha, bandwidth, gamma)
     ranges = winners(counted, 8, 1 << 30, link)
     assert (ranges[0].from_bytes, ranges[-1].to_bytes) == (8, 1 << 30)
     for before, later in pairwise(ranges):
@@ -247,7 +249,7 @@ def test_crossovers_are_exact(
 def test_a_crossover_by_hand() -> None:
     """Tree against ring broadcast at p = 8: 3 (a + n b) = 10 a + 14/8 n b where n = 5.6 a / b."""
     schedules = [build("broadcast", name, 8) for name in ("mst", "ring")]
-    ranges = winners(schedules, 1, 10_000, Link(1.0, 1000.0))
+    ranges = winners(schedules, 1, 10_000, CostModel(1.0, 1000.0))
     assert [(r.from_bytes, r.to_bytes, r.algorithm) for r in ranges] == [(1, 5600, "mst"), (5601, 10_000, "ring")]
 
 
@@ -266,5 +268,5 @@ def test_only_like_is_compared_with_like() -> None:
         compare([build("all_reduce", "ring", 4), build("all_gather", "ring", 4)], N, LINK)
     with pytest.raises(UsageError, match="give several schedules, in a list"):
         compare(build("all_reduce", "ring", 4), N, LINK)  # type: ignore[arg-type]  # the mistake is the test
-    with pytest.raises(UsageError, match="alpha_s must be a number"):
-        Link("5us", 1.0)  # type: ignore[arg-type]  # the mistake is the test
+    with pytest.raises(UsageError, match="alpha_s must be a time of at least 0 seconds, or text like '5us', not None"):
+        CostModel(None, 1.0)  # type: ignore[arg-type]  # the mistake is the test

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from choreo.algorithms import Algorithm, build, list_algorithms
 from choreo.errors import ProofError, ScheduleError, UsageError
-from choreo.price import Link, price, profile
+from choreo.price import CostModel, price, profile
 from choreo.prove import prove
 from choreo.schedule import (
     Schedule,
@@ -24,7 +24,7 @@ from choreo.schedule import (
     together,
 )
 
-LINK = Link(1.0, 1.0)
+LINK = CostModel(1.0, 1.0)
 
 COMPOSITES = {
     ("reduce_scatter", "all_gather"): "all_reduce",

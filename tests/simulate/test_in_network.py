@@ -7,7 +7,7 @@ import pytest
 
 from choreo.algorithms import build
 from choreo.errors import RefusedError, UsageError
-from choreo.price import Link, price
+from choreo.price import CostModel, price
 from choreo.prove import prove
 from choreo.schedule import Schedule, move
 from choreo.simulate import Job, simulate, simulate_together
@@ -18,7 +18,7 @@ from choreo.topology.graph import Links
 
 COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
 SWITCH = "switch(8, 450GB/s, 500ns, reduces)"
-LINK = Link(alpha_s=500e-9, bandwidth_bytes_per_s=450e9)
+LINK = CostModel(alpha_s=500e-9, bandwidth_bytes_per_s=450e9)
 LARGE = 1 << 30
 
 

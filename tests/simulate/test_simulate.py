@@ -15,7 +15,7 @@ import pytest
 from choreo.algorithms import Axes, build
 from choreo.collectives import COLLECTIVES
 from choreo.errors import RefusedError, UsageError
-from choreo.price import Link, price
+from choreo.price import CostModel, price
 from choreo.prove import prove
 from choreo.schedule import Schedule, Steps, move
 from choreo.simulate import Job, Simulation, simulate, simulate_together, suggested_axes, suggested_schedule
@@ -44,7 +44,7 @@ def test_equal_to_the_price(
     block: str, hops: int, ports: str, collective: str, algorithm: str, ranks: int, gamma: float
 ) -> None:
     schedule = build(collective, algorithm, ranks)
-    link = Link(hops * LATENCY_S, BANDWIDTH, gamma)
+    link = CostModel(hops * LATENCY_S, BANDWIDTH, gamma)
     for size in SIZES:
         found = simulate(schedule, f"{block}({ranks}, {FIGURES})", size, gamma_s_per_byte=gamma)
         assert found.time_s == close(price(schedule, size, link, ports=ports).total_s), size
@@ -184,20 +184,26 @@ def at(size: object = 1000, gamma: object = 0.0, start: object = 0.0, **more: An
     return simulate_together([job], "ring(4, 1GB/s)", gamma_s_per_byte=gamma, **more)  # type: ignore[arg-type]
 
 
-NO_NUMBERS = [-1, -1e-30, math.nan, math.inf, 1e301, 10**400, "1MB", None, 1j, [1]]
+NO_NUMBERS = [-1, -1e-30, math.nan, math.inf, 1e301, 10**400, None, 1j, [1]]
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     **{f"size {v!r:.9}": (partial(at, size=v), "^size_bytes must be a number of at least 0") for v in NO_NUMBERS},
     **{f"gamma {v!r:.9}": (partial(at, gamma=v), "^gamma_s_per_byte must be a number") for v in NO_NUMBERS},
     **{f"start {v!r:.9}": (partial(at, start=v), "^start_s must be a time of at least 0") for v in NO_NUMBERS},
+    "no size": (lambda: at(size="1 megabyte"), "^'1 megabyte' is not a size"),
+    "a time without a unit": (lambda: at(start="5"), "^'5' is not a time: 5 what. write 5us or 5s"),
+    "no device": (lambda: at(placement=["0", "1", "2", "z"]), "has no node 'z'; devices are 0 to 3"),
     "too few places": (lambda: at(placement=[0, 1, 2]), "3 devices for 4 ranks; give one a rank$"),
-    "too many places": (lambda: at(placement=range(5)), "5 devices for 4 ranks; give one a rank$"),
+    "too many places": (lambda: at(placement=[0, 1, 2, 3, 3]), "5 devices for 4 ranks; give one a rank$"),
     "twice": (lambda: at(placement=[0, 1, 2, 1]), "ranks 1 and 3 on device 1; one rank a device$"),
-    "outside": (lambda: at(placement=[0, 1, 2, 4]), "rank 3 on device 4; .* devices 0 to 3$"),
-    "negative": (lambda: at(placement=[0, 1, 2, -1]), "rank 3 on device -1"),
-    "no whole numbers": (lambda: at(placement=[0.0, 1.0, 2.0, 3.0]), "^a placement is a list of device numbers"),
-    "a table": (lambda: at(placement=[[0, 1], [2, 3]]), "^a placement is a list of device numbers"),
-    "ragged": (lambda: at(placement=[[0, 1], 2, 3, 0]), "^a placement is a list of device numbers"),
-    "a text": (lambda: at(placement="0123"), "^a placement is a list of device numbers"),
+    "outside": (lambda: at(placement=[0, 1, 2, 4]), "rank 3 cannot be on device 4: .* devices 0 to 3$"),
+    "negative": (lambda: at(placement=[0, 1, 2, -1]), "rank 3 cannot be on device -1"),
+    "no whole numbers": (
+        lambda: at(placement=[0.0, 1.0, 2.0, 3.0]),
+        "^a placement is a list of devices, numbers",
+    ),
+    "a table": (lambda: at(placement=[[0, 1], [2, 3]]), "^a placement is a list of devices, numbers"),
+    "ragged": (lambda: at(placement=[[0, 1], 2, 3, 0]), "^a placement is a list of devices, numbers"),
+    "a text": (lambda: at(placement="0123"), "^a placement is a list of devices, numbers"),
     "more ranks": (lambda: simulate(RING, "ring(3)", 1), "^4 ranks do not fit on ring.*, which has 3 devices$"),
     "no schedule": (lambda: simulate("ring", "ring(3)", 1), "only a Schedule .* not str$"),  # type: ignore[arg-type]
     "no network": (lambda: simulate(RING, 3, 1), "a topology is a text, a path or a Topology"),  # type: ignore[arg-type]
@@ -358,5 +364,5 @@ def test_large_runs_that_meet_nobody_are_their_price(
         found = simulate(schedule, network, 1 << 26, gamma_s_per_byte=gamma, compiled=True)
         assert found.shared is False
         assert not found.contended
-        link = Link(hops * LATENCY_S, BANDWIDTH, gamma)
+        link = CostModel(hops * LATENCY_S, BANDWIDTH, gamma)
         assert found.time_s == close(price(schedule, 1 << 26, link, ports=ports).total_s)

@@ -341,7 +341,7 @@ def test_files_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(TopologyError, match=re.escape(said)):
             read(tmp_path, content)
     monkeypatch.setattr("choreo.topology.nccl_xml.MAX_FILE_BYTES", 100)
-    with pytest.raises(TopologyError, match=r"topo\.xml has more than 0 MiB; that is no topology"):
+    with pytest.raises(TopologyError, match=r"topo\.xml is larger than 100 B, the most a topology of NCCL's can be"):
         read(tmp_path, system(gpu(0)))
     with pytest.raises(UsageError, match=r"none\.xml cannot be read: No such file or directory"):
         read_nccl_xml(tmp_path / "none.xml")

@@ -94,10 +94,13 @@ def test_blocks_can_be_joined_by_hand() -> None:
     [
         (lambda: ring(0, 1.0, 0.0), "a block joins at least 1 device, not 0"),
         (lambda: switch(-1, 1.0, 0.0), "a block joins at least 1 device, not -1"),
-        (lambda: line(2, -1.0, 0.0), "bandwidth must be at least 0 bytes a second, not -1.0"),
-        (lambda: line(2, float("nan"), 0.0), "bandwidth must be at least 0"),
-        (lambda: ring(2, float("inf"), 0.0), "bandwidth must be at least 0"),
-        (lambda: ring(2, 1.0, -1.0), "latency must be a time of at least 0 seconds, not -1.0"),
+        (
+            lambda: line(2, -1.0, 0.0),
+            "a link's bandwidth must be a number of at least 0, or text like '50GB/s', not -1.0",
+        ),
+        (lambda: line(2, float("nan"), 0.0), "bandwidth must be a number of at least 0"),
+        (lambda: ring(2, float("inf"), 0.0), "bandwidth must be a number of at least 0"),
+        (lambda: ring(2, 1.0, -1.0), "latency must be a time of at least 0 seconds, or text like '5us', not -1.0"),
         (lambda: fully_connected(2, 1.0, float("inf")), "latency must be a time"),
         (lambda: fully_connected(1 << 15, 1.0, 0.0), "at most 67108864 can be held"),
         (lambda: switch(4, 1.0, 0.0, oversubscribed=0.5), "oversubscribed by a factor of at least 1, not 0.5"),

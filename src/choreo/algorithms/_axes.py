@@ -7,9 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from choreo.checks import MAX_RANKS, whole_number
 from choreo.errors import UsageError
-from choreo.schedule import whole
-from choreo.schedule.schedule import MAX_RANKS
 from choreo.units import counted
 
 __all__ = ["BLOCK_ALGORITHM", "Axes", "parse_axes"]
@@ -35,7 +34,7 @@ class Axes:
     def __post_init__(self) -> None:
         if not self.sizes:
             raise UsageError("axes need at least one size; write 8x4, or 8x4:direct,ring")
-        object.__setattr__(self, "sizes", tuple(whole("the size of an axis", size) for size in self.sizes))
+        object.__setattr__(self, "sizes", tuple(whole_number("the size of an axis", size) for size in self.sizes))
         if self.ranks > MAX_RANKS:
             raise UsageError(f"axes {self} make {self.ranks} ranks; there can be at most {MAX_RANKS}")
         if len(self.algorithms) != len(self.sizes):

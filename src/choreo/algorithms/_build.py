@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from choreo.algorithms._registry import Algorithm, get_algorithm, list_algorithms
+from choreo.checks import check_ranks, whole_number
 from choreo.collectives import get_collective
 from choreo.errors import AlgorithmError, ChoreoError, RefusedError, UsageError
-from choreo.schedule import Schedule, Steps, Transfers, check_ranks, pipelined, whole
+from choreo.schedule import Schedule, Steps, Transfers, pipelined
 
 __all__ = ["build", "where"]
 
@@ -33,7 +34,7 @@ def build(
     """
     contract, found = get_collective(collective), get_algorithm(collective, algorithm)
     ranks = check_ranks(ranks)
-    segments = None if segments is None else whole("segments", segments)
+    segments = None if segments is None else whole_number("segments", segments)
     given = {name: value for name, value in options.items() if value is not None}
     _check_options(found, given)
     root = contract.check_root(root, ranks)

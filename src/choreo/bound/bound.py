@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from fractions import Fraction
-from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,13 +22,13 @@ from choreo.bound.proofs import PROOFS, Asked, Cut, Proof
 from choreo.collectives import get_collective
 from choreo.errors import UsageError, shown
 from choreo.results import Result, plain, result
-from choreo.topology import Topology, get_topology
+from choreo.topology import Topology, devices_of, get_topology
 from choreo.topology.graph import Ints
-from choreo.units import counted, format_bytes, format_time
+from choreo.units import counted, format_bytes, format_time, size_of
 
 __all__ = ["Bound", "Cut", "bound"]
 
-MOST_BYTES = MOST_SECONDS = 1e300
+MOST_SECONDS = 1e300
 MOST_WEIGHT = 1 << 31
 
 # What a fraction is for: the vector that a size gives, or one rank's share of it.
@@ -135,10 +134,10 @@ class Bound(Result):
 def bound(
     collective: str,
     topology: Topology | str | Path,
-    size_bytes: float,
+    size_bytes: float | str,
     *,
     root: int | None = None,
-    devices: Sequence[int] | Ints | None = None,
+    devices: Sequence[int | str] | Ints | None = None,
     weights: Sequence[int] | Ints | None = None,
 ) -> Bound:
     """The least time that a collective of `size_bytes` can take on a topology.
@@ -147,10 +146,9 @@ def bound(
     the relative sizes of the contract's blocks, whole numbers, where they are not all equal.
     """
     contract = get_collective(collective)
-    if isinstance(size_bytes, bool) or not (isinstance(size_bytes, Real) and 0 <= size_bytes < MOST_BYTES):
-        raise UsageError(f"size_bytes must be a number of at least 0, not {size_bytes!r:.60}")
+    size_bytes = float(size_of(size_bytes))
     topology = get_topology(topology)
-    by_rank = _checked_devices(topology, devices)
+    by_rank = np.arange(topology.num_devices) if devices is None else devices_of(topology, devices)
     root = contract.check_root(root, len(by_rank))
     blocks = contract.blocks(len(by_rank))
     given = None if weights is None else _checked_weights(collective, weights, blocks)
@@ -162,17 +160,17 @@ def bound(
         proof, distance = PROOFS[collective](asked), _distance(asked)
     unit = UNITS[collective]
     fraction = proof.fraction * (1 if given is None or blocks == 1 else Fraction(blocks, int(given.sum())))
-    unit_bytes = Fraction(0 if contract.size_per == "nothing" else float(size_bytes))
+    unit_bytes = Fraction(0 if contract.size_per == "nothing" else size_bytes)
     if unit == SHARE:
         unit_bytes /= len(by_rank)
     bandwidth_bound_s = fraction * unit_bytes / 10**9
-    if not max(bandwidth_bound_s, distance.latency_s) < MOST_SECONDS:
+    if not (bandwidth_bound_s < MOST_SECONDS and distance.latency_s < MOST_SECONDS):
         raise UsageError(f"{collective} takes longer than can be counted on {topology.name}; use numbers of this world")
     return Bound(
         collective=collective,
         topology=topology.name,
         ranks=len(by_rank),
-        size_bytes=float(size_bytes),
+        size_bytes=size_bytes,
         of=unit,
         of_bytes=float(unit_bytes),
         fraction_per_GBps=fraction,
@@ -199,22 +197,6 @@ def _named(topology: Topology, links: tuple[int, ...]) -> tuple[dict[str, Any], 
         }
         for link in links
     )
-
-
-def _checked_devices(topology: Topology, devices: Sequence[int] | Ints | None) -> Ints:
-    """The devices by rank, as an array."""
-    if devices is None:
-        return np.arange(topology.num_devices)
-    given = _whole_numbers(devices)
-    if given is None or not len(given):
-        raise UsageError(f"devices must be a list of the ranks' devices, not {devices!r:.60}")
-    wrong = np.flatnonzero((given < 0) | (given >= topology.num_devices))
-    if len(wrong):
-        raise UsageError(
-            f"rank {wrong[0]} cannot be on device {given[wrong[0]]}: {topology.name} has devices 0 to "
-            f"{topology.num_devices - 1}"
-        )
-    return given
 
 
 def _checked_weights(collective: str, weights: Sequence[int] | Ints, blocks: int) -> Ints:

@@ -29,7 +29,7 @@ from choreo.bench.bench import Stage, race
 from choreo.bench.inputs import case_of
 from choreo.errors import ChoreoError, UsageError
 from choreo.price import Profile, Terms, profile
-from choreo.price.price import Link, slowest
+from choreo.price.price import CostModel, slowest
 from choreo.run.execute.constants import FASTEST_BYTES_PER_S, LEAST_ALPHA_S, Band, Buffers, Constants, default_constants
 from choreo.units import counted
 
@@ -128,7 +128,7 @@ def fit(samples: Sequence[Sample], cores: int) -> list[Band]:
     """A band for each size measured, up to halfway (as a ratio) to the next; all of one number of ranks."""
     sizes = sorted({one.near_bytes for one in samples})
     bands: list[Band] = []
-    larger: Link | None = None
+    larger: CostModel | None = None
     for number, size in reversed(list(enumerate(sizes))):
         near = {size: 1.0} | {other: NEIGHBOUR for other in sizes[max(0, number - 1) : number + 2] if other != size}
         alone = larger is not None and size < PAGE_BYTES
@@ -144,12 +144,12 @@ def fit(samples: Sequence[Sample], cores: int) -> list[Band]:
     return bands[::-1]
 
 
-def _solve(rows: Sequence[Sample], near: Sequence[float], bytes_as: Link | None, cores: int) -> Link:
+def _solve(rows: Sequence[Sample], near: Sequence[float], bytes_as: CostModel | None, cores: int) -> CostModel:
     """The constants that explain these samples best; with `bytes_as` given, only alpha is open."""
     times = np.array([one.time_s for one in rows])
     even = weights = np.array(near) / times
     # Which rank is slowest in a step depends on the constants, and they on it.
-    link = bytes_as or Link(1e-6, 1e10, 1e-11)
+    link = bytes_as or CostModel(1e-6, 1e10, 1e-11)
     for turn in range(TURNS):
         terms = _terms(rows, link, cores)
         if turn:
@@ -159,15 +159,15 @@ def _solve(rows: Sequence[Sample], near: Sequence[float], bytes_as: Link | None,
             left = times - terms[:, 1:] @ _constants(bytes_as)[1:]
             column = terms[:, 0] * weights
             alpha = max(LEAST_ALPHA_S, float(column @ (left * weights) / (column @ column)))
-            link = Link(alpha, bytes_as.bandwidth_bytes_per_s, bytes_as.gamma_s_per_byte)
+            link = CostModel(alpha, bytes_as.bandwidth_bytes_per_s, bytes_as.gamma_s_per_byte)
         else:
             found = nnls(terms * weights[:, None] * _SCALE, times * weights)[0] * _SCALE
             alpha = max(float(found[0]), LEAST_ALPHA_S)
-            link = Link(alpha, 1 / max(float(found[1]), 1 / FASTEST_BYTES_PER_S), float(found[2]))
+            link = CostModel(alpha, 1 / max(float(found[1]), 1 / FASTEST_BYTES_PER_S), float(found[2]))
     return link
 
 
-def _constants(link: Link) -> npt.NDArray[np.float64]:
+def _constants(link: CostModel) -> npt.NDArray[np.float64]:
     return np.array([link.alpha_s, link.beta_s_per_byte, link.gamma_s_per_byte])
 
 
@@ -175,7 +175,7 @@ def _constants(link: Link) -> npt.NDArray[np.float64]:
 _SCALE = np.array([1e-6, 1e-10, 1e-10])
 
 
-def _terms(rows: Sequence[Sample], link: Link, cores: int) -> npt.NDArray[np.float64]:
+def _terms(rows: Sequence[Sample], link: CostModel, cores: int) -> npt.NDArray[np.float64]:
     """Messages, bytes and reduced bytes of every sample."""
     found = np.empty((len(rows), 3))
     for number, one in enumerate(rows):

@@ -21,6 +21,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
+from choreo.checks import check_rank
 from choreo.errors import UnknownNameError, UsageError
 
 __all__ = ["COLLECTIVES", "Collective", "Layout", "collective_between", "get_collective"]
@@ -113,10 +114,7 @@ class Collective:
             return None
         if root is None:
             return 0
-        if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < ranks:
-            among = f"with {ranks} ranks it must be 0 to {ranks - 1}" if ranks > 1 else "with 1 rank it must be 0"
-            raise UsageError(f"root {root!r} is not a rank: {among}")
-        return int(root)
+        return check_rank("root", root, ranks)
 
 
 COLLECTIVES: dict[str, Collective] = {

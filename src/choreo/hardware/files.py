@@ -27,6 +27,7 @@ from typing import TypeVar
 import msgspec
 
 from choreo.errors import DeviceError, UnknownNameError, shown
+from choreo.files import convert, read_text
 from choreo.hardware.attention import AttentionCurve
 from choreo.hardware.device import Curves, Device, Source
 from choreo.hardware.matmul import MatmulCurve
@@ -194,13 +195,9 @@ def _curves(path: Path, entry: _CurvesEntry) -> Curves:
 
 
 def _read(path: Path, kind: type[T]) -> T:
+    text = read_text(path, MAX_FILE_BYTES, "a device's file", DeviceError)
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise DeviceError(f"{shown(path)} is larger than a device's file can be, {MAX_FILE_BYTES} bytes")
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), kind)
-    except OSError as error:
-        raise DeviceError(f"{shown(path)}: {error.strerror or error}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise DeviceError(f"{shown(path)} is not TOML: {error}") from None
-    except msgspec.ValidationError as error:
-        raise DeviceError(f"{shown(path)} does not describe a device: {error}") from None
+    return convert(document, kind, path, "a device's file", DeviceError)

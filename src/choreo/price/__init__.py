@@ -1,11 +1,11 @@
 """What a schedule costs under alpha-beta-gamma, term by term, and when another algorithm wins."""
 
 from choreo.price.compare import WinningRange, compare, winners
-from choreo.price.price import Link, Price, price
+from choreo.price.price import CostModel, Price, price
 from choreo.price.profile import Profile, StepKind, Terms, profile
 
 __all__ = [
-    "Link",
+    "CostModel",
     "Price",
     "Profile",
     "StepKind",

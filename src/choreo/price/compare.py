@@ -14,12 +14,13 @@ from fractions import Fraction
 from itertools import combinations, pairwise
 from typing import ClassVar
 
+from choreo.checks import whole_number
 from choreo.errors import UsageError, shown
-from choreo.price.price import Link, Price, price_of
+from choreo.price.price import CostModel, Price, price_of
 from choreo.price.profile import Profile, profile
 from choreo.results import Result, result
-from choreo.schedule import Schedule, whole
-from choreo.units import format_bytes
+from choreo.schedule import Schedule
+from choreo.units import format_bytes, size_of
 
 __all__ = ["WinningRange", "compare", "winners"]
 
@@ -51,16 +52,21 @@ class _Line:
 
 
 def compare(
-    schedules: Iterable[Schedule | Profile], size_bytes: float, link: Link, *, ports: str = "one"
+    schedules: Iterable[Schedule | Profile], size_bytes: float | str, cost_model: CostModel, *, ports: str = "one"
 ) -> list[Price]:
     """The prices of several schedules, cheapest first; of equals, the one with the smaller fan-in."""
     counted = _counted(schedules, ports)
-    prices = [price_of(one, size_bytes, link) for one in sorted(counted, key=_simplicity)]
+    prices = [price_of(one, size_bytes, cost_model) for one in sorted(counted, key=_simplicity)]
     return sorted(prices, key=lambda one: one.total_s)
 
 
 def winners(
-    schedules: Iterable[Schedule | Profile], from_bytes: int, to_bytes: int, link: Link, *, ports: str = "one"
+    schedules: Iterable[Schedule | Profile],
+    from_bytes: int | str,
+    to_bytes: int | str,
+    cost_model: CostModel,
+    *,
+    ports: str = "one",
 ) -> list[WinningRange]:
     """Who is cheapest for which sizes, exactly, from `from_bytes` to `to_bytes`.
 
@@ -68,19 +74,20 @@ def winners(
     first by name.
     """
     counted = _counted(schedules, ports)
-    from_bytes, to_bytes = whole("from_bytes", from_bytes, 0), whole("to_bytes", to_bytes, 0)
-    if not 0 <= from_bytes <= to_bytes:
+    from_bytes = whole_number("from_bytes", size_of(from_bytes, "from_bytes"), 0)
+    to_bytes = whole_number("to_bytes", size_of(to_bytes, "to_bytes"), 0)
+    if from_bytes > to_bytes:
         raise UsageError(f"sizes must run from at least 0 upwards, not from {from_bytes} to {to_bytes}")
     ordered = sorted(counted, key=_simplicity)
     first, last = Fraction(from_bytes), Fraction(to_bytes)
     corners = {first, last}
     for one in ordered:
-        corners |= {corner for corner in _breakpoints(one, link) if first < corner < last}
+        corners |= {corner for corner in _breakpoints(one, cost_model) if first < corner < last}
     changes: set[Fraction] = set(corners)
     for start, end in pairwise(sorted(corners)):
-        lines = [_line(one, link, (start + end) / 2) for one in ordered]
+        lines = [_line(one, cost_model, (start + end) / 2) for one in ordered]
         changes |= set(_lower_envelope(lines, start, end))
-    return _ranges(ordered, link, from_bytes, to_bytes, changes)
+    return _ranges(ordered, cost_model, from_bytes, to_bytes, changes)
 
 
 def _counted(schedules: Iterable[Schedule | Profile], ports: str) -> list[Profile]:
@@ -101,9 +108,9 @@ def _simplicity(one: Profile) -> tuple[int, int, float, str]:
     return (one.max_fan_in, one.num_steps, int(one.sent.sum()) / one.units, one.algorithm)
 
 
-def _candidate_lines(one: Profile, link: Link) -> list[tuple[int, list[_Line]]]:
-    alpha, gamma = Fraction(link.alpha_s), Fraction(link.gamma_s_per_byte)
-    beta = 1 / Fraction(link.bandwidth_bytes_per_s)
+def _candidate_lines(one: Profile, cost_model: CostModel) -> list[tuple[int, list[_Line]]]:
+    alpha, gamma = Fraction(cost_model.alpha_s), Fraction(cost_model.gamma_s_per_byte)
+    beta = 1 / Fraction(cost_model.bandwidth_bytes_per_s)
     return [
         (
             kind.num_steps,
@@ -114,20 +121,20 @@ def _candidate_lines(one: Profile, link: Link) -> list[tuple[int, list[_Line]]]:
     ]
 
 
-def _breakpoints(one: Profile, link: Link) -> set[Fraction]:
+def _breakpoints(one: Profile, cost_model: CostModel) -> set[Fraction]:
     """Sizes at which the slowest rank of some step may change."""
     found = set()
-    for _, lines in _candidate_lines(one, link):
+    for _, lines in _candidate_lines(one, cost_model):
         for a, b in combinations(lines, 2):
             if a.slope != b.slope:
                 found.add((b.fixed - a.fixed) / (a.slope - b.slope))
     return found
 
 
-def _line(one: Profile, link: Link, inside: Fraction) -> _Line:
+def _line(one: Profile, cost_model: CostModel, inside: Fraction) -> _Line:
     """The price as a straight line around a size where no slowest rank changes."""
     fixed = slope = Fraction(0)
-    for count, lines in _candidate_lines(one, link):
+    for count, lines in _candidate_lines(one, cost_model):
         worst = max(lines, key=lambda line: line.at(inside))
         fixed += count * worst.fixed
         slope += count * worst.slope
@@ -154,12 +161,12 @@ def _lower_envelope(lines: Sequence[_Line], start: Fraction, end: Fraction) -> l
 
 
 def _ranges(
-    ordered: list[Profile], link: Link, from_bytes: int, to_bytes: int, changes: set[Fraction]
+    ordered: list[Profile], cost_model: CostModel, from_bytes: int, to_bytes: int, changes: set[Fraction]
 ) -> list[WinningRange]:
     """Who wins at each whole size next to a change, and in between, put together to ranges."""
 
     def winner(size: Fraction) -> str:
-        return min(ordered, key=lambda one: _line(one, link, size).at(size)).algorithm
+        return min(ordered, key=lambda one: _line(one, cost_model, size).at(size)).algorithm
 
     around = {math.floor(size) + offset for size in changes for offset in (0, 1)}
     stops = sorted(size for size in around if from_bytes <= size <= to_bytes)

@@ -1,44 +1,40 @@
-"""The price of a schedule for a size on a link."""
+"""The price of a schedule for a size, under a cost model."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import ClassVar
 
 from choreo.errors import UsageError, shown
 from choreo.price.profile import Profile, Terms, profile
 from choreo.results import Result, result
 from choreo.schedule import Schedule
-from choreo.units import counted, format_bytes, format_time
+from choreo.units import bandwidth_of, counted, format_bytes, format_time, gamma_of, size_of, time_of
 
-__all__ = ["Link", "Price", "price", "price_of"]
-
-
-MOST_BYTES = 1e300
+__all__ = ["CostModel", "Price", "price", "price_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """The three constants of the model: seconds a message, bytes a second, seconds a reduced byte."""
+@dataclass(frozen=True, slots=True, init=False)
+class CostModel:
+    """The three constants of the alpha-beta-gamma model: seconds a message, bytes a second, seconds a reduced byte.
+
+    Each may be text with its unit. It is read once: the fields are numbers.
+
+    >>> CostModel(alpha_s="5us", bandwidth_bytes_per_s="50GB/s")
+    CostModel(alpha_s=5e-06, bandwidth_bytes_per_s=50000000000.0, gamma_s_per_byte=0.0)
+    """
 
     alpha_s: float
     bandwidth_bytes_per_s: float
     gamma_s_per_byte: float = 0.0
 
-    def __post_init__(self) -> None:
-        for name in ("alpha_s", "bandwidth_bytes_per_s", "gamma_s_per_byte"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise UsageError(f"{name} must be a number, in seconds or bytes a second, not {value!r:.60}")
-            object.__setattr__(self, name, float(value))
-        if not (math.isfinite(self.alpha_s) and self.alpha_s >= 0):
-            raise UsageError(f"alpha_s must be a time of at least 0 seconds, not {self.alpha_s}")
-        if not (math.isfinite(self.bandwidth_bytes_per_s) and self.bandwidth_bytes_per_s > 0):
-            raise UsageError(f"bandwidth_bytes_per_s must be more than 0, not {self.bandwidth_bytes_per_s}")
-        if not (math.isfinite(self.gamma_s_per_byte) and self.gamma_s_per_byte >= 0):
-            raise UsageError(f"gamma_s_per_byte must be at least 0, not {self.gamma_s_per_byte}")
+    def __init__(
+        self, alpha_s: float | str, bandwidth_bytes_per_s: float | str, gamma_s_per_byte: float | str = 0.0
+    ) -> None:
+        object.__setattr__(self, "alpha_s", float(time_of(alpha_s, "alpha_s")))
+        object.__setattr__(self, "bandwidth_bytes_per_s", float(bandwidth_of(bandwidth_bytes_per_s)))
+        object.__setattr__(self, "gamma_s_per_byte", float(gamma_of(gamma_s_per_byte)))
 
     @property
     def beta_s_per_byte(self) -> float:
@@ -117,23 +113,33 @@ class Price(Result):
         return math.fsum(self.bytes_sent)
 
 
-def price(schedule: Schedule, size_bytes: float, link: Link, *, ports: str = "one", cores: int | None = None) -> Price:
-    """The price of a schedule for a collective of `size_bytes` on `link`.
+def price(
+    schedule: Schedule,
+    size_bytes: float | str,
+    cost_model: CostModel,
+    *,
+    ports: str = "one",
+    cores: int | None = None,
+) -> Price:
+    """The price of a schedule for a collective of `size_bytes`.
 
     With `ports="one"` the messages at a rank's port in one step follow one another; with "all" there is a port to every
     peer and the largest message decides; with "read" ranks share memory, and each reads what it receives. A switch that
     reduces always has a port to every peer, and adds for nothing. Where ranks share `cores` besides memory, a step
     takes at least what all of them have to do in it, over the cores.
+
+    >>> from choreo import build
+    >>> cost = price(build("all_reduce", "ring", 4), "1MB", CostModel("5us", "50GB/s"))
+    >>> cost.steps, f"{cost.total_s * 1e6:.0f} us"
+    (6, '60 us')
     """
-    return price_of(profile(schedule, ports, cores=cores), size_bytes, link)
+    return price_of(profile(schedule, ports, cores=cores), size_bytes, cost_model)
 
 
-def price_of(counted: Profile, size_bytes: float, link: Link) -> Price:
+def price_of(counted: Profile, size_bytes: float | str, cost_model: CostModel) -> Price:
     """The price of a schedule whose steps have been counted already."""
-    if not (isinstance(size_bytes, Real) and 0 <= size_bytes < MOST_BYTES):
-        raise UsageError(f"size_bytes must be a number of at least 0, not {size_bytes!r:.60}")
-    size_bytes = float(size_bytes)
-    messages, sent, reduced = slowest(counted, size_bytes, link)
+    size_bytes = float(size_of(size_bytes))
+    messages, sent, reduced = slowest(counted, size_bytes, cost_model)
     unit = size_bytes / counted.units
     cost = Price(
         collective=counted.collective,
@@ -141,25 +147,27 @@ def price_of(counted: Profile, size_bytes: float, link: Link) -> Price:
         ranks=counted.ranks,
         size_bytes=size_bytes,
         steps=counted.num_steps,
-        alpha_s=messages * link.alpha_s,
-        beta_s=sent * size_bytes / counted.units / link.bandwidth_bytes_per_s,
-        gamma_s=reduced * size_bytes / counted.units * link.gamma_s_per_byte,
+        alpha_s=messages * cost_model.alpha_s,
+        beta_s=sent * size_bytes / counted.units / cost_model.bandwidth_bytes_per_s,
+        gamma_s=reduced * size_bytes / counted.units * cost_model.gamma_s_per_byte,
         bytes_sent=tuple((counted.sent * unit).tolist()),
         bytes_received=tuple((counted.received * unit).tolist()),
         max_fan_in=counted.max_fan_in,
     )
     if not math.isfinite(cost.total_s):
-        raise UsageError(f"{counted.algorithm} takes longer than can be counted with {link}; use numbers of this world")
+        raise UsageError(
+            f"{counted.algorithm} takes longer than can be counted with {cost_model}; use numbers of this world"
+        )
     return cost
 
 
-def slowest(counted: Profile, size_bytes: float, link: Link) -> Terms:
+def slowest(counted: Profile, size_bytes: float, cost_model: CostModel) -> Terms:
     """The terms of the slowest rank of every step, added up."""
-    unit_s = size_bytes / counted.units * link.beta_s_per_byte
-    reduced_s = size_bytes / counted.units * link.gamma_s_per_byte
+    unit_s = size_bytes / counted.units * cost_model.beta_s_per_byte
+    reduced_s = size_bytes / counted.units * cost_model.gamma_s_per_byte
 
     def time_s(terms: Terms) -> float:
-        return terms.messages * link.alpha_s + terms.sent * unit_s + terms.reduced * reduced_s
+        return terms.messages * cost_model.alpha_s + terms.sent * unit_s + terms.reduced * reduced_s
 
     messages: float = 0
     sent: float = 0

@@ -13,8 +13,8 @@ from choreo.schedule.compose import (
 )
 from choreo.schedule.files import load, save
 from choreo.schedule.groups import along_axis, in_groups, mesh_groups, on_ranks
-from choreo.schedule.schedule import Phase, Schedule, check_ranks
-from choreo.schedule.steps import Steps, whole
+from choreo.schedule.schedule import Phase, Schedule
+from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import Move, StepMoves, Transfers, move
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "as_collective",
     "backwards",
     "beside",
-    "check_ranks",
     "in_groups",
     "load",
     "mesh_groups",
@@ -41,5 +40,4 @@ __all__ = [
     "then",
     "together",
     "turned",
-    "whole",
 ]

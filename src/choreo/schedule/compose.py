@@ -13,10 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from choreo.checks import whole_number
 from choreo.collectives import Layout, collective_between, get_collective
 from choreo.errors import ScheduleError, UsageError
 from choreo.schedule.schedule import Phase, Schedule
-from choreo.schedule.steps import Steps, whole
+from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import Transfers
 
 __all__ = [
@@ -173,8 +174,8 @@ def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> S
     Without a stride it is the smallest at which no rank sends, or receives, for two segments in one step; at worst
     the segments follow one another. A switch has a port to every peer, so those of the ranks decide.
     """
-    segments = whole("segments", segments)
-    stride = None if stride is None else whole("stride", stride)
+    segments = whole_number("segments", segments)
+    stride = None if stride is None else whole_number("stride", stride)
     if segments == 1 or schedule.num_steps == 0:
         return schedule
     apart = _least_stride(schedule, segments) if stride is None else min(stride, schedule.num_steps)

@@ -24,9 +24,10 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from choreo.checks import MAX_RANKS
 from choreo.collectives import get_collective
 from choreo.errors import FormatError, ScheduleError, UsageError
-from choreo.schedule.schedule import MAX_CHUNKS, MAX_NAME, MAX_RANKS, Schedule
+from choreo.schedule.schedule import MAX_CHUNKS, MAX_NAME, Schedule
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import IntColumn, Transfers
 

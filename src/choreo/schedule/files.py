@@ -19,10 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from choreo.errors import ChoreoError, ContradictionError, FormatError, UsageError, shown
+from choreo.checks import MAX_RANKS
+from choreo.errors import ContradictionError, FormatError, UsageError, shown
+from choreo.files import read_bytes
 from choreo.schedule.document import from_document, from_parts, to_document
 from choreo.schedule.places import check_agreement
-from choreo.schedule.schedule import MAX_CHUNKS, MAX_NAME, MAX_RANKS, Schedule
+from choreo.schedule.schedule import MAX_CHUNKS, MAX_NAME, Schedule
 from choreo.schedule.transfers import Transfers
 
 __all__ = ["load", "save"]
@@ -69,18 +71,7 @@ def save(schedule: Schedule, path: str | Path) -> None:
 
 def load(path: str | Path) -> Schedule:
     """The schedule in a `.json` or `.npz` file, or a `FormatError` that names the field that is wrong."""
-    file = Path(path)
-    try:
-        what = "a folder, not a" if file.is_dir() else "no such" if not file.is_file() else ""
-        if what:
-            raise UsageError(f"{shown(path)}: there is {what} file")
-        if file.stat().st_size > MAX_DOCUMENT_BYTES:
-            raise FormatError(f"{shown(path)}: the file is larger than {MAX_DOCUMENT_BYTES} bytes", field="the file")
-        content = file.read_bytes()
-    except ChoreoError:
-        raise
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{shown(path)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    content = read_bytes(path, MAX_DOCUMENT_BYTES, "a schedule file", lambda m: FormatError(m, field="the file"))
     try:
         schedule = _from_archive(content) if content[:2] == b"PK" else from_document(content)
     except FormatError as error:

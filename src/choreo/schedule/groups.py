@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from choreo.checks import whole_number
 from choreo.errors import UsageError
 from choreo.schedule.schedule import Schedule
-from choreo.schedule.steps import Steps, whole
+from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import IntColumn, Transfers
 
 __all__ = ["along_axis", "in_groups", "mesh_groups", "on_ranks"]
@@ -55,7 +56,7 @@ def in_groups(steps: Steps, members: IntColumn, chunks: IntColumn, count: int, *
 def on_ranks(steps: Steps | Schedule, members: Sequence[int], *, ranks: int) -> Steps:
     """The steps among a sub-set of `ranks` ranks: rank i of them is rank members[i]."""
     steps = steps.body if isinstance(steps, Schedule) else steps
-    inside = all(whole("a member", member, 0) < ranks for member in members)
+    inside = all(whole_number("a member", member, 0) < ranks for member in members)
     if len(set(members)) != len(members) or len(members) != steps.ranks or not inside:
         raise UsageError(f"members {list(members)} must be {steps.ranks} different ranks of 0 to {ranks - 1}")
     column = np.asarray(members, np.int64)
@@ -72,7 +73,7 @@ def mesh_groups(shape: Sequence[int], axis: int) -> IntColumn:
 def along_axis(steps: Steps | Schedule, shape: Sequence[int], axis: int) -> Steps:
     """The steps run along one axis of a mesh by every group there, all on the same chunks."""
     steps = steps.body if isinstance(steps, Schedule) else steps
-    shape = [whole("the size of an axis", size) for size in shape]
+    shape = [whole_number("the size of an axis", size) for size in shape]
     if not 0 <= axis < len(shape) or shape[axis] != steps.ranks:
         raise UsageError(
             f"steps among {steps.ranks} ranks do not fit axis {axis} of the mesh {'x'.join(map(str, shape))}"

@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from choreo.checks import MAX_RANKS, check_ranks, whole_number
 from choreo.collectives import Collective, Layout, get_collective
 from choreo.errors import ScheduleError, UsageError, shown
 from choreo.results import drawn
-from choreo.schedule.steps import Steps, whole
+from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import BoolColumn, IntColumn, StepMoves, Transfers
 from choreo.units import counted
 
-__all__ = ["Phase", "Schedule", "check_ranks"]
+__all__ = ["Phase", "Schedule"]
 
-MAX_RANKS = 1 << 22
 MAX_CHUNKS = 1 << 28
 MAX_NAME = 200
 MAX_WEIGHT = 1 << 31  # so that what many ranks send in many steps still adds up exactly
@@ -238,15 +238,8 @@ def _restored(members: int, num_chunks: int, num_steps: int, rows: Transfers, re
     return Schedule(body=Steps.from_transfers(members, num_chunks, num_steps, rows), **rest)
 
 
-def check_ranks(ranks: int) -> int:
-    """The number of ranks, or an error if it is none."""
-    if isinstance(ranks, bool) or not isinstance(ranks, int | np.integer) or not 1 <= ranks <= MAX_RANKS:
-        raise UsageError(f"ranks must be a whole number from 1 to {MAX_RANKS}, not {ranks!r}")
-    return int(ranks)
-
-
 def _check_switches(switches: int, members: int) -> int:
-    switches = whole("switches", switches, 0)
+    switches = whole_number("switches", switches, 0)
     if switches > MAX_RANKS:
         raise UsageError(f"there can be at most {MAX_RANKS} switches, not {switches}")
     if switches >= members:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from choreo.errors import ScheduleError, UsageError
+from choreo.checks import whole_number
+from choreo.errors import ScheduleError
 from choreo.schedule.transfers import IntColumn, StepMoves, Transfers
 from choreo.units import counted
 
-__all__ = ["Steps", "whole"]
+__all__ = ["Steps"]
 
 # Rows that are made and looked at together: large enough that NumPy's overhead vanishes, small enough for the cache.
 ROWS_A_BLOCK = 1 << 16
@@ -36,7 +37,7 @@ class Steps:
 
     def __post_init__(self) -> None:
         for name, least in (("ranks", 1), ("num_chunks", 1), ("num_steps", 0)):
-            object.__setattr__(self, name, whole(name, getattr(self, name), least))
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
 
     @staticmethod
     def from_rule(ranks: int, num_chunks: int, num_steps: int, rule: Callable[[IntColumn], StepMoves]) -> Steps:
@@ -128,13 +129,6 @@ class Steps:
         if (rows.src == rows.dst).any():
             bad = int(np.flatnonzero(rows.src == rows.dst)[0])
             raise _wrong(rows, bad, "dst", "is the sender itself; leave that transfer out")
-
-
-def whole(name: str, value: object, least: int = 1) -> int:
-    """A whole number, Python's or NumPy's, of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r:.60}")
-    return int(value)
 
 
 def _members(ranks: int, switches: int) -> str:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from choreo.errors import UsageError, shown
+from choreo.files import read_text
 
 __all__ = ["Change", "Comparison", "LinkChange", "compare_results", "read_result"]
 
+MAX_FILE_BYTES = 1 << 30
 FIGURES = ("time_s", "bound_s", "efficiency", "algbw_GBps", "busbw_GBps")
 SETTINGS = ("collective", "algorithm", "topology", "ranks", "size_bytes")
 
@@ -53,11 +55,10 @@ class Comparison:
 
 def read_result(path: Path) -> dict[str, Any]:
     """A result that `choreo simulate --json` wrote."""
+    text = read_text(path, MAX_FILE_BYTES, "a simulation's result")
     try:
-        found = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(f"{shown(path)} cannot be read: {error.strerror or error}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        found = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
         raise UsageError(f"{shown(path)} is not JSON: {error}") from None
     if isinstance(found, list):
         raise UsageError(f"{shown(path)} is a list of results; compare two of one algorithm each")

@@ -10,9 +10,10 @@ from choreo.errors import UsageError
 from choreo.schedule import Schedule
 from choreo.simulate.flows.backend import core_type
 from choreo.simulate.flows.engine import Progress, run_alone, run_shared
-from choreo.simulate.jobs import Job, Placed, at_least_zero, placed
+from choreo.simulate.jobs import Job, Placed, placed
 from choreo.simulate.result import Simulation
 from choreo.topology import Topology, get_topology
+from choreo.units import gamma_of
 
 __all__ = ["simulate", "simulate_together"]
 
@@ -20,10 +21,10 @@ __all__ = ["simulate", "simulate_together"]
 def simulate(
     schedule: Schedule,
     topology: Topology | str | Path,
-    size_bytes: float,
+    size_bytes: float | str,
     *,
-    placement: Sequence[int] | None = None,
-    gamma_s_per_byte: float = 0.0,
+    placement: Sequence[int | str] | None = None,
+    gamma_s_per_byte: float | str = 0.0,
     store_and_forward: bool = False,
     progress: Progress | None = None,
     compiled: bool | None = None,
@@ -49,14 +50,14 @@ def simulate_together(
     jobs: Sequence[Job],
     topology: Topology | str | Path,
     *,
-    gamma_s_per_byte: float = 0.0,
+    gamma_s_per_byte: float | str = 0.0,
     store_and_forward: bool = False,
     progress: Progress | None = None,
     compiled: bool | None = None,
 ) -> Simulation:
     """Run several collectives at once, on devices that may be the same, sharing the links."""
     network = get_topology(topology)
-    gamma = at_least_zero("gamma_s_per_byte", gamma_s_per_byte)
+    gamma = float(gamma_of(gamma_s_per_byte))
     if not isinstance(jobs, Sequence) or not jobs:
         raise UsageError("there is nothing to simulate; give a list of at least one Job")
     ready = tuple(placed(job, network, gamma) for job in jobs)

@@ -14,8 +14,9 @@ import numpy as np
 
 from choreo.errors import UsageError
 from choreo.topology.graph import Bools, Ints, Links, Paths, shortest_paths
+from choreo.units import bandwidth_of, time_of
 
-__all__ = ["Block", "check_figures", "fully_connected", "graph", "line", "plain_block", "ring", "switch"]
+__all__ = ["Block", "fully_connected", "graph", "line", "link_figures", "plain_block", "ring", "switch"]
 
 MAX_LINKS = 1 << 26
 
@@ -47,9 +48,9 @@ class Block:
         return self.size + self.switches
 
 
-def ring(size: int, bandwidth_bytes_per_s: float, latency_s: float) -> Block:
+def ring(size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str) -> Block:
     """A ring: link i goes from i to i + 1, link size + i from i to i - 1. Of two ports: one link each way."""
-    check_figures(size, bandwidth_bytes_per_s, latency_s)
+    bandwidth_bytes_per_s, latency_s = link_figures(size, bandwidth_bytes_per_s, latency_s)
     at = np.arange(size if size > 2 else size - 1)
     src = np.concatenate((at, at if size > 2 else at + 1))
     dst = np.concatenate(((at + 1) % size, (at - 1) % size if size > 2 else at))
@@ -68,9 +69,9 @@ def ring(size: int, bandwidth_bytes_per_s: float, latency_s: float) -> Block:
     return plain_block("ring", size, 0, links, route)
 
 
-def line(size: int, bandwidth_bytes_per_s: float, latency_s: float) -> Block:
+def line(size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str) -> Block:
     """A line, a one-dimensional mesh: link i goes from i to i + 1, link size - 1 + i from i + 1 back to i."""
-    check_figures(size, bandwidth_bytes_per_s, latency_s)
+    bandwidth_bytes_per_s, latency_s = link_figures(size, bandwidth_bytes_per_s, latency_s)
     at = np.arange(size - 1)
     links = Links.uniform(np.concatenate((at, at + 1)), np.concatenate((at + 1, at)), bandwidth_bytes_per_s, latency_s)
 
@@ -83,9 +84,9 @@ def line(size: int, bandwidth_bytes_per_s: float, latency_s: float) -> Block:
     return plain_block("line", size, 0, links, route)
 
 
-def fully_connected(size: int, bandwidth_bytes_per_s: float, latency_s: float) -> Block:
+def fully_connected(size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str) -> Block:
     """A link from every port to every other: those of port a are numbered from a (size - 1) on, in order of port."""
-    check_figures(size, bandwidth_bytes_per_s, latency_s, links=size * (size - 1))
+    bandwidth_bytes_per_s, latency_s = link_figures(size, bandwidth_bytes_per_s, latency_s, links=size * (size - 1))
     src = np.repeat(np.arange(size), size - 1)
     dst = np.tile(np.arange(size - 1), size)
     dst += dst >= src
@@ -99,8 +100,8 @@ def fully_connected(size: int, bandwidth_bytes_per_s: float, latency_s: float) -
 
 def switch(
     size: int,
-    bandwidth_bytes_per_s: float,
-    latency_s: float,
+    bandwidth_bytes_per_s: float | str,
+    latency_s: float | str,
     *,
     oversubscribed: float = 1.0,
     reduces: bool = False,
@@ -110,7 +111,7 @@ def switch(
     An oversubscribed one can move only the ports' bandwidth divided by `oversubscribed` from its inputs to its
     outputs: two nodes with one link between them, the last in number.
     """
-    check_figures(size, bandwidth_bytes_per_s, latency_s)
+    bandwidth_bytes_per_s, latency_s = link_figures(size, bandwidth_bytes_per_s, latency_s)
     if not (math.isfinite(oversubscribed) and oversubscribed >= 1):
         raise UsageError(f"a switch is oversubscribed by a factor of at least 1, not {oversubscribed:g}")
     if size == 1:
@@ -169,13 +170,13 @@ def _nowhere(a: Ints) -> Paths:
     return Paths(np.full((len(a), 0), -1, np.int64), None, np.zeros(len(a)))
 
 
-def check_figures(size: int, bandwidth_bytes_per_s: float, latency_s: float, links: int = 0) -> None:
-    """Refuse sizes, bandwidths and latencies that no link has."""
+def link_figures(
+    size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str, links: int = 0
+) -> tuple[float, float]:
+    """The bandwidth and latency of a block's links, as numbers; what no block has is refused."""
     if size < 1:
         raise UsageError(f"a block joins at least 1 device, not {size}")
     if links > MAX_LINKS:
         raise UsageError(f"{size} devices have {links} links between them; at most {MAX_LINKS} can be held")
-    if not (math.isfinite(bandwidth_bytes_per_s) and bandwidth_bytes_per_s >= 0):
-        raise UsageError(f"a link's bandwidth must be at least 0 bytes a second, not {bandwidth_bytes_per_s}")
-    if not (math.isfinite(latency_s) and latency_s >= 0):
-        raise UsageError(f"a link's latency must be a time of at least 0 seconds, not {latency_s}")
+    bandwidth = bandwidth_of(bandwidth_bytes_per_s, "a link's bandwidth", may_be_zero=True)
+    return float(bandwidth), float(time_of(latency_s, "a link's latency"))

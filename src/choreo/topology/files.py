@@ -33,12 +33,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from choreo.errors import SizeError, TopologyError, UsageError, shown
+from choreo.errors import TopologyError, UsageError, shown
+from choreo.files import convert, read_text
 from choreo.topology.blocks import Block, graph
 from choreo.topology.graph import ROUTINGS, Links
-from choreo.topology.language import parse_link_bandwidth
 from choreo.topology.topology import MAX_DEVICES
-from choreo.units import parse_time
+from choreo.units import bandwidth_of, time_of
 
 __all__ = ["LinkEntry", "Source", "TopologyFile", "graph_block", "read_file"]
 
@@ -83,21 +83,13 @@ class TopologyFile(msgspec.Struct, forbid_unknown_fields=True):
 
 def read_file(path: Path) -> TopologyFile:
     """A file's contents, checked field by field."""
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise TopologyError(f"{shown(path)} has more than {MAX_FILE_BYTES >> 20} MiB; that is no topology")
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"{shown(path)} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise TopologyError(f"{shown(path)} is not text in UTF-8") from None
+    text = read_text(path, MAX_FILE_BYTES, "a topology file", TopologyError)
     kind = "TOML" if path.suffix.lower() == ".toml" else "JSON"
     try:
-        found = msgspec.convert(tomllib.loads(text) if kind == "TOML" else json.loads(text), TopologyFile)
-    except msgspec.ValidationError as error:
-        raise TopologyError(f"{shown(path)}: {shown(error)}") from None
+        document = tomllib.loads(text) if kind == "TOML" else json.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of more digits than Python reads
         raise TopologyError(f"{shown(path)} is not {kind}: {shown(error)}") from None
+    found = convert(document, TopologyFile, path, "a topology file", TopologyError)
     _check(path, found)
     return found
 
@@ -157,12 +149,8 @@ def _link(name: str, at: int, entry: LinkEntry, node: dict[str, int]) -> tuple[i
     if str(entry.from_) == str(entry.to):
         raise TopologyError(f"{where} goes from {entry.to!r} to itself; leave it out")
     try:
-        # Numbers are bytes a second and seconds as they are; texts have their units.
-        bandwidth = parse_link_bandwidth(entry.bandwidth) if isinstance(entry.bandwidth, str) else entry.bandwidth
-        latency = parse_time(entry.latency) if isinstance(entry.latency, str) else entry.latency
-        bandwidth, latency = float(bandwidth), float(latency)
-    except (SizeError, OverflowError) as error:
+        bandwidth = bandwidth_of(entry.bandwidth, "bandwidth", may_be_zero=True)
+        latency = time_of(entry.latency, "latency")
+    except UsageError as error:
         raise TopologyError(f"{where}: {error}") from None
-    if not (0 <= bandwidth < float("inf") and 0 <= latency < float("inf")):
-        raise TopologyError(f"{where}: bandwidth {bandwidth:g} and latency {latency:g} must be at least 0 and finite")
     return node[str(entry.from_)], node[str(entry.to)], bandwidth, latency

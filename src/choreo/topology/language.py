@@ -22,7 +22,7 @@ from choreo.topology.topology import MAX_DEVICES
 from choreo.topology.trees import fat_tree
 from choreo.units import parse_bandwidth, parse_time
 
-__all__ = ["KINDS", "parse_blocks", "parse_link_bandwidth"]
+__all__ = ["KINDS", "parse_blocks"]
 
 UNIT_BANDWIDTH = 1e9
 MAX_CHARACTERS = 10_000
@@ -166,16 +166,11 @@ def _read(text: str, kind: str, parts: list[str], known: set[str]) -> _Call:
         else:
             figures.append(part)
     try:
-        bandwidth = parse_link_bandwidth(figures[0]) if figures else UNIT_BANDWIDTH
+        bandwidth = parse_bandwidth(figures[0], may_be_zero=True) if figures else UNIT_BANDWIDTH
         latency = parse_time(figures[1]) if len(figures) > 1 else 0.0
     except SizeError as error:
         raise UsageError(f"{text}: {error}") from None
     return _Call(text, sizes, bandwidth, latency, options)
-
-
-def parse_link_bandwidth(text: str) -> float:
-    """A bandwidth; zero is a link that is down."""
-    return 0.0 if re.fullmatch(r"0+(\.0*)?\s*([A-Za-z]+(/s|ps))?", text.strip()) else parse_bandwidth(text)
 
 
 def _written(kind: str, call: _Call) -> str:

@@ -31,7 +31,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from choreo.errors import TopologyError, UsageError, shown
+from choreo.errors import TopologyError, shown
+from choreo.files import read_text
 from choreo.topology.blocks import graph
 from choreo.topology.graph import Links
 from choreo.topology.nccl_figures import (
@@ -180,14 +181,7 @@ def read_nccl_xml(path: Path) -> Topology:
 
 
 def _parsed(path: Path) -> _Element:
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise TopologyError(f"{shown(path)} has more than {MAX_FILE_BYTES >> 20} MiB; that is no topology")
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{shown(path)} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise TopologyError(f"{shown(path)} is not text in UTF-8") from None
+    text = read_text(path, MAX_FILE_BYTES, "a topology of NCCL's", TopologyError)
     if "\0" in text:  # the parser would take it for UTF-16, and find a DTD in it that is not seen here
         raise TopologyError(f"{shown(path)} is not text in UTF-8")
     # Entities can grow without bound, or name other files; without a DTD there are none.

@@ -100,6 +100,18 @@ class Topology:
             return self.blocks[0].names[node]
         return str(node) if node < self.num_devices else f"switch{node - self.num_devices}"
 
+    def device_of(self, name: str) -> int:
+        """The number of the device that is called `name`; a switch is refused.
+
+        >>> from choreo import get_topology
+        >>> get_topology("ring(4, 50GB/s, 1us)").device_of("3")
+        3
+        """
+        node = self.find_node(name)
+        if node >= self.num_devices:
+            raise UsageError(f"{self.name}: {name!r} is a switch, not a device; devices are {self._listed_devices()}")
+        return node
+
     def find_node(self, name: str) -> int:
         """The node of a name."""
         names = self.blocks[0].names if len(self.blocks) == 1 else ()
@@ -110,15 +122,15 @@ class Topology:
             node = int(number) + (self.num_devices if name != number else 0)
             if node < (self.num_nodes if name != number else self.num_devices):
                 return node
-        listed = (
-            f"they are {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
-            if names
-            else (
-                f"devices are 0 to {self.num_devices - 1}"
-                + (f", switches switch0 to switch{self.num_switches - 1}" if self.num_switches else "")
+        switches = f", switches switch0 to switch{self.num_switches - 1}" if self.num_switches and not names else ""
+        raise UsageError(f"{self.name} has no node {name!r}; devices are {self._listed_devices()}{switches}")
+
+    def _listed_devices(self) -> str:
+        if len(self.blocks) == 1 and self.blocks[0].names:
+            return ", ".join(self.blocks[0].names[: min(8, self.num_devices)]) + (
+                ", ..." if self.num_devices > 8 else ""
             )
-        )
-        raise UsageError(f"{self.name} has no node {name!r}; {listed}")
+        return f"0 to {self.num_devices - 1}"
 
     def routes(self, src: Ints, dst: Ints) -> Routes:
         """The routes from devices src to devices dst: dimension by dimension, the first first, shortest in each.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from choreo.errors import UsageError
-from choreo.topology.blocks import Block, check_figures, plain_block
+from choreo.topology.blocks import Block, link_figures, plain_block
 from choreo.topology.graph import Floats, Ints, Links, Paths, hashed_index
 
 __all__ = ["fat_tree"]
@@ -16,8 +16,8 @@ __all__ = ["fat_tree"]
 
 def fat_tree(
     sizes: Sequence[int],
-    bandwidth_bytes_per_s: float,
-    latency_s: float,
+    bandwidth_bytes_per_s: float | str,
+    latency_s: float | str,
     *,
     oversubscribed: float = 1.0,
     spines: int = 1,
@@ -28,13 +28,13 @@ def fat_tree(
     from a leaf is the bandwidth of its ports divided by `oversubscribed`; further up nothing more is lost.
     """
     size = math.prod(sizes)
-    check_figures(min(sizes), bandwidth_bytes_per_s, latency_s)
+    bandwidth_bytes_per_s, latency_s = link_figures(min(sizes), bandwidth_bytes_per_s, latency_s)
     if spines < 1 or not (math.isfinite(oversubscribed) and oversubscribed >= 1):
         raise UsageError(
             f"a fat tree has at least 1 spine and is oversubscribed by at least 1, not {spines} and {oversubscribed:g}"
         )
     tree = _Tree(tuple(sizes), spines)
-    check_figures(size, bandwidth_bytes_per_s, latency_s, links=tree.num_links)
+    link_figures(size, bandwidth_bytes_per_s, latency_s, links=tree.num_links)
     parts = [Links.uniform(*ends, bandwidth_bytes_per_s, latency_s) for ends in tree.at_ports()]
     for level in range(1, len(sizes)):
         below = math.prod(sizes[:level])

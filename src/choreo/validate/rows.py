@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from choreo.errors import UsageError, shown
+from choreo.files import read_bytes
 
 __all__ = ["Record", "Skipped", "missing_columns", "read_number", "read_records"]
 
 QUOTE = '"'
+MAX_FILE_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,7 @@ class Record:
 def read_records(path: Path | str, read_header: Callable[[list[str]], list[str]], columns: str) -> Iterator[Record]:
     """The records of a file. `read_header` names the columns or refuses; `columns` tells the user what they are."""
     path = Path(path)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{shown(path)} cannot be read: {error.strerror or error}") from error
+    raw = read_bytes(path, MAX_FILE_BYTES, "a table of measurements")
     wide = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
     text = raw.decode("utf-16" if wide else "utf-8-sig", errors="replace").replace("\0", "")
     header: list[str] = []

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from choreo.errors import DeviceError, shown
+from choreo.files import read_text
 
 __all__ = ["Kernel", "read_kernels", "write_kernels"]
 
+MAX_FILE_BYTES = 1 << 28
 COLUMNS = ("kind", "m", "n", "k", "dtype", "time_s", "tflops")
 
 
@@ -60,10 +62,8 @@ class Kernel:
 def read_kernels(path: str | Path) -> tuple[Kernel, ...]:
     """The rows of a file; lines that begin with # say where it comes from."""
     path = Path(path)
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DeviceError(f"{shown(path)} cannot be read as a table of kernels: {error}") from None
+    text = read_text(path, MAX_FILE_BYTES, "a table of kernels", DeviceError)
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     rows = csv.reader(lines)
     if tuple(next(rows, ())) != COLUMNS:
         raise DeviceError(f"{shown(path)} is no table of kernels: its first line must be {','.join(COLUMNS)}")

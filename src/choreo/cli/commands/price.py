@@ -83,11 +83,11 @@ def command(
     A message of b bytes takes α + b β, and each byte that is reduced γ more. Messages at one port in one step follow
     one another; a step takes as long as its slowest rank, and the price is the sum of the steps.
     """
-    from choreo.price import Link, compare, winners
+    from choreo.price import CostModel, compare, winners
 
     if (size is None) == (sweep is None):
         raise UsageError("give either --size S for a table or --sweep FROM:TO for who wins where")
-    link = Link(alpha, bandwidth, gamma)
+    link = CostModel(alpha, bandwidth, gamma)
     profiles = _profiles(chosen, ranks, ports, cores)
     if size is not None:
         prices = compare(profiles, size, link)

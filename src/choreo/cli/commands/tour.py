@@ -85,9 +85,9 @@ def _broken_story() -> str:
 
 def _winners() -> list[WinningRange]:
     from choreo.algorithms import build, list_algorithms
-    from choreo.price import Link, winners
+    from choreo.price import CostModel, winners
 
-    link = Link(alpha_s=5e-6, bandwidth_bytes_per_s=50e9, gamma_s_per_byte=1e-11)
+    link = CostModel(alpha_s=5e-6, bandwidth_bytes_per_s=50e9, gamma_s_per_byte=1e-11)
     schedules = (build("all_reduce", a.name, 64) for a in list_algorithms("all_reduce"))
     return winners([schedule for schedule in schedules if not schedule.switches], 8, 1 << 30, link)
 

@@ -12,7 +12,7 @@ from choreo.errors import shown
 from choreo.units import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
-    from choreo.price import Link, Price, Profile, WinningRange
+    from choreo.price import CostModel, Price, Profile, WinningRange
 
 __all__ = ["print_prices", "print_sweep"]
 
@@ -32,7 +32,7 @@ PLOT_COLUMNS, PLOT_MARGIN = 72, 12
 PLOTTED = 8
 
 
-def print_prices(prices: list[Price], link: Link, ports: str, cores: int | None) -> None:
+def print_prices(prices: list[Price], link: CostModel, ports: str, cores: int | None) -> None:
     """Print the prices side by side; the best is marked, and so is every algorithm that costs the same."""
     first, binary = prices[0], prices[0].size_bytes % 1024 == 0
     click.echo(_title(first, link, ports, cores))
@@ -61,7 +61,7 @@ def print_prices(prices: list[Price], link: Link, ports: str, cores: int | None)
     echo_table(columns, rows, styles=styles)
 
 
-def print_sweep(profiles: list[Profile], ranges: list[WinningRange], link: Link) -> None:
+def print_sweep(profiles: list[Profile], ranges: list[WinningRange], link: CostModel) -> None:
     """Print which algorithm is cheapest from which size to which, and plot the best few."""
     from choreo.price import compare
 
@@ -87,7 +87,7 @@ def print_sweep(profiles: list[Profile], ranges: list[WinningRange], link: Link)
     click.echo("\n".join(plot(sizes, {name: [table[name] for table in tables] for name in shown_names}, best)))
 
 
-def _title(first: Price, link: Link, ports: str, cores: int | None) -> str:
+def _title(first: Price, link: CostModel, ports: str, cores: int | None) -> str:
     size = "" if first.collective == "barrier" else f" of {format_bytes(first.size_bytes)}"
     gamma = f", {format_bandwidth(1 / link.gamma_s_per_byte)} reduced" if link.gamma_s_per_byte > 1e-300 else ""
     a_port = {"one": "one port each way", "all": "a port to every peer", "read": "in shared memory"}[ports]

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from choreo.errors import UsageError, shown
-from choreo.price import Link
+from choreo.price import CostModel
 
 __all__ = [
     "Band",
@@ -46,9 +46,9 @@ class Band(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     residual: float = 0.0
 
     @property
-    def link(self) -> Link:
+    def link(self) -> CostModel:
         """As `price` takes them."""
-        return Link(self.alpha_s, self.bandwidth_bytes_per_s, self.gamma_s_per_byte)
+        return CostModel(self.alpha_s, self.bandwidth_bytes_per_s, self.gamma_s_per_byte)
 
 
 class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,7 +62,7 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Bytes a second that one rank, or all at once, copy and add, in cache and in memory.
     rates_bytes_per_s: dict[str, float] = {}
 
-    def link_for(self, size_bytes: float, ranks: int, *, buffers: Buffers = "private") -> Link:
+    def link_for(self, size_bytes: float, ranks: int, *, buffers: Buffers = "private") -> CostModel:
         """The constants for a collective of this size between so many ranks: those of the nearest count measured."""
         return self.band_for(size_bytes, ranks, buffers=buffers).link
 

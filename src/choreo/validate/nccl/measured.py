@@ -7,7 +7,6 @@ else is missing is taken from the GPU's usual machine; a row that cannot be read
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,9 +81,7 @@ def _size(text: str) -> int:
     value = read_number(text)
     if value is not None and value >= 0:
         return int(value)
-    # nccl-tests' own letters are binary: 8G is GiB.
-    short = re.fullmatch(r"\s*([\d.]+)\s*([KMGT])\s*", text, re.IGNORECASE)
-    return parse_size(f"{short[1]}{short[2].upper()}iB" if short else text)
+    return parse_size(text)
 
 
 def _ranks(collective: str, values: dict[str, str]) -> int:

@@ -11,7 +11,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from choreo.errors import ModelError, UsageError, shown
+from choreo.errors import ModelError, shown
+from choreo.files import read_text
 from choreo.workload.model import Model
 
 __all__ = ["Config", "read_config"]
@@ -131,12 +132,9 @@ def _object(value: object) -> dict[str, object]:
 
 
 def _read(path: Path) -> dict[str, object]:
+    text = read_text(path, MAX_FILE_BYTES, "a config.json", ModelError)
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ModelError(f"{shown(path)} has more than {MAX_FILE_BYTES >> 20} MiB; that is no config.json")
-        data = json.loads(path.read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise UsageError(f"{shown(path)} cannot be read: {error.strerror or error}") from None
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{shown(path)} is not JSON: {shown(error)}") from None
     if not isinstance(data, dict):
