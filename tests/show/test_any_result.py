@@ -16,7 +16,7 @@ from choreo.plan import Planning
 from choreo.show import kinds, notebook_html, to_html, to_svg, to_text
 from choreo.show.sheet import Sheet, SheetTable, sheet_html, sheet_text
 
-LINK = choreo.Link(1e-6, 50e9)
+LINK = choreo.CostModel(1e-6, 50e9)
 
 
 @cache
