@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from choreo.plan.job import TrainingJob
-from choreo.plan.layer.kernels import LayerPass, Matmul, Memory
+from choreo.plan.layer.kernels import LayerPass, MatmulKind, MemoryKind
 from choreo.plan.layer.timing import clock_gain
 from choreo.plan.layer.work import PASSES, LayerWork, layer_work
 from choreo.plan.network import collective_time
@@ -157,10 +157,10 @@ def _kernels(job: TrainingJob, found: LayerPass) -> tuple[float, float, float]:
     matmul = attention = 0.0
     memory = found.extra_launches * job.device.launch_s
     for kernel in found.kernels:
-        seconds = float(kernel.curve.seconds(job.device, np.array(kernel.sizes))) * kernel.factor
-        if isinstance(kernel.curve, Matmul):
+        seconds = float(kernel.kind.seconds(job.device, np.array(kernel.sizes))) * kernel.factor
+        if isinstance(kernel.kind, MatmulKind):
             matmul += seconds
-        elif isinstance(kernel.curve, Memory):
+        elif isinstance(kernel.kind, MemoryKind):
             memory += seconds
         else:
             attention += seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,11 @@ import pytest
 from choreo.errors import PlanError
 from choreo.hardware import get_device
 from choreo.plan import evaluate, get_cluster, get_software, plan
-from choreo.plan.estimate import estimate
+from choreo.plan.estimate import Estimate, estimate
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import FIELDS, tabulate
 from choreo.plan.layer.work import KINDS
-from choreo.plan.search import TOO_LARGE, detailed, search
+from choreo.plan.search import TOO_LARGE, best_of_each_cut, detailed, promising, search
 from choreo.plan.space import enumerate_plans, space_of
 from choreo.workload import Plan, get_model
 from tests.oracles.plan import oracle_step
@@ -127,6 +128,17 @@ def test_the_best_is_found_within_a_percent() -> None:
     ]
     best = min(step.step_time_s for step in steps if step.fits)
     assert found.plans[0][1].step_time_s <= 1.01 * best
+
+
+def test_the_shortlist_goes_by_what_the_choice_goes_by() -> None:
+    """Of plans of one cut that take equally long, the first to be evaluated is the one that is then taken."""
+    job = job_of(("llama3-8b", 16, 64, 4096, "hgx-h100", "megatron-core", "bf16"))
+    repeats = Plan(dp=2, tp=2, pp=4, zero=1, schedule="interleaved", interleave=2, recompute="selective")
+    plans = [repeats, replace(repeats, recompute="none", interleave=8)]
+    space, step = space_of(plans), detailed(job, repeats)
+    (taken, _), *_ = best_of_each_cut([(one, step) for one in plans])
+    first = promising(space, Estimate(np.ones(2), np.zeros(2)), room=1.0)[0]
+    assert taken == space.plan(first) == plans[1]
 
 
 def test_plans_come_best_first_and_each_cut_once() -> None:

@@ -17,10 +17,9 @@ from choreo.plan.estimate import Estimate, estimate
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import tabulate
 from choreo.plan.software.ability import ability_of
-from choreo.plan.space import CUT, Fixed, Space, enumerate_plans
+from choreo.plan.space import CUT, Fixed, Space, enumerate_plans, space_of
 from choreo.plan.step import Step, evaluate
 from choreo.workload import Plan
-from choreo.workload.plan import RECOMPUTE
 
 __all__ = ["TOO_LARGE", "Found", "detailed", "search"]
 
@@ -73,9 +72,9 @@ def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Fo
         raise _nothing(job, fixed, space)
     guess = estimate(job, space, tabulate(job, space))
     room = float(job.device.memory_bytes)
-    rows = _promising(space, guess, room)
+    rows = promising(space, guess, room)
     steps = [(plan, detailed(job, plan)) for plan in (space.plan(row) for row in rows)]
-    kept = _best_of_each_cut(steps)
+    kept = best_of_each_cut(steps)
     if kept[0][1].fits:
         kept = [found for found in kept if found[1].fits]
     too_large = int(np.count_nonzero(guess.memory_bytes > room))
@@ -83,7 +82,7 @@ def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Fo
     return Found(tuple(kept[:best]), space.considered, ruled_out, space, guess)
 
 
-def _best_of_each_cut(steps: list[tuple[Plan, Step]]) -> list[tuple[Plan, Step]]:
+def best_of_each_cut(steps: list[tuple[Plan, Step]]) -> list[tuple[Plan, Step]]:
     """One plan of each cut, best first: the simplest of those that take as long as its fastest."""
     cuts: dict[tuple[int, ...], list[tuple[Plan, Step]]] = {}
     for plan, step in steps:
@@ -94,7 +93,7 @@ def _best_of_each_cut(steps: list[tuple[Plan, Step]]) -> list[tuple[Plan, Step]]
         if fit:
             fastest = min(step.step_time_s for _, step in fit)
             alike = [one for one in fit if one[1].step_time_s <= (1 + ALIKE) * fastest]
-            kept.append(min(alike, key=lambda one: _plan_burden(one[0])))
+            kept.append(alike[np.lexsort(_burden(space_of([plan for plan, _ in alike]))[::-1])[0]])
         else:
             kept.append(min(found, key=lambda one: one[1].memory_bytes))
     kept = [one for one in kept if not _cut_in_vain(one, kept)]
@@ -113,35 +112,25 @@ def _cut_in_vain(one: tuple[Plan, Step], kept: list[tuple[Plan, Step]]) -> bool:
     )
 
 
-def _plan_burden(plan: Plan) -> tuple[int, ...]:
-    recompute = RECOMPUTE.index(plan.recompute)
-    return (recompute, not plan.overlap, plan.zero, plan.interleave, plan.sequence_parallel, plan.micro_batch)
-
-
-def _promising(space: Space, guess: Estimate, room: float) -> list[int]:
+def promising(space: Space, guess: Estimate, room: float) -> list[int]:
     """Rows to evaluate: the best that fit and the best of the best cuts; where none fits, those nearest to."""
     fits = np.flatnonzero(guess.memory_bytes <= room)
     if not len(fits):
         return [int(row) for row in np.argsort(guess.memory_bytes, kind="stable")[:DETAILED]]
     steps = np.round(np.log(guess.time_s[fits]) / ALIKE)
-    order = fits[np.lexsort((_burden(space, fits), steps))]
+    order = fits[np.lexsort((*(column[fits] for column in reversed(_burden(space))), steps))]
     _, first = np.unique(space["cut"][order], return_index=True)
     return list(dict.fromkeys([*order[:DETAILED].tolist(), *order[np.sort(first)[:CUTS]].tolist()]))
 
 
-def _burden(space: Space, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How much a plan asks of whoever runs it: of plans that take equally long, the least goes first."""
-    columns = {name: space[name][rows] for name in space.columns}
-    return np.asarray(
-        4 * columns["recompute"]
-        + 2 * columns["zero"]
-        + columns["sequence_parallel"]
-        + columns["interleave"]
-        + 8 * (1 - columns["overlap"])
-        + columns["tp"]
-        + columns["pp"]
-        + columns["cp"]
-    )
+def _burden(space: Space) -> list[npt.NDArray[np.int64]]:
+    """What a plan asks of those who run it, from what counts most: of plans that take equally long, the least is best.
+
+    Fewer cuts count most; then no recomputation, communication that overlaps, and a lower ZeRO stage.
+    """
+    names = ("recompute", "overlap", "zero", "interleave", "sequence_parallel", "micro_batch")
+    columns = [1 - space[name] if name == "overlap" else space[name] for name in names]
+    return [space["tp"] + space["pp"] + space["cp"], *columns]
 
 
 def _nothing(job: TrainingJob, fixed: Fixed, space: Space) -> PlanError:

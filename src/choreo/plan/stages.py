@@ -23,7 +23,16 @@ from choreo.plan.space import Space
 from choreo.workload import Model, stage_layers
 from choreo.workload.plan import WIDE
 
-__all__ = ["PipelineStage", "PlanBatch", "batch_plans", "cost_split", "message_s", "optimizer_s", "stage_list"]
+__all__ = [
+    "PipelineStage",
+    "PlanBatch",
+    "batch_plans",
+    "cost_split",
+    "message_bytes",
+    "message_s",
+    "optimizer_s",
+    "stage_list",
+]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -158,13 +167,18 @@ def cost_split(model: Model, pp: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(layers) for layers in held)
 
 
+def message_bytes(job: TrainingJob, micro_batch: npt.ArrayLike, cp: npt.ArrayLike) -> Floats:
+    """The activations that one stage hands to the next, of all tensor-parallel ranks together."""
+    width = 4 if job.precision in WIDE else 2
+    return np.asarray(np.asarray(micro_batch) * job.seq / cp * job.model.hidden * width)
+
+
 def message_s(batch: PlanBatch) -> Floats:
     """A message between stages; each tensor-parallel rank sends its part, and gathers the rest where it needs it."""
     job, columns = batch.job, batch.columns
     if batch.pp == 1:
         return np.zeros(len(batch.plans))
-    width = 4 if job.precision in WIDE else 2
-    size = columns["micro_batch"] * job.seq / columns["cp"] * job.model.hidden * width
+    size = message_bytes(job, columns["micro_batch"], columns["cp"])
     seconds = collective_time(job.cluster, "sendrecv", size / columns["tp"], 2, job.gpus // batch.pp)
     gathered = (columns["sequence_parallel"] == 0) & (columns["tp"] > 1)
     for tp in np.unique(columns["tp"][gathered]).tolist():

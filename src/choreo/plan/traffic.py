@@ -1,7 +1,7 @@
-"""What a plan sends: along which axis, by which collective, how much through each device, over which links.
+"""What a plan sends in a step: by axis and collective, how many bytes through each device, over which links.
 
-An all_reduce of n bytes among P ranks moves 2 (P - 1) / P n through each, an all_gather or reduce_scatter half of
-that; a stage sends its neighbour n once, each of its tensor-parallel ranks a part of it.
+An all_reduce of n bytes among P ranks moves 2 (P - 1) / P n through each rank, an all_gather or reduce_scatter half of
+that. A stage sends n to the next one once, a part from each of its tensor-parallel ranks.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from choreo.plan.job import TrainingJob
 from choreo.plan.network import collective_time
 from choreo.plan.network.nccl import NcclModel
 from choreo.plan.plan import link_of
+from choreo.plan.stages import message_bytes
 from choreo.workload import Plan, backward_graph, layer_graph, stage_layers
 
-__all__ = ["Balance", "Row", "balance", "traffic"]
+__all__ = ["Balance", "CollectiveTraffic", "balance", "traffic"]
 
 THROUGH = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 GRADIENT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CollectiveTraffic:
     """One collective of a plan, as one device of the fullest stage sees it."""
 
     axes: str
     collective: str
     ranks: int
     size_bytes: float
-    through_bytes: float  # a device sends so much of it
+    through_bytes: float  # what a device sends of it
     times: int  # in a step
     link: str
     bandwidth_bytes_per_s: float  # a device's share of that link
@@ -36,11 +37,11 @@ class Row:
 
     @property
     def step_bytes(self) -> float:
-        """That a device sends in a step."""
+        """What a device sends in a step."""
         return self.through_bytes * self.times
 
 
-def traffic(job: TrainingJob, plan: Plan) -> tuple[Row, ...]:
+def traffic(job: TrainingJob, plan: Plan) -> tuple[CollectiveTraffic, ...]:
     """Everything that a device of the largest stage sends in a step."""
     micro_batches = plan.micro_batches(job.global_batch)
     layers = max(len(held) for held in stage_layers(job.model.layers, plan.pp, 1))
@@ -51,7 +52,7 @@ def traffic(job: TrainingJob, plan: Plan) -> tuple[Row, ...]:
         found[key] = found.get(key, 0) + layers * micro_batches
     rows = [_row(job, plan, axes, kind, size, times) for (axes, kind, size), times in found.items()]
     if plan.pp > 1:
-        size = plan.micro_batch * job.seq / plan.cp * job.model.hidden * plan.activation_bytes
+        size = float(message_bytes(job, plan.micro_batch, plan.cp))
         rows.append(_row(job, plan, "pp", "send", size / plan.tp, 2 * micro_batches))
     if plan.dp * plan.cp > 1:
         held = job.model.parameters / (plan.tp * plan.pp)
@@ -68,13 +69,13 @@ def traffic(job: TrainingJob, plan: Plan) -> tuple[Row, ...]:
 
 def _row(  # noqa: PLR0917 -- a row of a table
     job: TrainingJob, plan: Plan, axes: str, kind: str, size: float, times: int
-) -> Row:
+) -> CollectiveTraffic:
     ranks, stride = _group(plan, axes)
     name = link_of(job.cluster, plan, axes)
     through = size if kind == "send" else THROUGH[kind] * (ranks - 1) / ranks * size
     seconds = float(collective_time(job.cluster, "sendrecv" if kind == "send" else kind, size, ranks, stride))
     bandwidth = job.cluster.network.bandwidth_bytes_per_s(ranks, stride)
-    return Row(axes, kind, ranks, size, through, times, name, bandwidth, seconds)
+    return CollectiveTraffic(axes, kind, ranks, size, through, times, name, bandwidth, seconds)
 
 
 def _group(plan: Plan, axes: str) -> tuple[int, int]:
@@ -86,20 +87,20 @@ def _group(plan: Plan, axes: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How fast the links inside a server must be, so that tensor parallelism does not wait longer than the pipeline."""
+    """How fast links inside a server must be so that tensor parallelism waits no longer than the pipeline."""
 
-    ratio: float  # that there must be
+    ratio: float  # of inside to between, at least
     inside_bytes_per_s: float  # a device's link inside its server
     between_bytes_per_s: float  # what a server has to the others, all its adapters together
 
     @property
     def holds(self) -> bool:
-        """Whether it is so."""
+        """Whether the links inside are that fast."""
         return self.inside_bytes_per_s >= self.ratio * self.between_bytes_per_s
 
 
 def balance(job: TrainingJob, plan: Plan) -> Balance | None:
-    """For tensor parallelism inside servers and a pipeline between them; nothing else has the two to weigh."""
+    """For tensor parallelism inside servers and a pipeline between them; None for any other plan."""
     network = job.cluster.network
     if not isinstance(network, NcclModel) or plan.tp == 1 or plan.pp == 1 or plan.tp > network.node_gpus:
         return None

@@ -1,4 +1,4 @@
-"""What if links, devices or memory were other than they are: the same job, and how long its step would take."""
+"""What if: the step time of a job with faster or slower links, devices or memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,17 @@ from choreo.plan.search import detailed
 from choreo.plan.software import Software
 from choreo.workload import Plan
 
-__all__ = ["FACTORS", "VARIABLES", "Curve", "Point", "vary", "vary_device", "vary_place", "vary_software", "what_if"]
+__all__ = [
+    "FACTORS",
+    "VARIABLES",
+    "WhatIfCurve",
+    "WhatIfPoint",
+    "vary",
+    "vary_device",
+    "vary_place",
+    "vary_software",
+    "what_if",
+]
 
 VARIABLES: Mapping[str, str] = {
     "bandwidth": "bandwidth of all links",
@@ -32,8 +42,8 @@ FACTORS = (0.25, 0.5, 0.707, 1.0, 1.414, 2.0, 4.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """With a factor: the step time; and the plan, where another one is then the best."""
+class WhatIfPoint:
+    """The step time at one factor, and the plan where another one is the best there."""
 
     factor: float
     step_time_s: float
@@ -41,15 +51,15 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """The step time as one thing is varied."""
+class WhatIfCurve:
+    """The step time as one quantity is varied."""
 
     name: str
-    points: tuple[Point, ...]
+    points: tuple[WhatIfPoint, ...]
 
 
 def vary_device(device: Device, name: str, factor: float) -> Device:
-    """A device of so many times the FLOP/s, memory or memory bandwidth."""
+    """A device of `factor` times the FLOP/s, memory or memory bandwidth."""
     title = f"{device.name}, {factor:g} times the {name}"
     if name == "flops":
         peaks = {precision: peak * factor for precision, peak in device.peak_flops.items()}
@@ -61,7 +71,7 @@ def vary_device(device: Device, name: str, factor: float) -> Device:
 
 
 def vary_place(cluster: Cluster, device: Device, name: str, factor: float) -> tuple[Cluster, Device]:
-    """A cluster and its device with one thing so many times what it is."""
+    """A cluster and its device with one quantity multiplied by `factor`."""
     if name not in VARIABLES:
         raise UnknownNameError("thing to vary", name, VARIABLES)
     if not factor > 0:
@@ -76,7 +86,7 @@ def vary_place(cluster: Cluster, device: Device, name: str, factor: float) -> tu
 
 
 def vary_software(software: Software, name: str, factor: float) -> Software:
-    """A program whose kernels and host all take so much less time, where it is all compute that is varied."""
+    """A program whose kernels and host are `factor` times as fast, where "compute" is varied."""
     if name != "compute" or factor == 1:
         return software
     return replace(
@@ -88,13 +98,13 @@ def vary_software(software: Software, name: str, factor: float) -> Software:
 
 
 def vary(job: TrainingJob, name: str, factor: float) -> TrainingJob:
-    """The same job with one thing so many times what it is."""
+    """The same job with one quantity multiplied by `factor`."""
     cluster, device = vary_place(job.cluster, job.device, name, factor)
     return replace(job, cluster=cluster, device=device, software=vary_software(job.software, name, factor))
 
 
-def what_if(planning: Planning, one: Plan, factors: Iterable[float] = FACTORS) -> tuple[Curve, ...]:
-    """The step time of a plan as each thing is varied; with other memory that of the plan that is then the best."""
+def what_if(planning: Planning, one: Plan, factors: Iterable[float] = FACTORS) -> tuple[WhatIfCurve, ...]:
+    """The step time of a plan as each quantity is varied; where memory is, that of the plan that is best with it."""
     job = planning.job
     if job is None:
         return _what_if_graph(planning, factors)
@@ -104,18 +114,18 @@ def what_if(planning: Planning, one: Plan, factors: Iterable[float] = FACTORS) -
         for factor in factors:
             other = vary(job, name, factor)
             if name != "memory":
-                points.append(Point(factor, detailed(other, one).step_time_s))
+                points.append(WhatIfPoint(factor, detailed(other, one).step_time_s))
             else:
                 best = _best_within(planning, job, other, one)
                 if best is not None:
                     changed = best if best != one else None
-                    points.append(Point(factor, detailed(other, best).step_time_s, changed))
-        found.append(Curve(name, tuple(points)))
+                    points.append(WhatIfPoint(factor, detailed(other, best).step_time_s, changed))
+        found.append(WhatIfCurve(name, tuple(points)))
     return tuple(found)
 
 
-def _what_if_graph(planning: Planning, factors: Iterable[float]) -> tuple[Curve, ...]:
-    """The same for what has one plan."""
+def _what_if_graph(planning: Planning, factors: Iterable[float]) -> tuple[WhatIfCurve, ...]:
+    """The same for models that have one plan."""
     found = []
     for name in SHOWN:
         points = []
@@ -131,13 +141,13 @@ def _what_if_graph(planning: Planning, factors: Iterable[float]) -> tuple[Curve,
                 device=device,
             )
             if other.best.step.fits:
-                points.append(Point(factor, other.best.step.step_time_s))
-        found.append(Curve(name, tuple(points)))
+                points.append(WhatIfPoint(factor, other.best.step.step_time_s))
+        found.append(WhatIfCurve(name, tuple(points)))
     return tuple(found)
 
 
 def _best_within(planning: Planning, was: TrainingJob, job: TrainingJob, one: Plan) -> Plan | None:
-    """Of all plans the one that is estimated to be the best within the memory there is; none if none fits."""
+    """The plan that is estimated to be the best within the memory there is; None if none fits."""
     if planning.found is None:
         return one if detailed(job, one).fits else None
     guess = planning.found.estimate

@@ -28,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Figures = dict[Kinds, Floats]
-Seconds = tuple[Floats, Floats, Floats, Floats]  # the fields of a DataParallelCost
+Fields = tuple[Floats, Floats, Floats, Floats]  # of a DataParallelCost
 
 # FSDP copies what was gathered into place, and widens gradients to what they are summed in: bytes a parameter.
 COPIED_FORWARD, COPIED_BACKWARD = 4, 10
@@ -72,7 +72,7 @@ def data_parallel_cost(batch: PlanBatch, sends: SendTimes) -> DataParallelCost:
     often, shared = by_micro_batch(batch), batch.replicas > 1
     hides = software.dp_overlap == "always" or (software.dp_overlap == "without-pipeline" and batch.pp == 1)
     hidden = (columns["overlap"] == 1) & hides
-    ways: tuple[tuple[Bools, Callable[[_Units], Seconds]], ...] = (
+    ways: tuple[tuple[Bools, Callable[[_Units], Fields]], ...] = (
         (shared & ~often & ~hidden, _after_the_backward_pass),
         (shared & ~often & hidden, _under_the_passes),
         (shared & often, _every_tensor if software.gather == "tensor" else _every_layer),
@@ -146,13 +146,13 @@ def _figures(batch: PlanBatch, units: tuple[Kinds, ...], field: str) -> Figures:
     return {unit: sum((batch.layer(kind, field) for kind in unit), nothing) for unit in dict.fromkeys(units)}
 
 
-def _after_the_backward_pass(units: _Units) -> Seconds:
+def _after_the_backward_pass(units: _Units) -> Fields:
     """All of it shows."""
     gather, reduce = (units.total(seconds) for seconds in units.once_a_step())
     return gather, reduce, gather, reduce
 
 
-def _under_the_passes(units: _Units) -> Seconds:
+def _under_the_passes(units: _Units) -> Fields:
     """Gradients under the last micro-batch's backward pass, parameters under the first forward pass."""
     share, contention = units.software.dp_bandwidth, units.software.contention
     gather, reduce = ({unit: one / share for unit, one in seconds.items()} for seconds in units.once_a_step())
@@ -170,7 +170,7 @@ def _under_the_passes(units: _Units) -> Seconds:
     )
 
 
-def _every_tensor(units: _Units) -> Seconds:
+def _every_tensor(units: _Units) -> Fields:
     """ZeRO-3 parameter by parameter: nothing is asked for ahead, and recomputation gathers once more.
 
     DeepSpeed of 2021 summed whole gradients and kept its part.
@@ -182,7 +182,7 @@ def _every_tensor(units: _Units) -> Seconds:
     return gather, times * gather + reduce, gather + times * gather, reduce
 
 
-def _every_layer(units: _Units) -> Seconds:
+def _every_layer(units: _Units) -> Fields:
     """ZeRO-3: gather, use, gather again, use, reduce, layer by layer; ZeRO-2 keeps what it gathered."""
     share, contention = units.software.dp_bandwidth, units.software.contention
     copy, sizes = units.batch.job.device.memory_time, _figures(units.batch, units.order, "parameters")

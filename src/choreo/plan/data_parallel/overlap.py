@@ -18,11 +18,11 @@ import numpy.typing as npt
 __all__ = ["backward_exposed", "forward_exposed", "slowed"]
 
 Floats = npt.NDArray[np.float64]
-Seconds = float | Floats
-Times = Sequence[Seconds]  # of each layer, in order of the forward pass
+Number = float | Floats
+Times = Sequence[Number]  # of each layer, in order of the forward pass
 
 
-def slowed(compute_s: Seconds, communication_s: Seconds, contention: float) -> Floats:
+def slowed(compute_s: Number, communication_s: Number, contention: float) -> Floats:
     """Compute beside communication: while both run, communication takes SMs and memory bandwidth from it."""
     return np.asarray(compute_s + contention * np.minimum(compute_s, communication_s))
 

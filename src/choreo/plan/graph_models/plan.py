@@ -6,7 +6,7 @@ from choreo.errors import PlanError
 from choreo.hardware import Device
 from choreo.plan.graph_models.step import evaluate_graph
 from choreo.plan.network import Cluster
-from choreo.plan.pipeline import Pipeline, Task
+from choreo.plan.pipeline import Pipeline, PipelinePass
 from choreo.plan.software import Software
 from choreo.plan.space import Fixed
 from choreo.plan.step import Step
@@ -60,8 +60,8 @@ def graph_step(
     plan = Plan(dp=gpus, micro_batch=global_batch // gpus, overlap=overlap, precision=precision)
     forward = found.forward_s
     tasks = (
-        Task("F", 0, 0, 0, 0.0, forward),
-        Task("B", 0, 0, 0, forward, forward + found.backward_s),
+        PipelinePass("F", 0, 0, 0, 0.0, forward),
+        PipelinePass("B", 0, 0, 0, forward, forward + found.backward_s),
     )
     worst = max(found.parts, key=lambda part: found.parts[part])
     if worst == "communication":

@@ -1,8 +1,8 @@
-"""Kernels as a program runs them, where they differ from the graph's operators, and those it has beside them.
+"""Kernels that a framework runs otherwise than the graph's operators, and those it runs beside them.
 
-Under autocast the residual stream, norms and sums are fp32, and whatever goes into a matrix product is cast; norms that
-a program writes out of elementary operations are many kernels; a loss computed in fp32 passes over the logits again and
-again. All of it is bytes, counted from what the operations read and write.
+Under autocast the residual stream, norms and sums are fp32, and the operands of matrix products are cast. Norms that a
+program writes in elementary operations are many kernels. A loss computed in fp32 passes over the logits many times. All
+of it is counted in bytes that the operations read and write.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from choreo.workload import Graph, Model, Operator, Plan
 __all__ = ["beside", "memory_kernel"]
 
 MEMORY_KINDS = {"embedding": "gather"}
-# Bytes a number of the stream costs, 16-bit stream and fp32 stream: a norm (with the cast of what it makes), a sum.
+# Bytes moved for a number of the residual stream, in 16 bits and in fp32: by a norm (its result is cast), by a sum.
 NORM = {"forward": (4, 14), "dgrad": (6, 18)}
 SUM = {"forward": (6, 10), "dgrad": (6, 18)}  # backward: the sum of two gradients, and the cast of one of them
 # Written out of elementary operations in fp32: cast, square, mean, scale, cast back, weight; and their backward.
 COMPOSITE_NORM = {"forward": (34, 7), "dgrad": (70, 12)}  # bytes, kernels
 COMPOSITE_ROTATION = {"forward": (20, 3), "dgrad": (20, 3)}
-# Of the loss's traffic, what is read and written forward.
+# The share of the loss's traffic that is forward.
 LOSS_FORWARD = 0.45
 
 
@@ -31,7 +31,7 @@ def memory_kernel(op: Operator, phase: str, model: Model, style: Style) -> tuple
     moved, launches = op.bytes_moved, 1
     kind = "activation" if op.name.split(".")[0].endswith("_activation") else MEMORY_KINDS.get(op.kind, op.kind)
     if op.kind in ("cross_entropy", "reduction"):
-        return 0.0, 1, kind  # the head's passes over the logits are counted as one, see `beside`
+        return 0.0, 1, kind  # `beside` counts all passes of the loss over the logits
     if op.kind == "norm":
         if style.composite == "all" and style.fusion == "none" and model.norm == "rms":
             narrow = NORM[direction][0]
@@ -54,7 +54,7 @@ def memory_kernel(op: Operator, phase: str, model: Model, style: Style) -> tuple
 def beside(
     phase: str, model: Model, graph: Graph, plan: Plan, style: Style, *, products: bool
 ) -> Iterator[tuple[float, str]]:
-    """Bytes and kind of kernels that are no operators of the graph: casts, copies, the loss, gradients of biases."""
+    """Bytes and kind of kernels that the graph has no operators for: casts, copies, the loss, gradients of biases."""
     if graph.name == "head" and phase in ("forward", "dgrad"):
         logits = graph.tensors["logits"].elements(graph.mesh)
         share = LOSS_FORWARD if phase == "forward" else 1 - LOSS_FORWARD

@@ -1,8 +1,7 @@
 """The kernels of one pass over a layer, as data, and how long a device takes for them.
 
-The graph says which operators there are and how large they are at one rank. `list_kernels` turns them into kernels:
-each follows one of the device's curves and has a few sizes. `time_kernels` asks the device, for any number of passes
-and micro-batches at once.
+The graph says which operators there are and how large they are at one rank. `list_kernels` turns them into kernels,
+each with a kind and a few sizes. `time_kernels` asks the device, for any number of passes and micro-batches at once.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from choreo.plan.layer.framework_kernels import beside, memory_kernel
 from choreo.plan.software import Style
 from choreo.workload import Collective, Graph, Model, Operator, Plan
 
-__all__ = ["Attention", "Kernel", "LayerPass", "Matmul", "Memory", "list_kernels", "time_kernels"]
+__all__ = ["AttentionKind", "LayerKernel", "LayerPass", "MatmulKind", "MemoryKind", "list_kernels", "time_kernels"]
 
 Floats = npt.NDArray[np.float64]
 
 # Bytes of a number that is quantised: read in 16 bits, written in 8, and once more transposed.
 CAST_READ, CAST_WRITTEN = 2, 2
-# Tokens are not dealt evenly, and everybody waits for the busiest expert: what capacity is usually left for that (Fedus
-# et al., Switch Transformers, 2021, train with capacity factors of 1.0 to 1.25).
+# Tokens are not dealt evenly, and all ranks wait for the busiest expert. This is the usual capacity factor: Fedus et
+# al., Switch Transformers, 2021, train with 1.0 to 1.25.
 IMBALANCE = 1.2
 # The first flash attention took twice as long as the second (Dao, FlashAttention-2, 2023, figures 4 to 7).
 FLASH_1 = 2.0
@@ -35,19 +34,19 @@ FLASH_1 = 2.0
 WIDE_PRODUCTS = ("head", "logits", "router", "core_")
 
 
-class Matmul(NamedTuple):
-    """The curve of matrix products; sizes are count, m, n, k."""
+class MatmulKind(NamedTuple):
+    """A matrix product; sizes are count, m, n, k."""
 
     precision: str
 
     def seconds(self, device: Device, sizes: Floats) -> Floats:
-        """Of each kernel; the first axis of `sizes` is what they are."""
+        """Of each kernel; the first axis of `sizes` is which size it is."""
         count, m, n, k = sizes
         return device.batched_matmul_time(count, m, n, k, self.precision)
 
 
-class Attention(NamedTuple):
-    """A curve of fused attention; sizes are batch, heads, queries, keys, features."""
+class AttentionKind(NamedTuple):
+    """Fused attention; sizes are batch, heads, queries, keys, features."""
 
     causal: bool
     precision: str
@@ -55,30 +54,30 @@ class Attention(NamedTuple):
     flash: int
 
     def seconds(self, device: Device, sizes: Floats) -> Floats:
-        """Of each kernel; the first axis of `sizes` is what they are."""
+        """Of each kernel; the first axis of `sizes` is which size it is."""
         batch, heads, queries, keys, features = sizes
         return device.attention_time(
             batch, heads, queries, keys, features, self.causal, self.precision, self.backward, flash=self.flash
         )
 
 
-class Memory(NamedTuple):
-    """A curve of kernels bound by memory; the size is bytes moved."""
+class MemoryKind(NamedTuple):
+    """A kernel bound by memory; the size is bytes moved."""
 
     kind: str
 
     def seconds(self, device: Device, sizes: Floats) -> Floats:
-        """Of each kernel; the first axis of `sizes` is what they are."""
+        """Of each kernel; the first axis of `sizes` is which size it is."""
         return device.memory_time(sizes[0], self.kind)
 
 
-Curve = Matmul | Attention | Memory
+KernelKind = MatmulKind | AttentionKind | MemoryKind
 
 
-class Kernel(NamedTuple):
-    """One kernel: the curve it follows, its sizes on it, and how many times as long as the curve says it takes."""
+class LayerKernel(NamedTuple):
+    """One kernel: its kind, its sizes, and a factor on the time that the device has for them."""
 
-    curve: Curve
+    kind: KernelKind
     sizes: tuple[float, ...]
     factor: float = 1.0
 
@@ -87,7 +86,7 @@ class Kernel(NamedTuple):
 class LayerPass:
     """One pass over a layer: its kernels, how many launches they are, and what is sent."""
 
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[LayerKernel, ...]
     launches: int
     extra_launches: int  # of operators that the program runs as several kernels: all but the first of each
     flops: float
@@ -96,7 +95,7 @@ class LayerPass:
 
 @dataclass(slots=True)
 class _Asked:
-    """Kernels of one curve: which pass each belongs to, and its sizes at two micro-batches."""
+    """Kernels of one kind: which pass each belongs to, and its sizes at two micro-batches."""
 
     passes: list[int] = field(default_factory=list)
     less: list[tuple[float, ...]] = field(default_factory=list)
@@ -106,26 +105,26 @@ class _Asked:
 
 def time_kernels(
     less: Sequence[LayerPass], more: Sequence[LayerPass], steps: Floats, device: Device
-) -> dict[type[Curve], Floats]:
-    """Seconds of the kernels of each pass, by the kind of their curve: arrays of passes by `steps`.
+) -> dict[type[KernelKind], Floats]:
+    """Seconds of the kernels of each pass, by class of kind: arrays of passes by `steps`.
 
     A pass is given at two micro-batches; sizes at step 0 are those of `less`, at step 1 those of `more`.
     """
-    asked: dict[Curve, _Asked] = defaultdict(_Asked)
+    asked: dict[KernelKind, _Asked] = defaultdict(_Asked)
     for number, (one, other) in enumerate(zip(less, more, strict=True)):
         for small, large in zip(one.kernels, other.kernels, strict=True):
-            found = asked[large.curve]
+            found = asked[large.kind]
             found.passes.append(number)
             found.less.append(small.sizes)
             found.more.append(large.sizes)
             found.factors.append(large.factor)
-    times = {kind: np.zeros((len(less), len(steps))) for kind in (Matmul, Attention, Memory)}
-    for curve, found in asked.items():
+    times = {kind: np.zeros((len(less), len(steps))) for kind in (MatmulKind, AttentionKind, MemoryKind)}
+    for kind, found in asked.items():
         start, end = np.array(found.less), np.array(found.more)
         sizes = start + steps[:, None, None] * (end - start)  # steps x kernels x sizes
-        seconds = curve.seconds(device, np.moveaxis(sizes, -1, 0)) * np.array(found.factors)
-        np.add.at(times[type(curve)], np.array(found.passes), seconds.T)
-    times[Memory] += np.array([one.extra_launches * device.launch_s for one in more])[:, None]
+        seconds = kind.seconds(device, np.moveaxis(sizes, -1, 0)) * np.array(found.factors)
+        np.add.at(times[type(kind)], np.array(found.passes), seconds.T)
+    times[MemoryKind] += np.array([one.extra_launches * device.launch_s for one in more])[:, None]
     return times
 
 
@@ -134,13 +133,13 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
 ) -> LayerPass:
     """The kernels of some operators, and those that the program runs beside them."""
     found = [op for op in operators if op.kind != "slice"]
-    kernels: list[Kernel] = []
+    kernels: list[LayerKernel] = []
     launches = extra = 0
     wide = "bf16" if plan.precision in ("fp8", "fp4") else plan.precision
     for op in found:
         if op.kind == "matmul":
             used = wide if op.name.startswith(WIDE_PRODUCTS) else plan.precision
-            kernels.append(Kernel(Matmul(used), _shape(op, plan)))
+            kernels.append(LayerKernel(MatmulKind(used), _shape(op, plan)))
             launches += 1
             if used in ("fp8", "fp4"):
                 kernels += _casts(op, style)
@@ -148,18 +147,19 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
         elif op.kind == "attention":
             # Context parallelism deals early and late rows to each rank, so that all have half of the keys to see.
             keys, causal = (op.n / 2, False) if op.causal and op.m < op.n else (op.n, op.causal)
-            curve = Attention(causal, wide, phase == "dgrad", max(2, style.attention))
+            fused = AttentionKind(causal, wide, phase == "dgrad", max(2, style.attention))
             factor = FLASH_1 if style.attention == 1 else 1.0
-            kernels.append(Kernel(curve, (op.batch, op.heads, op.m, keys, op.k), factor))
+            kernels.append(LayerKernel(fused, (op.batch, op.heads, op.m, keys, op.k), factor))
             launches += 1 + 2 * (phase == "dgrad")
         else:
             moved, pieces, kind = memory_kernel(op, phase, model, style)
-            kernels.append(Kernel(Memory(kind), (moved,)))
+            kernels.append(LayerKernel(MemoryKind(kind), (moved,)))
             launches += pieces
             extra += pieces - 1
     products = any(op.kind == "matmul" for op in found)
     others = [
-        Kernel(Memory(kind), (moved,)) for moved, kind in beside(phase, model, graph, plan, style, products=products)
+        LayerKernel(MemoryKind(kind), (moved,))
+        for moved, kind in beside(phase, model, graph, plan, style, products=products)
     ]
     return LayerPass((*kernels, *others), launches + len(others), extra, sum(op.flops for op in found))
 
@@ -173,17 +173,17 @@ def _shape(op: Operator, plan: Plan) -> tuple[float, float, float, float]:
     return op.count, op.m * IMBALANCE, op.n, op.k
 
 
-def _casts(op: Operator, style: Style) -> Iterator[Kernel]:
-    """Casting the operands of a product to eight bits, with the transposed copy that the backward pass will want.
+def _casts(op: Operator, style: Style) -> Iterator[LayerKernel]:
+    """Casts of a product's operands to eight bits, with a transposed copy for the backward pass.
 
-    Weight gradients take operands that were cast for the other products. Hand-written layers have the norm or
-    activation before write eight bits at once, and keep the weights' cast from one micro-batch to the next.
+    Weight gradients take operands that were cast for the other products. In hand-written layers the norm or activation
+    before writes eight bits at once, and the weights' cast is kept from one micro-batch to the next.
     """
     if op.phase == "wgrad":
         return
     rows = op.count * op.m * op.k
     if style.fusion == "hand" and op.phase == "forward":
-        yield Kernel(Memory("cast"), (rows * CAST_WRITTEN,))
+        yield LayerKernel(MemoryKind("cast"), (rows * CAST_WRITTEN,))
         return
     operands = rows + (op.count * op.k * op.n if op.phase == "forward" else 0.0)
-    yield Kernel(Memory("cast"), (operands * (CAST_READ + CAST_WRITTEN),))
+    yield LayerKernel(MemoryKind("cast"), (operands * (CAST_READ + CAST_WRITTEN),))

@@ -1,9 +1,9 @@
-"""What a program keeps of a block for the backward pass, and what it computes a second time.
+"""What a program keeps of a layer for the backward pass, and what it computes a second time.
 
-"full" keeps the block's input and repeats everything. "selective" repeats the core of attention (Megatron's): with
-fused attention that is one kernel, whose result is small and is kept anyway. Or it goes by operation (torchtitan's):
-fused attention and every other matrix product are kept, everything between is made again. A compiler makes again what
-only memory-bound operators want back, and can have from tensors that are kept anyway.
+"full" keeps the layer's input and repeats everything. Megatron's "selective" repeats the core of attention: with fused
+attention that is one kernel, whose result is small and is kept anyway. torchtitan's goes by operation: fused attention
+and every other matrix product are kept, everything between is computed again. A compiler also computes again what only
+memory-bound operators need and can have from tensors that are kept anyway.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Recomputed:
 
 
 def recomputed(graph: Graph, recompute: str, style: Style, precision: str = "bf16") -> Recomputed:
-    """For one block."""
+    """What one layer keeps and computes again."""
     if recompute == "selective" and style.selective == "op":
         return _by_operation(graph, style)
     if recompute == "full":
@@ -42,7 +42,7 @@ def recomputed(graph: Graph, recompute: str, style: Style, precision: str = "bf1
         names = _without_cheap(graph, names)
     saved = _bytes(graph, names, style)
     if precision in EIGHT_BITS and style.fusion == "hand":
-        # What a linear layer quantised it keeps as it is, one byte a number, where nobody else wants the original.
+        # A linear layer keeps what it quantised, one byte a number, where no other operator needs the original.
         wanted = {name for op in graph.operators if not (op.kind == "matmul" and op.weights) for name in op.saves}
         linear = {name for op in graph.operators if op.kind == "matmul" and op.weights for name in op.saves}
         saved -= graph.bytes_of((linear & names) - wanted) / 2
@@ -59,7 +59,7 @@ def _bytes(graph: Graph, names: set[str], style: Style) -> float:
 
 
 def _without_cheap(graph: Graph, names: set[str]) -> set[str]:
-    """What is left where only memory-bound operators want it back, and can have it from what else is kept."""
+    """Without tensors that only memory-bound operators need, and that can be made again from the others."""
     made_by = {name: op for op in graph.operators for name in op.outputs}
     wanted = {name for op in graph.operators if op.kind not in CHEAP for name in op.saves}
     kept = set(names)
@@ -71,7 +71,7 @@ def _without_cheap(graph: Graph, names: set[str]) -> set[str]:
 
 
 def _remade(op: Operator, kept: set[str], made_by: dict[str, Operator]) -> bool:
-    """Whether all that it was made of is kept, or can be made again."""
+    """Whether all its inputs are kept, or can be made again."""
     for given in op.inputs:
         maker = made_by.get(given)
         if given in kept:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from choreo.hardware import Device
 from choreo.plan.job import TrainingJob
-from choreo.plan.layer.kernels import Curve, LayerPass, time_kernels
+from choreo.plan.layer.kernels import KernelKind, LayerPass, time_kernels
 from choreo.plan.layer.timing import LayerTimes, PassTimes, clock_gain, pass_times, time_layer
 from choreo.plan.layer.work import KINDS, PASSES, LayerWork, layer_kind, layer_work
 from choreo.plan.space import Space
@@ -152,7 +152,7 @@ def _values(
 
 
 @lru_cache(maxsize=4096)
-def _kernels_once(passes: tuple[LayerPass, ...], device: Device) -> dict[type[Curve], Floats]:
+def _kernels_once(passes: tuple[LayerPass, ...], device: Device) -> dict[type[KernelKind], Floats]:
     """At one micro-batch; kept, because a fit evaluates one plan with many constants."""
     return time_kernels(passes, passes, np.zeros(1), device)
 

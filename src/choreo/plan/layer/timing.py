@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.hardware import Device
-from choreo.plan.layer.kernels import Attention, Curve, LayerPass, Matmul, Memory
+from choreo.plan.layer.kernels import AttentionKind, KernelKind, LayerPass, MatmulKind, MemoryKind
 from choreo.plan.layer.work import PASSES
 from choreo.plan.network import Cluster, collective_time
 from choreo.plan.software import Software
@@ -64,7 +64,7 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
     less: LayerPass,
     more: LayerPass,
     steps: Floats,
-    kernels: Mapping[type[Curve], Floats],
+    kernels: Mapping[type[KernelKind], Floats],
     plan: Plan,
     software: Software,
     cluster: Cluster,
@@ -85,7 +85,7 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
             tensor = tensor + hidden * seconds
         if one.how == "ring":
             ring = ring + seconds
-    return PassTimes(kernels[Matmul], kernels[Attention], kernels[Memory], sent, tensor, ring, host)
+    return PassTimes(kernels[MatmulKind], kernels[AttentionKind], kernels[MemoryKind], sent, tensor, ring, host)
 
 
 def _host_seconds(  # noqa: PLR0917 -- all that it depends on

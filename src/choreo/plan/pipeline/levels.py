@@ -1,7 +1,8 @@
-"""The fast way through a pipeline whose order is fixed: passes that wait for none of each other, all at once.
+"""The end of a pipeline whose order is fixed, computed level by level.
 
-Which pass waits for which depends on the schedule alone. Sorted by how many passes stand before each, those of one
-level are one step of NumPy; the sorting is done once for a schedule and kept. `pipeline` has the slow, obvious way.
+Which pass waits for which depends on the schedule alone. The level of a pass is the longest chain of passes before it;
+passes of one level do not wait for each other and are one step of NumPy. Levels are found once for a schedule and kept.
+`simulate` goes pass by pass where a timeline is wanted, or where the order is not fixed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Order: TypeAlias = tuple[tuple[tuple[str, int, int], ...], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """Passes in order of levels; `before` and `after` are where what they wait for stands, the last place for nothing.
+    """Passes in order of levels; `before` and `after` say which passes each waits for, the last place for none.
 
     `kind` is the index of a pass's cost: (0 or 1 for F or B, stage, chunk), flattened.
     """

@@ -1,10 +1,10 @@
 """Pipeline schedules, simulated micro-batch by micro-batch and stage by stage.
 
-A stage does forwards (F), backwards (B) and, where the schedule splits it off, weight gradients (W), one at a time, in
-an order that the schedule fixes; what it waits for is the message from its neighbour. With p equal stages and m
-micro-batches GPipe and 1F1B idle for (p - 1)(F + B), interleaving v chunks a device divides that by v, and splitting W
-off fills most of it. Here the idle is a result: stages may differ (embedding, head, layers that do not divide), and
-messages take time that blocks the stages (a library that waits for its sends) or not.
+A stage does forwards (F), backwards (B) and, where the schedule splits them off, weight gradients (W), one at a time
+and in an order that the schedule fixes. It waits for messages from its neighbours. With p equal stages GPipe and 1F1B
+idle for (p - 1)(F + B); interleaving v chunks a device divides that by v; splitting off W fills most of it. Here the
+idle time is a result: stages may differ (embedding, head, layers that do not divide), and messages take time, which
+blocks the stages where a library waits for its sends.
 
 Sources: Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream-2BW, ICML 2021, and Megatron-LM, SC 2021; Qi et
 al., Zero Bubble Pipeline Parallelism, ICLR 2024.
@@ -22,16 +22,16 @@ import numpy.typing as npt
 from choreo.plan.pipeline.levels import Levels, levels, time_of_levels
 from choreo.workload.plan import SCHEDULES
 
-__all__ = ["SCHEDULES", "Pipeline", "Task", "in_flight", "orders", "simulate_pipeline"]
+__all__ = ["SCHEDULES", "Pipeline", "PipelinePass", "in_flight", "orders", "simulate_pipeline"]
 
 Ints = npt.NDArray[np.int64]
 
-# Beyond so many times p micro-batches every further one takes the same time.
+# After this many times p micro-batches every further one takes the same time.
 STEADY = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PipelinePass:
     """A pass of one micro-batch through one chunk of a stage."""
 
     kind: str  # "F", "B" or "W"
@@ -44,11 +44,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """How long a pipeline takes, and how long each stage is busy and idle in it."""
+    """How long a pipeline takes, and how long each stage is busy in it."""
 
     time_s: float
     busy_s: tuple[float, ...]
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[PipelinePass, ...] = ()
 
     @property
     def busiest(self) -> int:
@@ -57,7 +57,7 @@ class Pipeline:
 
     @property
     def bubble_s(self) -> float:
-        """How long the busiest stage waits."""
+        """How long the busiest stage is idle."""
         return self.time_s - self.busy_s[self.busiest]
 
 
@@ -75,8 +75,12 @@ def simulate_pipeline(
     """Time of one step's forwards and backwards; `forward_s[stage][chunk]` is that of one micro-batch.
 
     `backward_s` includes the weight gradients; `weight_s` says how much of it they are, for schedules that split them
-    off. A message between stages arrives after `message_s`, and the receiver is held up for `blocking_s` by waiting for
-    it. Without `timeline` a long run of equal micro-batches is not simulated to its end.
+    off. A message between stages arrives after `message_s`, and holds up the receiver for `blocking_s`. Without
+    `timeline` a long run of equal micro-batches is not simulated to its end.
+
+    >>> found = simulate_pipeline("1f1b", 8, [[1.0]] * 4, [[2.0]] * 4)
+    >>> found.time_s, found.bubble_s
+    (33.0, 9.0)
     """
     stages, chunks = len(forward_s), len(forward_s[0])
     if stages == 1 and chunks == 1:
@@ -140,9 +144,9 @@ def _warm_up(stage: npt.ArrayLike, stages: int, micro_batches: npt.ArrayLike, ch
 
 
 def _groups(stages: int, micro_batches: int) -> list[range]:
-    """Micro-batches that go through one chunk before the next: as many as stages.
+    """Micro-batches that go through one chunk before the next: as many as there are stages.
 
-    What is over joins the first group: a last group of fewer than the stages would wait for itself.
+    A remainder joins the first group: a last group smaller than the number of stages would wait for itself.
     """
     first = min(micro_batches, stages + micro_batches % stages)
     return [range(first), *(range(start, start + stages) for start in range(first, micro_batches, stages))]
@@ -192,7 +196,7 @@ class _Run:
         self.ends = {kind: [[-1.0] * micro_batches for _ in range(self.last + 1)] for kind in "FB"}
         self.at, self.free, self.busy = [0] * stages, [0.0] * stages, [0.0] * stages
         self.owed: list[list[tuple[int, int]]] = [[] for _ in range(stages)]  # weight gradients put off
-        self.tasks: list[Task] | None = [] if keep else None
+        self.tasks: list[PipelinePass] | None = [] if keep else None
 
     def simulate(self) -> Pipeline:
         waiting = list(range(self.stages))
@@ -237,7 +241,7 @@ class _Run:
         return True
 
     def pay(self, stage: int, until: float) -> None:
-        """Weight gradients that fit before `until`."""
+        """Run weight gradients that fit before `until`."""
         owed = self.owed[stage]
         while owed:
             micro_batch, chunk = owed[0]
@@ -248,10 +252,10 @@ class _Run:
             self.do(stage, ("W", micro_batch, chunk), cost)
 
     def do(self, stage: int, work: tuple[str, int, int], cost: float) -> None:
-        """Spend the time of one pass."""
+        """Run one pass."""
         start = self.free[stage]
         if self.tasks is not None:
             kind, micro_batch, chunk = work
-            self.tasks.append(Task(kind, stage, micro_batch, chunk, start, start + cost))
+            self.tasks.append(PipelinePass(kind, stage, micro_batch, chunk, start, start + cost))
         self.free[stage] = start + cost
         self.busy[stage] += cost

@@ -21,7 +21,7 @@ from choreo.units import format_count
 
 if TYPE_CHECKING:
     from choreo.plan import Planned, Planning, Step
-    from choreo.plan.pipeline import Task
+    from choreo.plan.pipeline import PipelinePass
 
 __all__ = ["page_data", "plan_data"]
 
@@ -143,7 +143,7 @@ def _timeline(step: Step) -> TimelineData:
 def _memory(step: Step) -> MemoryData:
     sums = [sum(found.values()) for found in step.stage_memory]
     fullest = sums.index(max(sums))
-    by_stage: list[list[Task]] = [[] for _ in step.stage_memory]
+    by_stage: list[list[PipelinePass]] = [[] for _ in step.stage_memory]
     for task in step.pipeline.tasks:
         by_stage[task.stage].append(task)
     return MemoryData(
@@ -155,7 +155,7 @@ def _memory(step: Step) -> MemoryData:
     )
 
 
-def _stage(step: Step, parts: Mapping[str, float], tasks: list[Task]) -> StageData:
+def _stage(step: Step, parts: Mapping[str, float], tasks: list[PipelinePass]) -> StageData:
     """Activations grow while a micro-batch goes forward and shrink while it comes back; the rest stays."""
     tasks = sorted(tasks, key=lambda task: task.start_s)
     ends = {"F": 1.0, "B": -1.0, "W": 0.0}
