@@ -16,6 +16,8 @@ RING = choreo.build("all_reduce", "ring", 4)
 LINK = choreo.CostModel(alpha_s=5e-6, bandwidth_bytes_per_s=50e9)
 NETWORK = "ring(4, 50GB/s, 500ns)"
 
+PLANNING = choreo.plan("llama2-7b", cluster="hgx-h100", gpus=8, global_batch=64, seq=4096, tp=2, best=2)
+
 RESULTS: dict[str, Result] = {
     "proof": choreo.prove(RING),
     "price": choreo.price(RING, 1 << 20, LINK),
@@ -23,6 +25,9 @@ RESULTS: dict[str, Result] = {
     "bound": choreo.bound("all_reduce", NETWORK, 1 << 20),
     "simulation": choreo.simulate(RING, choreo.get_topology(NETWORK), 1 << 20),
     "nccl": choreo.simulate_nccl("all_reduce", "hgx-h100", 1 << 20),
+    "planned": PLANNING.best,
+    "planning": PLANNING,
+    "step": PLANNING.best.step,
 }
 
 
@@ -31,7 +36,7 @@ def test_a_result_is_a_mapping_of_plain_data(name: str) -> None:
     found = RESULTS[name]
     assert dict(found) == found.to_dict() == json.loads(json.dumps(found.to_dict()))
     assert tuple(found) == found.columns
-    assert all(hasattr(found, column) or column in ("from", "to") for column in found.columns)
+    assert all(hasattr(found, column) or hasattr(getattr(found, "step", None), column) for column in found.columns)
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -49,7 +54,7 @@ def test_a_list_of_results_is_a_table(name: str) -> None:
 
 
 # A topology has routing functions, so what holds one does not pickle.
-@pytest.mark.parametrize("name", sorted(RESULTS.keys() - {"simulation"}))
+@pytest.mark.parametrize("name", sorted(RESULTS.keys() - {"simulation", "planning"}))
 def test_a_result_can_be_sent_to_another_process(name: str) -> None:
     assert pickle.loads(pickle.dumps(RESULTS[name])).to_dict() == RESULTS[name].to_dict()
 

@@ -439,7 +439,7 @@ def test_files_that_hold_no_table_are_refused(tmp_path: Path) -> None:
 
 def test_json_has_the_promised_keys(tmp_path: Path) -> None:
     path = write(tmp_path / "two.csv", GOOD, "T2,H100,,8,1,tango,,,8,1,,,,,,")
-    found = json.loads(json.dumps(validate(path).to_json()))
+    found = json.loads(json.dumps(validate(path).to_dict()))
     assert set(found) == {"rows", "skipped"}
     assert list(found["rows"][0]) == [
         "table_id",
@@ -457,8 +457,8 @@ def test_json_has_the_promised_keys(tmp_path: Path) -> None:
 
 def test_a_mebibyte_counts_as_above(tmp_path: Path) -> None:
     (table,) = validate(write(tmp_path / "edge.csv", GOOD)).tables
-    assert table.below is None
-    assert table.above is not None
+    assert table.mape_below_1MiB is None
+    assert table.mape_from_1MiB is not None
 
 
 def test_the_offset_is_the_best_there_is(tmp_path: Path) -> None:
@@ -467,8 +467,8 @@ def test_the_offset_is_the_best_there_is(tmp_path: Path) -> None:
     (table,) = found.tables
     for offset_s in (table.offset_s - 1e-6, table.offset_s, table.offset_s + 1e-6):
         errors = [abs(row.predicted_s + offset_s - row.measured_s) / row.measured_s for row in found.rows]
-        assert table.below_after_offset is not None
-        assert sum(errors) / len(errors) >= table.below_after_offset - 1e-12
+        assert table.mape_below_1MiB_after_offset is not None
+        assert sum(errors) / len(errors) >= table.mape_below_1MiB_after_offset - 1e-12
 
 
 # Against what was measured. The limits are what the model reaches today, with a little room.
@@ -479,19 +479,20 @@ def test_the_four_tables() -> None:
     assert not found.skipped
     assert len(found.rows) == 111
     for table in found.tables:
-        assert table.above is not None
-        assert table.below is not None
-        assert table.below_after_offset is not None
-        assert table.above < 0.10
-        assert table.below < 0.15
-        assert table.below_after_offset < 0.10
+        assert table.mape_from_1MiB is not None
+        assert table.mape_below_1MiB is not None
+        assert table.mape_below_1MiB_after_offset is not None
+        assert table.mape_from_1MiB < 0.10
+        assert table.mape_below_1MiB < 0.15
+        assert table.mape_below_1MiB_after_offset < 0.10
 
 
 def test_tables_of_other_machines() -> None:
     found = validate(PUBLIC)
     assert not found.skipped
     above, below, after = (
-        mean(getattr(table, side) for table in found.tables) for side in ("above", "below", "below_after_offset")
+        mean(getattr(table, side) for table in found.tables)
+        for side in ("mape_from_1MiB", "mape_below_1MiB", "mape_below_1MiB_after_offset")
     )
     assert above is not None
     assert below is not None
@@ -499,16 +500,16 @@ def test_tables_of_other_machines() -> None:
     assert above < 0.10
     assert below < 0.12
     assert after < 0.08
-    assert all(table.above is None or table.above < 0.20 for table in found.tables)
-    assert all(table.below is None or table.below < 0.25 for table in found.tables)
+    assert all(table.mape_from_1MiB is None or table.mape_from_1MiB < 0.20 for table in found.tables)
+    assert all(table.mape_below_1MiB is None or table.mape_below_1MiB < 0.25 for table in found.tables)
 
 
 def test_each_table_left_out() -> None:
     for left in leave_one_out(MEASURED, rounds=3):
-        assert left.table.above is not None
-        assert left.table.below is not None
-        assert left.table.above < 0.12
-        assert left.table.below < 0.20
+        assert left.table.mape_from_1MiB is not None
+        assert left.table.mape_below_1MiB is not None
+        assert left.table.mape_from_1MiB < 0.12
+        assert left.table.mape_below_1MiB < 0.20
 
 
 def test_a_fit_finds_what_was_changed(tmp_path: Path) -> None:

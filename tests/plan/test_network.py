@@ -37,7 +37,7 @@ def test_typed_blocks_and_the_same_in_a_file_take_the_same_time(tmp_path: Path, 
     file.write_text(f'name = "mine"\ntopology = "{blocks}"\n')
     typed, read = resnet(blocks), resnet(str(file))
     assert typed.best.step.step_time_s == read.best.step.step_time_s
-    assert typed.to_json()["network_model"] == read.to_json()["network_model"] == model
+    assert typed.to_dict()["network_model"] == read.to_dict()["network_model"] == model
 
 
 @pytest.mark.parametrize(

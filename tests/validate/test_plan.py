@@ -246,7 +246,7 @@ def test_errors_are_counted_by_source_software_and_all(tmp_path: Path) -> None:
 
 
 def test_the_document_has_the_promised_keys(tmp_path: Path) -> None:
-    document = json.loads(json.dumps(validate(write(tmp_path, GOOD, GOOD | {"tp": "x"})).to_json()))
+    document = json.loads(json.dumps(validate(write(tmp_path, GOOD, GOOD | {"tp": "x"})).to_dict()))
     assert set(document) >= {"rows", "skipped"}
     assert set(document["rows"][0]) == {
         "index", "source", "software", "gpu", "measured_step_s", "predicted_step_s", "measured_mem_bytes",

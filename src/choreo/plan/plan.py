@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 from choreo.hardware import Device
 from choreo.plan.graph_models.plan import graph_step
@@ -14,46 +15,52 @@ from choreo.plan.network import Cluster, get_cluster
 from choreo.plan.search import Found, detailed, search
 from choreo.plan.software import Software, get_software
 from choreo.plan.space import FIELDS, Fixed
-from choreo.plan.step import Step
-from choreo.results import drawn
+from choreo.plan.step import STEP_FIGURES, Step
+from choreo.results import Result, result
 from choreo.topology import Topology
 from choreo.workload import Model, Plan, Workload, get_workload
 
 __all__ = ["Planned", "Planning", "link_of", "plan"]
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+@result
+class Planned(Result):
     """A plan and what a step of it takes and needs."""
+
+    columns: ClassVar[tuple[str, ...]] = ("plan", *STEP_FIGURES, "bottleneck")
 
     plan: Plan
     step: Step
-    limit: str  # what limits it: "compute", "bubble", "tp all_reduce on NVLink", ...
+    bottleneck: str  # "compute", "bubble", "tp all_reduce on NVLink", ...
 
-    def _repr_html_(self) -> str:
-        return drawn(self)
+    def to_dict(self) -> dict[str, Any]:
+        """The plan's fields, and the figures of its step."""
+        figures = self.step.to_dict()
+        return (
+            {"plan": self.plan.fields()}
+            | {name: figures[name] for name in STEP_FIGURES}
+            | {"bottleneck": self.bottleneck}
+        )
 
-    def to_json(self) -> dict[str, object]:
-        """As plain values."""
-        step = self.step
-        return {
-            "plan": self.plan.fields(),
-            "step_time_s": step.step_time_s,
-            "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
-            "mfu": step.mfu,
-            "hfu": step.hfu,
-            "memory_bytes": step.memory_bytes,
-            "memory": dict(step.memory),
-            "fits": step.fits,
-            "exposed_comm_s": dict(step.exposed_comm_s),
-            "bubble_s": step.bubble_s,
-            "bottleneck": self.limit,
-        }
+    def summary(self) -> str:
+        """The plan and its step."""
+        return f"{self.plan}: {self.step.summary()}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Planning:
+@result(eq=False)
+class Planning(Result):
     """The best plans, best first, and what was ruled out on the way. For what is no transformer `job` is None."""
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "model",
+        "cluster",
+        "network_model",
+        "gpus",
+        "plans",
+        "considered",
+        "ruled_out",
+        "seconds",
+    )
 
     workload: Workload
     cluster: Cluster
@@ -67,29 +74,31 @@ class Planning:
     considered: int
     ruled_out: Mapping[str, int]
     seconds: float
-    job: TrainingJob | None = field(default=None, repr=False)
-    found: Found | None = field(default=None, repr=False)
+    job: TrainingJob | None = None
+    found: Found | None = None
 
-    def _repr_html_(self) -> str:
-        return drawn(self)
+    @property
+    def model(self) -> str:
+        """The name of what is trained."""
+        return self.workload.name
+
+    @property
+    def network_model(self) -> str:
+        """What the times of collectives come from: "nccl", "simulated" or "torus"."""
+        return self.cluster.network.name
 
     @property
     def best(self) -> Planned:
         """The best plan."""
         return self.plans[0]
 
-    def to_json(self) -> dict[str, object]:
-        """As plain values."""
-        return {
-            "model": self.workload.name,
-            "cluster": self.cluster.name,
-            "network_model": self.cluster.network.name,
-            "gpus": self.gpus,
-            "plans": [planned.to_json() for planned in self.plans],
-            "considered": self.considered,
-            "ruled_out": dict(self.ruled_out),
-            "seconds": self.seconds,
-        }
+    def to_dict(self) -> dict[str, Any]:
+        """The job, its best plans, and what was ruled out."""
+        return {name: self.cluster.name if name == "cluster" else self._plain(name) for name in self.columns}
+
+    def summary(self) -> str:
+        """The job and its best plan."""
+        return f"{self.model} on {self.gpus} GPUs of {self.cluster.name}: {self.best.summary()}"
 
 
 def plan(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,18 +26,35 @@ from choreo.plan.software import Software, get_software
 from choreo.plan.software.ability import ability_of
 from choreo.plan.space import space_of
 from choreo.plan.stages import PipelineStage, PlanBatch, batch_plans, message_s, optimizer_s
-from choreo.results import drawn
+from choreo.results import Result, result
 from choreo.topology import Topology
+from choreo.units import format_bytes, format_time
 from choreo.workload import Model, Plan
 
-__all__ = ["Step", "evaluate"]
+__all__ = ["STEP_FIGURES", "Step", "evaluate"]
 
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+# The figures of a step that are read most.
+STEP_FIGURES = (
+    "step_time_s",
+    "tokens_per_s_per_gpu",
+    "mfu",
+    "hfu",
+    "memory_bytes",
+    "memory",
+    "fits",
+    "exposed_comm_s",
+    "bubble_s",
+)
+
+
+@result
+class Step(Result):
     """What a step takes and needs. Times are seconds, memory bytes of the fullest rank."""
+
+    columns: ClassVar[tuple[str, ...]] = (*STEP_FIGURES, "bottleneck", "gpus", "gpu_hours", "parts", "warnings")
 
     step_time_s: float
     parts: Mapping[str, float]  # seconds of the busiest stage: they add up to the step
@@ -53,11 +70,16 @@ class Step:
     bottleneck: str
     gpus: int
     stage_memory: tuple[Mapping[str, float], ...]
-    pipeline: Pipeline = field(repr=False)
+    pipeline: Pipeline
     warnings: tuple[str, ...] = ()
 
-    def _repr_html_(self) -> str:
-        return drawn(self)
+    def summary(self) -> str:
+        """Time, MFU and memory."""
+        fits = "" if self.fits else ", which does not fit"
+        return (
+            f"{format_time(self.step_time_s)} a step, MFU {100 * self.mfu:.1f} %, {format_bytes(self.memory_bytes)}"
+            f"{fits}, limited by {self.bottleneck}"
+        )
 
     @property
     def allocated_bytes(self) -> float:

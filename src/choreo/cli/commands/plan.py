@@ -185,7 +185,7 @@ def command(*, as_json: bool, **options: object) -> None:
     if options["traffic"]:
         print_traffic(planning, as_json)
     elif as_json:
-        echo_json(planning.to_json())
+        echo_json(planning.to_dict())
     else:
         print_planning(planning)
     _write(planning, options)

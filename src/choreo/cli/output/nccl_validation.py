@@ -25,8 +25,8 @@ def print_validation(path: Path, *, leave_one_out: bool, as_json: bool) -> None:
     found = validate(path)
     left = _left_out(path) if leave_one_out else []
     if as_json:
-        extra = {"leave_one_out": [_plain(table) for table in left]} if leave_one_out else {}
-        echo_json(found.to_json() | {"tables": [_plain(table) for table in found.tables]} | extra)
+        extra = {"leave_one_out": left} if leave_one_out else {}
+        echo_json(found.to_dict() | {"tables": found.tables} | extra)
         return
     echo_table(
         [
@@ -73,8 +73,10 @@ def _print_tables(title: str, tables: list[TableError]) -> None:
 
     rows = []
     for one in tables:
-        errors = [_percent(value) for value in (one.below, one.below_after_offset, one.above)]
-        offset = format_time(one.offset_s) if one.below is not None else ""
+        errors = [
+            _percent(value) for value in (one.mape_below_1MiB, one.mape_below_1MiB_after_offset, one.mape_from_1MiB)
+        ]
+        offset = format_time(one.offset_s) if one.mape_below_1MiB is not None else ""
         rows.append([shown(one.table_id), str(one.rows), errors[0], errors[1], offset, errors[2]])
     means = [mean(getattr(one, side) for one in tables) for side in ("below", "below_after_offset", "above")]
     rows.append(["mean over tables", "", _percent(means[0]), _percent(means[1]), "", _percent(means[2])])
@@ -95,14 +97,3 @@ def _print_tables(title: str, tables: list[TableError]) -> None:
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f} %"
-
-
-def _plain(table: TableError) -> dict[str, object]:
-    return {
-        "table_id": table.table_id,
-        "rows": table.rows,
-        "mape_below_1MiB": table.below,
-        "mape_below_1MiB_after_offset": table.below_after_offset,
-        "offset_s": table.offset_s,
-        "mape_from_1MiB": table.above,
-    }

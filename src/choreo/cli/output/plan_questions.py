@@ -209,7 +209,7 @@ def print_varied(options: dict[str, object], as_json: bool) -> None:
         raise next(run for _, run in tried if isinstance(run, PlanError))
     if as_json:
         found = [
-            {"value": value} | ({"error": str(run)} if isinstance(run, PlanError) else run.to_json())
+            {"value": value} | ({"error": str(run)} if isinstance(run, PlanError) else run.to_dict())
             for value, run in tried
         ]
         echo_json({"vary": name, "runs": found})

@@ -36,7 +36,7 @@ def print_plan_validation(path: Path | None, *, leave_one_out: bool, as_json: bo
                 "folds": [
                     {"software": one.software, "left_out": one.left_out, "constants": one.constants} for one in folds
                 ],
-                "errors": [group.to_json() for group in errors],
+                "errors": [group.to_dict() for group in errors],
             }
         echo_json(document)
         return
@@ -56,7 +56,7 @@ def print_plan_validation(path: Path | None, *, leave_one_out: bool, as_json: bo
 
 def _joined(found: list[Validation]) -> dict[str, object]:
     """One file's document as it is; of several, the lists one after another."""
-    documents = [one.to_json() for one in found]
+    documents = [one.to_dict() for one in found]
     if len(documents) == 1:
         return documents[0]
     joined: dict[str, object] = {}

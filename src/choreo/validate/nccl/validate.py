@@ -8,11 +8,13 @@ right.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from choreo.nccl.constants import DEFAULT, Constants
 from choreo.nccl.model import predict
+from choreo.results import Result, result
+from choreo.units import counted
 from choreo.validate.errors import grouped, mean, relative_error
 from choreo.validate.nccl.measured import MeasuredRow, read_measured
 from choreo.validate.rows import Skipped
@@ -23,9 +25,21 @@ __all__ = ["BOUNDARY_BYTES", "PredictedRow", "TableError", "Validation", "predic
 BOUNDARY_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class PredictedRow:
+@result
+class PredictedRow(Result):
     """A measured row and what the model says of it."""
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "table_id",
+        "collective",
+        "n_gpus",
+        "size_bytes",
+        "measured_s",
+        "predicted_s",
+        "topology",
+        "algorithm",
+        "protocol",
+    )
 
     table_id: str
     collective: str
@@ -44,45 +58,45 @@ class PredictedRow:
         return relative_error(self.predicted_s, self.measured_s)
 
 
-@dataclass(frozen=True, slots=True)
-class TableError:
+@result
+class TableError(Result):
     """Mean absolute relative errors of one table; None where it has no such rows."""
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "table_id",
+        "rows",
+        "mape_below_1MiB",
+        "mape_below_1MiB_after_offset",
+        "offset_s",
+        "mape_from_1MiB",
+    )
 
     table_id: str
     rows: int
-    below: float | None
-    above: float | None
-    below_after_offset: float | None
+    mape_below_1MiB: float | None  # noqa: N815 - MiB is spelled so
+    mape_below_1MiB_after_offset: float | None  # noqa: N815
     offset_s: float
+    mape_from_1MiB: float | None  # noqa: N815
 
 
-@dataclass(frozen=True, slots=True)
-class Validation:
+@result
+class Validation(Result):
     """A file, predicted."""
 
     rows: tuple[PredictedRow, ...]
     skipped: tuple[Skipped, ...]
     tables: tuple[TableError, ...]
 
-    def to_json(self) -> dict[str, object]:
-        """Plain data: every row, and what was skipped and why."""
+    def to_dict(self) -> dict[str, Any]:
+        """Every row, and what was skipped and why."""
         return {
-            "rows": [
-                {
-                    "table_id": row.table_id,
-                    "collective": row.collective,
-                    "n_gpus": row.n_gpus,
-                    "size_bytes": row.size_bytes,
-                    "measured_s": row.measured_s,
-                    "predicted_s": row.predicted_s,
-                    "topology": row.topology,
-                    "algorithm": row.algorithm,
-                    "protocol": row.protocol,
-                }
-                for row in self.rows
-            ],
+            "rows": [row.to_dict() for row in self.rows],
             "skipped": [{"table_id": row.row, "reason": row.reason} for row in self.skipped],
         }
+
+    def summary(self) -> str:
+        """How many rows there were."""
+        return f"{counted(len(self.rows), 'row')} predicted, {len(self.skipped)} skipped"
 
 
 def validate(path: Path | str, *, constants: Constants = DEFAULT) -> Validation:
@@ -122,9 +136,9 @@ def table_errors(rows: Sequence[PredictedRow]) -> list[TableError]:
                 table_id,
                 len(members),
                 mean([abs(row.error) for row in below]),
-                mean(above),
                 mean(after),
                 offset_s,
+                mean(above),
             )
         )
     return found

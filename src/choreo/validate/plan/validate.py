@@ -7,15 +7,17 @@ the mean of the errors themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any, ClassVar
 
 from choreo.errors import ChoreoError
 from choreo.plan.job import TrainingJob
 from choreo.plan.network import Cluster, get_cluster
 from choreo.plan.software import Software, get_software
 from choreo.plan.step import Step, evaluate
+from choreo.results import Result, result
+from choreo.units import counted
 from choreo.validate.errors import grouped, mean, relative_error
 from choreo.validate.plan.case import Case, best, read_case
 from choreo.validate.plan.measured import DATA, read_measured
@@ -30,9 +32,22 @@ LOG_FIRST_RANK = ("nanotron",)
 FILES = (DATA / "training_measured.csv", DATA / "training_measured_sweep.csv")
 
 
-@dataclass(frozen=True, slots=True)
-class PredictedRow:
+@result
+class PredictedRow(Result):
     """A published run and what the planner says of it."""
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "index",
+        "source",
+        "software",
+        "gpu",
+        "measured_step_s",
+        "predicted_step_s",
+        "measured_mem_bytes",
+        "predicted_mem_bytes",
+        "predicted_fits",
+        "chosen",
+    )
 
     index: int
     source: str
@@ -68,25 +83,24 @@ class PredictedRow:
         """Whether fits-or-not is as it was; None where the row does not say."""
         return None if self.measured_fits is None else self.measured_fits == self.predicted_fits
 
-    def to_json(self) -> dict[str, object]:
-        """Plain data."""
-        return {
-            "index": self.index,
-            "source": self.source,
-            "software": self.software,
-            "gpu": self.gpu,
-            "measured_step_s": self.measured_step_s,
-            "predicted_step_s": self.predicted_step_s,
-            "measured_mem_bytes": self.measured_mem_bytes,
-            "predicted_mem_bytes": self.predicted_mem_bytes,
-            "predicted_fits": self.predicted_fits,
-            "chosen": self.chosen,
-        }
 
-
-@dataclass(frozen=True, slots=True)
-class GroupError:
+@result
+class GroupError(Result):
     """The errors of some rows; None where there is nothing to compare."""
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "kind",
+        "name",
+        "rows",
+        "step_rows",
+        "step_mape",
+        "step_bias",
+        "memory_rows",
+        "memory_mape",
+        "memory_bias",
+        "fits_rows",
+        "fits_right",
+    )
 
     kind: str  # "source", "software" or "overall"
     name: str
@@ -100,26 +114,26 @@ class GroupError:
     fits_rows: int
     fits_right: float | None
 
-    def to_json(self) -> dict[str, object]:
-        """Plain data."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
-
-@dataclass(frozen=True, slots=True)
-class Validation:
+@result
+class Validation(Result):
     """A file, predicted."""
 
     rows: tuple[PredictedRow, ...]
     skipped: tuple[Skipped, ...]
     groups: tuple[GroupError, ...]
 
-    def to_json(self) -> dict[str, object]:
-        """Plain data: every row, what was skipped and why, and the errors."""
+    def to_dict(self) -> dict[str, Any]:
+        """Every row, what was skipped and why, and the errors."""
         return {
-            "rows": [row.to_json() for row in self.rows],
+            "rows": [row.to_dict() for row in self.rows],
             "skipped": [{"index": one.row, "reason": one.reason} for one in self.skipped],
-            "errors": [group.to_json() for group in self.groups],
+            "errors": [group.to_dict() for group in self.groups],
         }
+
+    def summary(self) -> str:
+        """How many rows there were."""
+        return f"{counted(len(self.rows), 'row')} predicted, {len(self.skipped)} skipped"
 
 
 def validate(path: Path | str, *, software: Mapping[str, Software] | None = None) -> Validation:
