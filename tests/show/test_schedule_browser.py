@@ -15,6 +15,7 @@ from choreo.show import to_html
 from choreo.show.schedule.data import to_data
 from choreo.show.schedule.grid import Grid
 from choreo.show.schedule.holdings import moments, wrong_at_end
+from choreo.show.schedule.words import messages
 from tests.helpers.browser import ANY_FONT, ANY_PHONE, needs_browser, opened
 
 pytestmark = needs_browser
@@ -241,6 +242,10 @@ def test_it_opens_where_there_is_something_to_see_and_plays_from_the_start(tmp_p
     assert at_once["arrows"] == 8
     assert playing["have"] == _expected(schedule)[0]
     assert playing["play"] == "pause"
+    # Half-way through a double binary tree only one message is sent; it opens where there are many.
+    (tree,) = _open(tmp_path, build("all_reduce", "double_binary_tree", 64), [])
+    most = max(len(messages(rows)) for rows in build("all_reduce", "double_binary_tree", 64).steps())
+    assert tree["arrows"] >= 0.75 * most > 1
 
 
 def test_many_messages_are_bundled_and_those_of_one_rank_stand_out(tmp_path: Path) -> None:

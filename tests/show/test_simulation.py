@@ -213,3 +213,29 @@ def test_the_page_needs_nothing_else_and_names_are_escaped() -> None:
     assert html.escape("</script><b onload=x>'\"&@DATA@ ]]>") in page
     assert _data_of(page)["topology"] == HOSTILE
     assert simulation_html(ring_run()) == simulation_html(ring_run())
+
+
+@pytest.mark.parametrize("name", ["composed", "a thousand"])
+def test_activity_adds_up_to_what_each_rank_sends(name: str) -> None:
+    run = SIMULATIONS[name]()
+    data = simulation_data(run)
+    activity, bins = data["activity"], data["bins"]
+    assert activity is not None
+    messages, width = run.messages, run.time_s / bins
+    size = activity["ranks_per_line"]
+    lines = -(-run.ranks // size)
+    added, copied = np.zeros((lines, bins)), np.zeros((lines, bins))
+    for at, adds in enumerate(reducing(run)):
+        begin, end = messages.start_s[at] / width, messages.out_s[at] / width
+        for part in range(int(begin), min(bins, int(np.ceil(end)))):
+            inside = max(0.0, min(end, part + 1) - max(begin, part)) / (end - begin)
+            (added if adds else copied)[messages.src[at] // size, part] += messages.bytes[at] * inside / width
+    highest = (added + copied).max()
+    assert activity["highest_bytes_per_s"] == pytest.approx(highest)
+    for expected, numbers in ((added, activity["added"]), (copied, activity["copied"])):
+        shown = np.array([activity["series"][number] for number in numbers])
+        assert np.abs(shown - 100 * expected / highest).max() <= 1 + 1e-6  # rounded up to a whole percent
+
+
+def test_few_ranks_have_every_message_instead() -> None:
+    assert simulation_data(ring_run())["activity"] is None

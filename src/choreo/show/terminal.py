@@ -1,4 +1,4 @@
-"""Lines for a terminal: pieces of text with the style they have where there is colour."""
+"""Lines for a terminal: pieces of text, each with its style."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def printed(lines: list[Line], width: int, color: bool) -> str:
 
 
 def wrapped_line(text: str, style: str, width: int, indent: int = 0) -> list[Line]:
-    """Words on as many lines as they need, those after the first indented; a no-break space keeps words together."""
+    """Text wrapped to `width`, with a hanging indent; a no-break space keeps words together."""
     parts = wrap(text, width, subsequent_indent=" " * indent)
     return [[(part.replace("\N{NO-BREAK SPACE}", " "), style)] for part in parts]
 

@@ -30,7 +30,7 @@ class Trace(TypedDict):
 
 @dataclass(slots=True)
 class Slice:
-    """A stretch of time on a track, in nanoseconds; `thread` is known once it has been laid out."""
+    """A stretch of time on a track, in nanoseconds; `thread` is set when the track is laid out."""
 
     begin_ns: int
     end_ns: int
@@ -41,13 +41,13 @@ class Slice:
 
     @property
     def last_ns(self) -> int:
-        """The last moment that lies within it and within nothing after it."""
+        """The last nanosecond that belongs to this slice."""
         return max(self.begin_ns, self.end_ns - 1)
 
 
 @dataclass(slots=True)
 class Tracks:
-    """The tracks of one process. `threads` counts through all processes: no two threads have the same number."""
+    """The tracks of one process. `threads` gives thread numbers that are unique across processes."""
 
     process: int
     name: str
@@ -64,14 +64,14 @@ class Tracks:
             self.events.append({"ph": "M", "name": what, "pid": self.process, "tid": self.process, "args": arguments})
 
     def add(self, name: str, slices: list[Slice]) -> int:
-        """A track of these slices, on as many lanes as it takes; how many that are."""
+        """Add a track of these slices, on as many lanes as it takes; returns how many."""
         lanes: list[tuple[int, int]] = []  # thread, and when it is free
         for one in sorted(slices, key=lambda one: (one.begin_ns, one.end_ns)):
             lane = next((at for at, (_, free) in enumerate(lanes) if free <= one.begin_ns), len(lanes))
             if lane == len(lanes):
                 lanes.append((self._thread(name if lane == 0 else f"{name} ({lane + 1})"), 0))
             one.thread = lanes[lane][0]
-            # What takes no time has its moment to itself, so that an arrow finds it.
+            # A slice without duration keeps its nanosecond to itself, so that an arrow finds it.
             lanes[lane] = (one.thread, max(one.end_ns, one.begin_ns + 1))
             self.events.append(
                 {
@@ -101,7 +101,7 @@ class Tracks:
 
 
 def microseconds(time_ns: int) -> float:
-    """Nanoseconds in the format's unit, such that a reader who multiplies by 1000 and cuts off gets them back."""
+    """Nanoseconds as microseconds that truncate back to the same nanosecond."""
     value = time_ns / 1000
     return value if int(value * 1000) == time_ns else math.nextafter(value, math.inf)
 

@@ -1,4 +1,4 @@
-"""The data of a plan's page and trace: its passes, its memory over time, where its time goes, and what if."""
+"""The data of a plan's page and trace: passes, memory over time, where the time goes, and what-if curves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["page_data", "plan_data"]
 
-# Beyond so many passes a browser is slow, and nobody sees one; the timeline then has the first and the last.
+# With more passes than this a browser is slow; the timeline then has the first and the last.
 MOST_TASKS, MOST_STAGES = 24_000, 16
 CHARTS = {
     "bandwidth": "bandwidth of the links",
@@ -34,7 +34,7 @@ CHARTS = {
     "memory-bandwidth": "memory bandwidth",
     "memory": "memory",
 }
-# From the bottom up: what is always there, then what comes and goes.
+# From the bottom of the chart up: what stays, then what comes and goes.
 PARTS = ("context", "parameters", "optimizer", "gradients", "buffers", "activations", "logits", "fragmentation")
 COLORS = {
     "compute": "matmul", "recomputation (memory)": "again", "host": "host", "bubble": "bubble",
@@ -43,7 +43,7 @@ COLORS = {
 
 
 def page_data(planning: Planning) -> PlanPage:
-    """The data twin of the page."""
+    """The data of the page."""
     work = planning.workload
     batch = f"global batch {planning.global_batch}"
     if planning.job is not None:
@@ -62,7 +62,7 @@ def page_data(planning: Planning) -> PlanPage:
 
 
 def plan_data(planning: Planning, one: Planned, *, charts: bool = True) -> PlanData:
-    """The part of one plan; without `charts` nothing is varied, which is quick."""
+    """The data of one plan; without `charts` the what-if curves are left out, which is quick."""
     from choreo.plan.search import detailed
     from choreo.plan.what_if import what_if
 

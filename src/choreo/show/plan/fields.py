@@ -49,7 +49,7 @@ class StageData(TypedDict):
 
 
 class MemoryData(TypedDict):
-    """Memory: what there is, the parts from the bottom up, and each stage over time."""
+    """Memory: the capacity, the parts from the bottom up, and each stage over time."""
 
     capacity_bytes: float
     parts: list[str]
@@ -67,7 +67,7 @@ class PartData(TypedDict):
 
 
 class PointData(TypedDict):
-    """With a factor: the step time, and the plan where it is another."""
+    """The step time with a factor, and the plan if another one is then best."""
 
     factor: float
     step_time_s: float
@@ -75,14 +75,14 @@ class PointData(TypedDict):
 
 
 class ChartData(TypedDict):
-    """The step time as one thing is varied."""
+    """The step time as one thing changes."""
 
     title: str
     points: list[PointData]
 
 
 class LaunchData(TypedDict):
-    """Options of a program."""
+    """The options to run a plan with a program."""
 
     name: str
     options: list[str]
@@ -109,7 +109,7 @@ class PlanData(TypedDict):
 
 
 class PlanPage(TypedDict):
-    """The data twin of the page."""
+    """The data of the page."""
 
     model: str
     place: str

@@ -1,4 +1,4 @@
-"""A step's timeline for Perfetto and chrome://tracing: a track a stage, what comes after, and counters of memory."""
+"""A step's timeline for Perfetto and chrome://tracing: a track for each stage, and counters of memory."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def plan_words(plan: Plan) -> str:
 
 
 def limits(planning: Planning, planned: Planned, most: int = 3) -> str:
-    """What takes the step's time, the largest first: what limits it, on which links, and by how much."""
+    """What takes the step's time, the largest part first, with its share."""
     total = planned.step.step_time_s
     told = sorted(shares(planning, planned).items(), key=lambda part: -part[1])
     return ", ".join(
@@ -54,7 +54,7 @@ def limits(planning: Planning, planned: Planned, most: int = 3) -> str:
 
 
 def shares(planning: Planning, planned: Planned) -> dict[str, float]:
-    """Parts of the step that add up to it; communication by collective and link."""
+    """The parts of the step's time, which add up to it; communication by collective and link."""
     from choreo.plan.plan import link_of
 
     step = planned.step

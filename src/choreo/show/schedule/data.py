@@ -1,4 +1,4 @@
-"""The data twin: everything a picture shows, as plain JSON values."""
+"""A schedule's data: everything a picture shows, as plain JSON values."""
 
 from __future__ import annotations
 

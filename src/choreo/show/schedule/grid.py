@@ -121,7 +121,7 @@ def _edges(schedule: Schedule, blocks: int) -> list[int]:
 
 
 def _columns(cells: int, ranks: int, max_columns: int) -> int:
-    """How many of the cells of a long vector stand in a row: as many as there are ranks, if that comes out even."""
+    """How many cells of a long vector stand in a row: as many as there are ranks, if that divides them."""
     if cells <= max_columns:
         return cells
     if 1 < ranks <= max_columns and cells % ranks == 0:

@@ -23,7 +23,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class State(IntEnum):
-    """How far a place is."""
+    """How complete a place is."""
 
     EMPTY = 0
     PARTIAL = 1
@@ -88,7 +88,7 @@ def moments(schedule: Schedule) -> Iterator[Moment]:
 
 
 def wrong_at_end(schedule: Schedule, moment: Moment) -> Mask:
-    """Which places the contract asks for that are not as they must be, if this is the last moment; before, none."""
+    """Which places are wrong at the end, where the contract asks for them; before the last step, none."""
     if moment.step != (schedule.num_steps - 1 if schedule.num_steps else None):
         return np.zeros(moment.action.shape, np.bool_)
     return np.asarray(schedule.held_after() & (moment.state != State.COMPLETE))

@@ -1,4 +1,4 @@
-"""How much a picture can show before it stops being one."""
+"""How large a schedule each kind of picture can show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook shows for a schedule: the picture where it is small enough to take in, otherwise a line."""
+"""What a notebook shows for a schedule: the picture if it is small enough, otherwise a line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTEBOOK_STEPS = 32
 
 
 def schedule_cell(schedule: Schedule) -> str:
-    """The schedule as HTML for a notebook cell, light or dark: the picture brings its own paper."""
+    """The schedule as HTML for a notebook cell; the picture has its own background."""
     name, size = f"<b>{escape(title(schedule))}</b>", escape(facts(schedule))
     small = schedule.num_steps <= NOTEBOOK_STEPS and fits(schedule, **NOTEBOOK_LIMITS)
     if not small:

@@ -70,7 +70,7 @@ def title(schedule: Schedule) -> str:
 
 
 def printable(name: str) -> str:
-    """A name from somebody's file without what would steer a terminal or break a document, and not too long."""
+    """A name from a user's file, shortened and without control characters."""
     clean = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name)
     return clean if len(clean) <= NAME_LENGTH else f"{clean[: NAME_LENGTH - 1]}…"
 
@@ -86,7 +86,7 @@ def facts(schedule: Schedule) -> str:
 
 
 def describe(schedule: Schedule, rows: Transfers) -> str:
-    """What happens in a step, as one would say it; fast enough for the steps of a schedule of thousands of ranks."""
+    """A step in a sentence. Fast enough for thousands of ranks."""
     from_switch, to_switch = rows.src >= schedule.ranks, rows.dst >= schedule.ranks
     if not (from_switch.any() or to_switch.any()):
         return _between_ranks(schedule, rows)
@@ -120,7 +120,7 @@ def _between_ranks(schedule: Schedule, rows: Transfers) -> str:
 
 
 def _at_switches(schedule: Schedule, rows: Transfers) -> str:
-    """What ranks send to switches, or switches to ranks, or to one another."""
+    """What ranks and switches send each other."""
     members = schedule.members
     pair, carried = _by_pair(rows.src * members + rows.dst, rows.count, members**2)
     senders, receivers = np.unique(pair // members), np.unique(pair % members)
@@ -149,7 +149,7 @@ def _added(rows: Transfers, what: str) -> str:
 
 
 def _by_pair(pair: IntColumn, count: IntColumn, pairs: int) -> tuple[IntColumn, IntColumn]:
-    """Each of the numbered pairs of members that send something, and how many chunks; sorted only if need be."""
+    """Each numbered pair of members that exchange something, and how many chunks; sorted only where needed."""
     if (np.diff(pair) > 0).all():
         return pair, count
     if pairs <= 4 * len(pair):

@@ -1,4 +1,4 @@
-"""The data twin of a simulation's page: everything that the page shows, as plain JSON values."""
+"""The data of a simulation's page: everything it shows, as plain JSON values."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from choreo.topology.graph import Bools, Floats, Ints
 
 __all__ = ["MOST_MESSAGES", "SimulationData", "simulation_data"]
 
-# What a page draws before it stops being one that a browser likes.
+# More than this makes a browser slow.
 MOST_MESSAGES, MOST_LINKS = 5000, 8
 SENT_BINS = 1000
-# A moment is within a busy time if so many of these parts around it are busy.
+# A moment is within a busy time if this many parts around it are busy.
 WITHIN = 11
-# Links among which those that are used alike are looked for.
+# How many of the busiest links are searched for those with the same load.
 CANDIDATES = 8192
 
 
 class FiguresData(TypedDict):
-    """What the run comes to. Without a bound `no_bound` says why."""
+    """The figures of the run. Without a bound, `no_bound` says why."""
 
     time_us: float
     size_bytes: float
@@ -51,7 +51,7 @@ class RowData(TypedDict):
 
 
 class MessagesData(TypedDict):
-    """Messages as columns. `src` and `dst` are rows; of `all` those that are drawn are here."""
+    """Messages as columns: all of them, or a sample of `all`. `src` and `dst` are rows of the diagram."""
 
     all: int
     src: list[int]
@@ -66,7 +66,7 @@ class MessagesData(TypedDict):
 
 
 class BusyData(TypedDict):
-    """The busiest links; those that do the same at the same time are told together.
+    """The busiest links; those with the same load at all times are one entry.
 
     `alike` is how many more there are, `or_more` if not all links were looked at; `wires` are those of the network.
     """
@@ -160,7 +160,7 @@ def _figures(simulation: Simulation) -> FiguresData:
 
 
 def _opens(simulation: Simulation, sent: Floats) -> float:
-    """Of the moments at which as much is under way as usual, or more, the one nearest to the middle."""
+    """A moment with at least the usual traffic, as near to the middle as possible."""
     if not sent.any():
         return simulation.time_s * 1e6 * 0.45
     enough = sent >= 0.999 * np.median(sent[sent > 0])
@@ -182,7 +182,7 @@ def _rows(simulation: Simulation) -> list[RowData]:
 
 
 def _messages(simulation: Simulation, first_row: Ints, reduce: Bools) -> MessagesData:
-    """All messages, or some from all over the run and those of the critical path."""
+    """All messages, or a sample from the whole run and those of the critical path."""
     messages = simulation.messages
     chosen = np.arange(len(messages))
     if len(messages) > MOST_MESSAGES:
@@ -209,7 +209,7 @@ def _messages(simulation: Simulation, first_row: Ints, reduce: Bools) -> Message
 
 
 def _rounded(values: Floats, most: float) -> list[float]:
-    """Numbers with seven digits of the largest of them: a hundred-thousandth of a page's width is enough."""
+    """Numbers with seven digits of the largest: a hundred-thousandth of a page's width is enough."""
     digits = 7 - math.ceil(math.log10(most)) if most > 0 else 0
     rounded: list[float] = np.round(values, digits).tolist()
     return rounded

@@ -25,9 +25,9 @@ __all__ = [
     "throughput",
 ]
 
-# The parts of the time that a page tells apart.
+# The parts that a page divides the time into.
 BINS = 200
-# Links whose loads are worked out together: so many rows of numbers fit easily.
+# Loads are computed for this many links at a time, to bound the memory.
 LINKS_AT_ONCE = 4096
 
 
@@ -81,7 +81,7 @@ def crossings_of(simulation: Simulation) -> Crossings:
 
 
 def _shares(simulation: Simulation) -> Floats:
-    """The part of a message on each link of each route: routes are asked for again, by one message of each."""
+    """The part of a message on each link of each route; a route is looked up once, for one of its messages."""
     messages, topology = simulation.messages, simulation.topology
     share = np.ones(len(messages.links))
     if not len(messages) or topology.routing == "hashed":
@@ -126,7 +126,7 @@ def _one_by_one(simulation: Simulation, message: Ints, link: Ints, nth: Ints) ->
 
 
 def load_over_time(simulation: Simulation, crossings: Crossings, links: Ints, bins: int) -> Floats:
-    """How busy each of some links was, a row a link, from 0 to 1 in so many equal parts of the time."""
+    """How busy each of some links was, from 0 to 1: a row for each link, in `bins` equal parts of the time."""
     rows = []
     for start in range(0, len(links), LINKS_AT_ONCE):
         some = links[start : start + LINKS_AT_ONCE]
@@ -177,7 +177,7 @@ def _spread(crossings: Crossings, row: Ints, rows: int, time_s: float, bins: int
 
     steps = summed(first + 1, between) - summed(last, between)
     level = steps.cumsum(axis=1)
-    # What was added and taken away again leaves dust.
+    # Adding and subtracting the same numbers leaves rounding errors.
     level[np.abs(level) < 1e-9 * rate.max()] = 0.0
     total: Floats = (level + summed(first, at_first) + summed(last, at_last))[:, :bins]
     return total
@@ -196,7 +196,7 @@ def throughput(simulation: Simulation, crossings: Crossings, link: int) -> tuple
 
 
 class Series:
-    """Loads over time in percent, each kept once: many links of a run do the same."""
+    """Loads over time in percent. Equal ones are kept once, as many links of a run have the same load."""
 
     def __init__(self, simulation: Simulation, crossings: Crossings) -> None:
         self.simulation, self.crossings = simulation, crossings
@@ -206,7 +206,7 @@ class Series:
         self.of(np.zeros(0, np.int64))  # the first is the one of links that carry nothing
 
     def of(self, links: Ints) -> int:
-        """The number of the series of some links together: at each moment that of the busiest."""
+        """The number of the series of some links together: at each moment, the load of the busiest."""
         busy = links[self.carried[links]]
         return self._kept(load_over_time(self.simulation, self.crossings, busy, BINS).max(axis=0, initial=0.0))
 

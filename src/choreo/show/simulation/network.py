@@ -13,9 +13,9 @@ from choreo.show.simulation.links import Series
 from choreo.show.simulation.words import link_names
 from choreo.show.topology.kinds import width_of
 from choreo.show.topology.paint import path_of
-from choreo.show.topology.panels import Panel, panels_of
+from choreo.show.topology.panels import Panel, must_show, panels_of, slow_links
 from choreo.show.topology.place import PlacedSwitch, PlacedWire, short_name
-from choreo.show.topology.scene import Curve, Point, beside, bounds, moved
+from choreo.show.topology.scene import Point, backwards, beside, bounds, middle, moved
 from choreo.simulate import Simulation
 from choreo.topology.graph import Bools, Ints
 from choreo.units import counted, format_bandwidth, format_bytes
@@ -27,13 +27,11 @@ APART, HEADING, MARGIN = 48.0, 26.0, 16.0
 # The room for the network in each layout of the page, at the size of a small screen: above everything, or at the side.
 LAYOUTS = {"wide": (1224.0, 264.0), "side": (497.0, 350.0)}
 LARGEST = 1.5
-# Devices that a picture in part must not leave out: those of the links that matter most.
-MUST = 4
 CROWDED = 100
 
 
 class WireData(TypedDict):
-    """One direction of what is drawn as one line: its way, how thick it is, its load over time, and what it is."""
+    """One direction of a line: its path, its width, its load over time, and its tooltip."""
 
     way: str
     level: int
@@ -69,7 +67,7 @@ class DeviceData(TypedDict):
 
 
 class NetworkData(TypedDict):
-    """All that is drawn, around nothing in particular: `box` is left, top, width and height of it."""
+    """Everything that is drawn; `box` is its left, top, width and height."""
 
     box: list[float]
     levels: int
@@ -92,8 +90,8 @@ def network_of(simulation: Simulation, series: Series, row_of_node: dict[int, in
     It is one panel, or the whole and what is in a group beside it.
     """
     topology = simulation.topology
-    slow = _slow(simulation)
-    panels = panels_of(topology, _must(simulation, slow))
+    slow = slow_links(topology)
+    panels = panels_of(topology, must_show(topology, slow, simulation.utilisation))
     data: NetworkData = {
         "box": [],
         "levels": max(len(panel.stages) for panel in panels),
@@ -133,7 +131,7 @@ def scale_of(width: float, height: float) -> dict[str, float]:
 
 
 def _stood(data: NetworkData, drawer: _Drawer, panels: list[Panel]) -> tuple[float, float]:
-    """Stand the panels beside or under each other, whichever leaves them larger; the width and height of all."""
+    """Put the panels side by side or one below the other, whichever leaves them larger; returns the total size."""
     above = HEADING if len(panels) > 1 else 0.0
     sizes = [
         (max(panel.placed.width, 6.4 * len(panel.words) if above else 0.0), panel.placed.height + above)
@@ -202,9 +200,9 @@ class _Drawer:
             width = max(1.0, width_of(float(bandwidth[links].min()), *self.range) * self.thin)
             both = len(wire.forward) > 0 and len(wire.backward) > 0
             aside = wire.strand * 2 * (width + 2.2) * (-1 if back else 1) + (width / 2 + 0.9 if both else 0.0)
-            curves = [_backwards(curve) if back else curve for curve in wire.curves]
+            curves = [backwards(curve) if back else curve for curve in wire.curves]
             ways = [beside(moved(curve, *at), aside) for curve in curves]
-            self.edges += [_middle(way) for way in ways]
+            self.edges += [middle(way)[0] for way in ways]
             self.links.append(links)
             made.append(
                 {
@@ -220,7 +218,7 @@ class _Drawer:
         return made
 
     def words(self, links: Ints) -> str:
-        """What some links are and carried, for whoever points at them."""
+        """The tooltip of some links: what they are and carried."""
         simulation, table = self.simulation, self.simulation.topology.links
         most = int(links[np.argmax(simulation.utilisation[links])])
         name = link_names(simulation, np.array([most]))[0]
@@ -258,35 +256,3 @@ class _Drawer:
             "copies": 1,
             "series": 0,
         }
-
-
-def _backwards(curve: Curve) -> Curve:
-    a, b, c, d = curve
-    return d, c, b, a
-
-
-def _middle(curve: Curve) -> Point:
-    a, b, c, d = curve
-    return (a[0] + 3 * b[0] + 3 * c[0] + d[0]) / 8, (a[1] + 3 * b[1] + 3 * c[1] + d[1]) / 8
-
-
-def _slow(simulation: Simulation) -> Bools:
-    """Which links have less bandwidth than their block gives them."""
-    topology = simulation.topology
-    given = [
-        np.tile(block.links.bandwidth_bytes_per_s, topology.num_devices // block.size) for block in topology.blocks
-    ]
-    bandwidth = topology.links.bandwidth_bytes_per_s
-    slow: Bools = (bandwidth < np.concatenate(given) * (1 - 1e-9)) | (bandwidth == 0)
-    return slow
-
-
-def _must(simulation: Simulation, slow: Bools) -> list[int]:
-    """Devices that are drawn whatever is left out: at the busiest link, slow ones, and at slow links."""
-    topology = simulation.topology
-    busiest = simulation.busiest_link
-    links = [] if busiest is None else [busiest.link]
-    links += np.flatnonzero(slow)[:MUST].tolist()
-    ends = [int(side[link]) for link in links for side in (topology.links.src, topology.links.dst)]
-    ends += np.flatnonzero(topology.slowdown > 1)[:MUST].tolist()
-    return list(dict.fromkeys(end for end in ends if end < topology.num_devices))[:MUST]

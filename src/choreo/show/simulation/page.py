@@ -32,7 +32,7 @@ def simulation_html(simulation: Simulation) -> str:
 
 
 def _facts(simulation: Simulation) -> str:
-    """How much, between how many, and where."""
+    """The size, the ranks and the topology."""
     ranks = counted(simulation.ranks, "rank")
     amount = f"{format_bytes(simulation.size_bytes)} between " if simulation.size_bytes else ""
     text = f"{amount}{ranks} on {whole(simulation.topology.name)}"
@@ -43,6 +43,6 @@ def _facts(simulation: Simulation) -> str:
 
 
 def _layout(data: SimulationData) -> str:
-    """Above everything, or at the side: there, which leaves room for the rest, unless it would be much smaller."""
+    """Where the network goes: at the side, unless it would be much larger above everything."""
     scale = scale_of(*data["network"]["box"][2:])
     return "wide" if scale["wide"] > MUCH * scale["side"] else "side"

@@ -1,4 +1,4 @@
-"""The critical path as a picture needs it: which parts of its messages it goes over, and where the time went."""
+"""The critical path as a picture needs it: its messages, and where the time went."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from choreo.topology.graph import Ints
 
 __all__ = ["MOST_LEGS", "PathData", "on_path", "path_of"]
 
-# What a list on a page has before nobody scrolls to its end.
+# Longer lists on a page are cut.
 MOST_LEGS = 2000
 
 
@@ -47,7 +47,7 @@ class PathData(TypedDict):
 
 
 def on_path(legs: list[Leg]) -> list[tuple[bool, bool]]:
-    """For each leg of the critical path whether the path goes over its sending, and over its writing.
+    """For each leg, whether the path includes its sending, and its writing.
 
     It does not go over the sending of a message that was held up only at its destination, nor over the writing of one
     that the next only had to see out.
@@ -91,7 +91,7 @@ def path_of(simulation: Simulation, first_row: Ints) -> PathData:
 
 
 def _let_go(leg: Leg, before: Leg) -> float:
-    """When the one before let a message that had arrived be written."""
+    """When the message before allowed this one, which had arrived, to be written."""
     return before.out_s if leg.waited_for == "reader" else before.written_s
 
 

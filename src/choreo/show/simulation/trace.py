@@ -72,7 +72,7 @@ def trace_events(simulation: Simulation) -> Trace:
 
 
 def _kept_links(simulation: Simulation, crossings: Crossings) -> tuple[Ints, int]:
-    """The links that get a track, and how many carried anything: all, or the busiest as far as there is room."""
+    """The links that get a track, the busiest first while there is room; and how many carried anything."""
     messages = len(simulation.messages)
     room = MOST_SLICES - 2 * messages
     if room < 0:
@@ -89,7 +89,7 @@ def _kept_links(simulation: Simulation, crossings: Crossings) -> tuple[Ints, int
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Maker:
-    """Slices with what is said about their messages."""
+    """Makes slices, with what is known about their messages."""
 
     simulation: Simulation
     names: list[list[str]]
@@ -183,7 +183,7 @@ def _counters(simulation: Simulation, tracks: Tracks, crossings: Crossings) -> N
     busiest = busiest[simulation.loads.link_bytes[busiest] > 0]
     for link, name in zip(busiest.tolist(), link_names(simulation, busiest, "->"), strict=True):
         times, rate = throughput(simulation, crossings, link)
-        # Of several values within a nanosecond the last one counts.
+        # Of several values within a nanosecond, the last one counts.
         by_time = dict(zip(_nanoseconds(times).tolist(), (rate / 1e9).tolist(), strict=True))
         tracks.counter(f"{name} carries", "GB/s", {0: 0.0, **by_time}.items())
 

@@ -1,4 +1,4 @@
-"""What is said about a simulation: its title, its ranks and its links, and what messages waited for."""
+"""A simulation in words: its title, its ranks and links, and what messages waited for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def title(simulation: Simulation) -> str:
 
 
 def whole(name: str) -> str:
-    """A topology's name, which is often its whole text: printable, and longer than other names may be."""
+    """A topology's name, printable. It is often the whole text of the topology, so it may be long."""
     clean = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name)
     return clean if len(clean) <= LONGEST_NAME else f"{clean[: LONGEST_NAME - 1]}…"
 
@@ -42,7 +42,7 @@ def node_name(simulation: Simulation, node: int) -> str:
 
 
 def link_names(simulation: Simulation, links: Ints, arrow: str = "→") -> list[str]:
-    """The ends of some links; of those that share both ends, each has its number too."""
+    """Names for links: their ends, and a number where several links have the same ends."""
     table = simulation.topology.links
     ends = table.src * simulation.topology.num_nodes + table.dst
     order = np.argsort(ends, kind="stable")
@@ -57,7 +57,7 @@ def link_names(simulation: Simulation, links: Ints, arrow: str = "→") -> list[
 
 
 def rank_names(simulation: Simulation) -> list[list[str]]:
-    """By job, what each rank is called: by its number, and by its job and its device where those tell more."""
+    """By job, a name for each rank: its number, with its job and its device where they differ."""
     several = len(simulation.jobs) > 1
     made = []
     for number, job in enumerate(simulation.jobs):
@@ -73,7 +73,7 @@ def rank_names(simulation: Simulation) -> list[list[str]]:
 
 
 def reducing(simulation: Simulation) -> Bools:
-    """Which messages are added to what is at their destination, in part at least."""
+    """Which messages are reduced into what is at their destination, at least in part."""
     messages = simulation.messages
     marked = np.zeros(len(messages), np.bool_)
     for number, job in enumerate(simulation.jobs):

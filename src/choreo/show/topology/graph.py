@@ -105,7 +105,7 @@ def placed(edges: Ints, half: Floats, gap: float) -> Floats:
 
 
 def _distances(nodes: int, edges: Ints) -> Floats:
-    """How many links lie between every two nodes; parts that nothing joins are a little further than any."""
+    """How many links lie between every two nodes; unconnected parts are a little further than the farthest."""
     away = np.full((nodes, nodes), np.inf)
     np.fill_diagonal(away, 0.0)
     if len(edges):
@@ -117,7 +117,7 @@ def _distances(nodes: int, edges: Ints) -> Floats:
 
 
 def _starts(nodes: int) -> list[Floats]:
-    """A circle in order of number, two rows, and some thrown dice."""
+    """Starting points: a circle in order of number, two rows, and some random ones."""
     angle = np.arange(nodes) * 2 * math.pi / nodes
     half = (nodes + 1) // 2
     rows = np.stack((np.arange(nodes) % half * 1.0, np.arange(nodes) // half * 1.3 + 0.01 * np.arange(nodes)), axis=1)

@@ -15,9 +15,9 @@ from choreo.units import format_bandwidth, format_time
 
 __all__ = ["LinkKind", "bandwidth_words", "kinds_of", "latency_words", "width_of"]
 
-# One colour a dimension, innermost first; told apart also by people who do not see red or green.
+# One colour for each dimension, innermost first; safe for colour-blind readers.
 COLORS = (COPY, ADD, "#0a7d6b", "#7b4aa6", "#8a6a00", WHOLE)
-# A graph's links are told apart by their figures if there are no more than so many different ones.
+# A graph's links have a kind for each pair of figures, unless there are more pairs than this.
 SEPARATE = 6
 
 
@@ -42,7 +42,7 @@ def kinds_of(topology: Topology, stages: list[Stage]) -> list[LinkKind]:
         for dim in stage.dims:
             block, used = topology.blocks[dim], len({kind.color for kind in kinds})
             figures = _figures(block)
-            # A graph of devices and switches with links of several kinds has as a rule several media; it names one.
+            # A graph names one medium, but one with switches and links of several kinds usually has several.
             medium = block.medium if len(figures) == 1 or not (block.kind == "graph" and block.switches) else ""
             for at, (bandwidth, latency) in enumerate(figures):
                 color = COLORS[(used + (at if block.kind == "graph" else 0)) % len(COLORS)]
@@ -54,11 +54,11 @@ def kinds_of(topology: Topology, stages: list[Stage]) -> list[LinkKind]:
 
 
 def _figures(block: Block) -> list[tuple[Range, Range]]:
-    """The bandwidths and latencies of a block: one by one, or if they are many from the lowest to the highest."""
+    """The bandwidths and latencies of a block: one by one, or if there are many, as a range."""
     links = block.links
     if not len(links):
         return []
-    # What lies inside an oversubscribed switch is told beside it, not as a link.
+    # A link inside an oversubscribed switch is described at the switch.
     outside = slice(-1) if block.kind == "switch" and block.switches == 2 else slice(None)
     figures = np.stack((links.bandwidth_bytes_per_s[outside], links.latency_s[outside]), axis=1)
     alike = bool((figures == figures[0]).all())
@@ -94,7 +94,7 @@ def latency_words(low: float, high: float) -> str:
 
 
 def width_of(bandwidth: float, least: float, most: float) -> float:
-    """How thick a link is drawn: by the logarithm of its bandwidth, between the least and the most that there are."""
+    """How thick a link is drawn: by the logarithm of its bandwidth, between the lowest and the highest."""
     if bandwidth <= 0:
         return 1.0
     if least == most:

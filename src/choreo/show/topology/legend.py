@@ -19,7 +19,7 @@ ROW, MARK = 20.0, 46.0
 
 
 def legend_of(painter: Painter, stages: list[Stage]) -> tuple[str, float, float]:
-    """One row for each thing that needs telling; its drawing, width and height."""
+    """One row for each thing that needs a word; its drawing, width and height."""
     rows = [*_kinds(painter, stages), *_marks(painter, stages), *_loads(painter, stages)]
     made = [
         f'<g transform="translate(0 {short(ROW * at)})">{mark}{text(MARK, 4, words, fill=INK if plain else MUTED)}</g>'
@@ -42,7 +42,7 @@ def _kinds(painter: Painter, stages: list[Stage]) -> list[tuple[str, str, bool]]
 
 
 def _marks(painter: Painter, stages: list[Stage]) -> list[tuple[str, str, bool]]:
-    """Everything else that is drawn but not said."""
+    """Everything else that is drawn."""
     topology = painter.topology
     made: list[tuple[str, str, bool]] = []
     if any(stage.inner > 1 for stage in stages):
@@ -99,8 +99,8 @@ def _loads(painter: Painter, stages: list[Stage]) -> list[tuple[str, str, bool]]
         f'<rect x="{short(at * wide)}" y="-5" width="{short(wide)}" height="10" fill="{color}"/>'
         for at, color in enumerate(LOADS)
     )
-    cable = "; of a cable its busiest link" if any(stage.inner > 1 for stage in stages) else ""
-    rows = [(mark, f"how busy a link is: from not at all to all the time{cable}", True)]
+    cable = "; a cable has that of its busiest link" if any(stage.inner > 1 for stage in stages) else ""
+    rows = [(mark, f"link load, from idle to busy all the time{cable}", True)]
     if len(painter.load):
         busiest = int(painter.load.argmax())
         links = painter.topology.links

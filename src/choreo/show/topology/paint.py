@@ -39,7 +39,7 @@ class Painter:
     crowded: bool
 
     def draw(self, wires: Iterable[PlacedWire]) -> str:
-        """The strokes of some wires: those alike in one path, what is told of a single one on its own."""
+        """The strokes of some wires: alike ones in one path, and those with a tooltip on their own."""
         halos: list[str] = []
         alike: dict[tuple[str, float, bool, bool], list[str]] = defaultdict(list)
         alone: list[str] = []
@@ -65,7 +65,7 @@ class Painter:
         return self.kind(int((wire.forward if len(wire.forward) else wire.backward)[0]), wire.dim).color
 
     def kind(self, link: int, dim: int) -> LinkKind:
-        """The kind a link is of, by what its block says of it rather than by how slow it has become."""
+        """The kind of a link: by its block's figures, not by how slow it has become."""
         blocks, devices = self.topology.blocks, self.topology.num_devices
         first = sum(devices // block.size * len(block.links) for block in blocks[:dim])
         links = blocks[dim].links
@@ -129,7 +129,7 @@ class Painter:
         return [beside(curve, aside) for curve in curves]
 
     def words(self, links: Ints) -> str:
-        """What a link is, for whoever points at it."""
+        """A link's tooltip."""
         table = self.topology.links
         ends = " → ".join(short_name(self.topology, int(end[links[0]])) for end in (table.src, table.dst))
         bandwidth = float(table.bandwidth_bytes_per_s[links].min())

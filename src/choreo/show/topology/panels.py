@@ -1,4 +1,4 @@
-"""How many pictures a network needs: one, or, where that would be too large, the whole and what is in a group of it."""
+"""How many panels a network needs: one, or for a large one the whole and then a group of it, inwards."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from choreo.show.topology.place import Placed, group_name, place
 from choreo.show.topology.stages import Stage, positions_of, stages_of
 from choreo.topology import Topology
+from choreo.topology.graph import Bools, Floats
 from choreo.units import counted
 
-__all__ = ["Panel", "panels_of"]
+__all__ = ["Panel", "must_show", "panels_of", "slow_links"]
 
 # What fits on one page: devices or closed groups, and pixels.
 UNITS, WIDTH, HEIGHT = 144, 1240.0, 900.0
+# Devices that a picture of a part shows beside the first and the last.
+MUST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +65,23 @@ def _if_it_fits(topology: Topology, stages: Sequence[Stage], must: Sequence[int]
         return None
     panel = _panel(topology, stages, must)
     return panel if panel.placed.width <= WIDTH and panel.placed.height <= HEIGHT else None
+
+
+def slow_links(topology: Topology) -> Bools:
+    """Which links have less bandwidth than their block gives them."""
+    given = [
+        np.tile(block.links.bandwidth_bytes_per_s, topology.num_devices // block.size) for block in topology.blocks
+    ]
+    bandwidth = topology.links.bandwidth_bytes_per_s
+    slow: Bools = (bandwidth < np.concatenate(given) * (1 - 1e-9)) | (bandwidth == 0)
+    return slow
+
+
+def must_show(topology: Topology, marked: Bools, load: Floats | None) -> list[int]:
+    """Devices that a picture of a part must show: at the busiest link, at `marked` links, and slow ones."""
+    links = topology.links
+    picked = [] if load is None or not len(load) or not load.max() else [int(load.argmax())]
+    picked += np.flatnonzero(marked)[:MUST].tolist()
+    ends = [int(end) for link in picked for end in (links.src[link], links.dst[link])]
+    ends += np.flatnonzero(topology.slowdown > 1)[:MUST].tolist()
+    return list(dict.fromkeys(end for end in ends if end < topology.num_devices))[:MUST]

@@ -18,7 +18,7 @@ from choreo.show.schedule.words import printable
 from choreo.show.topology.kinds import kinds_of
 from choreo.show.topology.legend import legend_of
 from choreo.show.topology.paint import Painter, path_of
-from choreo.show.topology.panels import Panel, panels_of
+from choreo.show.topology.panels import Panel, must_show, panels_of, slow_links
 from choreo.show.topology.shapes import (
     device_shape,
     dots_shape,
@@ -38,8 +38,6 @@ MARGIN, TITLE, HEADING = 28.0, 78.0, 26.0
 # Between panels, and how wide a row of them may be.
 APART, PAGE = 56.0, 1240.0
 NAME_LENGTH = 240
-# Devices that a picture in part shows beside the first and last: those at slow or highlighted links.
-MUST = 4
 
 
 def topology_svg(
@@ -50,8 +48,8 @@ def topology_svg(
     `load` colours every link by how busy it is, from 0 to 1; `highlight` points out links by their numbers.
     """
     busy, chosen = _checked_load(topology, load), _checked_highlight(topology, highlight)
-    slow = _slow(topology)
-    panels = panels_of(topology, _must(topology, slow, chosen, busy))
+    slow = slow_links(topology)
+    panels = panels_of(topology, must_show(topology, chosen | slow, busy))
     stages = stages_of(topology)
     painter = Painter(topology, kinds_of(topology, stages), slow, busy, chosen, crowded=_crowded(panels))
     legend, legend_width, legend_height = legend_of(painter, stages)
@@ -76,7 +74,7 @@ def topology_svg(
 
 
 def _side_by_side(painter: Painter, panels: list[Panel]) -> tuple[str, float, float]:
-    """The panels in rows like words; with the width and height of all."""
+    """The panels in rows, wrapped like words; with the width and height of all."""
     if len(panels) == 1:
         placed = panels[0].placed
         middle = f"translate({short(placed.width / 2)} {short(placed.height / 2)})"
@@ -116,7 +114,7 @@ def _crowded(panels: list[Panel]) -> bool:
 
 
 def _name(topology: Topology) -> str:
-    """What it is called, on one line, and not beyond all measure."""
+    """Its name on one line, shortened if it is very long."""
     clean = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in topology.name)
     return clean if len(clean) <= NAME_LENGTH else f"{clean[: NAME_LENGTH - 1]}…"
 
@@ -129,26 +127,6 @@ def _facts(topology: Topology) -> str:
         parts.append(counted(topology.num_switches, "switch", "switches"))
     parts.append(counted(len(topology.links), "link"))
     return ", ".join(parts)
-
-
-def _slow(topology: Topology) -> Bools:
-    """Which links have less bandwidth than their block gives them."""
-    given = [
-        np.tile(block.links.bandwidth_bytes_per_s, topology.num_devices // block.size) for block in topology.blocks
-    ]
-    bandwidth = topology.links.bandwidth_bytes_per_s
-    slow: Bools = (bandwidth < np.concatenate(given) * (1 - 1e-9)) | (bandwidth == 0)
-    return slow
-
-
-def _must(topology: Topology, slow: Bools, chosen: Bools, load: Floats | None) -> list[int]:
-    """Devices that a picture in part must not leave out: first those of the busiest link."""
-    links = topology.links
-    picked = [] if load is None or not len(load) or not load.max() else [int(load.argmax())]
-    picked += np.flatnonzero(chosen | slow)[:MUST].tolist()
-    ends = [int(end) for link in picked for end in (links.src[link], links.dst[link])]
-    ends += np.flatnonzero(topology.slowdown > 1)[:MUST].tolist()
-    return list(dict.fromkeys(end for end in ends if end < topology.num_devices))[:MUST]
 
 
 def _checked_load(topology: Topology, load: npt.ArrayLike | None) -> Floats | None:

@@ -171,7 +171,7 @@ class _Placer:
             self.tile(level - 1, port + size * outer, (x + px, y + py))
 
     def leave_out(self, level: int, made: Template, middle: Point) -> None:
-        """Ellipses; how many there are in all is told once for each stage."""
+        """Ellipses; each stage says once how many there are in all."""
         told = {dots.words for at, dots in self.placed.dots if at == level}
         for dots in made.dots:
             at = (dots.at[0] + middle[0], dots.at[1] + middle[1])

@@ -43,7 +43,7 @@ __all__ = [
 Point = tuple[float, float]
 # A cubic Bézier curve: both ends, and the two points between that pull it.
 Curve = tuple[Point, Point, Point, Point]
-# Up to so many parallel links are drawn side by side; more become one bundle.
+# Up to this many parallel links are drawn side by side; more become one bundle.
 STRANDS = 4
 
 

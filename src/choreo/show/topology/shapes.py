@@ -24,7 +24,7 @@ def planes_shape(placed: Placed) -> str:
 
 
 def dotted_shape(painter: Painter, dim: int, way: str) -> str:
-    """Where a row of devices goes on unseen."""
+    """A dotted line where a row of devices continues."""
     color = MUTED if painter.load is not None else next(kind.color for kind in painter.kinds if kind.dim == dim)
     return f'<path d="{way}" fill="none" stroke="{color}" stroke-width="1.2" stroke-dasharray="1.5 4" opacity="0.7"/>'
 

@@ -12,7 +12,7 @@ from choreo.topology import Block
 
 __all__ = ["tree_template"]
 
-# Of the switches that stand side by side above one group so many are drawn; of more, the first two and the last.
+# At most this many switches are drawn side by side above a group; of more, the first two and the last.
 PLANES = 4
 WIDTH, HEIGHT, BESIDE = 64.0, 20.0, 22.0
 # Between groups, more at every level.

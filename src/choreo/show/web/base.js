@@ -1,5 +1,5 @@
 "use strict";
-// Elements, and numbers as people write them: the same as `choreo.units` says.
+// Elements, and numbers in words, as in `choreo.units`.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -25,7 +25,7 @@ function threeDigits(value) {
   return Math.abs(value) < 1e6 && digits < 9 ? value.toFixed(Math.max(0, digits)) : value.toPrecision(3);
 }
 
-// The unit that a time is told in, so that all times of one run can have the same.
+// The unit for a time, so that all times of one run can share it.
 function timeUnit(time_us) {
   if (time_us >= 1e6) return ["s", 1e6];
   if (time_us >= 1e3) return ["ms", 1e3];

@@ -28,7 +28,7 @@ class Ranks(Protocol):
 
 
 def label_side(sent: list[Message], ranks: int) -> str:
-    """Where labels stand so that no two meet: "above" at the senders, "below" at the receivers, or "" for none."""
+    """Where labels stand without overlapping: "above" at the senders, "below" at the receivers, or "" for none."""
     if len(sent) > 2 * ranks:
         return ""
     shifts = _shifts(sent, ranks)
@@ -72,7 +72,7 @@ def arrows(
 
 
 def _beside(rank: int, crowd: int, *, right: bool) -> float:
-    """A rank that has two labels has them side by side, each towards its arrow."""
+    """Where to put the two labels of a rank: side by side, each towards its arrow."""
     return rank if crowd == 1 else rank + 0.25 if right else rank - 0.25
 
 

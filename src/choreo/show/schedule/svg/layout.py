@@ -15,10 +15,10 @@ from choreo.show.schedule.words import Message, describe, messages
 
 __all__ = ["Band", "Layout", "bands_of", "columns_of", "layout_of"]
 
-# Pixels. WORDS is the margin at the left of a column in which a step is told.
+# Pixels. WORDS is the margin left of a column, with the steps in words.
 GUTTER, WORDS = 48.0, 176.0
 STEP_HEIGHT, LINE_HEIGHT, PHASE_HEIGHT = 20.0, 14.0, 20.0
-# The shape of page to come near to, and what stands above and below the columns on it.
+# The aspect ratio to aim for, and the height of what stands above and below the columns.
 ASPECT, AROUND = 1.45, 148.0
 
 
@@ -54,7 +54,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A step as it is drawn; `phase` is the one it belongs to, if there are any."""
+    """A step as it is drawn; `phase` is the phase it belongs to, if any."""
 
     moment: Moment
     sent: list[Message]
@@ -81,7 +81,7 @@ def layout_of(schedule: Schedule) -> Layout:
 
 
 def bands_of(schedule: Schedule, layout: Layout) -> Iterator[Band]:
-    """The start, a band of no height, and then each step; a step is told in words where it differs from the last."""
+    """The start, a band of no height, and then each step; with words where they differ from the step before."""
     said, phase = "", {step: span for span in phases_of(schedule) for step in range(span.first, span.last + 1)}
     for moment in moments(schedule):
         if moment.step is None:

@@ -1,4 +1,4 @@
-"""What stands under the still picture and marks its end: the legend, and what each rank must end with."""
+"""The legend under the still picture, and marks for what each rank must end with."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def promise(schedule: Schedule, layout: Layout, left: float, bottom: float) -> s
 
 
 def legend(schedule: Schedule, layout: Layout, bands: list[Band]) -> tuple[str, float]:
-    """What the colours mean, and how wide it is to say so; `bands` are the start and all steps."""
+    """What the colours mean, and how wide the legend is; `bands` are the start and all steps."""
     adds = {bool(message.reduce) for band in bands for message in band.sent}
     keys = [(f'<rect y="-9" width="11" height="11" fill="{WHOLE}"/>', "was there before")]
     if False in adds:

@@ -14,7 +14,7 @@ from choreo.show.terminal import WRONG_STYLE, Line
 
 __all__ = ["step_line", "summary"]
 
-# How many rows and steps are looked at, which takes about a second; of a longer schedule only some steps are.
+# Looking at this many rows or steps takes about a second; of a longer schedule, only some steps are looked at.
 MAX_ROWS, MAX_STEPS, SOME_STEPS = 1 << 21, 4000, 9
 MAX_LINES, LAST_LINES = 60, 10
 
@@ -37,7 +37,7 @@ def step_line(first: int, last: int, words: str) -> Line:
 
 
 def _spoken(schedule: Schedule, span: Span, outcome: ProofOutcome | None, phases: int) -> list[Line]:
-    """The steps of a phase in words; steps between two that were looked at and are the same are taken to be so too."""
+    """The steps of a phase in words. Steps between two equal ones that were looked at are taken to be equal, too."""
     steps = span.last + 1 - span.first
     if steps == 0:
         return []
@@ -66,7 +66,7 @@ def _spoken(schedule: Schedule, span: Span, outcome: ProofOutcome | None, phases
 
 
 def _looked_at(span: Span, rows: int, phases: int) -> list[int]:
-    """All steps of a phase, or where they are too many the first ones, the last, and some between."""
+    """All steps of a phase; of too many, the first ones, the last, and some between."""
     steps = span.last + 1 - span.first
     if steps * phases <= MAX_STEPS and steps * phases * rows <= MAX_ROWS:
         return list(range(span.first, span.last + 1))

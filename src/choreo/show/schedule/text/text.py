@@ -25,7 +25,7 @@ PROVED = {"ranks": 2048, "transfers": 1 << 22, "places": 1 << 22}
 
 
 def to_text(schedule: Schedule, *, width: int | None = None, color: bool = False) -> str:
-    """The schedule as text, at most `width` columns wide (the terminal's, unless told).
+    """The schedule as text, at most `width` columns wide (the terminal's by default).
 
     `color` adds terminal colours: orange for what a step adds, blue for what it copies, red for what is wrong.
     """
@@ -52,7 +52,7 @@ def _heading(schedule: Schedule, outcome: ProofOutcome | None, width: int) -> li
 
 
 def _steps(schedule: Schedule, outcome: ProofOutcome, width: int) -> list[Line]:
-    """Every step with its matrix, or where that would flood the screen the first and the last matrix only."""
+    """Every step with its matrix; where that would flood the screen, only the first and the last matrix."""
     flood = (schedule.num_steps + 1) * (schedule.members + 3) > MATRIX_LINES
     look = look_of(schedule, width)
     begins = {span.first: span for span in phases_of(schedule)}

@@ -1,4 +1,4 @@
-// Memory of one stage over a step, stacked by part; the device's own as a line.
+// Memory of one stage over a step, stacked by part; the device's capacity is a line.
 
 class Memory {
   constructor(holder) {

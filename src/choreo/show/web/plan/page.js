@@ -1,4 +1,4 @@
-// The page of a plan: choose one of the best, see its step, its memory, where its time goes, and what if.
+// The page of a planning: choose a plan; see its step, its memory, where the time goes, and what-if curves.
 
 const find = (id) => document.getElementById(id);
 const data = JSON.parse(find("plan").textContent);

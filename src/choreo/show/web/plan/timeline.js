@@ -91,7 +91,7 @@ class Timeline {
     }
   }
 
-  // After the pipeline: gradients, optimizer, and waiting for the slowest.
+  // After the pipeline: gradients, optimizer, and waiting for stragglers.
   tail(draw, inset) {
     for (const { color: name, start_s: start, end_s: end } of this.plan.timeline.tail) {
       draw.fillStyle = color(name);

@@ -24,7 +24,7 @@ function inspect(data, replay, holder, rank, index) {
   for (const line of arrivals(data, entries, rank)) element("li", {}, list, line);
 }
 
-// A cell of several chunks is told by one of them: one that the step changed, or else one that is there.
+// A cell of several chunks is described by one of them: one that the step changed, or else one that is there.
 function tellingChunk(data, replay, rank, { first, count }) {
   const chunks = Array.from({ length: count }, (_, index) => first + index);
   const changed = chunks.find((chunk) => replay.actions.has(rank * data.chunks + chunk));
@@ -37,7 +37,7 @@ function blockName(data, span) {
   return `${spanOf(span)} (from ${Math.floor(block / data.ranks)} for ${block % data.ranks})`;
 }
 
-// Contributions that came together are told together; a single one is followed all the way.
+// Contributions that arrived together are one line. Where nothing is reduced, each is followed from its start.
 function arrivals(data, entries, rank) {
   if (!entries.length) return ["nothing has arrived here yet"];
   if (!data.reduces) return entries.map((entry) => route(data, entry, rank));

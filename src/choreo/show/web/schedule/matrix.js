@@ -1,4 +1,4 @@
-// What each rank and switch holds: a table of them by chunks, or a small table for each where each has several rows.
+// What each rank and switch holds: one table of ranks by chunks, or a small table for each rank.
 
 function spanOf({ first, count }) {
   return count === 1 ? `${first}` : `${first}–${first + count - 1}`;
@@ -114,11 +114,13 @@ class Matrix {
     }
     width = Math.max(width, 2.5);
     height = Math.max(height, 3);
+    // Whole pixels, so that all rows of a map are equally tall.
+    if (this.dense) [width, height] = [width, height].map((size) => (size > 4 ? Math.floor(size) : size));
     for (const cell of this.cells.flat()) {
       cell.style.minWidth = cell.style.width = `${width.toFixed(1)}px`;
       cell.style.height = `${height.toFixed(1)}px`;
     }
-    this.least = Math.max(14, 250 / height);
+    this.least = this.dense ? 12 : Math.max(14, 250 / height);
     this.numbers = this.data.reduces && this.rows === 1 && height >= 15 && width >= 17;
   }
 
@@ -148,7 +150,7 @@ class Matrix {
     }
   }
 
-  // The place that is looked at, and where it is followed the same chunk at every other rank.
+  // Mark the cell that is looked at and, if it is followed, its chunk at every other rank.
   choose(rank, index, followed) {
     for (const cell of this.holder.querySelectorAll(".chosen, .column")) {
       cell.classList.remove("chosen", "column");

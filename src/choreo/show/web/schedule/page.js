@@ -1,9 +1,9 @@
-// The page: where in the schedule we are, and everything that follows from it.
+// The page: the position in the schedule, and everything that depends on it.
 //
 // A position is a number of steps done: 0 is the start, position k + 1 is after step k. Steps are numbered from 0, like
 // ranks and chunks, so that "step 3" is the same step here, in a proof and in the file. `#step=3` opens the page after
 // step 3, `#step=start` at the start, and `&rank=2&chunk=5` looks at a place. Without any of these it opens where there
-// is something to see: at the step that breaks the schedule, or in the middle of the first phase.
+// is something to see: at the step that breaks the schedule, or at a busy one near the middle of the first phase.
 
 window.addEventListener("error", (event) => { document.documentElement.dataset.error = event.message; });
 
@@ -14,8 +14,7 @@ const stage = new Stage(data, find("ring"), find("stage-hint"));
 const messages = data.steps.map(messagesOf);
 const sent = sentByRank(data);
 const still = window.matchMedia("(prefers-reduced-motion: reduce)");
-const first = data.phases.length ? data.phases[0].num_steps : data.num_steps;
-const opening = data.proof.holds ? Math.ceil(first / 2) : data.proof.step + 1;
+const opening = data.proof.holds ? busyStep() : data.proof.step + 1;
 let position = 0, playing = false, began = 0, frame = 0, chosen = null, touched = false;
 const matrix = new Matrix(data, find("matrix"), (rank, cell) => { chosen = { rank, cell }; look(); });
 
@@ -35,13 +34,21 @@ function show(to) {
   totals();
 }
 
+// The position after a step of the first phase with many messages; of these, the one nearest to the middle.
+function busyStep() {
+  const steps = messages.slice(0, data.phases.length ? data.phases[0].num_steps : data.num_steps);
+  const most = Math.max(0, ...steps.map(({ length }) => length)), middle = (steps.length - 1) / 2;
+  const busy = [...steps.keys()].filter((step) => 4 * steps[step].length >= 3 * most);
+  return busy.sort((a, b) => Math.abs(a - middle) - Math.abs(b - middle) || a - b).map((step) => step + 1)[0] ?? 0;
+}
+
 function redraw() {
   stage.fill(data.after.map((runs, rank) => complete(runs, rank)));
   matrix.show(replay, position === data.num_steps);
   look();
 }
 
-// The share of the chunks a rank must end with that it has in full.
+// Of the chunks a rank must end with, the share that is complete.
 function complete(runs, rank) {
   let wanted = 0, have = 0;
   for (const [first, count] of runs) {
@@ -65,8 +72,8 @@ function totals() {
   find("each").textContent = unit && data.num_steps ? sentByEach(sent, position) : "";
 }
 
-// Unless somebody has chosen a place, look at the first one that the step changed. A chosen one is followed: its
-// column, and its way across the ranks so far.
+// Look at the chosen cell, or else at the first one that the step changed. A chosen chunk is followed: its column is
+// marked, and its route so far is drawn.
 function look() {
   const { rank, cell } = chosen || firstChanged();
   matrix.choose(rank, cell, chosen !== null);

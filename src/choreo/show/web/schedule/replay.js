@@ -52,7 +52,7 @@ class Replay {
     this.done = step + 1;
   }
 
-  // A run of chunks at a rank: how much of what there is to have is there.
+  // How many contributions a run of chunks has at a rank, of how many.
   cell(rank, { first, count }) {
     let have = 0, given = 0, doubled = false, action = "";
     for (let chunk = first; chunk < first + count; chunk++) {
@@ -71,7 +71,7 @@ class Replay {
     return entries.length >= this.given[chunk] && entries.every(({ times }) => times === 1);
   }
 
-  // Whether some chunk of a run that the rank must end with is not as it must be.
+  // Whether some chunk of a run is wrong, of those that the rank must end with.
   broken(rank, { first, count }) {
     const wanted = (chunk) => this.data.after[rank].some(([start, length]) => start <= chunk && chunk < start + length);
     for (let chunk = first; chunk < first + count; chunk++) {

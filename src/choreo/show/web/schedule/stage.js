@@ -72,7 +72,7 @@ class Stage {
     shape("text", { class: "tick", x, y: y + 4 }, this.nodes, rank);
   }
 
-  // How much of what each rank must end with it has.
+  // Fill each rank's ring by the share it has of what it must end with.
   fill(shares) {
     this.gauges.forEach((gauge, rank) => gauge.setAttribute("stroke-dasharray", `${shares[rank] * 100} 100`));
   }
@@ -100,7 +100,7 @@ class Stage {
     return { start, control, end };
   }
 
-  // To and from a switch almost straight, on the right of the way so that up and down do not meet.
+  // Almost straight, to the right of the line, so that the ways to and from a switch do not overlap.
   spoke(a, b) {
     const length = Math.hypot(b.x - a.x, b.y - a.y), lane = Math.min(13, this.size * 0.6);
     const control = {
@@ -183,7 +183,8 @@ class Stage {
     }
   }
 
-  // Where a label stands: between neighbours, near the sender further away, and beyond the middle of the way down.
+  // Where along its arrow a label stands: in the middle between neighbours, near the sender for longer arrows, past the
+  // middle from a switch.
   restOf(message) {
     return message.src >= this.data.ranks ? 0.58 : this.near(message) ? 0.5 : 0.2;
   }
@@ -192,7 +193,7 @@ class Stage {
     return !this.atSwitch(message) && [1, this.data.ranks - 1].includes(Math.abs(message.dst - message.src));
   }
 
-  // Among many ranks the labels of arrows that cross would meet; each then stands at its sender, outside the circle.
+  // Among many ranks labels on arrows would overlap; each then stands at its sender, outside the circle.
   labelsOutside(messages) {
     const senders = new Set(messages.map(({ src }) => src));
     if (this.data.ranks <= 8 || this.small || senders.size < messages.length) return false;

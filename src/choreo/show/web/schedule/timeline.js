@@ -1,4 +1,4 @@
-// What is said about a step, and the line of steps over the scrubber with its phases and the step that breaks.
+// A step in words, and the line of steps over the scrubber, with its phases and the step that breaks.
 
 function ordinal(number) {
   const ten = number % 10, teen = Math.floor(number / 10) % 10 === 1;
@@ -47,7 +47,7 @@ function sentByRank(data) {
   return rows;
 }
 
-// All ranks where they do the same, else the one that sends most.
+// All ranks together if they send the same, else the one that sends most.
 function sentByEach(sent, position) {
   const now = sent[position], all = sent[sent.length - 1];
   const most = Math.max(...all), busiest = all.indexOf(most);

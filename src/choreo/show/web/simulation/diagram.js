@@ -60,7 +60,7 @@ class Diagram {
     return Math.max(0, Math.min(1, share)) * this.total;
   }
 
-  // What stands behind: the rows with their names, and the times.
+  // The background: rows with their names, and times.
   frame(draw) {
     const { activity, rows } = this.data, room = (this.bottom - this.top) / rows.length;
     const every = Math.max(1, Math.ceil(14 / room));
@@ -104,7 +104,7 @@ class Diagram {
       const color = messages.reduce[at] ? this.colors.add : this.colors.copy;
       draw.fillStyle = draw.strokeStyle = color;
       if (deep < 4) {
-        // The band that it is on its way in, from its first byte to its last.
+        // The band between its first byte and its last.
         draw.globalAlpha = 0.17 / deep;
         draw.beginPath();
         draw.moveTo(start, y1);
@@ -128,8 +128,7 @@ class Diagram {
     if (last) dot(draw, this.x(last.way[last.way.length - 1][0]), this.y(last.dst), 3.4, this.colors.ink, this.colors.paper);
   }
 
-  // How many bands lie over each other, and how much of the paper lines would cover: where much happens at once every
-  // single message is fainter.
+  // How many bands overlap, and how much of the area lines would cover: the more, the fainter each message is drawn.
   density(thick) {
     const { messages, rows } = this.data;
     let crossed = 0, covered = 0;
@@ -154,7 +153,7 @@ class Diagram {
     draw.stroke();
   }
 
-  // What is over is bright, what is to come pale; what is under way is a dot.
+  // The past is bright and the future pale; messages in flight are dots.
   show(time_us) {
     const draw = this.drawn.getContext("2d"), now = this.x(time_us);
     draw.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
@@ -219,7 +218,7 @@ class Diagram {
   }
 }
 
-// The room for names at the left of everything that has time across it.
+// The width of the names left of every time axis.
 function gutter() {
   return window.innerWidth > 900 ? 138 : 96;
 }
@@ -258,7 +257,7 @@ function distance(x, y, x1, y1, x2, y2) {
   return Math.hypot(x - x1 - share * dx, y - y1 - share * dy);
 }
 
-// The least of 1, 2, 5, 10, 20, 50, ... that is not below.
+// The smallest of 1, 2, 5, 10, 20, 50, ... that is at least this.
 function niceStep(least) {
   const power = 10 ** Math.floor(Math.log10(least));
   return power * [1, 2, 5, 10].find((step) => step * power >= least * 0.999);

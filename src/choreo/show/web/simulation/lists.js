@@ -61,7 +61,7 @@ class Busy {
     }
   }
 
-  // Each link's load as a strip of colour; as in the diagram, what is to come is pale.
+  // Each link's load as a strip of colour; as in the diagram, the future is pale.
   show(time_us) {
     const total = this.data.figures.time_us;
     for (const { strip, link } of this.strips) {

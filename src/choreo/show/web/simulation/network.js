@@ -1,6 +1,6 @@
-// The network with its links as busy as they are at a moment, and the devices with how much each has received.
+// The network at a moment: how busy each link is, and how much each device has received.
 
-// Pixels that what flows along a link moves on while the whole run is played.
+// How many pixels the dots on a busy link move while the whole run is played.
 const FLOW = 900;
 
 class Network {
@@ -9,7 +9,7 @@ class Network {
     this.svg = svg;
     const { box, wires, levels } = data.network;
     svg.setAttribute("viewBox", box.join(" "));
-    // A small network is not to be blown up, and the names in a large one must stay readable.
+    // A small network must not be blown up, and the names in a large one must stay readable.
     svg.style.minWidth = `${Math.round(0.55 * box[2])}px`;
     svg.style.setProperty("--aspect", box[3] / box[2]);
     svg.style.setProperty("--tall", `${1.5 * box[3]}px`);
@@ -44,7 +44,7 @@ class Network {
     const glow = this.glows ? shape("path", { class: "glow", d: wire.way }, group) : null;
     const line = shape("path", { class: wire.slow ? "wire slow" : "wire", d: wire.way }, group);
     const flow = shape("path", { class: "flow", d: wire.way }, group);
-    // What is thin is hard to point at.
+    // A thin line is hard to point at.
     shape("path", { d: wire.way, fill: "none", stroke: "transparent", "stroke-width": 9 }, group);
     return { ...wire, group, glow, line, flow, percent: -1 };
   }
@@ -129,7 +129,7 @@ class Network {
     wire.glow.style.strokeWidth = width * 3;
   }
 
-  // Point out some wires by their numbers; none of them if none of those links is drawn.
+  // Point out wires by their numbers; with none, stop pointing.
   choose(numbers) {
     this.svg.classList.toggle("dim", numbers.length > 0);
     this.wires.forEach(({ group }, at) => group.classList.toggle("chosen", numbers.includes(at)));
@@ -142,12 +142,12 @@ function rounded({ x, y, width, height, rx }) {
   return `M${x + width / 2} ${y}H${right - r}A${r} ${r} 0 0 1 ${right - r} ${bottom}H${x + r}A${r} ${r} 0 0 1 ${x + r} ${y}z`;
 }
 
-// Which part of the time a moment lies in; -1 when all is over.
+// The bin of a moment; -1 at the end.
 function binAt(total, bins, time_us) {
   return total > 0 && time_us < total ? Math.min(bins - 1, Math.floor((time_us / total) * bins)) : -1;
 }
 
-// For each row the share of its messages that it has by a time; nothing where not all messages are known.
+// For each row, the share of its messages received by a time; null where not all messages are known.
 function received({ messages, rows }) {
   if (messages.src.length < messages.all) return null;
   const times = rows.map(() => []);
