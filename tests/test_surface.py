@@ -44,7 +44,6 @@ SURFACE = [
     "Job",
     "JoinError",
     "Layout",
-    "MeetingError",
     "Mesh",
     "Model",
     "ModelError",
@@ -60,6 +59,7 @@ SURFACE = [
     "ProofError",
     "ReduceOp",
     "RefusedError",
+    "RendezvousError",
     "Requirement",
     "Result",
     "Schedule",
@@ -240,11 +240,11 @@ def test_no_error_is_defined_anywhere_else() -> None:
         return {error}.union(*(below(child) for child in error.__subclasses__()))
 
     homes = {error.__name__: error.__module__ for error in below(errors.ChoreoError)}
-    # What a meeting tells apart for itself reaches nobody as more than a MeetingError.
+    # Errors that only the rendezvous tells apart reach users as RendezvousError.
     inside = {
         name for name, home in homes.items() if home.startswith(("choreo.run.rendezvous.", "choreo.run.transport."))
     }
-    assert inside <= {error.__name__ for error in below(errors.MeetingError)}
+    assert inside <= {error.__name__ for error in below(errors.RendezvousError)}
     assert {name for name, home in homes.items() if home.startswith("choreo")} - inside == set(errors.__all__)
 
 

@@ -44,7 +44,15 @@ INSIDE = {
     "run": (
         ("transport",),
         ("rendezvous",),
-        ("execute",),
+        ("execute", "work"),
+        ("consensus",),
+        ("connection",),
+        ("connect", "engine"),
+        ("messages", "groups", "rows"),
+        ("recover", "collective_calls"),
+        ("objects",),
+        ("communicator",),
+        ("init", "join"),
     ),
 }
 # Parts that nobody else in their folder may import: they stand beside the rest.
@@ -60,10 +68,6 @@ ALLOWED = {
     ("workload/huggingface/config.py", "workload.huggingface.families"): "each family has its own reader",
     ("cli/plan_options.py", "cli.commands.plan"): "the options name the commands that take them",
     ("cli/output/plan_questions.py", "cli.commands.plan"): "the questions name the command that answers them",
-    ("run/transport/tcp.py", "run.execute"): "a failure names the rank and its host",
-    ("run/execute/engine.py", "run.connection"): "it runs calls on a connection",
-    ("run/execute/engine.py", "run.recover"): "a failed call is explained",
-    ("run/execute/engine.py", "run.work"): "calls that go on while the program does something else",
 }
 
 

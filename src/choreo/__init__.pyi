@@ -25,12 +25,12 @@ from choreo.errors import ContradictionError as ContradictionError
 from choreo.errors import DeviceError as DeviceError
 from choreo.errors import FormatError as FormatError
 from choreo.errors import JoinError as JoinError
-from choreo.errors import MeetingError as MeetingError
 from choreo.errors import ModelError as ModelError
 from choreo.errors import PeerFailure as PeerFailure
 from choreo.errors import PlanError as PlanError
 from choreo.errors import ProofError as ProofError
 from choreo.errors import RefusedError as RefusedError
+from choreo.errors import RendezvousError as RendezvousError
 from choreo.errors import ScheduleError as ScheduleError
 from choreo.errors import SizeError as SizeError
 from choreo.errors import TopologyError as TopologyError

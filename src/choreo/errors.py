@@ -18,9 +18,9 @@ ChoreoError
 ├── TopologyError                       a file or document that is not a network
 ├── ProofError                          a schedule that does not do what its collective promises
 ├── BenchmarkError                      a library that is to be measured is missing, failed or does not answer
-├── MeetingError                        the processes of a job did not come together
+├── RendezvousError                     the processes of a job did not find each other
 ├── PeerFailure                         ranks died, were stuck or left; all survivors agree on which
-└── JoinError                           a rank could not be taken in; those that were there go on as before
+└── JoinError                           a process could not join a running job; its ranks go on as before
 
 A message says what was wrong, where, with which values, and what to do instead. `ValueError` is kept as a base of
 the caller's mistakes so that code which knows nothing of Choreo can still catch them.
@@ -41,12 +41,12 @@ __all__ = [
     "DeviceError",
     "FormatError",
     "JoinError",
-    "MeetingError",
     "ModelError",
     "PeerFailure",
     "PlanError",
     "ProofError",
     "RefusedError",
+    "RendezvousError",
     "ScheduleError",
     "SizeError",
     "TopologyError",
@@ -178,10 +178,11 @@ class BenchmarkError(ChoreoError):
     """A library that is to be measured is not installed, failed, or does not answer."""
 
 
-class MeetingError(ChoreoError):
-    """The processes of a job did not come together, or one of them was lost while they were at it.
+class RendezvousError(ChoreoError):
+    """The processes of a job did not find each other, or one was lost meanwhile.
 
-    `ranks` are those it is about: who never came, died, or claimed what was not theirs. Empty where nobody knows.
+    `ranks` are those that caused it: they did not join, died, or claimed a rank that was taken. It is empty if nobody
+    knows.
     """
 
     def __init__(self, message: str, *, ranks: Iterable[int] = ()) -> None:
@@ -193,8 +194,8 @@ class MeetingError(ChoreoError):
 class PeerFailure(ChoreoError):  # noqa: N818
     """Ranks died, did not answer before the deadline, or left.
 
-    `ranks` are those that failed: the same on every survivor. It is empty where a call was not through by its deadline
-    though every rank answered, or where one sent what makes no sense. `collective` and `step` say where this rank was.
+    `ranks` are those that failed, the same on every survivor. It is empty if every rank answers but the call was not
+    done before its deadline, or if a rank sent invalid data. `collective` and `step` say where this rank was.
     """
 
     def __init__(self, message: str, *, ranks: Iterable[int], collective: str = "", step: int | None = None) -> None:
@@ -211,7 +212,7 @@ class CommunicatorClosed(UsageError):  # noqa: N818
 
 
 class JoinError(ChoreoError):
-    """A newcomer did not come, did not hold the secret, or was lost on the way in."""
+    """A new process did not come, did not hold the secret, or was lost while it joined."""
 
 
 def _restored(kind: type[ChoreoError], args: tuple[object, ...], state: dict[str, object]) -> ChoreoError:

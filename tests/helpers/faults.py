@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from choreo.run.communicator import Communicator
-from choreo.run.connection import connect
+from choreo.run.connect import connect
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.constants import default_constants
 
@@ -42,7 +42,7 @@ def start_server() -> None:
             os.environ["PYTHONPATH"] = before
 
 
-class PipeMeeting:
+class PipeBootstrap:
     """All ranks have a pipe to rank 0, which has one to each."""
 
     def __init__(self, rank: int, world_size: int, pipes: list[Pipe]) -> None:
@@ -140,7 +140,7 @@ def _rank(
 ) -> None:
     faulthandler.dump_traceback_later(0.8 * PATIENCE_S)  # where it hangs, if it does
     try:
-        connection = connect(PipeMeeting(rank, world_size, pipes), f"test{os.getppid()}", "here", 30.0)
+        connection = connect(PipeBootstrap(rank, world_size, pipes), f"test{os.getppid()}", "here", 30.0)
         communicator = Communicator(connection, Chooser(world_size, default_constants(), {}))
         communicator.timeout_s = timeout_s
         for pipe in pipes:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 
-from choreo.errors import ChoreoError, MeetingError
-from choreo.run.rendezvous.rendezvous import Meeting, meet
+from choreo.errors import ChoreoError, RendezvousError
+from choreo.run.rendezvous.rendezvous import Rendezvous, rendezvous
 
 SECRET = b"a secret of the tests: 0123456789"
 OTHER = b"another secret of the tests: 9876"
@@ -41,7 +41,7 @@ class Outcome:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        assert isinstance(self.error, MeetingError), self
+        assert isinstance(self.error, RendezvousError), self
         return self.error.ranks
 
 
@@ -116,7 +116,7 @@ def free_port() -> int:
         return port
 
 
-def come(
+def join(
     rank: int,
     world_size: int,
     port: int,
@@ -125,14 +125,14 @@ def come(
     timeout_s: float = 60.0,
     address: str = "127.0.0.1",
     job: str = "",
-) -> Meeting:
-    return meet(rank, world_size, address, port, secret, timeout_s=timeout_s, job=job)
+) -> Rendezvous:
+    return rendezvous(rank, world_size, address, port, secret, timeout_s=timeout_s, job=job)
 
 
-def meet_and_exchange(rank: int, world_size: int, port: int, times: int = 1, **how: object) -> list[list[bytes]]:
-    """Meet, exchange something so many times, and leave."""
-    with come(rank, world_size, port, **how) as meeting:  # type: ignore[arg-type]
-        return [meeting.exchange(share(rank, number), 60.0) for number in range(times)]
+def join_and_exchange(rank: int, world_size: int, port: int, times: int = 1, **how: object) -> list[list[bytes]]:
+    """Join, exchange something `times` times, and leave."""
+    with join(rank, world_size, port, **how) as joined:  # type: ignore[arg-type]
+        return [joined.exchange(share(rank, number), 60.0) for number in range(times)]
 
 
 def share(rank: int, number: int) -> bytes:

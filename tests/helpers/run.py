@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any
 
 from choreo.run.communicator import Communicator
-from choreo.run.connection import connect
+from choreo.run.connect import connect
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.constants import default_constants
 
-__all__ = ["Job", "PipeMeeting", "RankError"]
+__all__ = ["Job", "PipeBootstrap", "RankError"]
 
 CONTEXT = mp.get_context("fork")
 START_S = 30.0
@@ -33,7 +33,7 @@ class RankError(AssertionError):
 
 
 @dataclass
-class PipeMeeting:
+class PipeBootstrap:
     """Ranks that find each other over pipes from rank 0 to everybody: what a launcher's meeting is in production."""
 
     rank: int
@@ -110,7 +110,7 @@ class Job:
         for rank in range(self.ranks):
             near, far = CONTEXT.Pipe()
             process = CONTEXT.Process(
-                target=self._serve, args=(far, near, PipeMeeting(rank, self.ranks, ends[rank])), daemon=True
+                target=self._serve, args=(far, near, PipeBootstrap(rank, self.ranks, ends[rank])), daemon=True
             )
             process.start()
             far.close()
@@ -141,7 +141,7 @@ class Job:
             raise RankError(errors)
         return found
 
-    def _serve(self, pipe: Pipe, theirs: Pipe, meeting: PipeMeeting) -> None:
+    def _serve(self, pipe: Pipe, theirs: Pipe, meeting: PipeBootstrap) -> None:
         """A rank's life: connect, then do what comes through the pipe until it is closed."""
         for inherited in (theirs, *self.pipes):
             inherited.close()

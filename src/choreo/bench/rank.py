@@ -17,7 +17,7 @@ from choreo.algorithms import load_algorithms
 from choreo.bench.inputs import Case, dtype_of, expected, given, input_count
 from choreo.bench.job import Message, receive, send
 from choreo.run.communicator import Communicator
-from choreo.run.connection import connect
+from choreo.run.connect import connect
 from choreo.run.execute.arrays import Array
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.constants import decode_constants, load_constants

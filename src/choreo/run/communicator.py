@@ -3,52 +3,57 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import operator
 import os
+import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, UsageError
+from choreo.errors import ChoreoError, CommunicatorClosed, PeerFailure, UsageError
+from choreo.run.collective_calls import CollectiveCalls
 from choreo.run.connection import Connection
-from choreo.run.execute.arrays import Array, apart, averaged, check_out, like_given, take
+from choreo.run.engine import Engine, debug_wanted
+from choreo.run.execute.arrays import Array, check_out, take
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.dtypes import ReduceOp, dtype_code
-from choreo.run.execute.engine import Engine, Request, debug_wanted
 from choreo.run.execute.peer_memory import Probe, can_read
-from choreo.run.groups import Mesh, NonMember, make_mesh, new_group
-from choreo.run.messages import Address, Messages
-from choreo.run.objects import all_gather_bytes, all_gather_object, broadcast_object, scatter_object
-from choreo.run.recover.shrink import SHRINK_S, shrunk, surviving
+from choreo.run.groups import NonMember, connect_axes, connect_group, mesh_sides
+from choreo.run.messages.mailbox import Mailbox
+from choreo.run.messages.wire import Address
+from choreo.run.objects import all_gather_object, broadcast_object, scatter_object
+from choreo.run.recover.grow import GROWN, grow
+from choreo.run.recover.shrink import SHRINK_S, SHRUNK, shrink
+from choreo.run.rendezvous.environment import job_address
 from choreo.run.work import Work
 
-__all__ = ["DEFAULT_TIMEOUT_S", "Communicator"]
+__all__ = ["DEFAULT_TIMEOUT_S", "Communicator", "Mesh"]
 
 DEFAULT_TIMEOUT_S = 300.0
 
-Result = TypeVar("Result")
-_ndarray, _SUM, _AVG = np.ndarray, ReduceOp.SUM, ReduceOp.AVG
-_NOTHING = np.empty(0, np.uint8)
+
+class _Introduction(msgspec.Struct):
+    """What a rank tells the others once they are connected: a probe of its memory, and its mailbox."""
+
+    probe_address: int
+    probe_value: int
+    mailbox: str | int
 
 
-class _Card(msgspec.Struct):
-    """What a rank tells the others when they have connected."""
-
-    probe: int
-    value: int
-    address: str | int
-
-
-class Communicator:
+class Communicator(CollectiveCalls):
     """Ranks that run collectives together. Every rank makes the same calls in the same order, from one thread.
 
-    With `async_op=True` a call returns a `Work` at once; it and those after it run in order. `timeout` is in seconds,
-    and `timeout_s` where none is given. To make one is a collective call itself.
+    With `async_op=True` a call returns a `Work` at once; asynchronous calls run in order. `timeout` is in seconds; if
+    it is not given, `timeout_s` holds. `ranks` are the numbers that the ranks had at first: they stay the same when the
+    communicator shrinks or grows.
+
+    >>> import choreo, numpy as np
+    >>> with choreo.init() as comm:
+    ...     comm.rank, comm.world_size, comm.all_reduce(np.ones(2))
+    (0, 1, array([1., 1.]))
     """
 
     _introduced = False
@@ -60,386 +65,250 @@ class Communicator:
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         debug: bool | None = None,
+        ranks: tuple[int, ...] | None = None,
     ) -> None:
-        self.rank, self.world_size = connection.rank, connection.world_size
-        self.timeout_s = timeout_s
-        self._engine = Engine(connection, chooser, debug=False)
-        self._cached_calls = self._engine.call_cache
-        self._messages = Messages(self.rank, connection.places, local=not connection.exposes.any())
-        self.ranks = tuple(range(self.world_size))  # what they were called before ranks were lost and others came
+        """Make a communicator on a connection. This is a collective call itself."""
+        engine = Engine(connection, chooser, debug=False)
+        super().__init__(engine, timeout_s)
+        self.ranks = tuple(range(self.world_size)) if ranks is None else ranks
+        self._mailbox = Mailbox(self.rank, connection.peers, local=not connection.remote.any())
         try:
             self._introduce(connection)
         except BaseException:
-            self._messages.close()
-            self._engine.progress.stop()
+            self._mailbox.close()
+            engine.progress.stop()
             raise
-        self._engine.debug = debug_wanted() if debug is None else debug
+        engine.debug = debug_wanted() if debug is None else debug
         self._cached_calls.clear()
         self._introduced = True
         _ALIVE.add(self)
 
-    # Collectives
-
-    def all_reduce(
-        self,
-        x: Any,
-        op: ReduceOp = _SUM,
-        *,
-        out: Any = None,
-        timeout: float | None = None,
-        async_op: bool = False,
-        survive: bool = False,
-    ) -> Any:
-        """Everybody gets the sum; in place, or into `out`.
-
-        With `survive=True` ranks may die: those that are left do it among themselves, go on as this communicator, and
-        get the result and the ranks that are in it.
-        """
-        plain = out is None and timeout is None and not (async_op or survive)
-        if plain and self._cached_calls.all_reduce(x, op, self.timeout_s):
-            return x
-        if survive:
-            if async_op:
-                raise UsageError("survive=True may shrink the communicator, so it cannot go on beside other calls")
-            return surviving(self, x, op, out, timeout)
-        taken = take(x, writable=out is None)
-        into = taken if out is None else check_out(out, taken.array.shape, taken.array.dtype)
-        given = into.array if out is x else apart(taken.array, into.array)
-        request = self._request("all_reduce", given, into.array, given.size, timeout, op=op)
-
-        def finish(_: Array) -> Any:
-            averaged(into.array, op, self.world_size)
-            into.put_back()
-            return x if out is None else out
-
-        return self._do(request, finish, async_op, cache=out is None and op is not _AVG, key=op)
-
-    def broadcast(self, x: Any, root: int = 0, *, timeout: float | None = None, async_op: bool = False) -> Any:
-        """Everybody gets the root's array, in place."""
-        if timeout is None and not async_op and self._cached_calls.broadcast(x, root, self.timeout_s):
-            return x
-        root = self._rank(root, "root")
-        taken = take(x, writable=True)
-        request = self._request("broadcast", taken.array, taken.array, taken.array.size, timeout, root=root)
-
-        def finish(_: Array) -> Any:
-            taken.put_back()
-            return x
-
-        return self._do(request, finish, async_op, cache=True, key=root)
-
-    def reduce(
-        self,
-        x: Any,
-        root: int = 0,
-        op: ReduceOp = _SUM,
-        *,
-        out: Any = None,
-        timeout: float | None = None,
-        async_op: bool = False,
-    ) -> Any:
-        """The root gets the sum, in place or in `out`; the others keep what they have, and get None."""
-        root = self._rank(root, "root")
-        at_root = self.rank == root
-        taken = take(x, writable=at_root and out is None)
-        into = taken if out is None or not at_root else check_out(out, taken.array.shape, taken.array.dtype)
-        given = into.array if out is x else apart(taken.array, into.array)
-        work = into.array if at_root else None
-        request = self._request("reduce", given, work, given.size, timeout, op=op, root=root)
-
-        def finish(_: Array) -> Any:
-            if not at_root:
-                return None
-            averaged(into.array, op, self.world_size)
-            into.put_back()
-            return x if out is None else out
-
-        return self._do(request, finish, async_op)
-
-    def all_gather(self, x: Any, *, out: Any = None, timeout: float | None = None, async_op: bool = False) -> Any:
-        """Everybody's array, by rank: shape (world_size, *x.shape)."""
-        if timeout is None and not async_op and type(x) is _ndarray:
-            result = np.empty((self.world_size, *x.shape), x.dtype) if out is None else out
-            if self._cached_calls.all_gather(x, result, None, self.timeout_s):
-                return result
-        taken = take(x, writable=False)
-        shape = (self.world_size, *taken.array.shape)
-        dtype = taken.array.dtype
-        into = None if out is None else check_out(out, shape, dtype)
-        work = np.empty(shape, dtype) if into is None else into.array
-        given = apart(taken.array, work)
-        request = self._request("all_gather", given, work, given.size, timeout)
-
-        def finish(_: Array) -> Any:
-            if into is None:
-                return like_given(work, taken)
-            into.put_back()
-            return out
-
-        return self._do(request, finish, async_op, cache=True)
-
-    def reduce_scatter(
-        self,
-        x: Any,
-        op: ReduceOp = _SUM,
-        *,
-        sizes: Sequence[int] | None = None,
-        out: Any = None,
-        timeout: float | None = None,
-        async_op: bool = False,
-    ) -> Any:
-        """This rank's part of the sum: its rows of x, as many for each rank unless `sizes` says how many."""
-        if sizes is None and timeout is None and not async_op and type(x) is _ndarray and x.ndim:
-            result = np.empty((len(x) // self.world_size, *x.shape[1:]), x.dtype) if out is None else out
-            if self._cached_calls.reduce_scatter(x, result, op, self.timeout_s):
-                return result
-        taken = take(x, writable=False)
-        rows, row = self._rows(taken.array, sizes)
-        shape, dtype = (rows[self.rank], *taken.array.shape[1:]), taken.array.dtype
-        into = None if out is None else check_out(out, shape, dtype)
-        mine = np.empty(shape, dtype) if into is None else into.array
-        blocks = rows[0] * row if sizes is None else tuple(count * row for count in rows)
-        given = apart(taken.array, mine)
-        request = self._request("reduce_scatter", given, None, blocks, timeout, op=op, mine=mine)
-
-        def finish(_: Array) -> Any:
-            averaged(mine, op, self.world_size)
-            if into is None:
-                return like_given(mine, taken)
-            into.put_back()
-            return out
-
-        return self._do(request, finish, async_op, cache=sizes is None and op is not _AVG, key=op)
-
-    def gather(
-        self, x: Any, root: int = 0, *, out: Any = None, timeout: float | None = None, async_op: bool = False
-    ) -> Any:
-        """The root gets everybody's array, shape (world_size, *x.shape); the others None."""
-        root = self._rank(root, "root")
-        at_root = self.rank == root
-        taken = take(x, writable=False)
-        shape, dtype = (self.world_size, *taken.array.shape), taken.array.dtype
-        into = check_out(out, shape, dtype) if out is not None and at_root else None
-        work = None if not at_root else np.empty(shape, dtype) if into is None else into.array
-        given = taken.array if work is None else apart(taken.array, work)
-        request = self._request("gather", given, work, given.size, timeout, root=root)
-
-        def finish(found: Array) -> Any:
-            if not at_root:
-                return None
-            if into is None:
-                return like_given(found, taken)
-            into.put_back()
-            return out
-
-        return self._do(request, finish, async_op)
-
-    def scatter(
-        self, x: Any = None, root: int = 0, *, out: Any = None, timeout: float | None = None, async_op: bool = False
-    ) -> Any:
-        """This rank's rows of the root's x. The others give `out`, or an x of the root's shape and type."""
-        root = self._rank(root, "root")
-        at_root = self.rank == root
-        if x is None and (at_root or out is None):
-            raise UsageError("the root must give x" if at_root else "ranks other than the root must give out, or x")
-        taken = take(x if x is not None else out, writable=False)
-        if x is None:
-            shape, count = taken.array.shape, taken.array.size
-        else:
-            rows, row = self._rows(taken.array, None)
-            shape, count = (rows[0], *taken.array.shape[1:]), rows[0] * row
-        dtype = taken.array.dtype
-        into = None if out is None else check_out(out, shape, dtype)
-        mine = np.empty(shape, dtype) if into is None else into.array
-        given = apart(taken.array, mine) if at_root else None
-        request = self._request("scatter", given, None, count, timeout, root=root, dtype=dtype, mine=mine)
-
-        def finish(_: Array) -> Any:
-            if into is None:
-                return like_given(mine, taken)
-            into.put_back()
-            return out
-
-        return self._do(request, finish, async_op)
-
-    def all_to_all(
-        self,
-        x: Any,
-        *,
-        send_sizes: Sequence[int] | None = None,
-        recv_sizes: Sequence[int] | None = None,
-        out: Any = None,
-        timeout: float | None = None,
-        async_op: bool = False,
-    ) -> Any:
-        """Row block d of x goes to rank d; what comes from rank s is row block s of the result.
-
-        Blocks have as many rows for each rank, unless `send_sizes` says how many go to each; every rank must say so
-        then. `recv_sizes`, where it is given, is checked against what the others send.
-        """
-        taken = take(x, writable=False)
-        array = taken.array
-        rows, row = self._rows(array, send_sizes)
-        if send_sizes is None and recv_sizes is not None:
-            raise UsageError("recv_sizes was given without send_sizes; give both, on every rank")
-        expected = None if recv_sizes is None else _sizes(recv_sizes, self.world_size, None)
-        if send_sizes is None and out is not None:
-            check_out(out, array.shape, array.dtype)
-
-        def collected(work: Array, counts: tuple[int, ...], starts: list[int]) -> Any:
-            shape = (sum(counts), *array.shape[1:])
-            into = None if out is None else check_out(out, shape, array.dtype)
-            result = np.empty(shape, array.dtype) if into is None else into.array
-            flat, at = result.reshape(-1), 0
-            for count, start in zip(counts, starts, strict=True):
-                flat[at : at + count * row] = work[start : start + count * row]
-                at += count * row
-            if into is None:
-                return like_given(result, taken)
-            into.put_back()
-            return out
-
-        if send_sizes is None:
-            block = rows[0] * row
-            request = self._request("all_to_all", array, None, block, timeout)
-            starts = [(source * self.world_size + self.rank) * block for source in range(self.world_size)]
-            return self._do(request, lambda work: collected(work, rows, starts), async_op)
-
-        def uneven() -> Any:
-            table = self._exchanged_sizes(rows, expected, array.shape[1:], timeout)
-            blocks = tuple((table * row).reshape(-1).tolist())
-            request = self._request("all_to_all", array, None, blocks, timeout)
-            work = self._engine.run(self._engine.prepare(request), request)
-            ends = np.cumsum(blocks)
-            mine = slice(self.rank, None, self.world_size)
-            starts = (ends - np.asarray(blocks))[mine].tolist()
-            return collected(work, tuple(table[:, self.rank].tolist()), starts)
-
-        return self._in_order(uneven, "all_to_all", async_op)
-
-    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Any:
-        """Nobody returns before everybody has called."""
-        if timeout is None and not async_op and self._cached_calls.barrier(self.timeout_s):
-            return None
-        request = self._request("barrier", _NOTHING, _NOTHING, 0, timeout)
-        return self._do(request, lambda _: None, async_op, cache=True)
-
     # Messages between two ranks
 
     def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> None:
-        """Send an array; returns when it may be changed again."""
+        """Send an array to a rank; returns when it may be changed again.
+
+        >>> import choreo, numpy as np
+        >>> with choreo.init() as comm:
+        ...     comm.send(np.arange(3), dst=0, tag=7)
+        ...     comm.recv(np.empty(3, int), src=0, tag=7)
+        array([0, 1, 2])
+        """
         self._send(x, dst, tag, timeout).wait()
 
     def isend(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
-        """Send an array, which must not be changed until the work is done."""
+        """Send an array to a rank; it must not be changed until the work is done.
+
+        >>> import choreo, numpy as np
+        >>> with choreo.init() as comm:
+        ...     work = comm.isend(np.arange(3), dst=0)
+        ...     work.wait()
+        """
         return self._send(x, dst, tag, timeout)
 
     def recv(self, x: Any, src: int, tag: int = 0, *, timeout: float | None = None) -> Any:
-        """Receive into an array of the size and type that the other rank sends with this tag."""
+        """Receive into an array, which has the size and type that the other rank sends with this tag.
+
+        >>> import choreo, numpy as np
+        >>> with choreo.init() as comm:
+        ...     comm.send(np.ones(2), dst=0)
+        ...     comm.recv(np.empty(2), src=0)
+        array([1., 1.])
+        """
         self._receive(x, src, tag, timeout).wait()
         return x
 
     def irecv(self, x: Any, src: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
-        """Receive into an array, which must be left alone until the work is done."""
+        """Receive into an array, which must not be used until the work is done.
+
+        >>> import choreo, numpy as np
+        >>> x = np.empty(2)
+        >>> with choreo.init() as comm:
+        ...     work = comm.irecv(x, src=0)
+        ...     comm.send(np.ones(2), dst=0)
+        ...     work.wait()
+        >>> x
+        array([1., 1.])
+        """
         return self._receive(x, src, tag, timeout)
 
     # Python objects, by pickle: only from ranks that may run code in this process.
 
     def broadcast_object(self, given: Any = None, root: int = 0, *, timeout: float | None = None) -> Any:
-        """The root's object, on every rank."""
+        """Every rank gets the root's object.
+
+        >>> import choreo
+        >>> with choreo.init() as comm:
+        ...     comm.broadcast_object({"step": 3})
+        {'step': 3}
+        """
         return broadcast_object(self, given, self._rank(root, "root"), timeout)
 
     def all_gather_object(self, given: Any, *, timeout: float | None = None) -> list[Any]:
-        """Everybody's object, by rank."""
-        return all_gather_object(self, given, timeout)
+        """The objects of all ranks, by rank.
+
+        >>> import choreo
+        >>> with choreo.init() as comm:
+        ...     comm.all_gather_object("a")
+        ['a']
+        """
+        return all_gather_object(self._engine, given, self._seconds(timeout))
 
     def scatter_object(self, given: Sequence[Any] | None = None, root: int = 0, *, timeout: float | None = None) -> Any:
-        """This rank's one of the root's list of objects."""
+        """Each rank gets its object of the root's list.
+
+        >>> import choreo
+        >>> with choreo.init() as comm:
+        ...     comm.scatter_object(["a"])
+        'a'
+        """
         return scatter_object(self, given, self._rank(root, "root"), timeout)
 
     # Groups
 
     def new_group(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | NonMember:
-        """A communicator between some ranks, numbered in this order; all ranks call it, the rest get a NonMember."""
-        return new_group(self, ranks, timeout)
+        """A communicator of some ranks, numbered in this order. All ranks call it; the others get a NonMember.
+
+        >>> import choreo
+        >>> with choreo.init() as comm, comm.new_group([0]) as group:
+        ...     group.world_size
+        1
+        """
+        made = connect_group(self._engine, ranks, self._seconds(timeout))
+        return made if isinstance(made, NonMember) else self._on(made)
 
     def mesh(self, shape: Sequence[int], names: Sequence[str], *, timeout: float | None = None) -> Mesh:
-        """The ranks in a grid with named axes, the last varying fastest, and a communicator along each."""
-        return make_mesh(self, shape, names, timeout)
+        """The ranks in a grid with named axes, the last varying fastest, with a communicator along each axis.
 
-    def beside(self, connection: Connection) -> Communicator:
-        """A communicator on another connection, with this one's choices and settings."""
-        chooser = self._engine.chooser.for_ranks(connection.world_size)
-        return Communicator(connection, chooser, timeout_s=self.timeout_s, debug=self._engine.debug)
+        >>> import choreo
+        >>> with choreo.init() as comm:
+        ...     comm.mesh((1, 1), names=("dp", "tp"))
+        <Mesh dp 1 x tp 1>
+        """
+        sides = mesh_sides(self.world_size, shape, names)
+        connections = connect_axes(self._engine, sides, tuple(names), self._seconds(timeout))
+        return Mesh(sides, tuple(names), self.rank, tuple(self._on(connection) for connection in connections))
 
-    # When ranks are lost, and when others come
+    # When ranks are lost, and when new ones join
 
     def shrink(self, timeout: float = SHRINK_S) -> Communicator:
-        """A communicator of the ranks that are left, which takes the place of this one; all of them call it."""
-        return shrunk(self, self._seconds(timeout))
+        """A communicator of the ranks that are left, which replaces this one. All of them call it.
+
+        >>> import choreo
+        >>> comm = choreo.init().shrink()
+        >>> comm.ranks
+        (0,)
+        >>> comm.close()
+        """
+        seconds = self._seconds(timeout)
+        self._engine.progress.drain(None)  # each call has its deadline
+        connection, members = shrink(self._engine.connection, seconds)
+        ranks = tuple(self.ranks[member] for member in members)
+        made = self._successor(connection, ranks, seconds)
+        self._retire(SHRUNK)
+        return made
 
     def grow(
         self,
-        newcomers: int = 1,
+        new_ranks: int = 1,
         *,
         address: str | None = None,
         secret: str | bytes | None = None,
         timeout: float = SHRINK_S,
     ) -> Communicator:
-        """A communicator of all ranks and so many that call `choreo.join()`, which takes the place of this one.
+        """A communicator of all ranks and of new processes that call `choreo.join()`. It replaces this one.
 
-        All ranks call it. Where newcomers come and which secret they hold is read from the environment, as by `init`.
+        All ranks call it. New processes connect to MASTER_ADDR and MASTER_PORT and prove CHOREO_SECRET, unless
+        `address` ("HOST:PORT") and `secret` say otherwise. If they do not come in time, all ranks raise JoinError, and
+        this communicator goes on.
+
+        >>> import choreo
+        >>> with choreo.init() as comm:
+        ...     comm.grow(1, address="127.0.0.1:29511", timeout=0.1)
+        Traceback (most recent call last):
+        choreo.errors.JoinError: rank 0 cannot go on: 0 of 1 new processes came within 0.1 s
         """
-        from choreo.run.recover.grow import grow
-        from choreo.run.rendezvous.environment import given_place
+        job, seconds = job_address(address, secret), self._seconds(timeout)
+        connection, ranks = grow(
+            self._engine, self.ranks, new_ranks, job, timeout_s=seconds, call_timeout_s=self.timeout_s
+        )
+        self._retire(GROWN)
+        return self._successor(connection, ranks, SHRINK_S)
 
-        return grow(self, newcomers, given_place(address, secret), self._seconds(timeout))
+    def _all_reduce_surviving(
+        self, x: Any, op: ReduceOp, out: Any, timeout: float | None
+    ) -> tuple[Any, tuple[int, ...]]:
+        """An all_reduce that every survivor completes: the result, and the original ranks that are in it.
 
-    def become(self, connection: Connection, members: tuple[int, ...]) -> None:
-        """Go on as these ranks of the old connection, on another."""
-        ranks, chooser = tuple(self.ranks[member] for member in members), self._engine.chooser
-        self._engine.progress.stop()
-        self._messages.close()
-        debug, self.ranks = self._engine.debug, ranks
-        try:
-            self.__init__(connection, chooser.for_ranks(len(ranks)), timeout_s=self.timeout_s, debug=debug)  # type: ignore[misc]
-        finally:
-            self.ranks = ranks
-
-    def retire(self, reason: CommunicatorClosed) -> None:
-        """Another communicator has taken the place of this one."""
-        _ALIVE.discard(self)
-        self._engine.progress.stop()
-        self._leave(reason)
+        A barrier follows the reduction: a rank that gets through it knows that all have the result. If either fails,
+        the survivors agree on whether all of them have the result. If not, they repeat the reduction among themselves,
+        from a copy of the input.
+        """
+        taken = take(x, writable=out is None)
+        into = taken if out is None else check_out(out, taken.array.shape, taken.array.dtype)
+        given = taken.array.copy()
+        seconds = self._seconds(timeout)
+        self._engine.progress.drain(None)
+        while True:
+            connection = self._engine.connection
+            if connection.failure is not None:
+                with contextlib.suppress(PeerFailure):  # a rank was lost while they introduced themselves
+                    self._move_to(*shrink(connection, seconds))
+                continue
+            contributors, call, end_s = self.ranks, connection.calls + 1, time.monotonic() + seconds
+            np.copyto(into.array, given)
+            connection.survive = (call, end_s)
+            try:
+                self.all_reduce(into.array, op, timeout=seconds)
+                connection.detector.publish(reduced=call)
+                self.barrier(timeout=max(0.001, end_s - time.monotonic()))
+                connection.detector.publish(returned=call)
+            except PeerFailure as error:
+                failure = connection.failure
+                if failure is None or failure.reduced < call:
+                    # If an earlier call failed, other ranks raise that, and this rank must raise it too.
+                    if not error.ranks or (failure is not None and failure.first < call):
+                        raise
+                    continue
+            finally:
+                connection.survive = None
+            into.put_back()
+            return (x if out is None else out), contributors
 
     # Memory, choice, and the end
 
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
-        """An array that peers can read where it is: no staging copy."""
+        """An array that peers on this host read in place, without a copy.
+
+        >>> import choreo
+        >>> with choreo.init() as comm:
+        ...     comm.empty((2, 3)).shape
+        (2, 3)
+        """
         self.check()
         return self._engine.heap.empty(shape, dtype)
 
     def explain(self, collective: str, size_bytes: int) -> str:
-        """Which algorithm a call of this size takes, and why; a size is what nccl-tests means: all of the vector."""
+        """Which algorithm a call of this size takes, and why. The size is that of the whole vector, as in nccl-tests.
+
+        >>> import choreo
+        >>> with choreo.init() as comm:
+        ...     "all_reduce" in comm.explain("all_reduce", 1 << 20)
+        True
+        """
         return self._engine.chooser.explain(collective, size_bytes)
 
-    @property
-    def machine(self) -> str:
-        """The same text on all ranks of this communicator that share a machine."""
-        return str(int(np.flatnonzero(~self._engine.connection.exposes)[0]))
-
-    def check(self) -> None:
-        """Raise what every call raises, if this communicator failed, is closed, or was inherited by a fork."""
-        self._engine.check()
-
     def close(self) -> None:
-        """Wait for work under way, and leave; nothing can be called afterwards. Closing twice does nothing."""
+        """Wait for work under way, and leave. Nothing can be called afterwards; closing twice does nothing.
+
+        >>> import choreo
+        >>> comm = choreo.init()
+        >>> comm.close()
+        """
         if self in _ALIVE:
             self._engine.progress.drain(None)  # each call has its deadline
             self._engine.connection.endpoint.close()  # refuses while another thread is in a call
-            _ALIVE.discard(self)
-            self._engine.progress.stop()
-            self._leave(CommunicatorClosed("this communicator is closed; make another with choreo.init()"))
+            self._retire(CommunicatorClosed("this communicator is closed; make another with choreo.init()"))
 
     def __enter__(self) -> Communicator:
         return self
@@ -450,12 +319,12 @@ class Communicator:
         self.close()
 
     def __del__(self) -> None:
-        # A rank that the others have given up drops its communicator and joins again: nothing may stay open. One that
-        # could not be introduced leaves its connection to those who shrink it.
+        # A rank that was given up drops its communicator without closing it, and joins again: nothing may stay open.
+        # If the introduction failed, the connection is still needed to shrink it.
         if self._introduced and not self._engine.connection.closed:
             with contextlib.suppress(ChoreoError, RuntimeError):
                 self._engine.progress.stop()
-                self._messages.close()
+                self._mailbox.close()
                 self._engine.connection.close()
 
     def __repr__(self) -> str:
@@ -464,141 +333,126 @@ class Communicator:
 
     # Inside
 
-    def _request(
-        self,
-        collective: str,
-        given: Array | None,
-        work: Array | None,
-        blocks: int | tuple[int, ...],
-        timeout: float | None,
-        *,
-        op: ReduceOp | None = None,
-        root: int | None = None,
-        dtype: np.dtype[Any] | None = None,
-        mine: Array | None = None,
-    ) -> Request:
-        if dtype is None:
-            dtype = given.dtype if given is not None else np.dtype(np.uint8)
-        return Request(collective, given, work, dtype, blocks, op, root, self._seconds(timeout), mine)
-
-    def _do(
-        self,
-        request: Request,
-        finish: Callable[[Array], Result],
-        async_op: bool,
-        *,
-        cache: bool = False,
-        key: object = None,
-    ) -> Result | Work[Result]:
-        """Run a call in its turn. With `cache` the next call like it, with the same `key`, goes to the executor."""
-        engine = self._engine
-        prepared = engine.prepare(request)
-        if cache:
-            engine.cache(key, prepared, request)
-        return self._in_order(lambda: finish(engine.run(prepared, request)), request.collective, async_op)
-
-    def _in_order(self, call: Callable[[], Result], what: str, async_op: bool) -> Result | Work[Result]:
-        self.check()
-        progress = self._engine.progress
-        if async_op:
-            return progress.submit(call, what)
-        return progress.submit(call, what).result() if progress.pending else call()
-
     def _send(self, x: Any, dst: int, tag: int, timeout: float | None) -> Work[None]:
         self.check()
         array = take(x, writable=False).array
         peer, seconds = self._rank(dst, "dst"), self._seconds(timeout)
-        return self._messages.send(_bytes(array), dtype_code(array.dtype), peer, _tag(tag), seconds)
+        return self._mailbox.send(_bytes(array), dtype_code(array.dtype), peer, _tag(tag), seconds)
 
     def _receive(self, x: Any, src: int, tag: int, timeout: float | None) -> Work[None]:
         self.check()
         taken = take(x, writable=True)
         peer, seconds, code = self._rank(src, "src"), self._seconds(timeout), dtype_code(taken.array.dtype)
-        return self._messages.receive(_bytes(taken.array), code, peer, _tag(tag), seconds, finish=taken.put_back)
-
-    def _exchanged_sizes(
-        self, rows: tuple[int, ...], expected: tuple[int, ...] | None, row: tuple[int, ...], timeout: float | None
-    ) -> Array:
-        """How many rows each rank sends to each; where they do not fit, every rank says so before anything is sent."""
-        size = self.world_size
-        mine = np.array([math.prod(row), *rows, *(expected or [-1] * size)], np.int64)
-        told = np.empty((size, len(mine)), np.int64)
-        request = self._request("all_gather", mine, told, len(mine), timeout)
-        self._engine.run(self._engine.prepare(request), request)
-        sent, wanted = told[:, 1 : size + 1], told[:, size + 1 :]
-        if (told[:, 0] != told[0, 0]).any():
-            raise CollectiveMismatch(f"all_to_all: rows of {told[:, 0].tolist()} elements by rank; they must be alike")
-        wrong = np.argwhere((wanted >= 0) & (wanted != sent.T))
-        if len(wrong):
-            to, source = wrong[0].tolist()
-            counts = f"expects {wanted[to, source]} rows from rank {source}, which sends {sent[source, to]}"
-            raise CollectiveMismatch(f"all_to_all: rank {to} {counts}")
-        return sent
-
-    def _rows(self, array: Array, sizes: Sequence[int] | None) -> tuple[tuple[int, ...], int]:
-        """How many rows of an array each rank has to do with, and how many elements a row has."""
-        if array.ndim == 0:
-            raise UsageError("x has no dimension; it needs one, whose rows are shared out")
-        row = math.prod(array.shape[1:])
-        if sizes is not None:
-            return _sizes(sizes, self.world_size, len(array)), row
-        if len(array) % self.world_size:
-            raise UsageError(f"x has {len(array)} rows, which {self.world_size} ranks do not divide; give sizes")
-        return (len(array) // self.world_size,) * self.world_size, row
-
-    def _rank(self, rank: int, name: str) -> int:
-        if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 0 <= rank < self.world_size:
-            raise UsageError(f"{name} must be a rank from 0 to {self.world_size - 1}, not {rank!r:.60}")
-        return int(rank)
-
-    def _seconds(self, timeout: float | None) -> float:
-        seconds = self.timeout_s if timeout is None else timeout
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise UsageError(f"timeout must be seconds, more than 0 and not without end, not {timeout!r:.60}")
-        return float(seconds)
+        return self._mailbox.receive(_bytes(taken.array), code, peer, _tag(tag), seconds, finish=taken.put_back)
 
     def _introduce(self, connection: Connection) -> None:
-        """Tell the others what they need for messages, and find out whose memory can be read."""
-        probe = Probe()
-        card = _Card(probe.address, probe.value, self._messages.address)
-        blobs = all_gather_bytes(self, msgspec.msgpack.encode(card), None)
-        cards = [msgspec.msgpack.decode(blob, type=_Card) for blob in blobs]
-        remote = connection.exposes
-        addresses: list[Address] = []
-        for place, one in zip(connection.places, cards, strict=True):
-            addresses.append(one.address if isinstance(one.address, str) else (place.address, one.address))
-        network = connection.network if remote.any() else None
-        self._messages.learn(addresses, None if network is None else network.derived("messages"))
-        can = [
-            bool(remote[place.rank] or place.rank == self.rank or can_read(place.pid, one.probe, one.value))
-            for place, one in zip(connection.places, cards, strict=True)
+        """Tell the others this rank's mailbox, and find out whether peers on this host may read its memory."""
+        engine, probe = self._engine, Probe()
+        me = _Introduction(probe.address, probe.value, self._mailbox.address)
+        blobs = engine.all_gather_bytes(msgspec.msgpack.encode(me), self.timeout_s)
+        ranks = list(
+            zip(connection.peers, (msgspec.msgpack.decode(one, type=_Introduction) for one in blobs), strict=True)
+        )
+        remote = connection.remote
+        addresses: list[Address] = [
+            one.mailbox if isinstance(one.mailbox, str) else (peer.address, one.mailbox) for peer, one in ranks
         ]
-        self._engine.readable = bool(self.all_gather(np.array(can))[:, self.rank].all())
+        network = connection.network if remote.any() else None
+        self._mailbox.set_addresses(addresses, None if network is None else network.derive_key("messages"))
+        can = [
+            bool(remote[peer.rank] or peer.rank == self.rank or can_read(peer.pid, one.probe_address, one.probe_value))
+            for peer, one in ranks
+        ]
+        engine.readable = bool(engine.all_gather(np.array(can), self.timeout_s)[:, self.rank].all())
 
-    def _leave(self, reason: CommunicatorClosed) -> None:
+    def _on(self, connection: Connection) -> Communicator:
+        """A communicator on another connection, with this one's settings."""
+        chooser = self._engine.chooser.for_ranks(connection.world_size)
+        return Communicator(connection, chooser, timeout_s=self.timeout_s, debug=self._engine.debug)
+
+    def _successor(self, connection: Connection, ranks: tuple[int, ...], shrink_s: float) -> Communicator:
+        """The communicator that replaces this one."""
+        engine = self._engine
+        return form_communicator(
+            connection, engine.chooser, ranks, timeout_s=self.timeout_s, debug=engine.debug, shrink_s=shrink_s
+        )
+
+    def _move_to(self, connection: Connection, members: tuple[int, ...]) -> None:
+        """Go on with these ranks of the old connection, on another connection."""
+        ranks, engine = tuple(self.ranks[member] for member in members), self._engine
+        engine.progress.stop()
+        self._mailbox.close()
+        chooser, debug = engine.chooser.for_ranks(len(ranks)), engine.debug
+        self.__init__(connection, chooser, timeout_s=self.timeout_s, debug=debug, ranks=ranks)  # type: ignore[misc]
+
+    def _retire(self, reason: CommunicatorClosed) -> None:
+        """Release everything. From now on every call raises this reason."""
+        _ALIVE.discard(self)
+        self._engine.progress.stop()
         self._engine.refusal = reason
         self._engine.forget()
-        self._messages.close()
+        self._mailbox.close()
         self._engine.connection.close()
 
-    def forked(self) -> None:
-        """This is a copy that a fork made: only the parent may use the ranks' memory and connections."""
+    def _disown(self) -> None:
+        """Release what a fork has inherited: only the parent may use the ranks' memory and connections."""
         reason = f"this communicator belongs to process {os.getppid()}, of which {os.getpid()} is a fork"
         self._engine.call_cache.open = 0
         self._engine.refusal = CommunicatorClosed(f"{reason}; a fork must call choreo.init() itself")
-        self._messages.drop()
+        self._mailbox.drop()
         self._engine.connection.close()
 
 
-def _sizes(sizes: Sequence[int], world_size: int, total: int | None) -> tuple[int, ...]:
-    try:
-        counts = tuple(operator.index(size) for size in sizes)
-    except TypeError:
-        counts = ()
-    if len(counts) != world_size or min(counts) < 0 or (total is not None and sum(counts) != total):
-        must = "" if total is None else f" that add up to {total}, the rows of x"
-        raise UsageError(f"sizes must be {world_size} numbers of rows{must}, not {sizes!r:.80}")
-    return counts
+class Mesh:
+    """Ranks in a grid, the last axis varying fastest. `mesh["tp"]` is the communicator along that axis.
+
+    >>> import choreo
+    >>> with choreo.init() as comm:
+    ...     mesh = comm.mesh((1, 1), names=("dp", "tp"))
+    ...     mesh.coordinates, mesh["tp"].world_size
+    ...     mesh.close()
+    ((0, 0), 1)
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], names: tuple[str, ...], rank: int, axes: tuple[Communicator, ...]
+    ) -> None:
+        self.shape, self.names = shape, names
+        self.coordinates = tuple(int(at) for at in np.unravel_index(rank, shape))
+        self._axes = dict(zip(names, axes, strict=True))
+
+    def __getitem__(self, name: str) -> Communicator:
+        found = self._axes.get(name)
+        if found is None:
+            raise UsageError(f"the mesh has no axis {name!r}; its axes are {', '.join(self.names)}")
+        return found
+
+    def close(self) -> None:
+        """Close the communicators of all axes."""
+        for axis in self._axes.values():
+            axis.close()
+
+    def __repr__(self) -> str:
+        return f"<Mesh {' x '.join(f'{name} {side}' for name, side in zip(self.names, self.shape, strict=True))}>"
+
+
+def form_communicator(
+    connection: Connection,
+    chooser: Chooser,
+    ranks: tuple[int, ...],
+    *,
+    timeout_s: float,
+    debug: bool | None = None,
+    shrink_s: float = SHRINK_S,
+) -> Communicator:
+    """A communicator on a new connection; ranks that are lost while they introduce themselves are left out."""
+    while True:
+        try:
+            fitting = chooser.for_ranks(connection.world_size)
+            return Communicator(connection, fitting, timeout_s=timeout_s, debug=debug, ranks=ranks)
+        except PeerFailure:
+            connection, members = shrink(connection, shrink_s)
+            ranks = tuple(ranks[member] for member in members)
 
 
 def _tag(tag: int) -> int:
@@ -616,7 +470,7 @@ _ALIVE: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 def _in_fork() -> None:
     for comm in list(_ALIVE):
-        comm.forked()
+        comm._disown()
     _ALIVE.clear()
 
 

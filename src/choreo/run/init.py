@@ -1,4 +1,4 @@
-"""How a process becomes a rank: it reads who it is, meets the others, and connects to them."""
+"""`choreo.init()`: a process becomes a rank, finds the others, and connects to them."""
 
 from __future__ import annotations
 
@@ -6,51 +6,60 @@ import secrets
 
 from choreo.errors import ChoreoError, UsageError
 from choreo.run.communicator import DEFAULT_TIMEOUT_S, Communicator
-from choreo.run.connection import connect
+from choreo.run.connect import connect
 from choreo.run.execute.backend import warn_if_slow
 from choreo.run.execute.choice import Chooser, forced_by_environment
 from choreo.run.execute.constants import load_constants, network_constants
+from choreo.run.rendezvous.bootstrap import Bootstrap
 from choreo.run.rendezvous.environment import read_environment
-from choreo.run.rendezvous.hosts import machines
-from choreo.run.rendezvous.rendezvous import Meeting, meet
-from choreo.run.transport.tcp import Network
+from choreo.run.rendezvous.hosts import lowest_rank_per_host
+from choreo.run.rendezvous.rendezvous import rendezvous
+from choreo.run.transport.tcp import NetworkConfig
 
 __all__ = ["init"]
 
-# The first byte of what rank 0 shares: how to choose, or why nobody can.
+# The first byte of rank 0's blob: its chooser, or why it has none.
 CHOOSER, REFUSED = b"+", b"!"
 
 
 def init(*, timeout: float = DEFAULT_TIMEOUT_S) -> Communicator:
-    """A communicator of all ranks of the job that this process belongs to; every rank calls it.
+    """A communicator of all ranks of this process's job; every rank calls it.
 
-    Who they are is read from the environment, as `choreo run`, torchrun and mpirun set it; without one the process is
-    alone. `timeout` is in seconds, for this call and for every later one that is given none of its own.
+    The rank is read from the environment, as `choreo run`, torchrun and mpirun set it. Without any of them the process
+    is the only rank. `timeout` is in seconds. It holds for this call, and for every later call that is given none.
+
+    >>> import choreo, numpy as np
+    >>> with choreo.init() as comm:
+    ...     comm
+    ...     comm.all_reduce(np.ones(3))
+    <Communicator rank 0 of 1>
+    array([1., 1., 1.])
     """
     me = read_environment()
     if me.rank == 0:
         warn_if_slow()
-    with meet(me.rank, me.world_size, me.address, me.port, me.secret, timeout_s=timeout, job=me.job) as meeting:
-        lowest = machines(meeting, timeout)
+    with rendezvous(me.rank, me.world_size, me.address, me.port, me.secret, timeout_s=timeout, job=me.job) as found:
+        lowest = lowest_rank_per_host(found, timeout)
         network = None
         if len(set(lowest)) > 1:
-            assert me.secret is not None, "without a secret only ranks of one machine meet"
-            network = Network(meeting.members[meeting.rank].address, me.secret)
-        chooser = _shared_chooser(meeting, timeout, several_machines=network is not None)
-        connection = connect(meeting, secrets.token_hex(6), str(lowest[meeting.rank]), timeout, network)
+            assert me.secret is not None, "without a secret all ranks are on one host"
+            network = NetworkConfig(found.members[found.rank].address, me.secret)
+        chooser = _shared_chooser(found, timeout, several_hosts=network is not None)
+        connection = connect(found, secrets.token_hex(6), str(lowest[found.rank]), timeout, network)
     return Communicator(connection, chooser, timeout_s=timeout)
 
 
-def _shared_chooser(meeting: Meeting, timeout_s: float, *, several_machines: bool) -> Chooser:
-    """Rank 0's constants and what its environment forces, so that all ranks choose alike."""
-    told = b""
-    if meeting.rank == 0:
+def _shared_chooser(bootstrap: Bootstrap, timeout_s: float, *, several_hosts: bool) -> Chooser:
+    """Rank 0's constants and what its environment forces, so that all ranks choose the same algorithms."""
+    blob = b""
+    if bootstrap.rank == 0:
         try:
-            constants = network_constants() if several_machines else load_constants()
-            told = CHOOSER + Chooser(meeting.world_size, constants, forced_by_environment()).to_json()
+            constants = network_constants() if several_hosts else load_constants()
+            blob = CHOOSER + Chooser(bootstrap.world_size, constants, forced_by_environment()).to_json()
         except ChoreoError as error:
-            told = REFUSED + str(error).encode()
-    first = meeting.exchange(told, timeout_s)[0]
+            blob = REFUSED + str(error).encode()
+    first = bootstrap.exchange(blob, timeout_s)[0]
     if first.startswith(REFUSED):
-        raise UsageError(first[1:].decode() if meeting.rank == 0 else f"rank 0: {first[1:].decode()}")
-    return Chooser.from_json(first[1:], meeting.world_size)
+        reason = first[1:].decode()
+        raise UsageError(reason if bootstrap.rank == 0 else f"rank 0: {reason}")
+    return Chooser.from_json(first[1:], bootstrap.world_size)

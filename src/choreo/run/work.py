@@ -1,7 +1,7 @@
-"""Calls that go on while the program does something else.
+"""Calls that run while the program does something else.
 
-Collectives with `async_op=True` run one after another on a thread of the communicator, in the order in which they were
-asked for; whoever asked holds a `Work`.
+A communicator runs calls with `async_op=True` on one thread, in the order in which they were made. The caller holds a
+`Work` for each.
 """
 
 from __future__ import annotations
@@ -18,39 +18,43 @@ Result = TypeVar("Result")
 
 
 class Work(Generic[Result]):
-    """A call under way. What goes wrong with it is raised by `wait` and `result`."""
+    """A call under way. `wait` and `result` raise its error, if it fails.
+
+    >>> import choreo, numpy as np
+    >>> with choreo.init() as comm:
+    ...     work = comm.all_reduce(np.ones(2), async_op=True)
+    ...     work.result()
+    array([1., 1.])
+    >>> work
+    <Work all_reduce: done>
+    """
 
     def __init__(self, what: str) -> None:
         self.what = what
         self._over = threading.Event()
         self._value: Result | None = None
         self._error: BaseException | None = None
-        self._told = False
+        self._raised = False
 
     def done(self) -> bool:
-        """Whether it is over, well or not."""
+        """Whether the call is over, with a result or an error."""
         return self._over.is_set()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until it is over; TimeoutError if it is not after so many seconds, and then it still goes on."""
+        """Wait until the call is over. After `timeout` seconds TimeoutError is raised, and the call goes on."""
         if not self._over.wait(timeout):
-            raise TimeoutError(f"{self.what} is not over after {timeout} s; it goes on, so wait again")
+            raise TimeoutError(f"{self.what} is not done after {timeout} s; it goes on, so wait again")
         if self._error is not None:
-            self._told = True
+            self._raised = True
             raise self._error.with_traceback(None)
 
     def result(self, timeout: float | None = None) -> Result:
-        """What the call would have returned; waits for it."""
+        """Wait for the call, and return its result."""
         self.wait(timeout)
         return self._value  # type: ignore[return-value]  # there is one once it is over
 
-    @property
-    def untold(self) -> BaseException | None:
-        """What went wrong, if nobody has heard of it yet."""
-        return None if self._told else self._error
-
     def end(self, value: Result | None = None, error: BaseException | None = None) -> None:
-        """It is over: with a result, or with an error."""
+        """The call is over, with a result or an error."""
         self._value, self._error = value, error
         self._over.set()
 
@@ -59,12 +63,12 @@ class Work(Generic[Result]):
         return f"<Work {self.what}: {state}>"
 
     def __del__(self) -> None:
-        if getattr(self, "_error", None) is not None and not self._told and sys.stderr is not None:
-            print(f"choreo: nobody waited for {self.what}, which failed: {self._error}", file=sys.stderr)
+        if getattr(self, "_error", None) is not None and not self._raised and sys.stderr is not None:
+            print(f"choreo: {self.what} failed, and nothing waited for it: {self._error}", file=sys.stderr)
 
 
 class Progress:
-    """One thread that runs calls in order. `busy` and `idle` are called when there begins and ceases to be work."""
+    """A thread that runs calls in order. `busy` is called when work begins, `idle` when none is left."""
 
     def __init__(self, busy: Callable[[], None], idle: Callable[[], None]) -> None:
         self._busy, self._idle = busy, idle
@@ -80,7 +84,7 @@ class Progress:
         return self._running is not None or bool(self._waiting)
 
     def submit(self, call: Callable[[], Result], what: str) -> Work[Result]:
-        """Run a call after all that were asked for before it."""
+        """Run a call after all that were submitted before it."""
         work: Work[Result] = Work(what)
         with self._changed:
             self._busy()
@@ -92,18 +96,18 @@ class Progress:
         return work
 
     def drain(self, timeout: float | None) -> bool:
-        """Wait until nothing is pending; whether it came to that."""
+        """Wait until no call is pending; False if `timeout` seconds were not enough."""
         with self._changed:
             return self._changed.wait_for(lambda: not self.pending, timeout)
 
     def stop(self) -> None:
-        """Take no more, and end the thread."""
+        """Take no more calls, and end the thread."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(1.0)
-        self._busy = self._idle = lambda: None  # or it and who made it would keep each other alive
+        self._busy = self._idle = lambda: None  # breaks the reference cycle with the engine
 
     def _run(self) -> None:
         while True:
@@ -116,7 +120,7 @@ class Progress:
             value, error = None, None
             try:
                 value = call()
-            except BaseException as caught:  # whatever it is belongs to whoever waits
+            except BaseException as caught:  # `Work.wait` raises it
                 error = caught
             with self._changed:
                 self._running = None
@@ -124,4 +128,4 @@ class Progress:
                     self._idle()
                 work.end(value, error)
                 self._changed.notify_all()
-            del call, work, value, error  # or the last call's arrays would live until the next
+            del call, work, value, error  # or the last call's arrays would live until the next call

@@ -20,8 +20,8 @@ import numpy as np
 import choreo
 from choreo.errors import ChoreoError, CommunicatorClosed, JoinError, PeerFailure
 from choreo.run.communicator import Communicator
-from choreo.run.rendezvous.admission import is_here
-from choreo.run.rendezvous.environment import given_place
+from choreo.run.rendezvous.admission import can_admit_here
+from choreo.run.rendezvous.environment import job_address
 from choreo.run.transport.deadline import Deadline
 from tests.helpers.faults import Pipe
 
@@ -59,7 +59,7 @@ def life(
     if rank is not None:
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(settings.ranks))
     try:
-        at_door = is_here(given_place(None, None), Deadline.after(10.0))
+        at_door = can_admit_here(job_address(None, None), Deadline.after(10.0))
         _Rank(settings, talk, at_door=at_door, seed=seed).live(first=rank is not None)
     except BaseException:  # whatever it is, the driver must hear of it
         talk.send(("wrong", None, traceback.format_exc(), 0.0))
@@ -150,7 +150,7 @@ class _Rank:
                     comm = comm.grow(timeout=self._settings.grow_s)
                     comm.timeout_s, self._since_s = self._settings.call_s, began_s
                     self._tell("grown", None, None)
-                    self._check_leaks(comm.world_size, int(comm._engine.connection.exposes.sum()))
+                    self._check_leaks(comm.world_size, int(comm._engine.connection.remote.sum()))
                     number = 0
             except JoinError:
                 self._tell("nobody came", None, None)

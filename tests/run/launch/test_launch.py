@@ -66,10 +66,10 @@ def test_what_another_launcher_said_is_forgotten(script: Path) -> None:
 def test_ranks_meet(script: Path) -> None:
     script.write_text(
         "from choreo.run.rendezvous.environment import read_environment\n"
-        "from choreo.run.rendezvous.rendezvous import meet\n"
+        "from choreo.run.rendezvous.rendezvous import rendezvous\n"
         "e = read_environment()\n"
-        "with meet(e.rank, e.world_size, e.address, e.port, e.secret, timeout_s=10) as meeting:\n"
-        "    print(meeting.exchange(b'%d' % e.rank, 5))\n"
+        "with rendezvous(e.rank, e.world_size, e.address, e.port, e.secret, timeout_s=10) as found:\n"
+        "    print(found.exchange(b'%d' % e.rank, 5))\n"
     )
     ran = launched("-n", 4, script)
     assert (ran.code, ran.err) == (0, "")
@@ -319,11 +319,11 @@ def two_launchers(script: Path, tmp_path: Path, before: list[list[str]], master:
 MEETS_ON_MACHINES = """
 import time
 from choreo.run.rendezvous.environment import read_environment
-from choreo.run.rendezvous.hosts import machines
-from choreo.run.rendezvous.rendezvous import meet
+from choreo.run.rendezvous.hosts import lowest_rank_per_host
+from choreo.run.rendezvous.rendezvous import rendezvous
 e = read_environment()
-with meet(e.rank, e.world_size, e.address, e.port, e.secret, timeout_s=10) as meeting:
-    print(e.local_rank, machines(meeting, 5), [member.address for member in meeting.members])
+with rendezvous(e.rank, e.world_size, e.address, e.port, e.secret, timeout_s=10) as found:
+    print(e.local_rank, lowest_rank_per_host(found, 5), [member.address for member in found.members])
 """
 
 
@@ -373,4 +373,4 @@ def test_two_machines_cannot_meet_without_a_secret(script: Path, namespaces: lis
     variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.99.0.1", "MASTER_PORT": "29500"}
     command = ["ip", "netns", "exec", namespaces[1], sys.executable, str(script)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables, timeout=60)
-    assert "MASTER_ADDR 10.99.0.1 is not this machine, and without a secret only ranks of one user" in ran.stderr
+    assert "MASTER_ADDR 10.99.0.1 is not an address of this host, and without a secret only ranks" in ran.stderr

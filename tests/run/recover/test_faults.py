@@ -444,7 +444,7 @@ def test_a_crash_in_the_middle_of_a_write_spoils_nothing(size: int) -> None:
 
 def gets_nonsense(comm: Communicator, talk: Pipe) -> Any:
     """Somebody who is not of this job finds where a rank takes messages."""
-    address = comm._messages.address
+    address = comm._mailbox.address
     place = f"\0{address}" if isinstance(address, str) else ("127.0.0.1", address)
     kind = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     x = np.arange(1000.0)

@@ -104,17 +104,17 @@ def in_vain(comm: Communicator, talk: Pipe, variables: dict[str, str], timeout_s
 def test_if_nobody_comes_all_go_on_as_before(port: int) -> None:
     with Job(3, in_vain, environment(port), 0.5) as job:
         stories = [one.value for one in job.ended()]
-    assert stories == ["rank 0 cannot go on: 0 of 1 newcomers came within 0.5 s"] * 3
+    assert stories == ["rank 0 cannot go on: 0 of 1 new processes came within 0.5 s"] * 3
 
 
 @pytest.mark.parametrize("given", [{"secret": "another secret, long enough"}, {}], ids=["wrong", "none"])
 def test_nobody_joins_who_does_not_hold_the_secret(port: int, given: dict[str, Any]) -> None:
     with Job(2, in_vain, environment(port), 2.0) as job:
         job.hear_all()
-        with pytest.raises(JoinError, match=r"do not belong together|nobody let this process"):
+        with pytest.raises(JoinError, match=r"do not belong to the same job|no job admitted this process"):
             choreo.join(address=f"127.0.0.1:{port}", timeout=1.5, **given)
         stories = [one.value for one in job.ended()]
-    assert stories[0] == stories[1] and "0 of 1 newcomers came" in stories[0]
+    assert stories[0] == stories[1] and "0 of 1 new processes came" in stories[0]
     assert ("does not hold this job's secret" in stories[0]) == bool(given)
 
 
@@ -123,7 +123,7 @@ def test_a_rank_that_starts_late_is_told_to_join(port: int, monkeypatch: pytest.
         job.hear(0)
         for name, text in (environment(port) | {"RANK": "1", "WORLD_SIZE": "2"}).items():
             monkeypatch.setenv(name, text)
-        with pytest.raises(choreo.MeetingError, match=r"this job runs already; .* calls choreo\.join\(\)"):
+        with pytest.raises(choreo.RendezvousError, match=r"this job runs already; .* calls choreo\.join\(\)"):
             choreo.init(timeout=5.0)
         assert "0 of 1" in job.ended()[0].value
 
@@ -131,9 +131,9 @@ def test_a_rank_that_starts_late_is_told_to_join(port: int, monkeypatch: pytest.
 def test_without_a_job_that_grows_join_says_so(port: int) -> None:
     with pytest.raises(JoinError, match=r"within 0\.2 s: .*; all ranks of the job must call grow\(\)"):
         choreo.join(address=f"127.0.0.1:{port}", secret=SECRET, timeout=0.2)
-    with pytest.raises(JoinError, match="has not put up its notice"):
+    with pytest.raises(JoinError, match="has not published its address"):
         choreo.join(address=f"127.0.0.1:{port}", timeout=0.2)
-    with pytest.raises(UsageError, match="is not this machine, and without a secret"):
+    with pytest.raises(UsageError, match="is not an address of this host, and without a secret"):
         choreo.join(address=f"192.0.2.1:{port}")
     with pytest.raises(UsageError, match="the secret in this call has 5 bytes"):
         choreo.join(address=f"127.0.0.1:{port}", secret="short")
@@ -150,13 +150,13 @@ def different(comm: Communicator, talk: Pipe, port: int, what: str) -> Any:
 def test_different_arguments_are_told_on_all_ranks(port: int, what: str) -> None:
     with Job(2, different, port, what) as job:
         for one in job.ended():
-            assert one.error == "CollectiveMismatch" and "give all the same arguments" in one.text, one
+            assert one.error == "CollectiveMismatch" and "give all ranks the same" in one.text, one
 
 
 def test_how_many_is_checked() -> None:
     with choreo.init() as comm:
         for wrong in (0, -1, 1 << 20, "2"):
-            with pytest.raises(UsageError, match="newcomers"):
+            with pytest.raises(UsageError, match="new_ranks"):
                 comm.grow(wrong)  # type: ignore[arg-type]
 
 
@@ -195,12 +195,12 @@ def test_a_rank_that_dies_while_the_door_is_open_is_noticed_at_once(port: int, l
 def hangs_at_the_door(comm: Communicator, talk: Pipe, variables: dict[str, str]) -> Any:
     """A newcomer that holds the secret, is let in, and then says no more."""
     comm.close()
-    from choreo.run.join import _let_in
-    from choreo.run.rendezvous.environment import read_place
+    from choreo.run.join import _request_admission
+    from choreo.run.rendezvous.environment import read_job_address
     from choreo.run.transport.deadline import Deadline
 
     os.environ.update(variables)
-    line, admission = _let_in(read_place(), Deadline.after(20.0))
+    line, admission = _request_admission(read_job_address(), Deadline.after(20.0))
     talk.send(admission.rank)
     talk.recv()
     line.close()
@@ -215,21 +215,21 @@ def test_a_newcomer_that_is_lost_on_its_way_in_leaves_all_as_they_were(port: int
             newcomer.tell(0, signal.SIGKILL)
         stories = [one.value for one in job.ended()]
     assert stories[0] == stories[1]
-    assert ("was lost on its way in" if killed else "did not answer within 2 s") in stories[0], stories
+    assert ("was lost while it joined" if killed else "did not answer within 2 s") in stories[0], stories
 
 
 def talks_nonsense(comm: Communicator, talk: Pipe, variables: dict[str, str], what: str) -> Any:
     """A newcomer that holds the secret, but does not say what it should."""
     comm.close()
-    from choreo.run.join import _let_in
-    from choreo.run.rendezvous.environment import read_place
+    from choreo.run.join import _request_admission
+    from choreo.run.rendezvous.environment import read_job_address
     from choreo.run.rendezvous.messages import blob_payload
     from choreo.run.transport.deadline import Deadline
     from choreo.run.transport.frames import Kind
 
     os.environ.update(variables)
     deadline = Deadline.after(20.0)
-    line, _ = _let_in(read_place(), deadline)
+    line, _ = _request_admission(read_job_address(), deadline)
     if what == "bytes":
         line._socket.sendall(os.urandom(300))
     else:
@@ -245,4 +245,4 @@ def test_damaged_frames_of_a_newcomer_are_refused_by_all(port: int, what: str) -
     with Job(2, in_vain, variables, 10.0) as job, Job(1, talks_nonsense, variables, what):
         stories = [one.value for one in job.ended()]
     assert stories[0] == stories[1]
-    assert ("rank 2 cannot go on" if what == "blob" else "said what it may not") in stories[0], stories
+    assert ("rank 2 cannot go on" if what == "blob" else "broke the protocol") in stories[0], stories

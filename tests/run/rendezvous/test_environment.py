@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from choreo.errors import UsageError
-from choreo.run.rendezvous.environment import read_environment, read_place
+from choreo.run.rendezvous.environment import read_environment, read_job_address
 from choreo.run.transport.secret import read_secret_file
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -146,9 +146,9 @@ def test_a_secret_in_a_file(tmp_path: Path) -> None:
         (without(TORCHRUN, "RANK"), "WORLD_SIZE is 8, but RANK is not set; set both, or neither"),
         (
             without(TORCHRUN, "CHOREO_SECRET"),
-            "4 of 8 ranks are on this machine .LOCAL_WORLD_SIZE., and without a secret",
+            "4 of 8 ranks are on this host .LOCAL_WORLD_SIZE., and without a secret",
         ),
-        (without(TORCHRUN, "MASTER_ADDR"), "4 of 8 ranks are on this machine .*, but MASTER_ADDR is not set"),
+        (without(TORCHRUN, "MASTER_ADDR"), "4 of 8 ranks are on this host .*, but MASTER_ADDR is not set"),
         (without(OPEN_MPI, "OMPI_COMM_WORLD_SIZE"), "OMPI_COMM_WORLD_RANK is 1, but OMPI_COMM_WORLD_SIZE is not set"),
         (
             PMI | {"MASTER_ADDR": "node0"},
@@ -176,9 +176,9 @@ def test_mistakes(variables: dict[str, str], message: str) -> None:
 def test_a_newcomer_finds_the_place_with_or_without_a_rank(variables: dict[str, str]) -> None:
     variables = variables | {"CHOREO_SECRET": "sixteen bytes or more"}
     ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
-    place = read_place(variables)
-    assert place == read_place({name: text for name, text in variables.items() if name not in ranks})
+    peer = read_job_address(variables)
+    assert peer == read_job_address({name: text for name, text in variables.items() if name not in ranks})
     me = read_environment(variables)
     if me.world_size > 1:
-        assert (place.address, place.port, place.secret, place.job) == (me.address, me.port, me.secret, me.job)
-    assert "sixteen" not in repr(place)
+        assert (peer.address, peer.port, peer.secret, peer.job) == (me.address, me.port, me.secret, me.job)
+    assert "sixteen" not in repr(peer)

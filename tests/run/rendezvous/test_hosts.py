@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from choreo.run.rendezvous import hosts
-from choreo.run.rendezvous.hosts import host_id, machines
+from choreo.run.rendezvous.hosts import host_id, lowest_rank_per_host
 from choreo.run.rendezvous.processes import start_time
-from tests.helpers.rendezvous import Process, come, outcomes, ranks_do
+from tests.helpers.rendezvous import Process, join, outcomes, ranks_do
 
 
 def test_the_same_for_all_processes_here() -> None:
@@ -40,23 +40,23 @@ def on_machine(rank: int, world_size: int, port: int, shared_memory: list[str]) 
     """All ranks have the same host id, as machines started from one snapshot do; what they share is another matter."""
     hosts.SHARED_MEMORY = Path(shared_memory[rank])
     hosts.host_id = lambda: "the-same-for-all"
-    with come(rank, world_size, port) as meeting:
-        return machines(meeting, 5.0)
+    with join(rank, world_size, port) as rendezvous:
+        return lowest_rank_per_host(rendezvous, 5.0)
 
 
 def test_ranks_that_see_each_others_memory_share_a_machine(port: int, tmp_path: Path) -> None:
     one, other, missing = tmp_path / "one", tmp_path / "other", tmp_path / "missing"
     one.mkdir()
     other.mkdir()
-    place = [str(path) for path in (one, other, other, missing, one, missing)]
-    found = outcomes(ranks_do(on_machine, 6, port, shared_memory=place))
+    peer = [str(path) for path in (one, other, other, missing, one, missing)]
+    found = outcomes(ranks_do(on_machine, 6, port, shared_memory=peer))
     assert [outcome.value for outcome in found] == [[0, 1, 1, 3, 0, 5]] * 6
     assert list(one.iterdir()) == list(other.iterdir()) == []
 
 
 def here(rank: int, world_size: int, port: int) -> object:
-    with come(rank, world_size, port) as meeting:
-        return machines(meeting, 5.0)
+    with join(rank, world_size, port) as rendezvous:
+        return lowest_rank_per_host(rendezvous, 5.0)
 
 
 def test_all_on_this_machine(port: int) -> None:
@@ -93,17 +93,16 @@ def test_a_probe_that_is_not_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / f"{hosts.PROBE}-2").write_bytes(token + b"more")
     (tmp_path / f"{hosts.PROBE}-3").symlink_to(tmp_path / f"{hosts.PROBE}-1")
     os.mkfifo(tmp_path / f"{hosts.PROBE}-4")
-    assert hosts._sees(token + f"{hosts.PROBE}-1".encode())
-    for told in (
+    assert hosts._sees(token, f"{hosts.PROBE}-1".encode())
+    for name in (
         b"",
-        token,
-        token + f"{hosts.PROBE}-2".encode(),
-        token + f"{hosts.PROBE}-3".encode(),
-        token + f"{hosts.PROBE}-4".encode(),
-        token + f"{hosts.PROBE}-5".encode(),
-        token + f"{hosts.PROBE}-1/../{hosts.PROBE}-1".encode(),
-        token + b"../../etc/passwd",
-        token + f"{hosts.PROBE}\0".encode(),
-        b"another token..." + f"{hosts.PROBE}-1".encode(),
+        f"{hosts.PROBE}-2".encode(),
+        f"{hosts.PROBE}-3".encode(),
+        f"{hosts.PROBE}-4".encode(),
+        f"{hosts.PROBE}-5".encode(),
+        f"{hosts.PROBE}-1/../{hosts.PROBE}-1".encode(),
+        b"../../etc/passwd",
+        f"{hosts.PROBE}\0".encode(),
     ):
-        assert not hosts._sees(told), told
+        assert not hosts._sees(token, name), name
+    assert not hosts._sees(b"another token...", f"{hosts.PROBE}-1".encode())

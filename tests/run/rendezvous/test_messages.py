@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from choreo.run.rendezvous.messages import (
+    Abort,
     Join,
     Leave,
     Member,
-    Verdict,
     Welcome,
     all_payload,
     blob_limit_bytes,
     blob_payload,
     decode,
     encode,
-    members_in_words,
+    format_members,
+    format_ranks,
     parse_all,
     parse_blob,
-    ranks_in_words,
 )
 from choreo.run.transport.errors import FrameError
 from choreo.run.transport.limits import MAX_FRAME_BYTES
@@ -40,18 +40,18 @@ json_values = st.recursive(
 def test_there_and_back() -> None:
     assert decode(encode(JOIN), Join) == JOIN
     assert decode(encode(Welcome(MEMBERS)), Welcome).members == MEMBERS
-    assert decode(encode(Verdict("why", [1, 2])), Verdict) == Verdict("why", [1, 2])
+    assert decode(encode(Abort("why", [1, 2])), Abort) == Abort("why", [1, 2])
     assert decode(encode(Leave("bye")), Leave) == Leave("bye")
 
 
-@pytest.mark.parametrize("kind", [Join, Welcome, Verdict, Leave])
+@pytest.mark.parametrize("kind", [Join, Welcome, Abort, Leave])
 @given(data=st.binary(max_size=200))
-def test_random_bytes(kind: type[Join | Welcome | Verdict | Leave], data: bytes) -> None:
+def test_random_bytes(kind: type[Join | Welcome | Abort | Leave], data: bytes) -> None:
     with pytest.raises(FrameError):
         decode(data, kind)  # type: ignore[type-var]
 
 
-@given(st.sampled_from(["rank", "world_size", "pid", "host", "host_id", "patience_s", "more"]), json_values)
+@given(st.sampled_from(["rank", "world_size", "pid", "host", "host_id", "timeout_s", "more"]), json_values)
 def test_one_wrong_field(name: str, value: object) -> None:
     """Either the field may have this value, and then it has it, or the whole is refused."""
     fields = json.loads(encode(JOIN)) | {name: value}
@@ -62,7 +62,7 @@ def test_one_wrong_field(name: str, value: object) -> None:
     assert name != "more"
     assert getattr(found, name) == value
     assert 0 <= found.rank < 65_535 and 1 <= found.world_size <= 65_535 and 0 <= found.pid < 2**31
-    assert found.host.isprintable() and found.host_id.isprintable() and 0 <= found.patience_s <= 1e6
+    assert found.host.isprintable() and found.host_id.isprintable() and 0 <= found.timeout_s <= 1e6
 
 
 def test_a_deep_document() -> None:
@@ -73,17 +73,17 @@ def test_a_deep_document() -> None:
 
 
 @given(st.integers(0, 2**64 - 1), st.floats(0, 1e6), st.binary(max_size=100))
-def test_a_share(number: int, patience_s: float, blob: bytes) -> None:
-    assert parse_blob(blob_payload(number, patience_s, blob)) == (number, patience_s, blob)
+def test_a_share(number: int, timeout_s: float, blob: bytes) -> None:
+    assert parse_blob(blob_payload(number, timeout_s, blob)) == (number, timeout_s, blob)
 
 
 @given(st.binary(max_size=100))
 def test_random_bytes_as_a_share(data: bytes) -> None:
     try:
-        _, patience_s, blob = parse_blob(data)
+        _, timeout_s, blob = parse_blob(data)
     except FrameError:
         return
-    assert 0 <= patience_s <= 1e6
+    assert 0 <= timeout_s <= 1e6
     assert len(blob) == len(data) - 16
 
 
@@ -115,8 +115,8 @@ def test_the_largest_shares_fit_into_a_frame(world_size: int) -> None:
 
 
 def test_in_words() -> None:
-    assert ranks_in_words([3]) == "rank 3"
-    assert ranks_in_words({2, 1}) == "ranks 1 and 2"
-    assert ranks_in_words(range(20)) == "20 ranks (0, 1, 2, 3, 4, 5, ...)"
-    assert members_in_words(MEMBERS[:1]) == "rank 0 (pid 100 on node)"
-    assert members_in_words(MEMBERS).endswith("rank 5 (pid 105 on node) and 3 more")
+    assert format_ranks([3]) == "rank 3"
+    assert format_ranks({2, 1}) == "ranks 1 and 2"
+    assert format_ranks(range(20)) == "20 ranks (0, 1, 2, 3, 4, 5, ...)"
+    assert format_members(MEMBERS[:1]) == "rank 0 (pid 100 on node)"
+    assert format_members(MEMBERS).endswith("rank 5 (pid 105 on node) and 3 more")

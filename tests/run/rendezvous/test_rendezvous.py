@@ -1,4 +1,4 @@
-"""Meetings of real processes over real sockets, with the job's secret, where all goes well or something goes wrong."""
+"""Rendezvous of real processes over real sockets, with the job's secret: when all goes well, and when it does not."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import choreo.run.rendezvous.coordinator
-from choreo.errors import MeetingError, UsageError
-from choreo.run.rendezvous.connection import Connection
-from choreo.run.rendezvous.rendezvous import Meeting
+from choreo.errors import RendezvousError, UsageError
+from choreo.run.rendezvous.coordinator_connection import CoordinatorConnection
+from choreo.run.rendezvous.rendezvous import Rendezvous
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.frames import Kind
 from tests.helpers.rendezvous import (
@@ -22,8 +22,8 @@ from tests.helpers.rendezvous import (
     SECRET,
     Outcome,
     Process,
-    come,
-    meet_and_exchange,
+    join,
+    join_and_exchange,
     outcomes,
     ranks_do,
     shares,
@@ -32,13 +32,13 @@ from tests.helpers.rendezvous import (
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 def test_everybody_gets_everything(world_size: int, port: int) -> None:
-    found = outcomes(ranks_do(meet_and_exchange, world_size, port, times=4))
+    found = outcomes(ranks_do(join_and_exchange, world_size, port, times=4))
     assert [outcome.value for outcome in found] == [shares(world_size, 4)] * world_size
 
 
 def introduced(rank: int, world_size: int, port: int) -> object:
-    with come(rank, world_size, port) as meeting:
-        return meeting.rank, [(member.rank, member.pid, member.address) for member in meeting.members]
+    with join(rank, world_size, port) as rendezvous:
+        return rendezvous.rank, [(member.rank, member.pid, member.address) for member in rendezvous.members]
 
 
 def test_everybody_knows_everybody(port: int) -> None:
@@ -48,9 +48,9 @@ def test_everybody_knows_everybody(port: int) -> None:
 
 
 def exchange_large(rank: int, world_size: int, port: int) -> object:
-    with come(rank, world_size, port) as meeting:
-        blobs = meeting.exchange(bytes([rank]) * (5_000_000 + rank), 10.0)
-        assert meeting.exchange(b"", 5.0) == [b""] * world_size
+    with join(rank, world_size, port) as rendezvous:
+        blobs = rendezvous.exchange(bytes([rank]) * (5_000_000 + rank), 10.0)
+        assert rendezvous.exchange(b"", 5.0) == [b""] * world_size
         return [(len(blob), blob.count(number)) for number, blob in enumerate(blobs)]
 
 
@@ -60,33 +60,33 @@ def test_large_blobs(port: int) -> None:
 
 
 def test_patience_without_end(port: int) -> None:
-    found = outcomes(ranks_do(meet_and_exchange, 2, port, timeout_s=1e12))
+    found = outcomes(ranks_do(join_and_exchange, 2, port, timeout_s=1e12))
     assert [outcome.value for outcome in found] == [shares(2, 1)] * 2
 
 
-def come_later(rank: int, late_s: float, **how: object) -> object:
+def join_later(rank: int, late_s: float, **how: object) -> object:
     time.sleep(late_s if rank == 0 else 0)
-    return meet_and_exchange(rank, **how)  # type: ignore[arg-type]
+    return join_and_exchange(rank, **how)  # type: ignore[arg-type]
 
 
 def test_rank_0_comes_last(port: int) -> None:
-    found = outcomes(ranks_do(come_later, 3, port, late_s=0.5))
+    found = outcomes(ranks_do(join_later, 3, port, late_s=0.5))
     assert [outcome.value for outcome in found] == [shares(3, 1)] * 3
 
 
 @pytest.mark.parametrize("address", ["localhost", "::1", "0.0.0.0"])
 def test_names_and_addresses(address: str, port: int) -> None:
-    found = outcomes(ranks_do(meet_and_exchange, 2, port, address=address))
+    found = outcomes(ranks_do(join_and_exchange, 2, port, address=address))
     assert [outcome.value for outcome in found] == [shares(2, 1)] * 2
 
 
 def exchange_at_various_times(rank: int, world_size: int, port: int) -> object:
     """Some are an exchange ahead of others."""
-    with come(rank, world_size, port) as meeting:
+    with join(rank, world_size, port) as rendezvous:
         found = []
         for number in range(12):
             time.sleep(0.01 if (rank + number) % world_size == 0 else 0)
-            found.append(meeting.exchange(b"%d" % number, 5.0))
+            found.append(rendezvous.exchange(b"%d" % number, 5.0))
         return found
 
 
@@ -98,89 +98,89 @@ def test_the_quick_and_the_slow(port: int) -> None:
 # Who should not be there
 
 
-def same_story(found: list[Outcome], *parts: str) -> str:
+def same_reason(found: list[Outcome], *parts: str) -> str:
     """All were told the same, and it has these parts."""
-    story = found[0].told
-    assert {outcome.told for outcome in found} == {story}
+    reason = found[0].told
+    assert {outcome.told for outcome in found} == {reason}
     for part in parts:
-        assert re.search(part, story), (part, story)
-    return story
+        assert re.search(part, reason), (part, reason)
+    return reason
 
 
 def test_another_secret(port: int) -> None:
-    strangers = [Process(come, {"rank": 1, "world_size": 2, "port": port, "secret": OTHER}) for _ in range(2)]
-    host = Process(come, {"rank": 0, "world_size": 2, "port": port, "timeout_s": 4.0})
+    strangers = [Process(join, {"rank": 1, "world_size": 2, "port": port, "secret": OTHER}) for _ in range(2)]
+    host = Process(join, {"rank": 0, "world_size": 2, "port": port, "timeout_s": 4.0})
     refused, hosted = outcomes(strangers), outcomes([host])[0]
     for outcome in refused:
         assert re.search(rf"rank 0 at 127.0.0.1:{port} and rank 1 \(pid {outcome.pid} .* another secret", outcome.told)
-    assert re.search(r"rank 1 did not come .* within 4 s; 1 of 2 ranks did; turned away 2 from 127.0.0.1", hosted.told)
+    assert re.search(r"rank 1 did not join .* within 4 s; 1 of 2 ranks did; refused 2 from 127.0.0.1", hosted.told)
     for outcome in (*refused, hosted):
         assert SECRET.decode() not in outcome.told and OTHER.decode() not in outcome.told
 
 
 def test_a_stranger_does_not_disturb(port: int) -> None:
-    stranger = Process(come, {"rank": 1, "world_size": 3, "port": port, "secret": OTHER})
-    host = Process(meet_and_exchange, {"rank": 0, "world_size": 3, "port": port})
+    stranger = Process(join, {"rank": 1, "world_size": 3, "port": port, "secret": OTHER})
+    host = Process(join_and_exchange, {"rank": 0, "world_size": 3, "port": port})
     assert "another secret" in stranger.outcome().told
-    found = outcomes([host, *ranks_do(meet_and_exchange, 3, port, only=range(1, 3))])
+    found = outcomes([host, *ranks_do(join_and_exchange, 3, port, only=range(1, 3))])
     assert [outcome.value for outcome in found] == [shares(3, 1)] * 3
 
 
 def test_two_claim_one_rank(port: int) -> None:
-    twins = [Process(come, {"rank": 1, "world_size": 3, "port": port}) for _ in range(2)]
-    found = outcomes([Process(come, {"rank": 0, "world_size": 3, "port": port}), *twins])
-    story = same_story(found, "two processes claim rank 1", "give every process a RANK of its own")
-    assert all(f"pid {twin.pid} on " in story for twin in twins)
+    twins = [Process(join, {"rank": 1, "world_size": 3, "port": port}) for _ in range(2)]
+    found = outcomes([Process(join, {"rank": 0, "world_size": 3, "port": port}), *twins])
+    reason = same_reason(found, "two processes claim rank 1", "give every process its own RANK")
+    assert all(f"pid {twin.pid} on " in reason for twin in twins)
     assert all(outcome.ranks == (1,) for outcome in found)
 
 
-def come_later_than_the_verdict(rank: int, world_size: int, port: int) -> object:
+def join_after_the_abort(rank: int, world_size: int, port: int) -> object:
     if rank == 0:
-        choreo.run.rendezvous.coordinator.VERDICT_S = 8.0
+        choreo.run.rendezvous.coordinator.ABORT_S = 8.0
     if rank == 2:
         time.sleep(0.5)
-    return come(rank, world_size, port)
+    return join(rank, world_size, port)
 
 
 def test_whoever_comes_a_little_later_hears_it_too(port: int) -> None:
-    twin = Process(come, {"rank": 1, "world_size": 3, "port": port})
-    found = outcomes([twin, *ranks_do(come_later_than_the_verdict, 3, port)])
-    same_story(found, "two processes claim rank 1")
+    twin = Process(join, {"rank": 1, "world_size": 3, "port": port})
+    found = outcomes([twin, *ranks_do(join_after_the_abort, 3, port)])
+    same_reason(found, "two processes claim rank 1")
 
 
 def test_two_claim_rank_0(port: int) -> None:
-    processes = [Process(come, {"rank": rank, "world_size": 3, "port": port}) for rank in (0, 0, 1)]
-    story = same_story(outcomes(processes), "two processes claim rank 0")
-    assert all(f"pid {process.pid} on " in story for process in processes[:2])
+    processes = [Process(join, {"rank": rank, "world_size": 3, "port": port}) for rank in (0, 0, 1)]
+    reason = same_reason(outcomes(processes), "two processes claim rank 0")
+    assert all(f"pid {process.pid} on " in reason for process in processes[:2])
 
 
 def test_another_number_of_ranks(port: int) -> None:
     processes = [
-        Process(come, {"rank": rank, "world_size": world_size, "port": port})
+        Process(join, {"rank": rank, "world_size": world_size, "port": port})
         for rank, world_size in ((0, 3), (1, 3), (2, 4))
     ]
     pid = processes[2].pid
-    same_story(outcomes(processes), rf"rank 2 \(pid {pid} on .*\) was told that there are 4 ranks, rank 0 .* are 3")
+    same_reason(outcomes(processes), rf"rank 2 \(pid {pid} on .*\) was told that there are 4 ranks, rank 0 .* are 3")
 
 
 def test_a_rank_beyond_the_others(port: int) -> None:
     with pytest.raises(UsageError, match="rank 4 is not one of 4 ranks, which go from 0 to 3"):
-        come(4, 4, port)
-    with pytest.raises(UsageError, match="a job of 0 ranks cannot be"):
-        come(0, 0, port)
+        join(4, 4, port)
+    with pytest.raises(UsageError, match="a job has 1 to 65535 ranks, not 0"):
+        join(0, 0, port)
     with pytest.raises(UsageError, match="70000 is not a port"):
-        come(0, 2, 70_000)
-    with pytest.raises(UsageError, match="a timeout of 0 s is none"):
-        come(0, 2, port, timeout_s=0)
+        join(0, 2, 70_000)
+    with pytest.raises(UsageError, match="timeout must be a number of seconds, more than 0, not 0"):
+        join(0, 2, port, timeout_s=0)
     with pytest.raises(UsageError, match="has 5 bytes; it must have 16 to 4096"):
-        come(0, 2, port, secret=b"short")
+        join(0, 2, port, secret=b"short")
 
 
 def exchange_until_told(rank: int, world_size: int, port: int, folder: Path) -> object:
     """Say when all have come, and go on until rank 0 has found the file that says to stop."""
-    with come(rank, world_size, port) as meeting:
+    with join(rank, world_size, port) as rendezvous:
         (folder / f"met {rank}").touch()
-        while meeting.exchange(b"stop" if (folder / "stop").exists() else b"", 5.0)[0] != b"stop":
+        while rendezvous.exchange(b"stop" if (folder / "stop").exists() else b"", 5.0)[0] != b"stop":
             time.sleep(0.01)
         return "undisturbed"
 
@@ -189,7 +189,7 @@ def test_one_too_many_when_all_are_there(port: int, tmp_path: Path) -> None:
     processes = ranks_do(exchange_until_told, 2, port, folder=tmp_path)
     while len(list(tmp_path.iterdir())) < 2:
         time.sleep(0.01)
-    late = Process(come, {"rank": 1, "world_size": 2, "port": port})
+    late = Process(join, {"rank": 1, "world_size": 2, "port": port})
     told = late.outcome().told
     assert f"two processes claim rank 1: pid {processes[1].pid} on" in told
     (tmp_path / "stop").touch()
@@ -200,13 +200,13 @@ def test_one_too_many_when_all_are_there(port: int, tmp_path: Path) -> None:
 
 
 def test_a_rank_that_never_comes(port: int) -> None:
-    found = outcomes(ranks_do(come, 4, port, only=range(3), timeout_s=3.0))
-    same_story(found, r"^rank 3 did not come to the meeting within [\d.]+ s; 3 of 4 ranks did$")
+    found = outcomes(ranks_do(join, 4, port, only=range(3), timeout_s=3.0))
+    same_reason(found, r"^rank 3 did not join the rendezvous within [\d.]+ s; 3 of 4 ranks did$")
     assert all(outcome.ranks == (3,) for outcome in found)
 
 
 def test_rank_0_never_comes(port: int) -> None:
-    outcome = Process(come, {"rank": 1, "world_size": 2, "port": port, "timeout_s": 0.5}).outcome()
+    outcome = Process(join, {"rank": 1, "world_size": 2, "port": port, "timeout_s": 0.5}).outcome()
     assert re.search(
         rf"rank 1 .* did not find rank 0 at 127.0.0.1:{port} within 0.5 s: Connection refused", outcome.told
     )
@@ -215,31 +215,31 @@ def test_rank_0_never_comes(port: int) -> None:
 
 def killed_when_joined(rank: int, world_size: int, port: int) -> None:
     """Says who it is, and is killed while it waits for those who are still to come."""
-    say = Connection.send
+    say = CoordinatorConnection.send
 
-    def say_and_die(self: Connection, kind: Kind, payload: bytes, deadline: Deadline) -> None:
+    def say_and_die(self: CoordinatorConnection, kind: Kind, payload: bytes, deadline: Deadline) -> None:
         say(self, kind, payload, deadline)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    Connection.send = say_and_die  # type: ignore[method-assign]
-    come(rank, world_size, port)
+    CoordinatorConnection.send = say_and_die  # type: ignore[method-assign]
+    join(rank, world_size, port)
 
 
 def test_a_rank_killed_before_all_have_come(port: int) -> None:
     victim = Process(killed_when_joined, {"rank": 2, "world_size": 4, "port": port})
-    found = outcomes(ranks_do(come, 4, port, only=range(2)))
-    same_story(found, rf"rank 2 \(pid {victim.pid} on .*\) was lost before all 4 ranks had come: its process")
+    found = outcomes(ranks_do(join, 4, port, only=range(2)))
+    same_reason(found, rf"rank 2 \(pid {victim.pid} on .*\) was lost before all 4 ranks had joined: its process")
     assert all(outcome.ranks == (2,) for outcome in found)
     victim.outcome()
 
 
 def exchange_until(rank: int, world_size: int, port: int, victim: int, number: int, timeout_s: float = 60.0) -> object:
     """Exchange for ever; the victim stops itself with a signal before its third exchange."""
-    with come(rank, world_size, port) as meeting:
+    with join(rank, world_size, port) as rendezvous:
         for times in range(1000):
             if rank == victim and times == 2:
                 os.kill(os.getpid(), number)
-            meeting.exchange(b"%d" % times, timeout_s)
+            rendezvous.exchange(b"%d" % times, timeout_s)
     return None
 
 
@@ -248,7 +248,7 @@ def test_a_rank_killed_in_an_exchange(victim: int, port: int) -> None:
     processes = ranks_do(exchange_until, 4, port, victim=victim, number=signal.SIGKILL)
     found = outcomes(processes)
     del found[victim]
-    same_story(
+    same_reason(
         found, rf"rank {victim} \(pid {processes[victim].pid} on .*\) was lost (in|after) exchange [23]: its process"
     )
     assert all(outcome.ranks == (victim,) for outcome in found)
@@ -277,10 +277,10 @@ def test_a_rank_stopped_in_an_exchange(victim: int, port: int) -> None:
 
 
 def exchange_with_little_patience(rank: int, world_size: int, port: int) -> None:
-    with come(rank, world_size, port) as meeting:
+    with join(rank, world_size, port) as rendezvous:
         if rank == 2:
             time.sleep(100)
-        meeting.exchange(b"", 1.0 if rank == 1 else 80.0)
+        rendezvous.exchange(b"", 1.0 if rank == 1 else 80.0)
 
 
 def test_the_least_patient_is_told_in_time(port: int) -> None:
@@ -290,85 +290,90 @@ def test_the_least_patient_is_told_in_time(port: int) -> None:
         found = [process.outcome() for process in processes[:2]]
     finally:
         processes[2].end()
-    same_story(
+    same_reason(
         found, rf"^rank 2 \(pid {processes[2].pid} on .*\) did not come to exchange 1 within (1|0\.\d+) s, where 2 of 3"
     )
 
 
 def leave_early(rank: int, world_size: int, port: int) -> object:
-    meeting = come(rank, world_size, port)
-    meeting.exchange(b"", 5.0)
+    rendezvous = join(rank, world_size, port)
+    rendezvous.exchange(b"", 5.0)
     if rank == 1:
-        meeting.close()
-        meeting.close()
-        with pytest.raises(MeetingError, match="the meeting is over: rank 1 has left it"):
-            meeting.exchange(b"", 5.0)
+        rendezvous.close()
+        rendezvous.close()
+        with pytest.raises(RendezvousError, match="the rendezvous is over: rank 1 has left it"):
+            rendezvous.exchange(b"", 5.0)
         return None
-    with pytest.raises(MeetingError) as raised:
-        meeting.exchange(b"", 5.0)
-    with pytest.raises(MeetingError, match="the meeting is over: rank 1"):
-        meeting.exchange(b"", 5.0)
+    with pytest.raises(RendezvousError) as raised:
+        rendezvous.exchange(b"", 5.0)
+    with pytest.raises(RendezvousError, match="the rendezvous is over: rank 1"):
+        rendezvous.exchange(b"", 5.0)
     return str(raised.value)
 
 
 def test_a_rank_that_leaves_early(port: int) -> None:
     processes = ranks_do(leave_early, 3, port)
     pid = processes[1].pid
-    stories = {outcome.value for outcome in outcomes(processes)} - {None}
-    assert len(stories) == 1
-    assert re.fullmatch(rf"rank 1 \(pid {pid} on .*\) left the meeting (in exchange 2|after exchange 1)", str(*stories))
+    reasons = {outcome.value for outcome in outcomes(processes)} - {None}
+    assert len(reasons) == 1
+    assert re.fullmatch(
+        rf"rank 1 \(pid {pid} on .*\) left the rendezvous (in exchange 2|after exchange 1)", str(*reasons)
+    )
 
 
 def rank_0_leaves(rank: int, world_size: int, port: int) -> object:
-    with come(rank, world_size, port) as meeting:
+    with join(rank, world_size, port) as rendezvous:
         if rank == 0:
             return None
-        meeting.exchange(b"", 5.0)
+        rendezvous.exchange(b"", 5.0)
     return None
 
 
 def test_rank_0_leaves_early(port: int) -> None:
     processes = ranks_do(rank_0_leaves, 2, port)
     told = outcomes(processes)[1].told
-    assert re.match(rf"rank 0 \(pid {processes[0].pid} on .*\) left the meeting in exchange 1", told)
+    assert re.match(rf"rank 0 \(pid {processes[0].pid} on .*\) left the rendezvous in exchange 1", told)
 
 
 def interrupted(rank: int, world_size: int, port: int) -> object:
     if rank == 0:
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         signal.setitimer(signal.ITIMER_REAL, 0.5)
-    return come(rank, world_size, port)
+    return join(rank, world_size, port)
 
 
 def test_rank_0_is_interrupted(port: int) -> None:
     first, second = outcomes(ranks_do(interrupted, 3, port, only=range(2)))
     assert isinstance(first.error, KeyboardInterrupt)
-    assert "rank 0 at" in second.told and "left the meeting" in second.told and "it was interrupted" in second.told
+    assert "rank 0 at" in second.told and "left the rendezvous" in second.told and "it was interrupted" in second.told
 
 
 # Mistakes
 
 
 def test_too_much_to_share() -> None:
-    with come(0, 1, 1) as meeting, pytest.raises(UsageError, match="are more than the 16777188 that each of 1 ranks"):
-        meeting.exchange(bytes(2**24), 1.0)
+    with (
+        join(0, 1, 1) as rendezvous,
+        pytest.raises(UsageError, match="are more than the 16777188 that each of 1 ranks"),
+    ):
+        rendezvous.exchange(bytes(2**24), 1.0)
 
 
 def fork_and_use(rank: int, world_size: int, port: int) -> object:
-    with come(rank, world_size, port) as meeting:
+    with join(rank, world_size, port) as rendezvous:
         pid = os.fork()
         if pid == 0:
-            os._exit(_child(meeting))
+            os._exit(_child(rendezvous))
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        return code, meeting.exchange(b"still here", 5.0)
+        return code, rendezvous.exchange(b"still here", 5.0)
 
 
-def _child(meeting: Meeting) -> int:
+def _child(rendezvous: Rendezvous) -> int:
     try:
-        meeting.exchange(b"", 1.0)
+        rendezvous.exchange(b"", 1.0)
     except UsageError as error:
-        meeting.close()  # must not say goodbye in its parent's name
-        return 7 if "must meet anew" in str(error) else 8
+        rendezvous.close()  # must not say goodbye in its parent's name
+        return 7 if "must make its own" in str(error) else 8
     return 9
 
 
@@ -376,17 +381,17 @@ def test_a_fork_has_no_meeting(port: int) -> None:
     assert [outcome.value for outcome in outcomes(ranks_do(fork_and_use, 2, port))] == [(7, [b"still here"] * 2)] * 2
 
 
-def come_impatiently(**how: object) -> object:
+def join_impatiently(**how: object) -> object:
     import choreo.run.rendezvous.rendezvous
 
     choreo.run.rendezvous.rendezvous.TAKEN_S = 0.3
-    return come(**how)  # type: ignore[arg-type]
+    return join(**how)  # type: ignore[arg-type]
 
 
 def test_a_port_that_is_taken(port: int) -> None:
     with socket.create_server(("127.0.0.1", port)) as taken:
         taken.settimeout(5)
-        outcome = Process(come_impatiently, {"rank": 0, "world_size": 2, "port": port, "timeout_s": 1.0}).outcome()
+        outcome = Process(join_impatiently, {"rank": 0, "world_size": 2, "port": port, "timeout_s": 1.0}).outcome()
     assert re.search(
         rf"rank 0 \(pid {outcome.pid} on .*\) cannot listen at 127.0.0.1:{port}: Address already in use; choose",
         outcome.told,
@@ -395,17 +400,17 @@ def test_a_port_that_is_taken(port: int) -> None:
 
 def test_something_else_listens_there(port: int) -> None:
     with socket.create_server(("127.0.0.1", port)) as server:
-        guest = Process(come, {"rank": 1, "world_size": 2, "port": port})
+        participant = Process(join, {"rank": 1, "world_size": 2, "port": port})
         connection, _ = server.accept()
         with connection:
             connection.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
-            outcome = guest.outcome()
+            outcome = participant.outcome()
     assert f"looked for rank 0 at 127.0.0.1:{port}: what listens there is not rank 0 of a job" in outcome.told
 
 
 def test_a_name_that_nobody_knows() -> None:
     outcome = Process(
-        come, {"rank": 1, "world_size": 2, "port": 1, "address": "no-such-machine.invalid", "timeout_s": 0.5}
+        join, {"rank": 1, "world_size": 2, "port": 1, "address": "no-such-machine.invalid", "timeout_s": 0.5}
     ).outcome()
     assert "did not find rank 0 at no-such-machine.invalid:1" in outcome.told
 
@@ -413,7 +418,5 @@ def test_a_name_that_nobody_knows() -> None:
 def test_an_address_of_another_machine(port: int) -> None:
     """Rank 0 listens anyway, since something may forward to it, and says so if nobody comes."""
     how = {"rank": 0, "world_size": 2, "port": port, "address": "192.0.2.1", "timeout_s": 0.5}
-    outcome = Process(come, how).outcome()
-    assert re.search(
-        r"rank 1 did not come .*; 192.0.2.1 is no address of .*, which listened on all it has", outcome.told
-    )
+    outcome = Process(join, how).outcome()
+    assert re.search(r"rank 1 did not join .*; 192.0.2.1 is no address of .*, which listened on all its", outcome.told)

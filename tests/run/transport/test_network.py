@@ -16,8 +16,9 @@ import pytest
 from choreo import ReduceOp
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
-from choreo.run.execute.failures import Where
 from choreo.run.transport import tcp
+from choreo.run.transport.dial import AuthenticatedSocket
+from choreo.run.transport.peer import Peer
 from tests.helpers.faults import PATIENCE_S, Ended, Pipe
 from tests.helpers.hosts import Hosts, NetworkJob, hosts, why_no_hosts
 from tests.run.recover.test_faults import given_up
@@ -106,8 +107,8 @@ def groups(comm: Communicator, _: Pipe) -> tuple[float, ...]:
             sums.append(float(group.all_reduce(x)[-1]))
             assert group.all_gather_object(rank) == list(members)
             group.close()
-    mesh = comm.mesh((2, 2), ("machine", "place"))
-    sums += [float(mesh[name].all_reduce(np.array([float(rank)]))[0]) for name in ("machine", "place")]
+    mesh = comm.mesh((2, 2), ("machine", "peer"))
+    sums += [float(mesh[name].all_reduce(np.array([float(rank)]))[0]) for name in ("machine", "peer")]
     comm.barrier()
     mesh.close()
     return tuple(sums)
@@ -162,19 +163,19 @@ def test_a_job_of_the_launcher_on_two_machines(machines: Hosts, tmp_path: Path) 
 def die_while_they_connect() -> None:
     """Rank 2 calls rank 0, and is gone before it calls rank 1."""
 
-    def call(place: Where, port: int, key: bytes, end_s: float) -> tcp.Sealed:
-        if os.environ["RANK"] == "2" and place.rank == 1:
+    def dial_or_die(peer: Peer, port: int, key: bytes, end_s: float) -> AuthenticatedSocket:
+        if os.environ["RANK"] == "2" and peer.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return dial(place, port, key, end_s)
+        return dial(peer, port, key, end_s)
 
-    dial, tcp.dial = tcp.dial, call
+    dial, tcp.dial_peer = tcp.dial_peer, dial_or_die
 
 
 def test_a_rank_that_dies_while_they_connect_is_named(machines: Hosts) -> None:
     with NetworkJob(machines, MIXED, everything, before=die_while_they_connect) as job:
         found = job.ended(0, 1, 3)
-    assert all(one.error in ("MeetingError", "VerdictError") for one in found), found
-    # Rank 0 keeps the meeting; the others may see first that one of them has left because of it.
+    assert all(one.error in ("RendezvousError", "AbortError") for one in found), found
+    # Rank 0 keeps the rendezvous; the others may see first that one of them has left because of it.
     assert "rank 2" in found[0].text, found
 
 

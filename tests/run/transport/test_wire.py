@@ -18,9 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from choreo.errors import MeetingError
+from choreo.errors import RendezvousError
+from choreo.run.consensus import between_hosts
+from choreo.run.consensus.between_hosts import decide_between_hosts, known_decision
+from choreo.run.consensus.control_channel import ControlChannel, ControlConnection, Decision, Proposal, StatusUpdate
+from choreo.run.consensus.ledger import Ledger
 from choreo.run.execute import backend
-from choreo.run.execute.failures import BROKEN, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT, Where
+from choreo.run.execute.failures import BROKEN, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
 from choreo.run.execute.layout import (
     CHAIN_FACTOR,
     FRAME,
@@ -35,12 +39,12 @@ from choreo.run.execute.layout import (
     Frame,
 )
 from choreo.run.execute.twin.sockets import stripes
-from choreo.run.recover import consensus_between_hosts as between_hosts
-from choreo.run.recover.control_channel import Decided, Line, Remote, Round, Said
-from choreo.run.recover.ledger import Ledger
+from choreo.run.transport.dial import AuthenticatedSocket
 from choreo.run.transport.frames import FrameReader, FrameWriter
-from choreo.run.transport.nonblocking_handshake import Caller, Host
-from choreo.run.transport.tcp import STREAMS, Doorway, Links, Network, Sealed
+from choreo.run.transport.handshake import MAGIC
+from choreo.run.transport.nonblocking_handshake import NonblockingClient, NonblockingServer
+from choreo.run.transport.peer import Peer
+from choreo.run.transport.tcp import STREAMS, NetworkConfig, PeerListener, TcpConnections
 from tests.helpers.programs import COMPILED, STAGE_BYTES, TWIN, segment_of
 
 KEY = bytes(range(32))
@@ -50,99 +54,101 @@ FLOAT32 = 8
 # Callers.
 
 
-def met(doorways: list[Doorway], places: list[Where], key_of: Any = lambda _: KEY) -> list[Links | Exception]:
+def connect_all(
+    listeners: list[PeerListener], peers: list[Peer], key_of: Any = lambda _: KEY
+) -> list[TcpConnections | Exception]:
     """All ranks connect, each in a thread; what they got."""
 
-    def one(rank: int) -> Links | Exception:
-        others = [place for place in places if place.rank != rank]
-        ports = [doorways[place.rank].port for place in others]
+    def one(rank: int) -> TcpConnections | Exception:
+        others = [peer for peer in peers if peer.rank != rank]
+        ports = [listeners[peer.rank].port for peer in others]
         try:
-            lower = doorways[rank].connect(places[rank], others, ports, key_of(rank), time.monotonic() + 5.0)
-            return doorways[rank].finish(lower, others, time.monotonic() + 2.0)
+            lower = listeners[rank].connect(peers[rank], others, ports, key_of(rank), time.monotonic() + 5.0)
+            return listeners[rank].finish(lower, others, time.monotonic() + 2.0)
         except Exception as error:  # the test looks at it
             return error
 
-    with ThreadPoolExecutor(len(places)) as pool:
-        return list(pool.map(one, range(len(places))))
+    with ThreadPoolExecutor(len(peers)) as pool:
+        return list(pool.map(one, range(len(peers))))
 
 
 @pytest.fixture
 def three() -> Any:
-    places = [Where(rank, "here", 100 + rank, "127.0.0.1") for rank in range(3)]
-    doorways = [Doorway("127.0.0.1") for _ in places]
-    yield doorways, places
-    for one in doorways:
+    peers = [Peer(rank, "here", 100 + rank, "127.0.0.1") for rank in range(3)]
+    listeners = [PeerListener("127.0.0.1") for _ in peers]
+    yield listeners, peers
+    for one in listeners:
         one.close()
 
 
 def test_ranks_connect_though_strangers_come_first(three: Any) -> None:
-    doorways, places = three
+    listeners, peers = three
     with ExitStack() as strangers:
-        for noise in (b"", b"GET / HTTP/1.1\r\n\r\n", secrets.token_bytes(200), b"choreo\0\1" + bytes(64)):
-            for one in doorways:
+        for noise in (b"", b"GET / HTTP/1.1\r\n\r\n", secrets.token_bytes(200), MAGIC + bytes(64)):
+            for one in listeners:
                 stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", one.port), 5.0))
                 stranger.sendall(noise)
-        found = met(doorways, places)
+        found = connect_all(listeners, peers)
     for rank, links in enumerate(found):
-        assert isinstance(links, Links)
+        assert isinstance(links, TcpConnections)
         assert sorted(links.control) == [other for other in range(3) if other != rank]
         assert all(len(several) == STREAMS for several in links.streams.values())
         links.close()
 
 
 def test_a_rank_with_another_key_is_not_let_in(three: Any) -> None:
-    doorways, places = three
-    found = met(doorways, places, lambda rank: KEY if rank else bytes(32))
-    assert all(isinstance(one, MeetingError) for one in found[:2])
+    listeners, peers = three
+    found = connect_all(listeners, peers, lambda rank: KEY if rank else bytes(32))
+    assert all(isinstance(one, RendezvousError) for one in found[:2])
     for one in found:
-        if isinstance(one, Links):
+        if isinstance(one, TcpConnections):
             one.close()
 
 
 def test_a_rank_that_is_gone_is_named(three: Any) -> None:
-    doorways, places = three
-    doorways[0].close()
-    with pytest.raises(MeetingError, match="was lost while the ranks connected") as caught:
-        doorways[1].connect(places[1], places[:1], [doorways[0].port], KEY, time.monotonic() + 2.0)
+    listeners, peers = three
+    listeners[0].close()
+    with pytest.raises(RendezvousError, match="was lost while the ranks connected") as caught:
+        listeners[1].connect(peers[1], peers[:1], [listeners[0].port], KEY, time.monotonic() + 2.0)
     assert caught.value.ranks == (0,)
 
 
 def test_the_key_is_never_sent() -> None:
-    caller, host, said = Caller(KEY, 7), Host(KEY), b""
-    answer = host.greeting
-    while not host.over:
+    caller, host, said = NonblockingClient(KEY, 7), NonblockingServer(KEY), b""
+    answer = host.challenge
+    while not host.done:
         said += answer
         back = b"".join(caller.feed(answer[at : at + 1]) for at in range(len(answer)))
         said += back
         answer = b"".join(host.feed(back[at : at + 1]) for at in range(len(back)))
     assert host.rank == 7
     assert not any(KEY[at : at + 8] in said for at in range(len(KEY) - 8))
-    network = Network("10.0.0.1", KEY)
+    network = NetworkConfig("10.0.0.1", KEY)
     assert "secret" not in repr(network)
-    assert network.derived("a", [b"1"]) not in (network.derived("a", [b"2"]), network.derived("b", [b"1"]))
+    assert network.derive_key("a", [b"1"]) not in (network.derive_key("a", [b"2"]), network.derive_key("b", [b"1"]))
 
 
 @given(st.binary(max_size=400))
 def test_who_does_not_hold_the_key_does_not_get_in(noise: bytes) -> None:
-    host = Host(KEY)
+    host = NonblockingServer(KEY)
     try:
-        while noise and not host.over:
+        while noise and not host.done:
             part, noise = noise[: host.needs_bytes], noise[host.needs_bytes :]
             host.feed(part)
-    except MeetingError:
+    except RendezvousError:
         return
-    assert not host.over
+    assert not host.done
 
 
 # Control connections.
 
 
-def pair() -> tuple[Line, Line]:
+def pair() -> tuple[ControlConnection, ControlConnection]:
     mine, theirs = socket.socketpair()
     keys = secrets.token_bytes(32), secrets.token_bytes(32)
     return (
-        Line(Sealed(mine, FrameReader(keys[0]), FrameWriter(keys[1]))),
-        Line(Sealed(theirs, FrameReader(keys[1]), FrameWriter(keys[0]))),
+        ControlConnection(AuthenticatedSocket(mine, FrameReader(keys[0]), FrameWriter(keys[1]))),
+        ControlConnection(AuthenticatedSocket(theirs, FrameReader(keys[1]), FrameWriter(keys[0]))),
     )
 
 
@@ -154,7 +160,7 @@ def test_noise_on_a_control_connection(noise: bytes, magic: int, length: int) ->
     head = Frame(magic, 1, 2, 3, length).pack() if magic else b""
     theirs.socket.sendall(head + noise)
     theirs.close()
-    assert mine.hear() == []
+    assert mine.receive() == []
     assert mine.lost
     assert len(mine._incoming) <= len(head) + len(noise)
     mine.close()
@@ -162,17 +168,17 @@ def test_noise_on_a_control_connection(noise: bytes, magic: int, length: int) ->
 
 def test_what_is_said_on_a_control_connection() -> None:
     mine, theirs = pair()
-    theirs.note(1, 5)
-    theirs.say(Round("it", 2, b"value"))
+    theirs.send_progress(1, 5)
+    theirs.send(Proposal("it", 2, b"value"))
     theirs.socket.sendall(Frame(GOODBYE, 7, 9, 1, 0).pack())
-    assert mine.hear() == [Round("it", 2, b"value")]
-    assert mine.noted == [0, 5]
+    assert mine.receive() == [Proposal("it", 2, b"value")]
+    assert mine.progress == [0, 5]
     assert mine.gave_up == (7, 1, 9)
     assert not mine.lost
     sealed = bytearray(theirs._writer.seal(3, b"forged"))  # type: ignore[arg-type]
     sealed[7] ^= 1
     theirs.socket.sendall(Frame(SEALED, 0, 0, 0, len(sealed)).pack() + sealed)
-    assert mine.hear() == []
+    assert mine.receive() == []
     assert mine.lost
     for one in (mine, theirs):
         one.close()
@@ -183,7 +189,7 @@ def test_machines_decide_alike_whoever_dies_meanwhile(tmp_path: Path, seed: int)
     """Four machines of one rank; some of them die at some point of the agreement, which is when their lines end."""
     random = np.random.default_rng(seed)
     count, dies = 4, set(random.choice(4, size=seed % 4, replace=False).tolist())
-    lines: list[dict[int, Line]] = [{} for _ in range(count)]
+    lines: list[dict[int, ControlConnection]] = [{} for _ in range(count)]
     for low in range(count):
         for high in range(low + 1, count):
             lines[low][high], lines[high][low] = pair()
@@ -191,16 +197,16 @@ def test_machines_decide_alike_whoever_dies_meanwhile(tmp_path: Path, seed: int)
     last_words = random.integers(0, 3, count)
 
     def one(rank: int) -> bytes | None:
-        ledger, remote = Ledger(tmp_path / str(rank), create=True), Remote(lines[rank])
+        ledger, remote = Ledger(tmp_path / str(rank), create=True), ControlChannel(lines[rank])
         time.sleep(delays[rank])
         try:
             if rank in dies:
                 for other in list(lines[rank])[: last_words[rank]]:  # what it said reached only some
-                    lines[rank][other].say(Round("it", rank, f"of {rank}".encode()))
+                    lines[rank][other].send(Proposal("it", rank, f"of {rank}".encode()))
                 return None
             machines = tuple((other,) for other in range(count))
             mine = f"of {rank}".encode()
-            return between_hosts.settle(
+            return decide_between_hosts(
                 ledger, remote, machines, rank, "it", mine, lambda other: other not in set(remote.dead())
             )
         finally:
@@ -223,16 +229,16 @@ def test_a_machine_that_cannot_be_reached_is_not_waited_for_as_one_that_is_slow(
     monkeypatch.setattr(between_hosts, "CUT_OFF_S", 0.05)
     ledger = Ledger(tmp_path / "ledger", create=True)
     mine, theirs = pair()
-    remote = Remote({1: mine})
+    remote = ControlChannel({1: mine})
     # Nothing is acknowledged: the patience with somebody who is slow, without end here, does not matter.
-    monkeypatch.setattr(between_hosts, "PATIENCE_S", float("inf"))
+    monkeypatch.setattr(between_hosts, "SILENT_S", float("inf"))
     monkeypatch.setattr(mine, "is_cut_off", lambda: True)
-    assert between_hosts.settle(ledger, remote, ((0,), (1,)), 0, "cut", b"mine", lambda _: True) == b"mine"
+    assert decide_between_hosts(ledger, remote, ((0,), (1,)), 0, "cut", b"mine", lambda _: True) == b"mine"
     # Everything is: that is waited for however late it comes.
     monkeypatch.setattr(mine, "is_cut_off", lambda: False)
-    later = threading.Timer(0.3, lambda: theirs.say(Round("slow", 1, b"theirs")))
+    later = threading.Timer(0.3, lambda: theirs.send(Proposal("slow", 1, b"theirs")))
     later.start()
-    assert between_hosts.settle(ledger, remote, ((0,), (1,)), 0, "slow", b"mine", lambda _: True) == b"theirs"
+    assert decide_between_hosts(ledger, remote, ((0,), (1,)), 0, "slow", b"mine", lambda _: True) == b"theirs"
     later.join()
     ledger.close()
     for one in (mine, theirs):
@@ -241,12 +247,12 @@ def test_a_machine_that_cannot_be_reached_is_not_waited_for_as_one_that_is_slow(
 
 def test_a_decision_reaches_one_who_wakes_too_late(tmp_path: Path) -> None:
     mine, theirs = pair()
-    theirs.say(Decided("it", b"without you"))
+    theirs.send(Decision("it", b"without you"))
     theirs.close()
     ledger = Ledger(tmp_path / "ledger", create=True)
-    remote = Remote({1: mine})
-    assert between_hosts.settled(ledger, remote, "it") == b"without you"
-    assert between_hosts.settle(ledger, remote, ((0,), (1,)), 0, "it", b"mine", lambda _: True) == b"without you"
+    remote = ControlChannel({1: mine})
+    assert known_decision(ledger, remote, "it") == b"without you"
+    assert decide_between_hosts(ledger, remote, ((0,), (1,)), 0, "it", b"mine", lambda _: True) == b"without you"
     ledger.close()
     mine.close()
 
@@ -359,15 +365,15 @@ def test_what_an_executor_makes_of_the_control_connection(kind: bool, said: byte
 
 
 def test_notices_pass_as_they_are() -> None:
-    from choreo.run.recover.failure_report import Notice
+    from choreo.run.consensus.status import Status
 
     mine, theirs = pair()
-    notice = Notice(1, 2, 3, 4, "all_reduce", 5, 6, 7, (b"blob",))
-    theirs.say(Said(notice))
-    remote = Remote({1: mine})
-    remote.turn()
-    assert remote.notice(1) == notice
+    notice = Status(1, 2, 3, 4, "all_reduce", 5, 6, 7, (b"blob",))
+    theirs.send(StatusUpdate(notice))
+    remote = ControlChannel({1: mine})
+    remote.poll()
+    assert remote.status_of(1) == notice
     theirs.close()
-    remote.turn()
+    remote.poll()
     assert set(remote.dead()) == {1}
     remote.close()

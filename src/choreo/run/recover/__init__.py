@@ -1,1 +1,1 @@
-"""Failures: notice them, agree on them, and go on with fewer ranks or new ones."""
+"""How a communicator goes on without lost ranks, and with new ones."""

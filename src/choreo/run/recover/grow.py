@@ -1,7 +1,7 @@
-"""`grow`: all ranks of a communicator let newcomers in. One of them opens a door, where `join` knocks.
+"""`grow`: all ranks of a communicator admit new processes, which call `choreo.join()`.
 
-The door is kept by the lowest rank on the machine that MASTER_ADDR names. The others take part through the communicator
-that they have.
+The lowest rank on the host that MASTER_ADDR names admits them. The other ranks take part through the communicator that
+they have.
 """
 
 from __future__ import annotations
@@ -9,171 +9,150 @@ from __future__ import annotations
 import operator
 import zlib
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from choreo.errors import CollectiveMismatch, CommunicatorClosed, JoinError, PeerFailure, UsageError
 from choreo.run.connection import Connection
-from choreo.run.objects import all_gather_bytes
-from choreo.run.recover.membership import FINE, TROUBLE, come_together, own_network, untroubled
-from choreo.run.recover.shrink import release, shrink
-from choreo.run.rendezvous.admission import Entrance, is_here, open_entrance
-from choreo.run.rendezvous.environment import Place
+from choreo.run.engine import Engine
+from choreo.run.recover.commit import OK, check_all_ok, connect_and_commit, error_blob, own_network_config
+from choreo.run.rendezvous.admission import AdmissionServer, can_admit_here, open_admission
+from choreo.run.rendezvous.environment import JobAddress
 from choreo.run.rendezvous.messages import Admission
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.limits import MAX_RANKS
-from choreo.run.transport.tcp import Network
+from choreo.run.transport.tcp import NetworkConfig
 
-if TYPE_CHECKING:
-    from choreo.run.communicator import Communicator
+__all__ = ["GROWN", "grow"]
 
-__all__ = ["grow"]
-
-EXTRA_S = 3.0  # by which those who wait for the one at the door outlast it
+EXTRA_S = 3.0  # how much longer the other ranks wait than the one that admits
 GROWN = CommunicatorClosed("this communicator has grown; use the one that grow() returned")
 
 
-def grow(communicator: Communicator, newcomers: int, place: Place, timeout_s: float) -> Communicator:
-    """A communicator of all who are there and so many newcomers, which takes the place of this one.
+def grow(
+    engine: Engine, ranks: tuple[int, ...], new_ranks: int, job: JobAddress, *, timeout_s: float, call_timeout_s: float
+) -> tuple[Connection, tuple[int, ...]]:
+    """A connection of all ranks and `new_ranks` new processes, and the numbers of all. The old connection is closed.
 
-    All ranks call it, with the same arguments. Newcomers get the lowest numbers that nobody has. If they do not come
-    in time all ranks raise `JoinError`, and the communicator is as it was.
+    All ranks call it, with the same arguments. `ranks` are the numbers of the present ranks (`Communicator.ranks`); new
+    processes get the lowest that are free. If they do not come in time, all ranks raise JoinError, and the old
+    connection is as it was. `call_timeout_s` is the default timeout of calls, which new processes take over.
     """
     try:
-        wanted = operator.index(newcomers)
+        wanted = operator.index(new_ranks)
     except TypeError:
-        raise UsageError(f"newcomers must be a whole number, not {newcomers!r:.60}") from None
-    if not 1 <= wanted <= MAX_RANKS - communicator.world_size:
-        raise UsageError(f"{wanted} newcomers cannot be; a communicator grows by at least 1")
-    communicator._engine.progress.drain(None)  # each call has its deadline
+        raise UsageError(f"new_ranks must be a whole number, not {new_ranks!r:.60}") from None
+    if not 1 <= wanted <= MAX_RANKS - engine.world_size:
+        raise UsageError(f"new_ranks must be from 1 to {MAX_RANKS - engine.world_size}, not {wanted}")
+    engine.progress.drain(None)  # each call has its deadline
     deadline = Deadline.after(timeout_s)
-    ranks = _numbers(communicator.ranks, wanted)
+    numbers = _all_numbers(ranks, wanted)
+    chooser = engine.chooser.to_json().decode()
     with ExitStack() as stack:
-        keeper = _keeper(communicator, wanted, place, deadline)
-        growth = _Growth(communicator, wanted, keeper, deadline, _network(communicator, place, deadline))
-        if growth.keeps_door:
+        admitting = _admitting_rank(engine, wanted, job, deadline)
+        bootstrap = _GrowBootstrap(engine, wanted, admitting, deadline, _network(engine, job, deadline))
+        if engine.rank == admitting:
             try:
-                door = stack.enter_context(
-                    open_entrance(place, communicator.world_size, wanted, deadline, growth.disturbed)
+                server = stack.enter_context(
+                    open_admission(job, engine.world_size, wanted, deadline, bootstrap.has_lost_rank)
                 )
-                growth.entrance = door
-                door.let_in(deadline)
-                door.admit(lambda rank: _admission(communicator, rank, ranks, deadline))
+                bootstrap.server = server
+                server.wait_for_joiners(deadline)
+                server.admit(lambda rank: Admission(rank, numbers, deadline.left_s, call_timeout_s, chooser))
             except JoinError as error:
-                growth.trouble = str(error)
-        made = come_together(growth, deadline.left_s + EXTRA_S)
-    release(communicator._engine.connection, GROWN)
-    return _from(communicator, made, ranks)
+                bootstrap.error = str(error)
+        made = connect_and_commit(bootstrap, deadline.left_s + EXTRA_S)
+    engine.connection.close(GROWN)
+    return made, numbers
 
 
-def _numbers(ranks: tuple[int, ...], newcomers: int) -> tuple[int, ...]:
-    free = (number for number in range(len(ranks) + newcomers) if number not in ranks)
-    return ranks + tuple(next(free) for _ in range(newcomers))
+def _all_numbers(ranks: tuple[int, ...], wanted: int) -> tuple[int, ...]:
+    free = (number for number in range(len(ranks) + wanted) if number not in ranks)
+    return ranks + tuple(next(free) for _ in range(wanted))
 
 
-def _keeper(communicator: Communicator, wanted: int, place: Place, deadline: Deadline) -> int:
-    """Which rank keeps the door, as all of them see it."""
-    where = f"{place.address}:{place.port}:{place.job}"
-    mine = np.array([wanted, zlib.crc32(where.encode()), is_here(place, deadline)], np.int64)
-    told = communicator.all_gather(mine, timeout=deadline.left_s + EXTRA_S)
-    if (told[:, :2] != told[0, :2]).any():
-        what = f"to let in {told[:, 0].tolist()} newcomers by rank" if (told[:, 0] != told[0, 0]).any() else "places"
-        raise CollectiveMismatch(f"grow: the ranks were given different {what}; give all the same arguments")
-    return int(np.argmax(told[:, 2]))
+def _admitting_rank(engine: Engine, wanted: int, job: JobAddress, deadline: Deadline) -> int:
+    """Which rank admits new processes; all ranks find the same."""
+    where = f"{job.address}:{job.port}:{job.job}"
+    mine = np.array([wanted, zlib.crc32(where.encode()), can_admit_here(job, deadline)], np.int64)
+    found = engine.all_gather(mine, deadline.left_s + EXTRA_S)
+    if (found[:, 0] != found[0, 0]).any():
+        raise CollectiveMismatch(f"grow: new_ranks is {found[:, 0].tolist()} by rank; give all ranks the same")
+    if (found[:, 1] != found[0, 1]).any():
+        raise CollectiveMismatch("grow: the ranks were given different addresses; give all ranks the same")
+    return int(np.argmax(found[:, 2]))
 
 
-def _network(communicator: Communicator, place: Place, deadline: Deadline) -> Network | None:
-    """How this rank is reached from elsewhere: as before, with what newcomers know too."""
-    known = communicator._engine.connection.network
-    if known is None or place.secret is None:
-        return own_network(place, deadline)
-    return Network(known.address, place.secret)
+def _network(engine: Engine, job: JobAddress, deadline: Deadline) -> NetworkConfig | None:
+    """How other hosts reach this rank: at its address so far, with the secret that new processes hold."""
+    known = engine.connection.network
+    if known is None or job.secret is None:
+        return own_network_config(job, deadline)
+    return NetworkConfig(known.address, job.secret)
 
 
-def _admission(communicator: Communicator, rank: int, ranks: tuple[int, ...], deadline: Deadline) -> Admission:
-    chooser = communicator._engine.chooser.to_json().decode()
-    return Admission(rank, ranks, deadline.left_s, communicator.timeout_s, chooser)
-
-
-class _Growth:
-    """Those who are there, over their communicator, and newcomers, over the rank that keeps the door."""
+class _GrowBootstrap:
+    """Exchanges blobs between old ranks, over their communicator, and new ones, over the rank that admits them."""
 
     def __init__(
-        self, communicator: Communicator, newcomers: int, keeper: int, deadline: Deadline, network: Network | None
+        self, engine: Engine, wanted: int, admitting: int, deadline: Deadline, network: NetworkConfig | None
     ) -> None:
         self.network = network
-        self._communicator, self._keeper, self._deadline = communicator, keeper, deadline
-        self._newcomers = newcomers
-        self.rank, self.world_size = communicator.rank, communicator.world_size + newcomers
-        self.keeps_door = communicator.rank == keeper
-        self.entrance: Entrance | None = None
-        self.trouble = ""
+        self._engine, self._admitting, self._deadline = engine, admitting, deadline
+        self.rank, self.world_size = engine.rank, engine.world_size + wanted
+        self.server: AdmissionServer | None = None  # in the rank that admits
+        self.error = ""
 
     def exchange(self, blob: bytes, timeout_s: float) -> list[bytes]:
-        """Everybody's blob, by rank."""
-        del timeout_s  # it is for all of it
-        mine = TROUBLE + self.trouble.encode()[:1000] if self.trouble else FINE + blob
-        return self._exchanged(mine)
+        """The blobs of all ranks, by rank."""
+        del timeout_s  # one deadline is for all exchanges
+        return self._exchange(error_blob(self.error) if self.error else OK + blob)
 
     def give_up(self, error: BaseException) -> NoReturn:
-        """Tell all that this rank is in trouble."""
-        self._exchanged(TROUBLE + f"{type(error).__name__}: {error}".encode()[:1000])
-        raise AssertionError("an exchange with trouble in it raises")
+        """Tell all that this rank cannot go on."""
+        self._exchange(error_blob(error))
+        raise AssertionError("an exchange with an error in it raises")
 
-    def disturbed(self) -> bool:
-        """Whether a rank of the communicator is lost, so that nothing can come of this."""
-        circle = self._communicator._engine.connection.circle
-        return bool(circle.dead() or circle.gone())
+    def has_lost_rank(self) -> bool:
+        """Whether an old rank is lost, so that growing cannot succeed."""
+        detector = self._engine.connection.detector
+        return bool(detector.dead() or detector.gone())
 
-    def _exchanged(self, mine: bytes) -> list[bytes]:
-        brought = [mine]
-        if self.keeps_door and mine.startswith(FINE):
-            assert self.entrance is not None
+    def _exchange(self, mine: bytes) -> list[bytes]:
+        blobs = [mine]
+        if self.rank == self._admitting and mine.startswith(OK):
+            assert self.server is not None
             try:
-                brought += self.entrance.collect(self._deadline)
+                blobs += self.server.collect(self._deadline)
             except JoinError as error:
-                brought = [TROUBLE + str(error).encode()]
+                blobs = [error_blob(str(error))]
         try:
-            lists = all_gather_bytes(self._communicator, _joined(brought), self._deadline.left_s + EXTRA_S)
-            blobs, others = _parted(lists, self._keeper)
-            if self.entrance is not None and others:
-                self.entrance.tell([*blobs, *others])
-            found = untroubled([*blobs, *others])
+            lists = self._engine.all_gather_bytes(_join(blobs), self._deadline.left_s + EXTRA_S)
+            old, new = _split(lists, self._admitting)
+            if self.server is not None and new:
+                self.server.distribute([*old, *new])
+            found = check_all_ok([*old, *new])
             assert len(found) == self.world_size
         except (JoinError, PeerFailure) as error:
-            if self.entrance is not None:
-                self.entrance.refuse(str(error))
+            if self.server is not None:
+                self.server.abort(str(error))
             raise
         return found
 
 
-def _joined(blobs: list[bytes]) -> bytes:
+def _join(blobs: list[bytes]) -> bytes:
     return b"".join(len(blob).to_bytes(4, "big") + blob for blob in blobs)
 
 
-def _parted(lists: list[bytes], keeper: int) -> tuple[list[bytes], list[bytes]]:
-    """The blobs of those who are there, by rank, and those of the newcomers, which the keeper of the door added."""
+def _split(lists: list[bytes], admitting: int) -> tuple[list[bytes], list[bytes]]:
+    """The blobs of the old ranks, by rank, and those of the new ones, which the admitting rank has added to its own."""
     found: list[list[bytes]] = []
-    for text in lists:
+    for joined in lists:
         blobs, at = [], 0
-        while at < len(text):
-            end = at + 4 + int.from_bytes(text[at : at + 4], "big")
-            blobs.append(text[at + 4 : end])
+        while at < len(joined):
+            end = at + 4 + int.from_bytes(joined[at : at + 4], "big")
+            blobs.append(joined[at + 4 : end])
             at = end
         found.append(blobs)
-    return [blobs[0] for blobs in found], found[keeper][1:]
-
-
-def _from(communicator: Communicator, connection: Connection, ranks: tuple[int, ...]) -> Communicator:
-    """The new communicator, or what is left of it: whoever dies now dies in that, and the old one is gone."""
-    communicator.retire(GROWN)
-    while True:
-        try:
-            made = communicator.beside(connection)
-        except PeerFailure:
-            connection, members = shrink(connection)
-            ranks = tuple(ranks[member] for member in members)
-            continue
-        made.ranks = ranks
-        return made
+    return [blobs[0] for blobs in found], found[admitting][1:]

@@ -1,1 +1,1 @@
-"""Where the processes of a job find each other, and prove to each other that they belong to it."""
+"""How the processes of a job find and authenticate each other."""

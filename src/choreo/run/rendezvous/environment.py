@@ -1,4 +1,4 @@
-"""Who this process is, as whatever started it has said in the environment."""
+"""The rank of this process and where it finds the others, as its launcher says in the environment."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from choreo.run.transport.addresses import LOOPBACK, is_loopback, parse_address
 from choreo.run.transport.limits import MAX_RANKS
 from choreo.run.transport.secret import check_secret, read_secret_file
 
-__all__ = ["Environment", "Place", "given_place", "read_environment", "read_place"]
+__all__ = ["Environment", "JobAddress", "job_address", "read_environment", "read_job_address"]
 
-# Ports for jobs that were given none; the system does not hand these out by itself.
+# Ports for jobs that were given none; the system does not assign these by itself.
 FIRST_PORT, PORTS = 20_000, 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Who this process is, and where and with which secret it meets the others.
+    """The rank of this process, where its job's rendezvous is, and the job's secret.
 
-    `local_world_size` is how many ranks there are on this machine, where that is known. `job` tells jobs apart that
-    would meet at the same address.
+    `local_world_size` is the number of ranks on this host, if that is known. `job` distinguishes jobs that use the same
+    address.
     """
 
     rank: int
@@ -37,8 +37,8 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a job that runs lets newcomers in, and the secret to be proved there."""
+class JobAddress:
+    """Where a running job admits new processes, and the secret that they must prove."""
 
     address: str
     port: int
@@ -48,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What a launcher calls things."""
+    """The names of a launcher's variables."""
 
     launcher: str
     rank: str
@@ -71,7 +71,7 @@ _MPIRUN = (
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
-    """Who this process is: as torchrun says it, else as mpirun does, else the only rank of a job of one."""
+    """Read the variables of torchrun, or else of mpirun; without either this is the only rank of its job."""
     found = _set(variables)
     secret = _secret(found)
     names = next((names for names in (_TORCHRUN, *_MPIRUN) if names.rank in found), None)
@@ -92,53 +92,55 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
     address = found.get("MASTER_ADDR", LOOPBACK)
     job = _job(found, names)
     if local_world_size is not None and local_world_size < world_size:
-        here = f"{local_world_size} of {world_size} ranks are on this machine ({names.local_world_size})"
+        here = f"{local_world_size} of {world_size} ranks are on this host ({names.local_world_size})"
         if secret is None:
             raise UsageError(
-                f"{here}, and without a secret only ranks of one machine can meet; give all ranks the same "
+                f"{here}, and without a secret only ranks of one host can find each other; give all ranks the same "
                 "CHOREO_SECRET"
             )
         if "MASTER_ADDR" not in found:
-            raise UsageError(f"{here}, but MASTER_ADDR is not set; set it on every rank to where rank 0 is")
+            raise UsageError(f"{here}, but MASTER_ADDR is not set; set it on every rank to the address of rank 0")
     port = _port(found, names, world_size, address, job)
     return Environment(rank, world_size, local_rank, local_world_size, address, port, secret, job)
 
 
-def read_place(variables: Mapping[str, str] | None = None) -> Place:
-    """Where the ranks of the job meet, for one who is not yet one of them: RANK and WORLD_SIZE do not matter."""
+def read_job_address(variables: Mapping[str, str] | None = None) -> JobAddress:
+    """Where the job's rendezvous is, for a process that has no rank yet: RANK and WORLD_SIZE do not matter."""
     found = _set(variables)
     known = (names for names in (_TORCHRUN, *_MPIRUN) if names.rank in found)
     names = next(known, _MPIRUN[0] if "PMIX_NAMESPACE" in found else _TORCHRUN)
     address, job = found.get("MASTER_ADDR", LOOPBACK), _job(found, names)
-    # Ranks that are on their own were given no port, and so is whoever comes to one of them.
+    # The rank of a job of one was given no port, and neither was a process that joins it.
     world_size = 1 if names is _TORCHRUN and "MASTER_PORT" not in found else MAX_RANKS
-    return Place(address, _port(found, names, world_size, address, job), _secret(found), job)
+    return JobAddress(address, _port(found, names, world_size, address, job), _secret(found), job)
 
 
-def given_place(address: str | None, secret: str | bytes | None) -> Place:
-    """The place that a caller names, or what is not named as the environment says it."""
-    told = None if secret is None else check_secret(secret.encode() if isinstance(secret, str) else secret, "this call")
+def job_address(address: str | None, secret: str | bytes | None) -> JobAddress:
+    """The address and secret that the caller gives; the environment says the rest."""
+    given = (
+        None if secret is None else check_secret(secret.encode() if isinstance(secret, str) else secret, "this call")
+    )
     if address is None:
-        place = read_place()
-        return place if told is None else replace(place, secret=told)
+        found = read_job_address()
+        return found if given is None else replace(found, secret=given)
     host, port = parse_address(address)
-    return Place(host, port, _secret(_set(None)) if told is None else told)
+    return JobAddress(host, port, _secret(_set(None)) if given is None else given)
 
 
 def _set(variables: Mapping[str, str] | None) -> dict[str, str]:
-    """The variables that say something."""
+    """The variables that are not empty."""
     found = {name: text.strip() for name, text in (os.environ if variables is None else variables).items()}
     return {name: text for name, text in found.items() if text}
 
 
 def _port(found: Mapping[str, str], names: _Names, world_size: int, address: str, job: str) -> int:
-    """Where rank 0 listens: CHOREO_PORT, or MASTER_PORT, or one that all ranks of the job derive alike."""
+    """Where rank 0 listens: CHOREO_PORT, or MASTER_PORT, or a port that all ranks derive from the job's name."""
     chosen = _number(found, "CHOREO_PORT", 0, 1, 65535)
     if chosen:
         return chosen
     if "MASTER_PORT" in found:
         port = _number(found, "MASTER_PORT", None, 1, 65535)
-        # torchrun itself listens on the port that it announces, unless it says otherwise.
+        # With its agent store, torchrun itself listens on the port that it announces.
         taken = found.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true"
         return port if not taken else port + 1 if port < 65535 else port - 1
     if world_size == 1:
@@ -148,13 +150,13 @@ def _port(found: Mapping[str, str], names: _Names, world_size: int, address: str
     if not is_loopback(address) and "PMIX_NAMESPACE" not in found:
         raise UsageError(
             f"MASTER_ADDR is {address}, but MASTER_PORT is not set, and {names.launcher} gives the job no name that "
-            "all ranks could derive one from; set it on every rank"
+            "ranks could derive a port from; set it on every rank"
         )
     return FIRST_PORT + zlib.crc32(job.encode()) % PORTS
 
 
 def _job(found: Mapping[str, str], names: _Names) -> str:
-    """What all ranks of a job, and only they, have in common."""
+    """A name that the ranks of one job have in common, and other jobs do not."""
     if names is _TORCHRUN:
         return ":".join(filter(None, (found.get("TORCHELASTIC_RUN_ID"), found.get("TORCHELASTIC_RESTART_COUNT"))))
     return found.get("PMIX_NAMESPACE") or f"started by {os.getppid()}"

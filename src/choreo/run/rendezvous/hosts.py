@@ -1,8 +1,8 @@
-"""Which ranks are on one machine, so that they may share memory.
+"""Which ranks are on one host, so that they may share memory.
 
-Two ranks are when the kernel, the network, process and user namespaces, the user and the directory of shared memory
-are the same, and each sees what the other puts there. Network namespaces count as machines of their own: what shares
-a kernel but not a network was separated on purpose.
+Two ranks are on one host if they have the same kernel, the same network, process and user namespaces, the same user and
+the same /dev/shm, and if each sees a file that the other puts there. A network namespace counts as a host of its own:
+processes that share a kernel but not a network were separated on purpose.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import secrets
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
-from choreo.errors import MeetingError
+from choreo.errors import RendezvousError
+from choreo.run.rendezvous.bootstrap import Bootstrap
 from choreo.run.rendezvous.processes import is_alive, start_time
 
-__all__ = ["boot_of", "host_id", "host_name", "machines", "pid_namespace"]
+__all__ = ["boot_of", "host_id", "host_name", "lowest_rank_per_host", "pid_namespace"]
 
 SHARED_MEMORY = Path("/dev/shm")
 PROBE = "choreo-probe"
@@ -26,28 +26,15 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Gathering(Protocol):
-    """Ranks that can tell each other something."""
-
-    @property
-    def rank(self) -> int:
-        """Which of them this is."""
-        ...
-
-    def exchange(self, blob: bytes, timeout_s: float) -> list[bytes]:
-        """Everybody's blob, by rank."""
-        ...
-
-
 def host_name() -> str:
-    """The machine's name, fit to be printed."""
+    """The host's name, in printable characters."""
     return "".join(letter if "!" <= letter <= "~" else "?" for letter in socket.gethostname())[:255] or "?"
 
 
 def host_id() -> str:
-    """A text that is the same for two processes only if they can share memory, as far as one can tell from inside.
+    """An identity that two processes have in common if they can share memory, as far as each can tell by itself.
 
-    Machines that were started from one snapshot have the same; `machines` finds those out too.
+    Virtual machines started from one snapshot may have the same; `lowest_rank_per_host` tells them apart.
     """
     parts = [_boot_id()]
     for namespace in ("net", "pid", "user"):
@@ -56,51 +43,51 @@ def host_id() -> str:
         except OSError:
             parts.append(f"{namespace}:?")
     try:
-        # The same numbers in two mount namespaces of one kernel are the same directory.
+        # Within one kernel, the same device and inode are the same directory, whatever the mount namespace.
         facts = SHARED_MEMORY.stat()
         parts.append(f"shm:{facts.st_dev}:{facts.st_ino}")
     except OSError:
-        parts.append(f"shm:none:{os.getpid()}")  # nothing to share: alone
+        parts.append(f"shm:none:{os.getpid()}")  # nothing to share
     parts.append(f"user:{os.geteuid()}")
     return "/".join(parts)
 
 
 def boot_of(identity: str) -> str:
-    """The part of a host id that changes when the machine is started again."""
+    """The part of a host id that changes when the host reboots."""
     return identity.partition("/")[0]
 
 
-def machines(gathering: Gathering, timeout_s: float) -> list[int]:
-    """For each rank, the lowest rank that shares memory with it: ranks with the same number are on one machine.
+def lowest_rank_per_host(bootstrap: Bootstrap, timeout_s: float) -> list[int]:
+    """For each rank, the lowest rank on its host.
 
     All ranks call it and get the same answer. It takes two exchanges: each rank puts a file into shared memory, and
-    looks for those of the ranks that claim to be on the same machine.
+    looks for the files of ranks with the same host id.
     """
     with _Probe() as probe:
         mine = host_id().encode()
-        shown = gathering.exchange(probe.told + b"\0" + mine, timeout_s)
-        lowest = gathering.rank
-        for rank, told in enumerate(shown[: gathering.rank]):
-            where, _, theirs = told[PROBE_BYTES:].partition(b"\0")
-            if theirs == mine and _sees(told[:PROBE_BYTES] + where):
+        probes = bootstrap.exchange(probe.token_and_name + b"\0" + mine, timeout_s)
+        lowest = bootstrap.rank
+        for rank, blob in enumerate(probes[: bootstrap.rank]):
+            name, _, theirs = blob[PROBE_BYTES:].partition(b"\0")
+            if theirs == mine and _sees(blob[:PROBE_BYTES], name):
                 lowest = rank
                 break
-        found = gathering.exchange(lowest.to_bytes(4, "big"), timeout_s)
+        found = bootstrap.exchange(lowest.to_bytes(4, "big"), timeout_s)
     lowest_of = [int.from_bytes(blob, "big") for blob in found]
     for rank, first in enumerate(lowest_of):
         if first > rank or lowest_of[first] != first:
-            raise MeetingError(
+            raise RendezvousError(
                 f"rank {rank} says that it shares memory with rank {first}, which does not", ranks=(rank,)
             )
     return lowest_of
 
 
 class _Probe:
-    """A small file in shared memory, there for as long as the others look for it."""
+    """A small file in shared memory, for the other ranks to look for."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
-        self.told = bytes(PROBE_BYTES)  # nothing more, where nothing can be put there
+        self.token_and_name = bytes(PROBE_BYTES)  # without a name if the file cannot be made
 
     def __enter__(self) -> _Probe:
         _sweep()
@@ -114,7 +101,7 @@ class _Probe:
         self._path = path
         with os.fdopen(descriptor, "wb", buffering=0) as file, suppress(OSError):
             if file.write(token) == PROBE_BYTES:
-                self.told = token + name.encode()
+                self.token_and_name = token + name.encode()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -122,8 +109,7 @@ class _Probe:
             self._path.unlink(missing_ok=True)
 
 
-def _sees(told: bytes) -> bool:
-    token, name = told[:PROBE_BYTES], told[PROBE_BYTES:]
+def _sees(token: bytes, name: bytes) -> bool:
     if not name.startswith(PROBE.encode()) or b"/" in name or b"\0" in name or len(name) > 255:
         return False
     try:
@@ -135,7 +121,7 @@ def _sees(told: bytes) -> bool:
 
 
 def _sweep() -> None:
-    """Remove the probes of processes that were killed while they had one."""
+    """Remove the probes of processes that were killed."""
     for path in SHARED_MEMORY.glob(f"{PROBE}-{pid_namespace()}-*"):
         parts = path.name.removeprefix(f"{PROBE}-").split("-")
         with suppress(OSError, ValueError, IndexError):
@@ -144,7 +130,7 @@ def _sweep() -> None:
 
 
 def pid_namespace() -> int:
-    """Where numbers of processes mean the same as here; 0 if nobody knows."""
+    """The namespace in which pids have this process's meaning; 0 if it is unknown."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:

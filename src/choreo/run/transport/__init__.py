@@ -1,1 +1,1 @@
-"""Connections between hosts: addresses, handshakes, and frames that cannot be forged."""
+"""Authenticated TCP connections between hosts: addresses, handshakes and sealed frames."""

@@ -1,4 +1,4 @@
-"""Names and numbers of machines, and the socket that rank 0 listens on."""
+"""Host names, IP addresses, and the socket that rank 0 listens on."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Target(NamedTuple):
 
 
 def resolve(address: str, port: int, deadline: Deadline) -> list[Target]:
-    """The numeric addresses of a name; an OSError where it has none, or where nobody says so in time."""
+    """The numeric addresses of a name; an OSError if it has none, or if the resolver does not answer in time."""
     if _is_number(address):
         return _look_up(address, port)
-    # The system's resolver takes as long as it takes, so it is asked by a thread that one need not wait for.
+    # The system's resolver has no timeout, so a thread asks it.
     answers: queue.SimpleQueue[list[Target] | OSError] = queue.SimpleQueue()
 
     def ask() -> None:
@@ -38,20 +38,20 @@ def resolve(address: str, port: int, deadline: Deadline) -> list[Target]:
         except OSError as error:
             answers.put(error)
         except UnicodeError:  # a label of 64 letters, an empty one
-            answers.put(OSError(errno.EINVAL, "it is not a name that a machine can have"))
+            answers.put(OSError(errno.EINVAL, "it is not a valid host name"))
 
     threading.Thread(target=ask, name="choreo-resolve", daemon=True).start()
     try:
         answer = answers.get(timeout=deadline.left_s)
     except queue.Empty:
-        raise TimeoutError(errno.ETIMEDOUT, f"nobody said within {deadline.patience_s:g} s what {address} is") from None
+        raise TimeoutError(errno.ETIMEDOUT, f"{address} was not resolved within {deadline.timeout_s:g} s") from None
     if isinstance(answer, OSError):
         raise answer
     return answer
 
 
 def is_local(address: str, deadline: Deadline) -> bool:
-    """Whether an address is one of this machine's, in this network namespace: one can listen on it."""
+    """Whether an address belongs to this host, in this network namespace, so that one can listen on it."""
     for family, target in resolve(address, 0, deadline):
         with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind(target)
@@ -60,15 +60,15 @@ def is_local(address: str, deadline: Deadline) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether this is a way for a machine to talk to itself only."""
+    """Whether this is a loopback address."""
     return address == "localhost" or (_is_number(address) and ipaddress.ip_address(plain(address)).is_loopback)
 
 
 def listen(address: str, port: int) -> tuple[socket.socket, bool]:
-    """A socket that listens on this address, and whether it is a number that is not one of this machine's.
+    """A socket that listens on this address, and whether the address is numeric and foreign to this host.
 
-    Then it listens on all that the machine has, since something may forward to it; and so it does for a name, which
-    others may look up with another answer (many machines give their own name a loopback address).
+    For a foreign address the socket listens on all addresses of the host, since something may forward to it. It does so
+    for a name as well: other hosts may resolve it differently, as many hosts map their own name to loopback.
     """
     foreign = False
     if address == "localhost":
@@ -91,7 +91,7 @@ def listen(address: str, port: int) -> tuple[socket.socket, bool]:
 
 
 def plain(address: str) -> str:
-    """A number as people write it: an IPv4 address that came through an IPv6 socket is IPv4."""
+    """A numeric address in its usual form: an IPv4 address seen through an IPv6 socket is IPv4."""
     number = ipaddress.ip_address(address)
     mapped = getattr(number, "ipv4_mapped", None)
     return str(mapped or number)

@@ -1,4 +1,4 @@
-"""A moment after which nothing waits any longer."""
+"""A point in time at which a wait gives up."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import time
 from dataclasses import dataclass
 
 from choreo.errors import UsageError
-from choreo.run.transport.limits import MAX_PATIENCE_S
+from choreo.run.transport.limits import MAX_TIMEOUT_S
 
 __all__ = ["Deadline"]
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment on the clock that only goes forward, and the patience it was made from, for messages."""
+    """A moment on the monotonic clock, and the timeout it was made from, for error messages."""
 
-    patience_s: float
+    timeout_s: float
     at_s: float
 
     @classmethod
-    def after(cls, patience_s: float) -> Deadline:
-        """The moment so many seconds from now."""
-        if not (isinstance(patience_s, int | float) and math.isfinite(patience_s) and patience_s > 0):
-            raise UsageError(f"a timeout of {patience_s!r:.60} s is none; say how many seconds to wait, more than 0")
-        patience_s = min(patience_s, MAX_PATIENCE_S)
-        return cls(patience_s, time.monotonic() + patience_s)
+    def after(cls, timeout_s: float) -> Deadline:
+        """The moment `timeout_s` seconds from now."""
+        if not (isinstance(timeout_s, int | float) and math.isfinite(timeout_s) and timeout_s > 0):
+            raise UsageError(f"timeout must be a number of seconds, more than 0, not {timeout_s!r:.60}")
+        timeout_s = min(timeout_s, MAX_TIMEOUT_S)
+        return cls(timeout_s, time.monotonic() + timeout_s)
 
     @property
     def left_s(self) -> float:
@@ -34,9 +34,9 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether it is later than that."""
+        """Whether the moment is over."""
         return time.monotonic() >= self.at_s
 
-    def capped(self, patience_s: float) -> Deadline:
-        """This moment, or so many seconds from now, whichever comes first."""
-        return min(self, Deadline.after(patience_s), key=lambda one: one.at_s)
+    def capped(self, timeout_s: float) -> Deadline:
+        """This deadline, or one `timeout_s` seconds from now if that is earlier."""
+        return min(self, Deadline.after(timeout_s), key=lambda one: one.at_s)

@@ -1,15 +1,23 @@
-"""What goes wrong inside a meeting, and how it is told apart there."""
+"""Errors that only the code of a rendezvous tells apart; users catch `RendezvousError`."""
 
 from __future__ import annotations
 
-from choreo.errors import MeetingError
+from choreo.errors import RendezvousError
 
-__all__ = ["FrameError", "VerdictError"]
-
-
-class FrameError(MeetingError):
-    """Bytes on a connection that are not what the other side of a meeting may send."""
+__all__ = ["AbortError", "FrameError", "ProtocolError", "WrongSecretError"]
 
 
-class VerdictError(MeetingError):
-    """What rank 0 told all the others before it ended the meeting."""
+class FrameError(RendezvousError):
+    """The other side sent bytes that are not a frame, or a frame that is not due."""
+
+
+class AbortError(RendezvousError):
+    """Rank 0 ended the rendezvous and told every rank why."""
+
+
+class WrongSecretError(RendezvousError):
+    """The two sides of a connection do not hold the same secret."""
+
+
+class ProtocolError(RendezvousError):
+    """The other side is not a Choreo rank, or speaks another version of the protocol."""

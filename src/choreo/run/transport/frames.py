@@ -1,9 +1,9 @@
-"""What two processes that know each other say: frames with a length that is bounded and a seal that is checked.
+"""Frames between two authenticated processes, each with a bounded length and a seal.
 
-A frame is the length of its payload (4 bytes, big-endian), its kind (1 byte), the payload, and a seal: 16 bytes of
-HMAC-SHA256, under the key of this connection and direction, over the frame's number and all of the above. So nothing
-can be forged, changed, repeated, left out or reordered unnoticed. The length is checked before there is memory for
-the payload, and that memory grows only with what has arrived.
+A frame is the length of its payload (4 bytes, big-endian), its kind (1 byte), the payload, and a seal. The seal is 16
+bytes of HMAC-SHA256 over the frame's number and all of the above, under the key of this connection and direction. So no
+frame can be forged, changed, repeated, dropped or reordered unnoticed. The length is checked before memory is allocated
+for the payload, and that memory grows only with what has arrived.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ OVERHEAD_BYTES = _HEADER.size + SEAL_BYTES
 
 
 class Kind(enum.IntEnum):
-    """What a frame is about."""
+    """What a frame contains."""
 
-    JOIN = 1  # a rank says who it is
-    WELCOME = 2  # rank 0 says who all the others are
-    BLOB = 3  # a rank's share of an exchange
-    ALL = 4  # everybody's shares
-    VERDICT = 5  # rank 0 says why the meeting is over
-    LEAVE = 6  # a side says that it goes, and why
-    NEWCOMER = 7  # somebody asks to be let into a job that runs
+    JOIN = 1  # a rank registers with rank 0
+    WELCOME = 2  # rank 0 sends the list of members
+    BLOB = 3  # one rank's blob of an exchange
+    ALL = 4  # the blobs of all ranks
+    ABORT = 5  # rank 0 ends the rendezvous, and says why
+    LEAVE = 6  # a side leaves, and says why
+    REQUEST_ADMISSION = 7  # a process asks to join a running job
 
 
 class Frame(NamedTuple):
-    """One thing said."""
+    """A kind and its payload."""
 
     kind: Kind
     payload: bytes
@@ -52,7 +52,7 @@ class FrameWriter:
 
     def seal(self, kind: Kind, payload: bytes) -> bytes:
         """The bytes of the next frame."""
-        assert len(payload) <= MAX_FRAME_BYTES, "whoever makes a payload keeps it in bounds"
+        assert len(payload) <= MAX_FRAME_BYTES, "the caller bounds its payload"
         header = _HEADER.pack(len(payload), kind)
         sealed = b"".join((header, payload, _seal(self._key, self._number, header, payload)))
         self._number += 1
@@ -60,17 +60,17 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Takes one direction of a connection apart, in whatever pieces it arrives."""
+    """Parses one direction of a connection, in whatever pieces it arrives."""
 
     def __init__(self, key: bytes, limit_bytes: int = MAX_FRAME_BYTES) -> None:
-        self.limit_bytes = limit_bytes  # of a payload, at this point of the conversation
+        self.limit_bytes = limit_bytes  # of a payload, at this point of the protocol
         self._key = key
         self._number = 0
         self._buffer = bytearray()
         self._broken: FrameError | None = None
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are complete with these bytes; after a FrameError the connection is of no more use."""
+        """The frames that these bytes complete; after a FrameError the connection must be closed."""
         if self._broken is not None:
             raise self._broken
         self._buffer += data
@@ -89,9 +89,9 @@ class FrameReader:
             return None
         length, number = _HEADER.unpack_from(self._buffer)
         if length > self.limit_bytes:
-            raise FrameError(f"a frame of {length} bytes was announced, where at most {self.limit_bytes} may come")
+            raise FrameError(f"a frame of {length} bytes was announced; at most {self.limit_bytes} are allowed")
         if number not in Kind.__members__.values():
-            raise FrameError(f"a frame of kind {number} came, which there is not")
+            raise FrameError(f"a frame of unknown kind {number} came")
         end = _HEADER.size + length
         if len(self._buffer) < end + SEAL_BYTES:
             return None

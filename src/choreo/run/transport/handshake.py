@@ -1,13 +1,13 @@
-"""How two strangers find out that they belong to the same job, before either believes a byte of the other.
+"""The handshake: both sides prove that they hold the job's secret before either trusts a byte of the other.
 
-    rank 0                                        another rank
+    server                                        client
     magic, nonce s                   ->
-                                     <-           magic, nonce c, proof of the client over s and c
-    verdict, proof of the server     ->
+                                     <-           magic, nonce c, client's proof over s and c
+    reply, server's proof            ->
 
-Rank 0 proves itself only to somebody who has, so a stranger who knocks learns nothing that depends on the secret. All
-three messages have a fixed size; a stranger can make rank 0 keep 72 bytes of theirs and no more. Neither class
-touches a socket: they are given bytes and return bytes.
+The server proves itself only to a client that already has, so an outsider learns nothing that depends on the secret.
+All three messages have a fixed size; an outsider can make the server keep 72 bytes and no more. Neither class touches a
+socket: each takes the bytes that came and returns the bytes to send.
 """
 
 from __future__ import annotations
@@ -15,41 +15,24 @@ from __future__ import annotations
 import hmac
 import secrets
 
-from choreo.errors import MeetingError
+from choreo.run.transport.errors import ProtocolError, WrongSecretError
 from choreo.run.transport.frames import FrameReader, FrameWriter
 from choreo.run.transport.limits import MAX_FRAME_BYTES
 from choreo.run.transport.secret import DIGEST_BYTES, derive
 
-__all__ = [
-    "HANDSHAKE_S",
-    "MAGIC",
-    "NONCE_BYTES",
-    "VERDICT_BYTES",
-    "Doorkeeper",
-    "StrangerError",
-    "Visitor",
-    "WrongSecretError",
-]
+__all__ = ["HANDSHAKE_S", "MAGIC", "NONCE_BYTES", "REPLY_BYTES", "ClientHandshake", "ServerHandshake"]
 
 HANDSHAKE_S = 5.0  # for one attempt, on either side
-MAGIC = b"choreo\x00\x01"  # the last byte is the version of what is said from here on
+MAGIC = b"choreo\x00\x02"  # the last byte is the protocol's version
 NONCE_BYTES = 32
 ANSWER_BYTES = len(MAGIC) + NONCE_BYTES + DIGEST_BYTES
-VERDICT_BYTES = 1 + DIGEST_BYTES
+REPLY_BYTES = 1 + DIGEST_BYTES
 JOIN_LIMIT_BYTES = 4096
 _REFUSED, _ACCEPTED = b"\x00", b"\x01"
 
 
-class WrongSecretError(MeetingError):
-    """The two sides of a connection do not hold the same secret."""
-
-
-class StrangerError(MeetingError):
-    """What is at the other end does not speak as a rank of a job does."""
-
-
-class Doorkeeper:
-    """Rank 0's side of one handshake."""
+class ServerHandshake:
+    """The side that listens."""
 
     refusal = _REFUSED + bytes(DIGEST_BYTES)
 
@@ -57,22 +40,23 @@ class Doorkeeper:
         self._secret = secret
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._answer = b""
-        self.greeting = MAGIC + self._nonce
+        self.challenge = MAGIC + self._nonce
 
     @property
     def needs_bytes(self) -> int:
-        """How many bytes are still to come; no more must be read."""
+        """How many bytes are still to come; no more may be read."""
         return ANSWER_BYTES - len(self._answer)
 
     def feed(self, data: bytes) -> tuple[bytes, FrameReader, FrameWriter] | None:
-        """The verdict to send and the sealed connection, once the answer is complete.
+        """The reply to send and the two directions of the connection, once the client's answer is complete.
 
-        A stranger raises: `StrangerError` before anything is due, `WrongSecretError` when `refusal` is due.
+        Raises `ProtocolError` at once for a client that speaks something else. Raises `WrongSecretError` for a wrong
+        proof; the caller then sends `refusal`.
         """
         assert len(data) <= self.needs_bytes
         self._answer += data
         if not MAGIC.startswith(self._answer[: len(MAGIC)]):
-            raise StrangerError("it does not speak as a rank of a job does")
+            raise ProtocolError("it does not speak Choreo's protocol")
         if self.needs_bytes:
             return None
         theirs = self._answer[len(MAGIC) : len(MAGIC) + NONCE_BYTES]
@@ -86,36 +70,36 @@ class Doorkeeper:
         )
 
 
-class Visitor:
-    """The side of a rank that knocks."""
+class ClientHandshake:
+    """The side that connects."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._theirs = b""
 
-    def recognise(self, magic: bytes) -> None:
-        """Make sure that what listens there is a job's rank 0, by the first bytes it says."""
+    def check_magic(self, magic: bytes) -> None:
+        """Check the first bytes of the server: is it Choreo, and of this version?"""
         if magic[:-1] != MAGIC[:-1]:
-            raise StrangerError("what listens there is not rank 0 of a job")
+            raise ProtocolError("what listens there is not rank 0 of a job")
         if magic != MAGIC:
-            raise StrangerError(
-                f"rank 0 speaks version {magic[-1]} of what is said at a meeting, this rank version {MAGIC[-1]}; "
+            raise ProtocolError(
+                f"rank 0 speaks version {magic[-1]} of the rendezvous protocol, this rank version {MAGIC[-1]}; "
                 "install the same Choreo everywhere"
             )
 
     def answer(self, nonce: bytes) -> bytes:
-        """What is said to the greeting of rank 0, of which this is the rest."""
+        """The answer to the server's challenge, whose nonce this is."""
         assert len(nonce) == NONCE_BYTES
         self._theirs = nonce
         return MAGIC + self._nonce + derive(self._secret, "proof of the client", self._theirs, self._nonce)
 
-    def accept(self, verdict: bytes) -> tuple[FrameReader, FrameWriter]:
-        """The sealed connection, if the verdict is good and proves that the other side holds the secret too."""
-        assert len(verdict) == VERDICT_BYTES
-        if verdict[:1] != _ACCEPTED:
+    def accept(self, reply: bytes) -> tuple[FrameReader, FrameWriter]:
+        """The two directions of the connection, if the server accepted and proved that it holds the secret."""
+        assert len(reply) == REPLY_BYTES
+        if reply[:1] != _ACCEPTED:
             raise WrongSecretError("it holds another secret than this rank")
-        if not hmac.compare_digest(verdict[1:], derive(self._secret, "proof of the server", self._theirs, self._nonce)):
+        if not hmac.compare_digest(reply[1:], derive(self._secret, "proof of the server", self._theirs, self._nonce)):
             raise WrongSecretError("what listens there does not hold this job's secret")
         return (
             FrameReader(derive(self._secret, "frames of the server", self._theirs, self._nonce), MAX_FRAME_BYTES),

@@ -1,7 +1,6 @@
-"""The handshake of two ranks on different machines (`meeting.handshake`), for sockets on which nobody waits.
+"""The handshake for nonblocking sockets, after which the server also knows which rank has connected.
 
-Both sides are given the bytes that came, at most as many as they need, and return those to be sent. In the end each
-knows that the other holds the key, and the one that was called knows, sealed, which rank calls.
+Each side takes the bytes that came, at most as many as it needs, and returns the bytes to send.
 """
 
 from __future__ import annotations
@@ -9,77 +8,77 @@ from __future__ import annotations
 import struct
 
 from choreo.run.transport.frames import OVERHEAD_BYTES, FrameReader, Kind
-from choreo.run.transport.handshake import MAGIC, NONCE_BYTES, VERDICT_BYTES, Doorkeeper, Visitor
+from choreo.run.transport.handshake import MAGIC, NONCE_BYTES, REPLY_BYTES, ClientHandshake, ServerHandshake
 
-__all__ = ["Caller", "Host"]
+__all__ = ["NonblockingClient", "NonblockingServer"]
 
-_WHO = struct.Struct(">I")
+_RANK = struct.Struct(">I")
 
 
-class Caller:
-    """The side that connects; a MeetingError if the other does not hold the key."""
+class NonblockingClient:
+    """The side that connects; raises RendezvousError if the server does not hold the key."""
 
     def __init__(self, key: bytes, rank: int) -> None:
-        self._visitor, self._rank = Visitor(key), rank
-        self._stages = [len(MAGIC), NONCE_BYTES, VERDICT_BYTES]
-        self._have = b""
+        self._handshake, self._rank = ClientHandshake(key), rank
+        self._stages = [len(MAGIC), NONCE_BYTES, REPLY_BYTES]
+        self._received = b""
 
     @property
-    def over(self) -> bool:
+    def done(self) -> bool:
         """Whether both sides have proved themselves."""
         return not self._stages
 
     @property
     def needs_bytes(self) -> int:
         """How many bytes may be read."""
-        return self._stages[0] - len(self._have)
+        return self._stages[0] - len(self._received)
 
     def feed(self, data: bytes) -> bytes:
-        """What is to be sent now."""
-        self._have += data
+        """The bytes to send now."""
+        self._received += data
         if self.needs_bytes:
             return b""
-        told, self._have = self._have, b""
+        stage, self._received = self._received, b""
         del self._stages[0]
         if len(self._stages) == 2:
-            self._visitor.recognise(told)
+            self._handshake.check_magic(stage)
             return b""
         if self._stages:
-            return self._visitor.answer(told)
-        _, writer = self._visitor.accept(told)
-        return writer.seal(Kind.JOIN, _WHO.pack(self._rank))
+            return self._handshake.answer(stage)
+        _, writer = self._handshake.accept(stage)
+        return writer.seal(Kind.JOIN, _RANK.pack(self._rank))
 
 
-class Host:
-    """The side that listens; a MeetingError if the other does not hold the key."""
+class NonblockingServer:
+    """The side that listens; raises RendezvousError if the client does not hold the key."""
 
     def __init__(self, key: bytes) -> None:
-        self._door = Doorkeeper(key)
-        self.greeting = self._door.greeting
+        self._handshake = ServerHandshake(key)
+        self.challenge = self._handshake.challenge
         self._reader: FrameReader | None = None
-        self._left = OVERHEAD_BYTES + _WHO.size
-        self.rank = -1  # who calls, in the end
+        self._left = OVERHEAD_BYTES + _RANK.size
+        self.rank = -1  # of the client, once it is done
 
     @property
-    def over(self) -> bool:
-        """Whether both sides have proved themselves, and it is known who calls."""
+    def done(self) -> bool:
+        """Whether both sides have proved themselves, and the client has said which rank it is."""
         return self._left == 0
 
     @property
     def needs_bytes(self) -> int:
         """How many bytes may be read."""
-        return self._door.needs_bytes if self._reader is None else self._left
+        return self._handshake.needs_bytes if self._reader is None else self._left
 
     def feed(self, data: bytes) -> bytes:
-        """What is to be sent now."""
+        """The bytes to send now."""
         if self._reader is None:
-            accepted = self._door.feed(data)
+            accepted = self._handshake.feed(data)
             if accepted is None:
                 return b""
-            verdict, self._reader, _ = accepted
-            return verdict
+            reply, self._reader, _ = accepted
+            return reply
         self._left -= len(data)
         for frame in self._reader.feed(data):
-            if frame.kind == Kind.JOIN and len(frame.payload) == _WHO.size:
-                (self.rank,) = _WHO.unpack(frame.payload)
+            if frame.kind == Kind.JOIN and len(frame.payload) == _RANK.size:
+                (self.rank,) = _RANK.unpack(frame.payload)
         return b""

@@ -1,7 +1,7 @@
-"""The job's secret: who holds it may join, and nobody else.
+"""The job's secret: only a process that holds it may join.
 
-It never travels. Each side proves that it holds it by an HMAC-SHA256 over two numbers that both sides drew for this one
-connection, and both derive from it the keys under which they seal what they say afterwards.
+The secret is never sent. Each side proves that it holds it by an HMAC-SHA256 over two nonces drawn for this connection,
+and both derive from it the keys that seal their frames.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def make_secret() -> str:
 
 
 def check_secret(text: bytes, where: str) -> bytes:
-    """The secret in a variable or file, without the blanks around it; one that could be guessed is refused."""
+    """The secret in a variable or file, without surrounding whitespace; one that is too short is refused."""
     secret = text.strip()
     if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
         raise UsageError(
@@ -35,12 +35,12 @@ def check_secret(text: bytes, where: str) -> bytes:
             "make one with `openssl rand -hex 32`"
         )
     if b"\0" in secret:
-        raise UsageError(f"the secret in {where} has a zero byte, which no variable can hold; use text")
+        raise UsageError(f"the secret in {where} has a zero byte, which an environment variable cannot hold; use text")
     return secret
 
 
 def read_secret_file(path: str | Path) -> bytes:
-    """The secret in a file that only its owner, this user or root, can change, and that not everybody can read."""
+    """The secret in a file of this user or of root, which nobody else can change and only its group can read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
@@ -63,5 +63,5 @@ def read_secret_file(path: str | Path) -> bytes:
 
 
 def derive(secret: bytes, purpose: str, server_nonce: bytes, client_nonce: bytes) -> bytes:
-    """A proof or a key of 32 bytes for one purpose on one connection. Purposes differ, so nothing can be reflected."""
+    """A proof or key of 32 bytes for one purpose on one connection; purposes differ, so no proof can be reflected."""
     return hmac.digest(secret, b"choreo meeting 1: " + purpose.encode() + b"\0" + server_nonce + client_nonce, "sha256")

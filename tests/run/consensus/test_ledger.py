@@ -8,31 +8,31 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from choreo.run.recover import failure_report
-from choreo.run.recover.failure_report import Notice
-from choreo.run.recover.ledger import ENTRY_BYTES, Ledger
+from choreo.run.consensus import status as segments
+from choreo.run.consensus.ledger import ENTRY_BYTES, Ledger
+from choreo.run.consensus.status import Status
 from tests.helpers.faults import CONTEXT
 
 
-@given(st.integers(0, failure_report.SLOT_BYTES), st.integers(0, 3), st.binary(max_size=800))
+@given(st.integers(0, segments.SLOT_BYTES), st.integers(0, 3), st.binary(max_size=800))
 def test_a_crash_in_the_middle_of_a_notice_leaves_the_one_before(written: int, before: int, blob: bytes) -> None:
     segment = mmap.mmap(-1, 4096)
     for number in range(1, before + 1):
-        failure_report.post(segment, number, Notice(cause=1, call=number))
-    last = failure_report.read(segment)
+        segments.write_status(segment, number, Status(cause=1, call=number))
+    last = segments.read_status(segment)
     whole = mmap.mmap(-1, 4096)
     whole[:] = segment[:]
-    failure_report.post(whole, before + 1, Notice(cause=2, call=99, blobs=(blob,)))
-    at = failure_report.BOARD_AT + (before + 1) % 2 * failure_report.SLOT_BYTES
+    segments.write_status(whole, before + 1, Status(cause=2, call=99, blobs=(blob,)))
+    at = segments.STATUS_AT + (before + 1) % 2 * segments.SLOT_BYTES
     segment[at : at + written] = whole[at : at + written]
-    assert failure_report.read(segment) == (failure_report.read(whole) if segment[:] == whole[:] else last)
+    assert segments.read_status(segment) == (segments.read_status(whole) if segment[:] == whole[:] else last)
 
 
-@given(st.binary(min_size=2 * failure_report.SLOT_BYTES, max_size=2 * failure_report.SLOT_BYTES))
+@given(st.binary(min_size=2 * segments.SLOT_BYTES, max_size=2 * segments.SLOT_BYTES))
 def test_what_is_no_notice_is_not_taken_for_one(noise: bytes) -> None:
     segment = mmap.mmap(-1, 4096)
-    segment[failure_report.BOARD_AT : failure_report.BOARD_AT + len(noise)] = noise
-    assert failure_report.read(segment) == Notice()
+    segment[segments.STATUS_AT : segments.STATUS_AT + len(noise)] = noise
+    assert segments.read_status(segment) == Status()
 
 
 def _propose(path: Path, mine: str, pipe: object) -> None:

@@ -77,7 +77,7 @@ def test_random_bytes_are_never_a_frame(pieces: list[bytes], limit_bytes: int) -
 
 @pytest.mark.parametrize("length", [MAX_FRAME_BYTES + 1, 2**31, 2**32 - 1])
 def test_a_length_beyond_bounds_is_refused_before_anything_follows(length: int) -> None:
-    with pytest.raises(FrameError, match=f"a frame of {length} bytes was announced, where at most {MAX_FRAME_BYTES}"):
+    with pytest.raises(FrameError, match=f"a frame of {length} bytes was announced; at most {MAX_FRAME_BYTES}"):
         FrameReader(KEY).feed(struct.pack(">IB", length, Kind.BLOB))
 
 

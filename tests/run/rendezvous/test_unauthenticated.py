@@ -1,4 +1,4 @@
-"""Strangers at rank 0's door: they get a few bytes and a few seconds, and nobody else notices them."""
+"""Unauthenticated clients of rank 0: they get a few bytes and a few seconds, and disturb nobody."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from choreo.run.rendezvous.connection import Connection, knock
+from choreo.run.rendezvous.coordinator_connection import CoordinatorConnection, connect_to_coordinator
 from choreo.run.rendezvous.messages import Join, blob_payload, encode
 from choreo.run.transport.addresses import Target
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.frames import Kind
-from choreo.run.transport.limits import MAX_STRANGERS
+from choreo.run.transport.handshake import MAGIC
+from choreo.run.transport.limits import MAX_UNAUTHENTICATED
 from tests.helpers.rendezvous import (
     SECRET,
     Process,
-    come,
-    meet_and_exchange,
+    join,
+    join_and_exchange,
     outcomes,
     ranks_do,
     shares,
@@ -32,7 +33,7 @@ from tests.helpers.rendezvous import (
 
 
 def host(world_size: int, port: int, **how: object) -> Process:
-    process = Process(meet_and_exchange, {"rank": 0, "world_size": world_size, "port": port} | how)
+    process = Process(join_and_exchange, {"rank": 0, "world_size": world_size, "port": port} | how)
     wait_for_listener(port)
     return process
 
@@ -56,7 +57,7 @@ def test_silent_and_slow_ones(port: int) -> None:
     thread = threading.Thread(target=drip)
     thread.start()
     try:
-        found = outcomes([rank_0, *ranks_do(meet_and_exchange, 3, port, only=range(1, 3))])
+        found = outcomes([rank_0, *ranks_do(join_and_exchange, 3, port, only=range(1, 3))])
     finally:
         stop.set()
         thread.join()
@@ -68,7 +69,7 @@ def test_silent_and_slow_ones(port: int) -> None:
 def test_the_oldest_makes_room(port: int) -> None:
     """Long before its time is up."""
     rank_0 = host(2, port)
-    strangers = connected(port, MAX_STRANGERS + 20)
+    strangers = connected(port, MAX_UNAUTHENTICATED + 20)
     try:
         for stranger in strangers[:20]:
             while stranger.recv(100):
@@ -86,7 +87,7 @@ def test_the_oldest_makes_room(port: int) -> None:
 
 def test_a_silent_one_is_hung_up_on(port: int) -> None:
     """With nothing else going on, after a handshake's time and not before."""
-    rank_0 = Process(come_quickly, {"rank": 0, "world_size": 2, "port": port, "timeout_s": 80.0})
+    rank_0 = Process(join_quickly, {"rank": 0, "world_size": 2, "port": port, "timeout_s": 80.0})
     try:
         wait_for_listener(port)
         with socket.create_connection(("127.0.0.1", port), 60.0) as stranger:
@@ -98,11 +99,11 @@ def test_a_silent_one_is_hung_up_on(port: int) -> None:
         rank_0.end()
 
 
-def come_quickly(**how: object) -> object:
+def join_quickly(**how: object) -> object:
     import choreo.run.rendezvous.server
 
     choreo.run.rendezvous.server.HANDSHAKE_S = 0.5  # type: ignore[attr-defined]
-    return come(**how)  # type: ignore[arg-type]
+    return join(**how)  # type: ignore[arg-type]
 
 
 def test_random_bytes(port: int) -> None:
@@ -112,12 +113,12 @@ def test_random_bytes(port: int) -> None:
     for number in range(60):
         data = chance.randbytes(chance.choice([1, 8, 40, 71, 72, 73, 500, 70_000]))
         if number % 2:
-            data = b"choreo\x00\x01" + data
+            data = MAGIC + data
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 2.0) as stranger:
             stranger.sendall(data)
             if number % 3:
                 assert stranger.recv(40) != b""
-    found = outcomes([rank_0, *ranks_do(meet_and_exchange, 2, port, only=range(1, 2))])
+    found = outcomes([rank_0, *ranks_do(join_and_exchange, 2, port, only=range(1, 2))])
     assert [outcome.value for outcome in found] == [shares(2, 1)] * 2
 
 
@@ -130,7 +131,7 @@ def test_a_flood_is_not_kept(port: int) -> None:
             stranger.settimeout(0.05)
             with suppress(OSError):
                 stranger.sendall(bytes(4 * 2**20))
-        found = outcomes([rank_0, *ranks_do(meet_and_exchange, 2, port, only=range(1, 2))])
+        found = outcomes([rank_0, *ranks_do(join_and_exchange, 2, port, only=range(1, 2))])
     finally:
         for stranger in strangers:
             stranger.close()
@@ -138,14 +139,14 @@ def test_a_flood_is_not_kept(port: int) -> None:
 
 
 def host_with_little_memory(port: int) -> Process:
-    process = Process(meet_in_little_memory, {"rank": 0, "world_size": 2, "port": port})
+    process = Process(join_in_little_memory, {"rank": 0, "world_size": 2, "port": port})
     wait_for_listener(port)
     return process
 
 
-def meet_in_little_memory(**how: object) -> object:
+def join_in_little_memory(**how: object) -> object:
     used_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    found = meet_and_exchange(**how)  # type: ignore[arg-type]
+    found = join_and_exchange(**how)  # type: ignore[arg-type]
     grown_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - used_bytes
     assert grown_bytes < 8 * 2**20, grown_bytes
     return found
@@ -155,9 +156,9 @@ def meet_in_little_memory(**how: object) -> object:
 
 
 @contextmanager
-def insider(port: int) -> Iterator[Connection]:
+def insider(port: int) -> Iterator[CoordinatorConnection]:
     """One who holds the secret, connected."""
-    connection = knock(Target(socket.AF_INET, ("127.0.0.1", port)), SECRET, Deadline.after(5.0))
+    connection = connect_to_coordinator(Target(socket.AF_INET, ("127.0.0.1", port)), SECRET, Deadline.after(5.0))
     try:
         yield connection
     finally:
@@ -174,25 +175,25 @@ def test_an_insider_who_talks_nonsense_is_turned_away(port: int) -> None:
     with insider(port) as connection, pytest.raises((EOFError, OSError)):  # more than anybody may say at this point
         connection.send(Kind.JOIN, bytes(5000), Deadline.after(5.0))
         connection.receive(Deadline.after(5.0))
-    found = outcomes([rank_0, *ranks_do(meet_and_exchange, 2, port, only=range(1, 2))])
+    found = outcomes([rank_0, *ranks_do(join_and_exchange, 2, port, only=range(1, 2))])
     assert [outcome.value for outcome in found] == [shares(2, 1)] * 2
 
 
 @pytest.mark.parametrize(
     ("kind", "payload", "reason"),
     [
-        (Kind.BLOB, b"short", "a share of 5 bytes came"),
-        (Kind.BLOB, blob_payload(9, 1.0, b""), "a share of exchange 9 came, where exchange [01] is due"),
+        (Kind.BLOB, b"short", "a blob frame of 5 bytes came"),
+        (Kind.BLOB, blob_payload(9, 1.0, b""), "a blob of exchange 9 came, where exchange [01] is due"),
         (Kind.WELCOME, b"", "a frame of kind WELCOME came"),
-        (Kind.LEAVE, b"[]", "a leave that is none came"),
+        (Kind.LEAVE, b"[]", "a malformed Leave came"),
         (Kind.BLOB, bytes(9 * 2**20), "a frame of 9437184 bytes was announced"),
     ],
     ids=["short", "another exchange", "another kind", "not JSON", "too long"],
 )
-def test_a_rank_that_says_what_it_may_not(kind: Kind, payload: bytes, reason: str, port: int) -> None:
+def test_a_rank_that_breaks_the_protocol(kind: Kind, payload: bytes, reason: str, port: int) -> None:
     """Everybody hears of it, and it hears so itself."""
-    rank_0 = Process(meet_and_exchange, {"rank": 0, "world_size": 3, "port": port})
-    rank_1 = Process(meet_and_exchange, {"rank": 1, "world_size": 3, "port": port})
+    rank_0 = Process(join_and_exchange, {"rank": 0, "world_size": 3, "port": port})
+    rank_1 = Process(join_and_exchange, {"rank": 1, "world_size": 3, "port": port})
     wait_for_listener(port)
     with insider(port) as connection:
         join = Join(2, 3, 4711, "elsewhere", "elsewhere", 5.0)
@@ -200,9 +201,9 @@ def test_a_rank_that_says_what_it_may_not(kind: Kind, payload: bytes, reason: st
         assert connection.receive(Deadline.after(5.0)).kind == Kind.WELCOME
         with suppress(OSError):
             connection.send(kind, payload, Deadline.after(5.0))
-        with suppress(EOFError):  # the verdict is lost if more came than was read
-            assert connection.receive(Deadline.after(5.0)).kind == Kind.VERDICT
+        with suppress(EOFError):  # the reply is lost if more came than was read
+            assert connection.receive(Deadline.after(5.0)).kind == Kind.ABORT
     found = outcomes([rank_0, rank_1])
     assert found[0].told == found[1].told
     assert found[0].ranks == found[1].ranks == (2,)
-    assert re.search(rf"rank 2 \(pid 4711 on elsewhere\) said what it may not (in|after) .*: {reason}", found[0].told)
+    assert re.search(rf"rank 2 \(pid 4711 on elsewhere\) broke the protocol (in|after) .*: {reason}", found[0].told)

@@ -1,4 +1,4 @@
-"""Meetings without a secret: ranks of one user on one machine, through a file that only that user can read."""
+"""Rendezvous without a secret: ranks of one user on one machine, through a file that only that user can read."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ import pytest
 from choreo.errors import UsageError
 from choreo.run.rendezvous.hosts import host_id
 from choreo.run.rendezvous.processes import is_alive, start_time
-from tests.helpers.rendezvous import Process, come, meet_and_exchange, outcomes, shares
+from tests.helpers.rendezvous import Process, join, join_and_exchange, outcomes, shares
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where notices are put up in this test."""
+    """Where records are put up in this test."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path
 
 
 def locally(runtime: Path, rank: int, world_size: int, port: int = 4711, **how: object) -> Process:
     arguments = {"rank": rank, "world_size": world_size, "port": port, "secret": None} | how
-    return Process(meet_and_exchange, arguments, {"XDG_RUNTIME_DIR": str(runtime)})
+    return Process(join_and_exchange, arguments, {"XDG_RUNTIME_DIR": str(runtime)})
 
 
-def put_up(runtime: Path) -> Path:
-    """The notice that rank 0 has put up by now."""
+def published(runtime: Path) -> Path:
+    """The record that rank 0 has put up by now."""
     for _ in range(500):
         for path in (runtime / "choreo").glob("meet-*"):
             if path.stat().st_size:
                 return path
         time.sleep(0.01)
-    raise AssertionError("there is no notice")
+    raise AssertionError("there is no record")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "::1"])
@@ -71,16 +71,16 @@ def test_two_jobs_at_one_address(runtime: Path) -> None:
 def test_nobody_else_can_read_it(runtime: Path) -> None:
     os.umask(old := os.umask(0o077))
     rank_0 = locally(runtime, 0, 2)
-    path = put_up(runtime)
+    path = published(runtime)
     try:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         assert os.umask(old) == old
-        notice = json.loads(path.read_text())
-        assert notice["pid"] == rank_0.pid
-        assert notice["started"] == start_time(rank_0.pid)
+        record = json.loads(path.read_text())
+        assert record["pid"] == rank_0.pid
+        assert record["started"] == start_time(rank_0.pid)
         listening = subprocess.run(["cat", "/proc/net/tcp"], capture_output=True, text=True, check=True).stdout
-        assert f" 0100007F:{notice['port']:04X} 00000000:0000 0A" in listening  # on loopback and nowhere else
+        assert f" 0100007F:{record['port']:04X} 00000000:0000 0A" in listening  # on loopback and nowhere else
     finally:
         assert [o.value for o in outcomes([rank_0, locally(runtime, 1, 2)])] == [shares(2, 1)] * 2
 
@@ -91,7 +91,7 @@ def test_nobody_else_can_read_it(runtime: Path) -> None:
 def refused(runtime: Path, message: str) -> None:
     for rank in range(2):
         with pytest.raises(UsageError, match=message):
-            come(rank, 2, 4711, secret=None, timeout_s=0.5)
+            join(rank, 2, 4711, secret=None, timeout_s=0.5)
 
 
 @pytest.mark.usefixtures("runtime")
@@ -108,7 +108,7 @@ class TestRefused:
     def test_a_directory_that_others_can_look_into(self, runtime: Path, mode: int) -> None:
         (runtime / "choreo").mkdir()
         (runtime / "choreo").chmod(mode)
-        refused(runtime, f"others can look into it or change it .mode 0{mode:o}.; chmod 700 it")
+        refused(runtime, f"other users can read or change it .mode 0{mode:o}.; chmod 700 it")
 
     @root_only
     def test_a_directory_of_somebody_else(self, runtime: Path) -> None:
@@ -121,32 +121,32 @@ class TestRefused:
         refused(runtime, "not a directory of yours but a link or a file; remove it")
 
 
-def test_a_notice_that_is_not_ones_own(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_record_that_is_not_ones_own(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     rank_0 = locally(runtime, 0, 2, timeout_s=3.0)
-    path = put_up(runtime)
+    path = published(runtime)
     text = path.read_text()
-    kept = tmp_path_factory.mktemp("kept") / "notice"
+    kept = tmp_path_factory.mktemp("kept") / "record"
     kept.write_text(text)
     kept.chmod(0o600)
     try:
         path.chmod(0o644)
-        with pytest.raises(UsageError, match=r"not a file that you alone can read .user \d+, mode 0644.; remove it"):
-            come(1, 2, 4711, secret=None, timeout_s=0.5)
+        with pytest.raises(UsageError, match=r"not a file that only you can read .user \d+, mode 0644.; remove it"):
+            join(1, 2, 4711, secret=None, timeout_s=0.5)
         path.unlink()
         path.symlink_to(kept)
-        with pytest.raises(UsageError, match="the notice cannot be read: Too many levels of symbolic links"):
-            come(1, 2, 4711, secret=None, timeout_s=0.5)
+        with pytest.raises(UsageError, match="the record cannot be read: Too many levels of symbolic links"):
+            join(1, 2, 4711, secret=None, timeout_s=0.5)
         path.unlink()
         os.mkfifo(path, 0o600)
-        with pytest.raises(UsageError, match="not a file that you alone can read"):
-            come(1, 2, 4711, secret=None, timeout_s=0.5)
+        with pytest.raises(UsageError, match="not a file that only you can read"):
+            join(1, 2, 4711, secret=None, timeout_s=0.5)
         if os.geteuid() == 0:
             path.unlink()
             path.write_text(text)
             path.chmod(0o600)
             os.chown(path, 12345, 12345)
-            with pytest.raises(UsageError, match=r"not a file that you alone can read .user 12345, mode 0600."):
-                come(1, 2, 4711, secret=None, timeout_s=0.5)
+            with pytest.raises(UsageError, match=r"not a file that only you can read .user 12345, mode 0600."):
+                join(1, 2, 4711, secret=None, timeout_s=0.5)
     finally:
         rank_0.end()
 
@@ -154,21 +154,21 @@ def test_a_notice_that_is_not_ones_own(runtime: Path, tmp_path_factory: pytest.T
 @root_only
 def test_another_user_does_not_get_in(runtime: Path) -> None:
     rank_0 = locally(runtime, 0, 2, timeout_s=2.0)
-    put_up(runtime)
+    published(runtime)
     stranger = Process(as_nobody, {"rank": 1, "world_size": 2, "port": 4711}, {"XDG_RUNTIME_DIR": str(runtime)})
-    assert "rank 0 has not put up its notice for this user" in stranger.outcome().told
-    assert "rank 1 did not come" in rank_0.outcome().told
+    assert "rank 0 has not published its address for this user" in stranger.outcome().told
+    assert "rank 1 did not join" in rank_0.outcome().told
 
 
 def as_nobody(**how: object) -> object:
-    come(0, 1, 1)
+    join(0, 1, 1)
     "localhost".encode("idna")  # whatever is loaded on first use: nobody may not read where Python is installed
     host_id()
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
     try:
-        return come(**how, secret=None, timeout_s=0.5)  # type: ignore[arg-type]
+        return join(**how, secret=None, timeout_s=0.5)  # type: ignore[arg-type]
     finally:
         with suppress(OSError):
             Path("/tmp/choreo-65534").rmdir()
@@ -185,7 +185,7 @@ def dead() -> tuple[int, int]:
 
 def left_behind(runtime: Path, name: str = "meet-x", **fields: object) -> Path:
     pid, started = dead()
-    notice = {
+    record = {
         "pid": pid,
         "started": started,
         "host_id": host_id(),
@@ -195,21 +195,21 @@ def left_behind(runtime: Path, name: str = "meet-x", **fields: object) -> Path:
     }
     (runtime / "choreo").mkdir(mode=0o700, exist_ok=True)
     path = runtime / "choreo" / name
-    path.write_text(json.dumps(notice | fields))
+    path.write_text(json.dumps(record | fields))
     path.chmod(0o600)
     return path
 
 
 def test_a_job_that_was_killed_is_replaced(runtime: Path) -> None:
     first = locally(runtime, 0, 2)
-    path = put_up(runtime)
+    path = published(runtime)
     first.kill(signal.SIGKILL)
     first.end()
     old = path.read_text()
-    guest = locally(runtime, 1, 2)  # finds the old one first, and is not deceived
+    participant = locally(runtime, 1, 2)  # finds the old one first, and is not deceived
     time.sleep(0.3)
     assert path.read_text() == old
-    found = outcomes([locally(runtime, 0, 2), guest])
+    found = outcomes([locally(runtime, 0, 2), participant])
     assert [outcome.value for outcome in found] == [shares(2, 1)] * 2
     assert not path.exists()
 
@@ -235,14 +235,12 @@ def test_what_others_left_is_swept_away(runtime: Path) -> None:
     assert sorted((runtime / "choreo").iterdir()) == sorted(kept)
 
 
-def test_only_a_stale_notice(runtime: Path) -> None:
+def test_only_a_stale_record(runtime: Path) -> None:
     rank_0 = locally(runtime, 0, 2)
-    put_up(runtime)
+    published(runtime)
     rank_0.end()
     told = locally(runtime, 1, 2, timeout_s=0.3).outcome().told
-    assert re.search(
-        rf"without a secret within 0.3 s: the only notice there is from pid {rank_0.pid}, which no longer", told
-    )
+    assert re.search(rf"without a secret within 0.3 s: the only record is of pid {rank_0.pid}, which no longer", told)
 
 
 def test_two_claim_rank_0(runtime: Path) -> None:
@@ -257,21 +255,21 @@ def test_two_claim_rank_0(runtime: Path) -> None:
 def test_an_address_that_is_not_here(runtime: Path) -> None:
     for rank in range(2):
         with pytest.raises(
-            UsageError, match=r"MASTER_ADDR 192.0.2.1 is not this machine, and without a secret only ranks"
+            UsageError, match=r"MASTER_ADDR 192.0.2.1 is not an address of this host, and without a secret only ranks"
         ):
-            come(rank, 2, 4711, secret=None, address="192.0.2.1")
+            join(rank, 2, 4711, secret=None, address="192.0.2.1")
         with pytest.raises(
-            UsageError, match=r"MASTER_ADDR nowhere.invalid cannot be looked up .*, and without a secret"
+            UsageError, match=r"MASTER_ADDR nowhere.invalid cannot be resolved .*, and without a secret"
         ):
-            come(rank, 2, 4711, secret=None, address="nowhere.invalid")
+            join(rank, 2, 4711, secret=None, address="nowhere.invalid")
 
 
 def test_without_a_directory_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    from choreo.run.rendezvous.local_file import _place
+    from choreo.run.rendezvous.local_file import _path
 
     for value in ("", "relative", "/nonexistent/at/all"):
         monkeypatch.setenv("XDG_RUNTIME_DIR", value)
-        assert _place() == Path(f"/tmp/choreo-{os.geteuid()}")
+        assert _path() == Path(f"/tmp/choreo-{os.geteuid()}")
 
 
 def test_processes_and_their_start_times() -> None:

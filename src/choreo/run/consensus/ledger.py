@@ -1,9 +1,8 @@
-"""Where ranks of one machine settle what must be settled once: a file that they only append to.
+"""Consensus between the ranks of one host: a file to which they only append.
 
-Whoever has a proposal on a topic appends it; the first on a topic is the decision, for everybody and for good. The
-kernel puts appends in an order, so any number of ranks may die, stop and wake at any moment, and those that go on still
-see the same decision: a rank that was given up can add to the file, but not change what was decided before. The file
-loses its name as soon as all have opened it.
+A rank appends its proposal on a topic; the first proposal on a topic is the decision. The kernel orders appends, so any
+number of ranks may die, stop and wake at any moment, and the others still read the same decision. A rank that was given
+up can append to the file, but cannot change a decision. The file is unlinked as soon as all ranks have opened it.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Ledger:
-    """The file as one rank has it open."""
+    """One rank's open file."""
 
     def __init__(self, path: Path, *, create: bool) -> None:
         self._descriptor = os.open(path, _FLAGS | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
         self._read = 0
         self._decided: dict[bytes, bytes] = {}
         if create:
-            reserve_ahead(self._descriptor, RESERVED_BYTES)  # what is settled late must not need memory then
+            reserve_ahead(self._descriptor, RESERVED_BYTES)  # so that a late decision needs no new memory
         if os.fstat(self._descriptor).st_uid != os.getuid():
             self.close()
-            raise PermissionError(f"{path} belongs to somebody else")
+            raise PermissionError(f"{path} belongs to another user")
 
     def decided(self, topic: str) -> bytes | None:
         """The decision on a topic, if there is one."""
@@ -47,26 +46,26 @@ class Ledger:
         return self._decided.get(topic.encode())
 
     def all_decided(self, prefix: str) -> list[bytes]:
-        """The decisions on all topics that begin like this."""
+        """The decisions on all topics with this prefix."""
         self.decided("")
         return [found for topic, found in self._decided.items() if topic.startswith(prefix.encode())]
 
     def decide(self, topic: str, proposal: bytes) -> bytes:
-        """Propose something; what was decided, which may be what another rank proposed."""
+        """Propose a value; returns the decision, which may be another rank's proposal."""
         found = self.decided(topic)
         if found is not None:
             return found
         name = topic.encode()
         sizes = struct.pack("<HH", len(name), len(proposal))
         entry = struct.pack("<I", zlib.crc32(sizes + name + proposal)) + sizes + name + proposal
-        assert len(entry) <= ENTRY_BYTES, "a proposal keeps within its entry"
+        assert len(entry) <= ENTRY_BYTES, "a proposal fits into an entry"
         os.write(self._descriptor, entry.ljust(ENTRY_BYTES, b"\0"))
         found = self.decided(topic)
-        assert found is not None, "what was appended is found"
+        assert found is not None, "an appended entry can be read"
         return found
 
     def close(self) -> None:
-        """Let go of the file; twice is as good as once."""
+        """Close the file. Closing twice does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1

@@ -6,25 +6,27 @@ import copy
 import os
 import sys
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from choreo.collectives import get_collective
 from choreo.errors import ChoreoError, UsageError
 from choreo.run.connection import Connection
+from choreo.run.consensus.failure_message import describe_call
 from choreo.run.execute.arrays import Array
 from choreo.run.execute.backend import executor
 from choreo.run.execute.calls import CallSpec, Failed, PreparedCall, prepare_call
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.dtypes import ReduceOp, dtype_code, operation_code
 from choreo.run.execute.heap import Heap
-from choreo.run.recover.shrink import describe, explain
-from choreo.run.work import Progress
+from choreo.run.work import Progress, Work
 
-__all__ = ["Engine", "Request"]
+__all__ = ["Engine", "Request", "debug_wanted"]
+
+Result = TypeVar("Result")
 
 # A smaller array is staged: that costs less than finding out whether peers can read it in place.
 LOOK_BYTES = 64 << 10
@@ -33,9 +35,9 @@ MAX_PREPARED = 1024
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One call. `given` is None where the rank contributes nothing, `work` where it only needs room to work in.
+    """One call. `given` is None if this rank contributes nothing, `work` if it only needs a buffer to work in.
 
-    `mine` is for this rank's block of the vector, where that is all that is wanted of the result.
+    If `mine` is given, it gets this rank's block of the vector, and nothing else of the result is wanted.
     """
 
     collective: str
@@ -52,17 +54,17 @@ class Request:
 class Engine:
     """Runs calls on one connection, one at a time, and holds all state of a communicator.
 
-    `call_cache` runs calls that were made before without a look at this state. It is closed whenever there is
-    something to look at: work under way, a failure, the end. `refusal` is what every further call raises.
+    `call_cache` runs calls that were made before without checking this state. It is closed whenever there is something
+    to check: asynchronous work under way, a failure, or the end. `refusal` is the error that every further call raises.
     """
 
     def __init__(self, connection: Connection, chooser: Chooser, *, debug: bool) -> None:
         self.connection, self.debug = connection, debug
-        self.chooser = chooser.through("one" if connection.exposes.any() else "read")
+        self.chooser = chooser.through("one" if connection.remote.any() else "read")
         self.rank, self.world_size = connection.rank, connection.world_size
         self.heap = Heap(connection.segment)
         self.refusal: ChoreoError | None = None
-        self.readable = False  # whether all peers on this machine may read this process's memory
+        self.readable = False  # whether all peers on this host may read this process's memory
         self.call_cache = executor().CallCache(connection.endpoint, np.ndarray, self.failure)
         self._prepared: dict[Hashable, PreparedCall] = {}
         self.progress = Progress(self._busy, self._idle)
@@ -76,10 +78,10 @@ class Engine:
         self.call_cache.add(request.collective, key, request.given, work, prepared, *runs)
 
     def refuse(self, error: ChoreoError) -> None:
-        """From now on every call raises this; the first reason stays."""
+        """Make every further call raise this error; the first error stays."""
         self.call_cache.open = 0
         if self.refusal is None:
-            self.refusal = copy.copy(error)  # what was raised holds on to every frame that it came through
+            self.refusal = copy.copy(error)  # the one that is raised refers to all frames that it passes through
 
     def forget(self) -> None:
         """Drop everything that was kept for further calls; there are none."""
@@ -88,7 +90,7 @@ class Engine:
         self.heap.forget()
 
     def check(self) -> None:
-        """Raise what every call raises."""
+        """Raise the error that every call raises, if there is one."""
         if self.refusal is not None:
             raise copy.copy(self.refusal)
 
@@ -107,7 +109,7 @@ class Engine:
             if len(self._prepared) >= MAX_PREPARED:
                 self._prepared.clear()
             prepared = self._prepared[key] = self._make(request, same=same, registered=registered)
-            self.connection.circle.directory.add(prepared.signature, describe(prepared.call))
+            self.connection.detector.directory.add(prepared.signature, describe_call(prepared.call))
         return prepared
 
     def registered(self, request: Request) -> bool:
@@ -147,9 +149,38 @@ class Engine:
 
     def failure(self, prepared: PreparedCall, failed: Failed) -> ChoreoError:
         """The error that explains what went wrong in a call. From now on all calls raise it."""
-        error = explain(self.connection, prepared, *failed)
+        error = self.connection.fail(prepared, *failed)
         self.refuse(error)
         return error
+
+    def in_order(self, call: Callable[[], Result], what: str, async_op: bool = False) -> Result | Work[Result]:
+        """Run a call after all asynchronous ones before it; with `async_op`, on the progress thread."""
+        self.check()
+        if async_op:
+            return self.progress.submit(call, what)
+        return self.progress.submit(call, what).result() if self.progress.pending else call()
+
+    def all_gather(self, array: Array, timeout_s: float, *, in_order: bool = True) -> Array:
+        """The arrays of all ranks, by rank; all have the same shape and type.
+
+        `in_order=False` is for a part of a call that has waited for its turn.
+        """
+        found = np.empty((self.world_size, *array.shape), array.dtype)
+        request = Request("all_gather", array, found, array.dtype, array.size, timeout_s=timeout_s)
+        prepared = self.prepare(request)
+        if in_order:
+            self.in_order(lambda: self.run(prepared, request), "all_gather")
+        else:
+            self.run(prepared, request)
+        return found
+
+    def all_gather_bytes(self, blob: bytes, timeout_s: float) -> list[bytes]:
+        """The blobs of all ranks, by rank, of any lengths."""
+        lengths = self.all_gather(np.array([len(blob)], np.int64), timeout_s)[:, 0].tolist()
+        padded = np.zeros(max(lengths), np.uint8)
+        padded[: len(blob)] = np.frombuffer(blob, np.uint8)
+        rows = self.all_gather(padded, timeout_s)
+        return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
     def _busy(self) -> None:
         self.call_cache.open = 0
@@ -170,7 +201,7 @@ class Engine:
         operation = operation_code(request.op, request.dtype) if contract.reduces else 0
         averages = request.op is ReduceOp.AVG
         call = CallSpec(request.collective, blocks, item, code, operation, root, algorithm, averages)
-        remote = self.connection.exposes
+        remote = self.connection.remote
         part = None
         if request.mine is not None:
             part = sum(blocks[: self.rank]) * item, blocks[self.rank] * item

@@ -1,0 +1,1 @@
+"""How the ranks of a communicator notice failures, and agree on them."""

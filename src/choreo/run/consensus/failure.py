@@ -1,0 +1,169 @@
+"""How the survivors of a failed call agree on what failed, in bounded time, whichever ranks fail meanwhile.
+
+A rank whose call fails publishes its status, which makes the others stop too. Then it watches which ranks are dead,
+which have published a status, and which are silent. When every live rank has published, or the silent ones have had
+their time, it proposes what it sees. The first proposal is the decision (`consensus`).
+
+A silent rank has not necessarily failed. It may have returned from the call and be computing; then it learns the
+decision in its next call. It counts as failed if the deadline of the call has passed and one of these holds: some rank
+waits for it, it never began the call, or its host cannot be reached.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from choreo.run.consensus.consensus import Consensus
+from choreo.run.consensus.failure_detector import FailureDetector
+from choreo.run.consensus.status import Status
+from choreo.run.execute.failures import MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
+
+__all__ = ["Failure", "RankFailure", "agree_on_failure"]
+
+# How long ranks that are in the call have to publish their status. Each looks around 50 times a second, if it gets a
+# core.
+GRACE_DEAD_S, GRACE_LATE_S = 0.4, 1.5
+PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.01
+TOPIC = "failure"
+
+
+class RankFailure(msgspec.Struct, array_like=True, frozen=True):
+    """What happened to one rank, and in which call."""
+
+    rank: int
+    outcome: int
+    call: int
+    text: str
+
+
+class Failure(msgspec.Struct, array_like=True, frozen=True):
+    """What all survivors of a failed call agree on."""
+
+    failed: bytes  # one bit per rank
+    cause: int
+    call: int
+    culprit: int
+    reduced: int  # the last `survive=True` call whose result every survivor has
+    first: int  # the earliest call after that in which a survivor failed
+    details: tuple[RankFailure, ...]  # of the first few that failed; of a mismatch, one rank of each side
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """The ranks that failed."""
+        return _unpack(self.failed)
+
+
+def agree_on_failure(
+    detector: FailureDetector,
+    consensus: Consensus,
+    status: Mapping[str, object],
+    *,
+    wait_for_all_until_s: float | None = None,
+) -> Failure:
+    """What has happened, as all survivors see it. `status` is what this rank publishes.
+
+    `wait_for_all_until_s` is for a call with `survive=True`: it waits for every rank until that moment, and a rank that
+    is silent until then has failed.
+    """
+    detector.publish(**status)
+    survive = wait_for_all_until_s is not None
+    began_s, pause_s = time.monotonic(), PAUSE_S
+    while True:
+        found = consensus.decided(TOPIC)
+        if found is not None:
+            return msgspec.msgpack.decode(found, type=Failure)
+        dead = detector.dead()
+        detector.report_host()
+        statuses = {rank: detector.status_of(rank) for rank in range(detector.world_size) if rank not in dead}
+        call = detector.status.call
+        silent = {
+            rank for rank, one in statuses.items() if not one.cause and not (survive and one.returned >= call)
+        } - detector.gone().keys()
+        late = any(one.cause == TIMED_OUT for one in statuses.values())
+        end_s = began_s + (GRACE_LATE_S if late else GRACE_DEAD_S)
+        if wait_for_all_until_s is not None:
+            end_s = max(wait_for_all_until_s, end_s)
+        if not silent or time.monotonic() >= end_s or consensus.is_under_way(TOPIC):
+            proposal = _propose(detector, dead, statuses, silent, late=late, survive=survive)
+            failed = proposal.ranks
+            decided = consensus.decide(
+                TOPIC,
+                msgspec.msgpack.encode(proposal),
+                lambda rank, failed=failed: rank not in failed and detector.status_of(rank).cause != 0,  # type: ignore[misc]
+            )
+            return msgspec.msgpack.decode(decided, type=Failure)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _propose(
+    detector: FailureDetector,
+    dead: frozenset[int],
+    statuses: dict[int, Status],
+    silent: set[int],
+    *,
+    late: bool,
+    survive: bool,
+) -> Failure:
+    call, gone = detector.status.call, detector.gone()
+    suspects = {one.suspect for one in statuses.values()} | {
+        one.culprit for one in statuses.values() if one.cause == TIMED_OUT
+    }
+    stuck = set()
+    if survive:
+        stuck = silent
+    elif late:
+        stuck = {
+            rank
+            for rank in silent
+            if rank in suspects or detector.is_cut_off(rank) or 0 <= detector.call_of(rank)[0] < call
+        }
+    failed = dict.fromkeys(sorted(stuck), TIMED_OUT) | dict.fromkeys(dead, PEER_DIED) | gone
+    failed.pop(detector.rank, None)
+    survivors = [one for rank, one in statuses.items() if rank not in failed]
+    details = [RankFailure(rank, failed[rank], *detector.call_of(rank)) for rank in sorted(failed)[:4]]
+    # The proposer may be calls ahead of another survivor. From these two numbers, each survivor finds out for its own
+    # call whether all have the result.
+    reduced = min(one.reduced for one in survivors)
+    first = min((one.call for one in survivors if one.cause and one.call > reduced), default=sys.maxsize)
+    causes = {one.cause: one for one in survivors if one.cause not in (0, PEER_GAVE_UP)}
+    # If calls do not match, a rank that has left may simply have been done.
+    if MISMATCHED in causes and not (stuck or dead - gone.keys()):
+        cause, culprit = MISMATCHED, causes[MISMATCHED].culprit
+        call, details = _sides(detector, causes[MISMATCHED].call)
+    elif failed:
+        cause, culprit = failed[min(failed)], min(failed)
+    else:
+        worst = causes[min(causes)] if causes else detector.status
+        cause, culprit = worst.cause, worst.culprit
+    return Failure(_pack(failed, detector.world_size), cause, call, culprit, reduced, first, tuple(details))
+
+
+def _sides(detector: FailureDetector, call: int) -> tuple[int, list[RankFailure]]:
+    """The first call in which ranks differ, and one rank of the smallest and of the largest side, with their calls.
+
+    It may be earlier than the given call, in which the mismatch was noticed.
+    """
+    known = [detector.calls_of(rank) for rank in range(detector.world_size)]
+    for number in sorted({number for calls in known for number in calls}):
+        texts: dict[str, list[int]] = {}
+        for rank, calls in enumerate(known):
+            if number in calls:
+                texts.setdefault(calls[number], []).append(rank)
+        if len(texts) > 1:
+            sides = sorted(texts.items(), key=lambda side: (len(side[1]), -side[1][0]))
+            return number, [RankFailure(ranks[0], MISMATCHED, number, text) for text, ranks in (sides[0], sides[-1])]
+    return call, []
+
+
+def _pack(ranks: Iterable[int], world_size: int) -> bytes:
+    return sum(1 << rank for rank in ranks).to_bytes(-(-world_size // 8), "little")
+
+
+def _unpack(bits: bytes) -> frozenset[int]:
+    number = int.from_bytes(bits, "little")
+    return frozenset(rank for rank in range(number.bit_length()) if number >> rank & 1)

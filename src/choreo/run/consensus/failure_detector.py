@@ -1,0 +1,159 @@
+"""The failure detector: what one rank of a communicator knows of the others.
+
+It reads the segments of the ranks on its own host, and watches their processes. It hears of the ranks on other hosts
+over control connections.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+from collections.abc import Iterable
+
+import msgspec
+
+from choreo.run.consensus import status as segments
+from choreo.run.consensus.control_channel import ControlChannel, HostReport, StatusUpdate
+from choreo.run.consensus.status import CallDirectory, Status
+from choreo.run.execute.failures import INTERRUPTED, LEFT
+from choreo.run.transport.peer import Peer
+
+__all__ = ["TEXT_LENGTH", "FailureDetector"]
+
+TEXT_LENGTH = 160  # of a call's text in a status or a decision
+
+
+class FailureDetector:
+    """The other ranks, as one rank sees them. `channel` reaches ranks on other hosts, if there are any."""
+
+    def __init__(
+        self,
+        rank: int,
+        peers: tuple[Peer, ...],
+        own: mmap.mmap,
+        *,
+        maps: list[mmap.mmap | None],
+        pidfds: list[int],
+        directory_at: int,
+        channel: ControlChannel | None = None,
+    ) -> None:
+        self.rank, self.world_size, self.peers = rank, len(peers), peers
+        self.directory = CallDirectory(own, directory_at)
+        self.status = Status()
+        self.channel = channel
+        self._own, self._number = own, 0
+        self._maps: list[mmap.mmap | None] = [own if at == rank else one for at, one in enumerate(maps)]
+        self._pidfds = pidfds
+        self._dead: set[int] = set()
+        self._reported: HostReport | None = None
+
+    def publish(self, **changes: object) -> None:
+        """Change fields of this rank's status, for the others to read."""
+        before, self.status = self.status, msgspec.structs.replace(self.status, **changes)
+        self._number += 1
+        segments.write_status(self._own, self._number, self.status)
+        if self.channel is None:
+            return
+        if self.status.cause or self.status.attempt >= 0:
+            self.channel.send(StatusUpdate(self.status))
+            return
+        # All is well: a progress frame is enough, and disturbs no call.
+        for connection in self.channel.connections.values():
+            if self.status.reduced != before.reduced:
+                connection.send_progress(0, self.status.reduced)
+            if self.status.returned != before.returned:
+                connection.send_progress(1, self.status.returned)
+
+    def status_of(self, rank: int) -> Status:
+        """What a rank says of itself."""
+        channel = self._channel_to(rank)
+        if channel is not None:
+            return channel.status_of(rank)
+        theirs = self._maps[rank]
+        return Status() if theirs is None else segments.read_status(theirs)
+
+    def gave_up(self, rank: int) -> tuple[int, int, int]:
+        """Why a rank's executor gave up, which rank it blames, and in which call."""
+        channel = self._channel_to(rank)
+        if channel is not None:
+            return channel.connections[rank].gave_up
+        theirs = self._maps[rank]
+        return (0, 0, 0) if theirs is None else segments.gave_up(theirs)
+
+    def call_of(self, rank: int) -> tuple[int, str]:
+        """The last call that a rank began, and its text; call -1 if it is unknown."""
+        channel = self._channel_to(rank)
+        if channel is not None:
+            status = channel.statuses.get(rank)
+            if status is not None and status.cause:
+                return status.call, status.text
+            return channel.calls.get(rank, (-1, ""))
+        theirs = self._maps[rank]
+        if theirs is None:
+            return 0, ""
+        number, signature = max(segments.calls_of(theirs).items())
+        return number, segments.find_call(theirs, signature)[:TEXT_LENGTH]
+
+    def calls_of(self, rank: int) -> dict[int, str]:
+        """The last few calls that a rank began, and their texts, as far as they are known here."""
+        status = self.status_of(rank)
+        theirs = self._maps[rank] if self._channel_to(rank) is None else None
+        known = dict([(status.call, status.text) if status.cause else self.call_of(rank)])
+        if theirs is not None:
+            calls = segments.calls_of(theirs).items()
+            known |= {number: segments.find_call(theirs, signature)[:TEXT_LENGTH] for number, signature in calls}
+        return {number: text for number, text in known.items() if number > 0 and text}
+
+    def dead(self) -> frozenset[int]:
+        """Ranks whose process or connection has ended."""
+        poll = select.poll()
+        watched = {fd: rank for rank, fd in enumerate(self._pidfds) if fd >= 0 and rank not in self._dead}
+        for fd in watched:
+            poll.register(fd, select.POLLIN)
+        self._dead |= {watched[fd] for fd, _ in poll.poll(0)}
+        if self.channel is not None:
+            if self.status.cause or self.status.attempt >= 0:
+                self.channel.poll()
+            else:
+                self.channel.check()
+            self._dead |= set(self.channel.dead())
+        return frozenset(self._dead)
+
+    def gone(self) -> dict[int, int]:
+        """Ranks that make no more calls, and why: they have left, or were interrupted."""
+        outcomes = {rank: self.gave_up(rank)[0] for rank in self._others()}
+        return {rank: outcome for rank, outcome in outcomes.items() if outcome in (LEFT, INTERRUPTED)}
+
+    def is_cut_off(self, rank: int) -> bool:
+        """Whether a rank's host does not acknowledge what was sent to it; something must have been sent a while ago."""
+        channel = self._channel_to(rank)
+        return channel is not None and channel.connections[rank].is_cut_off()
+
+    def report_host(self) -> None:
+        """Tell other hosts what this rank sees on its own, if that has changed."""
+        if self.channel is None:
+            return
+        here = [rank for rank in range(self.world_size) if self._channel_to(rank) is None]
+        dead = tuple(sorted(self._dead & set(here)))
+        report = HostReport(dead, tuple((rank, *self.call_of(rank)) for rank in here))
+        if report != self._reported:
+            self._reported = report
+            self.channel.send(report)
+
+    def close(self) -> None:
+        """Close the control connections, and stop watching processes."""
+        if self.channel is not None:
+            self.channel.close()
+        self._maps = [None] * self.world_size
+        for descriptor in self._pidfds:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._pidfds = []
+
+    def _others(self) -> Iterable[int]:
+        return (rank for rank in range(self.world_size) if rank != self.rank)
+
+    def _channel_to(self, rank: int) -> ControlChannel | None:
+        """The control channel, if this rank is on another host."""
+        return self.channel if self.channel is not None and rank in self.channel.connections else None

@@ -1,0 +1,121 @@
+"""What a rank publishes in its own segment, which the other ranks of its host only read.
+
+A part of a segment's first page is two slots for the rank's status, written in turn. A slot holds a growing
+number, the length of the status, a checksum over both and the status, and the status. A reader takes the valid slot
+with the higher number, so a rank that dies while it writes leaves its previous status. The rest of the page belongs to
+the executor. The first MiB of the heap is the rank's call directory: the text of every call that it has prepared, by
+signature. It lets others say what a dead rank was doing.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+
+import msgspec
+
+from choreo.run.execute.layout import CALL_RECORD, HEADER, WINDOW, offset_of
+
+__all__ = [
+    "DIRECTORY_BYTES",
+    "CallDirectory",
+    "Status",
+    "calls_of",
+    "find_call",
+    "gave_up",
+    "read_status",
+    "write_status",
+]
+
+STATUS_AT, SLOT_BYTES = offset_of(HEADER, "reports"), 1536
+_SLOT = struct.Struct("<QII")
+_OUTCOME, _OUTCOME_AT = struct.Struct("<IIQ"), offset_of(HEADER, "outcome")  # with culprit and outcome_call
+_HEAP_AT, _CALLS_AT = offset_of(HEADER, "heap_at"), offset_of(HEADER, "calls")
+_CALL = struct.Struct("<QQ")  # number and signature
+
+DIRECTORY_BYTES = 1 << 20
+_ENTRY, ENTRY_BYTES = struct.Struct("<QI"), 256
+ENTRIES = DIRECTORY_BYTES // ENTRY_BYTES
+TEXT_BYTES = ENTRY_BYTES - _ENTRY.size
+
+
+class Status(msgspec.Struct, array_like=True, frozen=True):
+    """What a rank says of itself. While all is well, every field has its default."""
+
+    cause: int = 0  # the executor's outcome, if the rank's call failed and it takes part in the consensus on why
+    call: int = 0  # the number of that call
+    culprit: int = -1  # the rank that it blames
+    suspect: int = -1  # the rank that it was waiting for
+    text: str = ""  # its call, as text
+    reduced: int = 0  # the last `survive=True` call whose result it has
+    returned: int = 0  # the last such call that it has returned from
+    attempt: int = -1  # which attempt to build a new communicator it is in, from 0
+    blobs: tuple[bytes, ...] = ()  # what it brings to the exchanges of that attempt
+
+
+def write_status(own: mmap.mmap, number: int, status: Status) -> None:
+    """Write a status into the slot that does not hold the last one."""
+    payload = msgspec.msgpack.encode(status)
+    assert len(payload) <= SLOT_BYTES - _SLOT.size, "a status fits into its slot"
+    at = STATUS_AT + number % 2 * SLOT_BYTES
+    own[at : at + _SLOT.size + len(payload)] = _SLOT.pack(number, len(payload), _checksum(number, payload)) + payload
+
+
+def read_status(theirs: mmap.mmap) -> Status:
+    """The last status that a rank has written completely."""
+    best, found = 0, Status()
+    for at in (STATUS_AT, STATUS_AT + SLOT_BYTES):
+        slot = theirs[at : at + SLOT_BYTES]
+        number, length, checksum = _SLOT.unpack_from(slot)
+        payload = slot[_SLOT.size : _SLOT.size + length]
+        if number > best and length <= SLOT_BYTES - _SLOT.size and checksum == _checksum(number, payload):
+            best, found = number, msgspec.msgpack.decode(payload, type=Status)
+    return found
+
+
+def gave_up(theirs: mmap.mmap) -> tuple[int, int, int]:
+    """Why a rank's executor gave up, which rank it blames, and in which call; zeros if it has not."""
+    outcome, culprit, call = _OUTCOME.unpack_from(theirs, _OUTCOME_AT)
+    return outcome, culprit, call
+
+
+def calls_of(theirs: mmap.mmap) -> dict[int, int]:
+    """The last calls that a rank began, and their signatures; call 0 is an entry that is empty or half written."""
+    return dict(_CALL.unpack_from(theirs, _CALLS_AT + at * CALL_RECORD.itemsize) for at in range(WINDOW))
+
+
+class CallDirectory:
+    """The texts of the calls that this rank has prepared."""
+
+    def __init__(self, own: mmap.mmap, at: int) -> None:
+        self._own, self._at, self._count = own, at, 0
+        assert _heap_at(own) == at, "the directory is allocated first"
+
+    def add(self, signature: int, text: str) -> None:
+        """Add a call; after a few thousand, the oldest are overwritten."""
+        encoded = text.encode()[:TEXT_BYTES]
+        at = self._at + self._count % ENTRIES * ENTRY_BYTES
+        self._own[at : at + ENTRY_BYTES] = (_ENTRY.pack(signature, len(encoded)) + encoded).ljust(ENTRY_BYTES, b"\0")
+        self._count += 1
+
+
+def find_call(theirs: mmap.mmap, signature: int) -> str:
+    """The text of the call with this signature in a rank's directory, or an empty text."""
+    at = _heap_at(theirs)
+    for number in range(ENTRIES):
+        found, length = _ENTRY.unpack_from(theirs, at + number * ENTRY_BYTES)
+        if not length:
+            break
+        if found == signature:
+            start = at + number * ENTRY_BYTES + _ENTRY.size
+            return theirs[start : start + min(length, TEXT_BYTES)].decode(errors="replace")
+    return ""
+
+
+def _heap_at(segment: mmap.mmap) -> int:
+    return int.from_bytes(segment[_HEAP_AT : _HEAP_AT + 8], "little")
+
+
+def _checksum(number: int, payload: bytes) -> int:
+    return zlib.crc32(payload, number & 0xFFFFFFFF)

@@ -1,0 +1,1 @@
+"""Messages from one rank to another, with tags: `Communicator.send` and `recv`."""

@@ -1,0 +1,92 @@
+"""How the ranks of a job and processes that join it become one connection, or stay as they were.
+
+All of them take part in the same exchanges. One that cannot go on says so in the next exchange, and all give up. In the
+end all hold a new connection, and its own consensus commits it: a rank that completed the last exchange proposes yes,
+one that did not proposes no, and the first proposal wins. So either all live ranks go on with the new connection, or
+none does, at whatever moment a rank dies.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from typing import NoReturn, Protocol
+
+from choreo.errors import ChoreoError, JoinError, RendezvousError, UsageError
+from choreo.run.connect import connect
+from choreo.run.connection import Connection
+from choreo.run.rendezvous.bootstrap import Bootstrap
+from choreo.run.rendezvous.environment import JobAddress
+from choreo.run.rendezvous.hosts import lowest_rank_per_host
+from choreo.run.transport.addresses import is_local, resolve
+from choreo.run.transport.deadline import Deadline
+from choreo.run.transport.tcp import NetworkConfig, address_toward
+
+__all__ = ["OK", "JointBootstrap", "check_all_ok", "connect_and_commit", "error_blob", "own_network_config"]
+
+# The first byte of a blob in an exchange.
+OK, ERROR = b"+", b"!"
+TOPIC = "grown"
+MAX_ERROR_BYTES = 1000
+
+
+class JointBootstrap(Bootstrap, Protocol):
+    """Old and new ranks. `exchange` raises JoinError on all of them if one cannot go on."""
+
+    @property
+    def network(self) -> NetworkConfig | None:
+        """How other hosts reach this rank; None if they cannot."""
+        ...
+
+    def give_up(self, error: BaseException) -> NoReturn:
+        """Tell all in the next exchange that this rank cannot go on; raises JoinError, as on all others."""
+        ...
+
+
+def connect_and_commit(bootstrap: JointBootstrap, timeout_s: float) -> Connection:
+    """Connect all of them, or raise JoinError on all of them."""
+    try:
+        lowest = lowest_rank_per_host(bootstrap, timeout_s)
+        network = bootstrap.network if len(set(lowest)) > 1 else None
+        made = connect(bootstrap, secrets.token_hex(6), str(lowest[bootstrap.rank]), timeout_s, network)
+    except (OSError, UsageError, RendezvousError) as error:
+        bootstrap.give_up(error)
+    failure: ChoreoError | None = None
+    try:
+        try:
+            bootstrap.exchange(b"", timeout_s)
+        except ChoreoError as error:
+            failure = error
+        committed = made.consensus.decide(TOPIC, b"yes" if failure is None else b"no") == b"yes"
+    except BaseException:
+        made.close()
+        raise
+    if not committed:
+        made.close()
+        raise failure or JoinError("a rank was lost at the last moment")
+    return made
+
+
+def own_network_config(job: JobAddress, deadline: Deadline) -> NetworkConfig | None:
+    """How ranks on other hosts reach this process; None without a secret, or if the job's address is unknown."""
+    if job.secret is None:
+        return None
+    with suppress(OSError):
+        first = resolve(job.address, job.port, deadline)[0]
+        there = str(first.address[0])
+        return NetworkConfig(there if is_local(there, deadline) else address_toward(there, job.port), job.secret)
+    return None
+
+
+def error_blob(reason: object) -> bytes:
+    """The blob of a rank that cannot go on."""
+    named = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else str(reason)
+    return ERROR + named.encode()[:MAX_ERROR_BYTES]
+
+
+def check_all_ok(blobs: list[bytes]) -> list[bytes]:
+    """The contents of the blobs; JoinError if a rank cannot go on."""
+    for rank, blob in enumerate(blobs):
+        if not blob.startswith(OK):
+            raise JoinError(f"rank {rank} cannot go on: {blob[len(ERROR) :].decode(errors='replace')}")
+    return [blob[len(OK) :] for blob in blobs]

@@ -1,0 +1,20 @@
+"""A rank of a communicator, and the process that runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Peer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A rank, its host and its process."""
+
+    rank: int
+    host: str
+    pid: int
+    address: str = ""  # where ranks on other hosts reach it
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (host {self.host}, pid {self.pid})"
