@@ -3,23 +3,39 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Without build isolation: numpy and setuptools are there already, and need not be fetched twice.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-build-isolation
+BUILT_FROM := pyproject.toml setup.py $(shell find src -name '*.[ch]')
+BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
-.PHONY: help try test lint bench clean
+.PHONY: help try test test-quick lint docs bench clean
 
 help:
-	@echo "make try    install into .venv and see Choreo at work"
-	@echo "make test   lint, types, import direction and the whole test suite"
-	@echo "make bench  measure speed and memory against the targets"
-	@echo "make clean  remove .venv and caches"
+	@echo "make try         install into .venv and see Choreo at work"
+	@echo "make test        lint, types, import direction and the whole test suite"
+	@echo "make test-quick  lint, import direction and the tests that take half a minute together"
+	@echo "make docs        the documents and the Python reference as pages, in build/docs"
+	@echo "make bench       measure speed and memory against the targets"
+	@echo "make clean       remove .venv, caches and what was built"
 
-.venv/installed: pyproject.toml setup.py $(shell find src -name "*.[ch]")
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+.venv/ready:
+	@echo "making a virtual environment in .venv ..."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -c '$(BUILD_REQUIRES)' > .venv/build-requires.txt
+	@echo "installing what Choreo is built with: numpy, setuptools ..."
+	@$(PIP) -r .venv/build-requires.txt
 	@touch $@
 
-.venv/installed-dev: pyproject.toml .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+.venv/installed: $(BUILT_FROM) | .venv/ready
+	@echo "installing Choreo and what it needs, compiling its loops in C ..."
+	@$(PIP) -e .
 	@touch $@
+
+# The tools with Choreo in one go, or its loops would be compiled twice.
+.venv/installed-dev: $(BUILT_FROM) | .venv/ready
+	@echo "installing Choreo, its tests' tools and what both need, compiling its loops in C ..."
+	@$(PIP) -e '.[dev]'
+	@touch $@ .venv/installed
 
 try: .venv/installed
 	@$(BIN)/choreo tour
@@ -32,7 +48,13 @@ lint: .venv/installed-dev
 	@$(BIN)/python tools/count_lines.py
 
 test: lint
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+test-quick: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python tools/check_imports.py
+	$(BIN)/python -m pytest -n auto --dist worksteal --quick
 
 bench: .venv/installed-dev
 	$(BIN)/python benchmarks/build_and_prove.py

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,6 +43,70 @@ settings.load_profile("suite")
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
+
+# Longest first, so that no worker is left alone with one in the end.
+LONGEST = ("tests/run/chaos", "tests/test_docs.py")
+# What `make test-quick` leaves out: about a tenth of the tests' time is left, and something of every folder.
+SLOW = (
+    *LONGEST,
+    "tests/algorithms/test_in_network.py",
+    "tests/bench",
+    "tests/bound/test_large.py",
+    "tests/bound/test_oracle.py",
+    "tests/calibrate",
+    "tests/cli/test_processes.py",
+    "tests/plan/test_search.py",
+    "tests/plan/test_space.py",
+    "tests/price/test_price.py",
+    "tests/prove/test_mutants.py",
+    "tests/prove/test_mutants_stories.py",
+    "tests/run/execute",
+    "tests/run/launch",
+    "tests/run/recover/test_faults.py",
+    "tests/run/recover/test_grow.py",
+    "tests/run/rendezvous/test_hosts.py",
+    "tests/run/rendezvous/test_notice.py",
+    "tests/run/rendezvous/test_rendezvous.py",
+    "tests/run/rendezvous/test_strangers.py",
+    "tests/run/test_api.py",
+    "tests/run/test_communicator.py",
+    "tests/run/transport",
+    "tests/schedule/test_compose.py",
+    "tests/schedule/test_files_archives.py",
+    "tests/schedule/test_files_documents.py",
+    "tests/show/test_plan_browser.py",
+    "tests/show/test_schedule.py",
+    "tests/show/test_schedule_browser.py",
+    "tests/show/test_simulation_browser.py",
+    "tests/show/test_topology.py",
+    "tests/simulate/test_oracle.py",
+    "tests/simulate/test_properties.py",
+    "tests/test_surface.py",
+    "tests/topology/test_files.py",
+    "tests/topology/test_nccl_xml.py",
+    "tests/topology/test_routes.py",
+    "tests/validate",
+)
+ROOT = Path(__file__).parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out what takes long, and try fewer examples")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick"):
+        settings.register_profile("quick", settings.get_profile("suite"), max_examples=10)
+        settings.load_profile("quick")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    name = collection_path.relative_to(ROOT).as_posix()
+    return True if config.getoption("--quick") and name in SLOW else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 @pytest.fixture
