@@ -171,7 +171,7 @@ def test_the_table_and_its_document() -> None:
     )
     assert ran.code == 0, ran.err
     head, rows = ran.out.splitlines()[1], [line for line in ran.out.splitlines() if not line.startswith("#")]
-    words = ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "priced", "algorithm"]
+    words = ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "predicted", "algorithm"]
     assert head.removeprefix("#").split() == words
     assert [row.split()[:5] for row in rows] == [
         ["8", "2", "float", "sum", "-1"],

@@ -112,7 +112,7 @@ def test_what_a_person_reads() -> None:
         "all_gather of 64 MiB over 8 ranks on ring(8, 50GB/s, 1us): no schedule takes less than 587 us",
         "",
         "bandwidth    587 us  7/2 by links of 50.0 GB/s, or 7/100 per GB/s, × 8 MiB (a share) ← binds",
-        "latency     4.00 us  from 0 to 4, the farthest",
+        "latency     4.00 us  from 0 to 4, the farthest apart",
         "",
         "All devices but 0 can send only through 2 links, 100 GB/s together, and 7 shares of 8 MiB must leave them.",
     ]
@@ -121,7 +121,7 @@ def test_what_a_person_reads() -> None:
 def test_where_latency_binds() -> None:
     lines = printed("barrier", "--topology", "ring(8, 50GB/s, 1us)")
     assert lines[0] == "barrier over 8 ranks on ring(8, 50GB/s, 1us): no schedule takes less than 4.00 us"
-    assert lines[2:] == ["bandwidth       0 s", "latency     4.00 us  from 0 to 4, the farthest ← binds"]
+    assert lines[2:] == ["bandwidth       0 s", "latency     4.00 us  from 0 to 4, the farthest apart ← binds"]
 
 
 def test_one_rank() -> None:
@@ -133,12 +133,12 @@ def test_one_rank() -> None:
     [
         (
             ("all_reduce", "-t", "torus(4x4)", "--size", "1GB"),
-            "Each of 16 devices must be heard by the others and told by them: 30 vectors of 1.00 GB, through 64 links, "
+            "Each of 16 devices must reach the others and be reached by them: 30 vectors of 1.00 GB, through 64 links, "
             "64.0 GB/s together.",
         ),
         (
             ("all_reduce", "-t", "hgx-h100:16", "--size", "1GB"),
-            "Each of 16 groups of 8 devices, like 0 to 7, must be heard by the others and told by them: 30 vectors of "
+            "Each of 16 groups of 8 devices, like 0 to 7, must reach the others and be reached by them: 30 vectors of "
             "1.00 GB, through 128 links, 6400 GB/s together.",
         ),
         (
@@ -153,12 +153,12 @@ def test_one_rank() -> None:
         ),
         (
             ("send_recv", "-t", "ring(8)", "--size", "1GB"),
-            "No one cut binds, but 8 links, 8.00 GB/s together, do: whatever ways it takes, the traffic must cross too "
-            "many of them.",
+            "No single cut sets the bound, but 8 links, 8.00 GB/s together, do: whichever paths it takes, the traffic "
+            "must cross too many of them.",
         ),
         (
             ("send_recv", "-t", "ring(999)", "--size", "1GB"),
-            "There may be a better bound: not all that could prove one was searched.",
+            "There may be a better bound: not every possible proof was tried.",
         ),
     ],
 )
@@ -173,7 +173,7 @@ def test_parts_of_different_sizes(tmp_path: Path) -> None:
     file.write_text(f'name = "leaves"\ndevices = 6\n{tables}')
     assert document("all_reduce", "-t", str(file), "--size", "1GB")["fraction"] == "2/5"
     assert (
-        "Each of 3 groups of devices, the largest of 4, must be heard by the others and told by them: 4 vectors of "
+        "Each of 3 groups of devices, the largest of 4, must reach the others and be reached by them: 4 vectors of "
         "1.00 GB, through 10 links, 10.0 GB/s together."
     ) in printed("all_reduce", "-t", str(file), "--size", "1GB")
 
@@ -207,7 +207,7 @@ def test_mistakes(arguments: tuple[str, ...], sentence: str) -> None:
 def test_help() -> None:
     ran = run_choreo("bound", "--help")
     assert ran.code == 0
-    assert "Find the least time that any schedule of COLLECTIVE could take on a topology" in ran.out
+    assert "Find the least time that any schedule of COLLECTIVE could take" in ran.out
 
 
 def test_fractions_are_exact() -> None:

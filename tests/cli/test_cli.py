@@ -208,7 +208,7 @@ def test_the_list_of_one_collective_says_what_each_algorithm_does() -> None:
 
 def test_price_table() -> None:
     printed = fine("price", "all_reduce", "--ranks", "8", "--size", "1MiB").out
-    assert printed.startswith("all_reduce of 1 MiB over 8 ranks: 5.00 us a message, 50.0 GB/s")
+    assert printed.startswith("all_reduce of 1 MiB over 8 ranks: 5.00 us per message, 50.0 GB/s")
     assert printed.count("← best") == 1
     assert all(len(line) <= 130 for line in printed.splitlines())
 

@@ -37,7 +37,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["prove"], "say what to prove: COLLECTIVE and --algorithm, --schedule FILE, or --all"),
     (["prove", "all_reduce"], "say how many ranks: --ranks 8"),
     (["prove", "--all"], "say how many ranks: --ranks 8"),
-    (["price"], "give either --size S for a table or --sweep FROM:TO"),
+    (["price"], "say what to price: COLLECTIVE, or --schedule FILE"),
     (["price", *SIZE], "say what to price: COLLECTIVE, or --schedule FILE"),
     (["price", "all_reduce", *SIZE], "say how many ranks: --ranks P"),
     (["price", *RING], "give either --size S"),
@@ -130,7 +130,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["price", *RING, *SIZE, "--gamma", "1e-11s"], "write seconds a byte, 1e-11, or a rate of reduction"),
     (["price", *RING, *SIZE, "--ports", "two"], "'two' is not one of 'one', 'all'"),
     # options that contradict one another
-    (["price", *RING, *SIZE, "--sweep", "8:16"], "give either --size S for a table or --sweep"),
+    (["price", *RING, *SIZE, "--sweep", "8:16"], "give either --size S for a table, or --sweep"),
     # files
     (["prove", "--schedule", "nowhere.json"], "nowhere.json cannot be read: No such file or directory"),
     (["prove", "--schedule", ""], "Is a directory"),

@@ -320,7 +320,7 @@ def _algorithms(options: Options) -> list[str | None]:
 def sizes_between(first: int, last: int, *, factor: float | None = None, step: int | None = None) -> tuple[int, ...]:
     """From first to last, times a factor or plus a step; nccl-tests' -b, -e, -f and -i."""
     if not 0 <= first <= last:
-        raise UsageError(f"sizes must run from at least 0 upwards, not from {first} to {last}")
+        raise UsageError(f"the smallest size, {first}, must be at least 0 and at most the largest, {last}")
     if factor is not None and not (factor > 1 and math.isfinite(factor)):
         raise UsageError(f"the factor between sizes must be more than 1, not {factor:g}")
     if step is not None and step < 1:

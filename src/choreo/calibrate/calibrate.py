@@ -78,7 +78,7 @@ def calibrate(
 ) -> tuple[Constants, list[Sample]]:
     """Measure, and fit; the constants, and the samples they come from."""
     if not ranks or min(ranks) < 2:
-        raise UsageError(f"between at least 2 ranks there are messages to measure, not between {list(ranks)}")
+        raise UsageError(f"calibrating takes at least 2 ranks, which send messages, not {min(ranks, default=0)}")
     sizes = [size for size in SIZES if size <= most_bytes]
     samples: list[Sample] = []
     cores = os.cpu_count() or 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -115,7 +116,9 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 
         case click.ClickException():
             message = " ".join(error.format_message().split()).rstrip(".")
             command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "choreo"
-            return f"{message[:1].lower()}{message[1:]}; see {command} --help", 2
+            message = re.sub(r"\. \(?Did you mean (?:one of: )?(.*\?)\)?$", r"; did you mean \1", message)
+            see = f" See {command} --help" if message.endswith("?") else f"; see {command} --help"
+            return f"{message[:1].lower()}{message[1:]}{see}", 2
         case click.Abort() | KeyboardInterrupt():
             return "interrupted", 130
         case MemoryError():

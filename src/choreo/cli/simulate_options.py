@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -90,14 +91,13 @@ class Asked:
         chosen = self.chosen
         if chosen.schedule is not None:
             return checked(chosen.build(None))
-        if chosen.collective is None:
-            raise UsageError("say what to simulate: COLLECTIVE, or --schedule FILE; see choreo list")
+        assert chosen.collective is not None
         if chosen.algorithms:
             return trusted(self._along_dimensions(chosen), self.where.ranks)
         if chosen.axes is not None or chosen.rotate:
             return trusted(self._along_dimensions(replace(chosen, algorithms=("hierarchical",))), self.where.ranks)
         if chosen.option:
-            names = " ".join(f"--option {text}" for text in chosen.option)
+            names = " ".join(f"--option {shlex.quote(text)}" for text in chosen.option)
             raise UsageError(f"{names} is for one algorithm; name it with --algorithm")
         return suggested_schedule(
             chosen.collective,
@@ -134,7 +134,7 @@ def parse_beside(text: str, topology: Topology) -> Job:
     size, at, where = rest.partition("@")
     if not (equals and size):
         raise UsageError(f"--beside {text!r} is not understood; write all_to_all:pairwise=4MiB@0..7")
-    devices = parse_placement(where, topology) if at else list(range(topology.num_devices))
+    devices = parse_placement(where, topology, "--beside") if at else list(range(topology.num_devices))
     collective, colon, algorithm = what.strip().partition(":")
     if colon:
         schedule = build(collective, algorithm, len(devices))

@@ -76,7 +76,7 @@ def what_if_options() -> list[Option]:
             "--slow-link",
             multiple=True,
             metavar="A-B=0.5",
-            help="What if the links between A and B had half the bandwidth; A->B is one direction, =0 cuts them.",
+            help="What if the links between A and B had half the bandwidth; 'A->B=0.5' is one direction, A-B=0 a cut.",
         ),
         click.option("--slow-rank", multiple=True, metavar="R=2x", help="What if rank R were 2 times slower."),
     ]
@@ -108,8 +108,8 @@ def place(topology: Topology, placement: str | None, ranks: int | None) -> Place
     return Placement(topology, ranks or topology.num_devices, None)
 
 
-def parse_placement(text: str, topology: Topology) -> list[int]:
-    """The device of each rank, from `0,2,4..7`, `a0,a1`, `reversed` or `random:7`."""
+def parse_placement(text: str, topology: Topology, option: str = "--placement") -> list[int]:
+    """The device of each rank, from `0,2,4..7`, `a0,a1`, `reversed` or `random:7`; `option` gave the text."""
     words = text.strip()
     if words == "reversed":
         return list(range(topology.num_devices - 1, -1, -1))
@@ -121,13 +121,13 @@ def parse_placement(text: str, topology: Topology) -> list[int]:
     placed: list[int] = []
     for part in words.split(","):
         low, dots, high = part.partition("..")
-        first = _device(text, low.strip(), topology)
-        last = _device(text, high.strip(), topology) if dots else first
+        first = _device(low.strip(), topology, f"{option} {text!r}")
+        last = _device(high.strip(), topology, f"{option} {text!r}") if dots else first
         placed += range(first, last + 1) if first <= last else range(first, last - 1, -1)
     return placed
 
 
-def _device(text: str, name: str, topology: Topology) -> int:
+def _device(name: str, topology: Topology, where: str) -> int:
     """A device by its name or number."""
     try:
         node = topology.find_node(name)
@@ -136,7 +136,7 @@ def _device(text: str, name: str, topology: Topology) -> int:
     if not 0 <= node < topology.num_devices:
         names = [shown(topology.node_name(device)) for device in (0, topology.num_devices - 1)]
         raise UsageError(
-            f"--placement {text!r}: {shown(topology.name)} has no device {name!r}, its devices are {names[0]} to "
+            f"{where}: {shown(topology.name)} has no device {name!r}, its devices are {names[0]} to "
             f"{names[1]}; write 0,2,4..7, names, reversed or random:7"
         )
     return node
@@ -148,7 +148,7 @@ def what_if(where: Placement, slow_link: tuple[str, ...], slow_rank: tuple[str, 
     if routing is not None:
         topology = topology.with_routing(routing)
     for text in slow_link:
-        ends, factor = _assignment(text, "--slow-link", "0-1=0.5, 0->1=0.5 for one direction, or 0-1=0 for a cut")
+        ends, factor = _assignment(text, "--slow-link", "0-1=0.5, '0->1=0.5' for one direction, or 0-1=0 for a cut")
         for src, dst in _ends(topology, ends):
             topology = topology.with_slow_link(src, dst, factor)
     for text in slow_rank:

@@ -27,8 +27,8 @@ def command(what: str | None, collective: str | None, as_json: bool) -> None:
     choreo list software         for choreo plan --software
     choreo list topologies       for --topology and --cluster
 
-    Costs are exact at the number of ranks they are stated for: α seconds a message, β seconds a byte, γ seconds a
-    reduced byte, n bytes, p ranks, lg the logarithm to base 2, k segments.
+    Costs are exact at the number of ranks they are stated for: α seconds per message, β seconds per byte, γ
+    seconds per reduced byte, n bytes, p ranks, lg the logarithm to base 2, k segments.
     """
     from choreo.cli.output.catalogue import print_algorithms, print_devices, print_models, print_software
     from choreo.collectives import COLLECTIVES

@@ -85,8 +85,10 @@ def command(
     """
     from choreo.price import CostModel, compare, winners
 
+    if chosen.schedule is None and chosen.collective is None:
+        raise UsageError("say what to price: COLLECTIVE, or --schedule FILE; see choreo list")
     if (size is None) == (sweep is None):
-        raise UsageError("give either --size S for a table or --sweep FROM:TO for who wins where")
+        raise UsageError("give either --size S for a table, or --sweep FROM:TO to see where each algorithm wins")
     link = CostModel(alpha, bandwidth, gamma)
     profiles = _profiles(chosen, ranks, ports, cores)
     if size is not None:
@@ -109,8 +111,6 @@ def _profiles(chosen: ScheduleOptions, ranks: int | None, ports: str, cores: int
 
     if chosen.schedule is not None:
         return [profile(checked(chosen.build(ranks)), ports, cores=cores)]
-    if chosen.collective is None:
-        raise UsageError("say what to price: COLLECTIVE, or --schedule FILE; see choreo list")
     candidates = chosen.candidates()
     ranks = chosen.need_ranks(ranks)
     if len(candidates) == 1:

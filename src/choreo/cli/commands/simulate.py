@@ -162,7 +162,11 @@ def command(
         return
     if leave_one_out:
         raise UsageError("--leave-one-out goes with --validate FILE.csv; leave it out, or give the file")
+    if chosen.schedule is None and chosen.collective is None:
+        raise UsageError("say what to simulate: COLLECTIVE, or --schedule FILE; see choreo list")
     network = need_topology(topology)
+    if chosen.collective == "barrier" and size is None and sweep is None:
+        size = 0
     if (size is None) == (sweep is None):
         raise UsageError("give either --size S or --sweep FROM:TO")
     if chosen.collective == "barrier" and size:

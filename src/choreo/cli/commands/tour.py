@@ -45,7 +45,7 @@ def command(as_json: bool) -> None:
     _title("A wrong one is caught, and told as a story. Swap two steps of a ring among four ranks:")
     click.echo(f"  {_broken_story()}")
 
-    _title("And priced: all_reduce over 64 ranks, 5 us a message, 50 GB/s. Who is cheapest at which size?")
+    _title("And priced: all_reduce over 64 ranks, 5 us per message, 50 GB/s. Which is cheapest at which size?")
     for one in _winners():
         click.echo(f"  {format_bytes(one.from_bytes):>9} to {format_bytes(one.to_bytes):>9}  {one.algorithm}")
     _title(f"And simulated: all_reduce of {format_bytes(SIZE)} on {MACHINES}, two servers of eight A100s:")

@@ -33,15 +33,15 @@ class BenchTable:
         )
         columns = [
             Column("size"),
-            Column("count", 5),
+            Column("count", 6),
             Column("type", 9),
             Column("redop", 8),
             Column("root", 7),
             Column("time"),
-            Column("algbw", 6),
+            Column("algbw", 5),
             Column("busbw"),
             Column("#wrong", 4),
-            Column("priced", 1),
+            Column("predicted", 1),
         ]
         units = ["(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)"]
         widths = [11, 11, 8, 5, 4, 9, 7, 7, 6, 9]
@@ -70,7 +70,7 @@ class BenchTable:
         click.echo(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
         click.echo(f"# Avg bus bandwidth    : {statistics.fmean(r.busbw_bytes_per_s for r in report.rows) / 1e9:.6g}")
         off = statistics.median(abs(row.predicted_s / row.time_s - 1) for row in report.rows)
-        click.echo(f"# Price is off by      : {100 * off:.0f} % in the median row")
+        click.echo(f"# Prediction off by    : {100 * off:.0f} % in the median row")
         for name in report.options.against:
             ratios = [row.ratio(name) for row in report.rows if name in row.peers]
             if ratios:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from choreo.cli.output.table import echo_line
 from choreo.errors import shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 
@@ -32,7 +33,7 @@ def print_bound(found: Bound, topology: Topology) -> None:
     _line("latency", found.latency_bound_s, not by_bandwidth, _way(found, topology))
     for sentence in _sentences(found, topology):
         click.echo()
-        click.echo(sentence)
+        echo_line(sentence)
 
 
 def _line(name: str, time_s: float, binds: bool, why: str) -> None:
@@ -56,7 +57,7 @@ def _way(found: Bound, topology: Topology) -> str:
     if found.farthest is None or not found.latency_bound_s:
         return ""
     here, there = map(topology.node_name, found.farthest)
-    return f"from {shown(here)} to {shown(there)}, the farthest"
+    return f"from {shown(here)} to {shown(there)}, the farthest apart"
 
 
 def _sentences(found: Bound, topology: Topology) -> list[str]:
@@ -65,7 +66,7 @@ def _sentences(found: Bound, topology: Topology) -> list[str]:
         return []
     sentences = [{"cut": _cut, "prices": _prices, "volume": _volume}[found.proof](found, topology)]
     if not found.exact:
-        sentences.append("There may be a better bound: not all that could prove one was searched.")
+        sentences.append("There may be a better bound: not every possible proof was tried.")
     return sentences
 
 
@@ -86,15 +87,15 @@ def _volume(found: Bound, topology: Topology) -> str:
     else:
         who = f"{len(parts)} groups of devices, the largest of {max(sizes)},"
     return (
-        f"Each of {who} must be heard by the others and told by them: {_amount(found, topology)}, through "
+        f"Each of {who} must reach the others and be reached by them: {_amount(found, topology)}, through "
         f"{_links(found.cut.links, topology)}."
     )
 
 
 def _prices(found: Bound, topology: Topology) -> str:
     return (
-        f"No one cut binds, but {_links(found.cut.links, topology)}, do: whatever ways it takes, the traffic must "
-        "cross too many of them."
+        f"No single cut sets the bound, but {_links(found.cut.links, topology)}, do: whichever paths it takes, the "
+        "traffic must cross too many of them."
     )
 
 

@@ -46,7 +46,7 @@ def _print_one(row: NcclSimulation) -> None:
     for name, text in (
         ("algorithm", f"{row.algorithm}, {row.protocol}, {counted(row.channels, 'channel')}"),
         ("time", format_time(row.time_s)),
-        ("bound", f"{format_time(row.bound_s)}: {100 * row.efficiency:.1f} % of it reached"),
+        ("bound", f"{format_time(row.bound_s)}; efficiency {100 * row.efficiency:.1f} %"),
         ("algbw", f"{format_bandwidth(row.algbw_GBps * 1e9)}, busbw {format_bandwidth(row.busbw_GBps * 1e9)}"),
     ):
         click.echo(f"{name:<14}{text}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import Column, echo_table, width
+from choreo.cli.output.table import Column, echo_line, echo_table, width
 from choreo.show.plan.words import limits, plan_words, title
 from choreo.units import format_bytes, format_time
 
@@ -22,7 +22,7 @@ def print_planning(planning: Planning) -> None:
     """Everything about the answer, the best plan first."""
     from choreo.workload import Model
 
-    click.echo(title(planning))
+    echo_line(title(planning))
     for warning in planning.best.step.warnings:
         click.echo(f"note: {warning}", err=True)
     click.echo()
@@ -44,7 +44,7 @@ def _print_best(planning: Planning) -> None:
     )
     hours = step.step_time_s * planning.gpus / 3600
     _line("plan", plan_words(best.plan))
-    rate = f"{speed} {unit}/s a GPU, MFU {100 * step.mfu:.1f} %, HFU {100 * step.hfu:.1f} %"
+    rate = f"{speed} {unit}/s per GPU, MFU {100 * step.mfu:.1f} %, HFU {100 * step.hfu:.1f} %"
     _line("step", f"{format_time(step.step_time_s)}, {rate}, {hours:.3g} GPU-hours")
     _line("time", limits(planning, best, 4))
     _line("memory", _memory(step.memory, step.memory_bytes, step.device_bytes))
@@ -63,7 +63,7 @@ def _memory(parts: Mapping[str, float], total: float, room: float) -> str:
 
 
 def _line(name: str, words: str) -> None:
-    click.echo(f"{name:<8}{words}")
+    echo_line(words, label=name, indent=8)
 
 
 def _print_table(planning: Planning) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import Column, echo_json, echo_table
+from choreo.cli.output.table import Column, echo_json, echo_line, echo_table
 from choreo.cli.plan_options import batch_of, count_of, fixed_of, job_arguments, workload_of
 from choreo.errors import PlanError, UsageError
 from choreo.show.plan.words import plan_words, title
@@ -55,8 +55,8 @@ def describe(options: dict[str, object], as_json: bool) -> None:
         each = format_count(float(str(found["parameters_per_layer"])))
         click.echo(f"{found['layers']} layers of {each} parameters: a layer needs {layer_bytes} at {per}")
     if "forward_flops_per_token" in found:
-        flops = format_count(float(str(found["forward_flops_per_token"])))
-        click.echo(f"a token of a sequence of {found['seq']} takes {flops}FLOP forward, twice that backward")
+        flops = format_count(float(str(found["forward_flops_per_token"]))).replace("B", "G")
+        click.echo(f"a token takes {flops}FLOP forward in a sequence of {found['seq']} tokens, and twice that backward")
 
 
 def _by_count(options: dict[str, object], width: float) -> dict[str, object]:
@@ -108,13 +108,13 @@ def print_parameter_server(options: dict[str, object], as_json: bool) -> None:
     size_words = format_bytes(found.gradient_bytes, binary=False)
     click.echo(
         f"{counted(found.devices, 'GPU')} that each send {size_words} of gradients "
-        f"{found.steps_per_s:g} times a second: the server takes in {format_bandwidth(found.needed_bytes_per_s)}"
+        f"{found.steps_per_s:g} times per second: the server takes in {format_bandwidth(found.needed_bytes_per_s)}"
     )
     if found.holds:
-        click.echo(f"its adapter carries {nic}: enough, up to {found.most_steps_per_s:.3g} steps a second")
+        click.echo(f"its adapter carries {nic}: enough, up to {found.most_steps_per_s:.3g} steps per second")
     else:
         click.echo(
-            f"its adapter carries {nic}: not enough; {found.most_steps_per_s:.3g} steps a second are possible, or "
+            f"its adapter carries {nic}: not enough; {found.most_steps_per_s:.3g} steps per second are possible, or "
             f"{counted(found.most_devices, 'GPU')} at that pace"
         )
     click.echo(f"a ring all_reduce sends {format_bandwidth(found.ring_bytes_per_s)} through each GPU instead")
@@ -157,7 +157,7 @@ def print_traffic(planning: Planning, as_json: bool) -> None:
             }
         )
         return
-    click.echo(title(planning))
+    echo_line(title(planning))
     click.echo(plan_words(best))
     click.echo()
     echo_table(

@@ -1,4 +1,4 @@
-"""Prices as a person reads them: a table, and who wins where with a plot."""
+"""Prices as a table, or as a plot with the sizes at which each algorithm wins."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.output.plot import plot
-from choreo.cli.output.table import Column, echo_table, width
+from choreo.cli.output.table import Column, echo_line, echo_table, width
 from choreo.errors import shown
-from choreo.units import format_bandwidth, format_bytes, format_time
+from choreo.units import counted, format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
     from choreo.price import CostModel, Price, Profile, WinningRange
@@ -35,7 +35,7 @@ PLOTTED = 8
 def print_prices(prices: list[Price], link: CostModel, ports: str, cores: int | None) -> None:
     """Print the prices side by side; the best is marked, and so is every algorithm that costs the same."""
     first, binary = prices[0], prices[0].size_bytes % 1024 == 0
-    click.echo(_title(first, link, ports, cores))
+    echo_line(_title(first, link, ports, cores))
     reduces = any(one.gamma_s for one in prices)
     columns = [column for column in COLUMNS if reduces or column.name != "reduce γ"]
     rows, styles = [], []
@@ -92,9 +92,9 @@ def _title(first: Price, link: CostModel, ports: str, cores: int | None) -> str:
     gamma = f", {format_bandwidth(1 / link.gamma_s_per_byte)} reduced" if link.gamma_s_per_byte > 1e-300 else ""
     a_port = {"one": "one port each way", "all": "a port to every peer", "read": "in shared memory"}[ports]
     if cores is not None and cores < first.ranks:
-        a_port += f", {cores} core{'s' if cores > 1 else ''} for all"
+        a_port += f", {counted(cores, 'core')} for all"
     return (
-        f"{first.collective}{size} over {first.ranks} ranks: {format_time(link.alpha_s)} a message, "
+        f"{first.collective}{size} over {counted(first.ranks, 'rank')}: {format_time(link.alpha_s)} per message, "
         f"{format_bandwidth(link.bandwidth_bytes_per_s)}{gamma}, {a_port}"
     )
 

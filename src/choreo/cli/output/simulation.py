@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import Column, echo_nccl_table, echo_table
+from choreo.cli.output.table import Column, echo_line, echo_nccl_table, echo_table
 from choreo.errors import shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 
@@ -23,7 +23,7 @@ def print_simulation(simulation: Simulation, axes: str | None) -> None:
     """One run: its time against the bound, where the load is, and the chain of messages that decided it."""
     first = simulation.jobs[0].schedule
     along = "" if axes is None else f" along {shown(axes)}"
-    click.echo(
+    echo_line(
         f"{first.collective} of {format_bytes(simulation.size_bytes)} by {shown(first.algorithm)}{along} over "
         f"{counted(first.ranks, 'rank')} on {shown(simulation.topology.name)}"
     )
@@ -31,7 +31,7 @@ def print_simulation(simulation: Simulation, axes: str | None) -> None:
     time_s, bound = simulation.job_time_s(0), simulation.bound
     binds = "latency" if bound.latency_bound_s > bound.bandwidth_bound_s else "bandwidth"
     _line("time", format_time(time_s))
-    _line("bound", f"{format_time(bound.bound_s)} ({binds}): {100 * simulation.efficiency:.1f} % of it reached")
+    _line("bound", f"{format_time(bound.bound_s)} ({binds}); efficiency {100 * simulation.efficiency:.1f} %")
     algbw, busbw = simulation.algbw_bytes_per_s, simulation.busbw_bytes_per_s
     _line("algbw", f"{format_bandwidth(algbw)}, busbw {format_bandwidth(busbw)}")
     busiest = simulation.busiest_link
@@ -54,7 +54,7 @@ def print_simulation(simulation: Simulation, axes: str | None) -> None:
 def print_ranking(simulations: list[Simulation]) -> None:
     """Print every algorithm's time on the same topology, the fastest first."""
     first = simulations[0]
-    click.echo(
+    echo_line(
         f"{first.collective} of {format_bytes(first.size_bytes)} over {counted(first.ranks, 'rank')} on "
         f"{shown(first.topology.name)}; no schedule can take less than {format_time(first.bound.bound_s)}"
     )
@@ -162,7 +162,7 @@ def _print_dimensions(simulation: Simulation) -> None:
     click.echo()
     echo_table(
         [
-            Column("dimension", left=True),
+            Column("dimension", wrap=True),
             Column("links used", 2),
             Column("bytes", 3),
             Column("busy at most", 4),
@@ -226,4 +226,4 @@ def _member(simulation: Simulation, number: int, member: int) -> str:
 
 
 def _line(name: str, text: str) -> None:
-    click.echo(f"{name:<14}{text}")
+    echo_line(text, label=name, indent=14)

@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["Column", "NcclTable", "echo_json", "echo_nccl_table", "echo_table", "echo_wrapped", "width"]
+__all__ = ["Column", "NcclTable", "echo_json", "echo_line", "echo_nccl_table", "echo_table", "echo_wrapped", "width"]
 
 GAP = 2  # spaces between two columns
 
@@ -41,6 +41,13 @@ def width(piped: int = 80) -> int:
     except (OSError, ValueError):
         found = 0
     return max(20, found or piped)
+
+
+def echo_line(text: str, *, label: str = "", indent: int = 0, bold: bool = False) -> None:
+    """Print a line, as several in a terminal that is narrower; below a `label`, further lines are indented."""
+    head = label.ljust(indent)
+    lines = textwrap.wrap(head + text, width(piped=1 << 20), subsequent_indent=" " * indent, break_on_hyphens=False)
+    click.secho("\n".join(lines or [head.rstrip()]), bold=bold)
 
 
 def echo_wrapped(text: str, indent: int = 0, *, dim: bool = False) -> None:
