@@ -25,7 +25,6 @@ from choreo.workload import (
     head_graph,
     layer_graph,
     model_flops,
-    recompute_graph,
     reshard,
 )
 from choreo.workload.graph.sharding import dual
@@ -165,7 +164,8 @@ def test_between_stages_and_tied_embeddings() -> None:
     plan = Plan(tp=8, pp=8, sequence_parallel=True)
     layer, head = layer_graph(GPT, plan, SEQ), head_graph(GPT, plan, SEQ)
     assert layer.bytes_of(layer.inputs) == 2 * SEQ * GPT.hidden / 8
-    assert head.tied_parameters == GPT.vocab * GPT.hidden / 8
+    (tied,) = (tensor for tensor in head.tensors.values() if tensor.role == "tied")
+    assert tied.elements(head.mesh) == GPT.vocab * GPT.hidden / 8
     assert head.parameters == GPT.norm_parameters
 
 
@@ -299,18 +299,10 @@ def test_products_have_the_shapes_of_one_rank() -> None:
     assert (up.count, up.m, up.n, up.k) == (2, 4 * SEQ * 2 / 8, 2 * MIXTRAL.ffn, MIXTRAL.hidden)
 
 
-def test_recompute_graph() -> None:
-    unfused = layer_graph(GPT, Plan(tp=8), SEQ, flash=False)
-    assert recompute_graph(unfused, "none").nodes == ()
-    again = recompute_graph(unfused, "selective")
-    assert again.flops == 4 * SEQ**2 * GPT.hidden / 8
-    assert {node.phase for node in again.nodes} == {"recompute"}
-    full = recompute_graph(unfused, "full")
-    assert full.flops == unfused.flops
-    assert len(full.collectives) == 2
-    assert not recompute_graph(layer_graph(GPT, Plan(), SEQ), "selective").nodes
-    with pytest.raises(PlanError, match="recompute must be one of none, selective, full, not 'some'"):
-        recompute_graph(unfused, "some")
+def test_the_core_of_attention_is_what_selective_recomputation_repeats() -> None:
+    core = layer_graph(GPT, Plan(tp=8), SEQ, flash=False).core_attention
+    assert sum(node.flops for node in core) == 4 * SEQ**2 * GPT.hidden / 8
+    assert not layer_graph(GPT, Plan(), SEQ).core_attention  # one fused kernel
 
 
 def test_fusing_saves_bytes() -> None:

@@ -1,4 +1,4 @@
-"""The parameter server that outgrows its adapter: every device sends it all gradients, every step."""
+"""A parameter server: every device sends it all gradients in every step, through one network adapter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ParameterServer", "parameter_server"]
 
 @dataclass(frozen=True, slots=True)
 class ParameterServer:
-    """What one server must take in each second, and what its adapter carries."""
+    """What one server receives each second, and what its adapter carries."""
 
     gradient_bytes: float
     devices: int
@@ -20,7 +20,7 @@ class ParameterServer:
 
     @property
     def needed_bytes_per_s(self) -> float:
-        """Gradients of all devices, so many times a second."""
+        """The gradients of all devices, every second."""
         return self.gradient_bytes * self.devices * self.steps_per_s
 
     @property
@@ -30,24 +30,29 @@ class ParameterServer:
 
     @property
     def most_steps_per_s(self) -> float:
-        """That the adapter allows."""
+        """The most steps a second that the adapter carries."""
         return self.nic_bytes_per_s / (self.gradient_bytes * self.devices)
 
     @property
     def most_devices(self) -> int:
-        """That it serves at that pace."""
+        """The most devices that it carries at that pace."""
         return int(self.nic_bytes_per_s // (self.gradient_bytes * self.steps_per_s))
 
     @property
     def ring_bytes_per_s(self) -> float:
-        """What a ring all_reduce sends through each device instead."""
+        """What a ring all_reduce would send through each device."""
         return 2 * (self.devices - 1) / self.devices * self.gradient_bytes * self.steps_per_s
 
 
 def parameter_server(
     gradient_bytes: float, devices: int, steps_per_s: float, nic_bytes_per_s: float
 ) -> ParameterServer:
-    """One parameter server for so many devices."""
+    """One parameter server for a number of devices.
+
+    >>> found = parameter_server(97.5e6, devices=256, steps_per_s=3, nic_bytes_per_s=50e9)
+    >>> found.needed_bytes_per_s, found.holds
+    (74880000000.0, False)
+    """
     for name, value in (("gradients", gradient_bytes), ("gpus", devices), ("steps a second", steps_per_s)):
         if not value > 0:
             raise UsageError(f"{name} must be more than zero, not {value:g}")

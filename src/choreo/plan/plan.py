@@ -14,7 +14,7 @@ from choreo.plan.job import TrainingJob
 from choreo.plan.network import Cluster, get_cluster
 from choreo.plan.search import Found, detailed, search
 from choreo.plan.software import Software, get_software
-from choreo.plan.space import FIELDS, Fixed
+from choreo.plan.space import FIELDS
 from choreo.plan.step import STEP_FIGURES, Step
 from choreo.results import Result, result
 from choreo.topology import Topology
@@ -49,7 +49,7 @@ class Planned(Result):
 
 @result(eq=False)
 class Planning(Result):
-    """The best plans, best first, and what was ruled out on the way. For what is no transformer `job` is None."""
+    """The best plans, best first, and what was ruled out. `job` is None for ResNet-50 and DLRM."""
 
     columns: ClassVar[tuple[str, ...]] = (
         "model",
@@ -114,9 +114,13 @@ def plan(
     best: int = 5,
     **fixed: int | bool | str,
 ) -> Planning:
-    """The best plans for a model on so many GPUs of a cluster; `fixed` holds fields of the plan: tp=8, zero=1.
+    """The best plans for a model on `gpus` devices of a cluster. `fixed` are fields of the plan: tp=8, zero=1.
 
-    With every field of a plan fixed that one is evaluated. ResNet-50 and DLRM have one plan: data parallelism.
+    With every field fixed, that one plan is evaluated. ResNet-50 and DLRM have one plan: data parallelism.
+
+    >>> found = plan("llama3-8b", cluster="hgx-h100", gpus=8, global_batch=16, seq=4096, tp=8, pp=1, cp=1)
+    >>> print(found.best.plan.tp, found.best.step.fits, found.cluster.network.name)
+    8 True nccl
     """
     start = time.perf_counter()
     workload = get_workload(model)
@@ -144,14 +148,10 @@ def plan(
         one = Plan(**fixed, precision=precision)  # type: ignore[arg-type]
         planned = (_planned(place, one, detailed(job, one)),)
         return Planning(*about, planned, 1, {}, time.perf_counter() - start, job)
-    found = search(job, fixed=_known(fixed), best=best)
+    given = {name: value for name, value in fixed.items() if value is not None}
+    found = search(job, fixed=given, best=best)
     plans = tuple(_planned(place, one, step) for one, step in found.plans)
     return Planning(*about, plans, found.considered, found.ruled_out, time.perf_counter() - start, job, found)
-
-
-def _known(fixed: Fixed) -> Fixed:
-    """Names that a plan has are looked at by the search; whatever else was said is a mistake it tells."""
-    return {name: value for name, value in fixed.items() if value is not None}
 
 
 def _planned(cluster: Cluster, one: Plan, step: Step) -> Planned:

@@ -1,7 +1,7 @@
-"""The search: every plan estimated at once, the best few evaluated in detail.
+"""The search: every plan is estimated at once, and the best few are evaluated in detail.
 
-Estimates choose what is looked at, the detailed evaluation what is best. Of plans that cut the devices the same way
-only the best is kept, so that what stands side by side differs.
+The estimate decides which plans are evaluated, the evaluation which are best. Of plans that cut the devices the same
+way only the best is kept, so that the answer shows different ones.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from choreo.workload import Plan
 __all__ = ["TOO_LARGE", "Found", "detailed", "search"]
 
 TOO_LARGE = "does not fit in memory"
-# So many of the best estimates, and of so many cuts the best, are evaluated in detail.
+# Evaluated in detail: this many of the best estimates, and the best estimate of this many cuts.
 DETAILED, CUTS = 32, 12
-# Plans whose times differ by so little are as good as each other: the simpler one goes first.
+# Plans whose times differ by less than this are equally good: the simpler one goes first.
 ALIKE = 3e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """The best plans with their steps, and what became of the others."""
+    """The best plans with their steps, and the reasons why others were ruled out."""
 
     plans: tuple[tuple[Plan, Step], ...]
     considered: int
@@ -83,7 +83,7 @@ def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Fo
 
 
 def best_of_each_cut(steps: list[tuple[Plan, Step]]) -> list[tuple[Plan, Step]]:
-    """One plan of each cut, best first: the simplest of those that take as long as its fastest."""
+    """One plan of each cut, best first: the simplest of those as fast as its fastest."""
     cuts: dict[tuple[int, ...], list[tuple[Plan, Step]]] = {}
     for plan, step in steps:
         cuts.setdefault(tuple(getattr(plan, name) for name in CUT), []).append((plan, step))
@@ -101,7 +101,7 @@ def best_of_each_cut(steps: list[tuple[Plan, Step]]) -> list[tuple[Plan, Step]]:
 
 
 def _cut_in_vain(one: tuple[Plan, Step], kept: list[tuple[Plan, Step]]) -> bool:
-    """Whether a plan cuts sequences where one that cuts them less takes as long: replicas do so at less trouble."""
+    """Whether a plan cuts sequences although one with less context parallelism is as fast."""
     plan, step = one
     return any(
         (other.tp, other.pp) == (plan.tp, plan.pp)
@@ -113,7 +113,7 @@ def _cut_in_vain(one: tuple[Plan, Step], kept: list[tuple[Plan, Step]]) -> bool:
 
 
 def promising(space: Space, guess: Estimate, room: float) -> list[int]:
-    """Rows to evaluate: the best that fit and the best of the best cuts; where none fits, those nearest to."""
+    """Rows to evaluate: the best that fit and the best of the best cuts; where none fits, those that need least."""
     fits = np.flatnonzero(guess.memory_bytes <= room)
     if not len(fits):
         return [int(row) for row in np.argsort(guess.memory_bytes, kind="stable")[:DETAILED]]
@@ -124,7 +124,7 @@ def promising(space: Space, guess: Estimate, room: float) -> list[int]:
 
 
 def _burden(space: Space) -> list[npt.NDArray[np.int64]]:
-    """What a plan asks of those who run it, from what counts most: of plans that take equally long, the least is best.
+    """How complicated a plan is, from what counts most: of equally fast plans the simplest is best.
 
     Fewer cuts count most; then no recomputation, communication that overlaps, and a lower ZeRO stage.
     """

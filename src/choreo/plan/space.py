@@ -1,9 +1,9 @@
-"""The space of plans: every combination of what was left open, as columns, and why those that cannot be run cannot.
+"""The space of plans: every combination of the open fields, as columns, and why some of them cannot be run.
 
-The space is a product: how the devices are cut (dp x tp x pp x cp, and ep), times how a cut is run (micro-batch,
-schedule and interleave), times what else can be said (zero, sequence parallel, recompute, overlap). A plan that cannot
-be run is counted under the first reason there is; what is the same as another plan (a schedule without a pipeline) is
-counted too, so that `considered` is the whole product.
+The space is a product: ways to cut the devices (dp x tp x pp x cp, and ep), ways to run a cut (micro-batch, schedule
+and interleave), and options (zero, sequence parallel, recompute, overlap). A plan that cannot be run is counted under
+the first rule it breaks. Plans that are the same as another (a schedule without a pipeline) are counted too, so that
+`considered` is the whole product.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CUT = ("dp", "tp", "pp", "cp", "ep")
 FIELDS = (
     *CUT, "zero", "sequence_parallel", "micro_batch", "interleave", "schedule", "recompute", "overlap",
 )  # fmt: skip
-# Beyond these it is nobody's plan; a fixed one may be anything.
+# The search goes no further than these; a fixed field may be anything.
 MOST_TP, MOST_CP, MOST_MICRO_BATCH, MOST_INTERLEAVE = 64, 64, 64, 48
 PLAINEST = {"micro_batch": 1, "interleave": 1, "sequence_parallel": 0}
 OPTIONS = {"zero": (0, 1, 2, 3), "sequence_parallel": (0, 1), "recompute": (0, 1, 2), "overlap": (1, 0)}
@@ -41,9 +41,9 @@ OPTIONS = {"zero": (0, 1, 2, 3), "sequence_parallel": (0, 1), "recompute": (0, 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Space:
-    """The plans that can be run, as columns of whole numbers, and how many others there are and why.
+    """The plans that can be run, as columns of whole numbers, and how many others were ruled out, by reason.
 
-    Beside the fields of a plan there is a column `cut`: plans with the same dp, tp, pp, cp and ep have the same.
+    Beside the fields of a plan there is a column `cut`, the same for plans with the same dp, tp, pp, cp and ep.
     """
 
     columns: Mapping[str, Ints]
@@ -96,7 +96,7 @@ def enumerate_plans(
     precision: str = "bf16",
     software: str = "",
 ) -> Space:
-    """Every plan of the space with the fixed fields as they are; `software` leaves out what that program cannot run."""
+    """Every plan with the fixed fields; plans that the `software` does not have are left out."""
     fixed = dict(fixed or {})
     ability = ability_of(software)
     request = Request(model, gpus, global_batch, seq, ability.uneven_stages)
@@ -110,7 +110,7 @@ def enumerate_plans(
     def legal(rule: Rule) -> tuple[str, Callable[[Columns], Bools]]:
         return rule.reason, lambda t: rule.holds(request, t)
 
-    # A cut that is refused with the plainest way to run it is refused with all.
+    # A cut that cannot be run in the plainest way cannot be run in any.
     rules = [*ability.cut_rules(fixed), *map(legal, RULES)]
     plainest = {name: np.full(len(cuts["dp"]), value) for name, value in PLAINEST.items()}
     table = _keep(cuts | plainest, rules, ruled_out, each)
@@ -122,7 +122,7 @@ def enumerate_plans(
 def _keep(
     table: Columns, rules: list[tuple[str, Callable[[Columns], Bools]]], ruled_out: Counter[str], each: int = 1
 ) -> dict[str, Ints]:
-    """The rows that every rule holds for; the others are counted, each as `each` plans, under the first it breaks."""
+    """The rows for which every rule holds; others are counted, as `each` plans, under the first rule they break."""
     kept = dict(table)
     for reason, holds in rules:
         good = holds(kept)
@@ -134,7 +134,7 @@ def _keep(
 
 
 def _distinct(fixed: Fixed) -> Callable[[Columns], Bools]:
-    """Whether a plan says nothing that means nothing; of plans that are the same only the plainest is."""
+    """Of plans that are the same only the plainest: no schedule without a pipeline, no ZeRO without replicas."""
     one_by_one, interleaved = SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")
 
     def distinct(t: Columns) -> Bools:

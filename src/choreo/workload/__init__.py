@@ -2,7 +2,7 @@
 
 from choreo.workload.catalogue import Workload, get_model, get_workload, list_models, list_workloads, model_file
 from choreo.workload.flops import forward_flops, forward_flops_per_token, hardware_flops, model_flops
-from choreo.workload.graph.backward import backward_graph, recompute_graph
+from choreo.workload.graph.backward import backward_graph
 from choreo.workload.graph.convolution import ConvNet, Convolution, convnet_graph
 from choreo.workload.graph.fuse import fuse
 from choreo.workload.graph.graph import Collective, Graph, Operator
@@ -44,7 +44,6 @@ __all__ = [
     "model_flops",
     "read_config",
     "recommender_graph",
-    "recompute_graph",
     "reshard",
     "stage_layers",
 ]

@@ -1,4 +1,4 @@
-"""Models by name: TOML files in `catalogue/`, a family each, every entry with its source."""
+"""Models by name, from the TOML files in `catalogue/`: a file for each family, a source for each entry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS: Mapping[str, type[Model | ConvNet | Recommender]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A workload of the catalogue, other names it goes by, and where its numbers come from."""
+    """A workload of the catalogue, its other names, and the source of its numbers."""
 
     workload: Workload
     names: tuple[str, ...]
@@ -35,7 +35,11 @@ class Entry:
 
 
 def get_workload(text: str | Path | Workload) -> Workload:
-    """A workload from what people type: a name of the catalogue, or the path of a config.json or of its folder."""
+    """A model from a name of the catalogue, or from the path of a config.json or its folder.
+
+    >>> get_workload("resnet-50").parameters
+    25557032
+    """
     if isinstance(text, Model | ConvNet | Recommender):
         return text
     if not isinstance(text, str | Path):
@@ -49,7 +53,11 @@ def get_workload(text: str | Path | Workload) -> Workload:
 
 
 def get_model(text: str | Path | Workload) -> Model:
-    """A transformer from what people type."""
+    """A transformer, by name or config.json.
+
+    >>> get_model("Llama-3.1-70B").layers
+    80
+    """
     found = get_workload(text)
     if not isinstance(found, Model):
         raise ModelError(f"{found.name} is not a transformer, and one is wanted here; llama3-8b is")
@@ -57,17 +65,29 @@ def get_model(text: str | Path | Workload) -> Model:
 
 
 def list_workloads() -> tuple[Workload, ...]:
-    """Everything in the catalogue."""
+    """Every model of the catalogue.
+
+    >>> "dlrm" in [workload.name for workload in list_workloads()]
+    True
+    """
     return tuple(entry.workload for entry in _entries())
 
 
 def list_models() -> tuple[Model, ...]:
-    """The transformers of the catalogue."""
+    """The transformers of the catalogue.
+
+    >>> "llama3-8b" in [model.name for model in list_models()]
+    True
+    """
     return tuple(entry for entry in list_workloads() if isinstance(entry, Model))
 
 
 def model_file(name: str) -> Entry:
-    """The catalogue's entry for a name, with its source."""
+    """The catalogue's entry for a name, with its source.
+
+    >>> model_file("gpt3-175b").source
+    'Brown et al., Language Models are Few-Shot Learners, 2020, Table 2.1'
+    """
     return _names()[_plain(get_workload(name).name)]
 
 

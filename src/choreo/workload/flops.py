@@ -1,6 +1,6 @@
 """FLOPs, spelled out. A product of m × k by k × n is 2 m n k; backward is twice forward; nothing else is counted.
 
-Forward, for one token of a sequence of s, in a block of hidden size h with a heads of d features and kv for keys:
+Forward, for one token of a sequence of s, in a layer of hidden size h with a heads of d features and kv for keys:
 
     queries, keys, values    2 h (a + 2 kv) d
     scores and their use     2 · 2 s a d        halved where causal attention is counted as half
@@ -8,7 +8,7 @@ Forward, for one token of a sequence of s, in a block of hidden size h with a he
     MLP                      2 · 2 h f, or 2 · 3 h f if gated, by as many experts as the token goes to
     router                   2 h E
 
-and once, behind the last block, 2 h V for the logits. Looking up an embedding is no product. A step of B sequences is
+and once, after the last layer, 2 h V for the logits. Looking up an embedding is no product. A step of B sequences is
 3 B s times that; recomputing adds the forward pass of the blocks ("full") or of the scores ("selective"). For a GPT
 (f = 4h, a d = h, kv = a) a block is 24 h² + 4 s h a token, and with full recomputation of l blocks the step is
 
@@ -26,7 +26,12 @@ __all__ = ["forward_flops", "forward_flops_per_token", "hardware_flops", "model_
 
 
 def forward_flops(model: Model, seq: int, *, causal: str = "full") -> dict[str, float]:
-    """Of one token, by part, all blocks together."""
+    """Forward FLOPs of one token by part, all layers together.
+
+    >>> from choreo.workload import get_model
+    >>> {name: f"{flops:.3g}" for name, flops in forward_flops(get_model("llama3-8b"), 8192).items()}
+    {'projections': '2.68e+09', 'scores': '4.29e+09', 'mlp': '1.13e+10', 'router': '0', 'logits': '1.05e+09'}
+    """
     if causal not in CAUSAL:
         raise UsageError(f"causal attention is counted {' or '.join(CAUSAL)}, not {causal!r}")
     hidden, heads = model.hidden, model.heads
@@ -52,19 +57,34 @@ def forward_flops(model: Model, seq: int, *, causal: str = "full") -> dict[str, 
 
 
 def forward_flops_per_token(model: Model, seq: int, *, causal: str = "full") -> float:
-    """Of one token, forward."""
+    """Forward FLOPs of one token.
+
+    >>> from choreo.workload import get_model
+    >>> f"{forward_flops_per_token(get_model('llama3-8b'), 8192):.4g}"
+    '1.93e+10'
+    """
     return sum(forward_flops(model, seq, causal=causal).values())
 
 
 def model_flops(model: Model, seq: int, global_batch: int, *, causal: str = "full") -> float:
-    """Of a step, forward and backward, with nothing done twice: what MFU counts."""
+    """FLOPs of a step, forward and backward, without recomputation: what MFU counts.
+
+    >>> from choreo.workload import get_model
+    >>> f"{model_flops(get_model('llama3-8b'), 8192, global_batch=128):.4g}"
+    '6.073e+16'
+    """
     return 3.0 * global_batch * seq * forward_flops_per_token(model, seq, causal=causal)
 
 
 def hardware_flops(
     model: Model, seq: int, global_batch: int, *, recompute: str = "none", causal: str = "full"
 ) -> float:
-    """Of a step, with what is recomputed: what HFU counts."""
+    """FLOPs of a step with what is recomputed: what HFU counts.
+
+    >>> from choreo.workload import get_model
+    >>> f"{hardware_flops(get_model('llama3-8b'), 8192, global_batch=128, recompute='full'):.4g}"
+    '7.987e+16'
+    """
     if recompute not in ("none", "selective", "full"):
         raise UsageError(f"recompute must be none, selective or full, not {recompute!r}")
     parts = forward_flops(model, seq, causal=causal)

@@ -1,7 +1,7 @@
 """Whether a plan can be run: one table of rules, each with a reason, a test and a hint.
 
-A test is asked of columns of plans, of which one plan is one row. The search counts plans by reason; somebody who asks
-for one plan gets the sentence of the first rule it breaks, with the values and the nearest choice that would do.
+A test takes columns of plans, of which one plan is one row. The search counts plans by reason. A single plan is refused
+with the sentence of the first rule it breaks: the values, and the nearest choice that would do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Bools = npt.NDArray[np.bool_]
 Columns = Mapping[str, Ints]
 COLUMNS = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "interleave", "sequence_parallel")
 ROUND = 32  # layers: a number that stages divide
-STAGE_EXTRAS, CHUNK_EXTRAS = 3, 2  # layers short of a round number, that is, other parts that count as layers
+STAGE_EXTRAS, CHUNK_EXTRAS = 3, 2  # parts other than layers that may count as one, to reach a round number
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Why plans cannot be run, which of them, and what to tell about one: the sentence with its hint."""
+    """A reason why plans cannot be run, the test that finds them, and the sentence with a hint for one of them."""
 
     reason: str
-    field: str  # of a plan, whose change mends it
+    field: str  # the field of the plan to change
     holds: Callable[[Request, Columns], Bools]
     sentence: Callable[[Request, Plan], str]
 
@@ -77,7 +77,7 @@ def _row(plan: Plan) -> dict[str, Ints]:
 
 
 def divisors(number: int) -> list[int]:
-    """Those of a number, from the smallest.
+    """The divisors of a number, from the smallest.
 
     >>> divisors(12)
     [1, 2, 3, 4, 6, 12]

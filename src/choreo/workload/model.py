@@ -1,7 +1,7 @@
-"""A transformer, as numbers: what has to be known to count its parameters, FLOPs and bytes.
+"""A transformer as numbers: what it takes to count its parameters, FLOPs and bytes.
 
-The words are those of the papers: `layers` l, `hidden` h, `heads` a, `ffn` the width of the MLP, `vocab` V. Counts of
-parameters are exact, down to biases and norms, so that they can be held against what was published.
+The names are those of the papers: `layers` l, `hidden` h, `heads` a, `ffn` the width of the MLP, `vocab` V. Parameters
+are counted exactly, with biases and norms, so that they can be compared with published counts.
 """
 
 from __future__ import annotations
@@ -38,10 +38,14 @@ class Latent:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A decoder of `layers` blocks, dense or with experts; zeros for `kv_heads`, `head_dim` and `ffn` mean the usual.
+    """A decoder of `layers` layers, dense or with experts.
 
-    The usual is as many key-value heads as heads, hidden / heads features a head, and 4 hidden (8/3 hidden, up to a
-    multiple of 256, if gated).
+    A `kv_heads`, `head_dim` or `ffn` of zero stands for its default: as many key-value heads as heads, hidden / heads
+    features a head, and an MLP of 4 hidden (8/3 hidden, rounded up to a multiple of 256, if gated).
+
+    >>> Model("gpt2", layers=12, hidden=768, heads=12, learned_positions=1024, bias=True, norm="layer",
+    ...       tied_embeddings=True).parameters
+    124439808
     """
 
     name: str
@@ -68,8 +72,8 @@ class Model:
     experts_per_token: int = 0
     shared_experts: int = 0  # in units of expert_ffn
     expert_ffn: int = 0
-    dense_layers: int = 0  # so many layers at the start have no experts
-    moe_every: int = 1  # after those, every so many-th layer has
+    dense_layers: int = 0  # layers at the start that have no experts
+    moe_every: int = 1  # after those, each n-th layer has experts
     router_bias: bool = False
     shared_gate: bool = False  # a gate of one number a token on the shared experts (Qwen2-MoE)
     latent: Latent | None = None
@@ -180,7 +184,7 @@ class Model:
         return NORMS[self.norm] * self.hidden
 
     def parameters_per_layer(self, layer: int = 0, *, active: bool = False) -> int:
-        """Of one block; `active` counts only the experts a token goes to."""
+        """Of one layer; `active` counts only the experts a token goes to."""
         total = self.attention_parameters + self.norms_per_layer * self.norm_parameters
         if not self.has_experts(layer):
             return total + self.mlp_parameters(self.ffn)
@@ -190,12 +194,12 @@ class Model:
 
     @property
     def embedding_parameters(self) -> int:
-        """Before the first block: the table of tokens, that of positions, and a norm if there is one."""
+        """Before the first layer: the tables of tokens and positions, and a norm if there is one."""
         return (self.vocab + self.learned_positions) * self.hidden + self.embedding_norm * self.norm_parameters
 
     @property
     def head_parameters(self) -> int:
-        """After the last block: the final norm and, unless tied, the output layer."""
+        """After the last layer: the final norm and, unless tied, the output layer."""
         return self.norm_parameters + self.vocab * ((not self.tied_embeddings) * self.hidden + self.head_bias)
 
     def _sum(self, active: bool) -> int:
@@ -228,7 +232,7 @@ class Model:
         return forward_flops_per_token(self, seq, causal=causal)
 
     def fields(self) -> dict[str, object]:
-        """Its fields as plain values, for JSON; those of `latent` inside."""
+        """Its fields as plain values, for JSON."""
         found: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.latent:
             found["latent"] = {field.name: getattr(self.latent, field.name) for field in fields(self.latent)}
@@ -236,5 +240,5 @@ class Model:
 
 
 def _divisor(number: int, near: int) -> int:
-    """The divisor of a number that is nearest to another."""
+    """The divisor of a number nearest to another number."""
     return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: (abs(d - near), d))

@@ -1,6 +1,6 @@
-"""A parallel plan: how many ways a job is cut along each axis, and how the pieces are run.
+"""A parallel plan: how many ways a job is cut along each axis, and how the pieces run.
 
-Ranks are numbered as Megatron numbers them: tensor parallel innermost, then context, then data (experts are spread over
+Ranks are numbered as in Megatron: tensor parallel innermost, then context, then data (experts are spread over
 neighbours along context × data), and pipeline stages outermost.
 """
 
@@ -27,7 +27,11 @@ WIDE = ("fp32", "tf32")  # activations of four bytes; all others keep them in tw
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a job is cut: dp × tp × pp × cp devices, of which ep, inside dp × cp, share out the experts."""
+    """How a job is cut over dp × tp × pp × cp devices; groups of ep ranks along dp × cp share out the experts.
+
+    >>> print(Plan(dp=4, tp=8, zero=1, sequence_parallel=True))
+    dp4 tp8 zero1 sp mb1 bf16
+    """
 
     dp: int = 1
     tp: int = 1
@@ -61,11 +65,11 @@ class Plan:
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of one number of an activation; fp8 and fp4 matrix products read what is kept in bf16."""
+        """Bytes of one number of an activation; with fp8 and fp4 they are kept in bf16."""
         return 4 if self.precision in WIDE else 2
 
     def micro_batches(self, global_batch: int) -> int:
-        """How many a pipeline runs in a step."""
+        """Micro-batches that a replica runs in a step."""
         return global_batch // (self.dp * self.micro_batch)
 
     def axis_size(self, axis: str) -> int:
@@ -73,7 +77,7 @@ class Plan:
         return self.dp * self.cp // self.ep if axis == "edp" else int(getattr(self, axis))
 
     def group(self, axes: Sequence[str]) -> tuple[int, int]:
-        """Size of the group of ranks along axes that lie side by side, and the distance between its neighbours."""
+        """Ranks of a group along neighbouring axes, and the stride between them."""
         strides = {
             "tp": 1,
             "cp": self.tp,
@@ -114,8 +118,11 @@ class Plan:
 def stage_layers(layers: int, pp: int, interleave: int = 1) -> tuple[tuple[int, ...], ...]:
     """Which layers each virtual stage holds, in order of the data: stage v * pp + d is chunk v of device d.
 
-    Layers that do not divide go one each to the stages in the middle: the first and the last have the embedding and
-    the output layer as well.
+    Where layers do not divide, the stages in the middle get one more: the first and the last have the embedding and the
+    output layer as well.
+
+    >>> [len(stage) for stage in stage_layers(layers=10, pp=4)]
+    [2, 3, 3, 2]
     """
     stages = pp * interleave
     if layers < stages:

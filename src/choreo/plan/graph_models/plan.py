@@ -1,4 +1,4 @@
-"""The one plan of what is no transformer, as a step like any other: data parallelism, tables shared out."""
+"""The one plan of ResNet-50 and DLRM, as a step like any other: data parallelism, with DLRM's tables shared out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def graph_step(
     precision: str,
     fixed: Fixed,
 ) -> tuple[Plan, Step]:
-    """Its plan and its step; tokens are samples."""
+    """The plan of a model and its step; tokens are samples."""
     for name, value in (("gpus", gpus), ("global_batch", global_batch)):
         if isinstance(value, bool) or value < 1:
             raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")

@@ -38,14 +38,14 @@ KINDS = {"embedding": "gather"}
 
 @dataclass(frozen=True, slots=True)
 class GraphStep:
-    """What a step takes; times are seconds, of one device and of all of them alike."""
+    """What a step takes; times are in seconds, the same on every device."""
 
     global_batch: int
     step_time_s: float
     parts: Mapping[str, float]
     exposed_comm_s: Mapping[str, float]
     replicated: float  # parameters that every device has
-    tables: float  # parameters of which a device has a share: its own
+    tables: float  # parameters of which each device has its own share
     saved_bytes: float  # for the backward pass
     forward_s: float
     backward_s: float
@@ -53,7 +53,7 @@ class GraphStep:
 
     @property
     def samples_per_s(self) -> float:
-        """Of all devices."""
+        """Samples a second, of all devices."""
         return self.global_batch / self.step_time_s
 
 
@@ -118,7 +118,7 @@ class _Timer:
     gpus: int
 
     def run(self, graph: Graph) -> tuple[dict[str, float], dict[str, float]]:
-        """Seconds of each operator; and by collective what is waited for, while work that does not need it goes on."""
+        """Seconds of each operator, and the seconds that operators wait for each collective."""
         seconds = {node.name: self._kernel(node) for node in graph.operators}
         waited: dict[str, float] = {}
         made: dict[str, float] = {}
@@ -135,7 +135,7 @@ class _Timer:
                 waited[kind] = waited.get(kind, 0.0) + ready - clock
             clock = max(clock, ready) + seconds[node.name]
             made |= dict.fromkeys(node.outputs, clock)
-        if lane > clock:  # what is sent last, to where nothing waits for it but the end of the step
+        if lane > clock:  # the step waits for the last collective even if no operator does
             kind = graph.collectives[-1].kind
             waited[kind] = waited.get(kind, 0.0) + lane - clock
         return seconds, waited
@@ -145,7 +145,7 @@ class _Timer:
             return 0.0
         if op.kind == "matmul":
             took = float(self.device.batched_matmul_time(op.count, op.m, op.n, op.k, self.precision))
-            # Convolutions read and write pixels: thin ones are bound by that.
+            # Convolutions with few channels are bound by the pixels they read and write.
             took = max(took, float(self.device.memory_time(op.bytes_moved, "copy")))
         else:
             took = float(self.device.memory_time(op.bytes_moved, KINDS.get(op.kind, op.kind)))
@@ -155,7 +155,7 @@ class _Timer:
         return float(collective_time(self.cluster, kind, size_bytes, self.gpus))
 
     def gradients(self, parameters: float, backward_s: float, overlap: bool) -> tuple[float, float]:
-        """Of the seconds to sum the gradients those that show, and what contention adds to the compute."""
+        """Seconds of summing gradients that are not hidden, and what contention adds to the compute."""
         if self.gpus == 1:
             return 0.0, 0.0
         size = parameters * GRADIENT_BYTES

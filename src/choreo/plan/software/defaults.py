@@ -1,4 +1,4 @@
-"""What training programs do unless told otherwise, and the other names they go by."""
+"""What training programs do by default, and their other names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Defaults", "program_defaults", "program_name"]
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a program does unless told otherwise."""
+    """What a program does by default."""
 
     zero: int
     sequence_parallel: bool  # where tp > 1
-    interleaves: bool  # its pipeline has an interleaved schedule that its users tune
+    interleaves: bool  # its users tune an interleaved pipeline
     recompute: str
 
 
@@ -25,14 +25,14 @@ DEFAULTS = {
     "megascale": MEGATRON,
     "fsdp": Defaults(3, False, False, "none"),
     "torchtitan": Defaults(3, True, True, "selective"),
-    "jax": Defaults(3, False, False, "full"),  # PaXML and MaxText recompute unless told otherwise
+    "jax": Defaults(3, False, False, "full"),  # as PaXML and MaxText do by default
     "nanotron": Defaults(1, True, False, "none"),
     "torch-eager": Defaults(0, False, False, "none"),
     "torch-compile": Defaults(0, False, False, "none"),
 }
 
 
-# Other names of programs that are known, and programs built on them.
+# Other names of programs, and programs built on them.
 ALIASES = {
     "megatron-lm": "megatron-core",
     "megatron": "megatron-core",
@@ -58,9 +58,12 @@ GENERIC = {"torch", "pytorch", "jax", "xla"}
 
 
 def program_name(text: str) -> str:
-    """The name that `software.toml` has a program under, if it has it: of "NeMo 2.0" and "mlperf-nemo", Megatron's.
+    """The name of a program in `software.toml`; an unknown name comes back as it is.
 
-    A name that is not known as a whole is looked for in pieces: the longest known name among its words is taken.
+    Known names are looked for among the words of the text, and the longest is taken.
+
+    >>> program_name("NeMo 2.0"), program_name("PyTorch FSDP"), program_name("colossal-ai")
+    ('megatron-core', 'fsdp', 'colossal-ai')
     """
     name = text.strip().lower()
     known = {**ALIASES, **{program: program for program in DEFAULTS}}
@@ -68,10 +71,10 @@ def program_name(text: str) -> str:
     found = [one for one in known if f"-{one}-" in words]
     if not found:
         return name
-    # "pytorch fsdp" is FSDP: what everything is built on says least.
+    # "pytorch fsdp" is FSDP: a generic name counts least.
     return known[max(found, key=lambda one: (one not in GENERIC, len(one)))]
 
 
 def program_defaults(text: str) -> Defaults:
-    """A program's defaults; of one that is not known, Megatron's."""
+    """A program's defaults, and Megatron's for an unknown one."""
     return DEFAULTS.get(program_name(text), MEGATRON)

@@ -1,6 +1,6 @@
-"""A plan in the words of the programs that run it: Megatron-LM's options, and torchtitan's.
+"""A plan as command-line options of Megatron-LM and of torchtitan.
 
-What a program cannot do is said beside its options, with what it does instead.
+Notes beside the options say what a program cannot do, and what it does instead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from choreo.workload import Model, Plan
 
 __all__ = ["megatron_options", "torchtitan_options"]
 
-# torchtitan names the schedules as PyTorch does.
+# torchtitan uses PyTorch's names of schedules.
 TORCH_SCHEDULES = {
     "gpipe": "GPipe",
     "1f1b": "1F1B",
@@ -22,7 +22,7 @@ MEGATRON_SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 
 
 def megatron_options(model: Model, plan: Plan, *, global_batch: int, seq: int) -> tuple[list[str], list[str]]:
-    """Options for Megatron-LM's pretrain_gpt.py, and what must be known beside them."""
+    """Options for Megatron-LM's pretrain_gpt.py, and notes."""
     options = [*_megatron_model(model, seq), *_megatron_cut(model, plan, global_batch)]
     notes = []
     if plan.pp > 1 and plan.schedule in ("gpipe", "zero-bubble"):
@@ -115,7 +115,7 @@ def _megatron_cut(  # noqa: PLR0912 -- an option, a branch
 
 
 def torchtitan_options(model: Model, plan: Plan, *, global_batch: int, seq: int) -> tuple[list[str], list[str]]:
-    """Options for torchtitan's train.py, and what must be known beside them."""
+    """Options for torchtitan's train.py, and notes."""
     replicas = plan.dp * plan.cp
     options = [
         f"--training.seq_len {seq}",

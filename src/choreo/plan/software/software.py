@@ -1,4 +1,4 @@
-"""Training programs: the few figures in which they differ, each with its cause (`software.toml` says which)."""
+"""Training programs: the figures in which they differ; `software.toml` gives the cause of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = Path(__file__).parent / "software.toml"
 # Options written behind the name, as in "torchtitan+compile".
 OPTIONS: dict[str, dict[str, object]] = {
     "compile": {"fusion": "compiler"},
-    # Parameters and their gradients in fp32, cast for each use; the other way round, nothing but two bytes.
+    # autocast keeps parameters and gradients in fp32 and casts for each use; pure keeps everything in two bytes.
     "autocast": {"parameter_bytes": 4},
     "pure": {"parameter_bytes": 2, "gradient_bytes": 2, "pure": True},
 }
@@ -24,7 +24,7 @@ OPTIONS: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Of a program, what changes the kernels of a layer and the activations it keeps."""
+    """The figures of a program that change the kernels of a layer and the activations it keeps."""
 
     attention: int
     fusion: str
@@ -80,7 +80,7 @@ class Software:
 
     @property
     def style(self) -> Style:
-        """What changes the kernels of a layer."""
+        """The figures that change the kernels of a layer."""
         return Style(**{field.name: getattr(self, field.name) for field in fields(Style)})
 
 
@@ -113,7 +113,11 @@ def get_software(name: str | Software) -> Software:
 
 
 def list_software() -> tuple[str, ...]:
-    """The programs that figures are known of."""
+    """The programs that are known.
+
+    >>> "megatron-core" in list_software()
+    True
+    """
     return tuple(sorted(name for name in _table() if name != "default"))
 
 
@@ -124,6 +128,6 @@ def _table() -> dict[str, Software]:
     known = {field.name for field in fields(Software)} - {"name", "warning"}
     found = {}
     for name, entry in entries.items():
-        assert set(entry) <= known, f"{FILE.name}: {name} has figures that no one reads: {set(entry) - known}"
+        assert set(entry) <= known, f"{FILE.name}: {name} has figures that nothing reads: {set(entry) - known}"
         found[name] = Software(name=name, **{**default, **entry})
     return found

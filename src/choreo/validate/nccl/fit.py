@@ -1,8 +1,8 @@
-"""Refit the free constants on some tables and look at the others: how the model would do on machines it never saw.
+"""Fit the free constants to some tables and predict the others: how the model does on machines it never saw.
 
-The search is plain: each constant in turn is moved up and down by a shrinking factor while the error falls. The error
-is the mean over tables of the mean absolute percentage error above 1 MiB, plus half of that below, plus a small
-penalty for leaving the defaults, so that constants the tables do not touch stay where they are.
+Each constant in turn is moved up and down by a shrinking factor while the error falls. The error is the mean over
+tables of the mean absolute percentage error from 1 MiB, plus half of that below, plus a small penalty for leaving the
+defaults, so that constants that the tables do not touch stay where they are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from choreo.validate.nccl.validate import BOUNDARY_BYTES, TableError, predict_ro
 
 __all__ = ["FREE", "LeftOut", "fit", "leave_one_out"]
 
-# What a fit may move; the rest describe machines (racks, networks) that few files hold.
+# The constants that a fit moves; the others describe machines (racks, networks) that few files have.
 FREE = (
     "launch",
     "hop",
@@ -53,7 +53,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A measured row with the choice NCCL makes for it, which no free constant changes."""
+    """A measured row and NCCL's choice for it, which no free constant changes."""
 
     row: MeasuredRow
     choice: Choice
@@ -69,7 +69,7 @@ class _Sample:
 def fit(
     rows: Sequence[MeasuredRow], *, start: Constants = DEFAULT, free: Iterable[str] = FREE, rounds: int = 6
 ) -> Constants:
-    """Constants that fit the rows best."""
+    """The constants that fit the rows best."""
     if not rows:
         raise UsageError("there are no measured rows to fit; give a file that holds some")
     names = tuple(free)

@@ -1,7 +1,7 @@
 """Published measurements: a CSV file with the columns of nccl-tests, and what it was measured on.
 
-Needed of a row are the collective, the number of GPUs, the size and a time (or a bandwidth that gives it). Whatever
-else is missing is taken from the GPU's usual machine; a row that cannot be read is skipped, with its line and reason.
+A row needs the collective, the number of GPUs, the size, and a time or a bandwidth. What else is missing is taken from
+the GPU's usual machine. A row that cannot be read is skipped, with its line and reason.
 """
 
 from __future__ import annotations

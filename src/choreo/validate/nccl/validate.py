@@ -1,8 +1,7 @@
-"""Predicted against measured, row by row, and the error of each table below and above 1 MiB (which itself is above).
+"""Predicted against measured times of NCCL: the error of each row, and of each table below and from 1 MiB.
 
-Fixed latency differs by 2x between near-identical machines, so the error below 1 MiB is also given after one offset a
-table: the constant time, added to every prediction, that leaves the least error there. It shows whether the shape is
-right.
+Fixed latency differs by 2x between near-identical machines. So the error below 1 MiB is also given after one offset a
+table: the constant time, added to every prediction, that leaves the least error. It shows whether the shape is right.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ BOUNDARY_BYTES = 1 << 20
 
 @result
 class PredictedRow(Result):
-    """A measured row and what the model says of it."""
+    """A measured row and its prediction."""
 
     columns: ClassVar[tuple[str, ...]] = (
         "table_id",
@@ -100,14 +99,14 @@ class Validation(Result):
 
 
 def validate(path: Path | str, *, constants: Constants = DEFAULT) -> Validation:
-    """Predict every row of a file with the columns of nccl_measured.csv."""
+    """Predict every row of a file with the columns of nccl_measured.csv; `choreo.validate` has an example."""
     measured, skipped = read_measured(path)
     rows = [predict_row(row, constants) for row in measured]
     return Validation(tuple(rows), tuple(skipped), tuple(table_errors(rows)))
 
 
 def predict_row(row: MeasuredRow, constants: Constants = DEFAULT) -> PredictedRow:
-    """One row, predicted."""
+    """Predict one row."""
     found = predict(row.collective, row.size_bytes, row.system, row.forced, constants=constants)
     return PredictedRow(
         table_id=row.table_id,

@@ -1,8 +1,8 @@
-"""What a published run left out, filled in: the best legal choice that fits, or the program's default.
+"""A published run as a job with one or more candidate plans.
 
-A field that is empty in a row was not published. Where the row is about speed, its authors tuned that field, so every
-legal value is tried and the fastest that fits in memory is taken; where it is about what fits and what does not
-(`status=` in its notes), nobody tuned anything, and the program's default is taken.
+A field that is empty in a row was not published. Where the row is about speed, its authors tuned that field: every
+legal value is tried, and the fastest that fits in memory is taken. Where the row is about what fits (`status=` in its
+notes), nothing was tuned, and the program's default is taken.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ __all__ = ["Case", "best", "read_case", "read_precision"]
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 INTERLEAVES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 TENSOR_PARALLEL = (1, 2, 4, 8)
-# As they are written, the narrowest first: of "fp8 with bf16" the products are fp8. Whole numbers of eight bits go at
-# the speed of fp8.
+# As rows write them, the narrowest first: in "fp8 with bf16" the products are fp8. int8 goes at the speed of fp8.
 PRECISIONS = {
     "fp4": "fp4", "fp8": "fp8", "e4m3": "fp8", "int8": "fp8", "bf16": "bf16", "fp16": "fp16", "half": "fp16",
     "tf32": "tf32", "fp32": "fp32",
@@ -40,10 +39,9 @@ PLANNED = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A row as a job that can be evaluated: what is fixed, and every plan that may have been run.
+    """A row as a job that can be evaluated, and every plan that may have been run.
 
-    `share` is the part of a whole number of micro-batches that the row's batch is: programs that cut a batch unevenly
-    run a smaller last one.
+    `share` is the row's batch over the next whole number of micro-batches: some programs run a smaller last one.
     """
 
     row: MeasuredRow
@@ -59,11 +57,11 @@ class Case:
 
 
 class Result(Protocol):
-    """What has to be known of a plan to prefer it."""
+    """What decides which plan is better."""
 
     @property
     def step_time_s(self) -> float:
-        """Of one step."""
+        """Seconds of a step."""
 
     @property
     def fits(self) -> bool:
@@ -71,7 +69,7 @@ class Result(Protocol):
 
     @property
     def memory_bytes(self) -> float:
-        """What it needs."""
+        """Memory that it needs."""
 
 
 R = TypeVar("R", bound=Result)
@@ -108,7 +106,7 @@ def _dominated(plan: Plan, found: Iterable[tuple[bool, float, Plan, object]]) ->
 
 
 def read_case(row: MeasuredRow) -> Case:
-    """Everything that the row fixes, and the plans it leaves open."""
+    """A row as a job, with the plans that it leaves open."""
     model, chosen = row_model(row)
     device = get_device(row.gpu)
     precision, option = read_precision(row, device)
@@ -122,9 +120,9 @@ def read_case(row: MeasuredRow) -> Case:
 
 
 def read_precision(row: MeasuredRow, device: Device) -> tuple[str, str]:
-    """The precision of matrix products, and "+autocast" or "+pure" if the text tells what parameters are kept in."""
+    """The precision of matrix products, and "+autocast" or "+pure" where the row says what parameters are kept in."""
     text = (row.precision or "").lower().replace("float", "fp").replace("bfp16", "bf16")
-    # "bf16-mixed" is autocast to those who use PyTorch alone; Megatron's mixed precision keeps sixteen-bit parameters.
+    # In plain PyTorch "bf16-mixed" is autocast; Megatron's mixed precision keeps 16-bit parameters.
     mixed = "amp|autocast" if program_name(row.software).startswith("mega") else "amp|autocast|mixed"
     casts = re.search(mixed, text)
     option = "+autocast" if casts else "+pure" if row.pure_precision else ""
@@ -206,7 +204,7 @@ def _axes(row: MeasuredRow, model: Model) -> list[Axes]:
     ability = ability_of(program_name(row.software))
     usual = [tp for tp in TENSOR_PARALLEL if model.heads % tp == 0] if ability.tensors else [1]
     stages = _divisors(model.layers, 64) if ability.stages else [1]
-    # Few runs need more than the usual; better an odd plan than none.
+    # Few runs need other sizes than the usual.
     odd = [tp for tp in _divisors(model.heads, 64) if row.gpus % tp == 0]
     for tensors, pipelines, whole in ((usual, stages, True), (odd, stages, True), (odd, stages, False)):
         if found := list(_open_axes(row, tensors, pipelines, whole=whole)):
@@ -218,9 +216,9 @@ def _given_axes(row: MeasuredRow, tp: int, pp: int, dp: int, model: Model) -> Ax
     cp, ep = row.cp or 1, row.ep or 1
     product = tp * pp * dp * cp
     if product == row.gpus:
-        # Stages without a layer have nothing to do.
+        # No more stages than layers.
         return tp, min(pp, model.layers), cp, dp, ep
-    # Some count the replicas of an expert as dp, some the ranks that share a sequence too.
+    # Some papers count only the replicas of an expert as dp, some also the ranks of context parallelism.
     if product * ep == row.gpus:
         return tp, pp, cp, dp * ep, ep
     if tp * pp * dp == row.gpus and dp % cp == 0:
@@ -233,7 +231,7 @@ def _given_axes(row: MeasuredRow, tp: int, pp: int, dp: int, model: Model) -> Ax
 
 
 def _open_axes(row: MeasuredRow, tensors: Iterable[int], pipelines: Iterable[int], *, whole: bool) -> Iterator[Axes]:
-    """Those with the row's sizes where it has them; `whole` if the batch has to divide by the replicas."""
+    """Axes with the row's sizes; with `whole` the batch must divide by the replicas."""
     cp, ep = row.cp or 1, row.ep or 1
     for tp in (row.tp,) if row.tp else tensors:
         for pp in (row.pp,) if row.pp else pipelines:

@@ -1,10 +1,10 @@
-"""The few constants of each program, fitted to published runs, and the error on runs they were not fitted to.
+"""The constants of each program, fitted to published runs, and the error on runs they were not fitted to.
 
-What is fitted is listed in `FITTED` with the range that makes physical sense. A fit minimises the weighted mean of
-|log(predicted / measured)|, so that a handful of odd rows cannot drag it, plus a small pull towards the figure that was
-assumed before any row was seen. Rows that differ only in the number of replicas count as one. The predictor is
-linearised around the constants as they are, so that every fold of leaving out is a small linear program and costs no
-further simulation; the rows left out are then predicted in full.
+`FITTED` lists them with the range that makes physical sense. A fit minimises the weighted mean of
+|log(predicted / measured)|, which a few odd rows cannot drag, plus a small pull towards the figure that was assumed
+before any row was seen. Rows that differ only in the number of replicas count as one. The predictor is linearised
+around the current constants, so that each fold is a small linear program without further simulation. The rows that were
+left out are then predicted in full.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROBE = 0.06  # of a constant's range, for its derivative
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One figure of one program that rows decide; `prior` is what would be assumed without them."""
+    """One fitted figure of one program; `prior` is what would be assumed without any rows."""
 
     software: str
     name: str
@@ -62,7 +62,7 @@ FITTED: tuple[Constant, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What was left out, the constants fitted to the rest, and the predictions of what was left out."""
+    """The rows that were left out, predicted with constants fitted to the rest."""
 
     software: str
     left_out: str
@@ -96,7 +96,7 @@ def folds(name: str, cases: Iterable[Case]) -> list[Fold]:
 
 
 def fit(cases: Sequence[Case], *, rounds: int = 3) -> dict[Constant, float]:
-    """The constants that suit all rows."""
+    """The constants that fit all rows best."""
     found: dict[Constant, float] = {}
     for name in dict.fromkeys(family(case.software) for case in cases):
         mine = [case for case in cases if family(case.software) == name]
@@ -109,12 +109,12 @@ def fit(cases: Sequence[Case], *, rounds: int = 3) -> dict[Constant, float]:
 
 
 def family(software: str) -> str:
-    """The program that a variant of it belongs to: "nanotron" of "nanotron-blocking-pipeline+autocast"."""
+    """The program of a variant: "nanotron" for "nanotron-blocking-pipeline+autocast"."""
     return software.split("+", maxsplit=1)[0].removesuffix("-blocking-pipeline")
 
 
 class _Problem:
-    """The rows of one program around its constants: residuals and their derivatives."""
+    """Residuals of the rows of one program, and their derivatives by its constants."""
 
     def __init__(
         self, cases: Sequence[Case], constants: Sequence[Constant], start: Mapping[Constant, float] | None = None
@@ -184,8 +184,8 @@ def _residuals(row: PredictedRow | None) -> tuple[float, float]:
 
 
 def _weights(cases: Sequence[Case], plans: Sequence[Plan | None]) -> Floats:
-    """Rows that differ only in the number of replicas share one weight, and a source's weight grows as the root of its
-    rows: what one source has wrong, all of its rows have."""
+    """Rows that differ only in the number of replicas share one weight. The weight of a source grows as the root of its
+    rows, because a mistake of the source is in all of them."""
     keys = [
         (case.row.source, case.row.model, case.row.seq, None if plan is None else replace(plan, dp=1))
         for case, plan in zip(cases, plans, strict=True)
@@ -198,7 +198,7 @@ def _weights(cases: Sequence[Case], plans: Sequence[Plan | None]) -> Floats:
 
 
 def _programs(cases: Sequence[Case], values: Mapping[Constant, float]) -> dict[str, Software]:
-    """The programs of the cases, with those constants; a variant's own come before its family's."""
+    """The programs of the cases with these constants; those of a variant come before those of its family."""
     found = {}
     for name in dict.fromkeys(case.software for case in cases):
         base = name.split("+")[0]
@@ -224,7 +224,7 @@ def _current(one: Constant, start: Mapping[Constant, float]) -> float:
 
 
 def _place(one: Constant, value: float) -> float:
-    """Where in its range, from 0 to 1; ranges over more than a decade are logarithmic."""
+    """A value's place in its range, from 0 to 1; a range of more than a decade is logarithmic."""
     if one.low > 0 and one.high / one.low > 10:
         return math.log(value / one.low) / math.log(one.high / one.low)
     return (value - one.low) / (one.high - one.low)

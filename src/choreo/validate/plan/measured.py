@@ -1,7 +1,7 @@
 """Published training steps: a CSV file with the columns of `data/training_measured.csv`.
 
-A row needs a model (its sizes, or a name the catalogue knows), a GPU, how many of them, and a sequence length; what
-else is empty was not published and is chosen later. A row that cannot be read is skipped with its number and reason.
+A row needs a model (sizes, or a name of the catalogue), a GPU, the number of GPUs and a sequence length. Any other cell
+may be empty if it was not published. A row that cannot be read is skipped with its number and reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EMPTY = {"", "na", "n/a", "nan", "none", "null", "-", "?"}
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """One published step; None is what was not published. `index` counts the file's data rows from 0."""
+    """One published step; None stands for what was not published. `index` counts the file's rows from 0."""
 
     index: int
     source: str
@@ -76,7 +76,7 @@ class MeasuredRow:
 
     @property
     def blocking_pipeline(self) -> bool:
-        """Whether the notes say that the pipeline's schedule was still to be mended."""
+        """Whether the notes say that the pipeline still had a defect."""
         return re.search(r"before the fix", self.notes, re.IGNORECASE) is not None
 
     @property
@@ -86,12 +86,12 @@ class MeasuredRow:
 
     @property
     def pure_precision(self) -> bool:
-        """Whether the notes say that parameters and gradients are kept in the low precision too."""
+        """Whether the notes say that parameters and gradients are kept in low precision too."""
         return re.search(r"MP mode PURE", self.notes) is not None
 
     @property
     def accumulation(self) -> int | None:
-        """Micro-batches a replica runs in a step, where the notes say."""
+        """Micro-batches of a replica in a step, where the notes say."""
         found = re.search(r"(?:accumulation\s*=|grad accum)\s*(\d+)", self.notes, re.IGNORECASE)
         return int(found[1]) if found and int(found[1]) > 0 else None
 

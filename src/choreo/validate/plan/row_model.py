@@ -1,7 +1,7 @@
-"""The model of a published row: its sizes from the columns, what they leave open from the family and the total.
+"""The model of a published row: sizes from its columns, the rest from the family and the number of parameters.
 
-A table of runs gives layers, width, heads and vocabulary, and how many parameters there are; whether embeddings are
-tied, or how wide an MLP is that was left out, follows from that total.
+A table of runs gives layers, width, heads, vocabulary and the number of parameters. Whether embeddings are tied, and
+how wide an MLP is where the row does not say, follows from that number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GPT_VOCAB, LLAMA_VOCAB = 51200, 128256  # GPT-2's padded as Megatron pads it; Ll
 
 
 def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
-    """The model, and what of it was chosen because the row does not say."""
+    """The model of a row, and the fields that were filled in."""
     known = _catalogued(row)
     chosen: dict[str, object] = {}
     layers, hidden, heads = row.layers, row.hidden, row.heads
@@ -68,7 +68,7 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
 
 
 def _shape(row: MeasuredRow) -> tuple[int, int]:
-    """Layers and width of a model of which little more than its size is known: 12 layers h^2, h 128 for each layer."""
+    """Layers and width from the number of parameters alone: 12 layers h^2, with h 128 for each layer."""
     named = re.search(r"(?<![\dx.])(\d+(?:\.\d+)?)\s*([bm])\b", row.model, re.IGNORECASE)
     size = row.params or (float(named[1]) * {"b": 1e9, "m": 1e6}[named[2].lower()] if named else None)
     if size is None:
@@ -101,8 +101,8 @@ def _catalogued(row: MeasuredRow) -> Model | None:
 
 
 def _experts(row: MeasuredRow, model: Model) -> Model:
-    """A mixture the catalogue does not know: "8x7B" has eight experts, two for a token; where only ep tells of one,
-    there are as many as the published number of parameters holds."""
+    """A mixture that is not in the catalogue: "8x7B" has eight experts, two for a token. Where only ep tells of
+    experts, their number follows from the number of parameters."""
     found = re.search(r"(\d+)\s*x\s*\d+(?:\.\d+)?\s*b", row.model, re.IGNORECASE)
     experts = int(found[1]) if found else 0
     if not experts and (row.ep or 1) > 1:
@@ -116,7 +116,7 @@ def _experts(row: MeasuredRow, model: Model) -> Model:
 
 
 def _family(row: MeasuredRow, model: Model) -> Model:
-    """Biases, norms and positions, which no table gives: Llama's if gated, else Nemotron's, or MPT's and GPT's."""
+    """Biases, norms and positions, which tables leave out: Llama's if gated, else Nemotron's, or GPT's."""
     if model.gated:
         return replace(model, norm="rms", rotary=True)
     if "nemotron" in row.model.lower():
@@ -133,7 +133,7 @@ def _family(row: MeasuredRow, model: Model) -> Model:
 
 
 def _by_total(row: MeasuredRow, model: Model, *, width_open: bool) -> Model:
-    """Tied or not, and the MLP's width where it is open, as the published number of parameters has it."""
+    """Tied or not, and the MLP's width where it is open, to match the published number of parameters."""
     if row.params is None:
         return model
     if width_open:
@@ -144,5 +144,5 @@ def _by_total(row: MeasuredRow, model: Model, *, width_open: bool) -> Model:
             model = replace(model, ffn=ffn)
     options = [replace(model, tied_embeddings=tied) for tied in (model.tied_embeddings, not model.tied_embeddings)]
     misses = [abs(option.parameters / row.params - 1) for option in options]
-    # Totals are rounded, and some leave embeddings out: only a clear difference overrules the family.
+    # Totals are rounded, and some leave out embeddings: only a clear difference overrules the family.
     return options[1] if misses[1] < 0.01 and misses[1] < 0.3 * misses[0] else options[0]

@@ -1,7 +1,7 @@
 """The few of many plans that are worth a detailed evaluation: the fastest by estimate of those that fit by estimate.
 
-A published run that leaves most fields open may have been any of thousands of plans; a detailed evaluation of each
-takes minutes, an estimate of all of them less than a second.
+A published run that leaves most fields open may have been any of thousands of plans. To evaluate each in detail takes
+minutes, to estimate all of them less than a second.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from choreo.workload import Plan
 __all__ = ["FEW", "shortlist"]
 
 FEW = 16  # plans evaluated in detail
-SMALLEST = 2  # of them, those that need least memory, in case the estimate is wrong on what fits
+SMALLEST = 2  # of them, those that need least memory, in case the estimate is wrong about what fits
 
 
 def shortlist(job: TrainingJob, plans: Sequence[Plan], few: int = FEW) -> tuple[Plan, ...]:
-    """At most `few` of the plans, in the order they came; all where there are no more."""
+    """At most `few` of the plans, in their order."""
     if len(plans) <= few:
         return tuple(plans)
     space = space_of(plans)

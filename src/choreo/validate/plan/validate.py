@@ -27,14 +27,14 @@ from choreo.workload import Plan
 
 __all__ = ["GroupError", "PredictedRow", "Validation", "group_errors", "predict_case", "read_cases", "validate"]
 
-# These log the memory of their first rank, which is in the first stage; others of the fullest.
+# These log the memory of their first rank, which is in the first stage; others log the fullest rank's.
 LOG_FIRST_RANK = ("nanotron",)
 FILES = (DATA / "training_measured.csv", DATA / "training_measured_sweep.csv")
 
 
 @result
 class PredictedRow(Result):
-    """A published run and what the planner says of it."""
+    """A published run and its prediction."""
 
     columns: ClassVar[tuple[str, ...]] = (
         "index",
@@ -80,13 +80,13 @@ class PredictedRow(Result):
 
     @property
     def fits_right(self) -> bool | None:
-        """Whether fits-or-not is as it was; None where the row does not say."""
+        """Whether the prediction of what fits is right; None where the row does not say."""
         return None if self.measured_fits is None else self.measured_fits == self.predicted_fits
 
 
 @result
 class GroupError(Result):
-    """The errors of some rows; None where there is nothing to compare."""
+    """The errors of a group of rows; None where there is nothing to compare."""
 
     columns: ClassVar[tuple[str, ...]] = (
         "kind",
@@ -140,6 +140,9 @@ def validate(path: Path | str, *, software: Mapping[str, Software] | None = None
     """Predict every row of a file with the columns of training_measured.csv.
 
     `software` replaces the figures of some programs, by name.
+
+    >>> validate(DATA / "h200_steps.csv").groups[-1].step_rows
+    18
     """
     cases, skipped = read_cases(path)
     rows: list[PredictedRow] = []
@@ -153,7 +156,7 @@ def validate(path: Path | str, *, software: Mapping[str, Software] | None = None
 
 
 def read_cases(path: Path | str) -> tuple[list[Case], list[Skipped]]:
-    """The rows of a file as jobs, and those that are none."""
+    """The rows of a file as jobs, and those that had to be skipped."""
     measured, skipped = read_measured(path)
     cases: list[Case] = []
     for row in measured:
@@ -167,7 +170,7 @@ def read_cases(path: Path | str) -> tuple[list[Case], list[Skipped]]:
 def predict_case(
     case: Case, software: Mapping[str, Software] | None = None, *, plan: Plan | None = None
 ) -> PredictedRow:
-    """One row, predicted; with `plan`, for that plan rather than the best of those it leaves open."""
+    """Predict one row, with the given plan or with the best of those that the row leaves open."""
     program = (software or {}).get(case.software) or get_software(case.software)
     row = case.row
     cluster = _cluster(case.device.cluster, row.gpu, case.network)
@@ -242,7 +245,7 @@ def _cluster(name: str, gpu: str, network: str | None) -> Cluster:
 
 
 def group_errors(rows: Sequence[PredictedRow]) -> list[GroupError]:
-    """By source, by software, and of all rows, in the order they first appear."""
+    """Errors by source, by software and of all rows, in the order they first appear."""
     found: list[GroupError] = []
     for kind in ("source", "software"):
         groups = grouped(rows, lambda row, kind=kind: str(getattr(row, kind)))  # type: ignore[misc]

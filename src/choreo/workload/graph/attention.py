@@ -1,7 +1,7 @@
-"""Attention in a block: queries, keys and values by columns, heads side by side, and the way back by rows.
+"""Attention in a layer: queries, keys and values cut by columns (heads), the output matrix by rows.
 
-The kernel in the middle wants whole keys and values along the context axis ("all_gather", or "ring": the same bytes
-while it works), or whole sequences of fewer heads ("ulysses").
+Under context parallelism the kernel wants whole keys and values ("all_gather", or "ring": the same bytes while it
+works), or whole sequences of fewer heads ("ulysses").
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["attention"]
 
 
 def attention(block: LayerBuilder, given: str) -> str:
-    """From the norm's output to what is to be added to the stream, over tp still a partial sum."""
+    """From the norm's output to what is added to the residual stream, still a partial sum over tp."""
     build, model = block.build, block.model
     if model.latent:
         queries, keys, values = _latent(block, model.latent, given)
@@ -35,7 +35,7 @@ def attention(block: LayerBuilder, given: str) -> str:
 
 
 def _keys(block: LayerBuilder) -> int:
-    """Key-value heads of all ranks together: where there are fewer than ranks, each has a copy of one."""
+    """Key-value heads of all ranks together; where there are fewer heads than ranks, each rank has a copy of one."""
     return max(block.model.kv_heads, block.tp)
 
 
@@ -72,7 +72,7 @@ def _head_norm(block: LayerBuilder, name: str, dims: Dims) -> str:
 
 
 def _rotated(block: LayerBuilder, queries: str, keys: str) -> tuple[str, str]:
-    """Rotary positions; a rotation keeps nothing to be undone."""
+    """Rotary positions; the backward pass needs nothing kept."""
     if block.model.learned_positions or not block.model.rotary:
         return queries, keys
     tensors = block.build.tensors
@@ -82,7 +82,7 @@ def _rotated(block: LayerBuilder, queries: str, keys: str) -> tuple[str, str]:
 
 
 def _latent(block: LayerBuilder, latent: Latent, given: str) -> tuple[str, str, str]:
-    """DeepSeek's: narrow first (every rank of tp the same, on its part of the sequence), wide then, by heads."""
+    """DeepSeek's latent attention: narrow matrices that every tp rank has whole, then wide ones cut by heads."""
     build, heads, tokens = block.build, block.model.heads, block.tokens
     hidden = block.hidden[-1]
     query = ("heads", heads * latent.query_dim)

@@ -1,23 +1,20 @@
 """The backward pass, derived from the forward graph.
 
-A product by weights becomes two, one for the gradient of its input (dgrad) and one for that of its weights (wgrad); a
-memory-bound operator reads what it kept and the gradients of what it made. Collectives are found by the same rule as
-forward: a gradient leaves an operator in the dual of the sharding its input was used in, and must arrive in the dual of
-the sharding it was made in. What was kept in parts is gathered again.
+A product by weights becomes two: one for the gradient of its input (dgrad) and one for that of its weights (wgrad). A
+memory-bound operator reads its saved tensors and the gradients of its outputs. Collectives are found by the same rule
+as forward: a gradient leaves an operator in the dual of the sharding its input was used in, and must arrive in the dual
+of the sharding it was made in. What was kept in parts is gathered again.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 
-from choreo.errors import PlanError
 from choreo.workload.graph.graph import Collective, Graph, Operator
 from choreo.workload.graph.sharding import Sharding, Tensor, dual, reshard
-from choreo.workload.plan import RECOMPUTE
 
-__all__ = ["backward_graph", "recompute_graph"]
+__all__ = ["backward_graph"]
 
 # Matrix products of the fused kernel backward, to those forward: the scores again and four gradients, to two.
 ATTENTION_BACKWARD = 2.5
@@ -26,7 +23,13 @@ NO_GRADIENT = frozenset({"data", "mask", "state"})
 
 @lru_cache(maxsize=4096)
 def backward_graph(graph: Graph) -> Graph:
-    """The backward pass of a forward graph, for one micro-batch, at one rank."""
+    """The backward pass of a forward graph, for one micro-batch, at one rank.
+
+    >>> from choreo.workload import Plan, get_model, layer_graph
+    >>> forward = layer_graph(get_model("llama3-8b"), Plan(tp=8), seq=4096)
+    >>> [(node.kind, node.axes) for node in backward_graph(forward).collectives]
+    [('all_reduce', ('tp',)), ('all_reduce', ('tp',))]
+    """
     tape = _Tape(graph)
     for name in graph.outputs:
         sharding = dual(graph.tensors[name].sharding)
@@ -45,26 +48,15 @@ def backward_graph(graph: Graph) -> Graph:
     return Graph(f"{graph.name}_backward", tuple(tape.nodes), tensors, graph.mesh, entering, leaving)
 
 
-def recompute_graph(graph: Graph, recompute: str) -> Graph:
-    """What is computed a second time before the backward pass: nothing, unfused attention, or all of the block."""
-    if recompute not in RECOMPUTE:
-        raise PlanError(f"recompute must be one of {', '.join(RECOMPUTE)}, not {recompute!r}")
-    nodes: tuple[Operator | Collective, ...] = graph.nodes if recompute == "full" else ()
-    if recompute == "selective":
-        nodes = graph.core_attention
-    again = tuple(replace(node, phase="recompute") for node in nodes)
-    return Graph(f"{graph.name}_recompute", again, graph.tensors, graph.mesh, graph.inputs, graph.outputs)
-
-
 class _Tape:
-    """What has been written so far, and the gradients that wait to be summed: by tensor, then by sharding."""
+    """The backward pass so far, and the gradients that wait to be summed: by tensor, then by sharding."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.nodes: list[Operator | Collective] = []
         self.tensors: dict[str, Tensor] = {}
         self.waiting: dict[str, dict[Sharding, list[str]]] = {}
-        self.late: list[Operator] = []  # wgrads: nobody waits for them, so they go behind what somebody does
+        self.late: list[Operator] = []  # wgrads: nothing waits for them, so they come after what is waited for
         self._roots: dict[str, str] = {}
         self._how = {node.tensor: node.how for node in graph.collectives if node.how}
         for node in graph.nodes:
@@ -72,7 +64,7 @@ class _Tape:
                 self._roots[node.outputs[0]] = self.root(node.inputs[0])
 
     def root(self, name: str) -> str:
-        """The tensor that an operator made, of which this one is another sharding."""
+        """The tensor as an operator made it, before it was resharded."""
         return self._roots.get(name, name)
 
     def tensor(self, name: str) -> Tensor:
@@ -91,7 +83,7 @@ class _Tape:
         return name
 
     def moved(self, at: str, after: Sharding, name: str) -> str:
-        """A tensor brought to a sharding, by what the rule says."""
+        """A tensor brought to another sharding."""
         mesh, tensor = self.graph.mesh, self.tensor(at)
         root = self.root(name)
         for move in reshard(tensor.sharding, after):
@@ -106,7 +98,7 @@ class _Tape:
         return at
 
     def kept(self, node: Operator, index: int) -> str:
-        """An input of an operator as it was used, gathered again if only a part of it was kept."""
+        """An input as an operator used it, gathered again if only a part was kept."""
         used = node.inputs[index]
         if used in node.saves:
             return used
@@ -115,11 +107,11 @@ class _Tape:
         return self.moved(part, node.needs[index], part)
 
     def give(self, root: str, sharding: Sharding, gradient: str) -> None:
-        """A gradient of a tensor, to be summed with the others."""
+        """Add a gradient of a tensor, to be summed with the others."""
         self.waiting.setdefault(root, {}).setdefault(sharding, []).append(gradient)
 
     def collect(self, name: str) -> str:
-        """The gradient of a tensor, summed over those who used it, in the sharding its maker wants it in."""
+        """The gradient of a tensor, summed over its uses, in the sharding of the operator that made it."""
         wanted = dual(self.graph.tensors[name].sharding)
         parts = [
             self.moved(self._sum(name, sharding, gradients), wanted, name)
@@ -147,12 +139,12 @@ class _Tape:
         return made
 
     def flush(self) -> None:
-        """Write what was put off."""
+        """Append the wgrads that were put off."""
         self.nodes += self.late
         self.late.clear()
 
     def gradient_of(self, node: Operator, index: int) -> str | None:
-        """A place for the gradient of an input, unless it has none."""
+        """A tensor for the gradient of an input; None if it needs none."""
         used = node.inputs[index]
         tensor = self.graph.tensors[used]
         if tensor.role in NO_GRADIENT:
@@ -164,7 +156,7 @@ class _Tape:
         return made
 
     def weight_gradients(self, node: Operator) -> tuple[str, ...]:
-        """Places for the gradients of its weights: terms of a sum over every axis that divides the work."""
+        """Tensors for the gradients of its weights: terms of a sum over every axis that divides the work."""
         weights = (self.graph.tensors[name] for name in node.weights)
         return tuple(self.add(f"d({weight.name})", weight, dual(weight.sharding, node.divided)) for weight in weights)
 
@@ -195,7 +187,7 @@ def _like(
     bytes_read: float,
     bytes_written: float,
 ) -> Operator:
-    """The backward of an operator: its name and kind, another shape."""
+    """An operator of the backward pass: name and kind are those of the forward one."""
     m, n, k = shape
     return Operator(
         f"{node.name}.{phase}",
@@ -289,7 +281,7 @@ def _pass_through(tape: _Tape, node: Operator, gradients: list[str]) -> None:
 
 
 def _other(tape: _Tape, node: Operator, gradients: list[str]) -> None:
-    """Memory-bound operators and the fused attention: read what was kept and the gradients, write gradients."""
+    """Memory-bound operators and fused attention read saved tensors and gradients, and write gradients."""
     kept = []
     for save in node.saves:
         index = next((i for i, used in enumerate(node.inputs) if tape.root(used) == tape.root(save)), None)

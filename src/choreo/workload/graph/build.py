@@ -17,7 +17,7 @@ Dims = tuple[tuple[str, float], ...]
 
 
 class Builder:
-    """A graph that grows. `regather`: of a tensor that is gathered, the part is kept and gathered again backward."""
+    """A graph that grows. With `regather` only a rank's part of a gathered tensor is kept for the backward pass."""
 
     def __init__(self, name: str, mesh: Mapping[str, int], item_bytes: float, *, regather: bool = True) -> None:
         self.name = name
@@ -28,24 +28,24 @@ class Builder:
         self.tensors: dict[str, Tensor] = {}
         self.inputs: list[str] = []
         self.outputs: list[str] = []
-        # What stands for a tensor in another sharding, and what of it would be kept for the backward pass.
+        # A tensor in another sharding, and what of it would be kept for the backward pass.
         self._bytes: dict[str, float] = {}
         self._resharded: dict[tuple[str, Sharding], tuple[str, str]] = {}
 
     def input(
         self, name: str, dims: Dims, sharding: Sharding, *, role: str = "activation", item_bytes: float = 0
     ) -> str:
-        """What comes from outside."""
+        """An input of the graph."""
         self.inputs.append(name)
         return self._add(Tensor(name, dims, sharding, item_bytes or self.item_bytes, role))
 
     def weight(self, name: str, dims: Dims, *, role: str = "weight", **cuts: str) -> str:
-        """A parameter, cut as told: `tp="heads"`."""
+        """A parameter and its cuts: `tp="heads"`."""
         sharding = Sharding(tuple(sorted((axis, dim) for axis, dim in cuts.items() if self.mesh[axis] > 1)))
         return self._add(Tensor(name, dims, sharding, self.item_bytes, role))
 
     def state(self, name: str, dims: Dims, sharding: Sharding, item_bytes: float, role: str = "state") -> str:
-        """What an operator makes for its own backward pass alone: a mask, the statistics of a norm."""
+        """A tensor for the operator's own backward pass: a mask, the statistics of a norm."""
         return self._add(Tensor(name, dims, sharding, item_bytes, role))
 
     def _add(self, tensor: Tensor) -> str:
@@ -59,7 +59,7 @@ class Builder:
         return self._bytes[name]
 
     def arrive(self, name: str, sharding: Sharding, how: str = "") -> tuple[str, str]:
-        """A tensor in the sharding in which it is wanted, and what of it is kept if it must be."""
+        """A tensor in the wanted sharding, and the tensor to keep if it is needed backward."""
         tensor = self.tensors[name]
         if tensor.sharding == sharding:
             return name, name
@@ -81,7 +81,7 @@ class Builder:
             at = made
             if not (gathered and self.regather):
                 kept = made
-        if at == name:  # only slices: the part that each rank keeps is no copy
+        if at == name:  # only slices, which are no copies
             at = kept = self._add(Tensor(f"{name}:slice", tensor.dims, sharding, tensor.item_bytes, tensor.role))
             self.nodes.append(Operator(at, "slice", (name,), (at,), needs=(tensor.sharding,)))
         self._resharded[key] = (at, kept)
@@ -107,7 +107,7 @@ class Builder:
         shape: tuple[float, float, float, float] | None = None,
         **more: float,
     ) -> list[str]:
-        """Add one, with the communication its inputs need; the names of what it makes come back.
+        """Add an operator and the collectives that its inputs need; the names of its outputs come back.
 
         `want` is the sharding of the inputs where weights do not say otherwise (left out: as they come, sums finished).
         `saves` are names of inputs, outputs or states. `made` overrides the sharding of the outputs.
@@ -185,7 +185,7 @@ class Builder:
         bias: Sequence[str] = (),
         count: float = 1.0,
     ) -> list[str]:
-        """A product by weights of dims (..., in, out), several of them side by side as one."""
+        """A product by weights of dims (..., in, out); several weights side by side are one product."""
         inside, mesh = self.tensors[weights[0]].dims[-2][0], self.mesh
         k = self.tensors[weights[0]].local(inside, mesh)
         n = sum(self.tensors[weight].local(self.tensors[weight].dims[-1][0], mesh) for weight in weights)
@@ -206,11 +206,11 @@ class Builder:
         )
 
     def output(self, name: str, sharding: Sharding) -> str:
-        """What leaves, in the sharding in which it must."""
+        """An output of the graph, in its sharding."""
         at, _ = self.arrive(name, sharding)
         self.outputs.append(at)
         return at
 
     def graph(self) -> Graph:
-        """What was built."""
+        """The graph that was built."""
         return Graph(self.name, tuple(self.nodes), self.tensors, self.mesh, tuple(self.inputs), tuple(self.outputs))

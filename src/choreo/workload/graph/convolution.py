@@ -1,6 +1,6 @@
 """ResNet-50 and its kin (He et al. 2016) as a graph: a convolution is a product of (images × pixels) by (in × kernel²).
 
-Only data parallelism cuts it: images over dp.
+Only data parallelism cuts it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXPANSION = 4  # channels that leave a bottleneck, to those inside
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A row of the table of layers: its channels, kernel, stride, and the pixels of its output's side."""
+    """One convolution: channels, kernel, stride, and the side of its output in pixels."""
 
     name: str
     channels_in: int
@@ -33,7 +33,7 @@ class Convolution:
 
     @property
     def parameters(self) -> int:
-        """Of the kernel alone; the norm behind it has 2 a channel."""
+        """Of the kernel; the batch norm after it has two more a channel."""
         return self.channels_in * self.channels_out * self.kernel**2
 
     @property
@@ -44,7 +44,7 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class ConvNet:
-    """A residual network of bottlenecks: how many in each of the four groups."""
+    """A residual network: how many bottleneck blocks each of its groups has."""
 
     name: str
     blocks: tuple[int, ...] = (3, 4, 6, 3)
@@ -53,7 +53,7 @@ class ConvNet:
     image: int = 224
 
     def table(self) -> tuple[Convolution, ...]:
-        """Every convolution in order; "shortcut" ones run beside a block's three."""
+        """Every convolution in order; a "shortcut" runs beside the three of its block."""
         side = self.image // 2
         rows = [Convolution("stem", 3, self.width, 7, 2, side)]
         side, channels = side // 2, self.width
@@ -73,7 +73,7 @@ class ConvNet:
 
     @property
     def features(self) -> int:
-        """That the classifier reads."""
+        """Inputs of the classifier."""
         return EXPANSION * self.width << (len(self.blocks) - 1)
 
     @property
@@ -89,7 +89,11 @@ class ConvNet:
 
 
 def convnet_graph(net: ConvNet, plan: Plan) -> Graph:
-    """The forward graph of all of it, for one micro-batch (images a device), at one rank."""
+    """The forward graph of the whole network, for `micro_batch` images, at one rank.
+
+    >>> convnet_graph(ConvNet("resnet-50"), Plan(dp=8, micro_batch=32)).parameters
+    25557032.0
+    """
     if plan.gpus != plan.dp:
         raise PlanError(
             f"{net.name} is cut over dp alone, not tp {plan.tp}, pp {plan.pp}, cp {plan.cp}; leave these 1 and take dp "
@@ -140,7 +144,7 @@ def _graph(net: ConvNet, plan: Plan) -> Graph:
 
 
 def _convolved(build: Builder, row: Convolution, given: str, batch: tuple[str, float], cut: Sharding) -> str:
-    """A convolution and the batch norm behind it."""
+    """A convolution and the batch norm after it."""
     dims: Dims = (batch, ("row", row.side), ("column", row.side), ("channels", row.channels_out))
     kernel = (("taps", row.channels_in * row.kernel**2), ("channels", row.channels_out))
     weight = build.weight(f"{row.name}.weight", kernel)

@@ -1,6 +1,6 @@
-"""Fusing: neighbours that are memory-bound become one operator, which neither writes nor reads what is between them.
+"""Fusion: neighbouring memory-bound operators become one, which neither writes nor reads the tensors between them.
 
-What only the fused operator needs is not kept for the backward pass either: it is made again from what went in.
+Those tensors are not kept for the backward pass either: they are computed again from the inputs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from choreo.workload.graph.graph import Collective, Graph, Operator
 
 __all__ = ["FUSABLE", "fuse"]
 
-FUSABLE = ("norm", "softmax", "dropout", "elementwise")  # a group is of the first of these kinds that is in it
+FUSABLE = ("norm", "softmax", "dropout", "elementwise")  # a merged operator has the first of these kinds that is in it
 
 
 @dataclass(slots=True)
 class _Group:
-    """Nodes that will be one, and where in the order they stand."""
+    """Nodes that become one, and their place in the order."""
 
     members: list[Operator | Collective]
     at: int
@@ -27,7 +27,13 @@ class _Group:
 
 @lru_cache(maxsize=4096)
 def fuse(graph: Graph, kinds: tuple[str, ...] = FUSABLE) -> Graph:
-    """The same graph with neighbouring memory-bound operators merged, those of some kinds."""
+    """The same graph with neighbouring memory-bound operators of some kinds merged.
+
+    >>> from choreo.workload import Plan, get_model, layer_graph
+    >>> graph = layer_graph(get_model("llama3-8b"), Plan(), seq=4096)
+    >>> [node.name for node in fuse(graph).operators if node.parts]
+    ['attention_residual+mlp_norm', 'mlp_activation+mlp_multiply']
+    """
     if unknown := [kind for kind in kinds if kind not in FUSABLE]:
         raise UsageError(f"operators of kind {unknown[0]!r} cannot be fused; those of kind {', '.join(FUSABLE)} can")
     groups: list[_Group] = []
@@ -58,7 +64,7 @@ def fuse(graph: Graph, kinds: tuple[str, ...] = FUSABLE) -> Graph:
 def _partner(
     graph: Graph, node: Operator | Collective, kinds: tuple[str, ...], home: dict[str, _Group], index: int
 ) -> _Group | None:
-    """A group that makes one of its inputs and may be put off until here: nothing in between reads from it."""
+    """A group that makes one of its inputs, and whose outputs nothing in between reads."""
     if isinstance(node, Collective) or node.kind not in kinds:
         return None
     size = graph.tensors[node.outputs[0]].elements(graph.mesh)
@@ -114,7 +120,7 @@ def _merged(graph: Graph, group: _Group, number: int, users: dict[str, set[int]]
 
 
 def _basis(name: str, hidden: set[str], sources: dict[str, Operator]) -> list[str]:
-    """What must be kept to have a tensor again: itself, or, if nobody outside sees it, what it was made from."""
+    """What must be kept to have a tensor again: itself, or what it was made from if it is hidden in the group."""
     if name not in hidden:
         return [name]
     return [basis for given in sources[name].inputs for basis in _basis(given, hidden, sources)]

@@ -1,7 +1,7 @@
 """The dataflow graph: operators with FLOPs and bytes, tensors on edges, and the collectives between them.
 
-All sizes are those of one rank. Nodes stand in an order in which they can be run; a node waits for those that make its
-inputs and for nothing else.
+All sizes are those of one rank. Nodes are in an order in which they can run. A node waits for the nodes that make its
+inputs, and for nothing else.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ from dataclasses import dataclass
 
 from choreo.workload.graph.sharding import Sharding, Tensor
 
-__all__ = ["MEMORY_BOUND", "Collective", "Graph", "Operator"]
-
-# Kinds that take as long as their bytes do.
-MEMORY_BOUND = frozenset({"elementwise", "norm", "softmax", "dropout", "cross_entropy", "reduction", "copy"})
+__all__ = ["Collective", "Graph", "Operator"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +19,7 @@ class Operator:
     """One operator at one rank.
 
     A "matmul" is `count` products of m × k by k × n. "attention" is the fused kernel: `batch` × `heads` of m queries
-    by n keys of k features. "embedding" reads rows of a table. Other kinds take as long as their bytes.
+    by n keys of k features. "embedding" reads rows of a table. Other kinds are memory-bound.
     """
 
     name: str
@@ -49,11 +46,6 @@ class Operator:
     parts: tuple[str, ...] = ()  # what was fused into it
 
     @property
-    def memory_bound(self) -> bool:
-        """Whether it takes as long as its bytes do."""
-        return self.kind in MEMORY_BOUND
-
-    @property
     def bytes_moved(self) -> float:
         """Bytes read and written."""
         return self.bytes_read + self.bytes_written
@@ -61,10 +53,10 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Communication that a pair of shardings asked for; `size_bytes` as nccl-tests counts it.
+    """A collective between two shardings of a tensor; `size_bytes` as nccl-tests counts it.
 
     That is the whole vector for all_reduce, all_gather and reduce_scatter, and what one rank sends for all_to_all and
-    send. `how` is "ring" where the parts go round while attention works on those that have come.
+    send. `how` is "ring" where parts go round while attention works on those that have arrived.
     """
 
     name: str
@@ -102,7 +94,7 @@ class Graph:
 
     @property
     def weights(self) -> tuple[Tensor, ...]:
-        """Its parameters, those counted elsewhere left out."""
+        """Its parameters, without tied ones, which another graph has."""
         return tuple(tensor for tensor in self.tensors.values() if tensor.role == "weight")
 
     @property
@@ -117,32 +109,27 @@ class Graph:
 
     @property
     def parameters(self) -> float:
-        """Parameters that one rank computes with (whole along dp, whatever ZeRO does with them at rest)."""
+        """Parameters that one rank computes with, before ZeRO shards them over dp."""
         return sum(tensor.elements(self.mesh) for tensor in self.weights)
 
     @property
     def expert_parameters(self) -> float:
-        """Those of them that are cut by experts, and so have replicas along "edp" only."""
+        """Parameters of experts, which have replicas along "edp" only."""
         return sum(tensor.elements(self.mesh) for tensor in self.weights if tensor.has("experts"))
-
-    @property
-    def tied_parameters(self) -> float:
-        """Parameters it shares with another graph: a copy, where that one is at another stage."""
-        return sum(tensor.elements(self.mesh) for tensor in self.tensors.values() if tensor.role == "tied")
 
     def bytes_of(self, names: Iterable[str]) -> float:
         """Bytes of some tensors at one rank."""
         return sum(self.tensors[name].bytes(self.mesh) for name in names)
 
     def saved(self, recompute: str = "none") -> tuple[str, ...]:
-        """Tensors kept from the forward pass until the backward: each once, however many operators want it."""
+        """Tensors kept from the forward pass for the backward pass, each once."""
         if recompute == "full":
             return self.inputs
         core = self.core_attention if recompute == "selective" else ()
         made = {name for node in core for name in node.outputs}
         kept: dict[str, None] = {}
         for node in self.operators:
-            if node in core:  # what goes into it must be there to start again from
+            if node in core:  # it is recomputed from its inputs
                 kept |= dict.fromkeys(name for name in node.saves if name in node.inputs and name not in made)
             else:
                 kept |= dict.fromkeys(node.saves)
@@ -154,5 +141,5 @@ class Graph:
 
     @property
     def core_attention(self) -> tuple[Operator, ...]:
-        """Operators between queries, keys, values and what attention gives, where they are not one fused kernel."""
+        """The operators of attention between queries, keys and values and its output, where no kernel fuses them."""
         return tuple(node for node in self.operators if node.name.startswith("core_"))

@@ -1,7 +1,7 @@
-"""The MLP of a block, dense or a mixture of experts: up by columns, an activation, down by rows.
+"""The MLP of a layer, dense or a mixture of experts: up cut by columns, an activation, down cut by rows.
 
-Routing gives every token a new place in a tensor whose tokens are cut over the ranks that sent them; the experts want
-it cut by expert. The rule makes of that the all_to_all there, and of the way back the one that combines.
+Routing puts tokens into a tensor that is cut over the ranks that sent them; the experts want it cut by expert. The
+resharding rule turns that into the all_to_all of dispatch, and the way back into that of combine.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["experts", "mlp"]
 
 
 def mlp(block: LayerBuilder, name: str, given: str, ffn: int) -> str:
-    """A dense MLP; over tp its output is still a partial sum."""
+    """A dense MLP; its output is still a partial sum over tp."""
     return _up_and_down(block, name, given, ffn, rows=block.tokens, want=block.whole)
 
 
 def _up_and_down(
     block: LayerBuilder, name: str, given: str, ffn: int, *, rows: Dims, want: Sharding, count: int = 0
 ) -> str:
-    """Both matrices and what is between; `count` is the number of experts, whose weights have a dim more."""
+    """Both matrices and the activation; with `count` experts the weights have one more dim."""
     build, model = block.build, block.model
     hidden, inner = block.hidden[-1], ("ffn", ffn)
     several: Dims = (("experts", count),) if count else ()
@@ -59,7 +59,7 @@ def _up_and_down(
 
 
 def experts(block: LayerBuilder, given: str) -> str:
-    """Route, send, compute, send back and weigh; shared experts beside it."""
+    """Route, dispatch, compute, combine; shared experts run beside it."""
     build, model, mesh, tokens = block.build, block.model, block.build.mesh, block.tokens
     hidden, choices = block.hidden[-1], ("choices", model.experts)
     weight = build.weight("router.weight", (hidden, choices))
@@ -71,7 +71,7 @@ def experts(block: LayerBuilder, given: str) -> str:
     chosen = (*tokens, ("chosen", model.experts_per_token))
     (routes,) = build.operator("routes", "reduction", [odds], [("routes", chosen)], item_bytes=8, role="data")
     routed = math.prod(size for _, size in tokens) * model.experts_per_token
-    # A token that went to an expert stands in a row of that expert: `experts` has no size of its own.
+    # A row is a token at one of its experts, so the dim `experts` adds nothing to the size.
     rows: Dims = (("tokens", routed), ("experts", 1))
     spread = {"tp": "tokens"} if block.stream != block.whole else {}
     at_home = cut_along(mesh, ep="tokens", edp="tokens", **spread)

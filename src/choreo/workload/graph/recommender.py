@@ -1,7 +1,7 @@
 """DLRM (Naumov et al. 2019) as a graph: tables of embeddings cut over the devices, MLPs replicated.
 
-Each device looks up all of the batch in its own tables; the interaction wants all tables for its own part of the batch.
-Cut by table here, by batch there: the rule makes of that DLRM's all_to_all.
+Each device looks up the whole batch in its own tables; the interaction wants all tables for its own part of the batch.
+Cut by table here, by batch there: the resharding rule turns that into DLRM's all_to_all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Recommender:
 
     @property
     def tables(self) -> int:
-        """How many there are."""
+        """The number of tables."""
         return len(self.rows)
 
     @property
@@ -82,7 +82,13 @@ class Recommender:
 
 
 def recommender_graph(net: Recommender, plan: Plan) -> Graph:
-    """The forward graph of all of it, for `micro_batch` samples a device, at one rank."""
+    """The forward graph of the whole model, for `micro_batch` samples a device, at one rank.
+
+    >>> from choreo.workload import get_workload
+    >>> graph = recommender_graph(get_workload("dlrm"), Plan(dp=16, micro_batch=2048))
+    >>> [(node.kind, node.axes) for node in graph.collectives]
+    [('all_to_all', ('dp',))]
+    """
     if plan.gpus != plan.dp:
         raise PlanError(
             f"{net.name} is cut over dp alone, not tp {plan.tp}, pp {plan.pp}, cp {plan.cp}; leave these 1 and take dp "
@@ -101,7 +107,7 @@ def _graph(net: Recommender, plan: Plan) -> Graph:
     tables, dim = ("tables", float(net.tables)), ("features", float(net.dim))
     picks: Dims = (batch, tables, ("lookups", net.lookups))
     indices = build.input("indices", picks, by_table, role="data", item_bytes=8)
-    # The tables side by side are one tensor: rows are shared out evenly, as a good placement does.
+    # All tables are one tensor whose rows are spread evenly, as by a good placement.
     weight = build.weight("tables", (tables, ("rows", sum(net.rows) / net.tables), dim), dp="tables")
     read = math.prod(size for _, size in picks) * net.dim / mesh["dp"] * build.item_bytes
     (pooled,) = build.operator(

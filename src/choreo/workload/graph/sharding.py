@@ -1,7 +1,7 @@
 """How a tensor is cut over the axes of a mesh of devices, and the rule that turns two shardings into a collective.
 
 Along each axis a tensor is whole (every rank has all of it), cut along one of its dims (each rank has a part), or a
-partial sum (each rank has a term). Where the two ends of an edge disagree, something must move:
+partial sum (each rank has a term). Where the two ends of an edge differ, something must move:
 
     partial sum -> whole      all_reduce
     partial sum -> cut        reduce_scatter
@@ -28,7 +28,11 @@ _ORDER = {"all_reduce": 0, "reduce_scatter": 1, "slice": 2, "all_to_all": 3, "al
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """What each axis does to a tensor: the dim it cuts, or "+" for a partial sum; an axis left out keeps it whole."""
+    """How a tensor lies on a mesh: for each axis the dim it cuts, or "+" for a partial sum. Other axes keep it whole.
+
+    >>> print(Sharding((("dp", "batch"), ("tp", "+"))))
+    batch/dp, sum over tp
+    """
 
     states: tuple[tuple[str, str], ...] = ()
     stage: int = 0
@@ -67,7 +71,7 @@ WHOLE = Sharding()
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One step from a sharding to another: a collective along axes, or a send."""
+    """One step from a sharding to another: a collective along some axes, or a send."""
 
     kind: str
     axes: tuple[str, ...]
@@ -130,9 +134,12 @@ def _kind(before: str | None, after: str | None) -> str:
 
 
 def reshard(before: Sharding, after: Sharding) -> tuple[Move, ...]:
-    """What must be done to a tensor in one sharding to have it in another, cheapest first: sums shrink, gathers last.
+    """The collectives that bring a tensor from one sharding to another: sums first, which shrink it, gathers last.
 
     Axes that change in the same way go together, as one collective over their product.
+
+    >>> [(move.kind, move.axes) for move in reshard(Sharding((("tp", "+"),)), Sharding((("tp", "sequence"),)))]
+    [('reduce_scatter', ('tp',))]
     """
     if before == after:
         return ()
@@ -166,7 +173,7 @@ def _send(moves: list[Move], sharding: Sharding, stage: int) -> Sharding:
 
 
 def propagate(sources: tuple[Sharding, ...], dims: tuple[tuple[str, float], ...], stage: int = 0) -> Sharding:
-    """The sharding of what an operator makes of inputs so cut: a cut dim stays cut, or, summed over, leaves terms."""
+    """The sharding of an operator's output: a cut dim stays cut; one that is summed over leaves a partial sum."""
     names = [name for name, _ in dims]
     states: dict[str, str] = {}
     for source in sources:
@@ -179,10 +186,10 @@ def propagate(sources: tuple[Sharding, ...], dims: tuple[tuple[str, float], ...]
 
 
 def dual(sharding: Sharding, divided: frozenset[str] = frozenset()) -> Sharding:
-    """The sharding of the gradient of a tensor that is used in this sharding by work divided over some axes.
+    """The sharding of the gradient of a tensor that is used in this sharding, by work divided over some axes.
 
-    What is cut has its gradient cut alike; a term of a sum has the gradient of the sum; and of what is whole, each rank
-    that did another part of the work has a term of the gradient.
+    A cut tensor has its gradient cut the same way. A term of a sum has the gradient of the sum. Of a whole tensor, each
+    rank that did a part of the work has a term of the gradient.
     """
     states = {axis: state for axis, state in sharding.states if state != PARTIAL}
     for axis in divided:

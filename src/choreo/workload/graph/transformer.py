@@ -1,8 +1,8 @@
-"""The graph of a transformer under a plan: embedding, one block, and the output layer with its loss.
+"""The graph of a transformer under a plan: embedding, one layer, and the output layer with its loss.
 
-Weights are cut as Megatron cuts them (Shoeybi et al. 2019): the first matrix of attention and of the MLP by columns,
-the second by rows, tables by vocabulary; with sequence parallelism (Korthikanti et al. 2022) what lies between is cut
-along the sequence. Which collectives that takes is left to the resharding rule.
+Weights are cut as in Megatron (Shoeybi et al. 2019): the first matrix of attention and of the MLP by columns, the
+second by rows, tables by vocabulary. With sequence parallelism (Korthikanti et al. 2022) the activations between them
+are cut along the sequence. The resharding rule finds the collectives that this takes.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ CACHED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What neither model nor plan says: how the software runs the block."""
+    """How the software runs a layer, which neither model nor plan says."""
 
     flash: bool = True  # attention as one kernel that keeps no scores
     dropout: bool = False
     context: str = "all_gather"  # how context parallelism brings keys and values together
-    regather: bool = True  # keep the part of what sequence parallelism gathers, and gather it again backward
+    regather: bool = True  # keep a rank's part of gathered activations, and gather again in the backward pass
 
 
 @dataclass(frozen=True, slots=True)
 class LayerBuilder:
-    """What the parts of a block need to know while they are built."""
+    """A layer while it is built: what its parts need to know."""
 
     build: Builder
     model: Model
@@ -71,18 +71,34 @@ def layer_graph(
     context: str = "all_gather",
     regather: bool = True,
 ) -> Graph:
-    """The forward graph of one block, for one micro-batch, at one rank; the same object for the same question."""
+    """The forward graph of one layer, for one micro-batch, at one rank. The same arguments give the same object.
+
+    >>> from choreo.workload import get_model
+    >>> graph = layer_graph(get_model("llama3-8b"), Plan(tp=8), seq=4096)
+    >>> [(node.kind, node.axes, node.ranks) for node in graph.collectives]
+    [('all_reduce', ('tp',), 8), ('all_reduce', ('tp',), 8)]
+    """
     options = _options(model, flash, dropout, context, regather)
     return _layer(model, _relevant(plan), seq, model.has_experts(layer), options)
 
 
 def embedding_graph(model: Model, plan: Plan, seq: int, *, dropout: bool | None = None) -> Graph:
-    """From the numbers of tokens to what the first block reads."""
+    """The forward graph from token ids to the input of the first layer.
+
+    >>> from choreo.workload import get_model
+    >>> embedding_graph(get_model("llama3-8b"), Plan(), seq=4096).parameters
+    525336576.0
+    """
     return _embedding(model, _relevant(plan), seq, _options(model, True, dropout, CONTEXT[0], True))
 
 
 def head_graph(model: Model, plan: Plan, seq: int, *, regather: bool = True) -> Graph:
-    """From what the last block gives to the loss, the table of tokens cut by vocabulary."""
+    """The forward graph from the output of the last layer to the loss.
+
+    >>> from choreo.workload import get_model
+    >>> [node.kind for node in head_graph(get_model("llama3-8b"), Plan(tp=8), seq=4096).collectives]
+    ['all_reduce', 'all_reduce', 'all_reduce']
+    """
     return _head(model, _relevant(plan), seq, _options(model, True, False, CONTEXT[0], regather))
 
 
@@ -93,7 +109,7 @@ def _options(model: Model, flash: bool, dropout: bool | None, context: str, rega
 
 
 def _relevant(plan: Plan) -> Plan:
-    """The plan without what does not change a graph, so that it is found again."""
+    """The plan with only the fields that change a graph, so that the cache finds it."""
     return Plan(
         dp=plan.dp,
         tp=plan.tp,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from choreo.workload.huggingface import gpt, llama
-from choreo.workload.huggingface.config import Config
+from choreo.workload.huggingface.fields import Config
 from choreo.workload.model import Model
 
 __all__ = ["FAMILIES"]

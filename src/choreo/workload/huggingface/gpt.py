@@ -1,11 +1,11 @@
-"""GPT-2, its successors, and others with words of their own for the same numbers."""
+"""GPT-2, its successors, and other architectures with field names of their own."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from choreo.errors import ModelError
-from choreo.workload.huggingface.config import Config
+from choreo.workload.huggingface.fields import Config
 from choreo.workload.huggingface.llama import llama
 from choreo.workload.model import Model
 
@@ -13,7 +13,7 @@ __all__ = ["bloom", "dbrx", "falcon", "gpt2", "gpt_neox", "gptj", "mpt", "opt", 
 
 
 def gpt2(config: Config, name: str) -> Model:
-    """GPT-2, and GPT-BigCode, which shares one key-value head."""
+    """GPT-2, and GPT-BigCode, which has one key-value head."""
     heads = config.number("n_head", "num_attention_heads")
     return Model(
         name,
@@ -33,7 +33,7 @@ def gpt2(config: Config, name: str) -> Model:
 
 
 def gpt_neox(config: Config, name: str) -> Model:
-    """GPT-NeoX: biases, and two norms for branches side by side."""
+    """GPT-NeoX: biases, and parallel attention and MLP with a norm each."""
     model = llama(config, name, norm="layer")
     parallel = config.flag("use_parallel_residual", default=True)
     bias = config.flag("attention_bias", default=True)
@@ -41,13 +41,13 @@ def gpt_neox(config: Config, name: str) -> Model:
 
 
 def gptj(config: Config, name: str) -> Model:
-    """GPT-J: one norm for branches side by side; the biases of its MLP are not counted."""
+    """GPT-J: parallel attention and MLP with one norm; the biases of its MLP are not counted."""
     model = replace(gpt2(config, name), learned_positions=0, bias=False, head_bias=True, parallel_block=True)
     return replace(model, norms_per_layer=1, tied_embeddings=config.flag("tie_word_embeddings", default=False))
 
 
 def phi(config: Config, name: str) -> Model:
-    """Phi-1 to 2: one norm for branches side by side, biases everywhere."""
+    """Phi-1 to 2: parallel attention and MLP with one norm, biases everywhere."""
     model = llama(config, name, norm="layer")
     return replace(
         model, gated=False, bias=True, qkv_bias=False, head_bias=True, parallel_block=True, norms_per_layer=1
@@ -78,7 +78,7 @@ def opt(config: Config, name: str) -> Model:
 
 
 def bloom(config: Config, name: str) -> Model:
-    """BLOOM: ALiBi, and a norm behind the embedding."""
+    """BLOOM: ALiBi, and a norm after the embedding."""
     return Model(
         name,
         layers=config.number("n_layer", "num_hidden_layers"),
@@ -121,7 +121,7 @@ def falcon(config: Config, name: str) -> Model:
 
 
 def mpt(config: Config, name: str) -> Model:
-    """MPT: its words are llm-foundry's."""
+    """MPT, with llm-foundry's field names."""
     heads = config.number("n_heads", "num_attention_heads")
     hidden = config.number("d_model", "hidden_size")
     attention = config.inside("attn_config")
@@ -147,7 +147,7 @@ def mpt(config: Config, name: str) -> Model:
 
 
 def dbrx(config: Config, name: str) -> Model:
-    """DBRX: experts, and its words are llm-foundry's."""
+    """DBRX: experts, with llm-foundry's field names."""
     attention, ffn = config.inside("attn_config"), config.inside("ffn_config")
     heads = config.number("n_heads", "num_attention_heads")
     return Model(

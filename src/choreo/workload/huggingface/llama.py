@@ -1,13 +1,13 @@
-"""Llama and those who kept its words: the field names are Llama's, and what differs is in the class of each.
+"""Llama and the architectures that use its field names.
 
-Defaults are those of the architecture's configuration class: a config.json says only where it differs.
+Defaults are those of the architecture's configuration class in transformers: a config.json only says where it differs.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from choreo.workload.huggingface.config import Config
+from choreo.workload.huggingface.fields import Config
 from choreo.workload.model import Latent, Model
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def llama(config: Config, name: str, *, tied: bool = False, qkv_bias: bool = False, norm: str = "rms") -> Model:
-    """Llama, and everything that has its words and its shape."""
+    """Llama, and the architectures with its field names and shape."""
     heads = config.number("num_attention_heads")
     biased = config.flag("attention_bias", "bias", "use_bias", default=False)
     all_biased = biased and config.flag("mlp_bias", default=False)
@@ -70,12 +70,12 @@ def qwen3(config: Config, name: str) -> Model:
 
 
 def gemma(config: Config, name: str) -> Model:
-    """Gemma: heads of their own width, and one table for both ends."""
+    """Gemma: heads of their own width, and tied embeddings."""
     return llama(config, name, tied=True)
 
 
 def gemma2(config: Config, name: str) -> Model:
-    """Gemma 2: norms behind the branches as well."""
+    """Gemma 2: norms after attention and MLP as well."""
     return replace(gemma(config, name), norms_per_layer=4)
 
 
@@ -85,7 +85,7 @@ def gemma3(config: Config, name: str) -> Model:
 
 
 def cohere(config: Config, name: str) -> Model:
-    """Command R: branches side by side."""
+    """Command R: attention and MLP in parallel."""
     model = llama(config, name, tied=True, norm="layer-no-bias")
     return replace(model, parallel_block=True, norms_per_layer=1)
 
@@ -96,17 +96,17 @@ def olmo(config: Config, name: str) -> Model:
 
 
 def stablelm(config: Config, name: str) -> Model:
-    """StableLM: ordinary norms."""
+    """StableLM: layer norms."""
     return llama(config, name, qkv_bias=config.flag("use_qkv_bias", default=False), norm="layer")
 
 
 def nemotron(config: Config, name: str) -> Model:
-    """Nemotron: squared ReLU, so nothing gated."""
+    """Nemotron: squared ReLU, no gate."""
     return replace(llama(config, name, norm="layer"), gated=False)
 
 
 def starcoder2(config: Config, name: str) -> Model:
-    """StarCoder 2: biases everywhere, nothing gated."""
+    """StarCoder 2: biases everywhere, no gate."""
     model = llama(config, name, tied=True, norm="layer")
     return replace(model, gated=False, bias=config.flag("use_bias", default=True), qkv_bias=False)
 
@@ -128,7 +128,7 @@ def gpt_oss(config: Config, name: str) -> Model:
 
 
 def qwen_moe(config: Config, name: str, *, qk_norm: bool) -> Model:
-    """Qwen's experts; those of Qwen 2 share one that has a gate."""
+    """Qwen's experts; Qwen 2 has a shared one with a gate."""
     width = config.number("moe_intermediate_size")
     shared = 0 if qk_norm else config.number("shared_expert_intermediate_size", default=0)
     listed = config.data.get("mlp_only_layers")
@@ -156,7 +156,7 @@ def qwen3_moe(config: Config, name: str) -> Model:
 
 
 def deepseek(config: Config, name: str) -> Model:
-    """DeepSeek's experts on ordinary attention; V2 and V3 have latent attention as well."""
+    """DeepSeek's experts with plain attention; V2 and V3 have latent attention."""
     return replace(
         llama(config, name),
         experts=config.number("n_routed_experts"),
@@ -187,12 +187,12 @@ def deepseek_v3(config: Config, name: str) -> Model:
 
 
 def glm4_moe(config: Config, name: str) -> Model:
-    """GLM 4.5: DeepSeek's experts on ordinary attention."""
+    """GLM 4.5: DeepSeek's experts with plain attention."""
     return replace(deepseek(config, name), qk_norm=config.flag("use_qk_norm", default=False), router_bias=True)
 
 
 def llama4(config: Config, name: str) -> Model:
-    """Its experts are as wide as `intermediate_size`, its dense layers as `intermediate_size_mlp`."""
+    """Llama 4: experts are as wide as `intermediate_size`, dense layers as `intermediate_size_mlp`."""
     width = config.number("intermediate_size")
     return replace(
         llama(config, name),

@@ -1,0 +1,86 @@
+"""The fields of a config.json, asked for by any of the names they go by; what is wrong is told with file and field."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+
+from choreo.errors import ModelError
+
+__all__ = ["Config", "brief"]
+
+
+class Config:
+    """The fields of a config.json, asked for by any of the names they go by."""
+
+    def __init__(self, data: Mapping[str, object], where: str, family: str, prefix: str = "") -> None:
+        self.data = data
+        self.where = where
+        self.family = family
+        self.prefix = prefix
+
+    def _find(self, names: tuple[str, ...]) -> tuple[str, object]:
+        for name in names:
+            if self.data.get(name) is not None:
+                return name, self.data[name]
+        return names[0], None
+
+    def number(self, *names: str, default: int | None = None) -> int:
+        """A whole number under the first of these names that is there."""
+        name, value = self._find(names)
+        if value is None:
+            if default is not None:
+                return default
+            raise self._missing(names)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 0:
+            raise ModelError(f"{self.where}: {self.prefix}{name} must be a whole number, not {brief(value)}")
+        return int(value)
+
+    def flag(self, *names: str, default: bool) -> bool:
+        """True or false under the first of these names that is there."""
+        name, value = self._find(names)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise ModelError(f"{self.where}: {self.prefix}{name} must be true or false, not {brief(value)}")
+        return value
+
+    def share(self, *names: str) -> float:
+        """A number between 0 and 1, 0 where there is none."""
+        name, value = self._find(names)
+        if value is None:
+            return 0.0
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise ModelError(f"{self.where}: {self.prefix}{name} must be a number from 0 to 1, not {brief(value)}")
+        return float(value)
+
+    def text(self, name: str, default: str) -> str:
+        """A word."""
+        value = self.data.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise ModelError(f"{self.where}: {self.prefix}{name} must be text, not {brief(value)}")
+        return value
+
+    def inside(self, name: str) -> Config:
+        """The fields of an object within it; empty where there is none."""
+        value = self.data.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise ModelError(f"{self.where}: {self.prefix}{name} must be an object, not {brief(value)}")
+        return Config(value or {}, self.where, self.family, f"{self.prefix}{name}.")
+
+    def _missing(self, names: tuple[str, ...]) -> ModelError:
+        others = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
+        close = difflib.get_close_matches(names[0], list(self.data), n=1, cutoff=0.75)
+        hint = f"the nearest field there is {close[0]!r}" if close else "add it"
+        return ModelError(
+            f"{self.where}: {self.prefix}{names[0]}{others} is missing, which a {self.family} model has; {hint}"
+        )
+
+
+def brief(value: object) -> str:
+    """A value of JSON, cut to 40 characters."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 40 else f"{text[:37]}..."
