@@ -9,7 +9,8 @@ setup(
     ext_modules=[
         Extension(
             "choreo.simulate.flows._core",
-            ["src/choreo/simulate/flows/_core.c"],
+            ["src/choreo/simulate/flows/core/module.c"],
+            depends=sorted(map(str, Path("src/choreo/simulate/flows/core").glob("*.h"))),
             extra_compile_args=["-O3"],
             optional=True,
         ),

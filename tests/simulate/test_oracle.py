@@ -1,4 +1,4 @@
-"""The simulator's compiled loops, their twin in Python and the lone pass, all held to the oracle in fractions."""
+"""The simulator's compiled loops, their twin in Python and the alone pass, all held to the oracle in fractions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.helpers.simulate import (
 
 
 def check(setup: Setup) -> None:
-    """Every core gives what the oracle gives, and so does the lone pass where it answers."""
+    """Every core gives what the oracle gives, and so does the alone pass where it answers."""
     wanted = run_oracle(setup)
     for make in CORES.values():
         loads, messages = run(setup, make)
@@ -314,15 +314,15 @@ def unmade() -> Any:
     return kind.__new__(kind)
 
 
-def core(*, begun: bool = True, mark: bool = False, lone: bool | None = None) -> Any:
+def core(*, begun: bool = True, mark: bool = False, alone: bool | None = None) -> Any:
     """A core with two links and a job of two ranks and four chunks, begun and perhaps ready."""
     made: Any = CORES["compiled"](np.ones(2), np.zeros(2), False, None)
     if begun:
         made.begin_job(2, 4, 2, np.arange(2), np.zeros(2), 1.0, 0.0, mark)
         link = np.arange(2, dtype=np.int32)
         made.add_routes(np.array([1, 2]), np.arange(3), np.ones(2, np.int64), link, np.ones(2), np.zeros(2), np.ones(2))
-    if lone is not None:
-        made.ready(lone)
+    if alone is not None:
+        made.ready(alone)
     return made
 
 
@@ -344,7 +344,7 @@ def add_routes(**columns: Any) -> object:
 
 
 def gather(**columns: Any) -> object:
-    return core(lone=False).gather(*rows(**columns))
+    return core(alone=False).gather(*rows(**columns))
 
 
 BROKEN: dict[str, Callable[[], object]] = {
@@ -378,22 +378,22 @@ BROKEN: dict[str, Callable[[], object]] = {
     "leaves by a link of none": lambda: add_routes(offsets=I8[:2], links=I4[:0], share=F8[:0]),
     "leaves for other lengths": lambda: add_routes(leaving=I8[:2] + 1),
     "mark unasked": lambda: core().mark(*ONE_TWO, I8[:2], I8[:2] + 1),
-    "mark too late": lambda: core(mark=True, lone=True).mark(*ONE_TWO, I8[:2], I8[:2] + 1),
+    "mark too late": lambda: core(mark=True, alone=True).mark(*ONE_TWO, I8[:2], I8[:2] + 1),
     "mark beyond": lambda: core(mark=True).mark(*ONE_TWO, I8[:2], I8[:2] + 5),
     "mark before": lambda: core(mark=True).mark(*ONE_TWO, I8[:2] - 1, I8[:2] + 1),
-    "ready twice": lambda: core(lone=True).ready(True),
+    "ready twice": lambda: core(alone=True).ready(True),
     "ready before": lambda: core(begun=False).ready(False),
-    "lone unready": lambda: core().lone(*rows()),
-    "lone when shared": lambda: core(lone=False).lone(*rows()),
-    "shared when lone": lambda: core(lone=True).gather(*rows()),
+    "alone unready": lambda: core().alone(*rows()),
+    "alone when shared": lambda: core(alone=False).alone(*rows()),
+    "shared when alone": lambda: core(alone=True).gather(*rows()),
     "run unready": lambda: core().run(),
-    "run lone": lambda: core(lone=True).run(),
+    "run alone": lambda: core(alone=True).run(),
     "finish unready": lambda: core().finish(),
     "routes unmade": lambda: unmade().routes(),
     **{f"{name} of another kind": partial(gather, **{name: F8[:2]}) for name in ROW},
-    "flags that are numbers": lambda: core(lone=True).lone(*rows(reduce=np.zeros(2, np.int8))),
-    "a short column": lambda: core(lone=True).lone(*rows(weight=I8[:1])),
-    "chunks beyond": lambda: core(lone=True).lone(*rows(chunk=np.array([0, 1]))),
+    "flags that are numbers": lambda: core(alone=True).alone(*rows(reduce=np.zeros(2, np.int8))),
+    "a short column": lambda: core(alone=True).alone(*rows(weight=I8[:1])),
+    "chunks beyond": lambda: core(alone=True).alone(*rows(chunk=np.array([0, 1]))),
     "no chunks": lambda: gather(count=I8[:2]),
     "a count of too many": lambda: gather(count=np.array([1, np.iinfo(np.int64).max])),
     "no route": lambda: gather(dst=np.array([0, 0])),
@@ -409,7 +409,7 @@ def test_the_compiled_loops_refuse_what_is_not_theirs(broken: Callable[[], objec
 
 @needs_compiler
 def test_the_compiled_loops_run_once() -> None:
-    made = core(lone=False)
+    made = core(alone=False)
     made.gather(*rows())
     made.run()
     assert len(made.messages()["start"]) == 2 * 8

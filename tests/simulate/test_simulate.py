@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,13 @@ import pytest
 
 from choreo.algorithms import Axes, build
 from choreo.collectives import COLLECTIVES
+from choreo.compiled import ChoreoWarning
 from choreo.errors import RefusedError, UsageError
 from choreo.price import CostModel, price
 from choreo.prove import prove
 from choreo.schedule import Schedule, Steps, move
 from choreo.simulate import Job, Simulation, simulate, simulate_together, suggested_axes, suggested_schedule
+from choreo.simulate.flows import backend
 from choreo.simulate.flows.backend import is_compiled
 from choreo.topology import Links, compose, get_topology, graph, ring
 from tests.helpers.simulate import CORES, close, needs_compiler
@@ -366,3 +370,41 @@ def test_large_runs_that_meet_nobody_are_their_price(
         assert not found.contended
         link = CostModel(hops * LATENCY_S, BANDWIDTH, gamma)
         assert found.time_s == close(price(schedule, 1 << 26, link, ports=ports).total_s)
+
+
+def test_a_missing_compiled_simulator_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "import_compiled", lambda name: None)
+    monkeypatch.setattr("choreo.compiled._warned", set())
+    monkeypatch.delenv("CHOREO_PURE_PYTHON", raising=False)
+    with pytest.warns(ChoreoWarning, match="the compiled simulator is missing: using the Python one, .* times slower"):
+        slow = simulate(RING, "ring(4, 1GB/s)", 1000)
+    assert simulate(RING, "ring(4, 1GB/s)", 1000).time_s == slow.time_s, "told once; a second warning would be an error"
+    with pytest.raises(UsageError, match="the compiled simulator is missing; install a C compiler"):
+        simulate(RING, "ring(4, 1GB/s)", 1000, compiled=True)
+
+
+def test_python_that_was_asked_for_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "import_compiled", lambda name: None)
+    monkeypatch.setattr("choreo.compiled._warned", set())
+    monkeypatch.setenv("CHOREO_PURE_PYTHON", "1")
+    assert simulate(RING, "ring(4, 1GB/s)", 1000).time_s > 0
+
+
+def test_sizes_and_times_may_be_text() -> None:
+    written = simulate(RING, "ring(4, 1GB/s)", "1MB", gamma_s_per_byte="100GB/s")
+    assert written.time_s == simulate(RING, "ring(4, 1GB/s)", 1e6, gamma_s_per_byte=1e-11).time_s
+    late = simulate_together([Job(RING, "1MB", start_s="5us")], "ring(4, 1GB/s)")
+    assert late.time_s == close(5e-6 + simulate(RING, "ring(4, 1GB/s)", 1e6).time_s)
+
+
+def test_ranks_are_placed_by_the_names_of_devices(tmp_path: Path) -> None:
+    links = [{"from": a, "to": b, "bandwidth": "1GB/s"} for a, b in ("ab", "bc", "cd", "da")]
+    (tmp_path / "square.json").write_text(json.dumps({"name": "square", "devices": list("abcd"), "links": links}))
+    square = get_topology(tmp_path / "square.json")
+    named = simulate(RING, square, 1e6, placement=["b", "c", "d", "a"])
+    assert named.time_s == simulate(RING, square, 1e6, placement=[1, 2, 3, 0]).time_s
+    assert square.device_of("d") == 3
+    with pytest.raises(UsageError, match="square has no node 'z'; devices are a, b, c, d"):
+        simulate(RING, square, 1e6, placement=["a", "b", "c", "z"])
+    with pytest.raises(UsageError, match="ranks 0 and 2 on device b; one rank a device"):
+        simulate(RING, square, 1e6, placement=["b", "a", "b", "d"])

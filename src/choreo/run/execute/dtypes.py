@@ -30,7 +30,7 @@ class ReduceOp(enum.Enum):
     __hash__ = object.__hash__
 
 
-# In the order of `_core.c`.
+# In the order of `core/`.
 _CODES = {
     "int8": 0,
     "int16": 1,

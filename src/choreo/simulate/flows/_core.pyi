@@ -1,4 +1,4 @@
-"""The compiled inner loops; see `_core.c`, and `engine.Core` for what each method takes."""
+"""The compiled inner loops; see `core/module.c`, and `engine.Core` for what each method takes."""
 
 from choreo.simulate.flows import twin
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
+from choreo.compiled import import_compiled, prefers_python, warn_missing
 from choreo.errors import UsageError
 from choreo.simulate.flows.engine import Core
 
@@ -12,20 +12,19 @@ __all__ = ["core_type", "is_compiled"]
 
 
 def core_type(compiled: bool | None = None) -> Callable[..., Core]:
-    """The inner loops: compiled if they are there, unless told which; CHOREO_PURE_PYTHON=1 asks for the twin."""
+    """The compiled loops, or the twin: as `compiled` says, else as CHOREO_PURE_PYTHON says, else what there is."""
     from choreo.simulate.flows import twin
 
-    if compiled is False or (compiled is None and os.environ.get("CHOREO_PURE_PYTHON", "") not in ("", "0")):
+    if compiled is False or (compiled is None and prefers_python()):
         return twin.Core
-    try:
-        from choreo.simulate.flows import _core
-    except ImportError:
-        if compiled:
-            raise UsageError(
-                "the compiled simulator is not there; install Choreo where there is a C compiler"
-            ) from None
-        return twin.Core
-    return _core.Core
+    core = import_compiled("choreo.simulate.flows._core")
+    if core is not None:
+        made: Callable[..., Core] = core.Core
+        return made
+    if compiled:
+        raise UsageError("the compiled simulator is missing; install a C compiler and reinstall choreo")
+    warn_missing("simulator", "using the Python one, 10 to 250 times slower")
+    return twin.Core
 
 
 def is_compiled() -> bool:

@@ -27,13 +27,13 @@ MOST_PLACES = 1 << 35
 
 
 class Core(Protocol):
-    """The inner loops: the compiled ones of `_core.c`, or their twin in Python."""
+    """The inner loops: the compiled ones of the compiled core, or their twin in Python."""
 
     def begin_job(
         self, ranks: int, chunks: int, nodes: int, place: Ints, gamma: Floats, unit: float, start: float, mark: bool, /
     ) -> None: ...
     def mark(self, src: Ints, dst: Ints, chunk: Ints, count: Ints, /) -> None: ...
-    def ready(self, lone: bool, /) -> int: ...
+    def ready(self, alone: bool, /) -> int: ...
     def missing(self, src: Ints, dst: Ints, /) -> bytes: ...
     def add_routes(
         self,
@@ -46,7 +46,7 @@ class Core(Protocol):
         alone: Floats,
         /,
     ) -> None: ...
-    def lone(self, *columns: npt.NDArray[np.generic]) -> bool: ...
+    def alone(self, *columns: npt.NDArray[np.generic]) -> bool: ...
     def gather(self, *columns: npt.NDArray[np.generic]) -> None: ...
     def run(self) -> None: ...
     def links(self) -> tuple[bytes, bytes]: ...
@@ -105,9 +105,9 @@ def run_alone(
 ) -> Loads | None:
     """One pass over the steps, as long as no two messages meet; None when they do."""
     core = make_core(*_figures(topology), False, None)
-    _begin(core, job, topology, lone=True)
+    _begin(core, job, topology, alone=True)
     for rows in job.schedule.blocks():
-        if not core.lone(*_columns(core, job, topology, rows)):
+        if not core.alone(*_columns(core, job, topology, rows)):
             return None
         if progress is not None:
             progress(int(rows.step[-1]) + 1, job.schedule.num_steps)
@@ -126,7 +126,7 @@ def run_shared(
     """All messages at once, sharing links."""
     core = make_core(*_figures(topology), store_and_forward, progress)
     for job in jobs:
-        _begin(core, job, topology, lone=False)
+        _begin(core, job, topology, alone=False)
         for rows in job.schedule.blocks():
             core.gather(*_columns(core, job, topology, rows))
     core.run()
@@ -142,7 +142,7 @@ def _figures(topology: Topology) -> tuple[Floats, Floats]:
     return np.ascontiguousarray(figures[0], np.float64), np.ascontiguousarray(figures[1], np.float64)
 
 
-def _begin(core: Core, job: Placed, topology: Topology, *, lone: bool) -> None:
+def _begin(core: Core, job: Placed, topology: Topology, *, alone: bool) -> None:
     schedule = job.schedule
     members = len(job.node)
     mark = not _takes_every_place(schedule, members)
@@ -158,7 +158,7 @@ def _begin(core: Core, job: Placed, topology: Topology, *, lone: bool) -> None:
     if mark:
         for rows in schedule.blocks():
             core.mark(*map(_ints, (rows.src, rows.dst, rows.chunk, rows.count)))
-    core.ready(lone)
+    core.ready(alone)
 
 
 def _takes_every_place(schedule: Schedule, members: int) -> bool:

@@ -1,6 +1,6 @@
-"""The simulator's inner loops in Python: what `_core.c` does, slowly and in the open.
+"""The simulator's inner loops in Python: what the compiled core does, slowly and in the open.
 
-It runs where there is no compiler, and the tests hold the compiled loops to it. There is no lone pass here: everything
+It runs where there is no compiler, and the tests hold the compiled loops to it. There is no alone pass here: everything
 is simulated with links shared, which comes to the same.
 """
 
@@ -25,7 +25,7 @@ SAME_MOMENT = 1e-12
 SAME_RATE = 1e-14
 NONE = -1
 BY_WRITE, BY_OUT = 0, 1
-# After so much work whoever wants to know is told how far it is: an action is one unit of it, a moment a few.
+# After this much work `progress` is called. An action is one unit of work, a moment a few.
 LONG_WORK, WORK_OF_MOMENT = 4096, 16
 
 
@@ -119,8 +119,8 @@ class Core:
         self.latency: list[float] = latency.tolist()
         self.store_and_forward = store_and_forward
         self.progress = progress
-        self.by_key: dict[int, _Route] = {}
-        self.all: list[_Message] = []
+        self.route_of: dict[int, _Route] = {}
+        self.all_messages: list[_Message] = []
         self.engines: list[_Engine] = []
         self.link_bytes = [0.0] * len(self.bandwidth)
         self.link_busy = [0.0] * len(self.bandwidth)
@@ -158,7 +158,7 @@ class Core:
                 np.unique(rank * (self.chunks + 1) + chunk + count),
             ]
 
-    def ready(self, lone: bool) -> int:
+    def ready(self, alone: bool) -> int:
         """Number the cells."""
         if self.cuts is not None:
             self.begins = np.unique(np.concatenate(self.cuts))
@@ -169,7 +169,7 @@ class Core:
         """Pairs of nodes without a route."""
         place = np.asarray(self.place, np.int64)
         keys = dict.fromkeys((place[src] * self.nodes + place[dst]).tolist())
-        return np.array([key for key in keys if key not in self.by_key], np.int64).tobytes()
+        return np.array([key for key in keys if key not in self.route_of], np.int64).tobytes()
 
     def add_routes(
         self,
@@ -186,9 +186,9 @@ class Core:
             crossed = slice(int(offsets[at]), int(offsets[at + 1]))
             crossing = links[crossed].tolist(), share[crossed].tolist()
             figures = float(latency[at]), float(alone[at])
-            self.by_key[one] = _Route(len(self.by_key), int(leaving[at]), *crossing, *figures)
+            self.route_of[one] = _Route(len(self.route_of), int(leaving[at]), *crossing, *figures)
 
-    def lone(self, *columns: npt.NDArray[np.generic]) -> bool:
+    def alone(self, *columns: npt.NDArray[np.generic]) -> bool:
         """Nothing is done alone here."""
         return False
 
@@ -214,10 +214,12 @@ class Core:
         for (step, src, dst, _, _, weight, reduce, from_input), read, write in zip(rows, reads, writes, strict=True):
             message = made.get((src, dst))
             if message is None:
-                route = self.by_key[self.place[src] * self.nodes + self.place[dst]]
-                message = _Message(len(self.all), route, step, src, dst, self.first_engine + dst, self.job_start)
+                route = self.route_of[self.place[src] * self.nodes + self.place[dst]]
+                message = _Message(
+                    len(self.all_messages), route, step, src, dst, self.first_engine + dst, self.job_start
+                )
                 made[src, dst] = message
-                self.all.append(message)
+                self.all_messages.append(message)
                 self._join_ports(message)
             message.bytes += weight * self.unit
             message.reduce_s += weight * self.unit * self.gamma[dst] if reduce else 0.0
@@ -261,21 +263,21 @@ class Core:
 
     def run(self) -> None:
         """Run all that was gathered."""
-        for message in self.all:
+        for message in self.all_messages:
             if not message.need_start:
                 self._later(message.start, message.number, lambda time, one=message: self._started(one, time))  # type: ignore[misc]
         while self.events or self.flows:
             self._one_moment()
             self.moment += 1
             self._worked(WORK_OF_MOMENT)
-        assert self.written == len(self.all)
+        assert self.written == len(self.all_messages)
 
     def _worked(self, work: int) -> None:
         self.work += work
         if self.work >= LONG_WORK:
             self.work = 0
             if self.progress is not None:
-                self.progress(self.written, len(self.all))
+                self.progress(self.written, len(self.all_messages))
 
     def _one_moment(self) -> None:
         now = min([flow.finish for flow in self.flows] + [event[0] for event in self.events[:1]])
@@ -415,7 +417,7 @@ class Core:
 
     def _share_links(self, now: float) -> None:
         """Max-min fair rates for every flow that shares a link, directly or through others, with one that changed."""
-        links, flows = self._part()
+        links, flows = self._sharing()
         self.touched_links.clear()
         left = {link: self.bandwidth[link] for link in links}
         weight = {link: math.fsum(self.on_link[link].values()) for link in links}
@@ -439,7 +441,7 @@ class Core:
                     unsettled[other] -= 1
                 self._give_rate(flow, rate, link, now)
 
-    def _part(self) -> tuple[dict[int, None], dict[_Flow, None]]:
+    def _sharing(self) -> tuple[dict[int, None], dict[_Flow, None]]:
         links, flows = dict(self.touched_links), dict[_Flow, None]()
         waiting = list(links)
         while waiting:
@@ -468,23 +470,23 @@ class Core:
         return np.array(self.link_bytes).tobytes(), np.array(self.link_busy).tobytes()
 
     def finish(self) -> bytes:
-        """When each rank was done, after a lone pass; here that is one without messages."""
+        """When each rank was done, after an alone pass; here that is one without messages."""
         return np.full(len(self.place), self.job_start).tobytes()
 
     def messages(self) -> dict[str, bytes]:
         """What happened to each message."""
         numbers = ("step", "src", "dst", "engine", "bottleneck")
-        found = {name: np.array([getattr(one, name) for one in self.all], np.int32) for name in numbers}
-        found["route"] = np.array([one.route.number for one in self.all], np.int32)
+        found = {name: np.array([getattr(one, name) for one in self.all_messages], np.int32) for name in numbers}
+        found["route"] = np.array([one.route.number for one in self.all_messages], np.int32)
         times = ("bytes", "start", "out", "arrived", "written")
-        found |= {name: np.array([getattr(one, name) for one in self.all], np.float64) for name in times}
+        found |= {name: np.array([getattr(one, name) for one in self.all_messages], np.float64) for name in times}
         causes = ("start_cause", "write_cause")
-        found |= {name: np.array([getattr(one, name) for one in self.all], np.int64) for name in causes}
+        found |= {name: np.array([getattr(one, name) for one in self.all_messages], np.int64) for name in causes}
         return {name: column.tobytes() for name, column in found.items()}
 
     def routes(self) -> tuple[bytes, bytes, bytes]:
-        """The routes: offsets, links, and what a lone message gets."""
-        routes = self.by_key.values()
+        """The routes: offsets, links, and what a message gets that is alone."""
+        routes = self.route_of.values()
         offsets = np.cumsum([0, *(len(route.links) for route in routes)])
         links = np.array([link for route in routes for link in route.links], np.int32)
         return (

@@ -1,0 +1,230 @@
+/* The shared pass, second half: an event loop over all messages at once. */
+
+enum { START, OUT, ARRIVE, READY, WRITTEN, HOP, REDUCED };
+
+static int act(Core *core, int32_t kind, int32_t id, double time) {
+    Event event = {time, kind, id, 0};
+    return PUSH(&core->shared, actions, event);
+}
+
+/* What a message waited for last; of several at once the highest, so that it does not depend on who came first. */
+static int may_start(Core *core, int32_t id, double time, int64_t cause) {
+    Message *message = &core->shared.messages[id];
+    if (time > message->start || (time == message->start && cause > message->start_cause)) {
+        message->start = time;
+        message->start_cause = cause;
+    }
+    return --message->need_start ? 0 : act(core, START, id, message->start);
+}
+
+/* Likewise; but a message that arrives at that moment waited for nobody. */
+static int may_write(Core *core, int32_t id, double time, int64_t cause) {
+    Message *message = &core->shared.messages[id];
+    int64_t known = message->write_cause;
+    if (time > message->written || (time == message->written && known != NONE && (cause == NONE || cause > known))) {
+        message->written = time;
+        message->write_cause = cause;
+    }
+    return --message->need_write ? 0 : act(core, READY, id, message->written);
+}
+
+static int open_group(Core *core, int32_t group, double time, int64_t cause) {
+    Shared *shared = &core->shared;
+    shared->groups[group].pending &= ~(1 << 30);
+    for (int32_t at = shared->groups[group].first; at != NONE; at = shared->turns[at].next)
+        if (may_start(core, shared->turns[at].message, time, cause)) return -1;
+    return 0;
+}
+
+static int is_out(Core *core, int32_t id, double time) {
+    Shared *shared = &core->shared;
+    Message *message = &shared->messages[id];
+    message->out = time;
+    for (int32_t at = message->out_edges; at != NONE; at = shared->edges[at].next)
+        if (may_write(core, ~shared->edges[at].to, time, 2 * (int64_t)id + BY_OUT)) return -1;
+    int32_t turn = message->first_turn, end = turn + core->routes.leaving[message->route];
+    for (; turn < end; turn++) {
+        Group *group = &shared->groups[shared->turns[turn].group];
+        if (time > group->out || (time == group->out && id > group->last)) { group->out = time; group->last = id; }
+        if (--group->pending || group->next == NONE) continue;
+        if (open_group(core, group->next, group->out, 2 * (int64_t)group->last + BY_OUT)) return -1;
+    }
+    return 0;
+}
+
+static int is_ready(Core *core, int32_t id, double time, int32_t moment) {
+    Shared *shared = &core->shared;
+    Message *message = &shared->messages[id];
+    if (message->reduce_s <= 0) return act(core, WRITTEN, id, time);
+    Engine *engine = &shared->engines[message->engine];
+    message->moment = moment;
+    message->next_waiting = engine->waiting;
+    engine->waiting = id;
+    if (engine->listed) return 0;
+    engine->listed = 1;
+    return PUSH(shared, touched, message->engine);
+}
+
+static int is_written(Core *core, int32_t id, double time) {
+    Shared *shared = &core->shared;
+    shared->messages[id].written = time;
+    shared->written++;
+    for (int32_t at = shared->messages[id].written_edges; at != NONE; at = shared->edges[at].next) {
+        int32_t to = shared->edges[at].to;
+        if (to >= 0 ? may_start(core, to, time, 2 * (int64_t)id) : may_write(core, ~to, time, 2 * (int64_t)id)) return -1;
+    }
+    return 0;
+}
+
+static int is_started(Core *core, int32_t id, double time) {
+    Routes *routes = &core->routes;
+    Message *message = &core->shared.messages[id];
+    int64_t hops = routes->first_hop[message->route + 1] - routes->first_hop[message->route];
+    if (message->bytes > 0 && hops) return start_flow(core, id, 0, time);
+    if (act(core, OUT, id, time)) return -1;
+    return push_event(core, time + routes->latency[message->route], ARRIVE, id, 0);
+}
+
+static int flow_ended(Core *core, int32_t index) {
+    Routes *routes = &core->routes;
+    Slot *slot = &core->shared.slots[index];
+    int32_t id = slot->message, hop = slot->hop;
+    double time = slot->finish;
+    if (end_flow(core, index)) return -1;
+    if (hop == 0 && act(core, OUT, id, time)) return -1;
+    Message *message = &core->shared.messages[id];
+    if (!core->store_and_forward) return push_event(core, time + routes->latency[message->route], ARRIVE, id, 0);
+    int64_t at = routes->first_hop[message->route] + hop;
+    time += core->latency[routes->hop_link[at]];
+    int last = at + 1 == routes->first_hop[message->route + 1];
+    return push_event(core, time, last ? ARRIVE : HOP, id, hop + 1);
+}
+
+static int do_action(Core *core, Event action, int32_t moment) {
+    Shared *shared = &core->shared;
+    switch (action.kind) {
+        case START: return is_started(core, action.id, action.time);
+        case OUT: return is_out(core, action.id, action.time);
+        case ARRIVE:
+            shared->messages[action.id].arrived = action.time;
+            return may_write(core, action.id, action.time, NONE);
+        case READY: return is_ready(core, action.id, action.time, moment);
+        case WRITTEN: return is_written(core, action.id, action.time);
+        case HOP: return start_flow(core, action.id, action.hop, action.time);
+        default: { /* REDUCED */
+            Engine *engine = &shared->engines[shared->messages[action.id].engine];
+            engine->busy = NONE;
+            if (!engine->listed) {
+                engine->listed = 1;
+                if (PUSH(shared, touched, shared->messages[action.id].engine)) return -1;
+            }
+            return is_written(core, action.id, action.time);
+        }
+    }
+}
+
+/* An idle rank takes up the reduction that has been ready longest; of those of one moment the first by step and src. */
+static int begin_reduction(Core *core, int32_t number) {
+    Shared *shared = &core->shared;
+    Engine *engine = &shared->engines[number];
+    engine->listed = 0;
+    if (engine->busy != NONE || engine->waiting == NONE) return 0;
+    int32_t best = engine->waiting, before_best = NONE;
+    for (int32_t before = best, id; (id = shared->messages[before].next_waiting) != NONE; before = id) {
+        const Message *a = &shared->messages[id], *b = &shared->messages[best];
+        if (a->moment != b->moment ? a->moment < b->moment : a->step != b->step ? a->step < b->step : a->src < b->src) {
+            best = id;
+            before_best = before;
+        }
+    }
+    Message *message = &shared->messages[best];
+    if (before_best == NONE) engine->waiting = message->next_waiting;
+    else shared->messages[before_best].next_waiting = message->next_waiting;
+    double begin = message->written;
+    if (engine->free_at > begin) {
+        begin = engine->free_at;
+        message->write_cause = 2 * (int64_t)engine->last + BY_WRITE;
+    }
+    engine->busy = engine->last = best;
+    engine->free_at = begin + message->reduce_s;
+    return push_event(core, engine->free_at, REDUCED, best, 0);
+}
+
+static int one_moment(Core *core, int32_t moment) {
+    Shared *shared = &core->shared;
+    double first = shared->events_count ? shared->events[0].time : INFINITY, now;
+    if (shared->flow_heap_count && shared->slots[shared->flow_heap[0]].finish < first)
+        first = shared->slots[shared->flow_heap[0]].finish;
+    double limit = first + fabs(first) * SAME_MOMENT;
+    now = first;
+    for (;;) {
+        int more = 0;
+        while (shared->flow_heap_count && shared->slots[shared->flow_heap[0]].finish <= limit) {
+            if (shared->slots[shared->flow_heap[0]].finish > now) now = shared->slots[shared->flow_heap[0]].finish;
+            if (flow_ended(core, shared->flow_heap[0])) return -1;
+            more = 1;
+        }
+        while (shared->events_count && shared->events[0].time <= limit) {
+            Event event = pop_event(core);
+            if (event.time > now) now = event.time;
+            if (PUSH(shared, actions, event)) return -1;
+            more = 1;
+        }
+        for (int64_t at = 0; at < shared->actions_count; at++) {
+            if (do_action(core, shared->actions[at], moment)) return -1;
+            shared->work++;
+            if (hear_others(core)) return -1;
+        }
+        shared->actions_count = 0;
+        if (more) continue;
+        for (int64_t at = 0; at < shared->touched_count; at++)
+            if (begin_reduction(core, shared->touched[at])) return -1;
+        shared->touched_count = 0;
+        if (shared->events_count && shared->events[0].time <= limit) continue;
+        return share_links(core, now);
+    }
+}
+
+static PyObject *core_run(Core *core, PyObject *Py_UNUSED(ignored)) {
+    Shared *shared = &core->shared;
+    if (core->stage != SHARED) { refuse("there is nothing to run, or it has run"); return NULL; }
+    core->stage = RAN;
+    int64_t links = core->num_links + 1;
+    memset(core->link_bytes, 0, (size_t)links * 8);
+    memset(core->link_busy, 0, (size_t)links * 8);
+    shared->flows = calloc((size_t)links, sizeof(LinkFlows));
+    shared->link_mark = calloc((size_t)links, 4);
+    shared->link_open = calloc((size_t)links, 4);
+    shared->link_left = calloc((size_t)links, 8);
+    shared->link_weight = calloc((size_t)links, 8);
+    shared->link_key = calloc((size_t)links, 8);
+    shared->busy_since = calloc((size_t)links, 8);
+    if (!shared->flows || !shared->link_mark || !shared->link_open || !shared->link_left || !shared->link_weight ||
+        !shared->link_key || !shared->busy_since)
+        return PyErr_NoMemory();
+    for (int64_t id = 0; id < shared->messages_count; id++)
+        if (!shared->messages[id].need_start && push_event(core, shared->messages[id].start, START, (int32_t)id, 0))
+            return NULL;
+    int32_t moment = 0;
+    while (shared->events_count || shared->flow_heap_count) {
+        if (one_moment(core, moment++)) return NULL;
+        shared->work += WORK_OF_MOMENT;
+        if (hear_others(core)) return NULL;
+    }
+    if (shared->written != shared->messages_count) {
+        PyErr_SetString(PyExc_RuntimeError, "some messages were never written");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static void free_shared(Shared *shared, int64_t num_links) {
+    for (int64_t i = 0; i < shared->slots_count; i++)
+        FREE_ALL(shared->slots[i].links, shared->slots[i].at, shared->slots[i].share);
+    for (int64_t i = 0; shared->flows && i < num_links; i++) free(shared->flows[i].uses);
+    FREE_ALL(shared->cells, shared->messages, shared->edges, shared->readers, shared->groups, shared->turns, shared->engines,
+             shared->seen_start, shared->seen_write, shared->seen_read, shared->port_group, shared->events, shared->actions,
+             shared->touched, shared->slots, shared->free_slots, shared->flow_heap, shared->dirty, shared->part_links,
+             shared->part_slots, shared->link_heap, shared->flows, shared->link_mark, shared->link_open, shared->link_left,
+             shared->link_weight, shared->link_key, shared->busy_since);
+}

@@ -1,0 +1,151 @@
+/* The state of one simulation: what both passes read, and what each of them keeps. */
+
+/* Moments closer together than this part of the time are one moment: they differ by rounding. */
+#define SAME_MOMENT 1e-12
+/* Rates closer together than this part are one rate. */
+#define SAME_RATE 1e-14
+#define NONE (-1)
+
+/* Routes, found by a hash of their two ends. Route r crosses the hops first_hop[r] to first_hop[r + 1] - 1. */
+typedef struct {
+    int64_t num_nodes;
+    VECTOR(int64_t, key);       /* src * num_nodes + dst */
+    VECTOR(int64_t, first_hop);
+    VECTOR(double, latency);
+    VECTOR(double, alone);      /* bytes a second of a message that has all of its links to itself */
+    VECTOR(int32_t, leaving);   /* how many of its links leave the sender: they come first */
+    VECTOR(int32_t, hop_link);
+    VECTOR(double, hop_share);  /* the part of a message that crosses the link */
+    int32_t *table;
+    int64_t table_size;
+    int64_t *stamp;             /* the step in which a route last had a message, */
+    int32_t *message;           /* and that message */
+    int64_t stamp_room;
+} Routes;
+
+/* 64 chunks of a rank: which of them begin a cell, and how many cells begin before them. */
+typedef struct { uint64_t bits; int64_t before; } Word;
+/* Cells of one row: the first, and how many; the next is `stride` on, around the end. */
+typedef struct { int64_t first; int32_t count; } Range;
+
+/* The current job. A cell is a range of chunks at one rank that no row cuts: what is known of a place is kept by cell. */
+typedef struct {
+    int64_t ranks, num_chunks, words;
+    int64_t *place; /* the node of each rank */
+    int32_t *layer; /* how many members before it are at the same node: each of them has ports of its own */
+    int64_t layers;
+    double *gamma;  /* seconds a reduced byte, by rank */
+    double unit;    /* bytes a unit of weight */
+    double start;
+    Word *cuts;     /* for every rank, where cells begin; NULL where every chunk is a cell */
+    int64_t num_cells, stride;
+    int32_t first_engine;
+} Job;
+
+/* The rows of the current step, grouped into messages; see group_rows. */
+typedef struct {
+    int64_t stamp; /* counts the steps */
+    VECTOR(int32_t, message);
+    VECTOR(int32_t, route);
+    VECTOR(int32_t, order);
+    VECTOR(int32_t, lead);
+    VECTOR(int32_t, tail);
+    VECTOR(int32_t, next);
+    VECTOR(int32_t, other);
+    VECTOR(Range, reads);
+    VECTOR(Range, writes);
+} Step;
+
+/* The alone pass: when a cell was last written and last read, and until when links, ports and reductions are taken. */
+typedef struct { double written, read; } AloneCell;
+
+typedef struct {
+    AloneCell *cells;
+    double *busy_until, *port_out, *port_before, *engine_free, *rank_finish;
+    int64_t *port_stamp;
+} Alone;
+
+/* The shared pass. A cell knows its last writer and the readers since. */
+typedef struct { int32_t writer, readers; } SharedCell;
+
+typedef struct {
+    double bytes, reduce_s;
+    double start, out, arrived, written;
+    int64_t start_cause, write_cause; /* 2 * message + kind, or NONE */
+    int32_t route, step, src, dst, engine;
+    int32_t need_start, need_write;
+    int32_t out_edges, written_edges;
+    int32_t first_turn, next_waiting;
+    int32_t bottleneck, moment;
+} Message;
+
+/* The kinds of causes: that message was written, or was out. */
+enum { BY_WRITE = 0, BY_OUT = 1 };
+
+typedef struct { int32_t to, next; } Edge;   /* to >= 0: that message may start; ~to: it may be written */
+typedef struct { int32_t message, next; } Reader;
+/* The messages of one step at one port: how many have still to be out, and who was out last. */
+typedef struct { double out; int32_t step, pending, first, next, last; } Group;
+/* A message in a group, and the next one there. A message has one for each of its ports, one after another. */
+typedef struct { int32_t message, group, next; } Turn;
+typedef struct { double free_at; int32_t busy, last, waiting, listed; } Engine;
+typedef struct { double time; int32_t kind, id, hop; } Event;
+typedef struct { int32_t slot, at; } Use;
+typedef struct { Use *uses; int32_t count, room; } LinkFlows;
+
+typedef struct {
+    double remaining, rate, since, finish;
+    int32_t message, count, room, heap_at, hop, seen;
+    int32_t *links, *at;
+    double *share;
+} Slot;
+
+typedef struct {
+    /* what waits for what */
+    SharedCell *cells;
+    VECTOR(Message, messages);
+    VECTOR(Edge, edges);
+    VECTOR(Reader, readers);
+    VECTOR(Group, groups);
+    VECTOR(Turn, turns);
+    VECTOR(Engine, engines);
+    VECTOR(int32_t, seen_start); /* by message: the last message that an edge was made to */
+    VECTOR(int32_t, seen_write);
+    VECTOR(int32_t, seen_read);
+    int32_t *port_group;
+    /* the event loop */
+    VECTOR(Event, events);       /* a heap by time */
+    VECTOR(Event, actions);      /* what happens in this moment, in order */
+    VECTOR(int32_t, touched);    /* engines that may take up a reduction */
+    int64_t written, work;
+    /* the flows on the links */
+    VECTOR(Slot, slots);
+    VECTOR(int32_t, free_slots);
+    VECTOR(int32_t, flow_heap);  /* slots by when they finish */
+    VECTOR(int32_t, dirty);      /* links whose flows changed */
+    VECTOR(int32_t, part_links); /* the links and flows that share with one another, while rates are given */
+    VECTOR(int32_t, part_slots);
+    VECTOR(int32_t, link_heap);
+    LinkFlows *flows;
+    int32_t *link_mark, *link_open;
+    double *link_left, *link_weight, *link_key, *busy_since;
+    int32_t mark;
+} Shared;
+
+/* What may be called next: a job is begun, made ready for one of the two passes, and the shared one is run once. */
+typedef enum { NEW, BEGUN, ALONE, SHARED, RAN } Stage;
+
+typedef struct {
+    PyObject_HEAD
+    Stage stage;
+    int64_t num_links;
+    double *bandwidth, *latency;
+    double *link_bytes, *link_busy; /* what the links carried, and how long they were busy */
+    int store_and_forward;
+    PyObject *progress;
+    Routes routes;
+    Job job;
+    Step step;
+    Alone alone;
+    Shared shared;
+} Core;
