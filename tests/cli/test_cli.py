@@ -287,5 +287,11 @@ def test_help_and_version() -> None:
 
 
 def test_tour() -> None:
+    """Every verb is there, each with the command that anybody can paste, and it ends with a run and a plan."""
     printed = fine("tour").out
-    assert "proved" in printed
+    commands = [line.split()[2] for line in printed.splitlines() if line.startswith("$ ")]
+    assert commands[:6] == ["show", "prove", "price", "simulate", "bench", "plan"]
+    assert "before it has the contribution of rank" in printed
+    measured = printed.partition("bench all_reduce")[2]
+    assert "predicted" in measured and "Out of bounds values : 0 OK" in measured
+    assert "MFU" in measured.partition("plan llama3-70b")[2]

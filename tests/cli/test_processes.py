@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,18 @@ def test_the_console_script() -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout == fine("--help").out
     assert process("prove", *RING).returncode == 0
+
+
+def test_the_tour_on_a_bare_machine() -> None:
+    """No HOME, no TERM, no language, and signals ignored by what started it, as in a script under nohup."""
+    command = f"trap '' INT HUP; exec {shlex.quote(str(CHOREO))} tour"
+    ran = subprocess.run(
+        ["sh", "-c", command], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "Out of bounds values : 0 OK" in ran.stdout
+    pasted = [line.removeprefix("$ ").split()[0] for line in ran.stdout.splitlines() if line.startswith("$ ")]
+    assert len(pasted) > 6 and set(pasted) <= {"choreo", str(CHOREO)}
 
 
 def test_exit_codes_of_processes(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
-"""`choreo tour`: the product on one screen."""
+"""`choreo tour`: the product at work, command by command."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import shlex
 import shutil
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -12,55 +14,91 @@ import click
 from choreo.cli.command import Command
 from choreo.cli.options import json_option
 from choreo.cli.output.table import echo_json
-from choreo.units import format_bytes, format_time
+from choreo.errors import ChoreoError
 
 if TYPE_CHECKING:
     from choreo.price import WinningRange
 
 RING = ("all_reduce", "ring")
-MACHINES, SIZE = "dgx-a100:2", 64 << 20
+
+# What is said, the command that shows it, and how many lines of its output are enough here.
+SHOWN = ("A collective is a schedule: who sends what to whom.", "show reduce_scatter --algorithm ring --ranks 3", 99)
+PROVED = ("It is proved, at any size.", "prove all_reduce --algorithm ring --ranks 1024", 99)
+REST = (
+    (
+        "It is priced: which algorithm is cheapest at which size, over 64 ranks?",
+        "price all_reduce --ranks 64 --sweep 8:1GiB --alpha 5us --bandwidth 50GB/s --gamma 1e-11",
+        3,
+    ),
+    (
+        "It is simulated on a real network, and held to the best that is possible there: two servers of eight A100s.",
+        "simulate all_reduce --topology dgx-a100:2 --size 64MiB --algorithm ring --algorithm hierarchical",
+        99,
+    ),
+    (
+        "It is run between four processes of this machine, and what was measured stands beside what was predicted.",
+        "bench all_reduce --ranks 4 --minbytes 1K --maxbytes 4M --stepfactor 64 --rounds 3",
+        99,
+    ),
+    (
+        "And a training job is planned: how to cut a model of 70 billion parameters over 64 H100s.",
+        "plan llama3-70b --cluster hgx-h100 --gpus 64 --global-batch 256 --seq 8192",
+        12,
+    ),
+)
+NEXT = (
+    "list",
+    "calibrate  # measures this machine, for predictions that are about it",
+    "simulate all_reduce --topology dgx-a100:2 --size 64MiB --algorithm all",
+    "show all_reduce --algorithm swing --ranks 8 --html swing.html",
+)
 
 
 @click.command("tour", cls=Command)
 @json_option
 def command(as_json: bool) -> None:
-    """See Choreo at work on one screen: a schedule shown, proved, priced, simulated, broken and caught."""
+    """See Choreo at work: a collective shown, proved, priced, simulated and run, and a training job planned."""
     if as_json:
         echo_json({"story": _broken_story(), "ranges": _winners()})
         return
-    from choreo.algorithms import build
-    from choreo.prove import prove
-    from choreo.show import to_text
-
-    _title("A collective is a schedule. Here is reduce_scatter by ring among three ranks:")
-    click.echo(to_text(build("reduce_scatter", "ring", 3), color=sys.stdout.isatty()).rstrip())
-
-    _title("The same object is proved, at any size. A ring:")
-    for ranks in (8, 1024):
-        started = time.perf_counter()
-        proof = prove(build(*RING, ranks))
-        took = time.perf_counter() - started
-        click.echo(f"  {ranks:>5} ranks, {proof.num_transfers:>9,} transfers: proved in {took:.2f} s ({proof.method})")
-
-    _title("A wrong one is caught, and told as a story. Swap two steps of a ring among four ranks:")
-    click.echo(f"  {_broken_story()}")
-
-    _title("And priced: all_reduce over 64 ranks, 5 us per message, 50 GB/s. Which is cheapest at which size?")
-    for one in _winners():
-        click.echo(f"  {format_bytes(one.from_bytes):>9} to {format_bytes(one.to_bytes):>9}  {one.algorithm}")
-    _title(f"And simulated: all_reduce of {format_bytes(SIZE)} on {MACHINES}, two servers of eight A100s:")
-    _simulated()
-    _title("Next")
     choreo = "choreo" if shutil.which("choreo") else sys.argv[0]
-    click.echo(f"  {choreo} list")
-    click.echo(f"  {choreo} price all_reduce --ranks 64 --size 1MiB")
-    click.echo(f"  {choreo} simulate all_reduce --topology {MACHINES} --size 64MiB --algorithm all")
-    click.echo(f"  {choreo} show all_reduce --algorithm swing --ranks 8 --html swing.html")
+    for title, words, lines in (SHOWN, PROVED):
+        _show(choreo, title, words, lines)
+    _title("A wrong one is caught, and told as a story. Swap two steps of a ring among four ranks:")
+    click.echo(_broken_story())
+    for title, words, lines in REST:
+        _show(choreo, title, words, lines)
+    _title("Next")
+    for words in NEXT:
+        click.echo(f"$ {choreo} {words}")
 
 
 def _title(text: str) -> None:
     click.echo()
     click.secho(text, bold=True)
+
+
+def _show(choreo: str, title: str, words: str, lines: int) -> None:
+    """Run a command here, and print it and the first lines of what it prints."""
+    from choreo.cli import cli
+
+    _title(title)
+    click.secho(f"$ {choreo} {words}", fg="cyan")
+    printed = io.StringIO()
+    whole = lines >= 99  # it may draw in colour then, and is seen as it comes
+    try:
+        with (
+            contextlib.nullcontext() if whole else contextlib.redirect_stdout(printed),
+            cli.make_context("choreo", shlex.split(words)) as context,
+        ):
+            cli.invoke(context)
+    except (ChoreoError, OSError) as error:  # what cannot be done on this machine is said, and the tour goes on
+        click.echo(str(error))
+    output = printed.getvalue().rstrip("\n").split("\n")
+    if not whole:
+        click.echo("\n".join(output[:lines]))
+        if len(output) > lines:
+            click.echo(f"... and {len(output) - lines} lines more")
 
 
 def _broken_story() -> str:
@@ -90,16 +128,3 @@ def _winners() -> list[WinningRange]:
     link = CostModel(alpha_s=5e-6, bandwidth_bytes_per_s=50e9, gamma_s_per_byte=1e-11)
     schedules = (build("all_reduce", a.name, 64) for a in list_algorithms("all_reduce"))
     return winners([schedule for schedule in schedules if not schedule.switches], 8, 1 << 30, link)
-
-
-def _simulated() -> None:
-    from choreo.algorithms import build
-    from choreo.simulate import simulate, suggested_schedule
-    from choreo.topology import get_topology
-
-    machines = get_topology(MACHINES)
-    ranks = machines.num_devices
-    for schedule in (build(*RING, ranks), suggested_schedule("all_reduce", machines, ranks)):
-        found = simulate(schedule, machines, SIZE)
-        reached = f"{100 * found.efficiency:.0f} % of what is possible there"
-        click.echo(f"  {schedule.algorithm:<14}{format_time(found.time_s):>9}, {reached}")
