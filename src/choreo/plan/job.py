@@ -28,6 +28,6 @@ class TrainingJob:
 
     @property
     def straggling(self) -> float:
-        """How much longer than a step of one node all take: they wait for the slowest of many, each a little uneven."""
+        """The share by which a step is longer because all nodes wait for the slowest of them."""
         nodes = max(1.0, self.gpus / self.cluster.node_gpus)
         return self.software.jitter * math.sqrt(2 * math.log(nodes))

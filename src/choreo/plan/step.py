@@ -1,7 +1,7 @@
-"""One step of training under a plan: how long it takes, what of that shows what, and what it needs.
+"""One step of training under a plan, in detail: how long it takes, what takes it, and how much memory it needs.
 
-Symmetry is used: all replicas do the same, and so do the tensor-parallel ranks of a stage; one rank of each stage is
-computed, however many there are.
+All replicas do the same, and so do the tensor-parallel ranks of a stage: one rank of each stage is computed, however
+many there are. Formulas are those of the search, for one plan; the pipeline is simulated.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Step(Result):
     exposed_comm_s: Mapping[str, float]
     bubble_s: float
     memory: Mapping[str, float]
-    peak_allocated_bytes: float
-    peak_reserved_bytes: float
+    peak_allocated_bytes: float  # given out by PyTorch's allocator at the fullest moment
+    peak_reserved_bytes: float  # taken from the device for that
     device_bytes: float
     mfu: float
     hfu: float
@@ -82,16 +82,6 @@ class Step(Result):
         )
 
     @property
-    def allocated_bytes(self) -> float:
-        """What PyTorch's allocator gave out at the fullest moment."""
-        return self.peak_allocated_bytes
-
-    @property
-    def reserved_bytes(self) -> float:
-        """What it took from the device for that."""
-        return self.peak_reserved_bytes
-
-    @property
     def memory_bytes(self) -> float:
         """What the fullest device must have: reserved memory and the context beside it."""
         return self.peak_reserved_bytes + self.memory.get("context", 0.0)
@@ -103,7 +93,7 @@ class Step(Result):
 
     @property
     def gpu_hours(self) -> float:
-        """Of one step, all devices together."""
+        """GPU-hours of one step, all devices together."""
         return self.step_time_s * self.gpus / 3600
 
 
@@ -119,7 +109,13 @@ def evaluate(
     device: str | Device | None = None,
     timeline: bool = False,
 ) -> Step:
-    """Time and memory of one step of a model under a plan on a cluster's devices."""
+    """Time and memory of one step of a model under a plan on a cluster's devices.
+
+    >>> from choreo.workload import get_model
+    >>> step = evaluate(get_model("llama3-8b"), Plan(dp=8, zero=3), cluster="hgx-h100", global_batch=16, seq=4096)
+    >>> step.fits, round(step.step_time_s, 1), step.bottleneck
+    (True, 0.9, 'compute')
+    """
     gpus = plan.gpus if gpus is None else gpus
     place, program = get_cluster(cluster), get_software(software)
     plan.check(model, gpus, global_batch, seq, uneven_stages=ability_of(program.name).uneven_stages)

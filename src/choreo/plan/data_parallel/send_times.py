@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import LayerTable
-from choreo.plan.network import collective_time
+from choreo.plan.network import Cluster, collective_time
 from choreo.plan.software import Software
 from choreo.plan.space import Space
 
@@ -29,6 +29,24 @@ def reduced_bytes(software: Software, precision: str) -> int:
     return software.gradient_bytes
 
 
+class _Replicas:
+    """The ranks that have the same parameters, for each cut: how many, and how far apart."""
+
+    def __init__(self, ranks: Ints, stride: Ints) -> None:
+        self.ranks = ranks
+        groups: dict[tuple[int, int], list[int]] = {}
+        for number, group in enumerate(zip(ranks.tolist(), stride.tolist(), strict=True)):
+            groups.setdefault(group, []).append(number)
+        self._groups = [(*group, np.array(cuts)) for group, cuts in groups.items()]
+
+    def seconds(self, cluster: Cluster, collective: str, sizes: Floats) -> Floats:
+        """Of a collective in each cut; those of equal groups are timed together."""
+        found = np.zeros(len(sizes))
+        for ranks, stride, cuts in self._groups:
+            found[cuts] = collective_time(cluster, collective, sizes[cuts], ranks, stride)
+        return found
+
+
 class SendTimes:
     """Seconds by cut of a space; what was asked for once is kept."""
 
@@ -37,7 +55,7 @@ class SendTimes:
         self._cuts, self._first = np.unique(space["cut"], return_index=True)
         dp, tp, cp, ep = (space[name][self._first] for name in ("dp", "tp", "cp", "ep"))
         # Experts have fewer replicas than the rest, further apart.
-        self._dense, self._experts = (dp * cp, tp), (dp * cp // ep, tp * ep)
+        self._dense, self._experts = _Replicas(dp * cp, tp), _Replicas(dp * cp // ep, tp * ep)
         self._known: dict[tuple[tuple[str, ...], str, bool], Floats] = {}
 
     def seconds(self, kinds: tuple[str, ...], collective: str, *, bucketed: bool) -> Floats:
@@ -56,22 +74,16 @@ class SendTimes:
         # Parameter by parameter, or all at once.
         calls = self._total(kinds, "tensors") if job.software.gather == "tensor" else np.ones(len(held))
         found = np.zeros(len(held))
-        for amount, (ranks, stride) in ((held - experts, self._dense), (experts, self._experts)):
+        for amount, replicas in ((held - experts, self._dense), (experts, self._experts)):
+            if not amount.any():
+                continue
             if bucketed:
-                size = np.maximum(BUCKET, BUCKET_A_RANK * ranks) * width
+                size = np.maximum(BUCKET, BUCKET_A_RANK * replicas.ranks) * width
                 times = amount * width / size
             else:
                 size, times = amount * width / np.maximum(1, calls), calls
-            found += np.where(amount > 0, times * self._collective(collective, size, ranks, stride), 0.0)
+            found += np.where(amount > 0, times * replicas.seconds(job.cluster, collective, size), 0.0)
         return found
 
     def _total(self, kinds: tuple[str, ...], field: str) -> Floats:
         return sum((self._table.get(kind, field, self._first) for kind in kinds), np.zeros(len(self._first)))
-
-    def _collective(self, collective: str, sizes: Floats, ranks: Ints, stride: Ints) -> Floats:
-        """Group by group; those of one kind are timed together."""
-        found = np.zeros(len(sizes))
-        for group in np.unique(np.stack([ranks, stride], axis=1), axis=0):
-            here = (ranks == group[0]) & (stride == group[1])
-            found[here] = collective_time(self._job.cluster, collective, sizes[here], int(group[0]), int(group[1]))
-        return found

@@ -121,7 +121,11 @@ def in_flight(
 
 @lru_cache(maxsize=64)
 def orders(schedule: str, stages: int, micro_batches: int, chunks: int) -> tuple[tuple[tuple[str, int, int], ...], ...]:
-    """For each stage the (kind, micro-batch, chunk) it does, in order; W is left to the simulation."""
+    """For each stage the (kind, micro-batch, chunk) of its passes, in order; the simulation places W.
+
+    >>> [" ".join(f"{kind}{number}" for kind, number, _ in order) for order in orders("1f1b", 2, 3, 1)]
+    ['F0 F1 B0 F2 B1 B2', 'F0 B0 F1 B1 F2 B2']
+    """
     return tuple(
         tuple(_order("gpipe" if schedule == "gpipe" else "1f1b", stage, stages, micro_batches, chunks))
         for stage in range(stages)

@@ -212,7 +212,7 @@ def _plain(value: object) -> object:
 def _logged(step: Step, program: Software, *, allocated: bool) -> float:
     """The memory that the program's log would show."""
     if not program.name.startswith(LOG_FIRST_RANK):
-        return step.allocated_bytes if allocated else step.reserved_bytes
+        return step.peak_allocated_bytes if allocated else step.peak_reserved_bytes
     apart = ("context", "fragmentation") if allocated else ("context",)
     return sum(size for part, size in step.stage_memory[0].items() if part not in apart)
 
