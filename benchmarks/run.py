@@ -20,8 +20,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from choreo.bench.bench import PEERS, Contestant, Measured, Options, Stage, bench, geometric_mean, race, sizes_between
+from choreo.bench.bench import measure
 from choreo.bench.inputs import Case, case_of
+from choreo.bench.options import PEERS, BenchOptions
+from choreo.bench.result import Measurement, geometric_mean
+from choreo.bench.session import BenchSession, Contestant, race
+from choreo.bench.sizes import sizes_between
 from choreo.calibrate.calibrate import calibrate
 from choreo.run.execute.constants import Constants, load_constants
 from choreo.units import parse_rank_range, parse_size
@@ -35,13 +39,15 @@ TIMES_COPY = 1.5
 QUIET, LOOK_S = 0.9, 0.25
 
 
-def measure(stage: Stage, collective: str, sizes: tuple[int, ...], rounds: int, patience_s: float) -> list[Measured]:
+def measure_sizes(
+    session: BenchSession, collective: str, sizes: tuple[int, ...], rounds: int, patience_s: float
+) -> list[Measurement]:
     """One collective at all sizes, printed as it goes."""
-    rows: list[Measured] = []
+    rows: list[Measurement] = []
     for size in sizes:
         await_quiet(patience_s)
-        options = Options(collective, stage.ranks, (size,), rounds=rounds, against=tuple(stage.peers))
-        rows += bench(options, stage=stage, each=print_row, say=print).rows
+        options = BenchOptions(collective, session.ranks, (size,), rounds=rounds, against=tuple(session.peers))
+        rows += measure(options, session=session, each=print_row, say=print).results
     return rows
 
 
@@ -62,8 +68,10 @@ def cpu_ticks() -> tuple[int, int]:
     return ticks[3] + ticks[4], sum(ticks)
 
 
-def print_row(row: Measured) -> None:
-    theirs = "".join(f"{name:>9} {row.peers[name] * 1e6:>11.1f} us {row.ratio(name):>7.2f}x" for name in row.peers)
+def print_row(row: Measurement) -> None:
+    theirs = "".join(
+        f"{name:>9} {row.peer_times_s[name] * 1e6:>11.1f} us {row.ratio(name):>7.2f}x" for name in row.peer_times_s
+    )
     wrong = f"  {row.wrong} WRONG" if row.wrong else ""
     print(
         f"{row.case.collective:<15}{row.case.ranks:>3}{row.case.size_bytes:>11} B{row.time_s * 1e6:>11.1f} us"
@@ -72,18 +80,20 @@ def print_row(row: Measured) -> None:
     )
 
 
-def against_copy(stage: Stage, collectives: Iterable[str], rounds: int, patience_s: float) -> list[dict[str, object]]:
+def against_copy(
+    session: BenchSession, collectives: Iterable[str], rounds: int, patience_s: float
+) -> list[dict[str, object]]:
     """Registered arrays beside both ranks copying as many bytes."""
     found: list[dict[str, object]] = []
     for collective in collectives:
         if collective == "barrier":
             continue
         for size in sizes_between(REGISTERED_FROM, REGISTERED_TO, factor=2):
-            case = case_of(collective, stage.ranks, size)
-            ours = stage.ours(collective, None, registered=True)
-            copy = Contestant("memcpy", stage.choreo, ours.library)
+            case = case_of(collective, session.ranks, size)
+            ours = session.ours(collective, None, registered=True)
+            copy = Contestant("memcpy", session.choreo, ours.library)
             ours.prepare(case, 60.0)
-            copy.prepare(Case("memcpy", stage.ranks, size // 4), 60.0)
+            copy.prepare(Case("memcpy", session.ranks, size // 4), 60.0)
             await_quiet(patience_s)
             for one in (ours, copy):
                 one.time(1, 2, 60.0)
@@ -103,18 +113,18 @@ def against_copy(stage: Stage, collectives: Iterable[str], rounds: int, patience
                     "memcpy_us": copy.median_s * 1e6,
                 }
             )
-            stage.choreo.ask({"do": "forget"})
+            session.choreo.ask({"do": "forget"})
     return found
 
 
-def summarize(rows: list[Measured]) -> None:
+def summarize(rows: list[Measurement]) -> None:
     """Means and worst cells for each peer, and how far the prices were off."""
     for peer in PEERS:
         mean_at_least, cell_at_least = TO_REACH[peer]
         by_count = {
-            count: [row for row in rows if row.case.ranks == count and peer in row.peers] for count in (2, 4, 8)
+            count: [row for row in rows if row.case.ranks == count and peer in row.peer_times_s] for count in (2, 4, 8)
         }
-        with_it = [row for row in rows if peer in row.peers]
+        with_it = [row for row in rows if peer in row.peer_times_s]
         if not with_it:
             continue
         mean = geometric_mean([row.ratio(peer) for row in with_it])
@@ -132,7 +142,7 @@ def summarize(rows: list[Measured]) -> None:
         for row in missed[:12]:
             print(
                 f"    {row.ratio(peer):.2f}x {row.case.collective} p={row.case.ranks} {row.case.size_bytes} B: "
-                f"{row.time_s * 1e6:.1f} us by {row.algorithm}, {row.peers[peer] * 1e6:.1f} us"
+                f"{row.time_s * 1e6:.1f} us by {row.algorithm}, {row.peer_times_s[peer] * 1e6:.1f} us"
             )
     off = [abs(row.predicted_s / row.time_s - 1) for row in rows]
     print(f"\nprice is off by {100 * statistics.median(off):.0f} % in the median cell (to reach: 25 %)")
@@ -154,19 +164,19 @@ def main() -> None:
     rounds = 3 if arguments.quick else 7
     sizes = sizes_between(8, parse_size(arguments.most), factor=16 if arguments.quick else 4)
     load_before = os.getloadavg()[0]
-    constants: Constants = load_constants() if arguments.kept else calibrate(counts, pin=arguments.pin)[0]
-    rows: list[Measured] = []
+    constants: Constants = load_constants() if arguments.kept else calibrate(counts, pin=arguments.pin).constants
+    rows: list[Measurement] = []
     copies: list[dict[str, object]] = []
     for count in counts:
         peers = [name for name in arguments.against.split(",") if name]
-        with Stage(count, constants, peers, pin=arguments.pin) as stage:
+        with BenchSession(count, constants, peers, pin=arguments.pin) as session:
             for collective in collectives:
                 some = (0,) if collective == "barrier" else sizes
-                rows += measure(stage, collective, some, rounds, arguments.patience)
-            for sentence in stage.missing:
+                rows += measure_sizes(session, collective, some, rounds, arguments.patience)
+            for sentence in session.missing:
                 print(sentence)
             if count == 2:
-                copies = against_copy(stage, collectives, rounds, arguments.patience)
+                copies = against_copy(session, collectives, rounds, arguments.patience)
     summarize(rows)
     print(f"load average before: {load_before:.1f}, after: {os.getloadavg()[0]:.1f}, cores: {os.cpu_count()}")
     RESULTS.parent.mkdir(exist_ok=True)
@@ -179,7 +189,7 @@ def main() -> None:
             "time_us": row.time_s * 1e6,
             "wrong": row.wrong,
             "predicted_us": row.predicted_s * 1e6,
-            "peers": {name: {"time_us": time_s * 1e6} for name, time_s in row.peers.items()},
+            "peers": {name: {"time_us": time_s * 1e6} for name, time_s in row.peer_times_s.items()},
         }
         for row in rows
     ]

@@ -18,6 +18,7 @@ ChoreoError
 ├── TopologyError                       a file or document that is not a network
 ├── ProofError                          a schedule that does not do what its collective promises
 ├── BenchmarkError                      a library that is to be measured is missing, failed or does not answer
+├── CalibrationError                    a fit that is too far off to be kept
 ├── RendezvousError                     the processes of a job did not find each other
 ├── PeerFailure                         ranks died, were stuck or left; all survivors agree on which
 └── JoinError                           a process could not join a running job; its ranks go on as before
@@ -34,6 +35,7 @@ from collections.abc import Iterable
 __all__ = [
     "AlgorithmError",
     "BenchmarkError",
+    "CalibrationError",
     "ChoreoError",
     "CollectiveMismatch",
     "CommunicatorClosed",
@@ -176,6 +178,10 @@ class ProofError(ChoreoError):
 
 class BenchmarkError(ChoreoError):
     """A library that is to be measured is not installed, failed, or does not answer."""
+
+
+class CalibrationError(ChoreoError):
+    """Constants whose fit is too far off to be kept; the load of the machine is in the message."""
 
 
 class RendezvousError(ChoreoError):

@@ -12,20 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from choreo.bench import job as bench_job
-from choreo.bench.bench import (
-    Contestant,
-    Measured,
-    Options,
-    Stage,
-    bench,
-    geometric_mean,
-    predicted_s,
-    race,
-    sizes_between,
-)
+import choreo
+from choreo.bench import processes
+from choreo.bench.bench import measure, predicted_s
 from choreo.bench.inputs import Case, case_of, dtype_of, expected, given
-from choreo.bench.job import Job
+from choreo.bench.options import BenchOptions
+from choreo.bench.processes import RankProcesses
+from choreo.bench.result import Measurement, geometric_mean
+from choreo.bench.session import BenchSession, Contestant, race
+from choreo.bench.sizes import sizes_between
 from choreo.cli import COMMANDS
 from choreo.collectives import COLLECTIVES
 from choreo.errors import BenchmarkError, ChoreoError, SizeError, UsageError
@@ -106,7 +101,7 @@ def test_shares_are_whole_and_sizes_total() -> None:
 
 
 def test_figures() -> None:
-    row = Measured(Case("all_reduce", 4, 250), "ring", 1e-6, 0, 2e-6, {"gloo": 3e-6})
+    row = Measurement(Case("all_reduce", 4, 250), "ring", 1e-6, 0, 2e-6, {"gloo": 3e-6})
     assert row.algbw_bytes_per_s == pytest.approx(1e9)
     assert row.busbw_bytes_per_s == pytest.approx(1.5e9)
     assert row.ratio("gloo") == pytest.approx(3)
@@ -129,25 +124,35 @@ def test_figures() -> None:
 )
 def test_mistakes_are_told_before_anything_starts(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(ChoreoError, match=said):
-        Options(**({"collective": "all_reduce", "ranks": 2, "sizes": (8,)} | wrong))  # type: ignore[arg-type]
+        BenchOptions(**({"collective": "all_reduce", "ranks": 2, "sizes": (8,)} | wrong))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="root 2 is not a rank"):
-        Options("broadcast", 2, (8,), root=2)
+        BenchOptions("broadcast", 2, (8,), root=2)
 
 
 def test_collectives_between_real_ranks() -> None:
-    with Stage(3, default_constants()) as stage:
+    with BenchSession(3, default_constants()) as session:
         for collective in (*RUNNABLE, "barrier"):
-            options = Options(collective, 3, (4000,), dtype="double", root=1, rounds=1, round_s=0.001)
-            (row,) = bench(options, stage=stage).rows
+            options = BenchOptions(collective, 3, (4000,), dtype="double", root=1, rounds=1, round_s=0.001)
+            (row,) = measure(options, session=session).results
             assert row.wrong == 0, collective
             assert row.time_s > 0 and row.predicted_s > 0 and row.algorithm
         for op in ("prod", "min", "max", "avg"):
-            options = Options("all_reduce", 3, (100,), op=op, rounds=1, iterations=2)
-            assert bench(options, stage=stage).rows[0].wrong == 0
-        registered = Options("all_reduce", 3, (1 << 20,), registered=True, rounds=1, iterations=1)
-        assert bench(registered, stage=stage).rows[0].wrong == 0
+            options = BenchOptions("all_reduce", 3, (100,), op=op, rounds=1, iterations=2)
+            assert measure(options, session=session).results[0].wrong == 0
+        registered = BenchOptions("all_reduce", 3, (1 << 20,), registered=True, rounds=1, iterations=1)
+        assert measure(registered, session=session).results[0].wrong == 0
         with pytest.raises(BenchmarkError, match="rank 0: ValueError: nobody knows how to dance"):
-            stage.choreo.ask({"do": "dance"})
+            session.choreo.ask({"do": "dance"})
+
+
+def test_the_verb_in_python() -> None:
+    found = choreo.bench("all_gather", 2, ("1KiB", 4096), rounds=1, iterations=2)
+    assert [row.size_bytes for row in found.results] == [1024, 4096]
+    assert all(row.wrong == 0 and row.busbw_GBps == pytest.approx(row.busbw_bytes_per_s / 1e9) for row in found.results)
+    assert repr(found) == "<Benchmark all_gather over 2 ranks: 2 measurements>"
+    assert repr(found.results[0]).startswith("<Measurement all_gather of 1 KiB over 2 ranks: ")
+    assert found.to_dict()["results"][1]["time_s"] == found.results[1].time_s
+    assert choreo.bench("barrier", 2, rounds=1, iterations=2).results[0].size_bytes == 0
 
 
 def test_contestants_take_turns() -> None:
@@ -183,8 +188,7 @@ def test_the_table_and_its_document() -> None:
     document = run_choreo(*words, "-a", "all", "--json").json
     assert isinstance(document, dict)
     assert (document["collective"], document["ranks"], document["dtype"]) == ("broadcast", 2, "float32")
-    keys = {"size_bytes", "algorithm", "time_us", "algbw_GBps", "busbw_GBps", "wrong", "predicted_us", "peers"}
-    assert all(set(row) == keys and row["wrong"] is None for row in document["results"])
+    assert all(tuple(row) == Measurement.columns and row["wrong"] is None for row in document["results"])
     assert {"linear", "mst"} <= {row["algorithm"] for row in document["results"]}
 
 
@@ -228,11 +232,11 @@ def sleepers(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[b
 
 def quitters(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[bytes]]:
     command = [sys.executable, "-c", "import sys; sys.exit('no luck today')"]
-    return [bench_job._process(command, environment, "stderr")]
+    return [processes._process(command, environment, "stderr")]
 
 
 def test_ranks_that_never_come_or_end_early_are_told_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_job, "STOP_S", 0.1)
+    monkeypatch.setattr(processes, "STOP_S", 0.1)
     started: list[subprocess.Popen[bytes]] = []
 
     def remembered(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[bytes]]:
@@ -240,21 +244,21 @@ def test_ranks_that_never_come_or_end_early_are_told_and_stopped(monkeypatch: py
         return started
 
     with pytest.raises(BenchmarkError, match="not all ranks came in time"):
-        Job("choreo", 2, start=remembered, timeout_s=0.5)
+        RankProcesses("choreo", 2, start=remembered, timeout_s=0.5)
     assert started[0].poll() is not None
     with pytest.raises(BenchmarkError, match="ended before it answered; it said: no luck today"):
-        Job("choreo", 2, start=quitters)
+        RankProcesses("choreo", 2, start=quitters)
 
 
 def test_a_rank_that_is_killed_or_stuck_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_job, "STOP_S", 0.1)
+    monkeypatch.setattr(processes, "STOP_S", 0.1)
     silent = pytest.raises(BenchmarkError, match=r"ranks \[0, 1\] did not answer in 0.05 s")
-    with Job("choreo", 2) as job, silent:
-        job.ask({"do": "rates", "sizes": [64 << 20] * 50}, 0.05)
-    with Job("choreo", 2) as job:
-        job._started[1].kill()
-        job._started[1].wait()
+    with RankProcesses("choreo", 2) as ranks, silent:
+        ranks.ask({"do": "rates", "sizes": [64 << 20] * 50}, 0.05)
+    with RankProcesses("choreo", 2) as ranks:
+        ranks._started[1].kill()
+        ranks._started[1].wait()
         with pytest.raises(BenchmarkError, match=r"rank 1 ended|a rank has gone"):
-            job.ask({"do": "forget"}, 20.0)
-    assert all(one.poll() is not None for one in job._started)
+            ranks.ask({"do": "forget"}, 20.0)
+    assert all(one.poll() is not None for one in ranks._started)
     assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"choreo-bench-{os.getpid()}-")]  # noqa: PTH208

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -13,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from choreo.algorithms import build
-from choreo.calibrate.calibrate import PROBES, SIZES, Sample, calibrate, fit
+from choreo.calibrate.calibrate import PROBES, SIZES, Calibration, calibrate
+from choreo.calibrate.fit import Sample, fit
 from choreo.cli import COMMANDS
-from choreo.errors import UsageError
+from choreo.errors import CalibrationError, UsageError
 from choreo.price import CostModel, price
 from choreo.run.execute.constants import (
     Band,
@@ -141,20 +143,43 @@ def test_they_travel() -> None:
 
 def test_calibrating_this_machine(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    constants, samples = calibrate(
-        [2], most_bytes=512, rounds=1, round_s=0.002, progress=lambda done, total: seen.append((done, total))
+    found = calibrate(
+        [2], most_bytes="512", rounds=1, round_s=0.002, progress=lambda done, total: seen.append((done, total))
     )
     assert seen == [(1, 3), (2, 3), (3, 3)]
-    assert {(one.collective, one.algorithm) for one in samples} == set(PROBES)
+    constants = found.constants
+    assert {(one.collective, one.algorithm) for one in found.samples} == set(PROBES)
+    assert found.error == max(band.residual for band in constants.bands)
+    assert found.to_dict()["bands"] == [msgspec.to_builtins(band) for band in constants.bands]
     assert [band.ranks for band in constants.bands] == [2, 2, 2]
     assert constants.host == socket.gethostname() and constants.cores >= 1
     assert constants.rates_bytes_per_s["copy in cache, 2 ranks"] > 1e8
     assert all(band.alpha_s > 0 for band in constants.bands)
     with pytest.raises(UsageError, match="at least 2 ranks"):
         calibrate([1])
+    with pytest.raises(UsageError, match="at least 8"):
+        calibrate([2], most_bytes=4)
 
 
-def test_the_command() -> None:
+def fitted(*residuals: float) -> Calibration:
+    """A calibration whose bands are this far off."""
+    bands = [Band(2 << at, 1 << 62, 1e-6, 1e9, 0.0, residual=residual) for at, residual in enumerate(residuals)]
+    return Calibration(Constants(tuple(bands), host="here", cores=2), (), 15.25)
+
+
+def test_a_bad_fit_is_not_kept() -> None:
+    good, bad = fitted(0.1, 0.5), fitted(0.1, 0.94)
+    assert repr(bad) == "<Calibration here, 2, 4 ranks, error 94 %>"
+    assert good.save() == constants_path() and load_constants() == default_constants()  # of another host
+    constants_path().unlink()
+    told = r"the error of the fit is 94 % at 4 ranks, where at most 50 % is kept; the load average is 15.2 on 2 cores: "
+    with pytest.raises(CalibrationError, match=told + "measure again on an idle machine"):
+        bad.save()
+    assert not constants_path().exists()
+    assert bad.save(force=True).exists()
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = run_choreo("calibrate", "--show")
     assert shown.code == 0 and "never calibrated" in shown.out
     words = ["calibrate", "--ranks", "2", "--most", "8", "--rounds", "1"]
@@ -165,4 +190,9 @@ def test_the_command() -> None:
     assert "kept in" in ran.out and "error" in ran.out
     assert load_constants().host == socket.gethostname()
     assert run_choreo("calibrate", "--rounds", "0").code == 2
+    constants_path().unlink()
+    monkeypatch.setattr(import_module("choreo.calibrate.calibrate"), "MAX_ERROR", -1.0)
+    refused = run_choreo(*words)
+    assert refused.code == 1 and "error" in refused.out and "not kept: the error of the fit is" in refused.err
+    assert not constants_path().exists()
     assert run_choreo("calibrate", "--ranks", "1").code == 2

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from choreo.calibrate import device
-from choreo.calibrate.device.calibrate import Calibration
+from choreo.calibrate.device.calibrate import DeviceCalibration
 from choreo.calibrate.device.fit import Errors
 from choreo.cli.commands.calibrate import measure_device
 from choreo.errors import DeviceError
@@ -42,8 +42,8 @@ def test_what_is_left_of_the_fit_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, as_json: bool
 ) -> None:
     # The measurement is a stand-in: there is no device here.
-    def measured(*_: object, **__: object) -> Calibration:
-        return Calibration(get_device("H100"), (), Errors(470, 0.017, 0.061, 0.001))
+    def measured(*_: object, **__: object) -> DeviceCalibration:
+        return DeviceCalibration(get_device("H100"), (), Errors(470, 0.017, 0.061, 0.001))
 
     monkeypatch.setattr(device, "calibrate_device", measured)
     measure_device("cuda", tmp_path / "mine", as_json=as_json)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import choreo
-from choreo.bench.bench import Measured, Options, Report
 from choreo.bench.inputs import Case
+from choreo.bench.options import BenchOptions
+from choreo.bench.result import Benchmark, Measurement
 from choreo.errors import UsageError
 from choreo.plan import Planning
 from choreo.show import kinds, notebook_html, to_html, to_svg, to_text
@@ -28,9 +29,9 @@ def _compared() -> list[choreo.Price]:
     return list(choreo.compare([choreo.build("all_reduce", name, 8) for name in ("ring", "direct")], 1 << 20, LINK))
 
 
-def _report() -> Report:
-    row = Measured(Case("all_reduce", 4, 1024), "ring", 2e-6, 0, 1.5e-6, {"gloo": 9e-6})
-    return Report(Options("all_reduce", 4, (4096,)), (row,))
+def _benchmark() -> Benchmark:
+    row = Measurement(Case("all_reduce", 4, 1024), "ring", 2e-6, 0, 1.5e-6, {"gloo": 9e-6})
+    return Benchmark(BenchOptions("all_reduce", 4, (4096,)), (row,))
 
 
 def _two_jobs() -> choreo.Simulation:
@@ -47,7 +48,7 @@ THINGS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "Planning": (_planning, ("llama3-8b", "the best plans", "MFU")),
     "Planned": (lambda: _planning().best, ("tp 8", "where the time goes")),
     "Step": (lambda: _planning().best.step, ("a training step of", "activations")),
-    "Report": (_report, ("measured", "predicted", "gloo", "9.00 us")),
+    "Benchmark": (_benchmark, ("measured", "predicted", "gloo", "9.00 us")),
     "Proof": (lambda: choreo.prove(choreo.build("broadcast", "mst", 4)), ("broadcast by mst", "exact")),
     "Price": (lambda: choreo.price(choreo.build("broadcast", "mst", 4), 1 << 20, LINK), ("alpha", "2.00 us")),
     "comparison": (_compared, ("ring", "direct", "beta")),

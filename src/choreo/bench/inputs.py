@@ -1,8 +1,7 @@
-"""What the ranks of a benchmark put in, made so that what must come out is known exactly, element by element.
+"""The inputs of a benchmark, for which the right result is known exactly, element by element.
 
-Values are small whole numbers that depend on rank and place: their sums, and everything on the way to them, are exact
-in every type, whatever the order. Of a product one rank's factor is 2 and the others' are 1; an average is of multiples
-of p.
+Values are small whole numbers that depend on rank and index, so that sums are exact in every type and order. In a
+product one rank's factor is 2 and the others' are 1. An average is one of multiples of p.
 """
 
 from __future__ import annotations
@@ -40,7 +39,11 @@ SHARED_OUT = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The NumPy type that a name means."""
+    """The NumPy type of a name of nccl-tests.
+
+    >>> dtype_of("half").name
+    'float16'
+    """
     if name not in TYPES:
         raise UsageError(f"there is no type {name!r}; use one of {', '.join(TYPES)}")
     if TYPES[name] == "bfloat16":
@@ -55,7 +58,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One cell of a benchmark: what is called, on how much. `count` is of elements; of one share where ranks share."""
+    """One cell of a benchmark: a collective and its size. `count` is elements, of one rank where ranks have shares."""
 
     collective: str
     ranks: int
@@ -85,17 +88,17 @@ def case_of(
 
 
 def input_count(case: Case) -> int:
-    """Elements that a rank puts in."""
+    """The elements of a rank's input."""
     return case.count * (case.ranks if case.collective in ("reduce_scatter", "all_to_all", "scatter") else 1)
 
 
 def given(case: Case, rank: int) -> Array:
-    """What a rank puts in."""
+    """The input of a rank."""
     return _values(case, rank, 0, input_count(case))
 
 
 def expected(case: Case, rank: int) -> Array | None:
-    """What must come out at a rank; None where nothing does."""
+    """The right result at a rank; None where it has none."""
     name, count = case.collective, case.count
     if name in ("reduce", "gather") and rank != case.root:
         return None
@@ -110,25 +113,25 @@ def expected(case: Case, rank: int) -> Array | None:
 
 
 def _values(case: Case, rank: int, first: int, count: int) -> Array:
-    place = np.arange(first, first + count, dtype=np.int64)
+    index = np.arange(first, first + count, dtype=np.int64)
     kind = dtype_of(case.dtype)
-    marked = (place + rank) % case.ranks == 0
+    marked = (index + rank) % case.ranks == 0
     if case.op == "prod":
         return np.where(marked, 2, 1).astype(kind)
     if case.op == "avg":
-        return np.where(marked, case.ranks * (1 + place % 2), 0).astype(kind)
-    # At most 3 ranks in 7 have more than 0 at a place, so that sums of bytes stay small for a while.
-    value = (place + 3 * rank) % 7
+        return np.where(marked, case.ranks * (1 + index % 2), 0).astype(kind)
+    # At an index at most 3 ranks in 7 have more than 0, so that sums of bytes do not overflow early.
+    value = (index + 3 * rank) % 7
     return np.where(value < 3, value, 0).astype(kind)
 
 
 def _reduced(case: Case, first: int, count: int) -> Array:
     kind = dtype_of(case.dtype)
-    place = np.arange(first, first + count, dtype=np.int64)
+    index = np.arange(first, first + count, dtype=np.int64)
     if case.op == "prod":
         return np.full(count, 2, kind)
     if case.op == "avg":
-        return (1 + place % 2).astype(kind)
+        return (1 + index % 2).astype(kind)
     combine = {"sum": np.add, "min": np.minimum, "max": np.maximum}[case.op]
     total = _values(case, 0, first, count)
     for rank in range(1, case.ranks):

@@ -1,5 +1,5 @@
 """Measure this machine: what a message costs, and what a device computes."""
 
-from choreo.calibrate.calibrate import calibrate
+from choreo.calibrate.calibrate import Calibration, calibrate
 
-__all__ = ["calibrate"]
+__all__ = ["Calibration", "calibrate"]

@@ -72,10 +72,10 @@ def _step() -> Kind:
     return Kind(step_sheet)
 
 
-def _report() -> Kind:
-    from choreo.show.bench import report_sheet
+def _benchmark() -> Kind:
+    from choreo.show.bench import benchmark_sheet
 
-    return Kind(report_sheet)
+    return Kind(benchmark_sheet)
 
 
 def _any_result() -> Kind:
@@ -92,7 +92,7 @@ KINDS: Mapping[str, Callable[[], Kind]] = {
     "Planning": _planning,
     "Planned": _planned,
     "Step": _step,
-    "Report": _report,
+    "Benchmark": _benchmark,
 }
 PICTURES = "Schedule, Topology, Simulation"
 

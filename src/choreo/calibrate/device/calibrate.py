@@ -19,7 +19,7 @@ from choreo.hardware.device import Device, Source
 from choreo.hardware.files import architecture_curves, write_device
 from choreo.hardware.names import get_device
 
-__all__ = ["Calibration", "calibrate_device"]
+__all__ = ["DeviceCalibration", "calibrate_device"]
 
 # By compute capability: architecture, and FLOP of sixteen bits a clock and SM.
 ARCHITECTURES = {7: ("volta", 1024), 8: ("ampere", 2048), 9: ("hopper", 4096), 10: ("blackwell", 8192)}
@@ -33,7 +33,7 @@ PEAKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class DeviceCalibration:
     """A measured device: its fitted constants, what they were fitted to, and what is left."""
 
     device: Device
@@ -43,7 +43,7 @@ class Calibration:
 
 def calibrate_device(
     kind: str = "cuda", path: str | Path | None = None, *, progress: Callable[[str], None] | None = None
-) -> Calibration:
+) -> DeviceCalibration:
     """Measure the device that is here; with a path, write PATH.toml and, beside it, its kernels in PATH.csv.
 
     Takes two to five minutes. A device of the catalogue keeps its figures and gets constants of its own; another one
@@ -66,7 +66,7 @@ def calibrate_device(
     if path is not None:
         write_kernels(path.with_suffix(".csv"), kernels, [remark])
         write_device(path, fitted)
-    return Calibration(fitted, kernels, errors(fitted, kernels))
+    return DeviceCalibration(fitted, kernels, errors(fitted, kernels))
 
 
 def _described(torch: Any, properties: Any) -> Device:

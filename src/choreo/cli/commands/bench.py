@@ -106,7 +106,9 @@ def command(
     128M is 128 MiB, and a GB/s is 1e9 bytes per second. Algorithms and libraries take turns in one run; a time is the
     median of the rounds, and a round takes as long as its slowest rank. The exit code is 1 if a result was wrong.
     """
-    from choreo.bench.bench import Options, bench, sizes_between
+    from choreo.bench.bench import measure
+    from choreo.bench.options import BenchOptions
+    from choreo.bench.sizes import sizes_between
     from choreo.cli.output.bench import BenchTable
 
     if ranks is None:
@@ -117,10 +119,10 @@ def command(
         raise UsageError("give either -i or -f, a step or a factor between sizes")
     factor = None if stepbytes is not None else (stepfactor or 4.0)
     sizes = sizes_between(minbytes, maxbytes, factor=factor, step=stepbytes)
-    options = Options(
+    options = BenchOptions(
         collective,
         ranks,
-        sizes if collective != "barrier" else (0,),
+        sizes,
         datatype,
         op,
         root,
@@ -136,10 +138,10 @@ def command(
     )
     say = lambda sentence: click.echo(f"choreo: {sentence}", err=True)  # noqa: E731 - one line, used once
     if as_json:
-        report = bench(options, say=say)
-        echo_json(report.document())
+        report = measure(options, say=say)
+        echo_json(report.to_dict())
     else:
         table = BenchTable(options)
-        report = bench(options, each=table.row, say=say)
+        report = measure(options, each=table.row, say=say)
         table.end(report)
-    return 1 if any(row.wrong for row in report.rows) else 0
+    return 1 if any(row.wrong for row in report.results) else 0

@@ -9,7 +9,7 @@ import click
 from choreo.cli.command import Command, grouped
 from choreo.cli.options import json_option, parsed, rank_range_option
 from choreo.cli.output.table import echo_json
-from choreo.errors import UsageError, shown
+from choreo.errors import CalibrationError, UsageError, shown
 from choreo.units import parse_size
 
 
@@ -76,23 +76,27 @@ def command(
         )
     if rounds < 1:
         raise UsageError(f"--rounds must be at least 1, not {rounds}")
-    from choreo.calibrate.calibrate import calibrate, why_not_kept
+    from choreo.calibrate import calibrate
     from choreo.cli.output.calibration import print_constants
     from choreo.cli.progress import Progress
-    from choreo.run.execute.constants import constants_path, load_constants, save_constants
+    from choreo.run.execute.constants import constants_path, load_constants
 
     refused = None
     if show:
         constants, kept = load_constants(), constants_path()
+        document: object = constants
         where = shown(kept) if constants.host else "defaults, since this machine was never calibrated"
     else:
         with Progress("calibrating") as progress:
-            constants, _ = calibrate(ranks, most_bytes=most, rounds=rounds, progress=progress)
-        refused = None if force or dry_run else why_not_kept(constants)
-        keep = not dry_run and refused is None
-        where = f"kept in {shown(save_constants(constants))}" if keep else "not kept"
+            found = calibrate(ranks, most_bytes=most, rounds=rounds, progress=progress)
+        document, constants, where = found.to_dict(), found.constants, "not kept"
+        try:
+            if not dry_run:
+                where = f"kept in {shown(found.save(force=force))}"
+        except CalibrationError as error:
+            refused = error
     if as_json:
-        echo_json(constants)
+        echo_json(document)
     else:
         print_constants(constants, where)
     if refused is not None:

@@ -12,7 +12,8 @@ from choreo.errors import shown
 from choreo.units import counted
 
 if TYPE_CHECKING:
-    from choreo.bench.bench import Measured, Options, Report
+    from choreo.bench.options import BenchOptions
+    from choreo.bench.result import Benchmark, Measurement
 
 __all__ = ["BenchTable"]
 
@@ -22,10 +23,10 @@ IN_PLACE = ("all_reduce", "broadcast", "reduce")
 class BenchTable:
     """Prints rows as they are measured. With --algorithm all it waits for the last of a size, to mark the fastest."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: BenchOptions) -> None:
         """Print the head."""
         self.options = options
-        self.waiting: list[Measured] = []
+        self.waiting: list[Measurement] = []
         place = "in place" if options.collective in IN_PLACE else "out of place"
         click.echo(
             f"# {options.collective} over {counted(options.ranks, 'rank')} of this machine, {place}"
@@ -52,7 +53,7 @@ class BenchTable:
         longest = 0 if options.algorithm != "all" else 24
         self.table = NcclTable([*columns, Column("algorithm", left=True)], [*units, ""], [*widths, longest])
 
-    def row(self, row: Measured) -> None:
+    def row(self, row: Measurement) -> None:
         """Print a row, or keep it until its size is complete."""
         if self.waiting and self.waiting[0].case.size_bytes != row.case.size_bytes:
             self._print_waiting()
@@ -60,19 +61,19 @@ class BenchTable:
         if self.options.algorithm != "all":
             self._print_waiting()
 
-    def end(self, report: Report) -> None:
+    def end(self, report: Benchmark) -> None:
         """Print what is left, and the summary."""
-        from choreo.bench.bench import geometric_mean
+        from choreo.bench.result import geometric_mean
 
         self._print_waiting()
         self.table.end()
-        wrong = sum(row.wrong or 0 for row in report.rows)
+        wrong = sum(row.wrong or 0 for row in report.results)
         click.echo(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
-        click.echo(f"# Avg bus bandwidth    : {statistics.fmean(r.busbw_bytes_per_s for r in report.rows) / 1e9:.6g}")
-        off = statistics.median(abs(row.predicted_s / row.time_s - 1) for row in report.rows)
+        click.echo(f"# Avg bus bandwidth    : {statistics.fmean(row.busbw_GBps for row in report.results):.6g}")
+        off = statistics.median(abs(row.predicted_s / row.time_s - 1) for row in report.results)
         click.echo(f"# Prediction off by    : {100 * off:.0f} % in the median row")
         for name in report.options.against:
-            ratios = [row.ratio(name) for row in report.rows if name in row.peers]
+            ratios = [row.ratio(name) for row in report.results if name in row.peer_times_s]
             if ratios:
                 click.echo(
                     f"# {name + ' takes':<20} : {geometric_mean(ratios):.2f} times as long (geometric mean), "
@@ -86,7 +87,7 @@ class BenchTable:
             self.table.row(self._cells(row, " ← best" if best else ""))
         self.waiting = []
 
-    def _cells(self, row: Measured, mark: str) -> list[str]:
+    def _cells(self, row: Measurement, mark: str) -> list[str]:
         from choreo.collectives import get_collective
 
         contract = get_collective(self.options.collective)
@@ -94,7 +95,9 @@ class BenchTable:
             text
             for name in self.options.against
             for text in (
-                (f"{row.peers[name] * 1e6:.2f}", f"{row.ratio(name):.2f}x") if name in row.peers else ("-", "")
+                (f"{row.peer_times_s[name] * 1e6:.2f}", f"{row.ratio(name):.2f}x")
+                if name in row.peer_times_s
+                else ("-", "")
             )
         ]
         return [
@@ -104,8 +107,8 @@ class BenchTable:
             self.options.op if contract.reduces else "none",
             str(row.case.root if contract.rooted else -1),
             f"{row.time_s * 1e6:.2f}",
-            f"{row.algbw_bytes_per_s / 1e9:.2f}",
-            f"{row.busbw_bytes_per_s / 1e9:.2f}",
+            f"{row.algbw_GBps:.2f}",
+            f"{row.busbw_GBps:.2f}",
             "N/A" if row.wrong is None else str(row.wrong),
             f"{row.predicted_s * 1e6:.2f}",
             *peers,

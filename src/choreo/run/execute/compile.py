@@ -76,7 +76,7 @@ def compile_program(
     >>> edges = np.arange(5) * 2000
     >>> program = compile_program(ring, 1, edges, np.zeros(4, np.int64), np.zeros(4, np.bool_), same=True)
     >>> len(program.ops), program.stage_bytes
-    (12, 12096)
+    (12, 12288)
     """
     cut = Parts(edges, parts, item_bytes) if parts > 1 else None
     return _Compiler(schedule, rank, edges, input_at, exposes, same=same, parts=cut).program()

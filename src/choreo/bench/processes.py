@@ -1,8 +1,8 @@
-"""The processes of a benchmark: ranks that one library joins together, and that do what they are told one by one.
+"""The rank processes of one library in a benchmark, which do what they are told.
 
-Every rank connects to a socket of the benchmark's, which only its user can reach, and waits there without using a core,
-so that libraries can take turns in one run. Every answer has a deadline; a rank that ends early is noticed; in the end,
-and whatever happens, all are stopped.
+Every rank connects to a socket that only its user can reach, and waits there without using a core, so that libraries
+can take turns in one run. Every answer has a deadline, and a rank that ends early is noticed. In the end, whatever
+happens, all processes are stopped.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ import msgspec
 
 from choreo.errors import BenchmarkError
 
-__all__ = ["STARTERS", "Job", "Message", "receive", "send"]
+__all__ = ["STARTERS", "Message", "RankProcesses", "receive", "send"]
 
 Message = dict[str, Any]  # what msgpack carries: names and plain values
 START_S = 60.0
 STOP_S = 2.0
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 
 
 Starter = Callable[[int, dict[str, str]], list["subprocess.Popen[bytes]"]]
 
 
-class Job:
-    """`ranks` processes of one library; `pin` gives each a core, in turn. Not for several threads at once."""
+class RankProcesses:
+    """The ranks of one library; with `pin` each is pinned to a core, in turn. Not safe between threads."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class Job:
         self._links: list[socket.socket | None] = [None] * ranks
         self._folder = Path(tempfile.mkdtemp(prefix="choreo-bench-"))
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-                door.bind(str(self._folder / "door"))
-                door.listen(ranks)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+                listener.bind(str(self._folder / "socket"))
+                listener.listen(ranks)
                 environment = os.environ | {
-                    "CHOREO_BENCH_DOOR": str(self._folder / "door"),
+                    "CHOREO_BENCH_SOCKET": str(self._folder / "socket"),
                     "CHOREO_BENCH_FOLDER": str(self._folder),
                     "CHOREO_BENCH_LIBRARY": library,
                     "CHOREO_BENCH_PIN": "1" if pin else "",
@@ -68,7 +68,7 @@ class Job:
                     "PYTHONPATH": os.pathsep.join(filter(None, [_source(), os.environ.get("PYTHONPATH", "")])),
                 }
                 self._started = (start or STARTERS[library])(ranks, environment)
-                self._welcome(door, time.monotonic() + timeout_s)
+                self._welcome(listener, time.monotonic() + timeout_s)
         except BaseException:
             self.close()
             raise
@@ -99,7 +99,9 @@ class Job:
                         send(link, {"blobs": everybody})
                     blobs.clear()
                 if any("error" in one for one in answers.values()):
-                    deadline = min(deadline, time.monotonic() + STOP_S)  # the others may wait for the one that failed
+                    deadline = min(
+                        deadline, time.monotonic() + STOP_S
+                    )  # the others may be waiting for the one that failed
                 if not ready and time.monotonic() >= deadline:
                     self._check(answers)
                     silent = sorted(set(range(self.ranks)) - set(answers))
@@ -127,15 +129,15 @@ class Job:
         else:
             answers[rank] = message
 
-    def _welcome(self, door: socket.socket, deadline: float) -> None:
-        door.settimeout(0.2)
+    def _welcome(self, listener: socket.socket, deadline: float) -> None:
+        listener.settimeout(0.2)
         while None in self._links:
             if any(one.poll() not in (None, 0) for one in self._started):
                 raise BenchmarkError(self._story("a process ended before it answered"))
             if time.monotonic() > deadline:
                 raise BenchmarkError(self._story("not all ranks came in time"))
             try:
-                link, _ = door.accept()
+                link, _ = listener.accept()
             except TimeoutError:
                 continue
             link.settimeout(max(0.1, deadline - time.monotonic()))
@@ -161,7 +163,7 @@ class Job:
         """Stop all processes; those that do not go are killed."""
         for link in self._links:
             if link is not None:
-                link.close()  # which a rank that waits takes as the end
+                link.close()  # for a waiting rank this is the end
         until = time.monotonic() + STOP_S
         for one in self._started:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -178,7 +180,7 @@ class Job:
                 one.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> RankProcesses:
         return self
 
     def __exit__(
@@ -188,15 +190,15 @@ class Job:
 
 
 def send(link: socket.socket, message: Message) -> None:
-    """One message: its length, then itself."""
+    """Send a message: its length, then itself."""
     body = msgspec.msgpack.encode(message)
     link.sendall(len(body).to_bytes(4, "little") + body)
 
 
 def receive(link: socket.socket) -> Message:
-    """The next message; EOFError where the other end has gone."""
+    """The next message; EOFError if the other end has gone."""
     length = int.from_bytes(_exactly(link, 4), "little")
-    if length > MOST_BYTES:
+    if length > MAX_BYTES:
         raise EOFError(f"a message of {length} bytes makes no sense")
     return msgspec.msgpack.decode(_exactly(link, length), type=Message)
 
@@ -221,14 +223,14 @@ def start_local(ranks: int, environment: dict[str, str]) -> list[subprocess.Pope
 
 
 def start_gloo(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[bytes]]:
-    """Ranks that torch.distributed joins, over the loopback interface."""
+    """Ranks of torch.distributed with Gloo, over the loopback interface."""
     if find_spec("torch") is None:
         raise BenchmarkError("Gloo is not installed here; pip install torch brings it")
     return start_local(ranks, environment | {"GLOO_SOCKET_IFNAME": "lo"})
 
 
 def start_openmpi(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[bytes]]:
-    """Ranks that mpirun starts; it lets them yield where they are more than cores."""
+    """Ranks that mpirun starts; they yield where there are more of them than cores."""
     beside = Path(sys.executable).with_name("mpirun")
     mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
     if mpirun is None or find_spec("mpi4py") is None:
@@ -247,13 +249,13 @@ def _process(command: list[str], environment: dict[str, str], said: str) -> subp
             stdin=subprocess.DEVNULL,
             stdout=stderr,
             stderr=stderr,
-            # Not a session of its own: the kernel may schedule sessions as groups, and a yield stays inside its group.
+            # Not a session of its own: Linux may schedule sessions as groups, and a yield stays within its group.
             process_group=0,
         )
 
 
 def _source() -> str:
-    """Where this package is, for processes that would not find it."""
+    """The folder of this package, for processes that would not find it."""
     return str(Path(__file__).parents[2])
 
 
