@@ -7,7 +7,7 @@ server; on NVL72 it is a rack of 18 of them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from choreo.errors import UsageError
 from choreo.nccl.gpus import GPUS, Gpu, find_gpu, nearest_gpu
@@ -184,10 +184,6 @@ class NcclSystem:
             sharp=sharp,
             host_overhead_s=host_overhead_s,
         )
-
-    def with_ranks(self, ranks: int) -> NcclSystem:
-        """The same machines with another number of ranks taking part."""
-        return replace(self, ranks=ranks, domains=min(self.domains, ranks))
 
 
 def _gpu(gpu: str | Gpu | None, intra_bytes_per_s: float | None, medium: str | None) -> Gpu:

@@ -257,14 +257,17 @@ def test_a_reader_who_waits_does_not_keep_a_failure_from_being_noticed(script: P
     [
         (["script"], "say how many ranks: choreo run -n 4 SCRIPT"),
         (["-n", "2"], "say what to run: a script, or -m and a module"),
-        (["-n", "0", "script"], "0 ranks on each of 1 machines cannot be; there are 1 to 65535 in all"),
+        (["-n", "0", "script"], "a job has 1 to 65535 ranks in all, not 0 on each of 1 hosts"),
         (["-n", "x", "script"], "'x' is not a valid integer"),
         (["-n", "2", "nowhere.py"], "nowhere.py: there is no such script; for a module write -m"),
-        (["-n", "2", "--nodes", "2", "script"], "say where the ranks of 2 machines meet: --master HOST:PORT"),
-        (["-n", "2", "--nodes", "2", "--master", "a:1", "script"], "2 machines need a secret that all of them know"),
-        (["-n", "2", "--nodes", "2", "--node-rank", "2", "script"], "machine 2 is not one of 2, which go from 0 to 1"),
+        (["-n", "2", "--nodes", "2", "script"], "2 hosts need the address of rank 0: --master HOST:PORT"),
+        (["-n", "2", "--nodes", "2", "--master", "a:1", "script"], "2 hosts need the same secret"),
+        (
+            ["-n", "2", "--nodes", "2", "--node-rank", "2", "script"],
+            "--node-rank 2 is not one of 2 hosts",
+        ),
         (["-n", "2", "--master", "a", "script"], "a is not HOST:PORT"),
-        (["-n", "2", "--grace", "-1", "script"], "a grace of -1.0 s is none"),
+        (["-n", "2", "--grace", "-1", "script"], "the grace must be a number of seconds, 0 or more, not -1.0"),
         (["-n", "2", "--secret-file", "none", "script"], "none: the secret cannot be read: No such file or directory"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Start the ranks of a job on this machine, pass on what they print, and stop them together."""
+"""`choreo run`: start the ranks of a job on this host, relay their output, and stop them all when one fails."""

@@ -1,9 +1,10 @@
-"""Outlives a launcher that is killed, and stops its ranks. Run as a program of its own, with nothing but Python.
+"""A process that outlives a killed launcher, and stops its ranks. It runs as a program of its own, without Choreo.
 
     python guard.py GRACE_S < pipe
 
-On the pipe come the process groups of the ranks, one number a line. While the launcher lives the pipe stays open. When
-it ends in order it says "done" first; when it does not, the groups are told to stop, and killed if they do not.
+The launcher writes the process group of each rank to the pipe, one number per line, and "done" when it ends normally.
+If the pipe ends without that, the launcher was killed. Then the guard sends SIGTERM to the groups, and SIGKILL after
+the grace period.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ POLL_S = 0.02
 
 
 def main() -> None:
-    """Wait for the launcher to end, and see to its ranks if it could not."""
+    """Wait for the launcher to end, and stop its ranks if it was killed."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     groups = []
@@ -28,16 +29,16 @@ def main() -> None:
         if line.endswith("\n"):
             groups.append(int(line))
     deadline_s = time.monotonic() + float(sys.argv[1])
-    groups = [group for group in groups if tell(group, signal.SIGTERM) and tell(group, signal.SIGCONT)]
+    groups = [group for group in groups if send_signal(group, signal.SIGTERM) and send_signal(group, signal.SIGCONT)]
     while groups and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
-        groups = [group for group in groups if tell(group, 0)]
+        groups = [group for group in groups if send_signal(group, 0)]
     for group in groups:
-        tell(group, signal.SIGKILL)
+        send_signal(group, signal.SIGKILL)
 
 
-def tell(group: int, number: int) -> bool:
-    """Send a signal to a group of processes; whether there still is one."""
+def send_signal(group: int, number: int) -> bool:
+    """Send a signal to a process group; False if it does not exist any more."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
         return True

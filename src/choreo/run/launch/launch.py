@@ -1,4 +1,4 @@
-"""`choreo run`: starts the ranks of a job on this machine, and stops them all when one fails."""
+"""`choreo run`: starts the ranks of a job on this host, and stops them all when one fails."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def launch(
     grace_s: float = 5.0,
     keep_going: bool = False,
 ) -> int:
-    """Run a Python script (or module) in `n` processes on this machine, as `n * nodes` ranks in all; the exit code.
+    """Run a Python script (or module) in `n` processes on this host, as `n * nodes` ranks in all. Returns the code.
 
-    Over several machines each calls it with the same `n`, `nodes`, `master` ("HOST:PORT" of the machine of rank 0)
-    and secret, and its own `node_rank`. When a rank fails the others are told to stop, and killed after `grace_s`
-    seconds; the code is that of the first that failed, 128 + the signal if it was killed. With `keep_going` they are
-    left alone, for a program that survives its ranks: the code is 0 if any rank ended well.
+    On several hosts, each calls it with the same `n`, `nodes`, `master` ("HOST:PORT" of rank 0's host) and secret, and
+    with its own `node_rank`. When a rank fails, the others get SIGTERM, and SIGKILL after `grace_s` seconds. The exit
+    code is that of the first rank that failed, or 128 plus the signal that killed it. With `keep_going` the other ranks
+    go on, for a program that survives failures; the exit code is then 0 if any rank succeeded.
     """
     _check(script_and_args, n=n, module=module, nodes=nodes, node_rank=node_rank, master=master, grace_s=grace_s)
     secret = _secret(secret_file, nodes)
@@ -55,7 +55,7 @@ def launch(
             "CHOREO_SECRET": secret,
         }
         inherited = {name: text for name, text in os.environ.items() if name not in _OTHERS}
-        # A rank that hangs or is killed has its last words on the screen, not in a buffer.
+        # What a rank printed before it hung or was killed must not stay in a buffer.
         inherited.setdefault("PYTHONUNBUFFERED", "1")
         command = [sys.executable, *(["-m"] if module else []), *script_and_args]
         out, err, out_is_terminal, err_is_terminal = _outputs()
@@ -69,14 +69,14 @@ def launch(
                 inherited | shared | own,
                 out=Lines(out, prefix(rank, out_is_terminal)),
                 err=Lines(err, prefix(rank, err_is_terminal)),
-                # What is piped into the launcher is for rank 0; a terminal is for nobody.
+                # Rank 0 gets what is piped into the launcher; no rank gets a terminal.
                 inherits_stdin=rank == 0 and _is_piped_in(),
             )
 
         return RunningJob(out, err, grace_s, keep_going).run([start(local_rank) for local_rank in range(n)])
 
 
-# What another launcher around this one says of its own ranks.
+# Variables of another launcher around this one, about its own ranks.
 _OTHERS = (
     "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_RUN_ID",
@@ -99,13 +99,13 @@ def _check(
     if not script_and_args:
         raise UsageError("say what to run: a script, or -m and a module")
     if n < 1 or nodes < 1 or n * nodes > MAX_RANKS:
-        raise UsageError(f"{n} ranks on each of {nodes} machines cannot be; there are 1 to {MAX_RANKS} in all")
+        raise UsageError(f"a job has 1 to {MAX_RANKS} ranks in all, not {n} on each of {nodes} hosts")
     if not 0 <= node_rank < nodes:
-        raise UsageError(f"machine {node_rank} is not one of {nodes}, which go from 0 to {nodes - 1}; see --node-rank")
+        raise UsageError(f"--node-rank {node_rank} is not one of {nodes} hosts, which go from 0 to {nodes - 1}")
     if nodes > 1 and master is None:
-        raise UsageError(f"say where the ranks of {nodes} machines meet: --master HOST:PORT, the machine of rank 0")
+        raise UsageError(f"{nodes} hosts need the address of rank 0: --master HOST:PORT")
     if not (math.isfinite(grace_s) and grace_s >= 0):
-        raise UsageError(f"a grace of {grace_s} s is none; say how many seconds, 0 or more")
+        raise UsageError(f"the grace must be a number of seconds, 0 or more, not {grace_s}")
     if not module and not Path(script_and_args[0]).exists():
         raise UsageError(f"{shown(script_and_args[0])}: there is no such script; for a module write -m")
 
@@ -117,18 +117,14 @@ def _secret(secret_file: str | Path | None, nodes: int) -> str:
     if given:
         return os.fsdecode(check_secret(os.fsencode(given), "CHOREO_SECRET"))
     if nodes > 1:
-        raise UsageError(
-            f"{nodes} machines need a secret that all of them know: --secret-file FILE or CHOREO_SECRET, the same on "
-            "each"
-        )
+        raise UsageError(f"{nodes} hosts need the same secret: give each --secret-file FILE, or set CHOREO_SECRET")
     return make_secret()
 
 
 class _held_port:  # noqa: N801 - it reads as what it is
-    """A free port that no other program is given while the job runs.
+    """A free port that the system gives to no other program while the job runs.
 
-    It is bound but nobody listens, and both ends say that addresses may be reused; so rank 0 can listen on it, and the
-    system hands it out to nobody else.
+    The port is bound, but not listened on. With SO_REUSEADDR on both sockets, rank 0 can still listen on it.
     """
 
     def __enter__(self) -> int:
@@ -143,7 +139,7 @@ class _held_port:  # noqa: N801 - it reads as what it is
 
 
 def _outputs() -> tuple[Output, Output, bool, bool]:
-    """Where stdout and stderr go, by one writer if that is the same place, and which of them are coloured."""
+    """Writers for stdout and stderr (one for both if they are the same file), and whether each is coloured."""
     descriptors = [_descriptor(sys.stdout, 1), _descriptor(sys.stderr, 2)]
     facts = [os.fstat(descriptor) for descriptor in descriptors]
     color = [os.isatty(descriptor) and not os.environ.get("NO_COLOR") for descriptor in descriptors]
@@ -161,7 +157,7 @@ def _is_piped_in() -> bool:
 
 
 def _descriptor(stream: object, instead: int) -> int:
-    """Where a stream of Python's is written to; a notebook's or a test's may be nowhere."""
+    """The descriptor of a stream; `instead`, if it has none, as in a notebook or a test."""
     if stream is None:
         return os.open(os.devnull, os.O_WRONLY)
     try:

@@ -1,4 +1,4 @@
-"""One rank as the launcher sees it: a process, everything it starts, and what they print."""
+"""One rank of a launcher: a process, everything that it starts, and their output."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from choreo.run.launch.relay import Lines
 __all__ = ["RankProcess", "adopt_orphans"]
 
 PIPE_BYTES = 256 * 1024
-_HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_NOT_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class RankProcess:
-    """A process in a group and session of its own, which ends with the process that started it."""
+    """A process in its own group and session, which ends when the launcher does."""
 
     def __init__(
         self,
@@ -61,21 +61,21 @@ class RankProcess:
 
     @property
     def pid(self) -> int:
-        """The number of the process and of its group."""
+        """The pid, which is also the process group."""
         return self._process.pid
 
     @property
     def code(self) -> int | None:
-        """The exit code, or minus the signal that killed it; nothing while it runs."""
+        """The exit code, or minus the signal that killed it; None while it runs."""
         return self._process.returncode
 
     @property
     def left(self) -> bool:
-        """Whether the process or anything that it started in its group still runs."""
+        """Whether the process, or any in its group, still runs."""
         return self._process.returncode is None or self._group_left
 
     def look(self) -> bool:
-        """Whether the process has ended since the last look; reaps it, and what it leaves behind."""
+        """Whether the process has ended since the last call. Reaps it, and orphans of its group."""
         running = self._process.returncode is None
         ended = running and self._process.poll() is not None
         if ended and self.watch is not None:
@@ -85,24 +85,24 @@ class RankProcess:
             with suppress(ChildProcessError):
                 while os.waitpid(-self.pid, os.WNOHANG)[0]:
                     pass
-            # The number stays reserved for as long as anything is in the group.
-            self._group_left = self.tell(0)
+            # The number of a group is not reused while a process is in it.
+            self._group_left = self.send_signal(0)
         return ended
 
-    def tell(self, number: int) -> bool:
-        """Send a signal to the process and everything in its group; whether there was anything."""
+    def send_signal(self, number: int) -> bool:
+        """Send a signal to the process group; False if no process is left in it."""
         if not self.left:
             return False
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
             return False
-        except PermissionError:  # it runs as somebody else now
+        except PermissionError:  # it has changed its user
             return True
         return True
 
     def read(self, stream: int) -> bool:
-        """Pass on what the process has printed; whether there may be more."""
+        """Relay what the process has printed; False at the end of the stream."""
         try:
             data = os.read(stream, PIPE_BYTES)
         except BlockingIOError:
@@ -112,7 +112,7 @@ class RankProcess:
         return bool(data)
 
     def close(self) -> None:
-        """Pass on what is left in the pipes, and close them."""
+        """Relay what is left in the pipes, and close them."""
         for stream, lines in self.streams.items():
             with suppress(BlockingIOError):
                 while data := os.read(stream, PIPE_BYTES):
@@ -128,7 +128,7 @@ class RankProcess:
         return f"rank {self.rank} (pid {self.pid})"
 
     def how_it_ended(self) -> str:
-        """As the end of a sentence."""
+        """How the process ended, as the end of a sentence."""
         assert self.code is not None
         if self.code >= 0:
             return f"ended with exit code {self.code}"
@@ -139,26 +139,26 @@ class RankProcess:
 
 
 def adopt_orphans(yes: bool) -> None:
-    """Whether processes that ranks started and left become children of this one, which can then reap them."""
+    """Whether orphans of the ranks become children of this process, so that it can reap them."""
     if sys.platform == "linux":
         _prctl(_PR_SET_CHILD_SUBREAPER, int(yes))
 
 
 def _prepare(launcher: int) -> Callable[[], None]:
-    """What a rank does before its program: hear signals again that the launcher ignores, and end with the launcher.
+    """A function that a rank calls before its program: it stops ignoring signals, and makes it end with the launcher.
 
-    `nohup` and shells that run a job in the background ignore signals, and every process below inherits that.
+    `nohup`, and shells that run a job in the background, ignore signals, and child processes inherit that.
     """
     linux, default, terminate = sys.platform == "linux", signal.SIG_DFL, signal.SIGTERM
     prctl, getppid, kill, getpid, handle = _prctl, os.getppid, os.kill, os.getpid, signal.signal
-    ignored = [number for number in _HEARD if signal.getsignal(number) is signal.SIG_IGN]
+    ignored = [number for number in _NOT_IGNORED if signal.getsignal(number) is signal.SIG_IGN]
 
     def prepare() -> None:
         for number in ignored:
             handle(number, default)
         if linux:
             prctl(_PR_SET_PDEATHSIG, terminate)
-            if getppid() != launcher:  # it has ended already
+            if getppid() != launcher:  # the launcher has ended already
                 kill(getpid(), terminate)
 
     return prepare

@@ -1,8 +1,8 @@
-"""The output of many processes on one terminal: line by line, each with the name of its rank, never mixed up.
+"""Relays the output of many processes, line by line, each line with the name of its rank.
 
-Lines are put together here and written by a thread, so that a terminal that is stopped or a pager that waits does not
-keep the launcher from noticing that a rank has failed. What the thread has not written yet is kept up to a bound;
-beyond it the ranks wait, as they would for the terminal itself.
+A thread writes the lines, so that a stopped terminal or a waiting pager does not keep the launcher from noticing that a
+rank has failed. Output that is not yet written is kept up to a limit. Beyond it the ranks wait, as they would for the
+terminal itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 
 __all__ = ["Lines", "Output", "prefix"]
 
-FULL_BYTES = 16 * 2**20  # of output that waits to be written, after which nothing more is read
+FULL_BYTES = 16 * 2**20  # of output that waits to be written; then nothing more is read
 LONGEST_LINE_BYTES = 2**20
 PROGRESS_S = 1.0
 _COLORS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91)
@@ -39,11 +39,11 @@ class Output:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more should be put there for now."""
+        """Whether too much waits to be written."""
         return self._waiting_bytes >= FULL_BYTES
 
     def put(self, lines: bytes) -> None:
-        """Write whole lines, in their turn."""
+        """Write whole lines, after those before them."""
         if lines and self.failure is None:
             with self._lock:
                 self._waiting_bytes += len(lines)
@@ -52,12 +52,12 @@ class Output:
                 self._thread = threading.Thread(target=self._write, name="choreo-output", daemon=True)
                 self._thread.start()
 
-    def finish(self, patience_s: float) -> bool:
-        """Whether everything is written, at the latest after so many seconds."""
+    def finish(self, timeout_s: float) -> bool:
+        """Wait at most `timeout_s` seconds until everything is written; whether it is."""
         if self._thread is None:
             return True
         self._waiting.put(None)
-        self._thread.join(patience_s)
+        self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _write(self) -> None:
@@ -66,7 +66,7 @@ class Output:
             while view and self.failure is None:
                 try:
                     view = view[os.write(self._descriptor, view) :]
-                except BlockingIOError:  # somebody else has made it so that writes to it do not wait
+                except BlockingIOError:  # another process has made the descriptor nonblocking
                     time.sleep(0.01)
                 except OSError as error:
                     self.failure = error
@@ -80,11 +80,11 @@ class Lines:
     def __init__(self, output: Output, name: bytes) -> None:
         self.output = output
         self._name = name
-        self._rest = bytearray()  # of a line whose end has not come
+        self._rest = bytearray()  # of a line whose newline has not come
         self._progress_at_s = 0.0
 
     def feed(self, data: bytes) -> None:
-        """Pass on the lines that are complete with these bytes."""
+        """Relay the lines that these bytes complete."""
         end = data.rfind(b"\n") + 1
         if end:
             self._put(bytes(self._rest) + data[:end])
@@ -96,19 +96,19 @@ class Lines:
             self._show_progress()
 
     def flush(self) -> None:
-        """Pass on a last line that has no end."""
+        """Relay a last line that has no newline."""
         if self._rest:
             self._put(bytes(self._rest) + b"\n")
             self._rest.clear()
 
     def _put(self, lines: bytes) -> None:
         if b"\r" in lines:
-            # What a progress bar writes over, it writes over with the prefix.
+            # A progress bar rewrites its line; repeat the prefix each time.
             lines = lines.replace(b"\r\n", b"\n").replace(b"\r", b"\r" + self._name)
         self.output.put(self._name + lines[:-1].replace(b"\n", b"\n" + self._name) + b"\n")
 
     def _show_progress(self) -> None:
-        """A progress bar is rewritten in place and has no end of line for hours; show one state of it a second."""
+        """Show one state per second of a progress bar, which rewrites its line and may not end it for hours."""
         states = bytes(self._rest).split(b"\r")
         self._rest = bytearray(b"\r" + states[-1])
         now_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""The ranks that a launcher has started, until the last of them has ended."""
+"""A job under way: the ranks that the launcher has started, until the last has ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class RunningJob:
-    """Starts ranks, passes on what they print, and stops all when one fails or when it is told to."""
+    """Starts ranks, relays their output, and stops all of them when one fails or when a signal comes."""
 
     def __init__(self, out: Output, err: Output, grace_s: float, keep_going: bool) -> None:
         self._outputs = list(dict.fromkeys((out, err)))
@@ -37,24 +37,24 @@ class RunningJob:
         self._selector = selectors.DefaultSelector()
         self._paused: list[tuple[RankProcess, int]] = []
         self._signals: list[int] = []
-        self._code: int | None = None  # as soon as it is decided
-        self._story = ""
+        self._code: int | None = None  # once it is known
+        self._summary = ""
         self._kill_at_s: float | None = None
         self._killed: list[RankProcess] = []
         self._failed: list[RankProcess] = []  # the first comes first
 
     def run(self, starts: Sequence[Callable[[], RankProcess]]) -> int:
-        """Start the ranks and see them through; the exit code of the first that failed, or 0."""
-        with self._signals_heard(), _guarded(self._grace_s) as tell_guard:
+        """Start the ranks and wait for them; the exit code of the first that failed, or 0."""
+        with self._collecting_signals(), _guarded(self._grace_s) as watch_group:
             adopt_orphans(True)
             try:
                 for start in starts:
                     rank = start()
                     self._ranks.append(rank)
-                    tell_guard(rank.pid)
+                    watch_group(rank.pid)
                     self._watch(rank)
                 while any(rank.left for rank in self._ranks):
-                    self._turn()
+                    self._poll()
                     if self._kill_at_s is not None and time.monotonic() > self._kill_at_s + UNKILLABLE_S:
                         break
             finally:
@@ -63,11 +63,11 @@ class RunningJob:
             self._finish()
         return self._code or 0
 
-    # What happens
+    # Events
 
-    def _turn(self) -> None:
+    def _poll(self) -> None:
         ended = []
-        for key, _ in self._selector.select(self._patience_s()):
+        for key, _ in self._selector.select(self._wait_s()):
             rank: RankProcess | None = key.data
             if rank is None:
                 os.read(key.fd, 4096)
@@ -80,12 +80,12 @@ class RunningJob:
                 self._selector.unregister(key.fd)
         self._resume()
         self._look([*ended, *(rank for rank in self._ranks if rank.left and rank.watch is None)])
-        self._heed_signals()
+        self._handle_signals()
         self._check_outputs()
         if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s and not self._killed:
-            self._killed = [rank for rank in self._ranks if rank.tell(signal.SIGKILL)]
+            self._killed = [rank for rank in self._ranks if rank.send_signal(signal.SIGKILL)]
 
-    def _patience_s(self) -> float:
+    def _wait_s(self) -> float:
         if self._paused or any(rank.left and rank.watch is None for rank in self._ranks):
             return _QUICK_S
         if self._kill_at_s is not None:
@@ -97,7 +97,7 @@ class RunningJob:
             self._selector.register(descriptor, selectors.EVENT_READ, rank)
 
     def _resume(self) -> None:
-        """Read again from those who had to wait, where there is room now."""
+        """Read again from ranks that had to wait, if there is room now."""
         waiting, self._paused = self._paused, []
         for rank, stream in waiting:
             if rank.streams[stream].output.full:
@@ -106,14 +106,14 @@ class RunningJob:
                 self._selector.register(stream, selectors.EVENT_READ, rank)
 
     def _look(self, ranks: list[RankProcess]) -> None:
-        """See who of these has ended."""
+        """Find out which of these have ended."""
         failed = []
         for rank in ranks:
             if rank.watch is not None:
                 self._selector.unregister(rank.watch)
             if rank.look() and rank.code != 0:
                 failed.append(rank)
-        # Of several at once, one that was killed is more likely the cause than the consequence.
+        # If several end at once, one that was killed is more likely the cause than the consequence.
         failed.sort(key=lambda rank: (rank.code or 0) >= 0)
         self._failed += failed
         if self._keep_going:
@@ -124,9 +124,11 @@ class RunningJob:
             self._decide(_exit_code(first), f"{first} {first.how_it_ended()}")
             self._stop(signal.SIGTERM)
             if others:
-                self._story += f"; {'the other rank was' if others == 1 else f'the other {others} ranks were'} stopped"
+                self._summary += (
+                    f"; {'the other rank was' if others == 1 else f'the other {others} ranks were'} stopped"
+                )
         if self._kill_at_s is None and all(rank.code is not None for rank in self._ranks):
-            self._stop(signal.SIGTERM)  # what they have left running behind them
+            self._stop(signal.SIGTERM)  # processes that they have left behind
 
     def _go_on(self, failed: list[RankProcess]) -> None:
         for rank in failed:
@@ -134,7 +136,7 @@ class RunningJob:
         if len(self._failed) == len(self._ranks):
             self._decide(_exit_code(self._failed[0]), "")
 
-    def _heed_signals(self) -> None:
+    def _handle_signals(self) -> None:
         while self._signals:
             number = self._signals.pop(0)
             name = signal.Signals(number).name
@@ -154,49 +156,49 @@ class RunningJob:
                 self._decide(code, f"the output cannot be written: {reason}; the ranks were stopped")
                 self._stop(signal.SIGTERM)
 
-    # What is done
+    # Actions
 
-    def _decide(self, code: int, story: str) -> None:
+    def _decide(self, code: int, summary: str) -> None:
         if self._code is None:
-            self._code, self._story = code, story
+            self._code, self._summary = code, summary
 
     def _stop(self, number: int) -> None:
         for rank in self._ranks:
-            rank.tell(number)
-            rank.tell(signal.SIGCONT)
+            rank.send_signal(number)
+            rank.send_signal(signal.SIGCONT)
         self._kill_at_s = time.monotonic() + self._grace_s
 
     def _kill_all(self) -> None:
-        """Whatever happens: nothing is left, as far as that can be had."""
+        """Kill what is left, whatever has happened."""
         deadline_s = time.monotonic() + 1.0
-        while sum(rank.tell(signal.SIGKILL) for rank in self._ranks) and time.monotonic() < deadline_s:
+        while sum(rank.send_signal(signal.SIGKILL) for rank in self._ranks) and time.monotonic() < deadline_s:
             time.sleep(_QUICK_S)
             for rank in self._ranks:
                 rank.look()
 
-    def _say(self, story: str) -> None:
-        self._err.put(f"choreo: {story}\n".encode())
+    def _say(self, summary: str) -> None:
+        self._err.put(f"choreo: {summary}\n".encode())
 
     def _finish(self) -> None:
-        """The last words of everybody, and the launcher's own."""
+        """Relay the last output of all ranks, and print the summary."""
         for rank in self._ranks:
             rank.close()
         stuck = [rank for rank in self._ranks if rank.left]
         if stuck:
-            self._story += f"; {', '.join(map(str, stuck))} cannot be killed"
-        elif self._killed and self._story:
+            self._summary += f"; {', '.join(map(str, stuck))} cannot be killed"
+        elif self._killed and self._summary:
             named = ", ".join(f"rank {rank.rank}" for rank in self._killed)
-            self._story += f", {named} by SIGKILL after {self._grace_s:g} s"
-        if self._story:
-            self._say(self._story)
-        # A terminal that is stopped may be continued; whoever does not want to wait interrupts once more.
+            self._summary += f", {named} by SIGKILL after {self._grace_s:g} s"
+        if self._summary:
+            self._say(self._summary)
+        # A stopped terminal may be continued; a signal ends the wait.
         while not self._signals and sum(not output.finish(_QUICK_S) for output in self._outputs):
             pass
         self._selector.close()
 
     @contextmanager
-    def _signals_heard(self) -> Iterator[None]:
-        """Signals are put into a list, and wake the loop."""
+    def _collecting_signals(self) -> Iterator[None]:
+        """Collect signals in a list, and let them wake the loop."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -205,12 +207,12 @@ class RunningJob:
         os.set_blocking(writer, False)
         self._selector.register(reader, selectors.EVENT_READ)
         before = {
-            # One that was ignored stays so: that is what nohup is for.
+            # A signal that is ignored stays ignored: that is what nohup is for.
             number: signal.signal(number, lambda number, _: self._signals.append(number))
             for number in _PASSED_ON
             if signal.getsignal(number) is not signal.SIG_IGN
         }
-        # Where the ends of children are ignored, the system keeps no exit codes.
+        # If SIGCHLD is ignored, the system keeps no exit codes.
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         wake = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         try:
@@ -225,7 +227,7 @@ class RunningJob:
 
 @contextmanager
 def _guarded(grace_s: float) -> Iterator[Callable[[int], None]]:
-    """A process that stops the ranks it is told of when this one is killed."""
+    """Run a guard, which stops the process groups that it is given if this process is killed."""
     guard = subprocess.Popen(
         [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), repr(grace_s)],
         stdin=subprocess.PIPE,
@@ -238,12 +240,12 @@ def _guarded(grace_s: float) -> Iterator[Callable[[int], None]]:
     assert guard.stdin is not None
     pipe = guard.stdin.fileno()
 
-    def tell(pid: int) -> None:
+    def watch_group(pid: int) -> None:
         with suppress(OSError):
             os.write(pipe, f"{pid}\n".encode())
 
     try:
-        yield tell
+        yield watch_group
         with suppress(OSError):
             os.write(pipe, b"done\n")
     finally:
