@@ -22,7 +22,7 @@ from choreo.run.execute.choice import Chooser
 from choreo.run.execute.dtypes import ReduceOp, dtype_code
 from choreo.run.execute.peer_memory import Probe, can_read
 from choreo.run.groups import NonMember, connect_axes, connect_group, mesh_sides
-from choreo.run.messages.mailbox import Mailbox
+from choreo.run.messages.point_to_point import PointToPoint
 from choreo.run.messages.wire import Address
 from choreo.run.objects import all_gather_object, broadcast_object, scatter_object
 from choreo.run.recover.grow import GROWN, grow
@@ -36,11 +36,11 @@ DEFAULT_TIMEOUT_S = 300.0
 
 
 class _Introduction(msgspec.Struct):
-    """What a rank tells the others once they are connected: a probe of its memory, and its mailbox."""
+    """What a rank tells the others once they are connected: a probe of its memory, and where it takes messages."""
 
     probe_address: int
     probe_value: int
-    mailbox: str | int
+    messages: str | int
 
 
 class Communicator(CollectiveCalls):
@@ -71,11 +71,11 @@ class Communicator(CollectiveCalls):
         engine = Engine(connection, chooser, debug=False)
         super().__init__(engine, timeout_s)
         self.ranks = tuple(range(self.world_size)) if ranks is None else ranks
-        self._mailbox = Mailbox(self.rank, connection.peers, local=not connection.remote.any())
+        self._messages = PointToPoint(self.rank, connection.peers, local=not connection.remote.any())
         try:
             self._introduce(connection)
         except BaseException:
-            self._mailbox.close()
+            self._messages.close()
             engine.progress.stop()
             raise
         engine.debug = debug_wanted() if debug is None else debug
@@ -324,7 +324,7 @@ class Communicator(CollectiveCalls):
         if self._introduced and not self._engine.connection.closed:
             with contextlib.suppress(ChoreoError, RuntimeError):
                 self._engine.progress.stop()
-                self._mailbox.close()
+                self._messages.close()
                 self._engine.connection.close()
 
     def __repr__(self) -> str:
@@ -337,28 +337,28 @@ class Communicator(CollectiveCalls):
         self.check()
         array = take(x, writable=False).array
         peer, seconds = self._rank(dst, "dst"), self._seconds(timeout)
-        return self._mailbox.send(_bytes(array), dtype_code(array.dtype), peer, _tag(tag), seconds)
+        return self._messages.send(_bytes(array), dtype_code(array.dtype), peer, _tag(tag), seconds)
 
     def _receive(self, x: Any, src: int, tag: int, timeout: float | None) -> Work[None]:
         self.check()
         taken = take(x, writable=True)
         peer, seconds, code = self._rank(src, "src"), self._seconds(timeout), dtype_code(taken.array.dtype)
-        return self._mailbox.receive(_bytes(taken.array), code, peer, _tag(tag), seconds, finish=taken.put_back)
+        return self._messages.receive(_bytes(taken.array), code, peer, _tag(tag), seconds, finish=taken.put_back)
 
     def _introduce(self, connection: Connection) -> None:
-        """Tell the others this rank's mailbox, and find out whether peers on this host may read its memory."""
+        """Exchange addresses for messages, and find out whether peers on this host may read this rank's memory."""
         engine, probe = self._engine, Probe()
-        me = _Introduction(probe.address, probe.value, self._mailbox.address)
+        me = _Introduction(probe.address, probe.value, self._messages.address)
         blobs = engine.all_gather_bytes(msgspec.msgpack.encode(me), self.timeout_s)
         ranks = list(
             zip(connection.peers, (msgspec.msgpack.decode(one, type=_Introduction) for one in blobs), strict=True)
         )
         remote = connection.remote
         addresses: list[Address] = [
-            one.mailbox if isinstance(one.mailbox, str) else (peer.address, one.mailbox) for peer, one in ranks
+            one.messages if isinstance(one.messages, str) else (peer.address, one.messages) for peer, one in ranks
         ]
         network = connection.network if remote.any() else None
-        self._mailbox.set_addresses(addresses, None if network is None else network.derive_key("messages"))
+        self._messages.set_addresses(addresses, None if network is None else network.derive_key("messages"))
         can = [
             bool(remote[peer.rank] or peer.rank == self.rank or can_read(peer.pid, one.probe_address, one.probe_value))
             for peer, one in ranks
@@ -381,7 +381,7 @@ class Communicator(CollectiveCalls):
         """Go on with these ranks of the old connection, on another connection."""
         ranks, engine = tuple(self.ranks[member] for member in members), self._engine
         engine.progress.stop()
-        self._mailbox.close()
+        self._messages.close()
         chooser, debug = engine.chooser.for_ranks(len(ranks)), engine.debug
         self.__init__(connection, chooser, timeout_s=self.timeout_s, debug=debug, ranks=ranks)  # type: ignore[misc]
 
@@ -391,7 +391,7 @@ class Communicator(CollectiveCalls):
         self._engine.progress.stop()
         self._engine.refusal = reason
         self._engine.forget()
-        self._mailbox.close()
+        self._messages.close()
         self._engine.connection.close()
 
     def _disown(self) -> None:
@@ -399,7 +399,7 @@ class Communicator(CollectiveCalls):
         reason = f"this communicator belongs to process {os.getppid()}, of which {os.getpid()} is a fork"
         self._engine.call_cache.open = 0
         self._engine.refusal = CommunicatorClosed(f"{reason}; a fork must call choreo.init() itself")
-        self._mailbox.drop()
+        self._messages.drop()
         self._engine.connection.close()
 
 

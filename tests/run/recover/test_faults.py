@@ -247,6 +247,44 @@ def test_different_calls_are_told_on_all_ranks_with_both_sides(kind: str) -> Non
         assert f"called {odd}" in one.text and f"called {many}" in one.text and "rank 2 (host" in one.text
 
 
+def only_sends(comm: Communicator, talk: Pipe, collective: str, goes_on: bool) -> str:
+    """Rank 0 makes a call in which it waits for no one; after that, the others make another one."""
+    x = np.ones(3)
+    if comm.rank:
+        talk.recv()
+        comm.all_reduce(x)
+        return "went through"
+    calls = {
+        "broadcast": lambda: comm.broadcast(x, 0),
+        "scatter": lambda: comm.scatter(np.ones((comm.world_size, 3)), 0),
+        "reduce": lambda: comm.reduce(x, 1),
+        "gather": lambda: comm.gather(x, 1),
+    }
+    calls[collective]()
+    talk.send("returned")
+    talk.recv()
+    if goes_on:
+        comm.barrier()
+    else:
+        comm.close()
+    return "left"
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "scatter", "reduce", "gather"])
+@pytest.mark.parametrize("goes_on", [True, False], ids=["goes on", "leaves"])
+def test_a_rank_that_only_sends_learns_of_a_mismatch_in_its_next_call(collective: str, goes_on: bool) -> None:
+    with Job(3, only_sends, collective, goes_on) as job:
+        assert job.hear(0) == "returned"
+        for talk in job.talks:
+            talk.send("go")
+        ended = job.ended()
+    for one in ended if goes_on else ended[1:]:
+        assert one.error == "CollectiveMismatch", ended
+        assert f"called {collective}(" in one.text and "called all_reduce(3 x float64, sum)" in one.text, ended
+    if not goes_on:
+        assert ended[0].value == "left", ended
+
+
 def mismatch_and_on(comm: Communicator, talk: Pipe) -> Any:
     with pytest.raises(Exception, match="called"):
         comm.all_reduce(np.ones(4 + comm.rank))
@@ -444,7 +482,7 @@ def test_a_crash_in_the_middle_of_a_write_spoils_nothing(size: int) -> None:
 
 def gets_nonsense(comm: Communicator, talk: Pipe) -> Any:
     """Somebody who is not of this job finds where a rank takes messages."""
-    address = comm._mailbox.address
+    address = comm._messages.address
     place = f"\0{address}" if isinstance(address, str) else ("127.0.0.1", address)
     kind = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     x = np.arange(1000.0)

@@ -42,7 +42,7 @@ class Incoming:
         self.key: bytes | None = None  # of the communicator, if it spans several hosts
         self._identified: set[int] = set()  # ranks that have connected: none does so twice
         self.connections: dict[int, IncomingConnection] = {}  # by descriptor
-        self.ended: list[IncomingConnection] = []  # of ranks; the mailbox takes them from here
+        self.ended: list[IncomingConnection] = []  # of ranks; `PointToPoint` takes them from here
         self.listener = socket.socket(family_of(None if local else peers[rank].address), socket.SOCK_STREAM)
         self.listener.bind(f"\0choreo-{os.urandom(12).hex()}" if local else (peers[rank].address, 0))
         self.listener.listen(max(128, 2 * len(peers)))

@@ -1,4 +1,4 @@
-"""A rank's mailbox: sends and receives messages, with tags.
+"""Sends and receives the messages of one rank, with tags.
 
 Every rank listens. A rank that sends to another, or waits for it, connects to it; the end of that connection tells it
 that the other is gone. One thread per communicator, started by the first message, reads and writes all connections.
@@ -25,12 +25,12 @@ from choreo.run.messages.wire import Address, pack_header, parse_header
 from choreo.run.transport.peer import Peer
 from choreo.run.work import Work
 
-__all__ = ["Mailbox"]
+__all__ = ["PointToPoint"]
 
 GONE = "is gone: it died, or closed its communicator"
 
 
-class Mailbox:
+class PointToPoint:
     """All messages of one rank."""
 
     def __init__(self, rank: int, peers: tuple[Peer, ...], local: bool) -> None:
@@ -116,7 +116,7 @@ class Mailbox:
             try:
                 self._poll()
             except Exception as error:  # a bug of ours must reach those that wait
-                self._fail_all(ChoreoError(f"the mailbox has failed: {error!r}"))
+                self._fail_all(ChoreoError(f"the thread for messages has failed: {error!r}"))
                 raise
         self._fail_all(CommunicatorClosed("the communicator was closed while this was under way"))
         self._close_sockets()
