@@ -65,7 +65,7 @@ SMALLER = [
 def measure(case: Case, compiled: bool | None) -> dict[str, float]:
     """User seconds and peak megabytes of one case, in this process."""
     from choreo.algorithms import build, list_algorithms
-    from choreo.simulate import simulate, suggested_axes
+    from choreo.simulate import simulate
     from choreo.topology import get_topology
 
     list_algorithms()
@@ -73,7 +73,7 @@ def measure(case: Case, compiled: bool | None) -> dict[str, float]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
     topology = get_topology(case.topology)
     if case.algorithm == "hierarchical":
-        schedule = build("all_reduce", "hierarchical", topology.num_devices, axes=suggested_axes(topology))
+        schedule = build("all_reduce", "hierarchical", topology.num_devices, axes=topology)
     else:
         schedule = build("all_reduce", case.algorithm, topology.num_devices)
     simulation = simulate(schedule, topology, MIB, compiled=compiled)

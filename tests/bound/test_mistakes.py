@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from choreo.bound import bound
-from choreo.bound.network import exact_gigabytes
+from choreo.bound.flow_network import exact_gigabytes
 from choreo.collectives import COLLECTIVES
 from choreo.errors import UnknownNameError, UsageError
 from choreo.topology import Links, compose, fully_connected, get_topology, graph, line, ring

@@ -14,7 +14,7 @@ from choreo.bound import Bound, bound
 from choreo.bound.cuts import Question, best_group, heaviest_cut
 from choreo.bound.demands import Everybody
 from choreo.bound.flow import Arcs, minimum_cut
-from choreo.bound.network import Network
+from choreo.bound.flow_network import FlowNetwork
 from choreo.bound.partitions import best_boxes, search
 from choreo.bound.prices import Traffic, solve
 from choreo.bound.product import Product, answer
@@ -209,7 +209,7 @@ def products(draw: st.DrawFn) -> Topology:
 @settings(max_examples=60)
 @given(products(), st.booleans(), st.data())
 def test_no_cut_is_above_what_its_dimensions_allow(topology: Topology, backwards: bool, data: st.DataObject) -> None:
-    product, network = Product.of_topology(topology), Network.of_topology(topology)
+    product, network = Product.of_topology(topology), FlowNetwork.of_topology(topology)
     assume(product.is_connected)
     device = st.integers(0, topology.num_devices - 1)
     some = data.draw(st.just(range(topology.num_devices)) | st.lists(device, min_size=2, max_size=5, unique=True))
@@ -232,7 +232,7 @@ def test_no_cut_is_above_what_its_dimensions_allow(topology: Topology, backwards
 @settings(max_examples=50)
 @given(products())
 def test_no_partition_is_above_what_its_dimensions_allow(topology: Topology) -> None:
-    product, network = Product.of_topology(topology), Network.of_topology(topology)
+    product, network = Product.of_topology(topology), FlowNetwork.of_topology(topology)
     assume(product.is_connected)
     devices = np.arange(topology.num_devices)
     boxes = best_boxes(network, product, devices)
@@ -248,7 +248,7 @@ def test_no_partition_is_above_what_its_dimensions_allow(topology: Topology) -> 
 @given(st.lists(some_blocks(), min_size=1, max_size=2).map(lambda found: compose("product", found)))
 def test_all_to_all_takes_what_its_slowest_dimension_takes(topology: Topology) -> None:
     assume(1 < topology.num_devices <= 12)
-    network, everybody = Network.of_topology(topology), Everybody(np.ones(topology.num_devices, np.int64))
+    network, everybody = FlowNetwork.of_topology(topology), Everybody(np.ones(topology.num_devices, np.int64))
     found = traffic_bound(network, Product.of_topology(topology), everybody)
     searched = solve(network, everybody, Traffic(Fraction(0)))
     assert found.exact

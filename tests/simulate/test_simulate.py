@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from choreo.algorithms import Axes, build
+from choreo.algorithms import Axes, axes_of, build
 from choreo.collectives import COLLECTIVES
 from choreo.compiled import ChoreoWarning
 from choreo.errors import RefusedError, UsageError
 from choreo.price import CostModel, price
 from choreo.prove import prove
 from choreo.schedule import Schedule, Steps, move
-from choreo.simulate import Job, Simulation, simulate, simulate_together, suggested_axes, suggested_schedule
+from choreo.simulate import Job, Simulation, simulate, simulate_together, suggested_schedule
 from choreo.simulate.flows import backend
 from choreo.simulate.flows.backend import is_compiled
 from choreo.topology import Links, compose, get_topology, graph, ring
@@ -308,7 +308,7 @@ def test_the_algorithm_that_a_block_wants(text: str, algorithm: str) -> None:
 def test_the_axes_that_blocks_want() -> None:
     network = get_topology("ring(2) x fully_connected(3) x line(1) x switch(4)")
     axes = Axes((2, 3, 4), ("ring", "direct", "halving_doubling"))
-    assert suggested_axes(network) == axes
+    assert axes_of(network) == axes
     found = suggested_schedule("all_reduce", network, 24)
     assert found.algorithm == "hierarchical"
     wanted = build("all_reduce", "hierarchical", 24, axes=axes).columns()
@@ -408,3 +408,12 @@ def test_ranks_are_placed_by_the_names_of_devices(tmp_path: Path) -> None:
         simulate(RING, square, 1e6, placement=["a", "b", "c", "z"])
     with pytest.raises(UsageError, match="ranks 0 and 2 on device b; one rank a device"):
         simulate(RING, square, 1e6, placement=["b", "a", "b", "d"])
+
+
+def test_a_hierarchical_schedule_for_a_topology_is_the_suggested_one() -> None:
+    """With the topology as its axes `build` gives what `choreo simulate` runs; without axes it cannot know them."""
+    topology = get_topology("hgx-h100:4")
+    built = build("all_reduce", "hierarchical", 32, axes=topology)
+    wanted = suggested_schedule("all_reduce", topology, 32)
+    for column, other in zip(dict(built.columns()).values(), dict(wanted.columns()).values(), strict=True):
+        assert (column == other).all()

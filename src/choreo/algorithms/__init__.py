@@ -3,7 +3,7 @@
 A module here whose name does not start with an underscore is an algorithm of that name. Adding one is adding a file.
 """
 
-from choreo.algorithms._axes import BLOCK_ALGORITHM, Axes, parse_axes
+from choreo.algorithms._axes import BLOCK_ALGORITHM, Axes, axes_of, parse_axes
 from choreo.algorithms._build import build
 from choreo.algorithms._cost import Cost
 from choreo.algorithms._load import load_algorithms
@@ -19,6 +19,7 @@ __all__ = [
     "Cost",
     "Requirement",
     "algorithm",
+    "axes_of",
     "build",
     "get_algorithm",
     "list_algorithms",

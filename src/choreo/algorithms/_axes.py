@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from choreo.checks import MAX_RANKS, whole_number
 from choreo.errors import UsageError
+from choreo.topology import Topology
 from choreo.units import counted
 
-__all__ = ["BLOCK_ALGORITHM", "Axes", "parse_axes"]
+__all__ = ["BLOCK_ALGORITHM", "Axes", "axes_of", "parse_axes"]
 
 # The algorithm each building block of a network wants along its axis.
 BLOCK_ALGORITHM = {
@@ -52,14 +53,27 @@ class Axes:
         return f"{'x'.join(map(str, self.sizes))}:{','.join(self.algorithms)}"
 
 
-def parse_axes(axes: str | Axes | Sequence[int]) -> Axes:
-    """Axes from `8x4`, `8x4:direct,ring`, `8x4:switch,ring` or a sequence of sizes.
+def axes_of(topology: Topology) -> Axes:
+    """The topology's dimensions as axes, each with the algorithm that its kind of block wants.
+
+    >>> from choreo.topology import get_topology
+    >>> str(axes_of(get_topology("ring(4, 50GB/s, 1us) x switch(8, 25GB/s, 1us)")))
+    '4x8:ring,halving_doubling'
+    """
+    long = [block for block in topology.blocks if block.size > 1] or list(topology.blocks[:1])
+    return Axes(tuple(block.size for block in long), tuple(BLOCK_ALGORITHM[block.kind] for block in long))
+
+
+def parse_axes(axes: str | Axes | Sequence[int] | Topology) -> Axes:
+    """Axes from `8x4`, `8x4:direct,ring`, `8x4:switch,ring`, a sequence of sizes, or a topology.
 
     A name is an algorithm, or a building block (ring, fully_connected, switch) that stands for the algorithm it
     wants. Without names every axis is a ring.
     """
     if isinstance(axes, Axes):
         return axes
+    if isinstance(axes, Topology):
+        return axes_of(axes)
     if not isinstance(axes, str):
         return Axes(tuple(axes), ("ring",) * len(axes))
     sizes_text, _, names_text = axes.partition(":")

@@ -5,6 +5,8 @@ carry only what the inner ones left. An axis whose algorithm has no reduce_scatt
 and only those go on: a parameter server inside each server with rings across servers is `8x4:parameter_server,ring`.
 On the last axis an algorithm that only has an all_reduce does that: `8x4:direct,rabenseifner`.
 An algorithm that uses switches that reduce, as in `8x4:in_network,ring`, has its own in every group along its axis.
+Without axes the mesh is as square as the number of ranks allows, with rings along both axes. With a topology as `axes`
+it has the topology's dimensions, each with the algorithm its kind of block wants; so does `choreo simulate`.
 With `rotate` the vector is cut into d parts that take the axes in different orders, so that all links work at once.
 
 Source: M. Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy",
@@ -24,8 +26,9 @@ import numpy.typing as npt
 from choreo.algorithms import Axes, Cost, algorithm, build, list_algorithms, mst, parse_axes
 from choreo.errors import UnknownNameError, UsageError
 from choreo.schedule import Schedule, Steps, after, in_groups, mesh_groups, then, together
+from choreo.topology import Topology
 
-AxesLike: TypeAlias = str | Axes | Sequence[int]
+AxesLike: TypeAlias = str | Axes | Sequence[int] | Topology
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 # The flat reduce and broadcast that a parameter server is made of.

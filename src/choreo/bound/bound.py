@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from choreo.bound.flow_network import FlowNetwork, reached_from
 from choreo.bound.latency import Distance, farthest, farthest_pair
-from choreo.bound.network import Network, reached_from
 from choreo.bound.product import Product
 from choreo.bound.proofs import PROOFS, Asked, Cut, Proof
 from choreo.collectives import get_collective
@@ -152,7 +152,7 @@ def bound(
     root = contract.check_root(root, len(by_rank))
     blocks = contract.blocks(len(by_rank))
     given = None if weights is None else _checked_weights(collective, weights, blocks)
-    network = Network.of_topology(topology)
+    network = FlowNetwork.of_topology(topology)
     asked = Asked(collective, network, Product.of_topology(topology), by_rank, root, given)
     proof, distance = Proof(), Distance()
     if len(asked.devices) > 1:
@@ -220,7 +220,7 @@ def _whole_numbers(given: object) -> Ints | None:
     return numbers.astype(np.int64) if numbers.ndim == 1 and numbers.dtype.kind in "iu" else None
 
 
-def _slowest(network: Network) -> Fraction:
+def _slowest(network: FlowNetwork) -> Fraction:
     return min(network.values, default=0) * network.unit
 
 

@@ -20,7 +20,7 @@ from fractions import Fraction
 import numpy as np
 
 from choreo.bound.flow import MOST_COMPILED, Arcs, minimum_cut
-from choreo.bound.network import Network
+from choreo.bound.flow_network import FlowNetwork
 from choreo.topology.graph import Bools, Floats, Ints
 
 __all__ = [
@@ -46,7 +46,7 @@ MOST_LINKS = 20_000
 class Question:
     """What each node has that must reach every sink."""
 
-    network: Network
+    network: FlowNetwork
     weight: Ints
     sinks: Ints
 
@@ -137,12 +137,12 @@ def _arcs(question: Question, units: list[int], label: Ints, times: Fraction) ->
     return Arcs(len(label), *ends, capacity)
 
 
-def counts_fit(network: Network, weight: int) -> bool:
+def counts_fit(network: FlowNetwork, weight: int) -> bool:
     """Whether compiled flows can count so far: a ratio's terms are at most all the weight, and all the capacity."""
     return 2 * weight * network.units(np.arange(len(network.src))) < MOST_COMPILED
 
 
-def capacities(network: Network, group: Ints, count: int) -> tuple[Floats, Floats]:
+def capacities(network: FlowNetwork, group: Ints, count: int) -> tuple[Floats, Floats]:
     """What leaves, and what enters, each of many groups of nodes, roughly; nodes of group -1 are in none."""
     src, dst = group[network.src], group[network.dst]
     crosses = src != dst

@@ -20,7 +20,7 @@ from fractions import Fraction
 import numpy as np
 
 from choreo.bound.cuts import Question, best_group, can_search, heaviest_cut
-from choreo.bound.network import Network, reached_from
+from choreo.bound.flow_network import FlowNetwork, reached_from
 from choreo.topology import Block
 from choreo.topology.graph import Bools
 
@@ -29,7 +29,7 @@ __all__ = ["has_fabric", "least_cut", "telling_cuts"]
 
 def least_cut(block: Block) -> Fraction:
     """The least that leaves any set which splits the ports, in GB/s; 0 where that is too much to search."""
-    network = Network.of_block(block)
+    network = FlowNetwork.of_block(block)
     told = telling_cuts(block)
     if told is None:
         return _searched(network, block.size)
@@ -79,7 +79,7 @@ def _groups(block: Block) -> list[Bools]:
     return found
 
 
-def _searched(network: Network, ports: int) -> Fraction:
+def _searched(network: FlowNetwork, ports: int) -> Fraction:
     """The least cut of any graph, by max-flow from its first port and back."""
     ratio = Fraction(0)
     for way in (network, network.backwards()):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from choreo.bound.network import Network, shortest_ways
+from choreo.bound.flow_network import FlowNetwork, shortest_ways
 from choreo.bound.product import Dimension, Product
 from choreo.topology import Block
 from choreo.topology.graph import Floats, Ints
@@ -34,7 +34,7 @@ class Distance:
     dst: int | None = None
 
 
-def farthest(network: Network, product: Product, devices: Ints) -> Distance:
+def farthest(network: FlowNetwork, product: Product, devices: Ints) -> Distance:
     """The farthest two of some devices."""
     if _is_regular(product) and len(devices) == product.topology.num_devices:
         ends = [_ends(one.block) for one in product.dimensions]
@@ -46,7 +46,7 @@ def farthest(network: Network, product: Product, devices: Ints) -> Distance:
     return farthest_pair(network, product, np.repeat(sources, len(devices)), np.tile(devices, len(sources)))
 
 
-def farthest_pair(network: Network, product: Product, src: Ints, dst: Ints) -> Distance:
+def farthest_pair(network: FlowNetwork, product: Product, src: Ints, dst: Ints) -> Distance:
     """The farthest apart of some pairs of devices."""
     topology = product.topology
     if _is_regular(product):
@@ -91,7 +91,7 @@ def _is_uniform(block: Block) -> bool:
 def _metric(block: Block) -> Metric:
     """How far it is between ports."""
     if not _is_uniform(block):
-        network = Network.of_block(block)
+        network = FlowNetwork.of_block(block)
         table = shortest_ways(network, block.links.latency_s[network.number])
         return lambda a, b: table[a, b]
     link_s = float(block.links.latency_s[0])
@@ -118,7 +118,7 @@ def _ends(block: Block) -> tuple[int, int]:
     return a, b
 
 
-def _from_one(network: Network, latency_s: Floats, node: int) -> Floats:
+def _from_one(network: FlowNetwork, latency_s: Floats, node: int) -> Floats:
     """How far every node is from one."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra

@@ -22,7 +22,7 @@ import numpy as np
 
 from choreo.bound.cuts import counts_fit
 from choreo.bound.flow import Arcs, minimum_cut
-from choreo.bound.network import Network
+from choreo.bound.flow_network import FlowNetwork
 from choreo.bound.product import MOST_FAMILIES, Product
 from choreo.topology.graph import Ints
 
@@ -47,13 +47,15 @@ class Parting:
     exact: bool = False
 
 
-def best_boxes(network: Network, product: Product, devices: Ints) -> Parting:
+def best_boxes(network: FlowNetwork, product: Product, devices: Ints) -> Parting:
     """The heaviest partition of some devices into boxes."""
     families = product.unsplit()[:MOST_FAMILIES]
     return max((_boxes(network, product, unsplit, devices) for unsplit in families), key=lambda one: one.ratio)
 
 
-def heaviest_partition(network: Network, product: Product, devices: Ints, start: Parting, known: Fraction) -> Parting:
+def heaviest_partition(
+    network: FlowNetwork, product: Product, devices: Ints, start: Parting, known: Fraction
+) -> Parting:
     """The heaviest partition of some devices, searched from one to start with if that is not proved best already.
 
     It is exact if none is heavier than both it and the ratio that is `known`.
@@ -67,7 +69,7 @@ def heaviest_partition(network: Network, product: Product, devices: Ints, start:
     return search(network, devices, start, known)
 
 
-def search(network: Network, devices: Ints, start: Parting, known: Fraction = Fraction(0)) -> Parting:
+def search(network: FlowNetwork, devices: Ints, start: Parting, known: Fraction = Fraction(0)) -> Parting:
     """The heaviest of all partitions, searched from one to start with; or that one if none is above what is known."""
     best, units = max(start.ratio, known) * network.unit, network.each_units()
     found: list[list[int]] | None = None
@@ -87,7 +89,7 @@ def search(network: Network, devices: Ints, start: Parting, known: Fraction = Fr
     return Parting(best / network.unit, part[devices], np.concatenate(links), exact=True)
 
 
-def _boxes(network: Network, product: Product, unsplit: tuple[int, ...], devices: Ints) -> Parting:
+def _boxes(network: FlowNetwork, product: Product, unsplit: tuple[int, ...], devices: Ints) -> Parting:
     """The partition into boxes; those without any of the devices are no parts, but for switches that add in them."""
     group = product.boxes(unsplit)
     adds = np.flatnonzero(product.topology.reduces)
@@ -103,7 +105,9 @@ def _boxes(network: Network, product: Product, unsplit: tuple[int, ...], devices
     return Parting(ratio, group[devices], links)
 
 
-def _cheapest(network: Network, units: list[int], devices: list[int], time: Fraction) -> tuple[list[list[int]], int]:
+def _cheapest(
+    network: FlowNetwork, units: list[int], devices: list[int], time: Fraction
+) -> tuple[list[list[int]], int]:
     """The partition of least cost, and its cost.
 
     A device at a time gets the most it can: what the cheapest set with it and any of those before costs beyond what
@@ -131,7 +135,7 @@ def _cheapest(network: Network, units: list[int], devices: list[int], time: Frac
     return list(distinct.values()), sum(got.values())
 
 
-def _arcs(network: Network, scaled: list[int], label: Ints, gains: list[tuple[int, int]]) -> Arcs:
+def _arcs(network: FlowNetwork, scaled: list[int], label: Ints, gains: list[tuple[int, int]]) -> Arcs:
     """The links; and for every node with a gain an arc that is cut where the gain is missed, or a loss is made."""
     source, sink = len(label) - 2, len(label) - 1
     src, dst = label[network.src], label[network.dst]
@@ -146,7 +150,7 @@ def _arcs(network: Network, scaled: list[int], label: Ints, gains: list[tuple[in
     )
 
 
-def _leaving(network: Network, units: list[int], members: list[int], devices: Ints) -> Ints:
+def _leaving(network: FlowNetwork, units: list[int], members: list[int], devices: Ints) -> Ints:
     """The fewest links, by capacity, by which anything leaves a part for other devices."""
     source, sink = network.nodes, network.nodes + 1
     label = np.arange(network.nodes + 2)

@@ -19,7 +19,7 @@ from fractions import Fraction
 import numpy as np
 
 from choreo.bound.demands import Demand
-from choreo.bound.network import Network, shortest_ways
+from choreo.bound.flow_network import FlowNetwork, shortest_ways
 from choreo.topology.graph import Bools, Floats, Ints
 
 __all__ = ["Traffic", "can_solve", "solve"]
@@ -42,7 +42,7 @@ class Traffic:
     exact: bool = False
 
 
-def can_solve(network: Network, demand: Demand) -> bool:
+def can_solve(network: FlowNetwork, demand: Demand) -> bool:
     """Whether the linear program is solved in a second or two, and floats are good enough for it."""
     return (
         network.nodes <= MOST_NODES
@@ -51,7 +51,7 @@ def can_solve(network: Network, demand: Demand) -> bool:
     )
 
 
-def solve(network: Network, demand: Demand, known: Traffic) -> Traffic:
+def solve(network: FlowNetwork, demand: Demand, known: Traffic) -> Traffic:
     """The bound of the linear program, or a cut that is as good; `known` is a bound one has already."""
     solution = _solution(network, demand)
     if solution is None:
@@ -64,7 +64,7 @@ def solve(network: Network, demand: Demand, known: Traffic) -> Traffic:
     return replace(best, exact=_meets(network, demand, flow, best.ratio))
 
 
-def _proved(network: Network, demand: Demand, prices: Ints, away: Floats) -> Fraction:
+def _proved(network: FlowNetwork, demand: Demand, prices: Ints, away: Floats) -> Fraction:
     """What prices prove, given the distances that they make."""
     sources, units = demand.table()
     paid = int((units * np.where(units > 0, away[sources, : units.shape[1]], 0.0).astype(np.int64)).sum())
@@ -72,7 +72,7 @@ def _proved(network: Network, demand: Demand, prices: Ints, away: Floats) -> Fra
     return paid / (all_links * network.unit)
 
 
-def _balls(network: Network, demand: Demand, away: Floats) -> list[Traffic]:
+def _balls(network: FlowNetwork, demand: Demand, away: Floats) -> list[Traffic]:
     """The best cut around all that lies within some distance of some node: where a cut binds, it is such a ball."""
     best: Traffic | None = None
     for row in away:
@@ -86,7 +86,7 @@ def _balls(network: Network, demand: Demand, away: Floats) -> list[Traffic]:
     return [] if best is None else [best]
 
 
-def _solution(network: Network, demand: Demand) -> tuple[Floats, Floats] | None:
+def _solution(network: FlowNetwork, demand: Demand) -> tuple[Floats, Floats] | None:
     """The solver's prices, and its flows: a row for each source, a column for each link. None if it gives up."""
     from scipy.optimize import linprog
     from scipy.sparse import coo_array, csr_array, hstack, kron
@@ -121,7 +121,7 @@ def _whole(price: Floats) -> Ints:
     return whole
 
 
-def _meets(network: Network, demand: Demand, flow: Floats, ratio: Fraction) -> bool:
+def _meets(network: FlowNetwork, demand: Demand, flow: Floats, ratio: Fraction) -> bool:
     """Whether the flows, made fractions, carry the demand and load no link beyond the ratio: then none is better."""
     times = _denominator(flow)
     if times is None:

@@ -22,8 +22,8 @@ from itertools import combinations
 import numpy as np
 
 from choreo.bound.cuts import Answer, Question, best_group, can_search, first_of, heaviest_cut
+from choreo.bound.flow_network import exact_gigabytes
 from choreo.bound.kinds import least_cut
-from choreo.bound.network import exact_gigabytes
 from choreo.topology import Block, Topology
 from choreo.topology.graph import Bools, Floats, Ints
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from choreo.bound.cuts import Question
 from choreo.bound.demands import Demand, Everybody, Pairs
-from choreo.bound.network import Network
+from choreo.bound.flow_network import FlowNetwork
 from choreo.bound.partitions import Parting, best_boxes, heaviest_partition
 from choreo.bound.product import Product, answer
 from choreo.bound.traffic import traffic_bound
@@ -53,7 +53,7 @@ class Asked:
     """
 
     collective: str
-    network: Network
+    network: FlowNetwork
     product: Product
     by_rank: Ints
     root: int | None

@@ -17,8 +17,8 @@ import numpy as np
 
 from choreo.bound.cuts import capacities, divided
 from choreo.bound.demands import Demand, Everybody, Pairs
+from choreo.bound.flow_network import FlowNetwork
 from choreo.bound.kinds import has_fabric, telling_cuts
-from choreo.bound.network import Network
 from choreo.bound.prices import Traffic, can_solve, solve
 from choreo.bound.product import MOST_FAMILIES, Product
 from choreo.topology import Block, Topology
@@ -29,7 +29,7 @@ __all__ = ["traffic_bound"]
 MOST_ROUTES = 1 << 15
 
 
-def traffic_bound(network: Network, product: Product, demand: Demand) -> Traffic:
+def traffic_bound(network: FlowNetwork, product: Product, demand: Demand) -> Traffic:
     """The best bound for a demand; every device can be reached from every other that has something for it."""
     known: list[Traffic] = []
     if isinstance(demand, Everybody) and (demand.ranks == 1).all() and _is_plain(product):
@@ -48,7 +48,7 @@ def _ratio(traffic: Traffic) -> Fraction:
     return traffic.ratio
 
 
-def _cuts(network: Network, product: Product, demand: Demand) -> Iterator[Traffic]:
+def _cuts(network: FlowNetwork, product: Product, demand: Demand) -> Iterator[Traffic]:
     """Cuts around boxes, and those that tell what a dimension can carry, through all of its lines."""
     for unsplit in product.unsplit()[:MOST_FAMILIES]:
         yield from _around_groups(network, demand, product.boxes(unsplit), product.topology.num_devices)
@@ -58,7 +58,7 @@ def _cuts(network: Network, product: Product, demand: Demand) -> Iterator[Traffi
             yield from (_around(network, demand, side) for side in (inside, ~inside))
 
 
-def _around_groups(network: Network, demand: Demand, group: Ints, devices: int) -> Iterator[Traffic]:
+def _around_groups(network: FlowNetwork, demand: Demand, group: Ints, devices: int) -> Iterator[Traffic]:
     count = int(group.max()) + 1
     leaves, enters = capacities(network, group, count)
     for crossing, carried, outside in (
@@ -68,7 +68,7 @@ def _around_groups(network: Network, demand: Demand, group: Ints, devices: int) 
         yield _around(network, demand, (group == int(divided(crossing, carried).argmax())) ^ outside)
 
 
-def _around(network: Network, demand: Demand, inside: Bools) -> Traffic:
+def _around(network: FlowNetwork, demand: Demand, inside: Bools) -> Traffic:
     crossing = demand.crossing(inside)
     return Traffic(crossing / network.bandwidth(network.leaving(inside)) if crossing else Fraction(0), inside)
 
@@ -79,7 +79,7 @@ def _is_plain(product: Product) -> bool:
     return all((one.of_lines(bandwidth) == one.block.links.bandwidth_bytes_per_s).all() for one in product.dimensions)
 
 
-def _by_dimension(network: Network, product: Product) -> Traffic:
+def _by_dimension(network: FlowNetwork, product: Product) -> Traffic:
     """What the slowest dimension takes; that is exact if every dimension's own is."""
     found = [_of_block(one.block) for one in product.dimensions]
     at = max(range(len(found)), key=lambda at: found[at].ratio * product.dimensions[at].lines)
@@ -89,14 +89,14 @@ def _by_dimension(network: Network, product: Product) -> Traffic:
         return Traffic(block.ratio * one.lines, product.lifted(at, block.inside), exact=exact)
     prices = np.zeros(len(product.topology.links))
     own = np.zeros(len(one.block.links))
-    own[Network.of_block(one.block).number] = 0 if block.prices is None else block.prices
+    own[FlowNetwork.of_block(one.block).number] = 0 if block.prices is None else block.prices
     one.of_lines(prices)[:] = own
     return Traffic(block.ratio * one.lines, prices=prices[network.number].astype(np.int64), exact=exact)
 
 
 def _of_block(block: Block) -> Traffic:
     """An all_to_all among the ports of one block."""
-    network, everybody = Network.of_block(block), Everybody(np.ones(block.size, np.int64))
+    network, everybody = FlowNetwork.of_block(block), Everybody(np.ones(block.size, np.int64))
     if has_fabric(block):
         fabric = np.arange(len(network.src)) == len(network.src) - 1
         pairs = block.size * (block.size - 1)
@@ -117,7 +117,7 @@ def _routed(topology: Topology, demand: Pairs) -> Fraction | float:
     routes = topology.routes(demand.src[away], demand.dst[away])
     if (routes.share != 1.0).any():
         return math.inf
-    network = Network.of_topology(topology)
+    network = FlowNetwork.of_topology(topology)
     units = np.repeat(demand.units[away], np.diff(routes.offsets))
     load = np.bincount(routes.links, units, len(topology.links))[network.number]
     most = [int(load[network.code == code].max()) for code in range(len(network.values))]

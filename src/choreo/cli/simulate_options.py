@@ -116,13 +116,13 @@ class Asked:
 
     def _along_dimensions(self, candidate: ScheduleOptions) -> ScheduleOptions:
         """The options with the topology's dimensions as axes, where the algorithm wants axes and has none."""
-        from choreo.simulate import suggested_axes
+        from choreo.algorithms import axes_of
 
         if candidate.algorithms != ("hierarchical",) or candidate.axes is not None:
             return candidate
         if self.where.devices is not None or self.where.ranks != self.where.topology.num_devices:
             return candidate
-        return replace(candidate, axes=str(suggested_axes(self.where.topology)))
+        return replace(candidate, axes=str(axes_of(self.where.topology)))
 
 
 def parse_beside(text: str, topology: Topology) -> Job:

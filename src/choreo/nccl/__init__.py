@@ -10,7 +10,7 @@ from choreo.nccl.library import nccl_choice
 from choreo.nccl.model import Prediction, predict
 from choreo.nccl.names import Forced, read_collective, read_forced
 from choreo.nccl.reading import read_system
-from choreo.nccl.system import NETWORKS, NcclSystem, Network
+from choreo.nccl.system import NETWORKS, NcclSystem, NetworkKind
 from choreo.nccl.tuning import estimates
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
     "Forced",
     "Gpu",
     "NcclSystem",
-    "Network",
+    "NetworkKind",
     "Prediction",
     "estimates",
     "find_gpu",

@@ -8,13 +8,14 @@ from choreo.nccl.model import Prediction, predict
 from choreo.nccl.names import Forced, read_collective, read_forced
 from choreo.nccl.system import NcclSystem
 from choreo.nccl.tuning import ALGORITHMS, PROTOCOLS, algorithms_for, estimates
+from choreo.units import size_of
 
 __all__ = ["nccl_choice"]
 
 
 def nccl_choice(
     collective: str,
-    size_bytes: float,
+    size_bytes: float | str,
     system: NcclSystem,
     forced: str | None = None,
     *,
@@ -25,7 +26,12 @@ def nccl_choice(
     `size_bytes` is counted as nccl-tests does: for all_gather, reduce_scatter and all_to_all it is the total of all
     ranks. `forced` is what NCCL_ALGO and NCCL_PROTO would say, `Ring`, `Tree,LL128` or `NCCL_ALGO=^NVLS`; what they
     leave nothing of is refused, as NCCL does.
+
+    >>> found = nccl_choice("all_reduce", "1GiB", NcclSystem.from_figures("H100", 8, 1))
+    >>> found.algorithm, found.protocol
+    ('NVLS', 'Simple')
     """
+    size_bytes = size_of(size_bytes)
     name = read_collective(collective)
     wanted = Forced() if forced is None else _forced(forced)
     if algorithms_for(name) and system.ranks > 1 and (wanted.algorithms or wanted.protocols):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from choreo.errors import UsageError
 from choreo.nccl.gpus import GPUS, Gpu, find_gpu, nearest_gpu
 
-__all__ = ["MEDIA", "NETWORKS", "NcclSystem", "Network"]
+__all__ = ["MEDIA", "NETWORKS", "NcclSystem", "NetworkKind"]
 
 MEDIA = ("nvswitch", "nvlink", "pcie")
 # Shares of a PCIe slot's bandwidth that GPUs reach between them; published boxes spread by more than
@@ -21,7 +21,7 @@ PCIE_PAIR, PCIE_SHARED = 0.82, 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class NetworkKind:
     """A kind of network: what a message between two nodes costs, and how much of the wire carries payload."""
 
     name: str
@@ -38,16 +38,16 @@ class Network:
 # hardware (p3dn, p4d); GPUDirect-TCPX(O) and sockets pass through the host. Efficiency: 4 KiB packets and their
 # headers, credits and acknowledgements; "24 GB/s of a 200 Gb/s NIC" is what NCCL's authors count on. That AWS's tuner
 # keeps to rings was read in NCCL's log on four p5en nodes, and four p6 nodes behave so (stas00/ml-engineering).
-NETWORKS: dict[str, Network] = {
+NETWORKS: dict[str, NetworkKind] = {
     network.name: network
     for network in (
-        Network("ib", 4.5e-6, 0.965),
-        Network("roce", 6e-6, 0.955, line_s=0.5e-6),
-        Network("slingshot", 9e-6, 0.92, line_s=0.8e-6),
-        Network("efa", 26e-6, 0.965, line_s=1.6e-6, ring_nodes=8, reported_s=35e-6),
-        Network("efa1", 65e-6, 0.84, ll128=False, line_s=3.5e-6, reported_s=75e-6),
-        Network("tcpx", 53e-6, 0.93, ll128=False, line_s=1e-6, reported_s=50e-6),
-        Network("tcp", 40e-6, 0.75, ll128=False, line_s=1e-6),
+        NetworkKind("ib", 4.5e-6, 0.965),
+        NetworkKind("roce", 6e-6, 0.955, line_s=0.5e-6),
+        NetworkKind("slingshot", 9e-6, 0.92, line_s=0.8e-6),
+        NetworkKind("efa", 26e-6, 0.965, line_s=1.6e-6, ring_nodes=8, reported_s=35e-6),
+        NetworkKind("efa1", 65e-6, 0.84, ll128=False, line_s=3.5e-6, reported_s=75e-6),
+        NetworkKind("tcpx", 53e-6, 0.93, ll128=False, line_s=1e-6, reported_s=50e-6),
+        NetworkKind("tcp", 40e-6, 0.75, ll128=False, line_s=1e-6),
     )
 }
 
@@ -61,7 +61,7 @@ class NcclSystem:
     domains: int
     intra_bytes_per_s: float  # a GPU's link into its domain, as the datasheet has it
     medium: str  # one of MEDIA
-    network: Network
+    network: NetworkKind
     network_bytes_per_s: float  # a domain's, all its NICs together
     nics: int  # of a domain
     nvls: bool = False  # NVLink SHARP: the NVSwitch reduces and multicasts
@@ -126,7 +126,7 @@ class NcclSystem:
         network_bandwidth_bytes_per_gpu: float | None = None,
         network_bandwidth_bytes_per_node: float | None = None,
         nics_per_node: int | None = None,
-        network: str | Network | None = None,
+        network: str | NetworkKind | None = None,
         nvls: bool | None = None,
         sharp: bool = False,
         multi_node_nvlink: bool | None = None,

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from choreo.collectives import Layout
 from choreo.errors import UsageError
-from choreo.schedule import Schedule, Transfers
+from choreo.schedule import Schedule, Transfers, merge_by_pair
 
 __all__ = ["PORTS", "Profile", "StepKind", "Terms", "profile"]
 
@@ -161,20 +161,10 @@ class _Block:
         if members > ranks:
             self.of_switch = (np.arange(self.entries) if present is None else present) % members >= ranks
             self.reduced[self.of_switch] = 0
-        # Rows of one step between the same two members are one message; usually each row already is.
-        if np.bincount(out_port).max() > 1 and np.bincount(in_port).max() > 1:
-            out_port, in_port, sizes = self._messages(out_port, in_port, sizes)
+        if np.bincount(out_port).max() > 1 and np.bincount(in_port).max() > 1:  # otherwise each row is a message
+            pair, sizes = merge_by_pair(out_port * self.entries + in_port, sizes, self.entries**2)
+            out_port, in_port = np.divmod(pair, self.entries)
         self.sizes, self.out_port, self.in_port = sizes, out_port, in_port
-
-    def _messages(self, out_port: Ints, in_port: Ints, sizes: Ints) -> tuple[Ints, Ints, Ints]:
-        """The rows merged where both ports are the same."""
-        pairs = out_port * self.entries + in_port
-        if self.entries**2 <= DENSE * len(pairs):
-            merged = np.bincount(pairs, weights=sizes).astype(np.int64)
-            present = np.flatnonzero(np.bincount(pairs))
-            return *np.divmod(present, self.entries), merged[present]
-        present, message = np.unique(pairs, return_inverse=True)
-        return *np.divmod(present, self.entries), np.bincount(message, weights=sizes).astype(np.int64)
 
     def _sum(self, port: Ints, values: Ints) -> Ints:
         # bincount adds doubles; a sum of weights is at most 2**53 and so exact.

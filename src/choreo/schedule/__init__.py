@@ -13,6 +13,7 @@ from choreo.schedule.compose import (
 )
 from choreo.schedule.files import load, save
 from choreo.schedule.groups import along_axis, in_groups, mesh_groups, on_ranks
+from choreo.schedule.messages import merge_by_pair
 from choreo.schedule.schedule import Phase, Schedule
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import Move, StepMoves, Transfers, move
@@ -31,6 +32,7 @@ __all__ = [
     "beside",
     "in_groups",
     "load",
+    "merge_by_pair",
     "mesh_groups",
     "move",
     "on_ranks",

@@ -1,6 +1,6 @@
 """What happens on a topology, with contention: time, link load, timeline."""
 
-from choreo.simulate.choice import suggested_axes, suggested_schedule
+from choreo.simulate.choice import suggested_schedule
 from choreo.simulate.critical_path import Leg
 from choreo.simulate.jobs import Job
 from choreo.simulate.nccl import NcclSimulation, simulate_nccl
@@ -16,6 +16,5 @@ __all__ = [
     "simulate",
     "simulate_nccl",
     "simulate_together",
-    "suggested_axes",
     "suggested_schedule",
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from choreo.algorithms import BLOCK_ALGORITHM, Axes, build, list_algorithms
+from choreo.algorithms import axes_of, build, list_algorithms
 from choreo.schedule import Schedule
 from choreo.topology import Topology
 
-__all__ = ["suggested_axes", "suggested_schedule"]
+__all__ = ["suggested_schedule"]
 
 # For collectives that have no multi-dimensional form, and for ranks that do not fill the topology.
 FLAT = {
@@ -23,12 +23,6 @@ FLAT = {
 }
 
 
-def suggested_axes(topology: Topology) -> Axes:
-    """The topology's dimensions as axes, each with the algorithm that its kind of block wants."""
-    long = [block for block in topology.blocks if block.size > 1] or list(topology.blocks[:1])
-    return Axes(tuple(block.size for block in long), tuple(BLOCK_ALGORITHM[block.kind] for block in long))
-
-
 def suggested_schedule(
     collective: str,
     topology: Topology,
@@ -39,7 +33,7 @@ def suggested_schedule(
     along_dimensions: bool = True,
 ) -> Schedule:
     """A schedule that fits the topology's dimensions, where the ranks fill it in order, and a plain one otherwise."""
-    axes = suggested_axes(topology)
+    axes = axes_of(topology)
     does = {algorithm.name for algorithm in list_algorithms(collective)}
     if along_dimensions and ranks == topology.num_devices:
         if len(axes.sizes) > 1 and "hierarchical" in does:

@@ -12,8 +12,8 @@ from choreo.errors import shown
 from choreo.nccl import nccl_choice
 from choreo.nccl.placed import system_of
 from choreo.results import Result, result
-from choreo.topology import Topology, get_topology
-from choreo.units import counted, format_bytes, format_time
+from choreo.topology import Topology, devices_of, get_topology
+from choreo.units import counted, format_bytes, format_time, size_of
 
 __all__ = ["NcclSimulation", "simulate_nccl"]
 
@@ -72,9 +72,9 @@ class NcclSimulation(Bandwidths, Result):
 def simulate_nccl(
     collective: str,
     topology: Topology | str | Path,
-    size_bytes: float,
+    size_bytes: float | str,
     *,
-    devices: Sequence[int] | None = None,
+    devices: Sequence[int | str] | None = None,
     root: int | None = None,
     forced: str | None = None,
 ) -> NcclSimulation:
@@ -83,13 +83,14 @@ def simulate_nccl(
     `forced` is what NCCL_ALGO and NCCL_PROTO would say: "Ring", "Tree,LL128".
 
     >>> import choreo
-    >>> found = choreo.simulate_nccl("all_reduce", "hgx-h100:2", 1 << 30)
+    >>> found = choreo.simulate_nccl("all_reduce", "hgx-h100:2", "1GiB")
     >>> found.ranks, found.protocol
     (16, 'Simple')
     """
     contract = get_collective(collective)
     network = get_topology(topology)
-    by_rank = list(range(network.num_devices)) if devices is None else list(devices)
+    size_bytes = size_of(size_bytes)
+    by_rank = list(range(network.num_devices)) if devices is None else devices_of(network, devices).tolist()
     chosen = nccl_choice(collective, size_bytes, system_of(network, by_rank), forced)
     root = contract.check_root(root, len(by_rank))
     least = bound(collective, network, size_bytes, root=root, devices=by_rank)

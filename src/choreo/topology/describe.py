@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from choreo.topology import Block
 
 __all__ = [
+    "DescribedTopology",
     "Dimension",
     "Ends",
-    "Network",
     "diameter",
     "dimensions",
     "document",
@@ -40,7 +40,7 @@ Ends = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class DescribedTopology:
     """A topology and the files that say what is known of it: its own, or those of the machines in its text."""
 
     topology: Topology
@@ -65,16 +65,16 @@ class Dimension(NamedTuple):
     links: int
 
 
-def find(text: str) -> Network:
+def find(text: str) -> DescribedTopology:
     """The network that somebody typed."""
     topology = get_topology(text)
     suffix = Path(text).suffix.lower()
     if suffix in (".json", ".toml"):
-        return Network(topology, (read_file(Path(text)),))
+        return DescribedTopology(topology, (read_file(Path(text)),))
     machines = {name: machine for machine in list_topologies() for name in (machine.name, *machine.names)}
     parts = [] if suffix == ".xml" else re.split(r"\sx\s", text)
     names = [part.strip().partition(":")[0].lower() for part in parts]
-    return Network(topology, tuple(machines[name] for name in dict.fromkeys(names) if name in machines))
+    return DescribedTopology(topology, tuple(machines[name] for name in dict.fromkeys(names) if name in machines))
 
 
 def dimensions(topology: Topology) -> list[Dimension]:
@@ -118,7 +118,7 @@ def kinds(topology: Topology) -> list[list[tuple[int, Ends, Ends]]]:
     return made
 
 
-def document(network: Network) -> dict[str, object]:
+def document(network: DescribedTopology) -> dict[str, object]:
     """What `show --json` prints."""
     topology = network.topology
     return {

@@ -12,7 +12,7 @@ import click
 from choreo.cli.output.table import Column, echo_json, echo_table, echo_wrapped
 from choreo.errors import UsageError, shown
 from choreo.topology import Topology, get_topology, list_topologies
-from choreo.topology.describe import Ends, Network, diameter, dimensions, ends, kinds, listed, one_line
+from choreo.topology.describe import DescribedTopology, Ends, diameter, dimensions, ends, kinds, listed, one_line
 from choreo.topology.files import TopologyFile
 from choreo.units import counted, format_bandwidth, format_time
 
@@ -40,7 +40,7 @@ def print_topologies(as_json: bool) -> None:
     echo_wrapped("choreo topology show NAME says where each figure comes from; NAME:4 is four of them.")
 
 
-def print_network(network: Network, drawn: Path | None) -> None:
+def print_network(network: DescribedTopology, drawn: Path | None) -> None:
     """The network in words; `drawn` is where its picture is."""
     topology = network.topology
     click.secho(shown(topology.name), bold=True)

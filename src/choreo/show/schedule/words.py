@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from choreo.collectives import Layout
-from choreo.schedule import Schedule, Transfers
+from choreo.schedule import Schedule, Transfers, merge_by_pair
 from choreo.schedule.transfers import IntColumn
 from choreo.units import counted
 
@@ -98,7 +98,7 @@ def describe(schedule: Schedule, rows: Transfers) -> str:
 
 def _between_ranks(schedule: Schedule, rows: Transfers) -> str:
     ranks = schedule.ranks
-    pair, carried = _by_pair(rows.src * ranks + rows.dst, rows.count, ranks * ranks)
+    pair, carried = merge_by_pair(rows.src * ranks + rows.dst, rows.count, ranks * ranks)
     src, dst = pair // ranks, pair % ranks
     what = _amount(schedule, carried)
     adds = _added(rows, what)
@@ -122,7 +122,7 @@ def _between_ranks(schedule: Schedule, rows: Transfers) -> str:
 def _at_switches(schedule: Schedule, rows: Transfers) -> str:
     """What ranks and switches send each other."""
     members = schedule.members
-    pair, carried = _by_pair(rows.src * members + rows.dst, rows.count, members**2)
+    pair, carried = merge_by_pair(rows.src * members + rows.dst, rows.count, members**2)
     senders, receivers = np.unique(pair // members), np.unique(pair % members)
     what = _amount(schedule, carried)
     to = _all_of(schedule, receivers)
@@ -146,18 +146,6 @@ def _all_of(schedule: Schedule, members: IntColumn) -> str:
 def _added(rows: Transfers, what: str) -> str:
     it = "it" if what.startswith(("one ", "the ")) else "them"
     return f", which adds {it}" if rows.reduce.all() else ", some to be added" if rows.reduce.any() else ""
-
-
-def _by_pair(pair: IntColumn, count: IntColumn, pairs: int) -> tuple[IntColumn, IntColumn]:
-    """Each numbered pair of members that exchange something, and how many chunks; sorted only where needed."""
-    if (np.diff(pair) > 0).all():
-        return pair, count
-    if pairs <= 4 * len(pair):
-        carried = np.bincount(pair, count)
-        senders = np.flatnonzero(carried)
-        return senders, carried[senders].astype(np.int64)
-    found, member = np.unique(pair, return_inverse=True)
-    return found, np.bincount(member, count).astype(np.int64)
 
 
 def _one_each(src: IntColumn, dst: IntColumn, ranks: int, what: str, adds: str) -> str:

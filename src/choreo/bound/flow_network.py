@@ -16,7 +16,7 @@ import numpy.typing as npt
 from choreo.topology import Block, Topology
 from choreo.topology.graph import Bools, Floats, Ints, Links
 
-__all__ = ["Network", "exact_gigabytes", "reached_from", "shortest_ways"]
+__all__ = ["FlowNetwork", "exact_gigabytes", "reached_from", "shortest_ways"]
 
 SIMPLE_DENOMINATOR = 10**6
 ROUNDING = Fraction(1, 2**50)
@@ -32,7 +32,7 @@ def exact_gigabytes(bandwidth_bytes_per_s: float) -> Fraction:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Network:
+class FlowNetwork:
     """Links from src to dst that carry something; link k of them is `number[k]` of the topology.
 
     The capacity of link k is values[code[k]] units, and a unit is `unit` GB/s. `relative` is that of the widest link as
@@ -49,16 +49,16 @@ class Network:
     relative: Floats
 
     @staticmethod
-    def of_topology(topology: Topology) -> Network:
+    def of_topology(topology: Topology) -> FlowNetwork:
         """The live links of a topology."""
         return _network(topology.num_nodes, topology.links)
 
     @staticmethod
-    def of_block(block: Block) -> Network:
+    def of_block(block: Block) -> FlowNetwork:
         """The live links of one block."""
         return _network(block.nodes, block.links)
 
-    def backwards(self) -> Network:
+    def backwards(self) -> FlowNetwork:
         """Every link turned round."""
         return replace(self, src=self.dst, dst=self.src)
 
@@ -89,14 +89,14 @@ class Network:
         return [self.values[code] for code in self.code.tolist()]
 
 
-def _network(nodes: int, links: Links) -> Network:
+def _network(nodes: int, links: Links) -> FlowNetwork:
     bandwidth = links.bandwidth_bytes_per_s
     number = np.flatnonzero(bandwidth > 0)
     src, dst = links.src, links.dst
     if len(number) < len(links):
         src, dst, bandwidth = src[number], dst[number], bandwidth[number]
     if not len(number):
-        return Network(nodes, src, dst, number, np.zeros(0, np.int32), (), Fraction(1), np.zeros(0))
+        return FlowNetwork(nodes, src, dst, number, np.zeros(0, np.int32), (), Fraction(1), np.zeros(0))
     code = np.zeros(len(number), np.int32)
     distinct = bandwidth[:1]
     if (bandwidth != bandwidth[0]).any():
@@ -108,10 +108,10 @@ def _network(nodes: int, links: Links) -> Network:
     unit = math.gcd(*scaled)
     values = tuple(value // unit for value in scaled)
     relative = np.maximum(bandwidth / bandwidth.max(), LEAST)
-    return Network(nodes, src, dst, number, code, values, Fraction(unit, below), relative)
+    return FlowNetwork(nodes, src, dst, number, code, values, Fraction(unit, below), relative)
 
 
-def reached_from(network: Network, node: int) -> Bools:
+def reached_from(network: FlowNetwork, node: int) -> Bools:
     """Which nodes can be reached from one."""
     reached = np.zeros(network.nodes, np.bool_)
     reached[node] = True
@@ -128,7 +128,7 @@ def reached_from(network: Network, node: int) -> Bools:
     return reached
 
 
-def shortest_ways(network: Network, length: Floats) -> Floats:
+def shortest_ways(network: FlowNetwork, length: Floats) -> Floats:
     """How far every node (rows) is from every other (columns) when links have lengths (Floyd 1962)."""
     away = np.full((network.nodes, network.nodes), np.inf)
     np.minimum.at(away, (network.src, network.dst), length)
