@@ -183,7 +183,7 @@ def test_twenty_racks(collective: str) -> None:
 
 
 def test_fewer_bytes_than_none_are_refused() -> None:
-    with pytest.raises(UsageError, match="size_bytes must be a number of at least 0, .* not -1"):
+    with pytest.raises(UsageError, match=r"size_bytes must be a number of at least 0, .* not -1"):
         nccl_choice("all_reduce", -1, system())
 
 
