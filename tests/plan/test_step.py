@@ -172,6 +172,13 @@ def test_groups_know_which_nodes_they_stand_on() -> None:
 def test_software_is_known_or_warned_about() -> None:
     assert {"megatron-2021", "megatron-core", "fsdp", "torchtitan", "nanotron", "torch-eager"} <= set(list_software())
     assert get_software("torchtitan+compile").fusion == "compiler"
+    assert get_software("torchtitan+compile").warning == ""
+    assert get_software("torchtitan+compil").warning == (
+        "the option 'compil' of torchtitan is not known; known: compile, autocast, pure"
+    )
+    nemo = get_software("nemo+pure")
+    assert (nemo.name, nemo.pure, nemo.efficiency) == ("megatron-core+pure", True, get_software("mcore").efficiency)
+    assert nemo.warning == "the software 'nemo+pure' is planned with the figures of 'megatron-core+pure'"
     unknown = get_software("colossal-ai")
     assert "nothing is known of the software 'colossal-ai'" in unknown.warning
     assert step(software="colossal-ai").warnings == (unknown.warning,)

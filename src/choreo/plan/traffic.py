@@ -47,8 +47,8 @@ def traffic(job: TrainingJob, plan: Plan) -> tuple[CollectiveTraffic, ...]:
     layers = max(len(held) for held in stage_layers(job.model.layers, plan.pp, 1))
     forward = layer_graph(job.model, plan, job.seq, job.model.layers - 1)
     found: dict[tuple[str, str, float], int] = {}
-    for link in (*forward.collectives, *backward_graph(forward).collectives):
-        key = ("+".join(link.axes), link.kind, link.size_bytes)
+    for node in (*forward.collectives, *backward_graph(forward).collectives):
+        key = ("+".join(node.axes), node.kind, node.size_bytes)
         found[key] = found.get(key, 0) + layers * micro_batches
     rows = [_row(job, plan, axes, kind, size, times) for (axes, kind, size), times in found.items()]
     if plan.pp > 1:

@@ -130,7 +130,7 @@ class _Timer:
                 made |= dict.fromkeys(node.outputs, lane)
                 continue
             if ready > clock:
-                late = [link.kind for link in graph.collectives if set(link.outputs) & set(node.inputs)]
+                late = [sent.kind for sent in graph.collectives if set(sent.outputs) & set(node.inputs)]
                 kind = late[-1] if late else "all_to_all"
                 waited[kind] = waited.get(kind, 0.0) + ready - clock
             clock = max(clock, ready) + seconds[node.name]

@@ -98,18 +98,22 @@ def get_software(name: str | Software) -> Software:
     base = ALIASES.get(given, given)
     table = _table()
     changes: dict[str, object] = {}
+    warnings = []
     for option in options:
         changes |= OPTIONS.get(option.strip(), {})
-    if base in table:
-        known = "+".join((base, *options))
-        told = "" if base == given else f"the software {name!r} is planned with the figures of {known!r}"
-        if changes:
-            changes["name"] = known
-        return replace(table[base], warning=told, **changes) if changes or told else table[base]  # type: ignore[arg-type]
-    close = difflib.get_close_matches(base, list_software(), n=1, cutoff=0.6)
-    hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(list_software())}"
-    warning = f"nothing is known of the software {name!r}, so the default's figures are used{hint}"
-    return replace(table["default"], name=name, warning=warning, **changes)  # type: ignore[arg-type]
+        if option.strip() not in OPTIONS:
+            warnings.append(f"the option {option.strip()!r} of {given} is not known; known: {', '.join(OPTIONS)}")
+    if base not in table:
+        close = difflib.get_close_matches(base, list_software(), n=1, cutoff=0.6)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(list_software())}"
+        warnings.insert(0, f"nothing is known of the software {name!r}, so the default's figures are used{hint}")
+        return replace(table["default"], name=name, warning="; ".join(warnings), **changes)  # type: ignore[arg-type]
+    if not options and base == given:
+        return table[base]
+    known = "+".join((base, *options))
+    if base != given:
+        warnings.insert(0, f"the software {name!r} is planned with the figures of {known!r}")
+    return replace(table[base], name=known, warning="; ".join(warnings), **changes)  # type: ignore[arg-type]
 
 
 def list_software() -> tuple[str, ...]:
