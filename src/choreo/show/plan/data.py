@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["page_data", "plan_data"]
 
 # With more passes than this a browser is slow; the timeline then has the first and the last.
-MOST_TASKS, MOST_STAGES = 24_000, 16
+MOST_TASKS = 24_000
 CHARTS = {
     "bandwidth": "bandwidth of the links",
     "latency": "latency of the links",
