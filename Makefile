@@ -56,11 +56,20 @@ test-quick: .venv/installed-dev
 	$(BIN)/python tools/check_imports.py
 	$(BIN)/python -m pytest -n auto --dist worksteal --quick
 
+.venv/installed-docs: pyproject.toml .venv/installed
+	@echo "installing Sphinx ..."
+	@$(PIP) -e '.[docs]'
+	@touch $@ .venv/installed
+
+docs: .venv/installed-docs
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
+	@echo "open build/docs/index.html"
+
 bench: .venv/installed-dev
 	$(BIN)/python benchmarks/build_and_prove.py
 	$(BIN)/python benchmarks/simulate.py --twin
 	$(BIN)/python benchmarks/plan.py
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info
+	rm -rf docs/reference/python .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import importlib
+import inspect
 import io
 import re
 import shlex
@@ -19,13 +21,27 @@ from pathlib import Path
 
 import pytest
 
+import choreo
 from tests.helpers.command import Ran, run_choreo
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MADE = ROOT / "docs" / "reference" / "python"  # by `make docs`, from docstrings
+PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if MADE not in page.parents)
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 BLOCK = re.compile(
-    r"(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE
+    r"(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<language>[\w{}-]*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE
 )
+SOURCES = sorted(
+    file.relative_to(ROOT / "src").with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+    for file in (ROOT / "src" / "choreo").rglob("*.py")
+    if ">>> " in file.read_text(encoding="utf-8")
+)
+# Public functions whose docstring has no example yet. It only gets shorter.
+WITHOUT_EXAMPLE = {
+    "after", "algorithm", "along_axis", "as_collective", "backwards", "bound", "build", "compare", "get_device",
+    "get_topology", "list_algorithms", "load", "load_algorithms", "move", "on_ranks", "pipelined", "prove", "save",
+    "simulate", "simulate_together", "suggested_schedule", "then", "together", "winners",
+}  # fmt: skip
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 
 
@@ -54,6 +70,8 @@ def test_blocks_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for block in blocks_of(document):
         if block.mark.startswith("file: "):
             Path(block.mark.removeprefix("file: ")).write_text(block.body, encoding="utf-8")
+        if block.language == "{toctree}":
+            continue
         if block.language == "python":
             run_python(block, names)
         elif block.language == "console":
@@ -113,6 +131,48 @@ def test_expected_output_is_compared() -> None:
 def test_links_lead_somewhere(document: Path) -> None:
     for target in LINK.findall(document.read_text(encoding="utf-8")):
         assert (document.parent / target).exists(), target
+
+
+def test_every_page_is_linked_from_the_index() -> None:
+    listed = {
+        line
+        for page in (ROOT / "docs/index.md", ROOT / "docs/reference/python.md")
+        for block in blocks_of(page)
+        if block.language == "{toctree}"
+        for line in block.body.splitlines()
+        if line and not line.startswith(":")
+    }
+    pages = {page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in PAGES}
+    assert listed - {"python/*"} == pages - {"index"}
+
+
+def test_figures_of_the_worked_cases_are_shown() -> None:
+    """Whole lines may be left out, but no figure within one."""
+    for page in (ROOT / "docs/explanation/cases").glob("*.md"):
+        for block in blocks_of(page):
+            elided = [line for line in block.body.splitlines() if "..." in line and line != "..."]
+            assert not elided, f"{name_of(page)}: {elided[0]}"
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("module", SOURCES)
+def test_examples_in_docstrings_run(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = importlib.import_module(module)
+    tests = [test for test in doctest.DocTestFinder().find(found, module) if test.examples]
+    assert tests, "its examples are where no docstring is"
+    for test in tests:
+        test.globs["choreo"] = choreo
+        printed: list[str] = []
+        ran = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=printed.append)
+        assert ran.failed == 0, "".join(printed)
+
+
+def test_every_public_function_has_an_example() -> None:
+    functions = {name for name in choreo.__all__ if inspect.isfunction(getattr(choreo, name))}
+    without = {name for name in functions if ">>> " not in (getattr(choreo, name).__doc__ or "")}
+    assert without <= WITHOUT_EXAMPLE, f"write an example for {sorted(without - WITHOUT_EXAMPLE)}"
+    assert without == WITHOUT_EXAMPLE, f"take from the list: {sorted(WITHOUT_EXAMPLE - without)}"
 
 
 def test_the_picture_in_the_readme_is_what_its_command_draws(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def format_bandwidth(bytes_per_s: float) -> str:
 def format_count(number: float) -> str:
     """A large number as people write it.
 
-    >>> format_count(70.55e9)
+    >>> format_count(70.56e9)
     '70.6 B'
     """
     for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):

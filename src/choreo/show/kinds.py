@@ -103,8 +103,9 @@ def to_text(thing: object, *, width: int | None = None, color: bool = False) -> 
     `width` is the terminal's unless given. `color` adds terminal colours: in a schedule, orange is what a step adds,
     blue what it copies, and red what is wrong.
 
-    >>> from choreo import Link, build, price
-    >>> print(to_text([price(build("broadcast", "mst", p), 1024, Link(1e-6, 1e9)) for p in (4, 8)], width=60), end="")
+    >>> from choreo import CostModel, build, price
+    >>> prices = [price(build("broadcast", "mst", p), 1024, CostModel(1e-6, 1e9)) for p in (4, 8)]
+    >>> print(to_text(prices, width=60), end="")
     collective  ranks   size  algorithm  steps    alpha     beta
     broadcast       4  1 KiB  mst            2  2.00 us  2.05 us
     broadcast       8  1 KiB  mst            3  3.00 us  3.07 us

@@ -1,0 +1,71 @@
+"""Renew the figures in documents: run their commands, and put what they print where it was.
+
+    python tools/renew_cases.py docs/explanation/cases/*.md
+
+Where a line `...` stands for what is left out, every other line becomes the line that is printed now and resembles it
+most; elsewhere everything that is printed is shown. Read the difference before you commit it: only you can see whether
+the words around the figures still hold.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+BLOCK = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
+
+
+def renewed(expected: str, printed: str) -> str:
+    """The expected lines as they are printed now."""
+    if not expected.strip():
+        return expected
+    if "..." not in expected.split("\n"):
+        return "\n".join(line.rstrip() for line in printed.strip("\n").split("\n")) + "\n"
+    lines, at, made = [line.rstrip() for line in printed.rstrip("\n").split("\n")], 0, list[str]()
+    for wanted in expected.rstrip("\n").split("\n"):
+        if wanted == "...":
+            made.append(wanted)
+            continue
+        # Of equally good ones the first.
+        best = max(range(at, len(lines)), key=lambda one: (_likeness(wanted, lines[one]), -one), default=None)
+        if best is None or (wanted and _likeness(wanted, lines[best]) < 0.4):
+            print(f"nothing is printed any more like: {wanted}", file=sys.stderr)
+            continue
+        if made and made[-1] == "..." and best == at:
+            made.pop()  # nothing is left out any more
+        made.append(lines[best])
+        at = best + 1
+    return "\n".join(made) + "\n"
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
+
+
+def renew(document: Path) -> str:
+    """The document with what its commands print now."""
+
+    def block(match: re.Match[str]) -> str:
+        made = ""
+        for command in re.split(r"^\$ ", match[1], flags=re.MULTILINE)[1:]:
+            line, _, expected = command.partition("\n")
+            words = [sys.executable, "-m", "choreo", *shlex.split(line)[1:]]
+            ran = subprocess.run(words, capture_output=True, text=True, check=False)
+            made += f"$ {line}\n" + renewed(expected, ran.stdout + ran.stderr)
+        return made
+
+    return BLOCK.sub(block, document.read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    """Renew the documents that are named."""
+    for name in sys.argv[1:]:
+        Path(name).write_text(renew(Path(name)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
