@@ -66,8 +66,6 @@ ALLOWED = {
     ("algorithms/_registry.py", "algorithms"): "it looks for the files of the library when one is first asked for",
     ("workload/model.py", "workload.flops"): "a model answers how many operations it takes; imported when it does",
     ("workload/huggingface/config.py", "workload.huggingface.families"): "each family has its own reader",
-    ("cli/plan_options.py", "cli.commands.plan"): "the options name the commands that take them",
-    ("cli/output/plan_questions.py", "cli.commands.plan"): "the questions name the command that answers them",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shlex
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from choreo.calibrate.calibrate import Calibration
 from choreo.cli import COMMANDS
 from choreo.cli.command import Command
+from choreo.run.execute.constants import Band, Constants
 from tests.helpers.cli import fine, mistake, record, table
 from tests.helpers.command import run_choreo
 
@@ -74,6 +77,24 @@ def test_ranks_are_spelled_the_same_everywhere(spelling: str, tmp_path: Path) ->
 def test_a_size_is_written_as_in_nccl_tests_everywhere() -> None:
     assert record(fine("simulate", "all_reduce", *RING, "--size", "1M", "--json"))["size_bytes"] == 1 << 20
     assert record(fine("bound", "all_reduce", *RING, "--size", "1M", "--json"))["size_bytes"] == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["--alpha", "5"], "write 5us or 5s"),
+        (["--bandwidth", "50"], "write 50GB/s or 50Gbit/s"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_number_without_its_unit_is_refused(arguments: list[str], hint: str) -> None:
+    price = ["price", "all_reduce", "-p", "4", "--size", "8"]
+    assert hint in mistake(*price, *arguments)
+    fine(*price, "--alpha", "0")
+
+
+def test_a_barrier_needs_no_size() -> None:
+    assert record(fine("simulate", "barrier", *RING, "--json"))["size_bytes"] == 0
 
 
 # algorithms side by side
@@ -152,6 +173,8 @@ def test_algorithms_are_listed_by_their_name_too() -> None:
 
 # narrow terminals
 
+DATA = Path(__file__).parents[1] / "data"
+JOB = ["--cluster", "hgx-h100", "--gpus", "8", "--global-batch", "64", "--seq", "2048"]
 WIDE = [
     ["list"],
     ["list", "all_reduce"],
@@ -163,6 +186,11 @@ WIDE = [
     ["simulate", "all_reduce", "-t", "dgx-a100:2", "--sweep", "8:1KiB", "--library", "nccl"],
     ["topology", "show", "hgx-h100:4"],
     ["calibrate", "--show"],
+    ["plan", "llama3-8b", *JOB],
+    ["plan", "llama3-8b", *JOB, "--tp", "8", "--traffic"],
+    ["plan", "llama3-8b", *JOB, "--vary", "tp=1,3,8"],
+    ["simulate", "--validate", str(DATA / "nccl_measured.csv")],
+    ["bound", "all_reduce", "-t", "dgx-1", "--size", "1MiB"],
 ]
 
 
@@ -170,7 +198,7 @@ WIDE = [
 @pytest.mark.parametrize("arguments", WIDE, ids=" ".join)
 def test_tables_fit(arguments: list[str], columns: int) -> None:
     lines = run_choreo(*arguments, columns=columns).out.splitlines()
-    titles = [line for line in lines if line.startswith(("#", "all_reduce of", "left out"))]
+    titles = [line for line in lines if line.startswith(("#", "all_reduce of", "left out", "llama3-8b"))]
     assert max(len(line) for line in lines if line not in titles) <= columns
 
 
@@ -198,14 +226,55 @@ def test_every_command_explains_itself_with_examples() -> None:
 
 def test_commands_refuse_what_is_given_twice() -> None:
     """Every command must be of the class that checks this."""
-    import importlib
-
     for name in COMMANDS:
         command = importlib.import_module(f"choreo.cli.commands.{name}").command
         assert isinstance(command, Command) or hasattr(command, "commands"), name
 
 
+# calibration
+
+
+def test_a_fit_that_is_far_off_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measurement is a stand-in for one on a busy machine."""
+    constants = Constants((Band(2, 1 << 62, 1e-6, 1e9, 0.0, residual=0.94),), host="here", date="now", cores=2)
+    far_off = Calibration(constants, (), load_average=7.5)
+    monkeypatch.setattr(importlib.import_module("choreo.calibrate"), "calibrate", lambda *_, **__: far_off)
+    monkeypatch.setenv("CHOREO_CONSTANTS", str(tmp_path / "constants.json"))
+    ran = run_choreo("calibrate", "-n", "2")
+    assert (ran.code, list(tmp_path.iterdir())) == (1, [])
+    assert "not kept" in ran.out
+    assert re.search(r"error\n.* 94 %", ran.out), ran.out
+    assert re.match(
+        r"choreo: not kept: the error of the fit is 94 % at 2 ranks, .*load average is 7.5 on 2 cores", ran.err
+    )
+    assert "--force" in ran.err
+    assert fine("calibrate", "-n", "2", "--force").out.startswith("here, 2 cores, now: kept in ")
+    assert (tmp_path / "constants.json").exists()
+
+
+# mistakes
+
+
+def test_a_typo_is_answered_in_one_sentence() -> None:
+    assert mistake("price", "all_reduce", "--rank", "8") == (
+        "no such option '--rank'; did you mean '--ranks'? See choreo price --help"
+    )
+    assert mistake("topology", "shw").startswith("no such command 'shw'; did you mean 'show'?")
+
+
+def test_a_device_that_is_not_there_is_named_with_the_option() -> None:
+    told = mistake(*RUN, "--beside", "all_gather=1MiB@0..9")
+    assert told.startswith("--beside '0..9': ring(8, 50GB/s, 500ns) has no device '9'")
+
+
 # what is printed can be pasted
+
+
+def test_suggestions_survive_a_shell() -> None:
+    told = mistake(*RUN, "--slow-link", "nonsense")
+    examples = shlex.split(told.partition("write ")[2].replace(",", ""))
+    assert "0->1=0.5" in examples
+    fine(*RUN, "--slow-link", "0->1=0.5")
 
 
 def test_a_file_with_spaces_is_suggested_in_quotes() -> None:

@@ -1,7 +1,8 @@
-"""The command line: one thin file a verb.
+"""The command line: parse, call a verb, print.
 
-Exit codes: 0 fine, 1 the answer is no (a failed proof), 2 the user's mistake, told in one sentence on stderr.
-Commands are imported when they are called, so that `choreo --help` needs nothing but click.
+`commands` has a file for each command, `output` prints results, and the files beside this one are what commands share.
+Exit codes: 0 fine, 1 the answer is no (a failed proof), 2 the user's mistake, explained in one sentence on stderr.
+Commands are imported when they are called, so `choreo --help` needs nothing but click.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from choreo.errors import ChoreoError, ProofError, UnknownNameError
 
 __all__ = ["main"]
 
-# What --help says of each command; a command's own file has the rest.
+# What --help says about each command.
 COMMANDS = {
     "tour": "See Choreo at work on one screen.",
     "list": "List algorithms, models, devices, training software, topologies.",
@@ -78,10 +79,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    """The exit code of a command; whatever goes wrong is told in one line on stderr."""
+    """Run a command and return its exit code; an error is one line on stderr."""
     _make_output_safe()
     try:
-        # Not cli.main(): it has its own idea of what a closed pipe means.
+        # Not cli.main(), which treats a closed pipe as an error.
         with cli.make_context("choreo", arguments) as context:
             code = cli.invoke(context)
         if sys.stdout is not None:
@@ -107,7 +108,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 - one return for each kind
-    """What is said of an error, and the exit code; nothing of one that is a mistake of ours."""
+    """An error in one sentence, and the exit code; None for a mistake of our own, which gets a traceback."""
     match error:
         case ProofError():
             return error.story, 1
@@ -129,7 +130,7 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 
 
 
 def _make_output_safe() -> None:
-    """A terminal that lacks a character gets a question mark, and a closed output swallows what is printed."""
+    """Print a question mark for a character that the terminal lacks, and nothing where stdout is closed."""
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays open to the end
     for stream in (sys.stdout, sys.stderr):

@@ -1,18 +1,36 @@
-"""What the options of `choreo plan` mean: a model, a job, and the fields of a plan that are fixed."""
+"""The options of `choreo plan` as a model, a job, and the fields of a plan that are fixed."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, TypedDict
 
-from choreo.cli.commands.plan import FIXED, NUMBERS, SWITCHES
 from choreo.errors import UsageError
 
 if TYPE_CHECKING:
+    from choreo.plan import Planning
     from choreo.workload import Workload
 
-__all__ = ["JobArguments", "fixed_of", "job_arguments", "workload_of"]
+__all__ = [
+    "FIXED",
+    "NUMBERS",
+    "SWITCHES",
+    "WIDTHS",
+    "JobArguments",
+    "batch_of",
+    "count_of",
+    "fixed_of",
+    "job_arguments",
+    "planned",
+    "workload_of",
+]
 
+# Fields of a plan that can be fixed, and the numbers that give a model.
+FIXED = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "interleave", "schedule", "recompute")
+SWITCHES = ("sequence_parallel", "overlap")
+NUMBERS = ("layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "parameters")
+# Bytes of a number.
+WIDTHS = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp4": 0.5}
 SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
@@ -101,3 +119,25 @@ def count_of(text: str) -> float:
     if match is None:
         raise UsageError(f"{text!r} is not a number of parameters; write 1.8T, 70B or 125M")
     return float(match[1]) * SCALES[match[2].lower()]
+
+
+def planned(options: dict[str, object]) -> Planning:
+    """The answer to what was asked on the command line."""
+    from choreo.plan import plan
+
+    best = options["best"]
+    if not isinstance(best, int) or best < 1:
+        raise UsageError(f"--best must be at least 1, not {best}")
+    asked = job_arguments(options)
+    return plan(
+        asked["workload"],
+        cluster=asked["cluster"],
+        gpus=asked["gpus"],
+        global_batch=asked["global_batch"],
+        seq=asked["seq"],
+        precision=asked["precision"],
+        software=asked["software"],
+        device=asked["device"],
+        best=best,
+        **fixed_of(options),
+    )

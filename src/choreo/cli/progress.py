@@ -1,4 +1,4 @@
-"""Progress on stderr, for work that takes long enough for somebody to wonder."""
+"""Progress on stderr, for work that takes more than a moment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY_S = 0.5
 
 
 class Progress:
-    """Called with what is done and what there is; says so now and then, and wipes its line when it is over."""
+    """Called with how much is done of how much; prints that now and then, and wipes its line at the end."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -24,7 +24,7 @@ class Progress:
         self.terminal = sys.stderr is not None and sys.stderr.isatty()
 
     def __call__(self, done: int, total: int) -> None:
-        """Say how far it is, unless it was said a moment ago."""
+        """Print the progress, unless it was printed a moment ago."""
         now = time.monotonic()
         if now - self.said_at < (EVERY_S if self.terminal else 10 * EVERY_S):
             return

@@ -10,16 +10,13 @@ import click
 from choreo.cli.command import Command, Option, grouped, refuse_beside
 from choreo.cli.options import json_option, parsed
 from choreo.cli.output.table import echo_json
+from choreo.cli.plan_options import NUMBERS, planned
 from choreo.errors import UsageError, shown
 from choreo.units import parse_bandwidth, parse_size
 
 if TYPE_CHECKING:
     from choreo.plan import Planning
 
-# Fields of a plan that can be fixed, and the numbers that give a model.
-FIXED = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "interleave", "schedule", "recompute")
-SWITCHES = ("sequence_parallel", "overlap")
-NUMBERS = ("layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "parameters")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 
@@ -148,11 +145,14 @@ def command(*, as_json: bool, **options: object) -> None:
     MODEL is a name (see choreo list models) or a config.json of Hugging Face; or give --layers, --hidden and --heads.
     Without --cluster and --gpus, the model itself is described.
     """
-    from choreo.cli.output.plan import print_planning
-    from choreo.cli.output.plan_questions import describe, print_parameter_server, print_traffic, print_varied
+    from choreo.cli.output.plan.model import print_model
+    from choreo.cli.output.plan.parameter_server import print_parameter_server
+    from choreo.cli.output.plan.planning import print_planning
+    from choreo.cli.output.plan.traffic import print_traffic
+    from choreo.cli.output.plan.vary import print_varied
 
     if options["validate"] is not None:
-        from choreo.cli.output.plan_validation import print_plan_validation
+        from choreo.cli.output.plan.validation import print_plan_validation
 
         refuse_beside("--validate", ("validate", "leave_one_out", "as_json"))
         file = Path(str(options["validate"])) if options["validate"] else None
@@ -174,7 +174,7 @@ def command(*, as_json: bool, **options: object) -> None:
             )
     if options["gpus"] is None and options["cluster"] is None:
         refuse_beside("a model by itself", ("model", "precision", "seq", *NUMBERS, "as_json"))
-        describe(options, as_json)
+        print_model(options, as_json)
         return
     if options["vary"] is not None:
         if options["html"] is not None or options["trace"] is not None:
@@ -189,29 +189,6 @@ def command(*, as_json: bool, **options: object) -> None:
     else:
         print_planning(planning)
     _write(planning, options)
-
-
-def planned(options: dict[str, object]) -> Planning:
-    """The answer to what was asked on the command line."""
-    from choreo.cli.plan_options import fixed_of, job_arguments
-    from choreo.plan import plan
-
-    best = options["best"]
-    if not isinstance(best, int) or best < 1:
-        raise UsageError(f"--best must be at least 1, not {best}")
-    asked = job_arguments(options)
-    return plan(
-        asked["workload"],
-        cluster=asked["cluster"],
-        gpus=asked["gpus"],
-        global_batch=asked["global_batch"],
-        seq=asked["seq"],
-        precision=asked["precision"],
-        software=asked["software"],
-        device=asked["device"],
-        best=best,
-        **fixed_of(options),
-    )
 
 
 def _write(planning: Planning, options: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""Bounds as a person reads them: the greater of two, and what proves it in a sentence."""
+"""Print a bound: the larger of two, and a sentence about what proves it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MOST_NAMED = 8
 
 
 def print_bound(found: Bound, topology: Topology) -> None:
-    """The bound, which of the two it is, and the proof."""
+    """Print the bound, which of the two it is, and the proof."""
     size = "" if found.collective == "barrier" else f" of {format_bytes(found.size_bytes)}"
     where = f"over {counted(found.ranks, 'rank')} on {shown(found.topology)}"
-    click.echo(f"{found.collective}{size} {where}: no schedule takes less than {format_time(found.bound_s)}")
+    echo_line(f"{found.collective}{size} {where}: no schedule takes less than {format_time(found.bound_s)}")
     click.echo()
     by_bandwidth = found.bandwidth_bound_s >= found.latency_bound_s
     _line("bandwidth", found.bandwidth_bound_s, by_bandwidth, _fraction(found))
@@ -37,8 +37,8 @@ def print_bound(found: Bound, topology: Topology) -> None:
 
 
 def _line(name: str, time_s: float, binds: bool, why: str) -> None:
-    text = f"{name:<11}{format_time(time_s):>8}{'  ' + why if why else ''}"
-    click.secho(f"{text}{' ← binds' if binds and time_s else ''}", bold=binds and time_s > 0)
+    mark = " ← binds" if binds and time_s else ""
+    echo_line(f"{why}{mark}", label=f"{name:<11}{format_time(time_s):>8}", indent=21, bold=bool(mark))
 
 
 def _fraction(found: Bound) -> str:

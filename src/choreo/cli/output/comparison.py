@@ -1,4 +1,4 @@
-"""Two results of `choreo simulate --json` side by side."""
+"""Print two results of `choreo simulate --json` side by side."""
 
 from __future__ import annotations
 

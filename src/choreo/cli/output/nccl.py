@@ -1,4 +1,4 @@
-"""What a library would do, as a person and as a script reads it."""
+"""Print what NCCL would do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["print_library"]
 
 
 def print_library(chosen: ScheduleOptions, where: Placement, sizes: list[int], *, swept: bool, as_json: bool) -> None:
-    """NCCL's algorithm, protocol, channels and time at each size."""
+    """Print NCCL's algorithm, protocol, channels and time at each size."""
     from choreo.simulate import simulate_nccl
 
     if chosen.collective is None:

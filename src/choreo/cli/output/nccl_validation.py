@@ -1,4 +1,4 @@
-"""Predicted against measured, row by row and table by table."""
+"""Print predicted against measured times of NCCL, row by row and table by table."""
 
 from __future__ import annotations
 
@@ -71,14 +71,13 @@ def _left_out(path: Path) -> list[TableError]:
 def _print_tables(title: str, tables: list[TableError]) -> None:
     from choreo.validate.errors import mean
 
+    sides = ("mape_below_1MiB", "mape_below_1MiB_after_offset", "mape_from_1MiB")
     rows = []
     for one in tables:
-        errors = [
-            _percent(value) for value in (one.mape_below_1MiB, one.mape_below_1MiB_after_offset, one.mape_from_1MiB)
-        ]
+        errors = [_percent(getattr(one, side)) for side in sides]
         offset = format_time(one.offset_s) if one.mape_below_1MiB is not None else ""
         rows.append([shown(one.table_id), str(one.rows), errors[0], errors[1], offset, errors[2]])
-    means = [mean(getattr(one, side) for one in tables) for side in ("below", "below_after_offset", "above")]
+    means = [mean(getattr(one, side) for one in tables) for side in sides]
     rows.append(["mean over tables", "", _percent(means[0]), _percent(means[1]), "", _percent(means[2])])
     click.echo(title)
     echo_table(

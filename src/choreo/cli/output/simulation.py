@@ -1,4 +1,4 @@
-"""Simulations as a person reads them: one in detail, several ranked, or swept over sizes as nccl-tests prints it."""
+"""Print simulations: one in detail, several ranked, or a sweep over sizes as nccl-tests prints it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEST = " ← best"
 
 
 def print_simulation(simulation: Simulation, axes: str | None) -> None:
-    """One run: its time against the bound, where the load is, and the chain of messages that decided it."""
+    """Print one run: its time against the bound, the load of links, and the critical path."""
     first = simulation.jobs[0].schedule
     along = "" if axes is None else f" along {shown(axes)}"
     echo_line(
@@ -174,7 +174,7 @@ def _print_dimensions(simulation: Simulation) -> None:
 
 
 def _print_path(simulation: Simulation) -> None:
-    """The critical path, its middle left out where it is long."""
+    """Print the critical path, without its middle if it is long."""
     from choreo.simulate.details import is_followed
 
     if not is_followed(simulation):

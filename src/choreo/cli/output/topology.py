@@ -1,4 +1,4 @@
-"""Networks in words, as `choreo topology` prints them."""
+"""Print a network in words, or the catalogue of networks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def print_topologies(as_json: bool) -> None:
 
 
 def print_network(network: DescribedTopology, drawn: Path | None) -> None:
-    """The network in words; `drawn` is where its picture is."""
+    """Print a network in words; `drawn` is the file of its picture."""
     topology = network.topology
     click.secho(shown(topology.name), bold=True)
     echo_wrapped(one_line(network.description))

@@ -1,4 +1,4 @@
-"""Training steps, predicted against measured: row by row, then by source, software and all."""
+"""Print predicted against measured training steps: row by row, then by source, software and all."""
 
 from __future__ import annotations
 

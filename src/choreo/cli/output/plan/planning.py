@@ -1,4 +1,4 @@
-"""Plans as a person reads them: side by side, what limits each, what was ruled out, and how to run the best."""
+"""Print plans side by side: what limits each, what was ruled out, and how to run the best."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["print_planning"]
 
 
 def print_planning(planning: Planning) -> None:
-    """Everything about the answer, the best plan first."""
+    """Print everything about the answer, the best plan first."""
     from choreo.workload import Model
 
     echo_line(title(planning))
@@ -103,7 +103,8 @@ def _print_table(planning: Planning) -> None:
         Column("bubble", 5),
         Column("limited by", 6, wrap=True),
     ]
-    echo_table(columns, rows)
+    used = [number for number, column in enumerate(columns) if column.name == "" or any(row[number] for row in rows)]
+    echo_table([columns[number] for number in used], [[row[number] for number in used] for row in rows])
 
 
 def _print_ruled_out(planning: Planning) -> None:
@@ -111,11 +112,11 @@ def _print_ruled_out(planning: Planning) -> None:
         return
     left = planning.considered - sum(planning.ruled_out.values())
     click.echo()
-    click.echo(
+    echo_line(
         f"{planning.considered:,} plans considered in {planning.seconds:.1f} s, {left:,} can be run and fit; ruled out:"
     )
     for reason, count in sorted(planning.ruled_out.items(), key=lambda reason: -reason[1]):
-        click.echo(f"{count:>12,}  {reason}")
+        echo_line(reason, label=f"{count:>12,}", indent=14)
 
 
 def _print_launch(planning: Planning, model: Model) -> None:
@@ -127,7 +128,7 @@ def _print_launch(planning: Planning, model: Model) -> None:
         click.echo(f"to run it with {name}:")
         click.echo(_wrapped(options))
         for note in notes:
-            click.echo(f"  ({note})")
+            echo_line(f"({note})", label="  ", indent=2)
 
 
 def _wrapped(options: list[str]) -> str:

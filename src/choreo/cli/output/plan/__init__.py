@@ -1,0 +1,1 @@
+"""How plans, and answers to other questions of `choreo plan`, are printed."""
