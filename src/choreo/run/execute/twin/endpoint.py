@@ -1,8 +1,4 @@
-"""One rank's end of a communicator, in Python: it runs programs as `core/call.h` does.
-
-Words of a segment are written whole, in the order of the program. That is enough where stores are seen in order (x86);
-elsewhere a lock that is taken before each counter is the barrier.
-"""
+"""One rank's end of a communicator, in Python: it runs programs as `core/call.h` does."""
 
 from __future__ import annotations
 
@@ -11,63 +7,35 @@ import math
 import os
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from choreo.run.execute.failures import BROKEN, INTERRUPTED, LEFT, MISMATCHED, PEER_DIED, PEER_GAVE_UP
+from choreo.run.execute.failures import INTERRUPTED, LEFT, PEER_GAVE_UP
 from choreo.run.execute.layout import (
     ACKNOWLEDGED,
     CALL_RECORD,
     CHAIN_FACTOR,
-    CHANNEL,
-    EXPOSED,
-    FRAME,
-    FRAME_BYTES,
     FROM_SCRATCH,
     HEADER,
-    INLINED,
-    LAST,
-    MAILBOX,
     MESSAGE_BITS,
     NEXT_PART,
-    OWN_INPUT,
-    PRIVATE,
     RECEIVE,
-    REDUCE,
-    REGISTERED,
     SEND,
-    STAGED,
     STAGING_SLOTS,
-    THEIR_INPUT,
     TO_SCRATCH,
     WINDOW,
-    Frame,
-    channel_at,
     offset_of,
-    staging_at,
 )
-from choreo.run.execute.twin.peers import Peer, PeerWatch, Stop, is_dead
+from choreo.run.execute.twin.peers import Peer, Stop
 from choreo.run.execute.twin.program import Op, Program
-from choreo.run.execute.twin.reductions import ITEM_BYTES, Reduction, reduction_of
-from choreo.run.execute.twin.segment import (
-    Bytes,
-    SegmentWords,
-    address_for_peers,
-    belongs_to,
-    bytes_of,
-    call_record_at,
-    mailbox_at,
-)
-from choreo.run.execute.twin.sockets import PeerSockets, stripes
+from choreo.run.execute.twin.reductions import ITEM_BYTES, reduction_of
+from choreo.run.execute.twin.segment import SegmentWords, address_for_peers, belongs_to, bytes_of, call_record_at
+from choreo.run.execute.twin.sockets import PeerSockets
+from choreo.run.execute.twin.transfers import Task, Transfers, store
 
 __all__ = ["Endpoint"]
-
-BUFFER_BYTES = 1 << 20
-READY, CHAIN, MODES = (offset_of(MAILBOX, field) for field in ("ready", "chain", "modes"))
-ADDRESSES, INLINE_DATA = offset_of(MAILBOX, "addresses"), offset_of(MAILBOX, "data")
 
 _forks = 0
 
@@ -80,22 +48,7 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
-@dataclass(slots=True, eq=False)
-class _Task:
-    program: Program
-    given: Bytes
-    work: Bytes
-    scratch: Bytes
-    deadline_s: float
-    reduction: Reduction
-    modes: int
-    addresses: tuple[int, int]
-    slot: int = 0
-    slot_at: int = 0
-    parts: int = 0  # begun after the first
-
-
-class Endpoint(PeerWatch):
+class Endpoint(Transfers):
     """One rank's end of a communicator.
 
     `peers` holds (segment, pid, descriptor of the process or -1, ()) for every rank of this host, and (None, pid,
@@ -115,8 +68,8 @@ class Endpoint(PeerWatch):
     ) -> None:
         if not 0 <= rank < world or len(peers) != world:
             raise ValueError("there must be one peer a rank")
-        self._data, self._forks = bytes_of(own), _forks
-        if not belongs_to(self._data, own, rank, world, stage_bytes):
+        self._forks = _forks
+        if not belongs_to(bytes_of(own), own, rank, world, stage_bytes):
             raise ValueError("the own segment has not been prepared for this communicator")
         known: list[Peer] = []
         for number, (segment, pid, _, _) in enumerate(peers):
@@ -130,11 +83,9 @@ class Endpoint(PeerWatch):
             if peer.rank != rank:
                 peer.pidfd = pidfd
                 peer.sockets = PeerSockets(pidfd, streams) if streams and peer.words is None else None
-        super().__init__(rank, world, SegmentWords(own, world), known)
-        self._stage_at, self._slot_bytes = staging_at(world), stage_bytes // STAGING_SLOTS // 64 * 64
+        super().__init__(rank, world, own, stage_bytes, known)
         self._done = 0
         self._used = [0] * STAGING_SLOTS  # the last call that sent something from each slot
-        self._chain = 0
         self._hands_over: WeakKeyDictionary[Program, tuple[bool, bool]] = WeakKeyDictionary()
         self._failed_op = -1
         self._busy = threading.Lock()
@@ -221,7 +172,7 @@ class Endpoint(PeerWatch):
 
     def _task(  # noqa: PLR0917 - likewise
         self, program: Program, given: Any, work: Any, dtype: int, operation: int, timeout_s: float, stages: bool
-    ) -> _Task:
+    ) -> Task:
         reduction = reduction_of(dtype, operation)
         if reduction is None:
             raise ValueError("this operation is not defined for this type")
@@ -245,9 +196,9 @@ class Endpoint(PeerWatch):
         address = (address - program.work_at) % 2**64  # peers count from the start of the vector
         modes = mode | input_mode << 8 | (ACKNOWLEDGED if not stages or program.has_parts else 0)
         end_s = time.monotonic() + timeout_s
-        return _Task(program, inside, outside, scratch, end_s, reduction, modes, (address, input_address))
+        return Task(program, inside, outside, scratch, end_s, reduction, modes, (address, input_address))
 
-    def _run(self, task: _Task, call: int, signature: int, stages: bool) -> tuple[int, int, int] | None:
+    def _run(self, task: Task, call: int, signature: int, stages: bool) -> tuple[int, int, int] | None:
         self._failed_op = -1
         try:
             self._call = call
@@ -266,7 +217,7 @@ class Endpoint(PeerWatch):
             raise
         return None
 
-    def _return(self, task: _Task) -> None:
+    def _return(self, task: Task) -> None:
         """Say that this rank reads nothing of this call any more."""
         slot = self._call % STAGING_SLOTS
         self._used[slot] = self._done = self._call
@@ -274,7 +225,7 @@ class Endpoint(PeerWatch):
             self._used[slot ^ 1] = self._call
         self._publish(offset_of(HEADER, "returned"), self._call)
 
-    def _begin(self, task: _Task, signature: int) -> None:
+    def _begin(self, task: Task, signature: int) -> None:
         """Wait until nobody needs what this call is going to overwrite, and write down which call it is."""
         self._chain = (self._chain ^ signature) * CHAIN_FACTOR % 2**64
         self._chains = {number: one for number, one in self._chains.items() if number > self._call - WINDOW}
@@ -287,7 +238,7 @@ class Endpoint(PeerWatch):
         self._own.set_word(at + offset_of(CALL_RECORD, "chain"), self._chain)
         self._publish(at + offset_of(CALL_RECORD, "number"), self._call)
 
-    def _claim_slot(self, task: _Task, slot: int) -> None:
+    def _claim_slot(self, task: Task, slot: int) -> None:
         """Wait until all peers have returned from the call that used this slot and its mailboxes last."""
         used, at = self._used[slot], offset_of(HEADER, "returned")
         for peer in self._peers:
@@ -295,7 +246,7 @@ class Endpoint(PeerWatch):
                 self._wait_until(lambda words=words: words.word(at) >= used, peer, task.deadline_s)  # type: ignore[misc]
         task.slot, task.slot_at = slot, slot * self._slot_bytes
 
-    def _next_part(self, task: _Task) -> None:
+    def _next_part(self, task: Task) -> None:
         """Take the other of two slots, once its last contents have been consumed."""
         slot = task.slot ^ 1
         for peer in self._peers:
@@ -307,7 +258,7 @@ class Endpoint(PeerWatch):
         task.slot, task.slot_at = slot, slot * self._slot_bytes
         task.parts += 1
 
-    def _finish(self, task: _Task, exposes: bool) -> None:
+    def _finish(self, task: Task, exposes: bool) -> None:
         """Wait until the caller may touch its arrays again, and check that it can trust what is in them."""
         for peer in self._peers:
             sent = task.program.sent[peer.rank]
@@ -319,7 +270,7 @@ class Endpoint(PeerWatch):
             if peer.words is not None and peer.words.ends(self._call):
                 raise Stop(PEER_GAVE_UP, peer.rank)
 
-    def _do(self, task: _Task, op: Op, inline_at: int | None) -> None:
+    def _do(self, task: Task, op: Op, inline_at: int | None) -> None:
         peer = self._peers[op.peer]
         if op.kind == SEND:
             self._send(task, op, peer, inline_at)
@@ -330,133 +281,9 @@ class Endpoint(PeerWatch):
                 self._receive(task, op, peer, inline_at)
         elif op.kind == FROM_SCRATCH:
             self._wait_guards(task, op)
-            _store(task, op, task.scratch[op.there : op.there + op.length], 0)
+            store(task, op, task.scratch[op.there : op.there + op.length], 0)
         elif op.kind == NEXT_PART:
             self._failed_op = -1  # this waits for readers of the slot, not for the peer of an operation
             self._next_part(task)
         else:
             task.work[op.at : op.at + op.length] = task.given[op.base : op.base + op.length]
-
-    def _send(self, task: _Task, op: Op, peer: Peer, inline_at: int | None) -> None:
-        data = (task.given if op.has(OWN_INPUT) else task.work)[op.at : op.at + op.length]
-        if peer.sockets is not None:
-            frame = Frame(FRAME, op.number, self._call, self._chain, op.length)
-            peer.sockets.queue_range(frame, data)
-            if op.has(LAST):
-                self._write(peer)
-            return
-        mailbox = mailbox_at(peer.rank, self._call)
-        if inline_at is not None:
-            at = mailbox + INLINE_DATA + inline_at
-            self._data[at : at + op.length] = data
-        elif not op.has(EXPOSED):  # also where it is ALREADY_STAGED: it may have been inlined so far
-            at = self._stage_at + task.slot_at + op.staged
-            self._data[at : at + op.length] = data
-        if op.has(LAST):
-            if peer.mailbox_written != self._call:
-                self._own.set_word(mailbox + CHAIN, self._chain)
-                self._own.set_word(mailbox + MODES, task.modes | (0 if inline_at is None else INLINED))
-                if inline_at is None:
-                    for number, address in enumerate(task.addresses):
-                        self._own.set_word(mailbox + ADDRESSES + 8 * number, address)
-                peer.mailbox_written = self._call
-            peer.posted = self._counter(op.number)
-            self._publish(mailbox + READY, peer.posted)
-
-    def _receive(self, task: _Task, op: Op, peer: Peer, inline_at: int | None) -> None:
-        words, data = peer.words, peer.data
-        assert words is not None
-        assert data is not None
-        mailbox, counter = mailbox_at(self._rank, self._call), self._counter(op.number)
-        self._wait_until(lambda: words.word(mailbox + READY) >= counter, peer, task.deadline_s)
-        if words.word(mailbox + CHAIN) != self._chain:
-            raise Stop(MISMATCHED, peer.rank)
-        self._wait_guards(task, op)
-        modes, in_input = words.word(mailbox + MODES), op.has(THEIR_INPUT)
-        mode = modes >> 8 * in_input & 255
-        if mode == STAGED and modes & INLINED and op.number == 1:
-            if inline_at is None:
-                raise Stop(BROKEN, peer.rank)
-            address = mailbox + INLINE_DATA + inline_at
-        elif mode == STAGED and op.staged + op.length <= self._slot_bytes:
-            address = self._stage_at + task.slot_at + op.staged
-        elif mode in (REGISTERED, PRIVATE) and not modes & INLINED:
-            address = (words.word(mailbox + ADDRESSES + 8 * in_input) + op.there) % 2**64
-        else:
-            raise Stop(BROKEN, peer.rank)
-        if op.length and mode != PRIVATE and address + op.length > len(data):
-            raise Stop(BROKEN, peer.rank)
-        for at in range(0, op.length, BUFFER_BYTES):
-            length = min(BUFFER_BYTES, op.length - at)
-            if mode == PRIVATE:
-                came = self._read_memory(peer, address + at, length)
-            else:
-                came = data[address + at : address + at + length]
-            _take_in(task, op, came, at)
-        if op.has(LAST) and modes & ACKNOWLEDGED:
-            self._publish(channel_at(peer.rank) + offset_of(CHANNEL, "consumed"), counter)
-
-    def _receive_from_socket(self, task: _Task, op: Op, peer: Peer) -> None:
-        assert peer.sockets is not None
-        waits = True
-        for stream, (start, whole) in zip(
-            peer.sockets.streams, stripes(op.length, len(peer.sockets.streams)), strict=False
-        ):
-            head = bytearray(FRAME_BYTES)
-            self._read(peer, stream, memoryview(head), task.deadline_s)
-            frame = Frame.unpack(head)
-            if frame.magic != FRAME:
-                raise Stop(BROKEN, peer.rank)
-            if (frame.call, frame.signature) != (self._call, self._chain):
-                raise Stop(MISMATCHED, peer.rank)
-            if (frame.number, frame.length) != (op.number, whole):
-                raise Stop(BROKEN, peer.rank)
-            if waits:
-                self._wait_guards(task, op)
-                waits = False
-            for at in range(start, start + whole, BUFFER_BYTES):
-                data = np.empty(min(BUFFER_BYTES, start + whole - at), np.uint8)
-                self._read(peer, stream, data.data, task.deadline_s)
-                _take_in(task, op, data, at)
-
-    def _read_memory(self, peer: Peer, address: int, length: int) -> Bytes:
-        data = np.empty(length, np.uint8)
-        try:
-            with open(f"/proc/{peer.pid}/mem", "rb", buffering=0) as memory:  # noqa: PTH123 - not a file with a path
-                done = 0
-                while done < length:
-                    got = os.preadv(memory.fileno(), [data[done:].data], address + done)
-                    if not got:
-                        raise Stop(BROKEN, peer.rank)
-                    done += got
-        except (OSError, OverflowError) as error:
-            raise Stop(PEER_DIED if isinstance(error, FileNotFoundError) else BROKEN, peer.rank) from None
-        # The pid of a peer that died may belong to another process by now.
-        if is_dead(peer.pidfd):
-            raise Stop(PEER_DIED, peer.rank)
-        return data
-
-    def _wait_guards(self, task: _Task, op: Op) -> None:
-        for rank, number in task.program.guards[op.first_guard : op.first_guard + op.guards]:
-            peer = self._peers[rank]
-            if peer.words is not None:
-                self._wait_consumed(peer, self._counter(number), task.deadline_s)
-            while peer.sockets is not None and peer.sockets.has_queued(number):
-                self._wait_for_sockets(None, rank, task.deadline_s)
-
-
-def _store(task: _Task, op: Op, data: Bytes, at: int) -> None:
-    if not len(data):
-        return
-    to = task.work[op.at + at : op.at + at + len(data)]
-    if op.has(REDUCE):
-        base = (task.given if op.has(OWN_INPUT) else task.work)[op.base + at : op.base + at + len(data)]
-        data = task.reduction(base, data)
-    to[:] = data
-
-
-def _take_in(task: _Task, op: Op, data: Bytes, at: int) -> None:
-    if op.kind == TO_SCRATCH:
-        task.scratch[op.at + at : op.at + at + len(data)] = data
-    else:
-        _store(task, op, data, at)
