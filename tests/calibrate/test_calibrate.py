@@ -75,17 +75,17 @@ def test_constants_of_a_size_and_number_of_ranks() -> None:
     eight = Band(8, 1 << 62, 3e-6, 3e9, 0.0)
     apart = Band(2, 1 << 62, 4e-6, 4e9, 0.0, "registered")
     constants = Constants((far, near, eight, apart))
-    assert constants.link_for(1000, 2) == near.link
-    assert constants.link_for(1001, 2) == far.link
-    assert constants.link_for(1e30, 3) == far.link
-    assert constants.link_for(8, 5) == constants.link_for(8, 100) == eight.link
-    assert constants.link_for(8, 2, buffers="registered") == apart.link
-    assert constants.link_for(8, 1) == near.link
+    assert constants.cost_model_for(1000, 2) == near.cost_model
+    assert constants.cost_model_for(1001, 2) == far.cost_model
+    assert constants.cost_model_for(1e30, 3) == far.cost_model
+    assert constants.cost_model_for(8, 5) == constants.cost_model_for(8, 100) == eight.cost_model
+    assert constants.cost_model_for(8, 2, buffers="registered") == apart.cost_model
+    assert constants.cost_model_for(8, 1) == near.cost_model
 
 
 @given(size=st.floats(0, 1e18), ranks=st.integers(1, 5000))
 def test_defaults_answer_everything(size: float, ranks: int) -> None:
-    link = default_constants().link_for(size, ranks)
+    link = default_constants().cost_model_for(size, ranks)
     assert link.alpha_s > 0 and link.bandwidth_bytes_per_s > 0 and link.gamma_s_per_byte > 0
 
 

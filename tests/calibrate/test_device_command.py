@@ -11,7 +11,7 @@ import pytest
 
 from choreo.calibrate import device
 from choreo.calibrate.device.calibrate import DeviceCalibration
-from choreo.calibrate.device.fit import Errors
+from choreo.calibrate.device.fit import FitErrors
 from choreo.cli.commands.calibrate import measure_device
 from choreo.errors import DeviceError
 from choreo.hardware import get_device
@@ -43,7 +43,7 @@ def test_what_is_left_of_the_fit_is_printed(
 ) -> None:
     # The measurement is a stand-in: there is no device here.
     def measured(*_: object, **__: object) -> DeviceCalibration:
-        return DeviceCalibration(get_device("H100"), (), Errors(470, 0.017, 0.061, 0.001))
+        return DeviceCalibration(get_device("H100"), (), FitErrors(470, 0.017, 0.061, 0.001))
 
     monkeypatch.setattr(device, "calibrate_device", measured)
     measure_device("cuda", tmp_path / "mine", as_json=as_json)

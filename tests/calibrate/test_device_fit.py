@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from choreo.calibrate.device import (
-    Kernel,
+    MeasuredKernel,
     calibrate,
     calibrate_device,
     cross_validate,
@@ -30,15 +30,15 @@ H200 = get_device("H200-141G-SXM")
 
 
 @pytest.fixture(scope="module")
-def measured() -> tuple[Kernel, ...]:
+def measured() -> tuple[MeasuredKernel, ...]:
     return read_kernels(DATA / "h200_calibrated.csv")
 
 
-def part(kernels: tuple[Kernel, ...], start: str) -> list[Kernel]:
+def part(kernels: tuple[MeasuredKernel, ...], start: str) -> list[MeasuredKernel]:
     return [one for one in kernels if one.kind.startswith(start)]
 
 
-def test_the_curves_are_near_what_was_measured(measured: tuple[Kernel, ...]) -> None:
+def test_the_curves_are_near_what_was_measured(measured: tuple[MeasuredKernel, ...]) -> None:
     for start, median, ninetieth in (
         ("gemm", 0.02, 0.07),
         ("bmm", 0.03, 0.10),
@@ -51,7 +51,7 @@ def test_the_curves_are_near_what_was_measured(measured: tuple[Kernel, ...]) -> 
         assert abs(found.bias) < 0.02
 
 
-def test_kernels_left_out_of_the_fit_are_predicted_as_well(measured: tuple[Kernel, ...]) -> None:
+def test_kernels_left_out_of_the_fit_are_predicted_as_well(measured: tuple[MeasuredKernel, ...]) -> None:
     products = part(measured, "gemm")[::2]
     found = errors(H200, products, cross_validate(H200, products))
     assert found.median < 0.025
@@ -66,7 +66,7 @@ def test_the_published_kernels_lie_where_bursts_and_steady_work_do() -> None:
     assert found.median < 0.06
 
 
-def test_the_architecture_holds_what_the_fit_gives(measured: tuple[Kernel, ...]) -> None:
+def test_the_architecture_holds_what_the_fit_gives(measured: tuple[MeasuredKernel, ...]) -> None:
     """The constants in the catalogue are those fitted to the data beside them."""
     fitted = fit_device(H200, measured)
     shape = (np.array([512, 4096, 16384]), 4096, np.array([1024, 4096, 16384]))
@@ -89,7 +89,7 @@ def changed(device: Device) -> Device:
     )
 
 
-def test_a_fit_finds_the_constants_that_made_the_times(measured: tuple[Kernel, ...]) -> None:
+def test_a_fit_finds_the_constants_that_made_the_times(measured: tuple[MeasuredKernel, ...]) -> None:
     truth = changed(H200)
     times = predict(truth, measured)
     made = [replace(one, time_s=float(time), rate=one.rate * one.time_s / float(time))
@@ -103,12 +103,12 @@ def test_a_fit_finds_the_constants_that_made_the_times(measured: tuple[Kernel, .
 
 
 def test_kernels_that_no_curve_describes_are_left_out() -> None:
-    odd = Kernel("sorting", 1, 1, 1, "bf16", 1.0, 1.0)
+    odd = MeasuredKernel("sorting", 1, 1, 1, "bf16", 1.0, 1.0)
     assert np.isnan(predict(H200, [odd])).all()
     assert fit_device(H200, [odd]) == H200
 
 
-def test_kernels_read_back_as_written(measured: tuple[Kernel, ...], tmp_path: Path) -> None:
+def test_kernels_read_back_as_written(measured: tuple[MeasuredKernel, ...], tmp_path: Path) -> None:
     write_kernels(tmp_path / "k.csv", measured, ["where from"])
     assert (tmp_path / "k.csv").read_text().startswith("# where from\nkind,m,n,k,")
     assert read_kernels(tmp_path / "k.csv") == measured
@@ -158,7 +158,7 @@ def properties(name: str, major: int) -> types.SimpleNamespace:
 
 @pytest.mark.parametrize(("name", "architecture"), [("NVIDIA H200", "hopper"), ("NVIDIA Q1", "ampere")])
 def test_a_calibrated_device_is_written_and_read_back(
-    name: str, architecture: str, monkeypatch: pytest.MonkeyPatch, measured: tuple[Kernel, ...], tmp_path: Path
+    name: str, architecture: str, monkeypatch: pytest.MonkeyPatch, measured: tuple[MeasuredKernel, ...], tmp_path: Path
 ) -> None:
     """The device is mocked: what PyTorch says of it, and the kernels measured on it."""
     some = list(measured[::4])

@@ -418,9 +418,9 @@ def leased(comm: Communicator) -> None:
     gc.collect()
     assert address(comm.empty((100, 1000))) == place
     comm.reduce_scatter(np.ones((comm.world_size, 200_000), np.float32))
-    room = address(comm._engine.heap.room("work", 1))
+    buffer = address(comm._engine.heap.buffer("work", 1))
     comm.reduce_scatter(np.ones((comm.world_size, 100_000), np.float64))
-    assert address(comm._engine.heap.room("work", 1)) == room
+    assert address(comm._engine.heap.buffer("work", 1)) == buffer
 
 
 def test_memory_is_used_again(jobs: Callable[[int], Job]) -> None:

@@ -161,5 +161,5 @@ def predicted_s(case: Case, algorithm: str, constants: Constants, *, registered:
     root = case.root if get_collective(case.collective).rooted else None
     schedule = build(case.collective, algorithm, case.ranks, root=root)
     counted = profile(schedule, "read", cores=constants.cores or None)
-    link = constants.link_for(case.size_bytes, case.ranks, buffers="registered" if registered else "private")
-    return price_of(counted, case.size_bytes, link).total_s
+    model = constants.cost_model_for(case.size_bytes, case.ranks, buffers="registered" if registered else "private")
+    return price_of(counted, case.size_bytes, model).total_s

@@ -215,7 +215,7 @@ class Engine:
 
     def _work(self, length: int) -> Array:
         try:
-            return self.heap.room("work", length)
+            return self.heap.buffer("work", length)
         except UsageError:  # little shared memory is left: use private memory, which peers may be allowed to read
             return np.empty(length, np.uint8)
 
@@ -223,13 +223,13 @@ class Engine:
         """Copies in the heap of private arrays that peers may not read."""
         moved = work
         if not self.heap.owns(work):
-            moved = self.heap.room("copied work", work.nbytes).view(work.dtype).reshape(work.shape)
+            moved = self.heap.buffer("copied work", work.nbytes).view(work.dtype).reshape(work.shape)
             if given is work:
                 np.copyto(moved, work)
         if given is work:
             return moved, moved
         if given is not None and not self.heap.owns(given):
-            there = self.heap.room("copied input", given.nbytes).view(given.dtype).reshape(given.shape)
+            there = self.heap.buffer("copied input", given.nbytes).view(given.dtype).reshape(given.shape)
             np.copyto(there, given)
             given = there
         return given, moved

@@ -1,13 +1,13 @@
 """Measure an accelerator's kernels, and fit the constants of its curves."""
 
 from choreo.calibrate.device.calibrate import DeviceCalibration, calibrate_device
-from choreo.calibrate.device.fit import Errors, cross_validate, errors, fit_device, predict
-from choreo.calibrate.device.kernels import Kernel, read_kernels, write_kernels
+from choreo.calibrate.device.fit import FitErrors, cross_validate, errors, fit_device, predict
+from choreo.calibrate.device.kernels import MeasuredKernel, read_kernels, write_kernels
 
 __all__ = [
     "DeviceCalibration",
-    "Errors",
-    "Kernel",
+    "FitErrors",
+    "MeasuredKernel",
     "calibrate_device",
     "cross_validate",
     "errors",

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from choreo.calibrate.device.fit import BURST, Errors, cross_validate, errors, predict
-from choreo.calibrate.device.kernels import Kernel, read_kernels
+from choreo.calibrate.device.fit import BURST, FitErrors, cross_validate, errors, predict
+from choreo.calibrate.device.kernels import MeasuredKernel, read_kernels
 from choreo.hardware.device import Device
 from choreo.hardware.files import list_devices
 from choreo.hardware.names import get_device
 
 DATA = Path(__file__).parent / "data"
 CALL_S = 20e-6  # what a call costs the host that timed h200_kernels.csv, beside the kernel
-PARTS: dict[str, Callable[[Kernel], bool]] = {
+PARTS: dict[str, Callable[[MeasuredKernel], bool]] = {
     "products, bf16": lambda one: one.kind.startswith("gemm") and one.dtype == "bf16" and one.kind != "gemm_burst",
     "products, bursts": lambda one: one.kind == "gemm_burst",
     "products, fp8": lambda one: one.dtype == "fp8",
@@ -65,7 +65,7 @@ def _residuals() -> list[str]:
 def _published(device: Device) -> list[str]:
     kernels = read_kernels(DATA / "h200_kernels.csv")
     # Below 60 us the host's pace was measured, not the device's.
-    parts: dict[str, Sequence[Kernel]] = {
+    parts: dict[str, Sequence[MeasuredKernel]] = {
         "products, early": [one for one in kernels if one.is_matmul and one.m <= 1024 and one.time_s > 60e-6],
         "products, later": [one for one in kernels if one.is_matmul and one.m > 1024 and one.time_s > 60e-6],
         "attention, forward": [one for one in kernels if one.kind == "attn_fwd_causal"],
@@ -81,7 +81,7 @@ def _published(device: Device) -> list[str]:
     return lines
 
 
-def _told(found: Errors, short: bool = False) -> str:
+def _told(found: FitErrors, short: bool = False) -> str:
     values = f"{100 * found.median:5.1f} % {100 * found.ninetieth:4.0f} %"
     return f"{values:>24}" if short else f"{found.kernels:7d} {values} {100 * found.bias:+5.1f} %"
 

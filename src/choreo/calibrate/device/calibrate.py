@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from choreo.calibrate.device.fit import Errors, errors, fit_device
-from choreo.calibrate.device.kernels import Kernel, write_kernels
+from choreo.calibrate.device.fit import FitErrors, errors, fit_device
+from choreo.calibrate.device.kernels import MeasuredKernel, write_kernels
 from choreo.calibrate.device.measure_cuda import cuda_device
 from choreo.calibrate.device.shapes import measure_cuda
 from choreo.errors import DeviceError, UnknownNameError, shown
@@ -34,20 +34,24 @@ PEAKS = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceCalibration:
-    """A measured device: its fitted constants, what they were fitted to, and what is left."""
+    """A measured device: its fitted constants, the kernels that they were fitted to, and the errors that are left."""
 
     device: Device
-    kernels: tuple[Kernel, ...]
-    errors: Errors
+    kernels: tuple[MeasuredKernel, ...]
+    errors: FitErrors
 
 
 def calibrate_device(
     kind: str = "cuda", path: str | Path | None = None, *, progress: Callable[[str], None] | None = None
 ) -> DeviceCalibration:
-    """Measure the device that is here; with a path, write PATH.toml and, beside it, its kernels in PATH.csv.
+    """Measure the accelerator of this machine. With a path, write PATH.toml and, beside it, its kernels in PATH.csv.
 
-    Takes two to five minutes. A device of the catalogue keeps its figures and gets constants of its own; another one
+    It takes two to five minutes. A device of the catalogue keeps its figures and gets constants of its own; another one
     is described by what its driver says.
+
+    >>> calibrate_device("tpu")
+    Traceback (most recent call last):
+    choreo.errors.DeviceError: only devices of kind 'cuda' can be measured, not 'tpu'
     """
     if kind != "cuda":
         raise DeviceError(f"only devices of kind 'cuda' can be measured, not {kind!r}")

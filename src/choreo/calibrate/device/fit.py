@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from choreo.calibrate.device.kernels import Kernel
+from choreo.calibrate.device.kernels import MeasuredKernel
 from choreo.hardware.device import Device
 from choreo.hardware.matmul import Array
 from choreo.hardware.power import Duty
 
-__all__ = ["Errors", "cross_validate", "errors", "fit_device", "predict"]
+__all__ = ["FitErrors", "cross_validate", "errors", "fit_device", "predict"]
 
 # The kind that a measured memory-bound kernel stands for.
 KINDS = {
@@ -43,7 +43,7 @@ SOFT = 0.05  # residuals beyond this count less than their square
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
+class FitErrors:
     """Relative errors of predicted against measured times."""
 
     kernels: int
@@ -52,8 +52,14 @@ class Errors:
     bias: float  # the median with its sign: above 0 predicts too slow
 
 
-def predict(device: Device, kernels: Sequence[Kernel]) -> Array:
-    """Seconds that the device's curves give for each of the kernels."""
+def predict(device: Device, kernels: Sequence[MeasuredKernel]) -> Array:
+    """The seconds of each kernel by the device's curves.
+
+    >>> from choreo.hardware import get_device
+    >>> product = MeasuredKernel("gemm", 8192, 8192, 8192, "bf16", 1.7e-3, 650.0)
+    >>> predict(get_device("H200-141G-SXM"), [product]).round(4)
+    array([0.0016])
+    """
     times = np.full(len(kernels), np.nan)
     for matches, evaluate in _groups(device):
         at = [number for number, kernel in enumerate(kernels) if matches(kernel)]
@@ -62,26 +68,43 @@ def predict(device: Device, kernels: Sequence[Kernel]) -> Array:
     return times
 
 
-def errors(device: Device, kernels: Sequence[Kernel], predicted_s: Array | None = None) -> Errors:
-    """How far the curves are from the measured times; kernels that no curve describes are left out."""
+def errors(device: Device, kernels: Sequence[MeasuredKernel], predicted_s: Array | None = None) -> FitErrors:
+    """How far the curves are from the measured times; kernels without a curve are left out.
+
+    >>> from choreo.hardware import get_device
+    >>> product = MeasuredKernel("gemm", 8192, 8192, 8192, "bf16", 1.7e-3, 650.0)
+    >>> errors(get_device("H200-141G-SXM"), [product]).median < 0.1
+    True
+    """
     predicted_s = predict(device, kernels) if predicted_s is None else predicted_s
     ratio = predicted_s / np.array([kernel.time_s for kernel in kernels]) - 1
     ratio = ratio[~np.isnan(ratio)]
     size = np.abs(ratio)
-    return Errors(len(ratio), float(np.median(size)), float(np.percentile(size, 90)), float(np.median(ratio)))
+    return FitErrors(len(ratio), float(np.median(size)), float(np.percentile(size, 90)), float(np.median(ratio)))
 
 
-def fit_device(device: Device, kernels: Sequence[Kernel]) -> Device:
-    """The device with its constants fitted to the kernels; those that no kernel tells of stay as they are."""
+def fit_device(device: Device, kernels: Sequence[MeasuredKernel]) -> Device:
+    """The device with its constants fitted to the kernels. Constants that no kernel measures stay as they are.
+
+    >>> from choreo.hardware import get_device
+    >>> device = get_device("H200-141G-SXM")
+    >>> fit_device(device, []) == device
+    True
+    """
     device = _fit_matmul(device, [kernel for kernel in kernels if kernel.is_matmul])
     device = _fit_attention(device, [kernel for kernel in kernels if kernel.is_attention])
     return _fit_memory(device, [kernel for kernel in kernels if kernel.kind in KINDS])
 
 
-def cross_validate(device: Device, kernels: Sequence[Kernel], folds: int = 5) -> Array:
-    """Seconds predicted for each kernel by constants fitted without it, nor any of the same layer or sequence.
+def cross_validate(device: Device, kernels: Sequence[MeasuredKernel], folds: int = 5) -> Array:
+    """The seconds of each kernel, predicted by constants that were fitted without it and its like.
 
-    A fold leaves out whole (n, k) of products, whole (heads, head size) of attention, whole sizes of the others.
+    A fold leaves out all products of one (n, k), all attention of one (heads, head size), all others of one size.
+
+    >>> from choreo.hardware import get_device
+    >>> copies = [MeasuredKernel("copy", 4096, n, 0, "bf16", 1e-7 * n, 2.0) for n in (1024, 2048, 4096)]
+    >>> cross_validate(get_device("H200-141G-SXM"), copies, folds=3).shape
+    (3,)
     """
     names = sorted({_family(kernel) for kernel in kernels})
     fold = {name: number % folds for number, name in enumerate(names)}
@@ -93,36 +116,40 @@ def cross_validate(device: Device, kernels: Sequence[Kernel], folds: int = 5) ->
     return times
 
 
-def _family(kernel: Kernel) -> str:
+def _family(kernel: MeasuredKernel) -> str:
     if kernel.is_matmul:
         return f"matmul {kernel.n} {kernel.k}"
     return f"attention {kernel.n} {kernel.dtype}" if kernel.is_attention else f"memory {kernel.m} {kernel.n}"
 
 
-def _columns(kernels: Sequence[Kernel]) -> tuple[Array, Array, Array]:
+def _columns(kernels: Sequence[MeasuredKernel]) -> tuple[Array, Array, Array]:
     m, n, k = (np.array([getattr(one, name) for one in kernels], dtype=np.float64) for name in ("m", "n", "k"))
     return m, n, k
 
 
-def _groups(device: Device) -> list[tuple[Callable[[Kernel], bool], Callable[[list[Kernel]], Array]]]:
+def _groups(device: Device) -> list[tuple[Callable[[MeasuredKernel], bool], Callable[[list[MeasuredKernel]], Array]]]:
     """Which kernels go through which curve together, and how."""
 
-    def products(precision: str, burst: bool) -> tuple[Callable[[Kernel], bool], Callable[[list[Kernel]], Array]]:
+    def products(
+        precision: str, burst: bool
+    ) -> tuple[Callable[[MeasuredKernel], bool], Callable[[list[MeasuredKernel]], Array]]:
         held = replace(device, duty=BURST) if burst else device
 
-        def matches(one: Kernel) -> bool:
+        def matches(one: MeasuredKernel) -> bool:
             same = one.dtype.partition("x")[0] == precision
             return one.is_matmul and same and (one.kind == "gemm_burst") == burst
 
-        def evaluate(some: list[Kernel]) -> Array:
+        def evaluate(some: list[MeasuredKernel]) -> Array:
             return held.batched_matmul_time(np.array([one.batch for one in some]), *_columns(some), precision)
 
         return matches, evaluate
 
-    def attention(name: str, mask: str) -> tuple[Callable[[Kernel], bool], Callable[[list[Kernel]], Array]]:
+    def attention(
+        name: str, mask: str
+    ) -> tuple[Callable[[MeasuredKernel], bool], Callable[[list[MeasuredKernel]], Array]]:
         generation, causal = (2 if name.startswith("flash2") else None), mask == "causal"
 
-        def evaluate(some: list[Kernel]) -> Array:
+        def evaluate(some: list[MeasuredKernel]) -> Array:
             batch, heads, sequence = _columns(some)
             shape = (batch, heads, sequence, sequence, np.array([float(one.dtype[1:]) for one in some]), causal)
             forward = device.attention_time(*shape, flash=generation)
@@ -132,8 +159,8 @@ def _groups(device: Device) -> list[tuple[Callable[[Kernel], bool], Callable[[li
 
         return (lambda one: one.kind == f"{name}_{mask}"), evaluate
 
-    def memory(kind: str) -> tuple[Callable[[Kernel], bool], Callable[[list[Kernel]], Array]]:
-        def evaluate(some: list[Kernel]) -> Array:
+    def memory(kind: str) -> tuple[Callable[[MeasuredKernel], bool], Callable[[list[MeasuredKernel]], Array]]:
+        def evaluate(some: list[MeasuredKernel]) -> Array:
             return device.memory_time(np.array([one.bytes_moved for one in some]), kind)
 
         return (lambda one: KINDS.get(one.kind) == kind), evaluate
@@ -152,7 +179,7 @@ def _groups(device: Device) -> list[tuple[Callable[[Kernel], bool], Callable[[li
 
 def _solve(
     make: Callable[[Array], Device],
-    kernels: Sequence[Kernel],
+    kernels: Sequence[MeasuredKernel],
     start: Sequence[float],
     low: Sequence[float],
     high: Sequence[float],
@@ -177,7 +204,7 @@ def _solve(
     return make(found.x)
 
 
-def _fit_matmul(device: Device, kernels: list[Kernel]) -> Device:
+def _fit_matmul(device: Device, kernels: list[MeasuredKernel]) -> Device:
     sixteen = [one for one in kernels if one.dtype.startswith(("bf16", "fp16"))]
     if len(sixteen) > 12:
         curve, power = device.curves.matmul, device.curves.power
@@ -204,7 +231,7 @@ def _fit_matmul(device: Device, kernels: list[Kernel]) -> Device:
     return device
 
 
-def _fit_attention(device: Device, kernels: list[Kernel]) -> Device:
+def _fit_attention(device: Device, kernels: list[MeasuredKernel]) -> Device:
     for library, flash in (("flash2", 2), ("attn", None)):
         names = [device._flash(flash, direction) for direction in ("forward", "backward")]
         for name, direction in zip(names, ("fwd", "fwdbwd"), strict=True):
@@ -224,7 +251,7 @@ def _fit_attention(device: Device, kernels: list[Kernel]) -> Device:
     return device
 
 
-def _fit_memory(device: Device, kernels: list[Kernel]) -> Device:
+def _fit_memory(device: Device, kernels: list[MeasuredKernel]) -> Device:
     memory = dict(device.curves.memory)
     sm_clocks = device.sms * device.max_clock_hz
     ordered = sorted({KINDS[one.kind] for one in kernels}, key=lambda kind: kind not in BY_MEMORY)

@@ -20,14 +20,14 @@ from pathlib import Path
 from choreo.errors import DeviceError, shown
 from choreo.files import read_text
 
-__all__ = ["Kernel", "read_kernels", "write_kernels"]
+__all__ = ["MeasuredKernel", "read_kernels", "write_kernels"]
 
 MAX_FILE_BYTES = 1 << 28
 COLUMNS = ("kind", "m", "n", "k", "dtype", "time_s", "tflops")
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class MeasuredKernel:
     """One measured kernel."""
 
     kind: str
@@ -59,8 +59,14 @@ class Kernel:
         return self.rate * self.time_s * 1e12
 
 
-def read_kernels(path: str | Path) -> tuple[Kernel, ...]:
-    """The rows of a file; lines that begin with # say where it comes from."""
+def read_kernels(path: str | Path) -> tuple[MeasuredKernel, ...]:
+    """Read a table of kernels; lines that begin with # are remarks.
+
+    >>> from importlib.resources import files
+    >>> kernels = read_kernels(files("choreo.calibrate.device") / "data" / "h200_calibrated.csv")
+    >>> kernels[0].is_matmul
+    True
+    """
     path = Path(path)
     text = read_text(path, MAX_FILE_BYTES, "a table of kernels", DeviceError)
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
@@ -70,8 +76,16 @@ def read_kernels(path: str | Path) -> tuple[Kernel, ...]:
     return tuple(_kernel(path, number, row) for number, row in enumerate(rows, start=1))
 
 
-def write_kernels(path: str | Path, kernels: Iterable[Kernel], remarks: Sequence[str] = ()) -> None:
-    """Write such a file, with remarks on where it comes from."""
+def write_kernels(path: str | Path, kernels: Iterable[MeasuredKernel], remarks: Sequence[str] = ()) -> None:
+    """Write a table of kernels, with remarks on where it comes from.
+
+    >>> import tempfile
+    >>> one = MeasuredKernel("gemm", 8, 8, 8, "bf16", 1e-6, 1.0)
+    >>> with tempfile.NamedTemporaryFile(suffix=".csv") as file:
+    ...     write_kernels(file.name, [one])
+    ...     read_kernels(file.name) == (one,)
+    True
+    """
     with Path(path).open("w", encoding="utf-8", newline="") as file:
         for remark in remarks:
             file.write(f"# {remark}\n")
@@ -81,10 +95,10 @@ def write_kernels(path: str | Path, kernels: Iterable[Kernel], remarks: Sequence
             writer.writerow([one.kind, one.m, one.n, one.k, one.dtype, f"{one.time_s:.6g}", f"{one.rate:.6g}"])
 
 
-def _kernel(path: Path, number: int, row: list[str]) -> Kernel:
+def _kernel(path: Path, number: int, row: list[str]) -> MeasuredKernel:
     try:
         kind, m, n, k, dtype, time_s, rate = row
-        kernel = Kernel(kind, int(m), int(n), int(k), dtype, float(time_s), float(rate))
+        kernel = MeasuredKernel(kind, int(m), int(n), int(k), dtype, float(time_s), float(rate))
     except ValueError:
         raise DeviceError(
             f"{shown(path)}: kernel {number} is not {','.join(COLUMNS)}: {','.join(row)[:80]!r}"

@@ -4,7 +4,7 @@ Each kernel is repeated back to back, from a CUDA graph so that the host's pace 
 operands as it takes to leave the L2 cache; first until the power limit has settled the clock, then for the time taken.
 Some products are measured again in bursts, after a rest and too briefly for the power limit to bite. Operands are
 random: zeros flip fewer bits, draw less power and run faster than any training does. What is measured is in
-`measured_shapes.py`.
+`shapes.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from choreo.errors import DeviceError
 
-__all__ = ["Bench", "cuda_device"]
+__all__ = ["KernelTimer", "cuda_device"]
 
 SETTLE_S, MEASURE_S = 0.06, 0.08
 REST_S, BURST_S = 0.5, 0.010
@@ -38,18 +38,18 @@ def cuda_device() -> tuple[Any, Any]:
     return torch, torch.cuda.get_device_properties(0)
 
 
-class Bench:
-    """Times calls: how long one takes when the device does nothing else for a while."""
+class KernelTimer:
+    """Times calls on a device that does nothing else meanwhile."""
 
     def __init__(self, torch: Any, l2_bytes: int) -> None:
         self.torch, self.l2_bytes = torch, l2_bytes
 
     def sets(self, bytes_of_one: float) -> range:
-        """So many sets of operands that nothing of a set is left in L2 when its turn comes again."""
+        """As many sets of operands as push each other out of the L2 cache."""
         return range(min(16, max(1, math.ceil(3 * self.l2_bytes / bytes_of_one))))
 
     def random(self, *shape: int, dtype: object = None) -> Any:
-        """Operands of a normal distribution, bf16 unless another type is asked for."""
+        """Normally distributed operands, bf16 unless another type is asked for."""
         values = self.torch.randn(*shape, device="cuda", dtype=self.torch.bfloat16)
         return values if dtype is None else values.to(dtype)
 

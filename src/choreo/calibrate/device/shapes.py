@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from choreo.calibrate.device.kernels import Kernel
-from choreo.calibrate.device.measure_cuda import Bench, cuda_device
+from choreo.calibrate.device.kernels import MeasuredKernel
+from choreo.calibrate.device.measure_cuda import KernelTimer, cuda_device
 
 __all__ = ["measure_cuda"]
 
@@ -45,17 +45,17 @@ SEQUENCES = (1024, 2048, 4096, 8192, 16384)
 ROWS_AND_COLUMNS = ((1024, 1024), (4096, 2048), (8192, 4096), (16384, 4096), (16384, 8192), (16384, 16384))
 
 
-def measure_cuda(progress: Callable[[str], None] | None = None) -> list[Kernel]:
+def measure_cuda(progress: Callable[[str], None] | None = None) -> list[MeasuredKernel]:
     """Measure the first CUDA device; takes a few minutes."""
     torch, properties = cuda_device()
-    bench = Bench(torch, properties.L2_cache_size)
-    parts: dict[str, Iterator[Kernel]] = {"matrix products": _matmuls(bench)}
+    timer = KernelTimer(torch, properties.L2_cache_size)
+    parts: dict[str, Iterator[MeasuredKernel]] = {"matrix products": _matmuls(timer)}
     if (properties.major, properties.minor) >= (8, 9):
-        parts["8-bit products"] = _eight_bit(bench)
-    parts["batched products"] = _batched(bench)
-    parts["memory-bound kernels"] = _memory_bound(bench)
-    parts["attention"] = _attention(bench)
-    kernels: list[Kernel] = []
+        parts["8-bit products"] = _eight_bit(timer)
+    parts["batched products"] = _batched(timer)
+    parts["memory-bound kernels"] = _memory_bound(timer)
+    parts["attention"] = _attention(timer)
+    kernels: list[MeasuredKernel] = []
     for name, part in parts.items():
         if progress is not None:
             progress(name)
@@ -65,28 +65,28 @@ def measure_cuda(progress: Callable[[str], None] | None = None) -> list[Kernel]:
     return kernels
 
 
-def _product(kind: str, shape: tuple[int, int, int], dtype: str, time_s: float, *, batch: int = 1) -> Kernel:
+def _product(kind: str, shape: tuple[int, int, int], dtype: str, time_s: float, *, batch: int = 1) -> MeasuredKernel:
     m, n, k = shape
-    return Kernel(kind, m, n, k, dtype, time_s, 2e-12 * batch * m * n * k / time_s)
+    return MeasuredKernel(kind, m, n, k, dtype, time_s, 2e-12 * batch * m * n * k / time_s)
 
 
-def _matmuls(bench: Bench) -> Iterator[Kernel]:
-    torch = bench.torch
+def _matmuls(timer: KernelTimer) -> Iterator[MeasuredKernel]:
+    torch = timer.torch
     sixteen, name = _sixteen_bits(torch)
     for n, k in LAYERS:
         for m in TOKENS:
-            yield _matmul(bench, "gemm", (m, n, k), sixteen, name)
+            yield _matmul(timer, "gemm", (m, n, k), sixteen, name)
     for n, k in FEWER:
         for m in (2048, 8192):
-            yield _matmul(bench, "gemm_nn", (m, n, k), sixteen, name)
+            yield _matmul(timer, "gemm_nn", (m, n, k), sixteen, name)
     for shape in GRADIENTS:
-        yield _matmul(bench, "gemm_nt", shape, sixteen, name)
+        yield _matmul(timer, "gemm_nt", shape, sixteen, name)
     for shape in BURSTS:
-        yield _matmul(bench, "gemm_burst", shape, sixteen, name)
+        yield _matmul(timer, "gemm_burst", shape, sixteen, name)
     for precision, setting in (("fp32", "highest"), ("tf32", "high")):
         torch.set_float32_matmul_precision(setting)
         for size in (2048, 4096) if precision == "fp32" or name == "bf16" else ():
-            yield _matmul(bench, "gemm", (size, size, size), torch.float32, precision)
+            yield _matmul(timer, "gemm", (size, size, size), torch.float32, precision)
     torch.set_float32_matmul_precision("highest")
 
 
@@ -95,51 +95,51 @@ def _sixteen_bits(torch: Any) -> tuple[Any, str]:
     return (torch.bfloat16, "bf16") if torch.cuda.get_device_capability()[0] >= 8 else (torch.float16, "fp16")
 
 
-def _matmul(bench: Bench, kind: str, shape: tuple[int, int, int], dtype: Any, name: str) -> Kernel:
-    torch = bench.torch
+def _matmul(timer: KernelTimer, kind: str, shape: tuple[int, int, int], dtype: Any, name: str) -> MeasuredKernel:
+    torch = timer.torch
     m, n, k = shape
     calls = []
-    for _ in bench.sets(dtype.itemsize * (m * k + k * n + m * n)):
+    for _ in timer.sets(dtype.itemsize * (m * k + k * n + m * n)):
         # As layers keep them: an input of m x k by a weight of n x k; the other orders are those of backward.
-        left = bench.random(k, m, dtype=dtype).t() if kind == "gemm_nt" else bench.random(m, k, dtype=dtype)
+        left = timer.random(k, m, dtype=dtype).t() if kind == "gemm_nt" else timer.random(m, k, dtype=dtype)
         weight_first = kind in ("gemm", "gemm_burst")
-        right = bench.random(n, k, dtype=dtype).t() if weight_first else bench.random(k, n, dtype=dtype)
+        right = timer.random(n, k, dtype=dtype).t() if weight_first else timer.random(k, n, dtype=dtype)
         calls.append(partial(torch.mm, left, right, out=torch.empty(m, n, device="cuda", dtype=dtype)))
-    return _product(kind, shape, name, bench.graphed(calls, burst=kind == "gemm_burst"))
+    return _product(kind, shape, name, timer.graphed(calls, burst=kind == "gemm_burst"))
 
 
-def _eight_bit(bench: Bench) -> Iterator[Kernel]:
-    torch = bench.torch
+def _eight_bit(timer: KernelTimer) -> Iterator[MeasuredKernel]:
+    torch = timer.torch
     multiply, eight = torch._scaled_mm, torch.float8_e4m3fn
     one = torch.ones((), device="cuda", dtype=torch.float32)
     options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
     for n, k in FEWER:
         for m in (1024, 4096, 8192, 16384):
             calls = [
-                partial(multiply, bench.random(m, k).to(eight), bench.random(n, k).to(eight).t(), **options)
-                for _ in bench.sets(m * k + k * n + 2 * m * n)
+                partial(multiply, timer.random(m, k).to(eight), timer.random(n, k).to(eight).t(), **options)
+                for _ in timer.sets(m * k + k * n + 2 * m * n)
             ]
-            yield _product("gemm", (m, n, k), "fp8", bench.graphed(calls))
+            yield _product("gemm", (m, n, k), "fp8", timer.graphed(calls))
 
 
-def _batched(bench: Bench) -> Iterator[Kernel]:
-    torch = bench.torch
+def _batched(timer: KernelTimer) -> Iterator[MeasuredKernel]:
+    torch = timer.torch
     sixteen, name = _sixteen_bits(torch)
     for batch, sequence, head in BATCHED:
         for m, n, k in ((sequence, sequence, head), (sequence, head, sequence)):
             calls = [
                 partial(
                     torch.bmm,
-                    bench.random(batch, m, k, dtype=sixteen),
-                    bench.random(batch, k, n, dtype=sixteen),
+                    timer.random(batch, m, k, dtype=sixteen),
+                    timer.random(batch, k, n, dtype=sixteen),
                     out=torch.empty(batch, m, n, device="cuda", dtype=sixteen),
                 )
-                for _ in bench.sets(2 * batch * (m * k + k * n + m * n))
+                for _ in timer.sets(2 * batch * (m * k + k * n + m * n))
             ]
-            yield _product("bmm", (m, n, k), f"{name}x{batch}", bench.graphed(calls), batch=batch)
+            yield _product("bmm", (m, n, k), f"{name}x{batch}", timer.graphed(calls), batch=batch)
 
 
-def _attention(bench: Bench) -> Iterator[Kernel]:
+def _attention(timer: KernelTimer) -> Iterator[MeasuredKernel]:
     module = importlib.import_module("torch.nn.attention")
     backends = {"attn": module.SDPBackend.CUDNN_ATTENTION, "flash2": module.SDPBackend.FLASH_ATTENTION}
     for name, backend in backends.items():
@@ -147,18 +147,20 @@ def _attention(bench: Bench) -> Iterator[Kernel]:
             for sequence in SEQUENCES:
                 shape = (max(1, 16384 // sequence), heads, sequence, head)
                 for causal in (True, False) if heads == 32 else (True,):
-                    with module.sdpa_kernel(backend), bench.torch.enable_grad():
+                    with module.sdpa_kernel(backend), timer.torch.enable_grad():
                         try:
-                            yield from _one_attention(bench, name, shape, causal)
+                            yield from _one_attention(timer, name, shape, causal)
                         except RuntimeError:  # a kernel that this device does not have
                             return
 
 
-def _one_attention(bench: Bench, name: str, shape: tuple[int, int, int, int], causal: bool) -> Iterator[Kernel]:
-    torch = bench.torch
+def _one_attention(
+    timer: KernelTimer, name: str, shape: tuple[int, int, int, int], causal: bool
+) -> Iterator[MeasuredKernel]:
+    torch = timer.torch
     batch, heads, sequence, head = shape
-    operands = [bench.random(*shape).requires_grad_() for _ in range(3)]
-    gradient = bench.random(*shape)
+    operands = [timer.random(*shape).requires_grad_() for _ in range(3)]
+    gradient = timer.random(*shape)
     attend = torch.nn.functional.scaled_dot_product_attention
 
     def forward() -> object:
@@ -171,16 +173,18 @@ def _one_attention(bench: Bench, name: str, shape: tuple[int, int, int, int], ca
     flops = 4e-12 * batch * heads * sequence**2 * head * (0.5 if causal else 1)
     mask = "causal" if causal else "full"
     for direction, call, times in (("fwd", forward, 1.0), ("fwdbwd", both, 3.5)):
-        time_s = bench.eager(call)
-        yield Kernel(f"{name}_{direction}_{mask}", batch, heads, sequence, f"d{head}", time_s, flops * times / time_s)
+        time_s = timer.eager(call)
+        yield MeasuredKernel(
+            f"{name}_{direction}_{mask}", batch, heads, sequence, f"d{head}", time_s, flops * times / time_s
+        )
 
 
-def _memory_bound(bench: Bench) -> Iterator[Kernel]:
-    torch = bench.torch
+def _memory_bound(timer: KernelTimer) -> Iterator[MeasuredKernel]:
+    torch = timer.torch
     functional = torch.nn.functional
     for rows, columns in ROWS_AND_COLUMNS:
         size = 2.0 * rows * columns  # bytes of a matrix
-        weight, bias = bench.random(columns), bench.random(columns)
+        weight, bias = timer.random(columns), timer.random(columns)
         indices = torch.randint(0, rows, (rows,), device="cuda")
         # How many times that a kernel reads and writes, and how it is called on two matrices.
         made: dict[str, tuple[float, Callable[[Any, Any], Callable[[], object]]]] = {
@@ -199,12 +203,12 @@ def _memory_bound(bench: Bench) -> Iterator[Kernel]:
             "cast_fp8": (1.5, lambda x, y: partial(x.to, torch.float8_e4m3fn)),
             "embedding": (2.0, partial(_embedding, functional.embedding, indices)),
         }
-        pairs = [(bench.random(rows, columns), bench.random(rows, columns)) for _ in bench.sets(2 * size)]
+        pairs = [(timer.random(rows, columns), timer.random(rows, columns)) for _ in timer.sets(2 * size)]
         for kind, (times, call) in made.items():
-            time_s = bench.graphed([call(x, y) for x, y in pairs])
-            yield Kernel(kind, rows, columns, 0, "bf16", time_s, 1e-12 * times * size / time_s)
+            time_s = timer.graphed([call(x, y) for x, y in pairs])
+            yield MeasuredKernel(kind, rows, columns, 0, "bf16", time_s, 1e-12 * times * size / time_s)
     for elements in (1 << 22, 1 << 26, 1 << 28):
-        yield _adam(bench, elements)
+        yield _adam(timer, elements)
 
 
 def _norm(norm: Callable[..., object], columns: int, weights: tuple[Any, ...], x: Any, y: Any) -> Callable[[], object]:
@@ -215,8 +219,8 @@ def _embedding(look_up: Callable[..., object], indices: Any, x: Any, y: Any) -> 
     return partial(look_up, indices, x)
 
 
-def _adam(bench: Bench, elements: int) -> Kernel:
-    torch = bench.torch
+def _adam(timer: KernelTimer, elements: int) -> MeasuredKernel:
+    torch = timer.torch
     parameter, gradient, first, second = (torch.randn(elements, device="cuda") for _ in range(4))
     step = torch.ones((), device="cuda")
     options = {"lr": 1e-4, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.1, "eps": 1e-8}
@@ -227,5 +231,5 @@ def _adam(bench: Bench, elements: int) -> Kernel:
         amsgrad=False,
         maximize=False,
     )
-    time_s = bench.graphed([call])
-    return Kernel("adam", elements, 0, 0, "fp32", time_s, 1e-12 * 28 * elements / time_s)
+    time_s = timer.graphed([call])
+    return MeasuredKernel("adam", elements, 0, 0, "fp32", time_s, 1e-12 * 28 * elements / time_s)

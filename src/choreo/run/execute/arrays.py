@@ -1,4 +1,4 @@
-"""What a user hands over, as a contiguous NumPy array, and how it gets back.
+"""A user's array as a contiguous NumPy array, and the result as the user's kind of array.
 
 NumPy arrays are taken as they are; CPU tensors of torch through the memory they share with NumPy, without importing
 torch here. What is not contiguous is copied, and copied back where it was to be changed.
@@ -23,20 +23,20 @@ Array = npt.NDArray[Any]
 
 @dataclass(slots=True, eq=False)
 class Taken:
-    """A user's array: `array` is contiguous; `original` is it or what it was copied from."""
+    """A user's array: `array` is contiguous, and is `original` itself or a copy of it."""
 
     array: Array
     original: Array
     tensor: Any = None
 
     def put_back(self) -> None:
-        """Bring what was written to where the user has it."""
+        """Copy what was written back to the user's array."""
         if self.array is not self.original:
             np.copyto(self.original, self.array)
 
 
 def take(given: Any, *, writable: bool, name: str = "x") -> Taken:
-    """The array behind what a user gave."""
+    """The array of what a user gave."""
     tensor = None
     if type(given) is not np.ndarray:
         tensor, given = _unwrapped(given, name, writable)
@@ -50,7 +50,7 @@ def take(given: Any, *, writable: bool, name: str = "x") -> Taken:
 
 
 def like_given(result: Array, taken: Taken) -> Any:
-    """A new result in the kind that the user gave."""
+    """A new result as the kind of array that the user gave."""
     if taken.tensor is None:
         return result
     torch = sys.modules["torch"]
@@ -60,7 +60,7 @@ def like_given(result: Array, taken: Taken) -> Any:
 
 
 def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Taken:
-    """The array behind `out`, which must be of this shape and type."""
+    """The array of `out`, which must have this shape and type."""
     into = take(out, writable=True, name="out")
     if into.array.shape != shape or into.array.dtype != dtype:
         raise UsageError(f"out is {into.array.dtype} of shape {into.array.shape}, and must be {dtype} of shape {shape}")
@@ -68,18 +68,18 @@ def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Taken:
 
 
 def apart(given: Array, work: Array) -> Array:
-    """The given array, or a copy of it where writing into `work` would change it."""
+    """The given array, or a copy if writing into `work` would change it."""
     return given.copy() if given is not work and np.may_share_memory(given, work) else given
 
 
 def averaged(array: Array, op: ReduceOp | None, world_size: int) -> None:
-    """Divide the sum where the average was asked for."""
+    """Divide the sum if the average was asked for."""
     if op is ReduceOp.AVG:
         np.divide(array, world_size, out=array, casting="same_kind")
 
 
 def _unwrapped(given: Any, name: str, writable: bool) -> tuple[Any, Array]:
-    """The tensor, if it is one, and the array: of a subclass, a plain one."""
+    """The tensor, if it is one, and the plain array."""
     if isinstance(given, np.ma.MaskedArray):
         raise UsageError(f"{name} is a masked array, whose mask would not be sent; fill it first")
     if isinstance(given, np.ndarray):

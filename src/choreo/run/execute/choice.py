@@ -19,9 +19,9 @@ __all__ = ["Chooser", "forced_algorithms", "forced_by_environment"]
 
 
 class Chooser:
-    """Chooses alike on every rank: constants and what is forced come from rank 0. `ports` is as `price` has it.
+    """Chooses the algorithm of a call, alike on all ranks: constants and forced algorithms come from rank 0.
 
-    Where ranks share memory, they share the cores that the constants are for, too.
+    `ports` is that of `price`. Ranks that share memory ("read") also share the cores that the constants are for.
     """
 
     def __init__(self, world_size: int, constants: Constants, forced: dict[str, str], ports: str = "read") -> None:
@@ -29,11 +29,11 @@ class Chooser:
         self._chosen: dict[tuple[str, int], str] = {}
 
     def for_ranks(self, world_size: int) -> Chooser:
-        """The same choice between another number of ranks."""
+        """The same choice for another number of ranks."""
         return Chooser(world_size, self.constants, self.forced, self.ports)
 
     def through(self, ports: str) -> Chooser:
-        """The same choice between ranks that are connected otherwise."""
+        """The same choice for other ports."""
         return self if ports == self.ports else Chooser(self.world_size, self.constants, self.forced, ports)
 
     def choose(self, collective: str, size_bytes: int) -> str:
@@ -48,11 +48,11 @@ class Chooser:
         return self._chosen[key]
 
     def ranked(self, collective: str, size_bytes: float) -> list[tuple[float, str]]:
-        """Every algorithm that may be chosen, by its price in seconds; of equals, the one of fewest steps."""
-        link = self.constants.link_for(size_bytes, self.world_size)
+        """All algorithms to choose from by price in seconds, cheapest first; of equals the one with fewer steps."""
+        model = self.constants.cost_model_for(size_bytes, self.world_size)
         cores = self.constants.cores if self.ports == "read" else None
         profiles = _profiles(collective, self.world_size, self.ports, cores or None)
-        priced = [(price_of(counted, size_bytes, link).total_s, counted.num_steps, counted) for counted in profiles]
+        priced = [(price_of(counted, size_bytes, model).total_s, counted.num_steps, counted) for counted in profiles]
         return [
             (time_s, one.algorithm) for time_s, _, one in sorted(priced, key=lambda row: (*row[:2], row[2].algorithm))
         ]
@@ -69,23 +69,23 @@ class Chooser:
         if forced is not None:
             mark = "" if get_algorithm(collective, forced).same_bits else ", though ranks may get different bits"
             return f"{what}: {forced}, because CHOREO_ALGORITHM says so{mark}; priced without it:\n{prices}"
-        link = self.constants.link_for(size_bytes, self.world_size)
-        return f"{what}: {ranked[0][1]}, the cheapest by price with rank 0's {link}:\n{prices}"
+        model = self.constants.cost_model_for(size_bytes, self.world_size)
+        return f"{what}: {ranked[0][1]}, the cheapest by price with rank 0's {model}:\n{prices}"
 
     def to_json(self) -> bytes:
-        """What the other ranks need to choose alike."""
+        """What rank 0 sends to the others, so that they choose alike."""
         return msgspec.json.encode((self.constants, self.forced))
 
     @staticmethod
     def from_json(text: bytes, world_size: int) -> Chooser:
-        """The chooser that rank 0 has."""
+        """The chooser of rank 0."""
         constants, forced = msgspec.json.decode(text, type=tuple[Constants, dict[str, str]])
         return Chooser(world_size, constants, forced)
 
 
 @lru_cache(maxsize=64)
 def _profiles(collective: str, world_size: int, ports: str, cores: int | None) -> tuple[Profile, ...]:
-    """What may be chosen: Choreo's own, that can run here and give every rank the same bits."""
+    """The algorithms to choose from: those of Choreo that can run here and give all ranks the same bits."""
     found = []
     for algorithm in list_algorithms(collective):
         if not (algorithm.in_library and algorithm.same_bits):
@@ -100,7 +100,11 @@ def _profiles(collective: str, world_size: int, ports: str, cores: int | None) -
 
 
 def forced_algorithms(text: str) -> dict[str, str]:
-    """What CHOREO_ALGORITHM says, like `all_reduce:ring,broadcast:mst`."""
+    """Read CHOREO_ALGORITHM.
+
+    >>> forced_algorithms("all_reduce:ring, broadcast:mst")
+    {'all_reduce': 'ring', 'broadcast': 'mst'}
+    """
     forced: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         collective, colon, name = part.partition(":")
@@ -114,5 +118,5 @@ def forced_algorithms(text: str) -> dict[str, str]:
 
 
 def forced_by_environment() -> dict[str, str]:
-    """The algorithms that this process's environment asks for."""
+    """The algorithms that CHOREO_ALGORITHM asks for in this process."""
     return forced_algorithms(os.environ.get("CHOREO_ALGORITHM", ""))

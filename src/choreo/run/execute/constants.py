@@ -1,8 +1,8 @@
 """What a message costs on this machine: alpha, beta and gamma by size and number of ranks, fitted and kept in a file.
 
-One triple does not do: a byte costs five times as much in memory as in cache, and a message ten times as much where
+One triple is not enough: a byte costs five times as much in memory as in cache, and a message ten times as much where
 ranks share a core. So there is a triple for each band of sizes and each number of ranks that was measured. Sizes are
-the collective's, as `price` has them.
+those of the collective, as in `price`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = [
 
 FORMAT = "choreo-constants-1"
 Buffers = Literal["private", "registered"]
-# A byte or a step that nothing could be measured of is not free, or the choice would be arbitrary.
+# The least cost of a byte and of a step: if either were free, the choice of an algorithm would be arbitrary.
 FASTEST_BYTES_PER_S, LEAST_ALPHA_S = 1e12, 1e-7
 
 
 class Band(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The constants of collectives of up to `to_bytes` bytes; `residual` is the fit's typical relative error."""
+    """The constants of collectives of up to `to_bytes` bytes; `residual` is the median relative error of the fit."""
 
     ranks: int
     to_bytes: int
@@ -46,8 +46,8 @@ class Band(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     residual: float = 0.0
 
     @property
-    def link(self) -> CostModel:
-        """As `price` takes them."""
+    def cost_model(self) -> CostModel:
+        """These constants as `price` takes them."""
         return CostModel(self.alpha_s, self.bandwidth_bytes_per_s, self.gamma_s_per_byte)
 
 
@@ -62,24 +62,28 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Bytes a second that one rank, or all at once, copy and add, in cache and in memory.
     rates_bytes_per_s: dict[str, float] = {}
 
-    def link_for(self, size_bytes: float, ranks: int, *, buffers: Buffers = "private") -> CostModel:
-        """The constants for a collective of this size between so many ranks: those of the nearest count measured."""
-        return self.band_for(size_bytes, ranks, buffers=buffers).link
+    def cost_model_for(self, size_bytes: float, ranks: int, *, buffers: Buffers = "private") -> CostModel:
+        """The constants for a collective of this size, from the nearest number of ranks that was measured.
+
+        >>> default_constants().cost_model_for(8, 2).alpha_s
+        7.5e-07
+        """
+        return self.band_for(size_bytes, ranks, buffers=buffers).cost_model
 
     def band_for(self, size_bytes: float, ranks: int, *, buffers: Buffers = "private") -> Band:
-        """The band that `link_for` takes."""
+        """The band of `cost_model_for`."""
         kind = [band for band in self.bands if band.buffers == buffers] or list(self.bands)
         nearest = min({band.ranks for band in kind}, key=lambda count: (abs(math.log(count / max(ranks, 1))), count))
         bands = sorted((band for band in kind if band.ranks == nearest), key=lambda band: band.to_bytes)
         return next((band for band in bands if size_bytes <= band.to_bytes), bands[-1])
 
     def encoded(self) -> bytes:
-        """As rank 0 shares them with the others, and as the file has them."""
+        """The constants as JSON: in the file, and as rank 0 sends them to the others."""
         return msgspec.json.encode(self)
 
 
 def decode_constants(document: bytes, where: str = "constants") -> Constants:
-    """Read them back; every mistake is named."""
+    """Read constants from JSON."""
     try:
         found = msgspec.json.decode(document, type=Constants)
     except msgspec.DecodeError as error:
@@ -90,17 +94,16 @@ def decode_constants(document: bytes, where: str = "constants") -> Constants:
         raise UsageError(f"{where}: bands is empty; run choreo calibrate again")
     for number, band in enumerate(found.bands):
         try:
-            link = band.link
+            _ = band.cost_model
         except UsageError as error:
             raise UsageError(f"{where}: bands[{number}]: {error}") from None
         if band.ranks < 1 or band.to_bytes < 0:
             raise UsageError(f"{where}: bands[{number}] is of {band.ranks} ranks and {band.to_bytes} bytes")
-        del link
     return found
 
 
 def constants_path() -> Path:
-    """Where this user's constants are kept: CHOREO_CONSTANTS, or constants.json in the cache folder."""
+    """The file of this user's constants: CHOREO_CONSTANTS, or constants.json in the cache folder."""
     given = os.environ.get("CHOREO_CONSTANTS")
     if given:
         return Path(given)
@@ -115,7 +118,7 @@ def load_constants() -> Constants:
     """This machine's constants, or the defaults where it was never calibrated."""
     try:
         path = constants_path()
-    except UsageError:  # a container's user without an account: nothing was ever kept
+    except UsageError:  # a user without a home, as in some containers: nothing was kept
         return default_constants()
     try:
         document = path.read_bytes()
@@ -128,14 +131,14 @@ def load_constants() -> Constants:
     except OSError as error:
         raise UsageError(f"{shown(path)} cannot be read: {error.strerror}") from None
     found = decode_constants(document, shown(path))
-    # A home folder may be shared between machines; what was asked for by name is taken as it is.
+    # A home folder may be shared between machines. A file that CHOREO_CONSTANTS names is used as it is.
     if found.host != socket.gethostname() and not os.environ.get("CHOREO_CONSTANTS"):
         return default_constants()
     return found
 
 
 def save_constants(constants: Constants) -> Path:
-    """Keep them, whole or not at all."""
+    """Write the file of this user's constants, in one step."""
     path = constants_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +151,7 @@ def save_constants(constants: Constants) -> Path:
 
 
 def network_constants() -> Constants:
-    """For ranks of several machines: those of a file that CHOREO_CONSTANTS names, or of TCP, in round numbers."""
+    """Constants for ranks of several hosts: from the file that CHOREO_CONSTANTS names, or round numbers for TCP."""
     if os.environ.get("CHOREO_CONSTANTS"):
         return load_constants()
     figures = ((64 << 10, 2.5e-5, 1.5e9, 1e-10), (1 << 62, 5e-5, 2e9, 1e-10))
@@ -156,7 +159,7 @@ def network_constants() -> Constants:
 
 
 def default_constants() -> Constants:
-    """For a machine that was never calibrated: measured on two cores of a server, in round numbers."""
+    """Constants for a machine that was never calibrated: round numbers, measured on two cores of a server."""
     edges = (12 << 10, 96 << 10, 768 << 10, 6 << 20, 1 << 62)
     rows = {
         2: (

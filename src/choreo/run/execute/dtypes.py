@@ -15,7 +15,11 @@ BFLOAT16 = "bfloat16"
 
 
 class ReduceOp(enum.Enum):
-    """How contributions are put together; the names of torch.distributed."""
+    """How the ranks' arrays are reduced; the names are those of torch.distributed.
+
+    >>> ReduceOp.SUM.value
+    'sum'
+    """
 
     SUM = "sum"
     PRODUCT = "product"
@@ -26,11 +30,11 @@ class ReduceOp(enum.Enum):
     BOR = "bitwise or"
     BXOR = "bitwise xor"
 
-    # Members are single objects; Enum's own hash is a Python function, and every call looks one up.
+    # Every call looks an operation up, and Enum's own hash is a slow Python function.
     __hash__ = object.__hash__
 
 
-# In the order of `core/`.
+# In the order of `core/reductions.h`.
 _CODES = {
     "int8": 0,
     "int16": 1,
@@ -51,7 +55,7 @@ _CODES = {
 _NAMES = {code: name for name, code in _CODES.items()}
 _OPERATIONS = {
     ReduceOp.SUM: 0,
-    ReduceOp.AVG: 0,  # divided in the end
+    ReduceOp.AVG: 0,  # a sum that is divided in the end
     ReduceOp.PRODUCT: 1,
     ReduceOp.MIN: 2,
     ReduceOp.MAX: 3,
@@ -64,7 +68,11 @@ _ORDERED = (ReduceOp.MIN, ReduceOp.MAX)
 
 
 def dtype_code(dtype: np.dtype[Any]) -> int:
-    """The number of an element type, or an error that lists those there are."""
+    """The number of an element type; an error lists those there are.
+
+    >>> dtype_code(np.dtype("float32"))
+    8
+    """
     code = _CODES.get(dtype.name)
     if code is None or not dtype.isnative:
         raise UsageError(
@@ -74,12 +82,12 @@ def dtype_code(dtype: np.dtype[Any]) -> int:
 
 
 def dtype_name(code: int) -> str:
-    """The name of an element type; a peer may have told a number that is none."""
+    """The name of an element type. A peer may have sent a number that has none."""
     return _NAMES.get(code, f"type {code}")
 
 
 def operation_code(operation: ReduceOp | None, dtype: np.dtype[Any]) -> int:
-    """The number of a reduction, or an error where it has no meaning for this type."""
+    """The number of a reduction; an error if it has no meaning for this type."""
     if not isinstance(operation, ReduceOp):
         raise UsageError(f"op must be a ReduceOp, like ReduceOp.SUM, not {operation!r:.60}")
     kind = "f" if dtype.name == BFLOAT16 else dtype.kind

@@ -1,4 +1,4 @@
-"""Memory that peers read where it is: arrays for the user, and room that calls use over and over."""
+"""Memory that peers read in place: arrays for the user, and buffers that calls reuse."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Heap"]
 
 
 class _Lease:
-    """A part of the heap. Arrays and all their views refer to it; when the last is gone, so is it."""
+    """A part of the heap. Arrays and their views refer to it, and it is freed with the last of them."""
 
     def __init__(self, heap: Heap, at: int, length: int) -> None:
         self.heap, self.at, self.length = heap, at, length
@@ -27,7 +27,7 @@ class _Lease:
         self.__array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": place}
 
     def __del__(self) -> None:
-        # At any time and in any thread, perhaps in the middle of taking: so it is only noted down.
+        # This may run at any time and in any thread, even while memory is being taken, so it is only noted.
         self.heap.returned.append((self.at, self.length))
 
 
@@ -38,22 +38,22 @@ class Heap:
         self._segment = segment
         self.address = int(np.frombuffer(segment.map, np.uint8, 1).__array_interface__["data"][0])
         self.returned: deque[tuple[int, int]] = deque()
-        self._rooms: dict[str, Array] = {}
+        self._buffers: dict[str, Array] = {}
 
     def empty(self, shape: int | Sequence[int], dtype: Any) -> Array:
-        """An array in the heap; its place is used again when nobody refers to it any more."""
+        """An array in the heap; its memory is reused when nothing refers to it any more."""
         kind = _dtype(dtype)
         sides = _shape(shape)
         length = math.prod(sides) * kind.itemsize
         return self._take(length)[:length].view(kind).reshape(sides)
 
-    def room(self, use: str, length: int) -> Array:
-        """Bytes to work in until the next call; they are kept, and grow when more is asked for."""
-        kept = self._rooms.get(use)
+    def buffer(self, use: str, length: int) -> Array:
+        """A buffer for one call. It is kept for the next, and grows when more is asked for."""
+        kept = self._buffers.get(use)
         if kept is None or len(kept) < length:
-            self._rooms.pop(use, None)
-            kept = None  # so that its place is free for what follows
-            self._rooms[use] = kept = self._take(length)
+            self._buffers.pop(use, None)
+            kept = None  # so that its memory is free for the larger one
+            self._buffers[use] = kept = self._take(length)
         return kept[:length]
 
     def owns(self, array: Array) -> bool:
@@ -69,8 +69,8 @@ class Heap:
         return self.address <= at and at + array.nbytes <= self.address + self._segment.bytes
 
     def forget(self) -> None:
-        """Let go of the rooms."""
-        self._rooms.clear()
+        """Drop the buffers."""
+        self._buffers.clear()
 
     def _take(self, length: int) -> Array:
         while self.returned:

@@ -1,4 +1,4 @@
-"""May the ranks of one machine read each other's memory? Some systems and containers forbid it, so it is tried."""
+"""Whether ranks of one host may read each other's memory. Some systems and containers forbid it, so it is tried."""
 
 from __future__ import annotations
 

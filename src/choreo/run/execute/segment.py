@@ -24,7 +24,7 @@ from choreo.run.rendezvous.processes import is_alive, start_time
 __all__ = ["Segment", "open_segment", "owned_name", "remove_stale", "reserve_ahead"]
 
 SHARED = Path("/dev/shm")
-# Sparse: what nobody touches takes no memory.
+# The file is sparse: memory that is not touched is not used.
 HEAP_BYTES = 64 << 30
 ALIGNED_BYTES = 64
 # A name whose owner cannot be seen from here is stale after this time: segments have names only while ranks connect.
@@ -33,7 +33,7 @@ _KEEP_SIZE = 1  # of fallocate(2)
 
 
 class Segment:
-    """A rank's own: header, channels, staging, and a heap for arrays that peers may read in place."""
+    """A rank's own segment: header, channels, staging, and a heap for arrays that peers read in place."""
 
     def __init__(self, name: str, world_size: int, stage_bytes: int) -> None:
         self.heap_at = staging_at(world_size) + stage_bytes
@@ -59,7 +59,7 @@ class Segment:
         self._free: list[tuple[int, int]] = [(self.heap_at, HEAP_BYTES)]
 
     def take(self, length: int) -> int:
-        """Room in the heap, as an offset in the segment."""
+        """Take memory from the heap; returns its offset in the segment."""
         wanted = max(ALIGNED_BYTES, -(-length // ALIGNED_BYTES) * ALIGNED_BYTES)
         for index, (at, room) in enumerate(self._free):
             if room >= wanted:
@@ -69,7 +69,7 @@ class Segment:
         raise UsageError(f"there is no room for {length} bytes in the shared heap of {HEAP_BYTES >> 30} GiB")
 
     def give_back(self, at: int, length: int) -> None:
-        """Return room to the heap, and its memory to the machine."""
+        """Return memory to the heap and to the system."""
         wanted = max(ALIGNED_BYTES, -(-length // ALIGNED_BYTES) * ALIGNED_BYTES)
         self._free = _merged([*self._free, (at, wanted)])
         low, high = _pages(at), (at + wanted) // PAGE * PAGE
@@ -109,12 +109,12 @@ def reserve_ahead(descriptor: int, length: int) -> None:
 
 
 def owned_name(name: str) -> str:
-    """A name that says which process it belongs to."""
+    """A name that says which process owns it."""
     return f"{name}-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}"
 
 
 def open_segment(path: Path, length: int) -> mmap.mmap:
-    """A peer's segment, to read."""
+    """Map a peer's segment for reading."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         found = os.fstat(descriptor)

@@ -4,8 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Compiled twice, and chosen once by what the processor can do, where the C library has the means to. Sanitizers start too
- * late for that. No fused multiply-add: it rounds differently. */
+/* Compiled twice, and chosen by what the processor can do, where the C library supports that. Sanitizers start too late for
+ * it. No fused multiply-add, because it rounds differently. */
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define WIDE __attribute__((target_clones("avx2", "default")))
@@ -24,8 +24,8 @@ typedef uint64_t u64 __attribute__((aligned(1), may_alias));
 typedef float f32 __attribute__((aligned(1), may_alias));
 typedef double f64 __attribute__((aligned(1), may_alias));
 
-/* A plain loop: some C libraries' memcpy falls to a fiftieth of its speed for some distances between the two. Stores go to
- * whole lines, which are half as many as those that NumPy's arrays, 16 bytes off, would need. */
+/* A plain loop, because some C libraries' memcpy is fifty times slower at some distances between the two. Stores are aligned to
+ * cache lines: NumPy's arrays are 16 bytes off, and would need twice as many. */
 WIDE static void copy_bytes(char *to, const char *from, size_t length) {
     typedef long long wide __attribute__((vector_size(32), aligned(1), may_alias));
     size_t at = 0;
@@ -44,7 +44,7 @@ WIDE static void copy_bytes(char *to, const char *from, size_t length) {
     memcpy(to + at, from + at, length - at);
 }
 
-/* From memory to a cache: four pages at once, since one stream of lines does not keep the memory busy. */
+/* From memory into a cache: four pages at once, because one stream of lines does not keep the memory busy. */
 WIDE static void fetch_bytes(char *to, const char *from, size_t length) {
     typedef long long wide __attribute__((vector_size(32), aligned(1), may_alias));
     size_t at = 0, page = 4096;
@@ -58,8 +58,8 @@ WIDE static void fetch_bytes(char *to, const char *from, size_t length) {
     copy_bytes(to + at, from + at, length - at);
 }
 
-/* To memory past the caches, which need not read first what is overwritten. What comes from memory too (`scattered`) is
- * fetched from four pages at once. A line must be written by few stores in a row: parts of one are ten times as slow. */
+/* To memory past the caches, so that what is overwritten is not read first. A source that is in memory too (`scattered`) is
+ * read from four pages at once. A line must be written by few stores in a row: partial lines are ten times as slow. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #include <immintrin.h>
 #define STREAM(name, isa, LINE)                                                                                 \

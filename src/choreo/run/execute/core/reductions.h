@@ -8,7 +8,7 @@ enum { I8, I16, I32, I64, U8, U16, U32, U64, F32, F64, F16, BF16, C64, C128, BOO
 
 typedef void (*Kernel)(void *, const void *, const void *, size_t);
 
-/* How many elements there are before the first line that is written whole. */
+/* The elements before the first whole cache line. */
 static inline size_t before_line(const void *to, size_t item, size_t count) {
     size_t head = (-(uintptr_t)to & 63) / item;
     return count < 256 ? 0 : head;
@@ -38,14 +38,14 @@ static inline size_t before_line(const void *to, size_t item, size_t count) {
 
 /* Signed sums and products wrap as NumPy's do: the unsigned ones have the same bits. */
 KERNEL(sum_u8, u8, a + b) KERNEL(sum_u16, u16, a + b) KERNEL(sum_u32, u32, a + b) KERNEL(sum_u64, u64, a + b)
-KERNEL(product_u8, u8, a *b) KERNEL(product_u16, u16, (uint32_t)a *b) /* two uint16 would be multiplied as int, and overflow */
+KERNEL(product_u8, u8, a *b) KERNEL(product_u16, u16, (uint32_t)a *b) /* as int, two uint16 would overflow */
 KERNEL(product_u32, u32, a *b) KERNEL(product_u64, u64, a *b)
 BITWISE(u8, u8) BITWISE(u16, u16) BITWISE(u32, u32) BITWISE(u64, u64)
 ORDERED(u8, u8) ORDERED(u16, u16) ORDERED(u32, u32) ORDERED(u64, u64)
 ORDERED(i8, i8) ORDERED(i16, i16) ORDERED(i32, i32) ORDERED(i64, i64)
 KERNEL(or_bool, u8, (a | b) != 0) KERNEL(and_bool, u8, (a != 0) & (b != 0)) KERNEL(xor_bool, u8, (a != 0) != (b != 0))
 
-/* A NaN on either side stays one, as NumPy's minimum has it; of equals (0 and -0) the left one stays. */
+/* A NaN on either side gives NaN, as in NumPy's minimum. Of equals (0 and -0) the left one is kept. */
 #define REAL(suffix, type)                                                                 \
     KERNEL(sum_##suffix, type, a + b)                                                      \
     KERNEL(product_##suffix, type, a *b)                                                   \
@@ -91,7 +91,7 @@ static inline uint16_t to_brain(float value) {
     return (uint16_t)((bits & 0x7FFFFFFF) > 0x7F800000 ? quiet : rounded);
 }
 
-/* In the order of their values; both zeros are 0. */
+/* An integer that orders halves by value; both zeros are 0. */
 static inline int order(uint16_t half) { return half & 0x8000 ? -(half & 0x7FFF) : half; }
 
 #define NARROW(suffix, from, to_, infinity)                                                                         \
