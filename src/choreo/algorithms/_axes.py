@@ -69,6 +69,9 @@ def parse_axes(axes: str | Axes | Sequence[int] | Topology) -> Axes:
 
     A name is an algorithm, or a building block (ring, fully_connected, switch) that stands for the algorithm it
     wants. Without names every axis is a ring.
+
+    >>> str(parse_axes("8x4:switch,ring"))
+    '8x4:halving_doubling,ring'
     """
     if isinstance(axes, Axes):
         return axes

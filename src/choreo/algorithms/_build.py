@@ -31,6 +31,9 @@ def build(
 
     `root` applies to rooted collectives, `segments` pipelines the schedule, and other options (`axes`, `rotate`) go
     to the algorithms that take them.
+
+    >>> build("all_reduce", "ring", ranks=8)
+    <Schedule all_reduce by ring: 8 ranks, 8 chunks, 14 steps>
     """
     contract, found = get_collective(collective), get_algorithm(collective, algorithm)
     ranks = check_ranks(ranks)

@@ -96,7 +96,11 @@ def algorithm(
 
 
 def list_algorithms(collective: str | None = None) -> list[Algorithm]:
-    """All algorithms, or those for one collective, ordered by collective and name."""
+    """All algorithms, or those for one collective, ordered by collective and name.
+
+    >>> [algorithm.name for algorithm in list_algorithms("scatter")]
+    ['linear', 'mst']
+    """
     if collective is not None:
         get_collective(collective)
     order = {name: index for index, name in enumerate(COLLECTIVES)}
@@ -105,7 +109,12 @@ def list_algorithms(collective: str | None = None) -> list[Algorithm]:
 
 
 def get_algorithm(collective: str, name: str) -> Algorithm:
-    """The algorithm `name` for `collective`, or an error with the nearest names."""
+    """The algorithm `name` for `collective`, or an error with the nearest names.
+
+    >>> get_algorithm("all_reduce", "rign")
+    Traceback (most recent call last):
+    choreo.errors.UnknownNameError: there is no all_reduce algorithm 'rign'; did you mean 'ring'?
+    """
     found = {a.name: a for a in list_algorithms(collective)}
     if name in found:
         return found[name]

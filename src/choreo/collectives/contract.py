@@ -153,7 +153,11 @@ COLLECTIVES: dict[str, Collective] = {
 
 
 def get_collective(name: str) -> Collective:
-    """The contract called `name`, or an error with the nearest names."""
+    """The contract called `name`, or an error with the nearest names.
+
+    >>> get_collective("all_reduce").reduces
+    True
+    """
     try:
         return COLLECTIVES[name]
     except (KeyError, TypeError):
@@ -161,6 +165,11 @@ def get_collective(name: str) -> Collective:
 
 
 def collective_between(before: Layout, after: Layout) -> Collective | None:
-    """The collective that leads from one layout to another, if there is one."""
+    """The collective that leads from one layout to another, if there is one.
+
+    >>> found = collective_between(Layout.BLOCK, Layout.EVERYWHERE)
+    >>> found.name if found else None
+    'all_gather'
+    """
     found = (c for c in COLLECTIVES.values() if c.before is before and c.after is after)
     return next(found, None)

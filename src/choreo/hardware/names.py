@@ -34,7 +34,11 @@ USUAL = {"V100": "V100-32G-SXM2", "A100": "A100-80G-SXM", "A800": "A800-80G-SXM"
 
 
 def get_device(text: str | Device) -> Device:
-    """A device from its name, however it is written, or from the path of a file that ends in .toml."""
+    """A device from its name, however it is written, or from the path of a file that ends in .toml.
+
+    >>> get_device("h100").name
+    'H100-80G-SXM'
+    """
     if isinstance(text, Device):
         return text
     if not isinstance(text, str):

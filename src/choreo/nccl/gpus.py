@@ -134,6 +134,10 @@ def find_gpu(text: str) -> Gpu | None:
     """The GPU that free text names, as in `2x AWS p5.48xlarge (H100)`; None where it names none we know.
 
     Where it names several, the first in the text counts: `H100 nodes, compared with A100` is about H100.
+
+    >>> gpu = find_gpu("2x AWS p5.48xlarge (H100)")
+    >>> gpu.name if gpu else None
+    'H100'
     """
     found = [
         (match.start(), order, name) for order, (known, name) in enumerate(_KNOWN) if (match := known.search(text))

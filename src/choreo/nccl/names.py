@@ -74,7 +74,11 @@ _FREE = re.compile(r"\s*(auto|default|unset|none|n/?a|nccl|-|$)", re.IGNORECASE)
 
 
 def read_collective(text: str) -> str:
-    """`all_reduce` in `AllReduce`, `all_reduce_perf`, `ncclAllReduce`, `torch.distributed.all_reduce`."""
+    """`all_reduce` in `AllReduce`, `all_reduce_perf`, `ncclAllReduce`, `torch.distributed.all_reduce`.
+
+    >>> read_collective("ncclAllReduce")
+    'all_reduce'
+    """
     word = text.strip().split("/")[-1].split(".")[-1].lower()
     word = re.sub(r"[^a-z0-9]", "", word)
     for affix in ("mpi", "perf", "bench", "benchmark", "test"):
@@ -96,7 +100,11 @@ class Forced:
 
 
 def read_forced(text: str) -> Forced:
-    """What free text forces: `Ring`, `NCCL_ALGO=Tree NCCL_PROTO=LL`, `^NVLS`; `auto (...)` forces nothing."""
+    """What free text forces: `Ring`, `NCCL_ALGO=Tree NCCL_PROTO=LL`, `^NVLS`; `auto (...)` forces nothing.
+
+    >>> sorted(read_forced("NCCL_ALGO=Tree NCCL_PROTO=LL").algorithms or ())
+    ['Tree']
+    """
     nvls = None
     if re.search(r"NVLS_ENABLE\s*=\s*0|NVLS[\s_]*(off|disabled)|\bno[\s_-]NVLS|without[\s_]NVLS", text, re.IGNORECASE):
         nvls = False

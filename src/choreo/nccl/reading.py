@@ -98,7 +98,11 @@ class _Wire:
 def read_system(
     system: str, interconnect: str, ranks: int, nodes: int, *, how: str = "", nvls: bool | None = None
 ) -> NcclSystem:
-    """The system a row of a table was measured on; `how` says by which tool and options, as far as is known."""
+    """The system a row of a table was measured on; `how` says by which tool and options, as far as is known.
+
+    >>> read_system("2x DGX H100", "InfiniBand NDR", 16, 2).gpu.name
+    'H100'
+    """
     text = f"{interconnect} ; {system}"
     gpu = find_gpu(system) or find_gpu(interconnect)
     link = _link(interconnect, gpu) or _link(system, gpu)

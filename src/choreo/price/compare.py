@@ -54,7 +54,14 @@ class _Line:
 def compare(
     schedules: Iterable[Schedule | Profile], size_bytes: float | str, cost_model: CostModel, *, ports: str = "one"
 ) -> list[Price]:
-    """The prices of several schedules, cheapest first; of equals, the one with the smaller fan-in."""
+    """The prices of several schedules, cheapest first; of equals, the one with the smaller fan-in.
+
+    >>> from choreo import build
+    >>> names = ("ring", "naive", "recursive_doubling")
+    >>> schedules = [build("all_reduce", name, 8) for name in names]
+    >>> [one.algorithm for one in compare(schedules, "1KiB", CostModel("5us", "50GB/s"))]
+    ['recursive_doubling', 'ring', 'naive']
+    """
     counted = _counted(schedules, ports)
     prices = [price_of(one, size_bytes, cost_model) for one in sorted(counted, key=_simplicity)]
     return sorted(prices, key=lambda one: one.total_s)
@@ -72,6 +79,13 @@ def winners(
 
     Where two cost the same, the one with the smaller fan-in wins, then fewer steps, fewer bytes in all, and last the
     first by name.
+
+    >>> from choreo import build
+    >>> schedules = [build("all_reduce", name, 8) for name in ("ring", "recursive_doubling")]
+    >>> for one in winners(schedules, 1, "1GiB", CostModel("5us", "50GB/s")):
+    ...     print(one.from_bytes, one.algorithm)
+    1 recursive_doubling
+    2200001 ring
     """
     counted = _counted(schedules, ports)
     from_bytes = whole_number("from_bytes", size_of(from_bytes, "from_bytes"), 0)

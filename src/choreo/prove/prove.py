@@ -81,6 +81,10 @@ def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
 
     `exact=True` counts every contribution however many ranks there are; `exact=False` allows a fingerprint; without
     either, small cases are exact.
+
+    >>> from choreo import build
+    >>> prove(build("all_reduce", "ring", 4)).algorithm
+    'ring'
     """
     if not isinstance(schedule, Schedule):
         raise UsageError(f"only a Schedule can be proved, not {type(schedule).__name__}")

@@ -42,6 +42,10 @@ def then(first: Schedule, second: Schedule) -> Schedule:
 
     The second starts from what the first left in the ranks' work places. Nothing waits for everybody between the
     two: only the data orders things.
+
+    >>> from choreo import build
+    >>> then(build("reduce_scatter", "ring", 4), build("all_gather", "ring", 4))
+    <Schedule all_reduce by ring: 4 ranks, 4 chunks, 6 steps>
     """
     sized = first.contract.size_per == second.contract.size_per == "vector"
     meet = sized and first.contract.after is second.contract.before is not Layout.EVERYWHERE
@@ -68,6 +72,11 @@ def after(*parts: Steps) -> Steps:
     """Steps one part after another; the parts share ranks and chunks.
 
     It is up to the caller that no later part sends from inputs: they are what the ranks had before the first.
+
+    >>> from choreo import build
+    >>> ring = build("all_gather", "ring", 4).body
+    >>> after(ring, ring).num_steps
+    6
     """
     ranks, chunks = _same_size(parts)
     starts = np.cumsum([0, *(part.num_steps for part in parts)])
@@ -85,7 +94,13 @@ def after(*parts: Steps) -> Steps:
 
 
 def beside(*parts: Steps) -> Steps:
-    """Steps of several parts at the same time: step k is step k of every part that has one."""
+    """Steps of several parts at the same time: step k is step k of every part that has one.
+
+    >>> from choreo import build
+    >>> ring = build("all_gather", "ring", 4).body
+    >>> beside(ring, ring).num_steps
+    3
+    """
     ranks, chunks = _same_size(parts)
 
     def rows(first: int, last: int) -> Transfers:
@@ -99,6 +114,10 @@ def together(*schedules: Schedule) -> Schedule:
     """Schedules of one collective side by side, each on its own equal part of the vector.
 
     Where the contract has blocks, each schedule takes its part of every block.
+
+    >>> from choreo import build
+    >>> together(build("all_reduce", "ring", 4), build("all_reduce", "ring", 4))
+    <Schedule all_reduce by ring: 4 ranks, 8 chunks, 6 steps>
     """
     kinds = {(s.collective, s.ranks, s.root, s.switches) for s in schedules}
     if len(kinds) != 1 or any(s.weights is not None for s in schedules):
@@ -123,6 +142,10 @@ def backwards(schedule: Schedule) -> Schedule:
 
     Every transfer goes the other way, last step first; what the forward schedule copied along a tree the backward
     one adds up along it. That is right when each rank receives each chunk once, as in every tree; `prove` says so.
+
+    >>> from choreo import build
+    >>> backwards(build("all_gather", "ring", 4)).collective
+    'reduce_scatter'
     """
     contract = schedule.contract
     dual = collective_between(contract.after, contract.before)
@@ -137,7 +160,12 @@ def backwards(schedule: Schedule) -> Schedule:
 
 
 def turned(steps: Steps, *, reduce: bool) -> Steps:
-    """Every transfer the other way round, last step first, all of them reducing or all storing."""
+    """Every transfer the other way round, last step first, all of them reducing or all storing.
+
+    >>> from choreo import build
+    >>> turned(build("all_gather", "ring", 4).body, reduce=True).num_steps
+    3
+    """
 
     def rows(first: int, last: int) -> Transfers:
         forward = steps.rows(steps.num_steps - last, steps.num_steps - first).take(slice(None, None, -1))
@@ -154,7 +182,12 @@ def turned(steps: Steps, *, reduce: bool) -> Steps:
 
 
 def refined(schedule: Schedule, factor: int) -> Schedule:
-    """The same schedule with every chunk cut into `factor` equal ones that always travel together."""
+    """The same schedule with every chunk cut into `factor` equal ones that always travel together.
+
+    >>> from choreo import build
+    >>> refined(build("all_reduce", "ring", 4), 2).num_chunks
+    8
+    """
     if factor == 1:
         return schedule
     body = schedule.body
@@ -173,6 +206,11 @@ def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> S
 
     Without a stride it is the smallest at which no rank sends, or receives, for two segments in one step; at worst
     the segments follow one another. A switch has a port to every peer, so those of the ranks decide.
+
+    >>> from choreo import build
+    >>> tree = build("broadcast", "mst", 4)
+    >>> tree.num_steps, pipelined(tree, 3).num_steps
+    (2, 6)
     """
     segments = whole_number("segments", segments)
     stride = None if stride is None else whole_number("stride", stride)
@@ -197,7 +235,12 @@ def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> S
 
 
 def as_collective(schedule: Schedule, collective: str) -> Schedule:
-    """The same steps under another promise between the same layouts: an all_gather of tokens is a barrier."""
+    """The same steps under another promise between the same layouts: an all_gather of tokens is a barrier.
+
+    >>> from choreo import build
+    >>> as_collective(build("all_gather", "bruck", 4), "barrier").collective
+    'barrier'
+    """
     wanted, has = get_collective(collective), schedule.contract
     if (wanted.before, wanted.after) != (has.before, has.after):
         raise UsageError(f"a {has.name} schedule does not do what {wanted.name} promises")

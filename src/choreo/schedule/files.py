@@ -55,7 +55,15 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def save(schedule: Schedule, path: str | Path) -> None:
-    """Write a schedule to a `.json` or `.npz` file; the name says which."""
+    """Write a schedule to a `.json` or `.npz` file; the name says which.
+
+    >>> import tempfile
+    >>> from choreo import build
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(build("all_reduce", "ring", 4), f"{folder}/ring.json")
+    ...     load(f"{folder}/ring.json")
+    <Schedule all_reduce by ring: 4 ranks, 4 chunks, 6 steps>
+    """
     file = Path(path)
     if file.suffix == ".json":
         written = to_document(schedule)
@@ -70,7 +78,12 @@ def save(schedule: Schedule, path: str | Path) -> None:
 
 
 def load(path: str | Path) -> Schedule:
-    """The schedule in a `.json` or `.npz` file, or a `FormatError` that names the field that is wrong."""
+    """The schedule in a `.json` or `.npz` file, or a `FormatError` that names the field that is wrong.
+
+    >>> load("nowhere.json")
+    Traceback (most recent call last):
+    choreo.errors.UsageError: nowhere.json cannot be read: No such file or directory
+    """
     content = read_bytes(path, MAX_DOCUMENT_BYTES, "a schedule file", lambda m: FormatError(m, field="the file"))
     try:
         schedule = _from_archive(content) if content[:2] == b"PK" else from_document(content)

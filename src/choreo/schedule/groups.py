@@ -54,7 +54,12 @@ def in_groups(steps: Steps, members: IntColumn, chunks: IntColumn, count: int, *
 
 
 def on_ranks(steps: Steps | Schedule, members: Sequence[int], *, ranks: int) -> Steps:
-    """The steps among a sub-set of `ranks` ranks: rank i of them is rank members[i]."""
+    """The steps among a sub-set of `ranks` ranks: rank i of them is rank members[i].
+
+    >>> from choreo import build
+    >>> on_ranks(build("broadcast", "mst", 2), [5, 3], ranks=8).ranks
+    8
+    """
     steps = steps.body if isinstance(steps, Schedule) else steps
     inside = all(whole_number("a member", member, 0) < ranks for member in members)
     if len(set(members)) != len(members) or len(members) != steps.ranks or not inside:
@@ -65,13 +70,22 @@ def on_ranks(steps: Steps | Schedule, members: Sequence[int], *, ranks: int) -> 
 
 
 def mesh_groups(shape: Sequence[int], axis: int) -> IntColumn:
-    """The groups of ranks along one axis of a mesh, one a row; the first axis varies fastest in rank order."""
+    """The groups of ranks along one axis of a mesh, one a row; the first axis varies fastest in rank order.
+
+    >>> mesh_groups((2, 3), axis=0).tolist()
+    [[0, 1], [2, 3], [4, 5]]
+    """
     grid = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(tuple(reversed(shape)))
     return np.moveaxis(grid, len(shape) - 1 - axis, -1).reshape(-1, shape[axis])
 
 
 def along_axis(steps: Steps | Schedule, shape: Sequence[int], axis: int) -> Steps:
-    """The steps run along one axis of a mesh by every group there, all on the same chunks."""
+    """The steps run along one axis of a mesh by every group there, all on the same chunks.
+
+    >>> from choreo import build
+    >>> along_axis(build("all_reduce", "ring", 4), shape=(4, 2), axis=0).ranks
+    8
+    """
     steps = steps.body if isinstance(steps, Schedule) else steps
     shape = [whole_number("the size of an axis", size) for size in shape]
     if not 0 <= axis < len(shape) or shape[axis] != steps.ranks:

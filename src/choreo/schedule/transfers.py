@@ -45,7 +45,13 @@ def move(
     reduce: npt.ArrayLike = False,
     from_input: npt.ArrayLike = False,
 ) -> Move:
-    """A `Move`: numbers or arrays, whichever is natural; `move(rank, (rank + 1) % p, rank)` is one step of a ring."""
+    """A `Move`: numbers or arrays, whichever is natural; `move(rank, (rank + 1) % p, rank)` is one step of a ring.
+
+    >>> import choreo
+    >>> around = move([0, 1, 2], [1, 2, 0], [0, 1, 2])
+    >>> choreo.Schedule.from_list("all_gather", 3, [around]).num_transfers
+    3
+    """
     return Move(src, dst, chunk, count, reduce, from_input)
 
 

@@ -32,7 +32,12 @@ def suggested_schedule(
     segments: int | None = None,
     along_dimensions: bool = True,
 ) -> Schedule:
-    """A schedule that fits the topology's dimensions, where the ranks fill it in order, and a plain one otherwise."""
+    """A schedule that fits the topology's dimensions, where the ranks fill it in order, and a plain one otherwise.
+
+    >>> from choreo import get_topology
+    >>> suggested_schedule("all_reduce", get_topology("hgx-h100:2"), 16).algorithm
+    'hierarchical'
+    """
     axes = axes_of(topology)
     does = {algorithm.name for algorithm in list_algorithms(collective)}
     if along_dimensions and ranks == topology.num_devices:

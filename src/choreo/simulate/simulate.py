@@ -34,6 +34,11 @@ def simulate(
     `placement` gives the device of each rank, `gamma_s_per_byte` what a rank needs to reduce a byte. Messages cut
     through switches unless they are stored and forwarded. `progress` is called now and then with what is done and what
     there is. `compiled=False` takes the simulator's twin in Python.
+
+    >>> from choreo import build
+    >>> found = simulate(build("all_reduce", "ring", 8), "ring(8, 50GB/s, 1us)", "1MiB")
+    >>> f"{found.time_s * 1e6:.1f} us"
+    '50.7 us'
     """
     job = Job(schedule, size_bytes, placement)
     return simulate_together(
@@ -55,7 +60,14 @@ def simulate_together(
     progress: Progress | None = None,
     compiled: bool | None = None,
 ) -> Simulation:
-    """Run several collectives at once, on devices that may be the same, sharing the links."""
+    """Run several collectives at once, on devices that may be the same, sharing the links.
+
+    >>> from choreo import build
+    >>> ring = build("all_reduce", "ring", 4)
+    >>> jobs = [Job(ring, "1MiB"), Job(ring, "1MiB", placement=[3, 2, 1, 0], start_s="10us")]
+    >>> len(simulate_together(jobs, "ring(4, 50GB/s, 1us)").jobs)
+    2
+    """
     network = get_topology(topology)
     gamma = float(gamma_of(gamma_s_per_byte))
     if not isinstance(jobs, Sequence) or not jobs:

@@ -49,7 +49,11 @@ class Block:
 
 
 def ring(size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str) -> Block:
-    """A ring: link i goes from i to i + 1, link size + i from i to i - 1. Of two ports: one link each way."""
+    """A ring: link i goes from i to i + 1, link size + i from i to i - 1. Of two ports: one link each way.
+
+    >>> len(ring(4, "200GB/s", "50ns").links)
+    8
+    """
     bandwidth_bytes_per_s, latency_s = link_figures(size, bandwidth_bytes_per_s, latency_s)
     at = np.arange(size if size > 2 else size - 1)
     src = np.concatenate((at, at if size > 2 else at + 1))
@@ -70,7 +74,11 @@ def ring(size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str) 
 
 
 def line(size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str) -> Block:
-    """A line, a one-dimensional mesh: link i goes from i to i + 1, link size - 1 + i from i + 1 back to i."""
+    """A line, a one-dimensional mesh: link i goes from i to i + 1, link size - 1 + i from i + 1 back to i.
+
+    >>> len(line(4, "50GB/s", "1us").links)
+    6
+    """
     bandwidth_bytes_per_s, latency_s = link_figures(size, bandwidth_bytes_per_s, latency_s)
     at = np.arange(size - 1)
     links = Links.uniform(np.concatenate((at, at + 1)), np.concatenate((at + 1, at)), bandwidth_bytes_per_s, latency_s)
@@ -85,7 +93,11 @@ def line(size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str) 
 
 
 def fully_connected(size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str) -> Block:
-    """A link from every port to every other: those of port a are numbered from a (size - 1) on, in order of port."""
+    """A link from every port to every other: those of port a are numbered from a (size - 1) on, in order of port.
+
+    >>> len(fully_connected(4, "50GB/s", "1us").links)
+    12
+    """
     bandwidth_bytes_per_s, latency_s = link_figures(size, bandwidth_bytes_per_s, latency_s, links=size * (size - 1))
     src = np.repeat(np.arange(size), size - 1)
     dst = np.tile(np.arange(size - 1), size)
@@ -110,6 +122,9 @@ def switch(
 
     An oversubscribed one can move only the ports' bandwidth divided by `oversubscribed` from its inputs to its
     outputs: two nodes with one link between them, the last in number.
+
+    >>> switch(8, "50GB/s", "1us", reduces=True).switches
+    1
     """
     bandwidth_bytes_per_s, latency_s = link_figures(size, bandwidth_bytes_per_s, latency_s)
     if not (math.isfinite(oversubscribed) and oversubscribed >= 1):

@@ -24,7 +24,13 @@ NODES = re.compile(r"\{(?:([0-9]{1,6})\*)?nodes\}")
 
 
 def get_topology(text: str | Path | Topology) -> Topology:
-    """A topology from what people type: blocks, a machine's name, `hgx-h100:4`, or the path of a file."""
+    """A topology from what people type: blocks, a machine's name, `hgx-h100:4`, or the path of a file.
+
+    >>> get_topology("hgx-h100:4").num_devices
+    32
+    >>> get_topology("ring(4, 200GB/s, 50ns) x switch(8, 50GB/s, 1us)").num_devices
+    32
+    """
     if isinstance(text, Topology):
         return text
     if not isinstance(text, str | Path):
@@ -49,7 +55,11 @@ def list_topologies() -> tuple[TopologyFile, ...]:
 
 
 def machine_file(name: str) -> TopologyFile:
-    """The catalogue's entry for a machine."""
+    """The catalogue's entry for a machine.
+
+    >>> machine_file("hgx-h100").device
+    'H100-SXM5-80GB'
+    """
     paths = {path.stem: path for path in CATALOGUE.glob("*.toml")}
     if name.lower() in paths:
         return read_file(paths[name.lower()])

@@ -267,7 +267,12 @@ class Topology:
 
 
 def compose(name: str, blocks: Sequence[Block], *, device: str = "", routing: str = "spread") -> Topology:
-    """The topology whose dimensions are the blocks, innermost first."""
+    """The topology whose dimensions are the blocks, innermost first.
+
+    >>> from choreo.topology import ring, switch
+    >>> compose("mine", [ring(4, "200GB/s", "50ns"), switch(8, "50GB/s", "1us")]).num_devices
+    32
+    """
     if not blocks:
         raise UsageError("a topology needs at least one block, like ring(8, 50GB/s, 500ns)")
     devices = reduce(lambda total, block: min(total * block.size, MAX_DEVICES + 1), blocks, 1)

@@ -26,6 +26,9 @@ def fat_tree(
 
     Above the leaves every group has `spines` switches, each linked to every switch of the groups below. What goes up
     from a leaf is the bandwidth of its ports divided by `oversubscribed`; further up nothing more is lost.
+
+    >>> fat_tree((8, 4), "50GB/s", "1us", spines=2).switches
+    6
     """
     size = math.prod(sizes)
     bandwidth_bytes_per_s, latency_s = link_figures(min(sizes), bandwidth_bytes_per_s, latency_s)
