@@ -1,4 +1,4 @@
-"""Ranks as real processes that tests kill, stop and resume. Only how they first meet is simpler than in a job."""
+"""Ranks as real processes that tests kill, stop and resume. Only their rendezvous is simpler than in a job."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from choreo.run.communicator import Communicator
 from choreo.run.connect import connect
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.constants import default_constants
+from tests.helpers.run import PipeBootstrap
 
 Pipe: TypeAlias = Connection
 # A server that has everything imported forks the ranks, so that a test's threads and files do not get into them.
@@ -40,24 +41,6 @@ def start_server() -> None:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
-
-
-class PipeBootstrap:
-    """All ranks have a pipe to rank 0, which has one to each."""
-
-    def __init__(self, rank: int, world_size: int, pipes: list[Pipe]) -> None:
-        self.rank, self.world_size, self._pipes = rank, world_size, pipes
-
-    def exchange(self, blob: bytes, timeout_s: float) -> list[bytes]:
-        if self.rank:
-            self._pipes[0].send_bytes(blob)
-            assert self._pipes[0].poll(timeout_s)
-            found: list[bytes] = self._pipes[0].recv()
-            return found
-        blobs = [blob, *(pipe.recv_bytes() for pipe in self._pipes)]
-        for pipe in self._pipes:
-            pipe.send(blobs)
-        return blobs
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Machines for tests: network namespaces, and ranks in them that start as those of a job do."""
+"""Hosts for tests: network namespaces, and ranks in them that start as those of a job do."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Hosts:
 
 @contextmanager
 def hosts(count: int) -> Iterator[Hosts]:
-    """So many machines, for as long as they are needed."""
+    """This many hosts, for as long as they are needed."""
     made = Hosts(count)
     try:
         made.make()
@@ -86,7 +86,7 @@ def hosts(count: int) -> Iterator[Hosts]:
 
 @cache
 def why_no_hosts() -> str:
-    """Why machines cannot be made here; nothing, if they can."""
+    """Why hosts cannot be made here; empty if they can."""
     try:
         with hosts(2):
             return ""
@@ -103,7 +103,7 @@ def enter(name: str) -> None:
 
 
 class NetworkJob(Ranks):
-    """Ranks on machines, `where` says on which; all run one function of their communicator and their pipe to the test.
+    """Ranks on hosts; `where` says on which; all run one function of their communicator and their pipe to the test.
 
     `before` is called in each of them before they meet.
     """

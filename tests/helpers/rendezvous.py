@@ -102,7 +102,7 @@ def _work(
 
 
 def wait_for_listener(port: int) -> None:
-    """Until rank 0 listens there; it sees a stranger who says nothing and goes."""
+    """Until rank 0 listens there; it sees a outsider who says nothing and goes."""
     for _ in range(2000):
         with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), 5.0):
             return

@@ -1,4 +1,4 @@
-"""Real ranks for tests: forked processes that meet over pipes, run functions of a test, and never outlive it."""
+"""Real ranks for tests: forked processes that find each other over pipes, run functions of a test, and end with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from choreo.run.execute.constants import default_constants
 __all__ = ["Job", "PipeBootstrap", "RankError"]
 
 CONTEXT = mp.get_context("fork")
-START_S = 30.0
+START_S = 60.0
 
 
 class RankError(AssertionError):
@@ -34,14 +34,14 @@ class RankError(AssertionError):
 
 @dataclass
 class PipeBootstrap:
-    """Ranks that find each other over pipes from rank 0 to everybody: what a launcher's meeting is in production."""
+    """Exchanges blobs over pipes from rank 0 to all others, in place of a rendezvous."""
 
     rank: int
     world_size: int
     pipes: list[Pipe]
 
     def exchange(self, blob: bytes, timeout_s: float) -> list[bytes]:
-        """Everybody's blob, by rank."""
+        """The blobs of all ranks, by rank."""
         if self.rank > 0:
             self.pipes[0].send_bytes(blob)
             assert self.pipes[0].poll(timeout_s)
@@ -68,7 +68,7 @@ class Job:
     pipes: list[Pipe] = field(default_factory=list)
     processes: list[ForkProcess] = field(default_factory=list)
 
-    def run(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = 30.0) -> list[Any]:
+    def run(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = 120.0) -> list[Any]:
         """What the function returns on every rank, in order of ranks."""
         if not self.processes:
             self._start()
@@ -105,8 +105,8 @@ class Job:
         self.stop()
 
     def _start(self) -> None:
-        meeting = [CONTEXT.Pipe() for _ in range(self.ranks - 1)]
-        ends = [[near for near, _ in meeting], *([far] for _, far in meeting)]
+        bootstrap = [CONTEXT.Pipe() for _ in range(self.ranks - 1)]
+        ends = [[near for near, _ in bootstrap], *([far] for _, far in bootstrap)]
         for rank in range(self.ranks):
             near, far = CONTEXT.Pipe()
             process = CONTEXT.Process(
@@ -116,7 +116,7 @@ class Job:
             far.close()
             self.pipes.append(near)
             self.processes.append(process)
-        for near, far in meeting:
+        for near, far in bootstrap:
             near.close()
             far.close()
         self._answers(START_S)
@@ -141,13 +141,13 @@ class Job:
             raise RankError(errors)
         return found
 
-    def _serve(self, pipe: Pipe, theirs: Pipe, meeting: PipeBootstrap) -> None:
+    def _serve(self, pipe: Pipe, theirs: Pipe, bootstrap: PipeBootstrap) -> None:
         """A rank's life: connect, then do what comes through the pipe until it is closed."""
         for inherited in (theirs, *self.pipes):
             inherited.close()
         try:
-            connection = connect(meeting, "test", "here", START_S)
-            chooser = Chooser(meeting.world_size, default_constants(), self.forced)
+            connection = connect(bootstrap, "test", "here", START_S)
+            chooser = Chooser(bootstrap.world_size, default_constants(), self.forced)
             comm = Communicator(connection, chooser, timeout_s=20.0, **self.settings)
         except BaseException:
             pipe.send((traceback.format_exc(), None))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -10,7 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from choreo.errors import UsageError
-from choreo.run.engine import Engine, Request
+from choreo.run.call_base import CallBase
+from choreo.run.engine import Request
 from choreo.run.execute.arrays import Array, apart, averaged, check_out, like_given, take
 from choreo.run.execute.dtypes import ReduceOp
 from choreo.run.rows import check_sizes, exchange_sizes, share_rows
@@ -23,14 +23,8 @@ _ndarray, _SUM, _AVG = np.ndarray, ReduceOp.SUM, ReduceOp.AVG
 _NOTHING = np.empty(0, np.uint8)
 
 
-class CollectiveCalls(ABC):
-    """The collectives, run by an engine. `timeout_s` is for calls that are given no timeout."""
-
-    def __init__(self, engine: Engine, timeout_s: float) -> None:
-        self.rank, self.world_size = engine.rank, engine.world_size
-        self.timeout_s = timeout_s
-        self._engine = engine
-        self._cached_calls = engine.call_cache
+class CollectiveCalls(CallBase, ABC):
+    """The collectives of a communicator."""
 
     def all_reduce(
         self,
@@ -330,10 +324,6 @@ class CollectiveCalls(ABC):
         request = self._request("barrier", _NOTHING, _NOTHING, 0, timeout)
         return self._do(request, lambda _: None, async_op, cache=True)
 
-    def check(self) -> None:
-        """Raise the error that every call raises, if this communicator has failed, is closed, or belongs to a fork."""
-        self._engine.check()
-
     @abstractmethod
     def _all_reduce_surviving(
         self, x: Any, op: ReduceOp, out: Any, timeout: float | None
@@ -372,14 +362,3 @@ class CollectiveCalls(ABC):
         if cache:
             engine.cache(key, prepared, request)
         return engine.in_order(lambda: finish(engine.run(prepared, request)), request.collective, async_op)
-
-    def _rank(self, rank: int, name: str) -> int:
-        if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 0 <= rank < self.world_size:
-            raise UsageError(f"{name} must be a rank from 0 to {self.world_size - 1}, not {rank!r:.60}")
-        return int(rank)
-
-    def _seconds(self, timeout: float | None) -> float:
-        seconds = self.timeout_s if timeout is None else timeout
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise UsageError(f"timeout must be a finite number of seconds, more than 0, not {seconds!r:.60}")
-        return float(seconds)

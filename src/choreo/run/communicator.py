@@ -14,21 +14,20 @@ import msgspec
 import numpy as np
 
 from choreo.errors import ChoreoError, CommunicatorClosed, PeerFailure, UsageError
-from choreo.run.collective_calls import CollectiveCalls
 from choreo.run.connection import Connection
 from choreo.run.engine import Engine, debug_wanted
 from choreo.run.execute.arrays import Array, check_out, take
 from choreo.run.execute.choice import Chooser
-from choreo.run.execute.dtypes import ReduceOp, dtype_code
+from choreo.run.execute.dtypes import ReduceOp
 from choreo.run.execute.peer_memory import Probe, can_read
 from choreo.run.groups import NonMember, connect_axes, connect_group, mesh_sides
+from choreo.run.messages.calls import MessageCalls
 from choreo.run.messages.point_to_point import PointToPoint
 from choreo.run.messages.wire import Address
-from choreo.run.objects import all_gather_object, broadcast_object, scatter_object
+from choreo.run.object_calls import ObjectCalls
 from choreo.run.recover.grow import GROWN, grow
 from choreo.run.recover.shrink import SHRINK_S, SHRUNK, shrink
 from choreo.run.rendezvous.environment import job_address
-from choreo.run.work import Work
 
 __all__ = ["DEFAULT_TIMEOUT_S", "Communicator", "Mesh"]
 
@@ -43,7 +42,7 @@ class _Introduction(msgspec.Struct):
     messages: str | int
 
 
-class Communicator(CollectiveCalls):
+class Communicator(ObjectCalls, MessageCalls):
     """Ranks that run collectives together. Every rank makes the same calls in the same order, from one thread.
 
     With `async_op=True` a call returns a `Work` at once; asynchronous calls run in order. `timeout` is in seconds; if
@@ -82,87 +81,6 @@ class Communicator(CollectiveCalls):
         self._cached_calls.clear()
         self._introduced = True
         _ALIVE.add(self)
-
-    # Messages between two ranks
-
-    def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> None:
-        """Send an array to a rank; returns when it may be changed again.
-
-        >>> import choreo, numpy as np
-        >>> with choreo.init() as comm:
-        ...     comm.send(np.arange(3), dst=0, tag=7)
-        ...     comm.recv(np.empty(3, int), src=0, tag=7)
-        array([0, 1, 2])
-        """
-        self._send(x, dst, tag, timeout).wait()
-
-    def isend(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
-        """Send an array to a rank; it must not be changed until the work is done.
-
-        >>> import choreo, numpy as np
-        >>> with choreo.init() as comm:
-        ...     work = comm.isend(np.arange(3), dst=0)
-        ...     work.wait()
-        """
-        return self._send(x, dst, tag, timeout)
-
-    def recv(self, x: Any, src: int, tag: int = 0, *, timeout: float | None = None) -> Any:
-        """Receive into an array, which has the size and type that the other rank sends with this tag.
-
-        >>> import choreo, numpy as np
-        >>> with choreo.init() as comm:
-        ...     comm.send(np.ones(2), dst=0)
-        ...     comm.recv(np.empty(2), src=0)
-        array([1., 1.])
-        """
-        self._receive(x, src, tag, timeout).wait()
-        return x
-
-    def irecv(self, x: Any, src: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
-        """Receive into an array, which must not be used until the work is done.
-
-        >>> import choreo, numpy as np
-        >>> x = np.empty(2)
-        >>> with choreo.init() as comm:
-        ...     work = comm.irecv(x, src=0)
-        ...     comm.send(np.ones(2), dst=0)
-        ...     work.wait()
-        >>> x
-        array([1., 1.])
-        """
-        return self._receive(x, src, tag, timeout)
-
-    # Python objects, by pickle: only from ranks that may run code in this process.
-
-    def broadcast_object(self, given: Any = None, root: int = 0, *, timeout: float | None = None) -> Any:
-        """Every rank gets the root's object.
-
-        >>> import choreo
-        >>> with choreo.init() as comm:
-        ...     comm.broadcast_object({"step": 3})
-        {'step': 3}
-        """
-        return broadcast_object(self, given, self._rank(root, "root"), timeout)
-
-    def all_gather_object(self, given: Any, *, timeout: float | None = None) -> list[Any]:
-        """The objects of all ranks, by rank.
-
-        >>> import choreo
-        >>> with choreo.init() as comm:
-        ...     comm.all_gather_object("a")
-        ['a']
-        """
-        return all_gather_object(self._engine, given, self._seconds(timeout))
-
-    def scatter_object(self, given: Sequence[Any] | None = None, root: int = 0, *, timeout: float | None = None) -> Any:
-        """Each rank gets its object of the root's list.
-
-        >>> import choreo
-        >>> with choreo.init() as comm:
-        ...     comm.scatter_object(["a"])
-        'a'
-        """
-        return scatter_object(self, given, self._rank(root, "root"), timeout)
 
     # Groups
 
@@ -333,18 +251,6 @@ class Communicator(CollectiveCalls):
 
     # Inside
 
-    def _send(self, x: Any, dst: int, tag: int, timeout: float | None) -> Work[None]:
-        self.check()
-        array = take(x, writable=False).array
-        peer, seconds = self._rank(dst, "dst"), self._seconds(timeout)
-        return self._messages.send(_bytes(array), dtype_code(array.dtype), peer, _tag(tag), seconds)
-
-    def _receive(self, x: Any, src: int, tag: int, timeout: float | None) -> Work[None]:
-        self.check()
-        taken = take(x, writable=True)
-        peer, seconds, code = self._rank(src, "src"), self._seconds(timeout), dtype_code(taken.array.dtype)
-        return self._messages.receive(_bytes(taken.array), code, peer, _tag(tag), seconds, finish=taken.put_back)
-
     def _introduce(self, connection: Connection) -> None:
         """Exchange addresses for messages, and find out whether peers on this host may read this rank's memory."""
         engine, probe = self._engine, Probe()
@@ -453,16 +359,6 @@ def form_communicator(
         except PeerFailure:
             connection, members = shrink(connection, shrink_s)
             ranks = tuple(ranks[member] for member in members)
-
-
-def _tag(tag: int) -> int:
-    if isinstance(tag, bool) or not isinstance(tag, int | np.integer) or not -(2**63) <= tag < 2**63:
-        raise UsageError(f"tag must be a whole number of 64 bits, not {tag!r:.60}")
-    return int(tag)
-
-
-def _bytes(array: Array) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data
 
 
 _ALIVE: weakref.WeakSet[Communicator] = weakref.WeakSet()

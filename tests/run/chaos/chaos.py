@@ -3,14 +3,14 @@
     python -m tests.run.chaos.chaos --events 10000 --seed 7 [--network]
 
 A job keeps some processes (`chaos_rank`). Those in the communicator reduce, check every sum, and shrink when a call
-fails; while they are too few they let newcomers in. The driver (`chaos_driver`) does something bad to somebody, again
+fails; while they are too few they admit new processes. The driver (`chaos_driver`) does something bad to a rank, again
 and again, and starts a process for each that ends. It compares what ranks tell it: of one communicator, all must have
 had the same results from the same contributors, and blame the same ranks when it fails. In the end all must stop when
 told so, with nothing left in shared memory and no process; each rank looks after its own descriptors, mappings and
 threads. Seed, events and what happened are printed. The seed decides what each event is; when ranks notice it is up to
 the machine.
 
-With `--network` the ranks are on several machines, and the cables between those are pulled and put back as well
+With `--network` the ranks are on several hosts, and the cables between those are pulled and put back as well
 (`chaos_network`).
 """
 
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--network", action="store_true", help="on several machines, between which cables are pulled")
+    parser.add_argument("--network", action="store_true", help="on several hosts, between which cables are pulled")
     given = parser.parse_args()
     if given.network and why_no_hosts():
         parser.error(why_no_hosts())

@@ -59,8 +59,8 @@ def life(
     if rank is not None:
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(settings.ranks))
     try:
-        at_door = can_admit_here(job_address(None, None), Deadline.after(10.0))
-        _Rank(settings, talk, at_door=at_door, seed=seed).live(first=rank is not None)
+        admits_here = can_admit_here(job_address(None, None), Deadline.after(10.0))
+        _Rank(settings, talk, admits_here=admits_here, seed=seed).live(first=rank is not None)
     except BaseException:  # whatever it is, the driver must hear of it
         talk.send(("wrong", None, traceback.format_exc(), 0.0))
 
@@ -72,11 +72,11 @@ def _held() -> tuple[int, int, int]:
 
 
 class _Rank:
-    def __init__(self, settings: Settings, talk: Pipe, *, at_door: bool, seed: str) -> None:
-        self._settings, self._talk, self._at_door = settings, talk, at_door
+    def __init__(self, settings: Settings, talk: Pipe, *, admits_here: bool, seed: str) -> None:
+        self._settings, self._talk, self._at_door = settings, talk, admits_here
         self._random = random.Random(seed)
         self._told_to = ""
-        self._most: dict[int, tuple[int, int, int]] = {}  # by how many of the others are on other machines
+        self._most: dict[int, tuple[int, int, int]] = {}  # by how many of the others are on other hosts
         self._since_s = 0.0  # when this communicator began to be made
 
     def live(self, *, first: bool) -> None:

@@ -1,4 +1,4 @@
-"""Notices that a crash cannot tear, and decisions that are made once."""
+"""A status that a crash cannot tear, and decisions that are made once."""
 
 from __future__ import annotations
 

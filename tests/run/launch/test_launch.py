@@ -63,7 +63,7 @@ def test_what_another_launcher_said_is_forgotten(script: Path) -> None:
     assert launched("-n", 1, script, TORCHELASTIC_USE_AGENT_STORE="True", RANK="7").of(0) == ["None 0"]
 
 
-def test_ranks_meet(script: Path) -> None:
+def test_ranks_find_each_other(script: Path) -> None:
     script.write_text(
         "from choreo.run.rendezvous.environment import read_environment\n"
         "from choreo.run.rendezvous.rendezvous import rendezvous\n"
@@ -293,7 +293,7 @@ def test_addresses() -> None:
     assert parse_address("10.0.0.1:65535") == ("10.0.0.1", 65535)
 
 
-# Several machines
+# Several hosts
 
 
 def two_launchers(script: Path, tmp_path: Path, before: list[list[str]], master: str) -> list[str]:
@@ -319,7 +319,7 @@ def two_launchers(script: Path, tmp_path: Path, before: list[list[str]], master:
     return sorted(out)
 
 
-MEETS_ON_MACHINES = """
+FINDS_HOSTS = """
 import time
 from choreo.run.rendezvous.environment import read_environment
 from choreo.run.rendezvous.hosts import lowest_rank_per_host
@@ -330,8 +330,8 @@ with rendezvous(e.rank, e.world_size, e.address, e.port, e.secret, timeout_s=10)
 """
 
 
-def test_two_launchers_on_one_machine(script: Path, tmp_path: Path, port: int) -> None:
-    script.write_text(MEETS_ON_MACHINES)
+def test_two_launchers_on_one_host(script: Path, tmp_path: Path, port: int) -> None:
+    script.write_text(FINDS_HOSTS)
     found = two_launchers(script, tmp_path, [[], []], f"127.0.0.1:{port}")
     assert found == [f"[rank {rank}] {rank % 2} [0, 0, 0, 0] {['127.0.0.1'] * 4}" for rank in range(4)]
 
@@ -342,7 +342,7 @@ def ip(*words: str) -> None:
 
 @pytest.fixture
 def namespaces() -> Iterator[list[str]]:
-    """Two network namespaces, joined by a cable: as good as two machines."""
+    """Two network namespaces, joined by a cable: as good as two hosts."""
     names = [f"choreo-{os.getpid()}-{side}" for side in "ab"]
     cable = [f"cb{os.getpid() % 100_000}{side}" for side in "ab"]
     made = subprocess.run(["ip", "netns", "add", names[0]], capture_output=True, check=False)
@@ -362,8 +362,8 @@ def namespaces() -> Iterator[list[str]]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
-def test_two_machines(script: Path, tmp_path: Path, namespaces: list[str]) -> None:
-    script.write_text(MEETS_ON_MACHINES)
+def test_two_hosts(script: Path, tmp_path: Path, namespaces: list[str]) -> None:
+    script.write_text(FINDS_HOSTS)
     before = [["ip", "netns", "exec", name] for name in namespaces]
     found = two_launchers(script, tmp_path, before, "10.99.0.1:29500")
     addresses = ["10.99.0.1", "10.99.0.1", "10.99.0.2", "10.99.0.2"]
@@ -371,8 +371,8 @@ def test_two_machines(script: Path, tmp_path: Path, namespaces: list[str]) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
-def test_two_machines_cannot_meet_without_a_secret(script: Path, namespaces: list[str]) -> None:
-    script.write_text(MEETS_ON_MACHINES)
+def test_two_hosts_cannot_rendezvous_without_a_secret(script: Path, namespaces: list[str]) -> None:
+    script.write_text(FINDS_HOSTS)
     variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.99.0.1", "MASTER_PORT": "29500"}
     command = ["ip", "netns", "exec", namespaces[1], sys.executable, str(script)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables, timeout=60)

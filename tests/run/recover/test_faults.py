@@ -487,10 +487,10 @@ def gets_nonsense(comm: Communicator, talk: Pipe) -> Any:
     kind = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     x = np.arange(1000.0)
     for nonsense in (b"", b"?", bytes(4096), random.Random(comm.rank).randbytes(5000)):
-        with socket.socket(kind) as stranger:
-            stranger.connect(place)
+        with socket.socket(kind) as outsider:
+            outsider.connect(place)
             with suppress(OSError):
-                stranger.sendall(nonsense)
+                outsider.sendall(nonsense)
         if comm.rank == 0:
             comm.send(x, 1, tag=7)
         else:

@@ -32,9 +32,9 @@ def works(comm: Communicator) -> Any:
     return found
 
 
-def grows(comm: Communicator, talk: Pipe, variables: dict[str, str], newcomers: int = 1) -> Any:
+def grows(comm: Communicator, talk: Pipe, variables: dict[str, str], new_ranks: int = 1) -> Any:
     os.environ.update(variables)
-    return works(comm.grow(newcomers, timeout=20.0))
+    return works(comm.grow(new_ranks, timeout=20.0))
 
 
 def joins(comm: Communicator, talk: Pipe, variables: dict[str, str], **given: Any) -> Any:
@@ -49,10 +49,10 @@ def joins_with(comm: Communicator, talk: Pipe, given: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("secret", [True, False], ids=["secret", "no-secret"])
-def test_a_newcomer_with_the_same_environment_comes_in(port: int, secret: bool) -> None:
+def test_a_new_process_with_the_same_environment_comes_in(port: int, secret: bool) -> None:
     before, variables = segments(), environment(port, secret=secret)
-    with Job(2, grows, variables) as job, Job(1, joins, variables) as newcomer:
-        ended = [*job.ended(), *newcomer.ended()]
+    with Job(2, grows, variables) as job, Job(1, joins, variables) as joiner:
+        ended = [*job.ended(), *joiner.ended()]
     assert [one.value for one in ended] == [(at, (0, 1, 2), [0, 1, 2]) for at in range(3)], ended
     assert eventually(lambda: segments() <= before)
 
@@ -70,20 +70,20 @@ def grows_there(comm: Communicator, talk: Pipe, port: int) -> Any:
 
 def test_address_and_secret_can_be_given(port: int) -> None:
     given = {"address": f"127.0.0.1:{port}", "secret": SECRET}
-    with Job(1, grows_there, port) as job, Job(1, joins_with, given) as newcomer:
-        ended = [*job.ended(), *newcomer.ended()]
+    with Job(1, grows_there, port) as job, Job(1, joins_with, given) as joiner:
+        ended = [*job.ended(), *joiner.ended()]
     assert [one.value for one in ended] == [(at, (0, 1), [0, 1]) for at in range(2)], ended
 
 
-@pytest.mark.parametrize("where", [(0, 1), (0, 0)], ids=["to two machines", "to one machine"])
-def test_a_newcomer_comes_from_another_machine(where: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("where", [(0, 1), (0, 0)], ids=["to two hosts", "to one host"])
+def test_a_new_process_comes_from_another_host(where: tuple[int, ...]) -> None:
     if why_no_hosts():
         pytest.skip(why_no_hosts())
     with hosts(2) as made:
         variables = {"MASTER_ADDR": made.addresses[0], "MASTER_PORT": str(PORT), "CHOREO_SECRET": SECRET}
         job = NetworkJob(made, where, grows, {}, CHOREO_SECRET=SECRET)
-        with job, NetworkJob(made, (1,), joins, variables) as newcomer:
-            ended = [*job.ended(), *newcomer.ended()]
+        with job, NetworkJob(made, (1,), joins, variables) as joiner:
+            ended = [*job.ended(), *joiner.ended()]
     assert [one.value for one in ended] == [(at, (0, 1, 2), [0, 1, 2]) for at in range(3)], ended
 
 
@@ -103,8 +103,8 @@ def in_vain(comm: Communicator, talk: Pipe, variables: dict[str, str], timeout_s
 
 def test_if_nobody_comes_all_go_on_as_before(port: int) -> None:
     with Job(3, in_vain, environment(port), 0.5) as job:
-        stories = [one.value for one in job.ended()]
-    assert stories == ["rank 0 cannot go on: 0 of 1 new processes came within 0.5 s"] * 3
+        reasons = [one.value for one in job.ended()]
+    assert reasons == ["rank 0 cannot go on: 0 of 1 new processes came within 0.5 s"] * 3
 
 
 @pytest.mark.parametrize("given", [{"secret": "another secret, long enough"}, {}], ids=["wrong", "none"])
@@ -113,9 +113,9 @@ def test_nobody_joins_who_does_not_hold_the_secret(port: int, given: dict[str, A
         job.hear_all()
         with pytest.raises(JoinError, match=r"do not belong to the same job|no job admitted this process"):
             choreo.join(address=f"127.0.0.1:{port}", timeout=1.5, **given)
-        stories = [one.value for one in job.ended()]
-    assert stories[0] == stories[1] and "0 of 1 new processes came" in stories[0]
-    assert ("does not hold this job's secret" in stories[0]) == bool(given)
+        reasons = [one.value for one in job.ended()]
+    assert reasons[0] == reasons[1] and "0 of 1 new processes came" in reasons[0]
+    assert ("does not hold this job's secret" in reasons[0]) == bool(given)
 
 
 def test_a_rank_that_starts_late_is_told_to_join(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,25 +175,25 @@ def grows_until_it_works(comm: Communicator, talk: Pipe, variables: dict[str, st
             comm = comm.shrink()
 
 
-@pytest.mark.parametrize("lost", [0, 2], ids=["door", "other"])
-def test_a_rank_that_dies_while_the_door_is_open_is_noticed_at_once(port: int, lost: int) -> None:
+@pytest.mark.parametrize("lost", [0, 2], ids=["admitting", "other"])
+def test_a_rank_that_dies_while_new_processes_are_admitted_is_noticed_at_once(port: int, lost: int) -> None:
     variables = environment(port)
     with Job(3, grows_until_it_works, variables) as job:
         job.hear_all()
         time.sleep(0.3)
         job.tell(lost, signal.SIGKILL)
-        with Job(1, joins, variables) as newcomer:
-            ended = [*job.ended(*({0, 1, 2} - {lost})), *newcomer.ended()]
+        with Job(1, joins, variables) as joiner:
+            ended = [*job.ended(*({0, 1, 2} - {lost})), *joiner.ended()]
     left = tuple(sorted({0, 1, 2} - {lost}))
     for one in ended[:2]:
         assert one.value[0] == [(lost,)], ended
-    # The newcomer gets the number that became free.
+    # The new process gets the number that became free.
     assert [one.value[-1] for one in ended[:2]] == [(at, (*left, lost), [0, 1, 2]) for at in range(2)], ended
     assert ended[2].value == (2, (*left, lost), [0, 1, 2])
 
 
-def hangs_at_the_door(comm: Communicator, talk: Pipe, variables: dict[str, str]) -> Any:
-    """A newcomer that holds the secret, is let in, and then says no more."""
+def hangs_after_admission(comm: Communicator, talk: Pipe, variables: dict[str, str]) -> Any:
+    """A new process that holds the secret, is admitted, and then sends nothing more."""
     comm.close()
     from choreo.run.join import _request_admission
     from choreo.run.rendezvous.environment import read_job_address
@@ -207,19 +207,19 @@ def hangs_at_the_door(comm: Communicator, talk: Pipe, variables: dict[str, str])
 
 
 @pytest.mark.parametrize("killed", [True, False], ids=["dies", "is silent"])
-def test_a_newcomer_that_is_lost_on_its_way_in_leaves_all_as_they_were(port: int, killed: bool) -> None:
+def test_a_new_process_that_is_lost_on_its_way_in_leaves_all_as_they_were(port: int, killed: bool) -> None:
     variables = environment(port)
-    with Job(2, in_vain, variables, 20.0 if killed else 2.0) as job, Job(1, hangs_at_the_door, variables) as newcomer:
-        assert newcomer.hear(0) == 2
+    with Job(2, in_vain, variables, 20.0 if killed else 2.0) as job, Job(1, hangs_after_admission, variables) as joiner:
+        assert joiner.hear(0) == 2
         if killed:
-            newcomer.tell(0, signal.SIGKILL)
-        stories = [one.value for one in job.ended()]
-    assert stories[0] == stories[1]
-    assert ("was lost while it joined" if killed else "did not answer within 2 s") in stories[0], stories
+            joiner.tell(0, signal.SIGKILL)
+        reasons = [one.value for one in job.ended()]
+    assert reasons[0] == reasons[1]
+    assert ("was lost while it joined" if killed else "did not answer within 2 s") in reasons[0], reasons
 
 
-def talks_nonsense(comm: Communicator, talk: Pipe, variables: dict[str, str], what: str) -> Any:
-    """A newcomer that holds the secret, but does not say what it should."""
+def breaks_the_protocol(comm: Communicator, talk: Pipe, variables: dict[str, str], what: str) -> Any:
+    """A new process that holds the secret, but breaks the protocol."""
     comm.close()
     from choreo.run.join import _request_admission
     from choreo.run.rendezvous.environment import read_job_address
@@ -240,9 +240,9 @@ def talks_nonsense(comm: Communicator, talk: Pipe, variables: dict[str, str], wh
 
 
 @pytest.mark.parametrize("what", ["bytes", "frame", "number", "blob"])
-def test_damaged_frames_of_a_newcomer_are_refused_by_all(port: int, what: str) -> None:
+def test_damaged_frames_of_a_new_process_are_refused_by_all(port: int, what: str) -> None:
     variables = environment(port)
-    with Job(2, in_vain, variables, 10.0) as job, Job(1, talks_nonsense, variables, what):
-        stories = [one.value for one in job.ended()]
-    assert stories[0] == stories[1]
-    assert ("rank 2 cannot go on" if what == "blob" else "broke the protocol") in stories[0], stories
+    with Job(2, in_vain, variables, 10.0) as job, Job(1, breaks_the_protocol, variables, what):
+        reasons = [one.value for one in job.ended()]
+    assert reasons[0] == reasons[1]
+    assert ("rank 2 cannot go on" if what == "blob" else "broke the protocol") in reasons[0], reasons

@@ -1,4 +1,4 @@
-"""Which ranks share a machine, as they find out themselves."""
+"""Which ranks share a host, as they find out themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_same_for_all_processes_here() -> None:
 
 
 @pytest.mark.parametrize("option", ["--net", "--pid", "--user"])
-def test_another_namespace_is_another_machine(option: str) -> None:
+def test_another_namespace_is_another_host(option: str) -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("only root can make namespaces")
     code = "from choreo.run.rendezvous.hosts import host_id; print(host_id())"

@@ -1,4 +1,4 @@
-"""Rendezvous without a secret: ranks of one user on one machine, through a file that only that user can read."""
+"""Rendezvous without a secret: ranks of one user on one host, through a file that only that user can read."""
 
 from __future__ import annotations
 
@@ -155,8 +155,8 @@ def test_a_record_that_is_not_ones_own(runtime: Path, tmp_path_factory: pytest.T
 def test_another_user_does_not_get_in(runtime: Path) -> None:
     rank_0 = locally(runtime, 0, 2, timeout_s=2.0)
     published(runtime)
-    stranger = Process(as_nobody, {"rank": 1, "world_size": 2, "port": 4711}, {"XDG_RUNTIME_DIR": str(runtime)})
-    assert "rank 0 has not published its address for this user" in stranger.outcome().told
+    outsider = Process(as_nobody, {"rank": 1, "world_size": 2, "port": 4711}, {"XDG_RUNTIME_DIR": str(runtime)})
+    assert "rank 0 has not published its address for this user" in outsider.outcome().told
     assert "rank 1 did not join" in rank_0.outcome().told
 
 

@@ -108,9 +108,9 @@ def same_reason(found: list[Outcome], *parts: str) -> str:
 
 
 def test_another_secret(port: int) -> None:
-    strangers = [Process(join, {"rank": 1, "world_size": 2, "port": port, "secret": OTHER}) for _ in range(2)]
+    outsiders = [Process(join, {"rank": 1, "world_size": 2, "port": port, "secret": OTHER}) for _ in range(2)]
     host = Process(join, {"rank": 0, "world_size": 2, "port": port, "timeout_s": 4.0})
-    refused, hosted = outcomes(strangers), outcomes([host])[0]
+    refused, hosted = outcomes(outsiders), outcomes([host])[0]
     for outcome in refused:
         assert re.search(rf"rank 0 at 127.0.0.1:{port} and rank 1 \(pid {outcome.pid} .* another secret", outcome.told)
     assert re.search(r"rank 1 did not join .* within 4 s; 1 of 2 ranks did; refused 2 from 127.0.0.1", hosted.told)
@@ -119,9 +119,9 @@ def test_another_secret(port: int) -> None:
 
 
 def test_a_stranger_does_not_disturb(port: int) -> None:
-    stranger = Process(join, {"rank": 1, "world_size": 3, "port": port, "secret": OTHER})
+    outsider = Process(join, {"rank": 1, "world_size": 3, "port": port, "secret": OTHER})
     host = Process(join_and_exchange, {"rank": 0, "world_size": 3, "port": port})
-    assert "another secret" in stranger.outcome().told
+    assert "another secret" in outsider.outcome().told
     found = outcomes([host, *ranks_do(join_and_exchange, 3, port, only=range(1, 3))])
     assert [outcome.value for outcome in found] == [shares(3, 1)] * 3
 
@@ -410,12 +410,12 @@ def test_something_else_listens_there(port: int) -> None:
 
 def test_a_name_that_nobody_knows() -> None:
     outcome = Process(
-        join, {"rank": 1, "world_size": 2, "port": 1, "address": "no-such-machine.invalid", "timeout_s": 0.5}
+        join, {"rank": 1, "world_size": 2, "port": 1, "address": "no-such-host.invalid", "timeout_s": 0.5}
     ).outcome()
-    assert "did not find rank 0 at no-such-machine.invalid:1" in outcome.told
+    assert "did not find rank 0 at no-such-host.invalid:1" in outcome.told
 
 
-def test_an_address_of_another_machine(port: int) -> None:
+def test_an_address_of_another_host(port: int) -> None:
     """Rank 0 listens anyway, since something may forward to it, and says so if nobody comes."""
     how = {"rank": 0, "world_size": 2, "port": port, "address": "192.0.2.1", "timeout_s": 0.5}
     outcome = Process(join, how).outcome()

@@ -43,16 +43,16 @@ def connected(port: int, number: int) -> list[socket.socket]:
 
 
 def test_silent_and_slow_ones(port: int) -> None:
-    """Three hundred that say nothing or a byte at a time, more than may wait at once: everybody else still meets."""
+    """Three hundred that say nothing or a byte at a time, more than may wait at once: all ranks still join."""
     rank_0 = host(3, port)
-    strangers = connected(port, 300)
+    outsiders = connected(port, 300)
     stop = threading.Event()
 
     def drip() -> None:
         while not stop.wait(0.02):
-            for stranger in strangers[:150]:
+            for outsider in outsiders[:150]:
                 with suppress(OSError):
-                    stranger.send(b"c")
+                    outsider.send(b"c")
 
     thread = threading.Thread(target=drip)
     thread.start()
@@ -61,27 +61,27 @@ def test_silent_and_slow_ones(port: int) -> None:
     finally:
         stop.set()
         thread.join()
-        for stranger in strangers:
-            stranger.close()
+        for outsider in outsiders:
+            outsider.close()
     assert [outcome.value for outcome in found] == [shares(3, 1)] * 3
 
 
 def test_the_oldest_makes_room(port: int) -> None:
     """Long before its time is up."""
     rank_0 = host(2, port)
-    strangers = connected(port, MAX_UNAUTHENTICATED + 20)
+    outsiders = connected(port, MAX_UNAUTHENTICATED + 20)
     try:
-        for stranger in strangers[:20]:
-            while stranger.recv(100):
+        for outsider in outsiders[:20]:
+            while outsider.recv(100):
                 pass
-        for stranger in strangers[20:]:
-            assert len(stranger.recv(100)) == 40
-            stranger.settimeout(0.001)
+        for outsider in outsiders[20:]:
+            assert len(outsider.recv(100)) == 40
+            outsider.settimeout(0.001)
             with pytest.raises(TimeoutError):
-                stranger.recv(100)
+                outsider.recv(100)
     finally:
-        for stranger in strangers:
-            stranger.close()
+        for outsider in outsiders:
+            outsider.close()
         rank_0.end()
 
 
@@ -90,9 +90,9 @@ def test_a_silent_one_is_hung_up_on(port: int) -> None:
     rank_0 = Process(join_quickly, {"rank": 0, "world_size": 2, "port": port, "timeout_s": 80.0})
     try:
         wait_for_listener(port)
-        with socket.create_connection(("127.0.0.1", port), 60.0) as stranger:
+        with socket.create_connection(("127.0.0.1", port), 60.0) as outsider:
             began_s = time.monotonic()
-            while stranger.recv(100):
+            while outsider.recv(100):
                 pass
             assert time.monotonic() - began_s > 0.2
     finally:
@@ -114,27 +114,27 @@ def test_random_bytes(port: int) -> None:
         data = chance.randbytes(chance.choice([1, 8, 40, 71, 72, 73, 500, 70_000]))
         if number % 2:
             data = MAGIC + data
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 2.0) as stranger:
-            stranger.sendall(data)
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 2.0) as outsider:
+            outsider.sendall(data)
             if number % 3:
-                assert stranger.recv(40) != b""
+                assert outsider.recv(40) != b""
     found = outcomes([rank_0, *ranks_do(join_and_exchange, 2, port, only=range(1, 2))])
     assert [outcome.value for outcome in found] == [shares(2, 1)] * 2
 
 
 def test_a_flood_is_not_kept(port: int) -> None:
-    """Strangers who send as much as they can, to a rank 0 with little memory to spare."""
+    """Outsiders who send as much as they can, to a rank 0 with little memory to spare."""
     rank_0 = host_with_little_memory(port)
-    strangers = connected(port, 100)
+    outsiders = connected(port, 100)
     try:
-        for stranger in strangers:
-            stranger.settimeout(0.05)
+        for outsider in outsiders:
+            outsider.settimeout(0.05)
             with suppress(OSError):
-                stranger.sendall(bytes(4 * 2**20))
+                outsider.sendall(bytes(4 * 2**20))
         found = outcomes([rank_0, *ranks_do(join_and_exchange, 2, port, only=range(1, 2))])
     finally:
-        for stranger in strangers:
-            stranger.close()
+        for outsider in outsiders:
+            outsider.close()
     assert [outcome.value for outcome in found] == [shares(2, 1)] * 2
 
 
@@ -165,7 +165,7 @@ def insider(port: int) -> Iterator[CoordinatorConnection]:
         connection.close()
 
 
-def test_an_insider_who_talks_nonsense_is_turned_away(port: int) -> None:
+def test_an_insider_who_talks_nonsense_is_refused(port: int) -> None:
     rank_0 = host(2, port)
     chance = random.Random(5)
     for kind in Kind:
@@ -191,7 +191,7 @@ def test_an_insider_who_talks_nonsense_is_turned_away(port: int) -> None:
     ids=["short", "another exchange", "another kind", "not JSON", "too long"],
 )
 def test_a_rank_that_breaks_the_protocol(kind: Kind, payload: bytes, reason: str, port: int) -> None:
-    """Everybody hears of it, and it hears so itself."""
+    """All ranks get the reason, that rank too."""
     rank_0 = Process(join_and_exchange, {"rank": 0, "world_size": 3, "port": port})
     rank_1 = Process(join_and_exchange, {"rank": 1, "world_size": 3, "port": port})
     wait_for_listener(port)

@@ -40,7 +40,7 @@ def test_two_who_hold_the_secret(cuts: list[int]) -> None:
     assert reader.feed(server_writer.seal(Kind.WELCOME, b"you")) == [(Kind.WELCOME, b"you")]
 
 
-def test_a_visitor_with_another_secret_is_refused_and_learns_nothing() -> None:
+def test_a_client_with_another_secret_is_refused_and_learns_nothing() -> None:
     server = ServerHandshake(SECRET)
     with pytest.raises(WrongSecretError) as raised:
         server.feed(answered(server, ClientHandshake(OTHER)))
@@ -87,7 +87,7 @@ def test_random_proofs_never_get_in(data: bytes) -> None:
 
 
 @given(st.binary(min_size=REPLY_BYTES, max_size=REPLY_BYTES), st.binary(min_size=NONCE_BYTES, max_size=NONCE_BYTES))
-def test_random_verdicts_are_never_believed(reply: bytes, nonce: bytes) -> None:
+def test_random_replies_are_never_believed(reply: bytes, nonce: bytes) -> None:
     client = ClientHandshake(SECRET)
     client.answer(nonce)
     with pytest.raises(WrongSecretError):

@@ -1,4 +1,4 @@
-"""Ranks on several machines, which are network namespaces: shared memory within one, TCP between them."""
+"""Ranks on several hosts, which are network namespaces: shared memory within one, TCP between them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.helpers.hosts import Hosts, NetworkJob, hosts, why_no_hosts
 from tests.run.recover.test_faults import given_up
 
 pytestmark = pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
-MIXED = (0, 0, 1, 1)  # two ranks on each of two machines
+MIXED = (0, 0, 1, 1)  # two ranks on each of two hosts
 
 
 @pytest.fixture(scope="module")
-def machines() -> Iterator[Hosts]:
+def two_hosts() -> Iterator[Hosts]:
     with hosts(3) as made:
         yield made
 
@@ -107,31 +107,31 @@ def groups(comm: Communicator, _: Pipe) -> tuple[float, ...]:
             sums.append(float(group.all_reduce(x)[-1]))
             assert group.all_gather_object(rank) == list(members)
             group.close()
-    mesh = comm.mesh((2, 2), ("machine", "peer"))
-    sums += [float(mesh[name].all_reduce(np.array([float(rank)]))[0]) for name in ("machine", "peer")]
+    mesh = comm.mesh((2, 2), ("host", "peer"))
+    sums += [float(mesh[name].all_reduce(np.array([float(rank)]))[0]) for name in ("host", "peer")]
     comm.barrier()
     mesh.close()
     return tuple(sums)
 
 
 @pytest.mark.parametrize("pure", ["", "1"])
-def test_every_collective_over_shared_memory_and_tcp_at_once(machines: Hosts, pure: str) -> None:
-    with NetworkJob(machines, MIXED, everything, CHOREO_PURE_PYTHON=pure) as job:
+def test_every_collective_over_shared_memory_and_tcp_at_once(two_hosts: Hosts, pure: str) -> None:
+    with NetworkJob(two_hosts, MIXED, everything, CHOREO_PURE_PYTHON=pure) as job:
         assert values(job.ended()) == [4] * 4
 
 
-def test_messages_between_machines(machines: Hosts) -> None:
-    with NetworkJob(machines, MIXED, messages) as job:
+def test_messages_between_hosts(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, MIXED, messages) as job:
         assert values(job.ended()) == [2, 3, 0, 1]
 
 
-def test_groups_and_meshes_across_machines(machines: Hosts) -> None:
-    with NetworkJob(machines, MIXED, groups) as job:
+def test_groups_and_meshes_across_hosts(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, MIXED, groups) as job:
         found = values(job.ended())
     assert found == [(1, 5, 2, 1), (1, 3, 4, 1), (3, 5, 2, 5), (5, 4, 5)]
 
 
-def test_a_job_of_the_launcher_on_two_machines(machines: Hosts, tmp_path: Path) -> None:
+def test_a_job_of_the_launcher_on_two_hosts(two_hosts: Hosts, tmp_path: Path) -> None:
     script, secret = tmp_path / "sum.py", tmp_path / "secret"
     script.write_text(
         "import choreo, numpy as np\n"
@@ -140,11 +140,11 @@ def test_a_job_of_the_launcher_on_two_machines(machines: Hosts, tmp_path: Path) 
     )
     secret.write_text("0123456789abcdef0123456789abcdef")
     secret.chmod(0o600)
-    order = ["-m", "choreo", "run", "-n", "2", "--nodes", "2", "--master", f"{machines.addresses[0]}:29650"]
+    order = ["-m", "choreo", "run", "-n", "2", "--nodes", "2", "--master", f"{two_hosts.addresses[0]}:29650"]
     started = [
         subprocess.Popen(
             [
-                *("ip", "netns", "exec", machines.names[node], sys.executable, *order, "--node-rank", str(node)),
+                *("ip", "netns", "exec", two_hosts.names[node], sys.executable, *order, "--node-rank", str(node)),
                 *("--secret-file", str(secret), str(script)),
             ],
             stdout=subprocess.PIPE,
@@ -171,8 +171,8 @@ def die_while_they_connect() -> None:
     dial, tcp.dial_peer = tcp.dial_peer, dial_or_die
 
 
-def test_a_rank_that_dies_while_they_connect_is_named(machines: Hosts) -> None:
-    with NetworkJob(machines, MIXED, everything, before=die_while_they_connect) as job:
+def test_a_rank_that_dies_while_they_connect_is_named(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, MIXED, everything, before=die_while_they_connect) as job:
         found = job.ended(0, 1, 3)
     assert all(one.error in ("RendezvousError", "AbortError") for one in found), found
     # Rank 0 keeps the rendezvous; the others may see first that one of them has left because of it.
@@ -206,9 +206,9 @@ def go(job: NetworkJob, *ranks: int) -> None:
 
 @pytest.mark.parametrize(("where", "victim"), [(MIXED, 3), (MIXED, 0), ((0, 1, 2), 0), ((0, 1, 2), 2)])
 @pytest.mark.parametrize("count", [100, 2_000_000])
-def test_a_rank_that_dies_on_another_machine(machines: Hosts, where: tuple[int, ...], victim: int, count: int) -> None:
+def test_a_rank_that_dies_on_another_host(two_hosts: Hosts, where: tuple[int, ...], victim: int, count: int) -> None:
     left = tuple(rank for rank in range(len(where)) if rank != victim)
-    with NetworkJob(machines, where, until_failure, count, 2 * PATIENCE_S, victim, signal.SIGKILL) as job:
+    with NetworkJob(two_hosts, where, until_failure, count, 2 * PATIENCE_S, victim, signal.SIGKILL) as job:
         go(job, *range(len(where)))
         found = values(job.ended(*left))
     for failed, text, ranks, total in found:
@@ -219,8 +219,8 @@ def test_a_rank_that_dies_on_another_machine(machines: Hosts, where: tuple[int, 
         assert total == sum(rank + 1 for rank in left)
 
 
-def test_a_rank_that_is_stopped_is_given_up_at_the_deadline_and_hears_of_it(machines: Hosts) -> None:
-    with NetworkJob(machines, MIXED, until_failure, 100_000, 1.0, 3, signal.SIGSTOP) as job:
+def test_a_rank_that_is_stopped_is_given_up_at_the_deadline_and_hears_of_it(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, MIXED, until_failure, 100_000, 1.0, 3, signal.SIGSTOP) as job:
         go(job, 0, 1, 2, 3)
         found = values(job.ended(0, 1, 2))
         assert [(failed, ranks, total) for failed, _, ranks, total in found] == [([3], (0, 1, 2), 6.0)] * 3
@@ -230,25 +230,25 @@ def test_a_rank_that_is_stopped_is_given_up_at_the_deadline_and_hears_of_it(mach
     assert "go on without it" in woken.text
 
 
-def test_a_rank_that_was_given_up_keeps_no_socket_open(machines: Hosts) -> None:
-    with NetworkJob(machines, MIXED, given_up, 3) as job:
+def test_a_rank_that_was_given_up_keeps_no_socket_open(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, MIXED, given_up, 3) as job:
         go(job, 0, 1, 2, 3)
         assert values(job.ended(0, 1, 2)) == [("went on", True)] * 3
         job.tell(3, signal.SIGCONT)
         assert values(job.ended(3)) == [("is out", True)]
 
 
-def test_each_side_of_a_cut_names_the_other_and_goes_on(machines: Hosts) -> None:
-    with NetworkJob(machines, MIXED, until_failure, 100_000, 1.5, -1, 0) as job:
+def test_each_side_of_a_cut_names_the_other_and_goes_on(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, MIXED, until_failure, 100_000, 1.5, -1, 0) as job:
         for rank in range(4):
             assert job.hear(rank) == "ready"
-        machines.cut(1)
+        two_hosts.cut(1)
         try:
             for talk in job.talks:
                 talk.send("go")
             found = values(job.ended())
         finally:
-            machines.mend(1)
+            two_hosts.mend(1)
     assert [one[0] for one in found] == [[2, 3], [2, 3], [0, 1], [0, 1]]
     assert [one[2:] for one in found] == [((0, 1), 3.0), ((0, 1), 3.0), ((2, 3), 7.0), ((2, 3), 7.0)]
 
@@ -267,8 +267,8 @@ def survives(comm: Communicator, talk: Pipe) -> Any:
     return None
 
 
-def test_an_all_reduce_survives_a_death_on_another_machine(machines: Hosts) -> None:
-    with NetworkJob(machines, MIXED, survives) as job:
+def test_an_all_reduce_survives_a_death_on_another_host(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, MIXED, survives) as job:
         go(job, 0, 1, 2, 3)
         assert values(job.ended(0, 1, 3)) == [((0, 1, 3), 7.0)] * 3
 
@@ -277,8 +277,8 @@ def mismatched(comm: Communicator, _: Pipe) -> None:
     comm.all_reduce(np.ones(10 + (comm.rank == 3)), timeout=20.0)
 
 
-def test_calls_that_do_not_match_are_named_on_both_machines(machines: Hosts) -> None:
-    with NetworkJob(machines, MIXED, mismatched) as job:
+def test_calls_that_do_not_match_are_named_on_both_hosts(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, MIXED, mismatched) as job:
         found = job.ended()
     assert [one.error for one in found] == ["CollectiveMismatch"] * 4
     assert all("all_reduce(11 x float64" in one.text and "all_reduce(10 x float64" in one.text for one in found)
@@ -295,6 +295,6 @@ def leaves_early(comm: Communicator, _: Pipe) -> str:
     return f"without {sorted(caught.value.ranks)}"
 
 
-def test_a_rank_that_leaves_early(machines: Hosts) -> None:
-    with NetworkJob(machines, MIXED, leaves_early) as job:
+def test_a_rank_that_leaves_early(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, MIXED, leaves_early) as job:
         assert values(job.ended()) == ["without [3]"] * 3 + ["closed"]

@@ -1,4 +1,4 @@
-"""What comes over a network before it is believed: callers, control connections, streams; noise and strangers."""
+"""What comes over a network before it is believed: clients, control connections, streams; noise and outsiders."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ KEY = bytes(range(32))
 FLOAT32 = 8
 
 
-# Callers.
+# Clients.
 
 
 def connect_all(
@@ -83,11 +83,11 @@ def three() -> Any:
 
 def test_ranks_connect_though_strangers_come_first(three: Any) -> None:
     listeners, peers = three
-    with ExitStack() as strangers:
+    with ExitStack() as outsiders:
         for noise in (b"", b"GET / HTTP/1.1\r\n\r\n", secrets.token_bytes(200), MAGIC + bytes(64)):
             for one in listeners:
-                stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", one.port), 5.0))
-                stranger.sendall(noise)
+                outsider = outsiders.enter_context(socket.create_connection(("127.0.0.1", one.port), 5.0))
+                outsider.sendall(noise)
         found = connect_all(listeners, peers)
     for rank, links in enumerate(found):
         assert isinstance(links, TcpConnections)
@@ -185,8 +185,8 @@ def test_what_is_said_on_a_control_connection() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_machines_decide_alike_whoever_dies_meanwhile(tmp_path: Path, seed: int) -> None:
-    """Four machines of one rank; some of them die at some point of the agreement, which is when their lines end."""
+def test_hosts_decide_alike_whoever_dies_meanwhile(tmp_path: Path, seed: int) -> None:
+    """Four hosts of one rank each; some die during the consensus, which ends their connections."""
     random = np.random.default_rng(seed)
     count, dies = 4, set(random.choice(4, size=seed % 4, replace=False).tolist())
     lines: list[dict[int, ControlConnection]] = [{} for _ in range(count)]
@@ -204,10 +204,10 @@ def test_machines_decide_alike_whoever_dies_meanwhile(tmp_path: Path, seed: int)
                 for other in list(lines[rank])[: last_words[rank]]:  # what it said reached only some
                     lines[rank][other].send(Proposal("it", rank, f"of {rank}".encode()))
                 return None
-            machines = tuple((other,) for other in range(count))
+            hosts = tuple((other,) for other in range(count))
             mine = f"of {rank}".encode()
             return decide_between_hosts(
-                ledger, remote, machines, rank, "it", mine, lambda other: other not in set(remote.dead())
+                ledger, remote, hosts, rank, "it", mine, lambda other: other not in set(remote.dead())
             )
         finally:
             if rank in dies:
@@ -223,14 +223,14 @@ def test_machines_decide_alike_whoever_dies_meanwhile(tmp_path: Path, seed: int)
     assert len(set(found)) == 1
 
 
-def test_a_machine_that_cannot_be_reached_is_not_waited_for_as_one_that_is_slow(
+def test_a_host_that_cannot_be_reached_is_not_waited_for_as_one_that_is_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(between_hosts, "CUT_OFF_S", 0.05)
     ledger = Ledger(tmp_path / "ledger", create=True)
     mine, theirs = pair()
     remote = ControlChannel({1: mine})
-    # Nothing is acknowledged: the patience with somebody who is slow, without end here, does not matter.
+    # Nothing is acknowledged: the wait for a slow host, endless here, does not matter.
     monkeypatch.setattr(between_hosts, "SILENT_S", float("inf"))
     monkeypatch.setattr(mine, "is_cut_off", lambda: True)
     assert decide_between_hosts(ledger, remote, ((0,), (1,)), 0, "cut", b"mine", lambda _: True) == b"mine"
@@ -364,15 +364,15 @@ def test_what_an_executor_makes_of_the_control_connection(kind: bool, said: byte
         made.close()
 
 
-def test_notices_pass_as_they_are() -> None:
+def test_a_status_arrives_unchanged() -> None:
     from choreo.run.consensus.status import Status
 
     mine, theirs = pair()
-    notice = Status(1, 2, 3, 4, "all_reduce", 5, 6, 7, (b"blob",))
-    theirs.send(StatusUpdate(notice))
+    status = Status(1, 2, 3, 4, "all_reduce", 5, 6, 7, (b"blob",))
+    theirs.send(StatusUpdate(status))
     remote = ControlChannel({1: mine})
     remote.poll()
-    assert remote.status_of(1) == notice
+    assert remote.status_of(1) == status
     theirs.close()
     remote.poll()
     assert set(remote.dead()) == {1}

@@ -1,0 +1,91 @@
+"""The calls of a communicator that send and receive messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from choreo.errors import UsageError
+from choreo.run.call_base import CallBase
+from choreo.run.execute.arrays import Array, take
+from choreo.run.execute.dtypes import dtype_code
+from choreo.run.messages.point_to_point import PointToPoint
+from choreo.run.work import Work
+
+__all__ = ["MessageCalls"]
+
+
+class MessageCalls(CallBase):
+    """Messages from one rank to another, with tags."""
+
+    _messages: PointToPoint
+
+    def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> None:
+        """Send an array to a rank; returns when it may be changed again.
+
+        >>> import choreo, numpy as np
+        >>> with choreo.init() as comm:
+        ...     comm.send(np.arange(3), dst=0, tag=7)
+        ...     comm.recv(np.empty(3, int), src=0, tag=7)
+        array([0, 1, 2])
+        """
+        self._send(x, dst, tag, timeout).wait()
+
+    def isend(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
+        """Send an array to a rank; it must not be changed until the work is done.
+
+        >>> import choreo, numpy as np
+        >>> with choreo.init() as comm:
+        ...     work = comm.isend(np.arange(3), dst=0)
+        ...     work.wait()
+        """
+        return self._send(x, dst, tag, timeout)
+
+    def recv(self, x: Any, src: int, tag: int = 0, *, timeout: float | None = None) -> Any:
+        """Receive into an array, which has the size and type that the other rank sends with this tag.
+
+        >>> import choreo, numpy as np
+        >>> with choreo.init() as comm:
+        ...     comm.send(np.ones(2), dst=0)
+        ...     comm.recv(np.empty(2), src=0)
+        array([1., 1.])
+        """
+        self._receive(x, src, tag, timeout).wait()
+        return x
+
+    def irecv(self, x: Any, src: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
+        """Receive into an array, which must not be used until the work is done.
+
+        >>> import choreo, numpy as np
+        >>> x = np.empty(2)
+        >>> with choreo.init() as comm:
+        ...     work = comm.irecv(x, src=0)
+        ...     comm.send(np.ones(2), dst=0)
+        ...     work.wait()
+        >>> x
+        array([1., 1.])
+        """
+        return self._receive(x, src, tag, timeout)
+
+    def _send(self, x: Any, dst: int, tag: int, timeout: float | None) -> Work[None]:
+        self.check()
+        array = take(x, writable=False).array
+        peer, seconds = self._rank(dst, "dst"), self._seconds(timeout)
+        return self._messages.send(_bytes(array), dtype_code(array.dtype), peer, _tag(tag), seconds)
+
+    def _receive(self, x: Any, src: int, tag: int, timeout: float | None) -> Work[None]:
+        self.check()
+        taken = take(x, writable=True)
+        peer, seconds, code = self._rank(src, "src"), self._seconds(timeout), dtype_code(taken.array.dtype)
+        return self._messages.receive(_bytes(taken.array), code, peer, _tag(tag), seconds, finish=taken.put_back)
+
+
+def _tag(tag: int) -> int:
+    if isinstance(tag, bool) or not isinstance(tag, int | np.integer) or not -(2**63) <= tag < 2**63:
+        raise UsageError(f"tag must be a whole number of 64 bits, not {tag!r:.60}")
+    return int(tag)
+
+
+def _bytes(array: Array) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
