@@ -1,9 +1,12 @@
-"""Reading a file that a user names: all of it, up to a limit, or an error that says why not and in which field."""
+"""Files that a user names: read up to a limit, or written; an error says why not, and in which field."""
 
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 import re
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +14,7 @@ from typing import TypeVar
 from choreo.errors import ChoreoError, UsageError, shown
 from choreo.units import format_bytes
 
-__all__ = ["convert", "read_bytes", "read_text"]
+__all__ = ["convert", "read_bytes", "read_text", "write_bytes", "write_text"]
 
 T = TypeVar("T")
 
@@ -29,8 +32,7 @@ def read_bytes(
     choreo.errors.UsageError: nowhere.json cannot be read: No such file or directory
     """
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(limit_bytes + 1)  # a device or a pipe has no size to ask for
+        content = _content(path, limit_bytes)
     except (OSError, ValueError) as error:  # ValueError: a name with a null character
         message = f"{shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}"
         found = refuse(message)
@@ -40,6 +42,21 @@ def read_bytes(
     return content
 
 
+def _content(path: str | Path, limit_bytes: int) -> bytes:
+    with open(path, "rb", opener=_opened) as file:
+        content = file.read(limit_bytes + 1)  # a device or a pipe has no size to ask for
+        if not content and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EPIPE, "it is a pipe, and nobody writes to it")
+    return content
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a file; a pipe that nobody writes to is at its end instead of keeping us waiting."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
 def read_text(path: str | Path, limit_bytes: int, what: str, refuse: Callable[[str], ChoreoError] = UsageError) -> str:
     """The text of a UTF-8 file of at most `limit_bytes`; a byte-order mark is dropped."""
     content = read_bytes(path, limit_bytes, what, refuse)
@@ -47,6 +64,24 @@ def read_text(path: str | Path, limit_bytes: int, what: str, refuse: Callable[[s
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise refuse(f"{shown(path)} is not text in UTF-8") from None
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file.
+
+    >>> write_bytes("no/where.svg", b"<svg/>")
+    Traceback (most recent call last):
+    choreo.errors.UsageError: no/where.svg: cannot be written: No such file or directory
+    """
+    try:
+        Path(path).write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"{shown(path)}: cannot be written: {error.strerror or error}") from None
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file of text in UTF-8."""
+    write_bytes(path, text.encode("utf-8"))
 
 
 def convert(document: object, kind: type[T], path: str | Path, what: str, refuse: Callable[[str], ChoreoError]) -> T:

@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from choreo.checks import MAX_RANKS
 from choreo.errors import ContradictionError, FormatError, UsageError, shown
-from choreo.files import read_bytes
+from choreo.files import read_bytes, write_bytes
 from choreo.schedule.document import from_document, from_parts, to_document
 from choreo.schedule.places import check_agreement
 from choreo.schedule.schedule import MAX_CHUNKS, MAX_NAME, Schedule
@@ -71,10 +71,7 @@ def save(schedule: Schedule, path: str | Path) -> None:
         written = _to_archive(schedule)
     else:
         raise UsageError(f"{shown(path)}: a schedule is written to a file that ends in .json or .npz")
-    try:
-        file.write_bytes(written)
-    except OSError as error:
-        raise UsageError(f"{shown(path)}: cannot be written: {error.strerror}") from None
+    write_bytes(file, written)
 
 
 def load(path: str | Path) -> Schedule:

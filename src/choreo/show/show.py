@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from choreo.show.files import write_file
+from choreo.files import write_text
 from choreo.show.kinds import to_html, to_svg, to_text
 
 __all__ = ["show"]
@@ -29,6 +29,6 @@ def show(
     """
     for file, draw in ((svg, to_svg), (html, to_html)):
         if file is not None:
-            write_file(file, draw(thing))
+            write_text(file, draw(thing))
     if svg is None and html is None:
         sys.stdout.write(to_text(thing, width=width, color=sys.stdout.isatty()))

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from choreo.show.files import write_file
+from choreo.files import write_text
 
 __all__ = ["Event", "Slice", "Trace", "Tracks", "microseconds", "write_events"]
 
@@ -110,4 +110,4 @@ def write_events(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write it into a file, an event a line."""
     events = ",\n".join(json.dumps(event, separators=(",", ":")) for event in trace["traceEvents"])
     text = f'{{"otherData":{json.dumps(trace["otherData"])},\n"traceEvents":[\n{events}\n]}}\n'
-    write_file(path, text)
+    write_text(path, text)

@@ -9,9 +9,10 @@ import click
 
 from choreo.cli.command import Command, Option, grouped, refuse_beside
 from choreo.cli.options import json_option, parsed
+from choreo.cli.output.files import write_page
 from choreo.cli.output.table import echo_json
 from choreo.cli.plan_options import NUMBERS, planned
-from choreo.errors import UsageError, shown
+from choreo.errors import UsageError
 from choreo.units import parse_bandwidth, parse_size
 
 if TYPE_CHECKING:
@@ -196,11 +197,7 @@ def _write(planning: Planning, options: dict[str, object]) -> None:
         from choreo.show.plan.page import plan_html
 
         file = Path(str(options["html"]))
-        try:
-            file.write_text(plan_html(planning), "utf-8")
-        except OSError as error:
-            raise UsageError(f"{shown(file)} cannot be written: {error.strerror or error}") from None
-        click.echo(f"wrote {file}: open it in a browser", err=True)
+        write_page(file, plan_html(planning))
     if options["trace"] is not None:
         from choreo.show.plan.trace import write_plan_trace
 

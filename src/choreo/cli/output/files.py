@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from choreo.errors import UsageError, shown
+from choreo.files import write_text
 
 __all__ = ["check_picture", "write_page", "write_picture"]
 
@@ -22,10 +23,7 @@ def write_picture(file: Path, content: str) -> None:
     if str(file) == "-":
         click.echo(content, nl=not content.endswith("\n"))
         return
-    try:
-        file.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{shown(file)}: cannot be written: {error.strerror or error}") from None
+    write_text(file, content)
 
 
 def write_page(file: Path, content: str) -> None:

@@ -5,7 +5,8 @@ function paintActivity(diagram, draw) {
   const wide = (diagram.width - diagram.left - RIGHT) / diagram.data.bins;
   added.forEach((_, line) => {
     const last = Math.min(rows.length, (line + 1) * size) - 1;
-    const top = edge(diagram, line * size), tall = Math.max(1 / diagram.ratio, edge(diagram, last + 1) - top);
+    const top = edge(diagram, line * size), tall = edge(diagram, last + 1) - top;
+    if (!tall) return;  // more lines than pixels
     for (const [values, color] of [[series[copied[line]], diagram.colors.copy], [series[added[line]], diagram.colors.add]]) {
       draw.fillStyle = color;
       for (let at = 0, next; at < values.length; at = next) {
