@@ -18,6 +18,12 @@ def load_algorithms(path: str | Path) -> list[Algorithm]:
     """Run a Python file and give the algorithms it registered; if it fails, none of them stays.
 
     What the file prints goes to stderr, so that a command's output stays its own.
+
+    >>> from pathlib import Path
+    >>> text = "import choreo\\n@choreo.algorithm('barrier')\\ndef barrier(ranks): ..."
+    >>> _ = Path("mine.py").write_text(text)
+    >>> [one.name for one in load_algorithms("mine.py")]
+    ['mine']
     """
     file = Path(path).resolve()
     if not str(path) or not file.is_file():

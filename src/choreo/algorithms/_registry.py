@@ -64,6 +64,13 @@ def algorithm(
     The algorithm is called `name`, or after the file it stands in. Parameters named `root`, `axes`, `segments` and
     `rotate` get what the user asked for; where there is no `segments`, the schedule is pipelined from outside.
     `same_bits=False` marks one whose ranks add in different orders: it is never chosen unless it is asked for.
+
+    >>> @algorithm("broadcast", name="star")
+    ... def star(ranks: int, root: int) -> choreo.Schedule:
+    ...     steps = [choreo.move(root, other, 0) for other in range(ranks) if other != root]
+    ...     return choreo.Schedule.from_list("broadcast", ranks, steps, root=root)
+    >>> choreo.build("broadcast", "star", 4, root=1).num_steps
+    3
     """
     if callable(collective):
         raise UsageError('write @algorithm("all_reduce"), or whichever collective the function is for')
