@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from choreo.workload.graph.sharding import PARTIAL, WHOLE, Move, Sharding, Tensor, cut_along, dual, propagate, reshard
+from choreo.workload.graph.sharding import (
+    PARTIAL,
+    WHOLE,
+    Sharding,
+    Tensor,
+    Transition,
+    cut_along,
+    dual,
+    propagate,
+    reshard,
+)
 
 MESH = {"tp": 2, "cp": 3, "dp": 2}
 DIMS = (("batch", 12.0), ("sequence", 12.0))
@@ -37,7 +47,7 @@ def cut(whole: Array, how: Sharding, at: Coordinates) -> Array:
     return part
 
 
-def bytes_through(held: dict[Coordinates, Array], move: Move) -> dict[Coordinates, Array]:
+def bytes_through(held: dict[Coordinates, Array], move: Transition) -> dict[Coordinates, Array]:
     """The collective itself, group by group, on arrays. Gathers undo what the innermost of a dim's axes cut."""
     axes = [list(MESH).index(axis) for axis in move.axes]
     made: dict[Coordinates, Array] = {}

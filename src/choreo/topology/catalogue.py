@@ -63,10 +63,10 @@ def machine_file(name: str) -> TopologyFile:
     paths = {path.stem: path for path in CATALOGUE.glob("*.toml")}
     if name.lower() in paths:
         return read_file(paths[name.lower()])
-    for machine in list_topologies():
-        if name.lower() in machine.names:
-            return machine
-    raise UnknownNameError("machine", name, paths)
+    others = {other: machine for machine in list_topologies() for other in machine.names}
+    if name.lower() in others:
+        return others[name.lower()]
+    raise UnknownNameError("machine", name, sorted([*paths, *others]))
 
 
 def _from_file(path: Path) -> Topology:

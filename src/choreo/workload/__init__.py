@@ -7,7 +7,7 @@ from choreo.workload.graph.convolution import ConvNet, Convolution, convnet_grap
 from choreo.workload.graph.fuse import fuse
 from choreo.workload.graph.graph import Collective, Graph, Operator
 from choreo.workload.graph.recommender import Recommender, recommender_graph
-from choreo.workload.graph.sharding import Move, Sharding, Tensor, reshard
+from choreo.workload.graph.sharding import Sharding, Tensor, Transition, reshard
 from choreo.workload.graph.transformer import embedding_graph, head_graph, layer_graph
 from choreo.workload.huggingface.config import read_config
 from choreo.workload.model import Latent, Model
@@ -20,12 +20,12 @@ __all__ = [
     "Graph",
     "Latent",
     "Model",
-    "Move",
     "Operator",
     "Plan",
     "Recommender",
     "Sharding",
     "Tensor",
+    "Transition",
     "Workload",
     "backward_graph",
     "convnet_graph",

@@ -76,7 +76,7 @@ MODEL: tuple[Option, ...] = (
     click.option(
         "--cluster", metavar="T", help="A machine's name, like hgx-h100, blocks, or a file; see choreo list topologies."
     ),
-    click.option("--gpus", type=int, metavar="N", help="How many GPUs of it."),
+    click.option("--gpus", type=int, metavar="N", help="How many GPUs of it; all, if T says how many nodes there are."),
     click.option("--global-batch", metavar="B", help="Sequences (samples) per step; 256/gpu is 256 for each GPU."),
     click.option("--seq", type=int, metavar="S", help="Tokens per sequence."),
     click.option("--precision", metavar="P", help="fp32, tf32, fp16, bf16 (default), fp8 or fp4."),

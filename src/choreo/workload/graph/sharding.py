@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from choreo.workload.mesh import AXES
 
-__all__ = ["PARTIAL", "WHOLE", "Move", "Sharding", "Tensor", "cut_along", "dual", "propagate", "reshard"]
+__all__ = ["PARTIAL", "WHOLE", "Sharding", "Tensor", "Transition", "cut_along", "dual", "propagate", "reshard"]
 
 PARTIAL = "+"
 _ORDER = {"all_reduce": 0, "reduce_scatter": 1, "slice": 2, "all_to_all": 3, "all_gather": 5}
@@ -70,7 +70,7 @@ WHOLE = Sharding()
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Transition:
     """One step from a sharding to another: a collective along some axes, or a send."""
 
     kind: str
@@ -133,7 +133,7 @@ def _kind(before: str | None, after: str | None) -> str:
     return "all_gather" if after is None else "all_to_all"
 
 
-def reshard(before: Sharding, after: Sharding) -> tuple[Move, ...]:
+def reshard(before: Sharding, after: Sharding) -> tuple[Transition, ...]:
     """The collectives that bring a tensor from one sharding to another: sums first, which shrink it, gathers last.
 
     Axes that change in the same way go together, as one collective over their product.
@@ -150,7 +150,7 @@ def reshard(before: Sharding, after: Sharding) -> tuple[Move, ...]:
             kind = _kind(old, new)
             key = (_ORDER[kind], kind, "" if kind == "all_reduce" else new or "", old or "")
             groups.setdefault(key, []).append(axis)
-    moves: list[Move] = []
+    moves: list[Transition] = []
     sharding = before
     sending = before.stage != after.stage
     for (order, kind, new, _), axes in sorted(groups.items()):
@@ -159,16 +159,16 @@ def reshard(before: Sharding, after: Sharding) -> tuple[Move, ...]:
             sending = False
         step = sharding.but(dict.fromkeys(axes, new or None))
         if kind != "slice":
-            moves.append(Move(kind, tuple(axes), sharding, step))
+            moves.append(Transition(kind, tuple(axes), sharding, step))
         sharding = step
     if sending:
         _send(moves, sharding, after.stage)
     return tuple(moves)
 
 
-def _send(moves: list[Move], sharding: Sharding, stage: int) -> Sharding:
+def _send(moves: list[Transition], sharding: Sharding, stage: int) -> Sharding:
     sent = Sharding(sharding.states, stage)
-    moves.append(Move("send", ("pp",), sharding, sent))
+    moves.append(Transition("send", ("pp",), sharding, sent))
     return sent
 
 
