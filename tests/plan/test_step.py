@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from choreo.errors import UsageError
@@ -112,6 +112,7 @@ def test_communication_hides_behind_compute() -> None:
     assert backward_exposed([1.0] * 3, [0.0] * 3, [0.2] * 3, ahead=2) == pytest.approx(0.2)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 4), st.sampled_from([None, 1, 2, 3]), st.data())
 def test_columns_of_layers_are_as_one_after_another(
     layers: int, plans: int, ahead: int | None, data: st.DataObject

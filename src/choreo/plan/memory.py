@@ -35,7 +35,12 @@ LAYERS = ("dense", "experts")
 def model_state_bytes(
     parameters: npt.ArrayLike, replicas: npt.ArrayLike, zero: npt.ArrayLike, software: Software, precision: str = "bf16"
 ) -> tuple[Floats, Floats, Floats]:
-    """Bytes of parameters, gradients and optimizer state at one rank, of which `replicas` have the same parameters."""
+    """Bytes of parameters, gradients and optimizer state at one rank, of which `replicas` have the same parameters.
+
+    >>> from choreo.plan.software import get_software
+    >>> [float(size) for size in model_state_bytes(1e9, 8, 1, get_software("megatron-core"))]
+    [2000000000.0, 2000000000.0, 1500000000.0]
+    """
     if software.pure:
         held, kept, state = 2, 2, 2 * 2
     elif software.parameter_bytes == 4:

@@ -55,7 +55,7 @@ class PipelineStage:
 
 @dataclass(frozen=True, eq=False)
 class PlanBatch:
-    """Some plans of a space that have the same stages. Arrays of plans have a number for each, in order."""
+    """Some plans of a space that have the same stages. Arrays have a number for each plan, or a row for each stage."""
 
     job: TrainingJob
     table: LayerTable
@@ -73,7 +73,7 @@ class PlanBatch:
 
     @cached_property
     def micro_batches(self) -> Ints:
-        """Of each plan."""
+        """How many each plan runs in a step."""
         return self.job.global_batch // (self.columns["dp"] * self.columns["micro_batch"])
 
     @cached_property
@@ -103,7 +103,7 @@ class PlanBatch:
 
     @cached_property
     def parameters(self) -> Floats:
-        """Of each stage. A last stage has its own copy of a tied embedding."""
+        """Parameters of each stage. A last stage has its own copy of a tied embedding."""
         model, held = self.job.model, self.total("parameters")
         if self.pp > 1 and model.tied_embeddings:
             held = held + self._counts["head"] * (model.vocab * model.hidden / self.columns["tp"])
@@ -111,7 +111,7 @@ class PlanBatch:
 
     @cached_property
     def expert_parameters(self) -> Floats:
-        """Of these, the experts'."""
+        """Parameters of the experts of each stage."""
         return self.total("expert_parameters", ("experts",))
 
     def take(self, chosen: Ints) -> PlanBatch:
@@ -139,7 +139,12 @@ def batch_plans(job: TrainingJob, space: Space, table: LayerTable, plans: Ints, 
 
 @lru_cache(maxsize=256)
 def stage_list(model: Model, pp: int, chunks: int, split: str = "even") -> tuple[PipelineStage, ...]:
-    """The stages in order; the first has the embedding, the last the head."""
+    """The stages in order; the first has the embedding, the last the head.
+
+    >>> from choreo.workload import Model
+    >>> [stage.layers for stage in stage_list(Model("small", layers=3, hidden=8, heads=2), pp=2, chunks=1)]
+    [('embedding', 'dense', 'dense'), ('dense', 'head')]
+    """
     by_cost = split == "cost" and pp > 1 and chunks == 1
     held = cost_split(model, pp) if by_cost else stage_layers(model.layers, pp, chunks)
     kinds = [tuple(layer_kind(model, layer) for layer in layers) for layers in held]
@@ -174,7 +179,7 @@ def message_bytes(job: TrainingJob, micro_batch: npt.ArrayLike, cp: npt.ArrayLik
 
 
 def message_s(batch: PlanBatch) -> Floats:
-    """A message between stages; each tensor-parallel rank sends its part, and gathers the rest where it needs it."""
+    """Seconds of a message between stages. Tensor-parallel ranks send a part each, and gather the rest where needed."""
     job, columns = batch.job, batch.columns
     if batch.pp == 1:
         return np.zeros(len(batch.plans))
@@ -188,7 +193,7 @@ def message_s(batch: PlanBatch) -> Floats:
 
 
 def optimizer_s(batch: PlanBatch) -> Floats:
-    """The optimizer at each stage, bound by memory: the state that is this rank's, and all the gradients there are."""
+    """Seconds of the optimizer at each stage: it moves the rank's share of the state, and the gradients it has."""
     held, experts = batch.parameters, batch.expert_parameters
     zero, replicas = batch.columns["zero"], batch.replicas
     owned = (held - experts) / np.where(zero > 0, replicas, 1)

@@ -1,8 +1,8 @@
 """What data parallelism adds to a step: gradients summed, parameters gathered, and how much of that shows.
 
-Without ZeRO-3 gradients are summed once a step, in buckets, while the backward pass of the last micro-batch goes on or
-after it; with ZeRO-1 and 2 the new parameters are gathered before the next forward pass, or under it. With ZeRO-3 every
-micro-batch gathers each layer forward and again backward, and reduces its gradients.
+Without ZeRO-3 gradients are summed once a step, in buckets, during the backward pass of the last micro-batch or after
+it. ZeRO-1 and 2 gather the new parameters before the next forward pass, or during it. With ZeRO-3 every micro-batch
+gathers each layer forward and again backward, and reduces its gradients.
 
 Results are arrays of stages by plans.
 """
@@ -90,10 +90,9 @@ def data_parallel_cost(batch: PlanBatch, sends: SendTimes) -> DataParallelCost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Units:
-    """What is gathered and reduced together at a stage: what stands outside of layers, then layer after layer.
+    """The units of a stage, each gathered and reduced as one: embedding and head, then layer after layer.
 
-    Embedding and head are one unit, used first and last. Figures are by kind of unit, arrays with a number for each
-    plan.
+    Embedding and head are used first and last. Figures are by kind of unit, arrays with a number for each plan.
     """
 
     batch: PlanBatch

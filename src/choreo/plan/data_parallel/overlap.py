@@ -23,7 +23,11 @@ Times = Sequence[Number]  # of each layer, in order of the forward pass
 
 
 def slowed(compute_s: Number, communication_s: Number, contention: float) -> Floats:
-    """Compute beside communication: while both run, communication takes SMs and memory bandwidth from it."""
+    """Seconds of compute beside communication, which takes SMs and memory bandwidth from it while both run.
+
+    >>> float(slowed(2.0, 1.0, contention=0.5))
+    2.5
+    """
     return np.asarray(compute_s + contention * np.minimum(compute_s, communication_s))
 
 

@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 
 ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER = "all_gather", "all_reduce", "reduce_scatter"
 GATHERED_BYTES = 2
-# Megatron-core's rule: buckets of so many parameters, more with more ranks, so that latency stays small beside them.
+# Parameters of a bucket, by Megatron-core's rule: more with more ranks, so that latency stays small beside bandwidth.
 BUCKET, BUCKET_A_RANK = 40e6, 1e6
 
 
