@@ -27,6 +27,7 @@ pytest.register_assert_rewrite(
     "tests.helpers.rendezvous",
     "tests.helpers.registry",
     "tests.helpers.run",
+    "tests.helpers.executors",
     "tests.helpers.programs",
     "tests.helpers.simulate",
     "tests.oracles.topology",

@@ -1,23 +1,15 @@
-"""Programs run in this process, operation by operation in any order that waits allow; and executors in real ones."""
+"""Programs run in this process, operation by operation, in any order that their waits allow."""
 
 from __future__ import annotations
 
-import contextlib
-import mmap
-import multiprocessing
-import os
 import random
-import socket
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from choreo.run.execute import backend, twin
 from choreo.run.execute.calls import edges_of
 from choreo.run.execute.compile import compile_program
 from choreo.run.execute.layout import (
@@ -37,9 +29,6 @@ from choreo.run.execute.program import Program
 from choreo.schedule import Schedule
 
 Array = npt.NDArray[Any]
-PAGE = 4096
-STAGE_BYTES = 1 << 17
-COMPILED, TWIN = True, False
 EMPTY = -(10**9)
 
 
@@ -204,186 +193,3 @@ def _part(array: Array, at: int, length: int) -> Array:
     assert at % 8 == 0
     assert 0 <= at <= at + length <= 8 * len(array), "within its array"
     return array[at // 8 : (at + length) // 8]
-
-
-# Executors, each in a process of its own.
-
-
-@dataclass
-class Rank:
-    """What a test's body gets in its process."""
-
-    rank: int
-    world: int
-    endpoint: twin.Endpoint
-    compiled: bool
-    segment: mmap.mmap
-    peers: list[tuple[Any, int, int, tuple[int, ...]]]
-    hosts: Sequence[int]
-    calls: int = 0
-
-    @property
-    def remote(self) -> npt.NDArray[np.bool_]:
-        """Peers on other hosts."""
-        return np.array([host != self.hosts[self.rank] for host in self.hosts])
-
-    def heap(self, count: int, dtype: Any, at: int = 0) -> Array:
-        """An array that peers can read where it is."""
-        return np.frombuffer(self.segment, dtype, count, heap_at(self.world) + at)
-
-    def prepared(self, program: Program) -> twin.Program:
-        """A program as this rank's executor takes it."""
-        return backend.executor(self.compiled).Program(*program.as_bytes())
-
-    def collective(
-        self,
-        schedule: Schedule,
-        count: int,
-        given: Array | None,
-        work: Array | None,
-        *,
-        item: int,
-        dtype: int,
-        operation: int = 0,
-        stages: bool = True,
-        signature: int = 7,
-        timeout_s: float = 20.0,
-        parts: int = 1,
-    ) -> tuple[int, int, int] | None:
-        """Compile and run a schedule, `count` elements a block."""
-        edges, input_at = places(schedule, count, item)
-        same = given is work
-        program = compile_program(
-            schedule,
-            self.rank,
-            edges,
-            np.zeros_like(input_at) if same else input_at,
-            self.remote | (not stages),
-            same=same,
-            parts=parts,
-            item_bytes=item,
-        )
-        self.calls += 1
-        return self.endpoint.run(
-            self.calls, signature, self.prepared(program), given, work, dtype, operation, timeout_s, stages
-        )
-
-
-def heap_at(world: int) -> int:
-    """Where the heap of a segment begins."""
-    return PAGE + -(-576 * world // PAGE) * PAGE + STAGE_BYTES
-
-
-def segment_of(world: int, heap_bytes: int = 0) -> mmap.mmap:
-    """A segment that forks share."""
-    return mmap.mmap(-1, heap_at(world) + heap_bytes)
-
-
-def run_ranks(  # noqa: PLR0912 - what is started is ended here, whatever happens
-    kinds: Sequence[bool],
-    body: Callable[[Rank], Any],
-    *,
-    hosts: Sequence[int] | None = None,
-    heap_bytes: int = 0,
-    timeout_s: float = 60,
-) -> list[Any]:
-    """Run the body in a process a rank, compiled or twin; what they return. Ranks of other hosts have only sockets."""
-    world, at = len(kinds), hosts or [0] * len(kinds)
-    context = multiprocessing.get_context("fork")
-    segments = [segment_of(world, heap_bytes) for _ in kinds]
-    wires: dict[tuple[int, int], list[socket.socket]] = {}  # control, and two streams
-    for low in range(world):
-        for high in range(low + 1, world):
-            if at[low] != at[high]:
-                pairs = [socket.socketpair() for _ in range(3)]
-                wires[low, high], wires[high, low] = [one for one, _ in pairs], [one for _, one in pairs]
-    pipes = [context.Pipe() for _ in kinds]
-    started = [
-        context.Process(target=_rank, args=(rank, kinds, at, segments, wires, pipes, body), daemon=True)
-        for rank in range(world)
-    ]
-    for one in started:
-        one.start()
-    for _, end in pipes:
-        end.close()
-    for wire in (one for several in wires.values() for one in several):
-        wire.close()
-    try:
-        for here, _ in pipes:
-            here.send([one.pid for one in started])
-        for _ in range(2):  # prepared, and connected
-            for here, _ in pipes:
-                _answer(here, timeout_s)
-            for here, _ in pipes:
-                here.send(None)
-        found = [_answer(here, timeout_s, told=True) for here, _ in pipes]
-        wrong = [one for one in found if isinstance(one, Wrong)]
-        assert not wrong, "\n".join(one.story for one in wrong)
-        return found
-    finally:
-        for one in started:
-            one.kill()
-            one.join()
-        for here, _ in pipes:
-            here.close()
-
-
-@dataclass
-class Wrong:
-    """What went wrong in a rank."""
-
-    story: str
-
-
-def _answer(pipe: Connection, timeout_s: float, told: bool = False) -> Any:
-    assert wait([pipe], timeout_s), "a rank does not answer"
-    try:
-        fine, value = pipe.recv()
-    except EOFError:
-        return "died"
-    assert fine or told, value
-    return value if fine else Wrong(value)
-
-
-def _rank(
-    rank: int,
-    kinds: Sequence[bool],
-    hosts: Sequence[int],
-    segments: list[mmap.mmap],
-    wires: dict[tuple[int, int], list[socket.socket]],
-    pipes: list[tuple[Connection, Connection]],
-    body: Callable[[Rank], Any],
-) -> None:
-    for number, (here, there) in enumerate(pipes):
-        here.close()
-        if number != rank:
-            there.close()
-    for (owner, _), several in wires.items():
-        for wire in several if owner != rank else ():
-            wire.close()
-    pipe = pipes[rank][1]
-    try:
-        pids = pipe.recv()
-        backend.executor(kinds[rank]).prepare_segment(segments[rank], rank, len(kinds), STAGE_BYTES)
-        pipe.send((True, None))
-        pipe.recv()
-        peers = []
-        for number, pid in enumerate(pids):
-            local = number != rank and hosts[number] == hosts[rank]
-            mine = wires.get((rank, number), [])
-            peers.append(
-                (
-                    segments[number] if local else None,
-                    pid,
-                    os.pidfd_open(pid) if local else os.dup(mine[0].fileno()) if mine else -1,
-                    tuple(wire.fileno() for wire in mine[1:]),
-                )
-            )
-        endpoint = backend.executor(kinds[rank]).Endpoint(rank, len(kinds), segments[rank], STAGE_BYTES, peers, 20)
-        pipe.send((True, None))
-        pipe.recv()
-        pipe.send((True, body(Rank(rank, len(kinds), endpoint, kinds[rank], segments[rank], peers, hosts))))
-        with contextlib.suppress(EOFError):
-            pipe.recv()  # nobody goes before all have answered
-    except BaseException:  # told to the test, whatever it is
-        pipe.send((False, f"rank {rank}: {traceback.format_exc()}"))

@@ -1,4 +1,4 @@
-"""Calls that are kept: whatever array comes next, the result is that of the long way; and what stays as it was."""
+"""Cached calls: whatever array comes next, the result is that of an uncached call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from choreo.run.communicator import Communicator
 from choreo.run.execute import backend
 from choreo.run.execute.compile import compile_program
 from choreo.run.execute.dtypes import ReduceOp
-from tests.helpers.programs import COMPILED, TWIN, Rank, places, run_ranks
+from tests.helpers.executors import COMPILED, TWIN, Rank, run_ranks
+from tests.helpers.programs import places
 from tests.helpers.run import Job
 from tests.helpers.strategies import schedule_of
 from tests.oracles.replay import Case, Row
@@ -28,7 +29,7 @@ FLOAT32 = 8
 
 
 def other_arrays(comm: Communicator) -> None:
-    """After a call was kept, arrays that differ from it in one thing each."""
+    """After a call was cached, arrays that differ from it in one thing each."""
     p, rank = comm.world_size, comm.rank
     total = p * (p + 1) // 2
 
@@ -61,12 +62,12 @@ def brain_floats(comm: Communicator) -> None:
         assert x.astype(np.float32).tolist() == [sum(rank + 1.5 for rank in range(comm.world_size))] * 5
 
 
-def test_brain_floats_are_kept_too(jobs: Callable[[int], Job]) -> None:
+def test_bfloat16_is_cached_too(jobs: Callable[[int], Job]) -> None:
     pytest.importorskip("ml_dtypes")
     jobs(3).run(brain_floats)
 
 
-def test_arrays_that_differ_from_what_was_kept(jobs: Callable[[int], Job]) -> None:
+def test_arrays_that_differ_from_the_cached_call(jobs: Callable[[int], Job]) -> None:
     jobs(3).run(other_arrays)
 
 
@@ -96,7 +97,7 @@ def other_results(comm: Communicator) -> None:
             comm.reduce_scatter(x, out=part.reshape(1, 4))
 
 
-def test_results_that_differ_from_what_was_kept(jobs: Callable[[int], Job]) -> None:
+def test_results_that_differ_from_the_cached_call(jobs: Callable[[int], Job]) -> None:
     jobs(3).run(other_results)
 
 
@@ -119,23 +120,23 @@ def other_words(comm: Communicator) -> None:
     comm.barrier()
 
 
-def test_mistakes_are_told_after_a_call_was_kept(jobs: Callable[[int], Job]) -> None:
+def test_mistakes_are_raised_after_a_call_was_cached(jobs: Callable[[int], Job]) -> None:
     jobs(2).run(other_words)
 
 
-def more_than_are_kept(comm: Communicator) -> None:
+def more_than_the_cache_holds(comm: Communicator) -> None:
     for _ in range(2):
         for count in range(700):
             x = np.full(count, comm.rank + 1, np.int64)
             assert (comm.all_reduce(x) == comm.world_size * (comm.world_size + 1) // 2).all()
 
 
-def test_more_kinds_of_calls_than_are_kept(jobs: Callable[[int], Job]) -> None:
-    jobs(2).run(more_than_are_kept)
+def test_more_kinds_of_calls_than_the_cache_holds(jobs: Callable[[int], Job]) -> None:
+    jobs(2).run(more_than_the_cache_holds)
 
 
 def between_works(comm: Communicator) -> None:
-    """While work is under way even a call that was kept waits for its turn."""
+    """While work is under way even a cached call waits for its turn."""
     x = np.ones(3, np.float32)
     for _ in range(3):
         comm.all_reduce(x)
@@ -148,7 +149,7 @@ def between_works(comm: Communicator) -> None:
         assert (large == comm.world_size).all()
 
 
-def test_work_goes_before_what_was_kept(jobs: Callable[[int], Job]) -> None:
+def test_work_under_way_goes_before_a_cached_call(jobs: Callable[[int], Job]) -> None:
     jobs(2).run(between_works)
 
 
@@ -239,7 +240,7 @@ HALF_IN_LETTERS = Case(
 
 
 @pytest.mark.parametrize("kinds", [(COMPILED,) * 3, (TWIN,) * 3, (COMPILED, TWIN, COMPILED)])
-def test_what_goes_to_some_in_letters_and_to_others_staged(kinds: tuple[bool, ...]) -> None:
+def test_a_range_inlined_for_some_and_staged_for_others(kinds: tuple[bool, ...]) -> None:
     schedule = schedule_of(HALF_IN_LETTERS)
 
     def body(rank: Rank) -> list[list[float]]:

@@ -45,7 +45,7 @@ from choreo.run.transport.handshake import MAGIC
 from choreo.run.transport.nonblocking_handshake import NonblockingClient, NonblockingServer
 from choreo.run.transport.peer import Peer
 from choreo.run.transport.tcp import STREAMS, NetworkConfig, PeerListener, TcpConnections
-from tests.helpers.programs import COMPILED, STAGE_BYTES, TWIN, segment_of
+from tests.helpers.executors import COMPILED, STAGE_BYTES, TWIN, segment_of
 
 KEY = bytes(range(32))
 FLOAT32 = 8
