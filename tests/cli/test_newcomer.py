@@ -274,6 +274,12 @@ def test_suggestions_survive_a_shell() -> None:
     told = mistake(*RUN, "--slow-link", "nonsense")
     examples = shlex.split(told.partition("write ")[2].replace(",", ""))
     assert "0->1=0.5" in examples
+    told = mistake("simulate", "all_reduce", "-t", "ring", "--size", "8")
+    (example,) = shlex.split(told.partition("write ")[2])
+    fine("simulate", "all_reduce", "-t", example, "--size", "8")
+    told = mistake("simulate", "all_reduce", "--size", "8")
+    option, example = shlex.split(told.partition("say where: ")[2])[:2]
+    fine("simulate", "all_reduce", option, example, "--size", "8")
     fine(*RUN, "--slow-link", "0->1=0.5")
 
 

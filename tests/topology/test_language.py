@@ -104,7 +104,7 @@ MISTAKES = [
     ("   ", "is not a topology"),
     ("x", "there is no machine 'x'"),
     (" x ", "there is no machine 'x'"),
-    ("ring(4) x", "is not part of a topology; write ring(8, 50GB/s, 500ns)"),
+    ("ring(4) x", "is not part of a topology; write 'ring(8, 50GB/s, 500ns)'"),
     ("ring(4) x ", "is not part of a topology"),
     ("x ring(4)", "is not part of a topology"),
     ("ring(4) ring(4)", "the first thing in the brackets is a size"),
@@ -118,7 +118,7 @@ MISTAKES = [
     ("😀", "'😀' is not part of a topology"),
     ("ring(4)" * 2000, "is too long to read; put it in a .json or .toml file"),
     # names
-    ("ring", "ring needs a size; write ring(8, 50GB/s, 500ns)"),
+    ("ring", "ring needs a size; write 'ring(8, 50GB/s, 500ns)'"),
     ("torus", "torus needs a size"),
     ("rign(8)", "there is no kind of block 'rign'; did you mean 'ring' or 'line'?"),
     ("Ring(8)", "there is no kind of block 'Ring'; did you mean 'ring' or 'line'?"),

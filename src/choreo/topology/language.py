@@ -107,11 +107,11 @@ def parse_blocks(text: str, machine: Machine) -> list[Block]:
         named = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9_.-]*)(?::([0-9]{1,7}))?", factor)
         if named is None:
             raise UsageError(
-                f"{_short(factor)!r} is not part of a topology; write ring(8, 50GB/s, 500ns), blocks joined by x, the "
-                "name of a machine like hgx-h100:4 (see choreo topology list), or a .json, .toml or .xml file"
+                f"{_short(factor)!r} is not part of a topology; write 'ring(8, 50GB/s, 500ns)', blocks joined by x, "
+                "the name of a machine like hgx-h100:4 (see choreo list topologies), or a .json, .toml or .xml file"
             )
         if named[1] in KINDS:
-            raise UsageError(f"{named[1]} needs a size; write {named[1]}(8, 50GB/s, 500ns)")
+            raise UsageError(f"{named[1]} needs a size; write '{named[1]}(8, 50GB/s, 500ns)'")
         blocks += machine(_short(named[1]), int(named[2]) if named[2] else None)
     return blocks
 
@@ -122,7 +122,7 @@ def _factors(text: str) -> list[str]:
     factors = [part.strip() for part in parts]
     if not all(factors):
         raise UsageError(
-            f"{_short(text)!r} is not a topology; write blocks joined by x, like ring(4, 50GB/s) x switch(8, 25GB/s)"
+            f"{_short(text)!r} is not a topology; write blocks joined by x, like 'ring(4, 50GB/s) x switch(8, 25GB/s)'"
         )
     return factors
 

@@ -9,7 +9,7 @@ import click
 
 from choreo.cli.command import Command, grouped
 from choreo.cli.options import json_option, rank_range_option
-from choreo.cli.output.table import echo_json
+from choreo.cli.output.table import echo_json, echo_line
 from choreo.cli.schedule_options import ScheduleOptions, schedule_options
 from choreo.errors import AlgorithmError, ContradictionError, ProofError, RefusedError, ScheduleError, UsageError, shown
 from choreo.units import counted
@@ -121,14 +121,14 @@ def _document(tally: _Tally, *, with_proofs: bool) -> dict[str, object]:
 def _print(tally: _Tally, everything: bool) -> None:
     if not everything:
         for proof in tally.proofs:
-            click.echo(f"proved {proof.summary()}")
+            echo_line(f"proved {proof.summary()}")
     for failure in tally.failures:
         ranks = counted(int(str(failure["ranks"])), "rank")
         click.echo(f"FAILED {failure['collective']} by {shown(failure['algorithm'])} over {ranks}")
-        click.echo(f"  {failure['story']}")
+        echo_line(str(failure["story"]), label="  ", indent=2)
     asked = len(tally.proofs) + len(tally.failures) + len(tally.refusals)
     for refusal in tally.refusals[:20] if asked > 1 else []:
-        click.echo(f"refused: {refusal['reason']}")
+        echo_line(f"refused: {refusal['reason']}")
     counts = f"{len(tally.proofs)} proved, {len(tally.failures)} failed, {len(tally.refusals)} refused"
     if everything or asked > 1:
         click.echo(counts)

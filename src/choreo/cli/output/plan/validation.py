@@ -124,7 +124,7 @@ def _print_groups(title: str, groups: Iterable[GroupError]) -> None:
     groups = list(groups)
     echo_table(
         [
-            Column("group", left=True),
+            Column("group", wrap=True),
             Column("rows", 2),
             Column("step time"),
             Column("bias", 3),
