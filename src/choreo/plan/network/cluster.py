@@ -2,7 +2,7 @@
 
 nccl        NVIDIA's machines, and blocks that are built like one: GPUs in nodes, and a network between the nodes
 torus       TPUs, and other accelerators with links of their own
-simulated   everything else: rings, meshes, tori and graphs of links that somebody drew
+simulated   everything else: rings, meshes, tori, and graphs of links
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class NetworkModel(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that a user is told."""
+        """The name that plans show."""
 
     @property
     def node_gpus(self) -> int:

@@ -32,7 +32,7 @@ class NcclModel:
 
     @property
     def name(self) -> str:
-        """The name that a user is told."""
+        """The name that plans show."""
         return "nccl"
 
     def group(self, ranks: int, stride: int = 1) -> NcclSystem:

@@ -27,7 +27,7 @@ class SimulatedModel:
 
     @property
     def name(self) -> str:
-        """The name that a user is told."""
+        """The name that plans show."""
         return "simulated"
 
     @property

@@ -21,7 +21,7 @@ class TorusModel:
 
     @property
     def name(self) -> str:
-        """The name that a user is told."""
+        """The name that plans show."""
         return "torus"
 
     @property

@@ -1,4 +1,4 @@
-"""The fields of a config.json, asked for by any of the names they go by; what is wrong is told with file and field."""
+"""The fields of a config.json, looked up by any of their names; an error names the file and the field."""
 
 from __future__ import annotations
 
