@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +251,14 @@ def test_nothing_to_do_takes_no_time() -> None:
     empty = answer("all_reduce", *RING, "--size", "0")
     assert empty["time_s"] == pytest.approx(14 * 500e-9)
     assert empty["algbw_GBps"] == 0
+
+
+def test_a_missing_compiled_simulator_is_told_in_one_line(tmp_path: Path) -> None:
+    """As after an installation without a compiler: the module is not there."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['choreo.simulate.flows._core'] = None\n")
+    command = [sys.executable, "-m", "choreo", "simulate", "all_reduce", "-t", "ring(4, 1GB/s, 1us)", "--size", "1K"]
+    for asked, told in (("0", "choreo: the compiled simulator is missing: using the Python one, "), ("1", "")):
+        environment = os.environ | {"PYTHONPATH": str(tmp_path), "CHOREO_PURE_PYTHON": asked}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stderr.startswith(told)
+        assert len(done.stderr.splitlines()) == bool(told)

@@ -11,6 +11,7 @@ import importlib
 import os
 import re
 import sys
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -75,6 +76,7 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; the entry point of `choreo`."""
+    warnings.formatwarning = lambda message, *_: f"choreo: {message}\n"  # one line, without the place in the code
     sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
 
 
