@@ -140,6 +140,12 @@ def test_every_page_is_linked_from_the_index() -> None:
     assert listed - {"python/*"} == pages - {"index"}
 
 
+def test_the_page_of_the_architecture_names_every_folder() -> None:
+    text = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    folders = [path.parent.name for path in (ROOT / "src" / "choreo").glob("*/__init__.py")]
+    assert [folder for folder in folders if f"`{folder}`" not in text] == []
+
+
 def test_figures_of_the_worked_cases_are_shown() -> None:
     """Whole lines may be left out, but no figure within one."""
     for page in (ROOT / "docs/explanation/cases").glob("*.md"):

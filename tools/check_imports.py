@@ -65,7 +65,6 @@ ALLOWED = {
     ("results.py", "show"): "a notebook asks the object itself to draw; imported when it does",
     ("algorithms/_registry.py", "algorithms"): "it looks for the files of the library when one is first asked for",
     ("workload/model.py", "workload.flops"): "a model answers how many operations it takes; imported when it does",
-    ("workload/huggingface/config.py", "workload.huggingface.families"): "each family has its own reader",
 }
 
 
