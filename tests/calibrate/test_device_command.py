@@ -51,7 +51,8 @@ def test_what_is_left_of_the_fit_is_printed(
     if as_json:
         told = json.loads(printed)
         assert (told["device"], told["kernels"], told["median_error"]) == ("H100-80G-SXM", 470, 0.017)
-        assert told["file"] == str(tmp_path / "mine.toml")
+        assert told == {**measured().to_dict(), "file": str(tmp_path / "mine.toml")}
+        assert len(repr(measured())) < 200
     else:
         assert "470 kernels, predicted within 1.7% in the median" in printed
         assert "mine.toml" in printed

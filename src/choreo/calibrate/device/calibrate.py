@@ -6,9 +6,9 @@ import datetime
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from choreo.calibrate.device.fit import FitErrors, errors, fit_device
 from choreo.calibrate.device.kernels import MeasuredKernel, write_kernels
@@ -18,6 +18,7 @@ from choreo.errors import DeviceError, UnknownNameError, shown
 from choreo.hardware.device import Device, Source
 from choreo.hardware.files import architecture_curves, write_device
 from choreo.hardware.names import get_device
+from choreo.results import Result, result
 
 __all__ = ["DeviceCalibration", "calibrate_device"]
 
@@ -32,13 +33,45 @@ PEAKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceCalibration:
-    """A measured device: its fitted constants, the kernels that they were fitted to, and the errors that are left."""
+@result
+class DeviceCalibration(Result):
+    """A measured device: its fitted constants, the kernels that they were fitted to, and the errors that are left.
+
+    In `to_dict()` the device is its name, and the kernels are their number.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("device", "kernels", "median_error", "ninetieth_error", "bias")
 
     device: Device
     kernels: tuple[MeasuredKernel, ...]
     errors: FitErrors
+
+    @property
+    def median_error(self) -> float:
+        """The relative error of the median kernel."""
+        return self.errors.median
+
+    @property
+    def ninetieth_error(self) -> float:
+        """The relative error that nine kernels in ten stay below."""
+        return self.errors.ninetieth
+
+    @property
+    def bias(self) -> float:
+        """The median error with its sign: above 0, predictions are too slow."""
+        return self.errors.bias
+
+    def _plain(self, name: str) -> Any:
+        if name == "device":
+            return self.device.name
+        return self.errors.kernels if name == "kernels" else super()._plain(name)
+
+    def summary(self) -> str:
+        """The device, and how far its curves are off."""
+        return (
+            f"{shown(self.device.name)}: {self.errors.kernels} kernels, predicted within {self.median_error:.1%} in "
+            f"the median and {self.ninetieth_error:.1%} for nine in ten"
+        )
 
 
 def calibrate_device(

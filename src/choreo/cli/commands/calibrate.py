@@ -110,13 +110,8 @@ def measure_device(device: str, output: Path | None, as_json: bool) -> None:
 
     found = calibrate_device(device, output, progress=lambda text: click.echo(text, err=True))
     path = None if output is None else output.with_suffix(".toml")
-    left = found.errors
     if as_json:
-        told = {"device": found.device.name, "kernels": left.kernels, "file": None if path is None else str(path)}
-        echo_json({**told, "median_error": left.median, "ninetieth_error": left.ninetieth, "bias": left.bias})
+        echo_json({**found.to_dict(), "file": None if path is None else str(path)})
         return
-    click.echo(
-        f"{shown(found.device.name)}: {left.kernels} kernels, predicted within {left.median:.1%} in the median and "
-        f"{left.ninetieth:.1%} for nine in ten"
-    )
+    click.echo(found.summary())
     click.echo("not kept; give --output FILE.toml" if path is None else f"kept in {shown(path)}")
