@@ -10,7 +10,7 @@ import numpy as np
 
 from choreo.errors import UsageError
 from choreo.run.call_base import CallBase
-from choreo.run.engine import Request
+from choreo.run.engine import CallRequest
 from choreo.run.execute.arrays import Array, apart, averaged, check_out, like_given, take
 from choreo.run.execute.dtypes import ReduceOp
 from choreo.run.rows import check_sizes, exchange_sizes, share_rows
@@ -342,14 +342,14 @@ class CollectiveCalls(CallBase, ABC):
         root: int | None = None,
         dtype: np.dtype[Any] | None = None,
         mine: Array | None = None,
-    ) -> Request:
+    ) -> CallRequest:
         if dtype is None:
             dtype = given.dtype if given is not None else np.dtype(np.uint8)
-        return Request(collective, given, work, dtype, blocks, op, root, self._seconds(timeout), mine)
+        return CallRequest(collective, given, work, dtype, blocks, op, root, self._seconds(timeout), mine)
 
     def _do(
         self,
-        request: Request,
+        request: CallRequest,
         finish: Callable[[Array], Result],
         async_op: bool,
         *,

@@ -34,8 +34,8 @@ __all__ = ["DEFAULT_TIMEOUT_S", "Communicator", "Mesh"]
 DEFAULT_TIMEOUT_S = 300.0
 
 
-class _Introduction(msgspec.Struct):
-    """What a rank tells the others once they are connected: a probe of its memory, and where it takes messages."""
+class _Contact(msgspec.Struct):
+    """What a rank tells the others once they are connected: a probe of its memory, and its address for messages."""
 
     probe_address: int
     probe_value: int
@@ -254,11 +254,9 @@ class Communicator(ObjectCalls, MessageCalls):
     def _introduce(self, connection: Connection) -> None:
         """Exchange addresses for messages, and find out whether peers on this host may read this rank's memory."""
         engine, probe = self._engine, Probe()
-        me = _Introduction(probe.address, probe.value, self._messages.address)
+        me = _Contact(probe.address, probe.value, self._messages.address)
         blobs = engine.all_gather_bytes(msgspec.msgpack.encode(me), self.timeout_s)
-        ranks = list(
-            zip(connection.peers, (msgspec.msgpack.decode(one, type=_Introduction) for one in blobs), strict=True)
-        )
+        ranks = list(zip(connection.peers, (msgspec.msgpack.decode(one, type=_Contact) for one in blobs), strict=True))
         remote = connection.remote
         addresses: list[Address] = [
             one.messages if isinstance(one.messages, str) else (peer.address, one.messages) for peer, one in ranks

@@ -23,7 +23,7 @@ from choreo.run.consensus.status import DIRECTORY_BYTES
 from choreo.run.execute.backend import executor
 from choreo.run.execute.segment import Segment, open_segment, remove_stale
 from choreo.run.rendezvous.bootstrap import Bootstrap
-from choreo.run.transport.peer import Peer
+from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.tcp import NetworkConfig, PeerListener, TcpConnections, connection_lost
 
 __all__ = ["connect"]
@@ -88,7 +88,7 @@ def connect(  # noqa: PLR0915 - everything that is opened here is closed here if
             )
             blobs = bootstrap.exchange(msgspec.json.encode(me), timeout_s)
             ranks = [msgspec.json.decode(blob, type=_Introduction) for blob in blobs]
-            peers = tuple(Peer(number, one.host_name, one.pid, one.address) for number, one in enumerate(ranks))
+            peers = tuple(PeerInfo(number, one.host_name, one.pid, one.address) for number, one in enumerate(ranks))
             here = [number for number, one in enumerate(ranks) if one.host == host]
             maps: list[mmap.mmap | None] = [None] * world_size
             pidfds = [-1] * world_size

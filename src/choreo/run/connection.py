@@ -21,7 +21,7 @@ from choreo.run.consensus.failure_message import describe_call, failure_error
 from choreo.run.execute.calls import Failed, PreparedCall
 from choreo.run.execute.failures import INTERRUPTED
 from choreo.run.execute.segment import Segment
-from choreo.run.transport.peer import Peer
+from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.tcp import NetworkConfig
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Connection:
 
     rank: int
     world_size: int
-    peers: tuple[Peer, ...]
+    peers: tuple[PeerInfo, ...]
     segment: Segment
     endpoint: Endpoint | Ended
     remote: npt.NDArray[np.bool_]  # the ranks that are reached through sockets

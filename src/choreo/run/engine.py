@@ -22,9 +22,9 @@ from choreo.run.execute.calls import CallSpec, Failed, PreparedCall, prepare_cal
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.dtypes import ReduceOp, dtype_code, operation_code
 from choreo.run.execute.heap import Heap
-from choreo.run.work import Progress, Work
+from choreo.run.work import ProgressThread, Work
 
-__all__ = ["Engine", "Request", "debug_wanted"]
+__all__ = ["CallRequest", "Engine", "debug_wanted"]
 
 Result = TypeVar("Result")
 
@@ -34,7 +34,7 @@ MAX_PREPARED = 1024
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class CallRequest:
     """One call. `given` is None if this rank contributes nothing, `work` if it only needs a buffer to work in.
 
     If `mine` is given, it gets this rank's block of the vector, and nothing else of the result is wanted.
@@ -67,9 +67,9 @@ class Engine:
         self.readable = False  # whether all peers on this host may read this process's memory
         self.call_cache = executor().CallCache(connection.endpoint, np.ndarray, self.failure)
         self._prepared: dict[Hashable, PreparedCall] = {}
-        self.progress = Progress(self._busy, self._idle)
+        self.progress = ProgressThread(self._busy, self._idle)
 
-    def cache(self, key: object, prepared: PreparedCall, request: Request) -> None:
+    def cache(self, key: object, prepared: PreparedCall, request: CallRequest) -> None:
         """Let the next call like this one go straight to the executor; `key` is its operation or root."""
         work = request.mine if prepared.is_part else request.work
         if self.debug or work is None or prepared.copies or not (prepared.stages or self.readable):
@@ -94,7 +94,7 @@ class Engine:
         if self.refusal is not None:
             raise copy.copy(self.refusal)
 
-    def prepare(self, request: Request) -> PreparedCall:
+    def prepare(self, request: CallRequest) -> PreparedCall:
         """Prepare a call. Every mistake in it is raised before anything is sent."""
         self.check()
         given, work = request.given, request.work
@@ -112,14 +112,14 @@ class Engine:
             self.connection.detector.directory.add(prepared.signature, describe_call(prepared.call))
         return prepared
 
-    def registered(self, request: Request) -> bool:
+    def registered(self, request: CallRequest) -> bool:
         """Whether peers can read the arrays of a call in place; small ones are staged all the same."""
         given, work, owns = request.given, request.work, self.heap.owns
         if given is None or given.nbytes < LOOK_BYTES:
             return False
         return owns(given) and (work is None or work is given or owns(work))
 
-    def run(self, prepared: PreparedCall, request: Request) -> Array:
+    def run(self, prepared: PreparedCall, request: CallRequest) -> Array:
         """Run a call, and return its result: a flat array if none was given for it."""
         self.check()
         given, work = request.given, request.mine if prepared.is_part else request.work
@@ -166,7 +166,7 @@ class Engine:
         `in_order=False` is for a part of a call that has waited for its turn.
         """
         found = np.empty((self.world_size, *array.shape), array.dtype)
-        request = Request("all_gather", array, found, array.dtype, array.size, timeout_s=timeout_s)
+        request = CallRequest("all_gather", array, found, array.dtype, array.size, timeout_s=timeout_s)
         prepared = self.prepare(request)
         if in_order:
             self.in_order(lambda: self.run(prepared, request), "all_gather")
@@ -189,7 +189,7 @@ class Engine:
         if self.refusal is None:
             self.call_cache.open = 1
 
-    def _make(self, request: Request, *, same: bool, registered: bool) -> PreparedCall:
+    def _make(self, request: CallRequest, *, same: bool, registered: bool) -> PreparedCall:
         contract = get_collective(request.collective)
         root = contract.check_root(request.root, self.world_size)
         code, item = dtype_code(request.dtype), request.dtype.itemsize

@@ -28,7 +28,7 @@ from choreo.run.rendezvous.rendezvous import check_local
 from choreo.run.transport.addresses import spelled
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.errors import FrameError
-from choreo.run.transport.frames import Frame, Kind
+from choreo.run.transport.frames import FrameKind, SealedFrame
 from choreo.run.transport.tcp import NetworkConfig
 
 __all__ = ["join"]
@@ -83,8 +83,8 @@ def _request_admission(job: JobAddress, deadline: Deadline) -> tuple[Coordinator
             raise JoinError(str(error)) from None
         try:
             request = AdmissionRequest(os.getpid(), host_name(), host_id())
-            connection.send(Kind.REQUEST_ADMISSION, encode(request), deadline)
-            return connection, decode(_expect(connection.receive(deadline), Kind.WELCOME), Admission)
+            connection.send(FrameKind.REQUEST_ADMISSION, encode(request), deadline)
+            return connection, decode(_expect(connection.receive(deadline), FrameKind.WELCOME), Admission)
         except TimeoutError:
             reason = "the job waits for other processes to come"
         except (OSError, EOFError):
@@ -94,8 +94,8 @@ def _request_admission(job: JobAddress, deadline: Deadline) -> tuple[Coordinator
         connection.close()
 
 
-def _expect(frame: Frame, kind: Kind) -> bytes:
-    if frame.kind == Kind.ABORT:
+def _expect(frame: SealedFrame, kind: FrameKind) -> bytes:
+    if frame.kind == FrameKind.ABORT:
         raise JoinError(decode(frame.payload, Abort).reason)
     if frame.kind != kind:
         raise FrameError(f"a frame of kind {frame.kind.name} came")
@@ -124,8 +124,8 @@ class _JoinBootstrap:
         self._number += 1
         try:
             payload = blob_payload(self._number, self._deadline.left_s, mine)
-            self._connection.send(Kind.BLOB, payload, self._deadline)
-            answer = _expect(self._connection.receive(self._deadline), Kind.ALL)
+            self._connection.send(FrameKind.BLOB, payload, self._deadline)
+            answer = _expect(self._connection.receive(self._deadline), FrameKind.ALL)
         except (OSError, EOFError) as error:
             raise JoinError(f"the job was lost while this process joined: {error or 'it hung up'}") from None
         return check_all_ok(parse_all(answer, self._number, self.world_size))

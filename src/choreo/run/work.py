@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Progress", "Work"]
+__all__ = ["ProgressThread", "Work"]
 
 Result = TypeVar("Result")
 
@@ -67,7 +67,7 @@ class Work(Generic[Result]):
             print(f"choreo: {self.what} failed, and nothing waited for it: {self._error}", file=sys.stderr)
 
 
-class Progress:
+class ProgressThread:
     """A thread that runs calls in order. `busy` is called when work begins, `idle` when none is left."""
 
     def __init__(self, busy: Callable[[], None], idle: Callable[[], None]) -> None:

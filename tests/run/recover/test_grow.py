@@ -225,7 +225,7 @@ def breaks_the_protocol(comm: Communicator, talk: Pipe, variables: dict[str, str
     from choreo.run.rendezvous.environment import read_job_address
     from choreo.run.rendezvous.messages import blob_payload
     from choreo.run.transport.deadline import Deadline
-    from choreo.run.transport.frames import Kind
+    from choreo.run.transport.frames import FrameKind
 
     os.environ.update(variables)
     deadline = Deadline.after(20.0)
@@ -234,7 +234,7 @@ def breaks_the_protocol(comm: Communicator, talk: Pipe, variables: dict[str, str
         line._socket.sendall(os.urandom(300))
     else:
         payload = {"frame": b"?", "number": blob_payload(7, 1.0, b"+"), "blob": blob_payload(1, 1.0, b"\xff")}[what]
-        line.send(Kind.BLOB if what != "frame" else Kind.JOIN, payload, deadline)
+        line.send(FrameKind.BLOB if what != "frame" else FrameKind.JOIN, payload, deadline)
     talk.recv()
     line.close()
 

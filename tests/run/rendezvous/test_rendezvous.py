@@ -16,7 +16,7 @@ from choreo.errors import RendezvousError, UsageError
 from choreo.run.rendezvous.coordinator_connection import CoordinatorConnection
 from choreo.run.rendezvous.rendezvous import Rendezvous
 from choreo.run.transport.deadline import Deadline
-from choreo.run.transport.frames import Kind
+from choreo.run.transport.frames import FrameKind
 from tests.helpers.rendezvous import (
     OTHER,
     SECRET,
@@ -217,7 +217,7 @@ def killed_when_joined(rank: int, world_size: int, port: int) -> None:
     """Says who it is, and is killed while it waits for those who are still to come."""
     say = CoordinatorConnection.send
 
-    def say_and_die(self: CoordinatorConnection, kind: Kind, payload: bytes, deadline: Deadline) -> None:
+    def say_and_die(self: CoordinatorConnection, kind: FrameKind, payload: bytes, deadline: Deadline) -> None:
         say(self, kind, payload, deadline)
         os.kill(os.getpid(), signal.SIGKILL)
 

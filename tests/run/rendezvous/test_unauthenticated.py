@@ -17,7 +17,7 @@ from choreo.run.rendezvous.coordinator_connection import CoordinatorConnection, 
 from choreo.run.rendezvous.messages import Join, blob_payload, encode
 from choreo.run.transport.addresses import Target
 from choreo.run.transport.deadline import Deadline
-from choreo.run.transport.frames import Kind
+from choreo.run.transport.frames import FrameKind
 from choreo.run.transport.handshake import MAGIC
 from choreo.run.transport.limits import MAX_UNAUTHENTICATED
 from tests.helpers.rendezvous import (
@@ -168,12 +168,12 @@ def insider(port: int) -> Iterator[CoordinatorConnection]:
 def test_an_insider_who_talks_nonsense_is_refused(port: int) -> None:
     rank_0 = host(2, port)
     chance = random.Random(5)
-    for kind in Kind:
+    for kind in FrameKind:
         with insider(port) as connection, pytest.raises((EOFError, OSError)):
             connection.send(kind, chance.randbytes(50), Deadline.after(5.0))
             connection.receive(Deadline.after(5.0))
     with insider(port) as connection, pytest.raises((EOFError, OSError)):  # more than anybody may say at this point
-        connection.send(Kind.JOIN, bytes(5000), Deadline.after(5.0))
+        connection.send(FrameKind.JOIN, bytes(5000), Deadline.after(5.0))
         connection.receive(Deadline.after(5.0))
     found = outcomes([rank_0, *ranks_do(join_and_exchange, 2, port, only=range(1, 2))])
     assert [outcome.value for outcome in found] == [shares(2, 1)] * 2
@@ -182,27 +182,27 @@ def test_an_insider_who_talks_nonsense_is_refused(port: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "payload", "reason"),
     [
-        (Kind.BLOB, b"short", "a blob frame of 5 bytes came"),
-        (Kind.BLOB, blob_payload(9, 1.0, b""), "a blob of exchange 9 came, where exchange [01] is due"),
-        (Kind.WELCOME, b"", "a frame of kind WELCOME came"),
-        (Kind.LEAVE, b"[]", "a malformed Leave came"),
-        (Kind.BLOB, bytes(9 * 2**20), "a frame of 9437184 bytes was announced"),
+        (FrameKind.BLOB, b"short", "a blob frame of 5 bytes came"),
+        (FrameKind.BLOB, blob_payload(9, 1.0, b""), "a blob of exchange 9 came, where exchange [01] is due"),
+        (FrameKind.WELCOME, b"", "a frame of kind WELCOME came"),
+        (FrameKind.LEAVE, b"[]", "a malformed Leave came"),
+        (FrameKind.BLOB, bytes(9 * 2**20), "a frame of 9437184 bytes was announced"),
     ],
     ids=["short", "another exchange", "another kind", "not JSON", "too long"],
 )
-def test_a_rank_that_breaks_the_protocol(kind: Kind, payload: bytes, reason: str, port: int) -> None:
+def test_a_rank_that_breaks_the_protocol(kind: FrameKind, payload: bytes, reason: str, port: int) -> None:
     """All ranks get the reason, that rank too."""
     rank_0 = Process(join_and_exchange, {"rank": 0, "world_size": 3, "port": port})
     rank_1 = Process(join_and_exchange, {"rank": 1, "world_size": 3, "port": port})
     wait_for_listener(port)
     with insider(port) as connection:
         join = Join(2, 3, 4711, "elsewhere", "elsewhere", 5.0)
-        connection.send(Kind.JOIN, encode(join), Deadline.after(5.0))
-        assert connection.receive(Deadline.after(5.0)).kind == Kind.WELCOME
+        connection.send(FrameKind.JOIN, encode(join), Deadline.after(5.0))
+        assert connection.receive(Deadline.after(5.0)).kind == FrameKind.WELCOME
         with suppress(OSError):
             connection.send(kind, payload, Deadline.after(5.0))
         with suppress(EOFError):  # the reply is lost if more came than was read
-            assert connection.receive(Deadline.after(5.0)).kind == Kind.ABORT
+            assert connection.receive(Deadline.after(5.0)).kind == FrameKind.ABORT
     found = outcomes([rank_0, rank_1])
     assert found[0].told == found[1].told
     assert found[0].ranks == found[1].ranks == (2,)

@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from choreo.run.transport.errors import FrameError
-from choreo.run.transport.frames import OVERHEAD_BYTES, Frame, FrameReader, FrameWriter, Kind
+from choreo.run.transport.frames import OVERHEAD_BYTES, FrameKind, FrameReader, FrameWriter, SealedFrame
 from choreo.run.transport.limits import MAX_FRAME_BYTES
 
 KEY = bytes(range(32))
-FRAMES = st.lists(st.builds(Frame, st.sampled_from(Kind), st.binary(max_size=300)), max_size=6)
+FRAMES = st.lists(st.builds(SealedFrame, st.sampled_from(FrameKind), st.binary(max_size=300)), max_size=6)
 
 
-def sealed(frames: list[Frame]) -> list[bytes]:
+def sealed(frames: list[SealedFrame]) -> list[bytes]:
     writer = FrameWriter(KEY)
     return [writer.seal(frame.kind, frame.payload) for frame in frames]
 
 
 @given(FRAMES, st.data())
-def test_whatever_pieces_it_comes_in(frames: list[Frame], data: st.DataObject) -> None:
+def test_whatever_pieces_it_comes_in(frames: list[SealedFrame], data: st.DataObject) -> None:
     stream = b"".join(sealed(frames))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
     reader = FrameReader(KEY)
@@ -35,12 +35,12 @@ def test_whatever_pieces_it_comes_in(frames: list[Frame], data: st.DataObject) -
 
 
 @given(FRAMES.filter(bool), st.data())
-def test_a_changed_bit_is_noticed(frames: list[Frame], data: st.DataObject) -> None:
+def test_a_changed_bit_is_noticed(frames: list[SealedFrame], data: st.DataObject) -> None:
     stream = bytearray(b"".join(sealed(frames)))
     at = data.draw(st.integers(0, len(stream) - 1))
     stream[at] ^= 1 << data.draw(st.integers(0, 7))
     reader = FrameReader(KEY)
-    found: list[Frame] = []
+    found: list[SealedFrame] = []
     try:
         found += reader.feed(bytes(stream))
     except FrameError:
@@ -53,7 +53,7 @@ def test_a_changed_bit_is_noticed(frames: list[Frame], data: st.DataObject) -> N
 @given(st.lists(st.integers(0, 3), max_size=8).filter(lambda order: order != list(range(len(order)))))
 def test_no_frame_is_repeated_left_out_or_out_of_order(order: list[int]) -> None:
     """The same four frames are there to be sent in any order, and only the true beginning is taken."""
-    four = sealed([Frame(Kind.BLOB, b"same")] * 4)
+    four = sealed([SealedFrame(FrameKind.BLOB, b"same")] * 4)
     right = next(at for at, number in enumerate(order) if at != number)
     reader = FrameReader(KEY)
     assert len(reader.feed(b"".join(four[number] for number in order[:right]))) == right
@@ -78,7 +78,7 @@ def test_random_bytes_are_never_a_frame(pieces: list[bytes], limit_bytes: int) -
 @pytest.mark.parametrize("length", [MAX_FRAME_BYTES + 1, 2**31, 2**32 - 1])
 def test_a_length_beyond_bounds_is_refused_before_anything_follows(length: int) -> None:
     with pytest.raises(FrameError, match=f"a frame of {length} bytes was announced; at most {MAX_FRAME_BYTES}"):
-        FrameReader(KEY).feed(struct.pack(">IB", length, Kind.BLOB))
+        FrameReader(KEY).feed(struct.pack(">IB", length, FrameKind.BLOB))
 
 
 @pytest.mark.parametrize("number", [0, 8, 255])
@@ -89,9 +89,9 @@ def test_a_kind_that_there_is_not(number: int) -> None:
 
 def test_the_two_directions_have_keys_of_their_own() -> None:
     with pytest.raises(FrameError, match="seal"):
-        FrameReader(bytes(32)).feed(sealed([Frame(Kind.LEAVE, b"{}")])[0])
+        FrameReader(bytes(32)).feed(sealed([SealedFrame(FrameKind.LEAVE, b"{}")])[0])
 
 
 def test_the_largest_frame() -> None:
     payload = bytes(MAX_FRAME_BYTES)
-    assert FrameReader(KEY).feed(FrameWriter(KEY).seal(Kind.ALL, payload)) == [(Kind.ALL, payload)]
+    assert FrameReader(KEY).feed(FrameWriter(KEY).seal(FrameKind.ALL, payload)) == [(FrameKind.ALL, payload)]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from choreo.run.transport.errors import ProtocolError, WrongSecretError
-from choreo.run.transport.frames import Kind
+from choreo.run.transport.frames import FrameKind
 from choreo.run.transport.handshake import (
     MAGIC,
     NONCE_BYTES,
@@ -36,8 +36,8 @@ def test_two_who_hold_the_secret(cuts: list[int]) -> None:
     assert accepted is not None
     reply, server_reader, server_writer = accepted
     reader, writer = client.accept(reply)
-    assert server_reader.feed(writer.seal(Kind.JOIN, b"hello")) == [(Kind.JOIN, b"hello")]
-    assert reader.feed(server_writer.seal(Kind.WELCOME, b"you")) == [(Kind.WELCOME, b"you")]
+    assert server_reader.feed(writer.seal(FrameKind.JOIN, b"hello")) == [(FrameKind.JOIN, b"hello")]
+    assert reader.feed(server_writer.seal(FrameKind.WELCOME, b"you")) == [(FrameKind.WELCOME, b"you")]
 
 
 def test_a_client_with_another_secret_is_refused_and_learns_nothing() -> None:

@@ -18,7 +18,7 @@ from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
 from choreo.run.transport import tcp
 from choreo.run.transport.dial import AuthenticatedSocket
-from choreo.run.transport.peer import Peer
+from choreo.run.transport.peer_info import PeerInfo
 from tests.helpers.faults import PATIENCE_S, Ended, Pipe
 from tests.helpers.hosts import Hosts, NetworkJob, hosts, why_no_hosts
 from tests.run.recover.test_faults import given_up
@@ -163,7 +163,7 @@ def test_a_job_of_the_launcher_on_two_hosts(two_hosts: Hosts, tmp_path: Path) ->
 def die_while_they_connect() -> None:
     """Rank 2 calls rank 0, and is gone before it calls rank 1."""
 
-    def dial_or_die(peer: Peer, port: int, key: bytes, end_s: float) -> AuthenticatedSocket:
+    def dial_or_die(peer: PeerInfo, port: int, key: bytes, end_s: float) -> AuthenticatedSocket:
         if os.environ["RANK"] == "2" and peer.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return dial(peer, port, key, end_s)

@@ -43,7 +43,7 @@ from choreo.run.transport.dial import AuthenticatedSocket
 from choreo.run.transport.frames import FrameReader, FrameWriter
 from choreo.run.transport.handshake import MAGIC
 from choreo.run.transport.nonblocking_handshake import NonblockingClient, NonblockingServer
-from choreo.run.transport.peer import Peer
+from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.tcp import STREAMS, NetworkConfig, PeerListener, TcpConnections
 from tests.helpers.executors import COMPILED, STAGE_BYTES, TWIN, segment_of
 
@@ -55,7 +55,7 @@ FLOAT32 = 8
 
 
 def connect_all(
-    listeners: list[PeerListener], peers: list[Peer], key_of: Any = lambda _: KEY
+    listeners: list[PeerListener], peers: list[PeerInfo], key_of: Any = lambda _: KEY
 ) -> list[TcpConnections | Exception]:
     """All ranks connect, each in a thread; what they got."""
 
@@ -74,7 +74,7 @@ def connect_all(
 
 @pytest.fixture
 def three() -> Any:
-    peers = [Peer(rank, "here", 100 + rank, "127.0.0.1") for rank in range(3)]
+    peers = [PeerInfo(rank, "here", 100 + rank, "127.0.0.1") for rank in range(3)]
     listeners = [PeerListener("127.0.0.1") for _ in peers]
     yield listeners, peers
     for one in listeners:

@@ -20,7 +20,7 @@ from choreo.errors import RendezvousError
 from choreo.run.consensus.status import Status
 from choreo.run.execute.layout import FRAME_BYTES, GOODBYE, PROGRESS, SEALED, Frame
 from choreo.run.transport.dial import AuthenticatedSocket
-from choreo.run.transport.frames import Kind
+from choreo.run.transport.frames import FrameKind
 
 __all__ = ["ControlChannel", "ControlConnection", "Decision", "HostReport", "Proposal", "StatusUpdate"]
 
@@ -74,7 +74,7 @@ class ControlConnection:
 
     def send(self, message: Message) -> None:
         """Queue a message, and write what the socket takes."""
-        sealed = self._writer.seal(Kind.BLOB, msgspec.msgpack.encode(message))
+        sealed = self._writer.seal(FrameKind.BLOB, msgspec.msgpack.encode(message))
         self._outgoing += Frame(SEALED, 0, 0, 0, len(sealed)).pack() + sealed
         self.flush()
 

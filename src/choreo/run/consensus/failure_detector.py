@@ -17,7 +17,7 @@ from choreo.run.consensus import status as segments
 from choreo.run.consensus.control_channel import ControlChannel, HostReport, StatusUpdate
 from choreo.run.consensus.status import CallDirectory, Status
 from choreo.run.execute.failures import INTERRUPTED, LEFT
-from choreo.run.transport.peer import Peer
+from choreo.run.transport.peer_info import PeerInfo
 
 __all__ = ["TEXT_LENGTH", "FailureDetector"]
 
@@ -30,7 +30,7 @@ class FailureDetector:
     def __init__(
         self,
         rank: int,
-        peers: tuple[Peer, ...],
+        peers: tuple[PeerInfo, ...],
         own: mmap.mmap,
         *,
         maps: list[mmap.mmap | None],

@@ -14,7 +14,7 @@ from choreo.run.messages.matching import Matcher, Message, Receive
 from choreo.run.messages.wire import HEADER, HELLO, check_process, family_of, parse_header, parse_hello
 from choreo.run.transport.handshake import HANDSHAKE_S
 from choreo.run.transport.nonblocking_handshake import NonblockingServer
-from choreo.run.transport.peer import Peer
+from choreo.run.transport.peer_info import PeerInfo
 
 __all__ = ["Incoming", "IncomingConnection"]
 
@@ -37,7 +37,7 @@ class IncomingConnection:
 class Incoming:
     """A rank's listener, and the connections that it has accepted."""
 
-    def __init__(self, rank: int, peers: tuple[Peer, ...], matcher: Matcher, *, local: bool) -> None:
+    def __init__(self, rank: int, peers: tuple[PeerInfo, ...], matcher: Matcher, *, local: bool) -> None:
         self._peers, self._matcher = peers, matcher
         self.key: bytes | None = None  # of the communicator, if it spans several hosts
         self._identified: set[int] = set()  # ranks that have connected: none does so twice

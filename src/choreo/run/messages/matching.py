@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from choreo.errors import CollectiveMismatch
 from choreo.run.execute.dtypes import dtype_name
-from choreo.run.transport.peer import Peer
+from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.work import Work
 
 __all__ = ["Matcher", "Message", "Receive", "Send"]
@@ -64,7 +64,7 @@ class Message:
 class Matcher:
     """The receives that wait, and the messages that are kept, by source and tag."""
 
-    def __init__(self, rank: int, peers: tuple[Peer, ...]) -> None:
+    def __init__(self, rank: int, peers: tuple[PeerInfo, ...]) -> None:
         self._rank, self._peers = rank, peers
         self._waiting: defaultdict[tuple[int, int], deque[Receive]] = defaultdict(deque)
         self._kept: defaultdict[tuple[int, int], deque[Message]] = defaultdict(deque)

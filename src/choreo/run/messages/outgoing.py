@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from choreo.run.messages.matching import Send
 from choreo.run.messages.wire import HELLO, HELLO_MAGIC, Address, check_process, family_of
 from choreo.run.transport.nonblocking_handshake import NonblockingClient
-from choreo.run.transport.peer import Peer
+from choreo.run.transport.peer_info import PeerInfo
 
 __all__ = ["Outgoing", "OutgoingConnection"]
 
@@ -29,7 +29,7 @@ class OutgoingConnection:
 class Outgoing:
     """The connections and what is queued for each rank. An OSError of a method means that the rank is lost."""
 
-    def __init__(self, rank: int, peers: tuple[Peer, ...]) -> None:
+    def __init__(self, rank: int, peers: tuple[PeerInfo, ...]) -> None:
         self._rank, self._peers = rank, peers
         self.addresses: list[Address] = []
         self.key: bytes | None = None

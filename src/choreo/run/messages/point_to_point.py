@@ -22,7 +22,7 @@ from choreo.run.messages.incoming import Incoming
 from choreo.run.messages.matching import Matcher, Message, Receive, Send
 from choreo.run.messages.outgoing import Outgoing, OutgoingConnection
 from choreo.run.messages.wire import Address, pack_header, parse_header
-from choreo.run.transport.peer import Peer
+from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.work import Work
 
 __all__ = ["PointToPoint"]
@@ -33,7 +33,7 @@ GONE = "is gone: it died, or closed its communicator"
 class PointToPoint:
     """All messages of one rank."""
 
-    def __init__(self, rank: int, peers: tuple[Peer, ...], local: bool) -> None:
+    def __init__(self, rank: int, peers: tuple[PeerInfo, ...], local: bool) -> None:
         self._wakeup = -1
         self._thread: threading.Thread | None = None
         self._rank, self._peers = rank, peers

@@ -12,7 +12,7 @@ import struct
 import zlib
 from typing import TypeAlias
 
-from choreo.run.transport.peer import Peer
+from choreo.run.transport.peer_info import PeerInfo
 
 __all__ = ["HEADER", "HELLO", "Address", "check_process", "family_of", "pack_header", "parse_header", "parse_hello"]
 
@@ -45,7 +45,7 @@ def parse_hello(head: bytes, world_size: int) -> int:
     return int(peer)
 
 
-def check_process(sock: socket.socket, peer: Peer) -> None:
+def check_process(sock: socket.socket, peer: PeerInfo) -> None:
     """Raise OSError unless the process at the other end of a Unix socket is this rank's."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, user, _ = _CREDENTIALS.unpack(credentials)

@@ -36,7 +36,7 @@ from choreo.run.rendezvous.server import Client, Server
 from choreo.run.transport.addresses import LOOPBACK, is_local, listen, spelled
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.errors import FrameError
-from choreo.run.transport.frames import Frame, Kind
+from choreo.run.transport.frames import FrameKind, SealedFrame
 from choreo.run.transport.limits import MAX_REASON
 from choreo.run.transport.secret import check_secret
 
@@ -79,7 +79,7 @@ class AdmissionServer:
             client.member = msgspec.structs.replace(client.member, rank=rank)
             message = admission(rank)
             client.sealed[0].limit_bytes = len(blob_payload(0, 0, b"")) + blob_limit_bytes(len(message.ranks))
-            self._server.send(client, Kind.WELCOME, encode(message))
+            self._server.send(client, FrameKind.WELCOME, encode(message))
 
     def collect(self, deadline: Deadline) -> list[bytes]:
         """The blobs of the new processes for the next exchange, by rank."""
@@ -95,11 +95,11 @@ class AdmissionServer:
     def distribute(self, blobs: list[bytes]) -> None:
         """Send the blobs of all ranks to the new processes."""
         for client in self._joiners:
-            self._server.send(client, Kind.ALL, all_payload(self._exchange - 1, blobs))
+            self._server.send(client, FrameKind.ALL, all_payload(self._exchange - 1, blobs))
 
     def abort(self, reason: str) -> None:
         """Tell the new processes that they are not admitted, and why."""
-        self._server.send_to_all(Kind.ABORT, encode(Abort(reason[:MAX_REASON], [])))
+        self._server.send_to_all(FrameKind.ABORT, encode(Abort(reason[:MAX_REASON], [])))
 
     def close(self) -> None:
         """Stop listening; a process that still waits will try again."""
@@ -110,11 +110,11 @@ class AdmissionServer:
             raise JoinError("a rank was lost meanwhile")
         self._server.poll(deadline.capped(POLL_S))
 
-    def _on_frame(self, client: Client, frame: Frame) -> None:
+    def _on_frame(self, client: Client, frame: SealedFrame) -> None:
         if client.member is None:
             self._on_first_frame(client, frame)
             return
-        if frame.kind != Kind.BLOB:
+        if frame.kind != FrameKind.BLOB:
             raise FrameError(f"a frame of kind {frame.kind.name} came")
         number, _, blob = parse_blob(frame.payload)
         rank = client.member.rank
@@ -122,19 +122,19 @@ class AdmissionServer:
             raise FrameError(f"a blob of exchange {number} came, where exchange {self._exchange} is due")
         self._blobs[rank] = blob
 
-    def _on_first_frame(self, client: Client, frame: Frame) -> None:
-        if frame.kind == Kind.REQUEST_ADMISSION:
+    def _on_first_frame(self, client: Client, frame: SealedFrame) -> None:
+        if frame.kind == FrameKind.REQUEST_ADMISSION:
             request = decode(frame.payload, AdmissionRequest)
             if len(self._joiners) < self._wanted:
                 client.member = Member(self._first_rank, request.pid, request.host, request.host_id, client.address)
                 self._joiners.append(client)
                 return
             reason = "the job has admitted as many processes as it wants"
-        elif frame.kind == Kind.JOIN:
+        elif frame.kind == FrameKind.JOIN:
             reason = "this job runs already; a process that is to join it calls choreo.join()"
         else:
             raise FrameError(f"a frame of kind {frame.kind.name} came")
-        self._server.send(client, Kind.ABORT, encode(Abort(reason, [])))
+        self._server.send(client, FrameKind.ABORT, encode(Abort(reason, [])))
         client.ignored = True
 
     def _on_lost(self, client: Client, what: str, why: str) -> None:

@@ -29,7 +29,7 @@ from choreo.run.rendezvous.server import Client, Server
 from choreo.run.transport.addresses import is_loopback, plain
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.errors import FrameError
-from choreo.run.transport.frames import Frame, Kind
+from choreo.run.transport.frames import FrameKind, SealedFrame
 from choreo.run.transport.limits import MAX_REASON
 
 __all__ = ["Coordinator"]
@@ -70,7 +70,7 @@ class Coordinator:
         with self._aborting():
             self._wait(deadline, late)
             self.members = self._reachable_members()
-            self._send_to_ranks(Kind.WELCOME, encode(Welcome(self.members)), deadline)
+            self._send_to_ranks(FrameKind.WELCOME, encode(Welcome(self.members)), deadline)
 
     def exchange(self, blob: bytes, deadline: Deadline) -> list[bytes]:
         """The blobs of all ranks, by rank."""
@@ -93,12 +93,12 @@ class Coordinator:
         with self._aborting():
             self._wait(deadline, late)
             blobs = [self._blobs[rank] for rank in range(self._world_size)]
-            self._send_to_ranks(Kind.ALL, all_payload(self._number, blobs), deadline)
+            self._send_to_ranks(FrameKind.ALL, all_payload(self._number, blobs), deadline)
         return blobs
 
     def close(self, reason: str = "") -> None:
         """Tell all ranks that rank 0 leaves, and why; then close all connections."""
-        self._server.send_to_all(Kind.LEAVE, encode(Leave(reason[:MAX_REASON])))
+        self._server.send_to_all(FrameKind.LEAVE, encode(Leave(reason[:MAX_REASON])))
         self._server.close_gracefully(Deadline.after(FAREWELL_S))
 
     def disconnect(self) -> None:
@@ -112,7 +112,7 @@ class Coordinator:
             yield
         except RendezvousError as error:
             self._abort = error
-            self._server.send_to_all(Kind.ABORT, _abort_payload(error))
+            self._server.send_to_all(FrameKind.ABORT, _abort_payload(error))
             # Ranks that are about to join get the abort too, unless the error is that they did not join.
             expected = set() if self.members or self._timed_out else self._missing
             self._server.close_gracefully(Deadline.after(ABORT_S), lambda: expected)
@@ -138,7 +138,7 @@ class Coordinator:
                 raise late(until.timeout_s)
             self._server.poll(until)
 
-    def _send_to_ranks(self, kind: Kind, payload: bytes, deadline: Deadline) -> None:
+    def _send_to_ranks(self, kind: FrameKind, payload: bytes, deadline: Deadline) -> None:
         """Send to all ranks, and wait until the system has taken it; a rank lost meanwhile fails the next exchange."""
         for client in self._clients.values():
             self._server.send(client, kind, payload)
@@ -155,14 +155,14 @@ class Coordinator:
 
     # Events
 
-    def _on_frame(self, client: Client, frame: Frame) -> None:
+    def _on_frame(self, client: Client, frame: SealedFrame) -> None:
         if client.member is None:
-            if frame.kind != Kind.JOIN:
+            if frame.kind != FrameKind.JOIN:
                 raise FrameError(f"a frame of kind {frame.kind.name} came before a Join")
             self._on_join(client, decode(frame.payload, Join))
-        elif frame.kind == Kind.LEAVE:
+        elif frame.kind == FrameKind.LEAVE:
             self._on_lost(client, "left the rendezvous", decode(frame.payload, Leave).reason)
-        elif frame.kind == Kind.BLOB and self.members:
+        elif frame.kind == FrameKind.BLOB and self.members:
             number, timeout_s, blob = parse_blob(frame.payload)
             rank, their_deadline = client.member.rank, _slightly_before(_deadline(timeout_s))
             if number == self._number and rank in self._missing:
@@ -199,8 +199,8 @@ class Coordinator:
             self._missing.discard(member.rank)
             raise error
         else:
-            # All ranks have joined, or the rendezvous is over. Only this client is told.
-            self._server.send(client, Kind.ABORT, _abort_payload(error))
+            # All ranks have joined, or the rendezvous is over. Only this client gets the reason.
+            self._server.send(client, FrameKind.ABORT, _abort_payload(error))
             client.ignored = True
             if self._abort is not None:
                 self._missing.discard(member.rank)

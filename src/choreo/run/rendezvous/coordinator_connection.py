@@ -5,7 +5,7 @@ from __future__ import annotations
 from choreo.run.transport.addresses import Target
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.dial import AuthenticatedSocket, dial
-from choreo.run.transport.frames import Frame, Kind
+from choreo.run.transport.frames import FrameKind, SealedFrame
 
 __all__ = ["CoordinatorConnection", "connect_to_coordinator"]
 
@@ -17,14 +17,14 @@ class CoordinatorConnection:
 
     def __init__(self, sealed: AuthenticatedSocket) -> None:
         self._socket, self._reader, self._writer = sealed.socket, sealed.reader, sealed.writer
-        self._frames: list[Frame] = []
+        self._frames: list[SealedFrame] = []
 
-    def send(self, kind: Kind, payload: bytes, deadline: Deadline) -> None:
+    def send(self, kind: FrameKind, payload: bytes, deadline: Deadline) -> None:
         """Send a frame; an OSError if that fails or takes too long."""
         self._socket.settimeout(max(deadline.left_s, 1e-3))
         self._socket.sendall(self._writer.seal(kind, payload))
 
-    def receive(self, deadline: Deadline) -> Frame:
+    def receive(self, deadline: Deadline) -> SealedFrame:
         """The next frame; TimeoutError if none came in time, EOFError if the connection is closed."""
         while not self._frames:
             self._socket.settimeout(max(deadline.left_s, 1e-3))

@@ -1,7 +1,7 @@
 """Which ranks are on one host, so that they may share memory.
 
 Two ranks are on one host if they have the same kernel, the same network, process and user namespaces, the same user and
-the same /dev/shm, and if each sees a file that the other puts there. A network namespace counts as a host of its own:
+the same /dev/shm, and if each sees a file that the other puts there. A network namespace counts as a separate host:
 processes that share a kernel but not a network were separated on purpose.
 """
 

@@ -24,7 +24,7 @@ from choreo.run.rendezvous.messages import (
 from choreo.run.transport.addresses import resolve, spelled
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.errors import AbortError, FrameError, ProtocolError, WrongSecretError
-from choreo.run.transport.frames import Kind
+from choreo.run.transport.frames import FrameKind
 from choreo.run.transport.handshake import HANDSHAKE_S
 from choreo.run.transport.limits import MAX_REASON
 
@@ -65,8 +65,8 @@ class Participant:
         phase = f"in exchange {self._number}"
         receive = _Receiver(self._connection, self.members[0], phase)
         try:
-            self._connection.send(Kind.BLOB, blob_payload(self._number, deadline.left_s, blob), deadline)
-            payload = receive(Kind.ALL, deadline)
+            self._connection.send(FrameKind.BLOB, blob_payload(self._number, deadline.left_s, blob), deadline)
+            payload = receive(FrameKind.ALL, deadline)
             return parse_all(payload, self._number, self._me.world_size)
         except TimeoutError:
             reason = f"{self.members[0]} did not answer {_name(self._me)} {phase} within {deadline.timeout_s:.3g} s"
@@ -82,7 +82,7 @@ class Participant:
     def close(self, reason: str = "") -> None:
         """Tell the coordinator that this rank leaves, and why; then disconnect."""
         with suppress(OSError):
-            self._connection.send(Kind.LEAVE, encode(Leave(reason[:MAX_REASON])), Deadline.after(FAREWELL_S))
+            self._connection.send(FrameKind.LEAVE, encode(Leave(reason[:MAX_REASON])), Deadline.after(FAREWELL_S))
         self._connection.close()
 
     def disconnect(self) -> None:
@@ -99,8 +99,8 @@ def register(find: Callable[[], CoordinatorAddress], me: Join, where: str, deadl
         receive = _Receiver(connection, rank_0, phase)
         me = Join(me.rank, me.world_size, me.pid, me.host, me.host_id, deadline.left_s)
         try:
-            connection.send(Kind.JOIN, encode(me), deadline)
-            members = decode(receive(Kind.WELCOME, deadline), Welcome).members
+            connection.send(FrameKind.JOIN, encode(me), deadline)
+            members = decode(receive(FrameKind.WELCOME, deadline), Welcome).members
         except TimeoutError:
             raise RendezvousError(
                 f"{rank_0} did not say within {deadline.timeout_s:.3g} s that all {me.world_size} ranks had joined; "
@@ -190,7 +190,7 @@ class _Receiver:
     def __init__(self, connection: CoordinatorConnection, rank_0: object, phase: str) -> None:
         self._connection, self._rank_0, self._phase = connection, rank_0, phase
 
-    def __call__(self, kind: Kind, deadline: Deadline) -> bytes:
+    def __call__(self, kind: FrameKind, deadline: Deadline) -> bytes:
         try:
             frame = self._connection.receive(deadline)
         except EOFError:
@@ -216,12 +216,12 @@ class _Receiver:
             f"{self._rank_0} was lost {self._phase}: its process ended or the connection was cut", ranks=(0,)
         )
 
-    def _raise(self, kind: Kind, payload: bytes) -> NoReturn:
-        if kind == Kind.ABORT:
+    def _raise(self, kind: FrameKind, payload: bytes) -> NoReturn:
+        if kind == FrameKind.ABORT:
             abort = decode(payload, Abort)
             self._connection.close()
             raise AbortError(abort.reason, ranks=abort.ranks)
-        if kind == Kind.LEAVE:
+        if kind == FrameKind.LEAVE:
             reason = decode(payload, Leave).reason
             self._connection.close()
             raise RendezvousError(

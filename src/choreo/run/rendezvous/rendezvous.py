@@ -2,7 +2,7 @@
 
 Rank 0 listens and the others connect to it. Both sides prove that they hold the job's secret (`handshake`), and then
 send sealed frames (`frames`). Without a secret only ranks of one user on one host can find each other, through a file
-(`local_file`). Every wait has a deadline, and all ranks are told when something goes wrong with one of them.
+(`local_file`). Every wait has a deadline, and when one rank fails, all get the reason.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from choreo.run.rendezvous.messages import Member
 from choreo.run.transport.addresses import plain
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.errors import FrameError, ProtocolError, WrongSecretError
-from choreo.run.transport.frames import Frame, FrameReader, FrameWriter, Kind
+from choreo.run.transport.frames import FrameKind, FrameReader, FrameWriter, SealedFrame
 from choreo.run.transport.handshake import HANDSHAKE_S, ServerHandshake
 from choreo.run.transport.limits import MAX_UNAUTHENTICATED
 
@@ -55,7 +55,7 @@ class Server:
         self,
         listener: socket.socket,
         secret: bytes,
-        on_frame: Callable[[Client, Frame], None],
+        on_frame: Callable[[Client, SealedFrame], None],
         on_lost: Callable[[Client, str, str], None],
     ) -> None:
         self._listener = listener
@@ -83,13 +83,13 @@ class Server:
         for client in [client for client in self._unregistered() if client.expires.passed]:
             self._drop(client)
 
-    def send(self, client: Client, kind: Kind, payload: bytes) -> None:
+    def send(self, client: Client, kind: FrameKind, payload: bytes) -> None:
         """Queue a frame for an authenticated client, and write what its socket takes."""
         if client.sealed is not None and client.sock in self._clients:
             client.outgoing += client.sealed[1].seal(kind, payload)
             self._flush(client)
 
-    def send_to_all(self, kind: Kind, payload: bytes) -> None:
+    def send_to_all(self, kind: FrameKind, payload: bytes) -> None:
         """Send a frame to every authenticated client that is not ignored."""
         for client in list(self._clients.values()):
             if not client.ignored:

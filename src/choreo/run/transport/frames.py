@@ -16,7 +16,7 @@ from typing import NamedTuple
 from choreo.run.transport.errors import FrameError
 from choreo.run.transport.limits import MAX_FRAME_BYTES
 
-__all__ = ["OVERHEAD_BYTES", "Frame", "FrameReader", "FrameWriter", "Kind"]
+__all__ = ["OVERHEAD_BYTES", "FrameKind", "FrameReader", "FrameWriter", "SealedFrame"]
 
 SEAL_BYTES = 16
 _HEADER = struct.Struct(">IB")
@@ -24,7 +24,7 @@ _NUMBER = struct.Struct(">Q")
 OVERHEAD_BYTES = _HEADER.size + SEAL_BYTES
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """What a frame contains."""
 
     JOIN = 1  # a rank registers with rank 0
@@ -36,10 +36,10 @@ class Kind(enum.IntEnum):
     REQUEST_ADMISSION = 7  # a process asks to join a running job
 
 
-class Frame(NamedTuple):
+class SealedFrame(NamedTuple):
     """A kind and its payload."""
 
-    kind: Kind
+    kind: FrameKind
     payload: bytes
 
 
@@ -50,7 +50,7 @@ class FrameWriter:
         self._key = key
         self._number = 0
 
-    def seal(self, kind: Kind, payload: bytes) -> bytes:
+    def seal(self, kind: FrameKind, payload: bytes) -> bytes:
         """The bytes of the next frame."""
         assert len(payload) <= MAX_FRAME_BYTES, "the caller bounds its payload"
         header = _HEADER.pack(len(payload), kind)
@@ -69,7 +69,7 @@ class FrameReader:
         self._buffer = bytearray()
         self._broken: FrameError | None = None
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[SealedFrame]:
         """The frames that these bytes complete; after a FrameError the connection must be closed."""
         if self._broken is not None:
             raise self._broken
@@ -84,13 +84,13 @@ class FrameReader:
             raise
         return found
 
-    def _next(self) -> Frame | None:
+    def _next(self) -> SealedFrame | None:
         if len(self._buffer) < _HEADER.size:
             return None
         length, number = _HEADER.unpack_from(self._buffer)
         if length > self.limit_bytes:
             raise FrameError(f"a frame of {length} bytes was announced; at most {self.limit_bytes} are allowed")
-        if number not in Kind.__members__.values():
+        if number not in FrameKind.__members__.values():
             raise FrameError(f"a frame of unknown kind {number} came")
         end = _HEADER.size + length
         if len(self._buffer) < end + SEAL_BYTES:
@@ -102,7 +102,7 @@ class FrameReader:
             raise FrameError(f"frame {self._number} does not carry the seal of this job")
         del self._buffer[: end + SEAL_BYTES]
         self._number += 1
-        return Frame(Kind(number), payload)
+        return SealedFrame(FrameKind(number), payload)
 
 
 def _seal(key: bytes, number: int, header: bytes, payload: bytes) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from choreo.run.transport.frames import OVERHEAD_BYTES, FrameReader, Kind
+from choreo.run.transport.frames import OVERHEAD_BYTES, FrameKind, FrameReader
 from choreo.run.transport.handshake import MAGIC, NONCE_BYTES, REPLY_BYTES, ClientHandshake, ServerHandshake
 
 __all__ = ["NonblockingClient", "NonblockingServer"]
@@ -46,7 +46,7 @@ class NonblockingClient:
         if self._stages:
             return self._handshake.answer(stage)
         _, writer = self._handshake.accept(stage)
-        return writer.seal(Kind.JOIN, _RANK.pack(self._rank))
+        return writer.seal(FrameKind.JOIN, _RANK.pack(self._rank))
 
 
 class NonblockingServer:
@@ -79,6 +79,6 @@ class NonblockingServer:
             return reply
         self._left -= len(data)
         for frame in self._reader.feed(data):
-            if frame.kind == Kind.JOIN and len(frame.payload) == _RANK.size:
+            if frame.kind == FrameKind.JOIN and len(frame.payload) == _RANK.size:
                 (self.rank,) = _RANK.unpack(frame.payload)
         return b""

@@ -24,10 +24,10 @@ from choreo.errors import RendezvousError
 from choreo.run.transport.addresses import Target
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.dial import AuthenticatedSocket, dial
-from choreo.run.transport.frames import OVERHEAD_BYTES, Kind
+from choreo.run.transport.frames import OVERHEAD_BYTES, FrameKind
 from choreo.run.transport.handshake import HANDSHAKE_S, ServerHandshake
 from choreo.run.transport.limits import MAX_UNAUTHENTICATED
-from choreo.run.transport.peer import Peer
+from choreo.run.transport.peer_info import PeerInfo
 
 __all__ = ["NetworkConfig", "PeerListener", "TcpConnections", "address_toward", "connection_lost", "dial_peer", "tune"]
 
@@ -102,7 +102,7 @@ class PeerListener:
         self._accepted = TcpConnections()
 
     def connect(
-        self, me: Peer, peers: Sequence[Peer], ports: Sequence[int], key: bytes, end_s: float
+        self, me: PeerInfo, peers: Sequence[PeerInfo], ports: Sequence[int], key: bytes, end_s: float
     ) -> TcpConnections:
         """Connect to all lower ranks of `peers`, and begin to accept the higher ones, which `finish` waits for."""
         self._key, self._timeout_s = key, max(SHORTEST_TIMEOUT_S, end_s - time.monotonic())
@@ -117,7 +117,7 @@ class PeerListener:
                     made = dial_peer(peer, port, key, end_s)
                     lower.add(peer.rank, which, made)
                     tune(made.socket, self._timeout_s)
-                    made.socket.sendall(made.writer.seal(Kind.JOIN, _CLIENT.pack(me.rank, which)))
+                    made.socket.sendall(made.writer.seal(FrameKind.JOIN, _CLIENT.pack(me.rank, which)))
                     made.socket.setblocking(False)
         except OSError as error:
             lower.close()
@@ -127,7 +127,7 @@ class PeerListener:
             raise
         return lower
 
-    def finish(self, lower: TcpConnections, peers: Sequence[Peer], end_s: float) -> TcpConnections:
+    def finish(self, lower: TcpConnections, peers: Sequence[PeerInfo], end_s: float) -> TcpConnections:
         """All connections. Every rank has dialled by now, so the higher ranks are accepted at once."""
         if self._thread is not None:
             self._thread.join(max(0.0, end_s - time.monotonic()))
@@ -200,7 +200,7 @@ class PeerListener:
                 return True
             client.received += len(data)
             for frame in client.sealed.reader.feed(data):
-                if frame.kind == Kind.JOIN and len(frame.payload) == _CLIENT.size:
+                if frame.kind == FrameKind.JOIN and len(frame.payload) == _CLIENT.size:
                     rank, which = _CLIENT.unpack(frame.payload)
                     client.accepted = rank in self._expected and self._accepted.add(rank, which, client.sealed)
         except BlockingIOError:
@@ -222,7 +222,7 @@ class _Client:
     accepted: bool = False
 
 
-def dial_peer(peer: Peer, port: int, key: bytes, end_s: float) -> AuthenticatedSocket:
+def dial_peer(peer: PeerInfo, port: int, key: bytes, end_s: float) -> AuthenticatedSocket:
     """An authenticated connection to a rank that listens; an OSError if that fails."""
     deadline = Deadline(end_s - time.monotonic(), end_s)
     return dial(Target(_family(peer.address), (peer.address, port)), key, deadline)
@@ -249,7 +249,7 @@ def tune(sock: socket.socket, timeout_s: float) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
 
-def connection_lost(peer: Peer, error: OSError) -> RendezvousError:
+def connection_lost(peer: PeerInfo, error: OSError) -> RendezvousError:
     """The error for a peer that was lost while the ranks of a communicator connected."""
     reason = error.strerror or str(error) or type(error).__name__
     return RendezvousError(f"{peer} was lost while the ranks connected: {reason}", ranks=(peer.rank,))

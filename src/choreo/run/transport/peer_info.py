@@ -1,14 +1,14 @@
-"""A rank of a communicator, and the process that runs it."""
+"""Where a rank of a communicator runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Peer"]
+__all__ = ["PeerInfo"]
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerInfo:
     """A rank, its host and its process."""
 
     rank: int
