@@ -144,7 +144,7 @@ class Communicator(ObjectCalls, MessageCalls):
         >>> with choreo.init() as comm:
         ...     comm.grow(1, address="127.0.0.1:29511", timeout=0.1)
         Traceback (most recent call last):
-        choreo.errors.JoinError: rank 0 cannot go on: 0 of 1 new processes came within 0.1 s
+        choreo.errors.JoinError: ...came within 0.1 s
         """
         job, seconds = job_address(address, secret), self._seconds(timeout)
         connection, ranks = grow(

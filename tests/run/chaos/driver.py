@@ -69,7 +69,7 @@ class Chaos:
 
     def run(self, events: int, end_s: float = float("inf")) -> int:
         """Make so many things happen, or as many as there is time for; how many that were."""
-        # That all come to the first meeting is not what this is about.
+        # First all ranks must have joined.
         while sum(one.inside for one in self.processes.values()) < self.settings.ranks and not self.wrong:
             self.look(0.05)
         for _ in range(SPARE):
@@ -114,7 +114,7 @@ class Chaos:
     # What kinds of events are made of
 
     def start(self, place: int, rank: int | None = None) -> None:
-        """Start a process: a rank of the first meeting, or one who comes later."""
+        """Start a process: a rank of the rendezvous, or one that joins later."""
         mine, theirs = CONTEXT.Pipe()
         given = (self.settings, theirs, self.port(), place, rank, self._prepare, f"{self.seed} {place} {self._started}")
         self._started += 1
