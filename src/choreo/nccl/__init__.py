@@ -5,12 +5,12 @@ table (`read_system`). `choreo.validate.nccl` holds the model to published measu
 """
 
 from choreo.nccl.constants import Constants
-from choreo.nccl.gpus import GPUS, Gpu, find_gpu
 from choreo.nccl.library import nccl_choice
 from choreo.nccl.model import Prediction, predict
 from choreo.nccl.names import Forced, read_collective, read_forced
-from choreo.nccl.reading import read_system
-from choreo.nccl.system import NETWORKS, NcclSystem, NetworkKind
+from choreo.nccl.system.gpus import GPUS, Gpu, find_gpu
+from choreo.nccl.system.reading import read_system
+from choreo.nccl.system.system import NETWORKS, NcclSystem, NetworkKind
 from choreo.nccl.tuning import estimates
 
 __all__ = [

@@ -1,7 +1,7 @@
 """The free constants of the model: few, each with a cause, the same for every machine.
 
-What differs by GPU is in `gpus`, what differs by network in `system.NETWORKS`, what NCCL itself fixes (buffer sizes,
-thread counts) in `call`. `leave_one_out` refits these and no others.
+What differs by GPU is in `system.gpus`, by network in `system.NETWORKS`, what NCCL itself fixes (buffer sizes,
+thread counts) in `execution.call`. `leave_one_out` refits these and no others.
 """
 
 from __future__ import annotations

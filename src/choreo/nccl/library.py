@@ -6,7 +6,7 @@ from choreo.errors import RefusedError, UsageError
 from choreo.nccl.constants import DEFAULT, Constants
 from choreo.nccl.model import Prediction, predict
 from choreo.nccl.names import Forced, read_collective, read_forced
-from choreo.nccl.system import NcclSystem
+from choreo.nccl.system.system import NcclSystem
 from choreo.nccl.tuning import ALGORITHMS, PROTOCOLS, algorithms_for, estimates
 from choreo.units import size_of
 

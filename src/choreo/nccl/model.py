@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from choreo.errors import UsageError
 from choreo.nccl.constants import DEFAULT, Constants
-from choreo.nccl.execution import execute
+from choreo.nccl.execution.execute import execute
 from choreo.nccl.names import Forced
-from choreo.nccl.system import NcclSystem
+from choreo.nccl.system.system import NcclSystem
 from choreo.nccl.tuning import algorithms_for, estimates
 
 __all__ = ["Choice", "Prediction", "choose", "predict"]

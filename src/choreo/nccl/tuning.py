@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from choreo.nccl.system import NcclSystem
+from choreo.nccl.system.system import NcclSystem
 from choreo.nccl.tables import (
     BASE,
     HOP,

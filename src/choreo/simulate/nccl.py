@@ -10,7 +10,7 @@ from choreo.bound import bound
 from choreo.collectives import Bandwidths, get_collective
 from choreo.errors import shown
 from choreo.nccl import nccl_choice
-from choreo.nccl.placed import system_of
+from choreo.nccl.system.placed import system_of
 from choreo.results import Result, result
 from choreo.topology import Topology, devices_of, get_topology
 from choreo.units import counted, format_bytes, format_time, size_of

@@ -13,7 +13,7 @@ import numpy as np
 
 from choreo.errors import UsageError
 from choreo.nccl import NETWORKS, NcclSystem, predict
-from choreo.nccl.placed import system_of
+from choreo.nccl.system.placed import system_of
 from choreo.plan.network.model import Floats
 from choreo.topology import Topology
 

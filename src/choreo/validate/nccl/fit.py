@@ -14,7 +14,7 @@ from pathlib import Path
 
 from choreo.errors import UsageError, shown
 from choreo.nccl.constants import DEFAULT, Constants
-from choreo.nccl.execution import execute
+from choreo.nccl.execution.execute import execute
 from choreo.nccl.model import Choice, choose
 from choreo.units import counted
 from choreo.validate.errors import mean, relative_error

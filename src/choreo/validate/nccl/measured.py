@@ -12,8 +12,8 @@ from pathlib import Path
 
 from choreo.errors import ChoreoError, UsageError
 from choreo.nccl.names import Forced, read_collective, read_forced
-from choreo.nccl.reading import read_system
-from choreo.nccl.system import NcclSystem
+from choreo.nccl.system.reading import read_system
+from choreo.nccl.system.system import NcclSystem
 from choreo.units import parse_size
 from choreo.validate.rows import Skipped, missing_columns, read_number, read_records
 

@@ -10,8 +10,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from choreo.nccl.gpus import Gpu, find_gpu, nearest_gpu
-from choreo.nccl.system import NcclSystem
+from choreo.nccl.system.gpus import Gpu, find_gpu, nearest_gpu
+from choreo.nccl.system.system import NcclSystem
 
 __all__ = ["read_system"]
 

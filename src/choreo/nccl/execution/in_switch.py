@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from choreo.nccl.call import KIB, Call, Execution
+from choreo.nccl.execution.call import KIB, Call, Execution
 from choreo.nccl.tuning import channels_of
 
 __all__ = ["collnet", "nvls"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from choreo.nccl.call import CHANNEL, KIB, LL128_CHUNK, LL_CHUNK, SIMPLE_CHUNK, THREADS_BYTES, Call, Execution
+from choreo.nccl.execution.call import CHANNEL, KIB, LL128_CHUNK, LL_CHUNK, SIMPLE_CHUNK, THREADS_BYTES, Call, Execution
 from choreo.nccl.tuning import channels_of
 
 __all__ = ["pat", "tree"]

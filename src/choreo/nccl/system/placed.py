@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from choreo.nccl.gpus import find_gpu
-from choreo.nccl.system import NcclSystem
+from choreo.nccl.system.gpus import find_gpu
+from choreo.nccl.system.system import NcclSystem
 from choreo.topology import Block, Topology
 
 __all__ = ["system_of"]

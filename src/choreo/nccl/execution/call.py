@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from choreo.nccl.constants import Constants
-from choreo.nccl.system import NcclSystem
+from choreo.nccl.system.system import NcclSystem
 from choreo.nccl.tuning import channels_of
 
 __all__ = [

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from choreo.errors import UsageError
-from choreo.nccl.gpus import GPUS, Gpu, find_gpu, nearest_gpu
+from choreo.nccl.system.gpus import GPUS, Gpu, find_gpu, nearest_gpu
 
 __all__ = ["MEDIA", "NETWORKS", "NcclSystem", "NetworkKind"]
 

@@ -12,13 +12,13 @@ finer when there is little to send (src/enqueue.cc, calcCollChunking).
 
 from __future__ import annotations
 
-from choreo.nccl.call import Call, Execution
 from choreo.nccl.constants import Constants
-from choreo.nccl.in_switch import collnet, nvls
-from choreo.nccl.point_to_point import point_to_point
-from choreo.nccl.rings import chain, ring
-from choreo.nccl.system import NcclSystem
-from choreo.nccl.trees import pat, tree
+from choreo.nccl.execution.call import Call, Execution
+from choreo.nccl.execution.in_switch import collnet, nvls
+from choreo.nccl.execution.point_to_point import point_to_point
+from choreo.nccl.execution.rings import chain, ring
+from choreo.nccl.execution.trees import pat, tree
+from choreo.nccl.system.system import NcclSystem
 
 __all__ = ["execute"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from choreo.nccl.call import (
+from choreo.nccl.execution.call import (
     LL128_CHUNK,
     LL_BUS,
     LL_CHUNK,

@@ -1,0 +1,1 @@
+"""The time a call takes once NCCL has chosen, algorithm by algorithm."""

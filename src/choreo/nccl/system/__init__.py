@@ -1,0 +1,1 @@
+"""A cluster as NCCL sees it: GPUs in NVLink domains, joined by a network."""
