@@ -16,6 +16,7 @@ import pytest
 
 import choreo
 from choreo import errors
+from tests.conftest import SLOW
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = (
@@ -262,6 +263,10 @@ def check_imports() -> types.ModuleType:
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_what_the_quick_tests_leave_out_exists() -> None:
+    assert [name for name in SLOW if not (ROOT / name).exists()] == []
 
 
 def test_imports_point_one_way(capsys: pytest.CaptureFixture[str]) -> None:
