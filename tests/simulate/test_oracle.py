@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -289,6 +292,18 @@ def test_progress_is_told_within_long_moments(core: str) -> None:
     assert len(said) >= 4
     assert said == sorted(said)
     assert 0 in {done for done, _ in said}
+
+
+@needs_compiler
+def test_a_compiled_simulation_does_not_import_the_python_loops() -> None:
+    code = (
+        "import sys, choreo\n"
+        "choreo.simulate(choreo.build('all_reduce', 'ring', 4), 'ring(4, 1GB/s)', 1e6)\n"
+        "print([name for name in sys.modules if 'flows.twin' in name])"
+    )
+    environment = {**os.environ, "CHOREO_PURE_PYTHON": ""}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("[]\n", "")
 
 
 def test_which_loops_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Which inner loops run: the compiled ones, or their twin in Python where there is no compiler."""
+"""Chooses the simulator's inner loops: the compiled ones, or their twin in Python where there is no compiler."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ __all__ = ["core_type", "is_compiled"]
 
 
 def core_type(compiled: bool | None = None) -> Callable[..., Core]:
-    """The compiled loops, or the twin: as `compiled` says, else as CHOREO_PURE_PYTHON says, else what there is."""
-    from choreo.simulate.flows import twin
-
+    """The compiled loops or the Python twin: `compiled` decides, then CHOREO_PURE_PYTHON, then what was built."""
     if compiled is False or (compiled is None and prefers_python()):
-        return twin.Core
+        return _twin()
     core = import_compiled("choreo.simulate.flows._core")
     if core is not None:
         made: Callable[..., Core] = core.Core
@@ -24,6 +22,13 @@ def core_type(compiled: bool | None = None) -> Callable[..., Core]:
     if compiled:
         raise UsageError("the compiled simulator is missing; install a C compiler and reinstall choreo")
     warn_missing("simulator", "using the Python one, 10 to 250 times slower")
+    return _twin()
+
+
+def _twin() -> Callable[..., Core]:
+    """The Python twin, imported only when it is used."""
+    from choreo.simulate.flows import twin
+
     return twin.Core
 
 
