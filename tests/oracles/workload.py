@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from choreo.workload import Collective, Graph, Model, Operator, Tensor
+from choreo.workload import CollectiveOp, Graph, Model, Operator, Tensor
 
 Array = npt.NDArray[np.float64]
 Rank = tuple[int, ...]
@@ -44,7 +44,7 @@ def run_block(graph: Graph, model: Model, given: Mapping[str, Array]) -> dict[Ra
         rank: {name: piece(whole, graph.tensors[name], mesh, rank) for name, whole in given.items()} for rank in ranks
     }
     for node in graph.nodes:
-        if isinstance(node, Collective):
+        if isinstance(node, CollectiveOp):
             made = {rank: _sent(graph, node, held, rank) for rank in ranks}
             for rank in ranks:
                 held[rank][node.outputs[0]] = made[rank]
@@ -55,7 +55,7 @@ def run_block(graph: Graph, model: Model, given: Mapping[str, Array]) -> dict[Ra
     return {rank: held[rank][graph.outputs[0]] for rank in ranks}
 
 
-def _sent(graph: Graph, node: Collective, held: dict[Rank, dict[str, Array]], rank: Rank) -> Array:
+def _sent(graph: Graph, node: CollectiveOp, held: dict[Rank, dict[str, Array]], rank: Rank) -> Array:
     axes = [list(mesh_of(graph)).index(axis) for axis in node.axes]
     others = [other for other in held if all(other[i] == rank[i] for i in range(len(rank)) if i not in axes)]
     others.sort(key=lambda other: tuple(other[i] for i in reversed(axes)))
@@ -73,7 +73,7 @@ def _sent(graph: Graph, node: Collective, held: dict[Rank, dict[str, Array]], ra
     return np.concatenate([np.array_split(part, len(others), axis=after)[mine] for part in parts], axis=before)
 
 
-def _dim(graph: Graph, name: str, node: Collective) -> int:
+def _dim(graph: Graph, name: str, node: CollectiveOp) -> int:
     tensor = graph.tensors[name]
     state = tensor.sharding.along(node.axes[0])
     return next((i for i, (dim, _) in enumerate(tensor.dims) if dim == state), -1)

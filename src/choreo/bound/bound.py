@@ -18,7 +18,7 @@ import numpy as np
 from choreo.bound.flow_network import FlowNetwork, reached_from
 from choreo.bound.latency import Distance, farthest, farthest_pair
 from choreo.bound.product import Product
-from choreo.bound.proofs import PROOFS, Asked, Cut, Proof
+from choreo.bound.proofs import PROOFS, Asked, BoundProof, Cut
 from choreo.collectives import get_collective
 from choreo.errors import UsageError, shown
 from choreo.results import Result, plain, result
@@ -158,7 +158,7 @@ def bound(
     given = None if weights is None else _checked_weights(collective, weights, blocks)
     network = FlowNetwork.of_topology(topology)
     asked = Asked(collective, network, Product.of_topology(topology), by_rank, root, given)
-    proof, distance = Proof(), Distance()
+    proof, distance = BoundProof(), Distance()
     if len(asked.devices) > 1:
         _check_ways(asked, topology)
         proof, distance = PROOFS[collective](asked), _distance(asked)

@@ -17,7 +17,7 @@ from choreo.bound.product import Product, answer
 from choreo.bound.traffic import traffic_bound
 from choreo.topology.graph import Bools, Ints
 
-__all__ = ["PROOFS", "Asked", "Cut", "Proof"]
+__all__ = ["PROOFS", "Asked", "BoundProof", "Cut"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Proof:
+class BoundProof:
     """A fraction, and the nodes or priced links that prove it."""
 
     fraction: Fraction = Fraction(0)
@@ -77,14 +77,16 @@ class Asked:
         return int(self.by_rank[self.root or 0])
 
 
-def _from_cuts(asked: Asked, weight: Ints, sinks: Ints, *, backwards: bool, known: Fraction = Fraction(0)) -> Proof:
+def _from_cuts(
+    asked: Asked, weight: Ints, sinks: Ints, *, backwards: bool, known: Fraction = Fraction(0)
+) -> BoundProof:
     """The bound by the heaviest cut: `weight` must reach every one of the sinks, or come from them if backwards."""
     if not weight.any():
-        return Proof()
+        return BoundProof()
     network = asked.network.backwards() if backwards else asked.network
     found = answer(Question(network, weight, sinks), asked.product, known)
     inside = ~found.inside if backwards else found.inside
-    return Proof(found.ratio, "cut", found.exact, _cut(asked, inside))
+    return BoundProof(found.ratio, "cut", found.exact, _cut(asked, inside))
 
 
 def _cut(asked: Asked, inside: Bools) -> Cut:
@@ -93,26 +95,26 @@ def _cut(asked: Asked, inside: Bools) -> Cut:
     return Cut(tuple(devices.tolist()), tuple(links.tolist()))
 
 
-def _all_gather(asked: Asked, *, backwards: bool = False) -> Proof:
+def _all_gather(asked: Asked, *, backwards: bool = False) -> BoundProof:
     """Everybody's share must reach everybody."""
     return _from_cuts(asked, asked.shares(), asked.devices, backwards=backwards)
 
 
-def _broadcast(asked: Asked, *, backwards: bool = False, known: Fraction = Fraction(0)) -> Proof:
+def _broadcast(asked: Asked, *, backwards: bool = False, known: Fraction = Fraction(0)) -> BoundProof:
     """The root's vector must reach everybody."""
     root = asked.root_device
     weight = (np.arange(asked.network.nodes) == root).astype(np.int64)
     return _from_cuts(asked, weight, asked.devices[asked.devices != root], backwards=backwards, known=known)
 
 
-def _gather(asked: Asked, *, backwards: bool = False) -> Proof:
+def _gather(asked: Asked, *, backwards: bool = False) -> BoundProof:
     """Everybody's share must reach the root."""
     weight = asked.shares()
     weight[asked.root_device] = 0
     return _from_cuts(asked, weight, np.array([asked.root_device]), backwards=backwards)
 
 
-def _all_reduce(asked: Asked) -> Proof:
+def _all_reduce(asked: Asked) -> BoundProof:
     """Something of everybody's must reach everybody; and every part of the devices must be heard, and told."""
     ways = (False,) if asked.network.is_balanced() else (False, True)
     networks = [asked.network.backwards() if backwards else asked.network for backwards in ways]
@@ -130,16 +132,16 @@ def _all_reduce(asked: Asked) -> Proof:
     return replace(best, exact=all(cut.exact for cut in cuts) and all(parting.exact for parting in parted))
 
 
-def _from_partition(asked: Asked, found: Parting) -> Proof:
+def _from_partition(asked: Asked, found: Parting) -> BoundProof:
     order = np.argsort(found.part, kind="stable")
     members = asked.devices[order].tolist()
     ends = [*(np.flatnonzero(np.diff(found.part[order])) + 1).tolist(), len(members)]
     parts = tuple(tuple(members[start:end]) for start, end in zip([0, *ends], ends, strict=False))
     links = tuple(asked.network.number[found.links].tolist())
-    return Proof(found.ratio, "volume", found.exact, Cut(tuple(asked.devices.tolist()), links, parts=parts))
+    return BoundProof(found.ratio, "volume", found.exact, Cut(tuple(asked.devices.tolist()), links, parts=parts))
 
 
-def _all_to_all(asked: Asked) -> Proof:
+def _all_to_all(asked: Asked) -> BoundProof:
     """A block from every rank to every other."""
     devices = asked.product.topology.num_devices
     if asked.weights is None:
@@ -148,26 +150,26 @@ def _all_to_all(asked: Asked) -> Proof:
     return _from_traffic(asked, Pairs(devices, asked.by_rank[src], asked.by_rank[dst], asked.weights))
 
 
-def _send_recv(asked: Asked) -> Proof:
+def _send_recv(asked: Asked) -> BoundProof:
     """A block from every rank to the next."""
     devices, following = asked.product.topology.num_devices, np.roll(asked.by_rank, -1)
     weights = np.ones(len(asked.by_rank), np.int64) if asked.weights is None else asked.weights
     return _from_traffic(asked, Pairs(devices, asked.by_rank, following, weights))
 
 
-def _from_traffic(asked: Asked, demand: Demand) -> Proof:
+def _from_traffic(asked: Asked, demand: Demand) -> BoundProof:
     if isinstance(demand, Pairs) and not demand.units[demand.src != demand.dst].any():
-        return Proof()
+        return BoundProof()
     found = traffic_bound(asked.network, asked.product, demand)
     if found.inside is not None:
-        return Proof(found.ratio, "cut", found.exact, _cut(asked, found.inside))
+        return BoundProof(found.ratio, "cut", found.exact, _cut(asked, found.inside))
     prices = np.zeros(0, np.int64) if found.prices is None else found.prices
     links = np.flatnonzero(prices)
     cut = Cut((), tuple(asked.network.number[links].tolist()), tuple(prices[links].tolist()))
-    return Proof(found.ratio, "prices", found.exact, cut)
+    return BoundProof(found.ratio, "prices", found.exact, cut)
 
 
-PROOFS: dict[str, Callable[[Asked], Proof]] = {
+PROOFS: dict[str, Callable[[Asked], BoundProof]] = {
     "broadcast": _broadcast,
     "reduce": partial(_broadcast, backwards=True),
     "scatter": partial(_gather, backwards=True),
@@ -176,6 +178,6 @@ PROOFS: dict[str, Callable[[Asked], Proof]] = {
     "reduce_scatter": partial(_all_gather, backwards=True),
     "all_reduce": _all_reduce,
     "all_to_all": _all_to_all,
-    "barrier": lambda asked: Proof(),
+    "barrier": lambda asked: BoundProof(),
     "send_recv": _send_recv,
 }

@@ -5,7 +5,7 @@ from choreo.workload.flops import forward_flops, forward_flops_per_token, hardwa
 from choreo.workload.graph.backward import backward_graph
 from choreo.workload.graph.convolution import ConvNet, Convolution, convnet_graph
 from choreo.workload.graph.fuse import fuse
-from choreo.workload.graph.graph import Collective, Graph, Operator
+from choreo.workload.graph.graph import CollectiveOp, Graph, Operator
 from choreo.workload.graph.recommender import Recommender, recommender_graph
 from choreo.workload.graph.sharding import Sharding, Tensor, Transition, reshard
 from choreo.workload.graph.transformer import embedding_graph, head_graph, layer_graph
@@ -14,7 +14,7 @@ from choreo.workload.model import Latent, Model
 from choreo.workload.plan import Plan, stage_layers
 
 __all__ = [
-    "Collective",
+    "CollectiveOp",
     "ConvNet",
     "Convolution",
     "Graph",

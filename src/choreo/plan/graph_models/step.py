@@ -15,7 +15,7 @@ from choreo.plan.data_parallel.overlap import backward_exposed, slowed
 from choreo.plan.network import Cluster, collective_time
 from choreo.plan.software import Software
 from choreo.workload import (
-    Collective,
+    CollectiveOp,
     ConvNet,
     Graph,
     Operator,
@@ -125,7 +125,7 @@ class _Timer:
         clock = lane = 0.0
         for node in graph.nodes:
             ready = max((made.get(name, 0.0) for name in node.inputs), default=0.0)
-            if isinstance(node, Collective):
+            if isinstance(node, CollectiveOp):
                 lane = max(lane, ready) + self._collective(node.kind, node.size_bytes)
                 made |= dict.fromkeys(node.outputs, lane)
                 continue

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from choreo.hardware import Device
 from choreo.plan.layer.framework_kernels import beside, memory_kernel
 from choreo.plan.software import Style
-from choreo.workload import Collective, Graph, Model, Operator, Plan
+from choreo.workload import CollectiveOp, Graph, Model, Operator, Plan
 
 __all__ = ["AttentionKind", "LayerKernel", "LayerPass", "MatmulKind", "MemoryKind", "list_kernels", "time_kernels"]
 
@@ -90,7 +90,7 @@ class LayerPass:
     launches: int
     extra_launches: int  # of operators that the program runs as several kernels: all but the first of each
     flops: float
-    collectives: tuple[Collective, ...] = ()
+    collectives: tuple[CollectiveOp, ...] = ()
 
 
 @dataclass(slots=True)

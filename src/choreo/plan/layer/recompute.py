@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from choreo.plan.software import Style
 from choreo.workload import Graph, Operator
-from choreo.workload.graph.graph import Collective
+from choreo.workload.graph.graph import CollectiveOp
 
 __all__ = ["Recomputed", "recomputed"]
 
@@ -25,7 +25,7 @@ class Recomputed:
     """Bytes kept, and nodes that run again; a matrix product may run again in part."""
 
     saved_bytes: float
-    nodes: tuple[Operator | Collective, ...]
+    nodes: tuple[Operator | CollectiveOp, ...]
 
 
 def recomputed(graph: Graph, recompute: str, style: Style, precision: str = "bf16") -> Recomputed:
@@ -34,7 +34,7 @@ def recomputed(graph: Graph, recompute: str, style: Style, precision: str = "bf1
         return _by_operation(graph, style)
     if recompute == "full":
         return Recomputed(_bytes(graph, set(graph.saved("full")), style), graph.nodes)
-    nodes: tuple[Operator | Collective, ...] = ()
+    nodes: tuple[Operator | CollectiveOp, ...] = ()
     if recompute == "selective":
         nodes = graph.core_attention or tuple(op for op in graph.operators if op.kind == "attention")
     names = set(graph.saved(recompute))
@@ -84,9 +84,9 @@ def _remade(op: Operator, kept: set[str], made_by: dict[str, Operator]) -> bool:
 def _by_operation(graph: Graph, style: Style) -> Recomputed:
     names = {graph.inputs[0]}
     saved, count = 0.0, 0
-    nodes: list[Operator | Collective] = []
+    nodes: list[Operator | CollectiveOp] = []
     for node in graph.nodes:
-        if isinstance(node, Collective):
+        if isinstance(node, CollectiveOp):
             nodes.append(node)
             continue
         if node.kind == "attention":

@@ -22,7 +22,7 @@ from choreo.plan.layer.kernels import AttentionKind, KernelKind, LayerPass, Matm
 from choreo.plan.layer.work import PASSES
 from choreo.plan.network import Cluster, collective_time
 from choreo.plan.software import Software
-from choreo.workload import Collective, Plan
+from choreo.workload import CollectiveOp, Plan
 
 __all__ = ["LayerTimes", "PassTimes", "clock_gain", "pass_times", "time_layer"]
 
@@ -89,7 +89,7 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
 
 
 def _host_seconds(  # noqa: PLR0917 -- all that it depends on
-    collective: Collective, ranks: int, stride: int, plan: Plan, software: Software, cluster: Cluster
+    collective: CollectiveOp, ranks: int, stride: int, plan: Plan, software: Software, cluster: Cluster
 ) -> float:
     """What the hosts need for a collective: every one of them must have come to it."""
     nodes = max(1.0, ranks * stride / cluster.node_gpus)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from choreo.workload.graph.graph import Collective, Graph, Operator
+from choreo.workload.graph.graph import CollectiveOp, Graph, Operator
 from choreo.workload.graph.sharding import Sharding, Tensor, dual, reshard
 
 __all__ = ["backward_graph"]
@@ -36,7 +36,7 @@ def backward_graph(graph: Graph) -> Graph:
         tape.give(tape.root(name), sharding, tape.add(f"d({name})", graph.tensors[name], sharding))
     entering = tuple(tape.tensors)
     for node in reversed(graph.nodes):
-        if isinstance(node, Collective) or node.kind == "slice":
+        if isinstance(node, CollectiveOp) or node.kind == "slice":
             continue
         gradients = [tape.collect(name) for name in node.outputs if name in tape.waiting]
         tape.flush()
@@ -53,14 +53,14 @@ class _Tape:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.nodes: list[Operator | Collective] = []
+        self.nodes: list[Operator | CollectiveOp] = []
         self.tensors: dict[str, Tensor] = {}
         self.waiting: dict[str, dict[Sharding, list[str]]] = {}
         self.late: list[Operator] = []  # wgrads: nothing waits for them, so they come after what is waited for
         self._roots: dict[str, str] = {}
         self._how = {node.tensor: node.how for node in graph.collectives if node.how}
         for node in graph.nodes:
-            if isinstance(node, Collective) or node.kind == "slice":
+            if isinstance(node, CollectiveOp) or node.kind == "slice":
                 self._roots[node.outputs[0]] = self.root(node.inputs[0])
 
     def root(self, name: str) -> str:
@@ -92,7 +92,7 @@ class _Tape:
             ranks = math.prod(mesh[axis] for axis in move.axes)
             how = self._how.get(root, "")
             self.nodes.append(
-                Collective(made, move.kind, move.axes, ranks, size, root, (at,), (made,), "backward", how)
+                CollectiveOp(made, move.kind, move.axes, ranks, size, root, (at,), (made,), "backward", how)
             )
             at = made
         return at

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from choreo.workload.graph.graph import Collective, Graph, Operator
+from choreo.workload.graph.graph import CollectiveOp, Graph, Operator
 from choreo.workload.graph.sharding import Sharding, Tensor, propagate, reshard
 
 __all__ = ["Builder", "Dims"]
@@ -24,7 +24,7 @@ class Builder:
         self.mesh = dict(mesh)
         self.item_bytes = item_bytes
         self.regather = regather
-        self.nodes: list[Operator | Collective] = []
+        self.nodes: list[Operator | CollectiveOp] = []
         self.tensors: dict[str, Tensor] = {}
         self.inputs: list[str] = []
         self.outputs: list[str] = []
@@ -76,7 +76,7 @@ class Builder:
             for axis in move.axes:
                 ranks *= self.mesh[axis]
             size = after if move.kind == "all_gather" else before
-            self.nodes.append(Collective(made, move.kind, move.axes, ranks, size, name, (at,), (made,), how=how))
+            self.nodes.append(CollectiveOp(made, move.kind, move.axes, ranks, size, name, (at,), (made,), how=how))
             gathered = gathered or move.kind == "all_gather"
             at = made
             if not (gathered and self.regather):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from choreo.errors import UsageError
-from choreo.workload.graph.graph import Collective, Graph, Operator
+from choreo.workload.graph.graph import CollectiveOp, Graph, Operator
 
 __all__ = ["FUSABLE", "fuse"]
 
@@ -20,7 +20,7 @@ FUSABLE = ("norm", "softmax", "dropout", "elementwise")  # a merged operator has
 class _Group:
     """Nodes that become one, and their place in the order."""
 
-    members: list[Operator | Collective]
+    members: list[Operator | CollectiveOp]
     at: int
     made: set[str] = field(default_factory=set)
 
@@ -62,10 +62,10 @@ def fuse(graph: Graph, kinds: tuple[str, ...] = FUSABLE) -> Graph:
 
 
 def _partner(
-    graph: Graph, node: Operator | Collective, kinds: tuple[str, ...], home: dict[str, _Group], index: int
+    graph: Graph, node: Operator | CollectiveOp, kinds: tuple[str, ...], home: dict[str, _Group], index: int
 ) -> _Group | None:
     """A group that makes one of its inputs, and whose outputs nothing in between reads."""
-    if isinstance(node, Collective) or node.kind not in kinds:
+    if isinstance(node, CollectiveOp) or node.kind not in kinds:
         return None
     size = graph.tensors[node.outputs[0]].elements(graph.mesh)
     for name in node.inputs:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from choreo.workload.graph.sharding import Sharding, Tensor
 
-__all__ = ["Collective", "Graph", "Operator"]
+__all__ = ["CollectiveOp", "Graph", "Operator"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class CollectiveOp:
     """A collective between two shardings of a tensor; `size_bytes` as nccl-tests counts it.
 
     That is the whole vector for all_reduce, all_gather and reduce_scatter, and what one rank sends for all_to_all and
@@ -76,7 +76,7 @@ class Graph:
     """Nodes in order, their tensors by name, and the mesh of axes they are cut over."""
 
     name: str
-    nodes: tuple[Operator | Collective, ...]
+    nodes: tuple[Operator | CollectiveOp, ...]
     tensors: Mapping[str, Tensor]
     mesh: Mapping[str, int]
     inputs: tuple[str, ...] = ()
@@ -88,9 +88,9 @@ class Graph:
         return tuple(node for node in self.nodes if isinstance(node, Operator))
 
     @property
-    def collectives(self) -> tuple[Collective, ...]:
+    def collectives(self) -> tuple[CollectiveOp, ...]:
         """Nodes that communicate."""
-        return tuple(node for node in self.nodes if isinstance(node, Collective))
+        return tuple(node for node in self.nodes if isinstance(node, CollectiveOp))
 
     @property
     def weights(self) -> tuple[Tensor, ...]:

@@ -13,7 +13,7 @@ from choreo.show.schedule.phases import Span, phases_of
 from choreo.show.schedule.svg.arrows import LABEL_HEIGHT, label_side
 from choreo.show.schedule.words import Message, describe, messages
 
-__all__ = ["Band", "Layout", "bands_of", "columns_of", "layout_of"]
+__all__ = ["Band", "PictureLayout", "bands_of", "columns_of", "layout_of"]
 
 # Pixels. WORDS is the margin left of a column, with the steps in words.
 GUTTER, WORDS = 48.0, 176.0
@@ -23,7 +23,7 @@ ASPECT, AROUND = 1.45, 148.0
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PictureLayout:
     """Sizes of everything that repeats, in pixels; `lanes` are the ranks and, right of them, the switches."""
 
     grid: Grid
@@ -68,7 +68,7 @@ class Band:
         return self.phase is not None and self.phase.first == self.moment.step
 
 
-def layout_of(schedule: Schedule) -> Layout:
+def layout_of(schedule: Schedule) -> PictureLayout:
     """Sizes that keep a rank's cells apart from its neighbour's and the picture narrow enough for a page."""
     grid = grid_of(schedule, 32 if schedule.ranks > 16 else 16)
     across = 64.0 if schedule.ranks <= 8 else 50.0
@@ -77,10 +77,10 @@ def layout_of(schedule: Schedule) -> Layout:
     if grid.rows > 1:
         tall = max(cell, 8.0) if schedule.contract.reduces else cell
     pitch = max(44.0, grid.columns * cell + (18 if schedule.ranks <= 8 else 9))
-    return Layout(grid, schedule.members, cell, tall, pitch)
+    return PictureLayout(grid, schedule.members, cell, tall, pitch)
 
 
-def bands_of(schedule: Schedule, layout: Layout) -> Iterator[Band]:
+def bands_of(schedule: Schedule, layout: PictureLayout) -> Iterator[Band]:
     """The start, a band of no height, and then each step; with words where they differ from the step before."""
     said, phase = "", {step: span for span in phases_of(schedule) for step in range(span.first, span.last + 1)}
     for moment in moments(schedule):
@@ -109,7 +109,7 @@ def _flight(sent: list[Message], ranks: int) -> float:
     return min(84.0, 26.0 + 9.0 * (max(apart) - 1))
 
 
-def columns_of(layout: Layout, bands: list[Band]) -> list[list[Band]]:
+def columns_of(layout: PictureLayout, bands: list[Band]) -> list[list[Band]]:
     """The bands in as many columns as bring the picture nearest to the shape of a page."""
     best: list[list[Band]] = [bands]
     least = float("inf")

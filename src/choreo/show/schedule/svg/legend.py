@@ -7,12 +7,12 @@ import numpy as np
 from choreo.schedule import Schedule
 from choreo.show.drawing import ADD, COPY, EMPTY, INK, MUTED, PAPER, PART, WHOLE, WRONG, line, short, text
 from choreo.show.schedule.holdings import State, wrong_at_end
-from choreo.show.schedule.svg.layout import Band, Layout
+from choreo.show.schedule.svg.layout import Band, PictureLayout
 
 __all__ = ["legend", "promise"]
 
 
-def promise(schedule: Schedule, layout: Layout, left: float, bottom: float) -> str:
+def promise(schedule: Schedule, layout: PictureLayout, left: float, bottom: float) -> str:
     """A line under the cells that the contract asks for, where it does not ask for all."""
     asked = schedule.held_after()
     if np.all(asked[: schedule.ranks]) or (layout.grid.rows > 1 and not layout.grid.square):
@@ -36,7 +36,7 @@ def promise(schedule: Schedule, layout: Layout, left: float, bottom: float) -> s
     return "".join(made)
 
 
-def legend(schedule: Schedule, layout: Layout, bands: list[Band]) -> tuple[str, float]:
+def legend(schedule: Schedule, layout: PictureLayout, bands: list[Band]) -> tuple[str, float]:
     """What the colours mean, and how wide the legend is; `bands` are the start and all steps."""
     adds = {bool(message.reduce) for band in bands for message in band.sent}
     keys = [(f'<rect y="-9" width="11" height="11" fill="{WHOLE}"/>', "was there before")]

@@ -30,7 +30,7 @@ from choreo.show.schedule.svg.layout import (
     PHASE_HEIGHT,
     STEP_HEIGHT,
     Band,
-    Layout,
+    PictureLayout,
     bands_of,
     columns_of,
     layout_of,
@@ -77,7 +77,7 @@ def to_svg(schedule: Schedule) -> str:
 
 
 def _column(
-    schedule: Schedule, layout: Layout, before: Band, bands: list[Band], outcome: ProofOutcome
+    schedule: Schedule, layout: PictureLayout, before: Band, bands: list[Band], outcome: ProofOutcome
 ) -> tuple[str, float]:
     """A newspaper column: the ranks, what they hold to begin with, and step after step; and how tall it is."""
     begun = before.moment.step
@@ -103,7 +103,7 @@ def _column(
     return _lifelines(layout, HEAD, height) + "".join(made), height
 
 
-def _heads(schedule: Schedule, layout: Layout) -> str:
+def _heads(schedule: Schedule, layout: PictureLayout) -> str:
     """A disc with its number for each rank, a square for each switch."""
     made = []
     for lane in range(layout.lanes):
@@ -118,11 +118,11 @@ def _heads(schedule: Schedule, layout: Layout) -> str:
     return "".join(made)
 
 
-def _lifelines(layout: Layout, top: float, bottom: float) -> str:
+def _lifelines(layout: PictureLayout, top: float, bottom: float) -> str:
     return "".join(line(layout.x(rank), top - 9, layout.x(rank), bottom, stroke=LINE) for rank in range(layout.lanes))
 
 
-def _axes(layout: Layout) -> str:
+def _axes(layout: PictureLayout) -> str:
     """What the rows and columns of a square are, said at the first one."""
     left, top = layout.x(0) - layout.cells_width / 2, HEAD + layout.cells_height / 2
     return text(left, HEAD - 3, "for →", size=8.5, fill=MUTED) + text(
@@ -151,7 +151,7 @@ def _brackets(bands: list[Band], top: float) -> str:
     return "".join(made)
 
 
-def _cells(schedule: Schedule, layout: Layout, moment: Moment, top: float, *, fresh: bool) -> str:
+def _cells(schedule: Schedule, layout: PictureLayout, moment: Moment, top: float, *, fresh: bool) -> str:
     seen = layout.grid.see(moment)
     wrong = layout.grid.touches(wrong_at_end(schedule, moment))
     grid, made, cells = layout.grid, [], []
@@ -170,7 +170,7 @@ def _cells(schedule: Schedule, layout: Layout, moment: Moment, top: float, *, fr
     return "".join(made) + cell_paths(cells)
 
 
-def _empty(layout: Layout, left: float, top: float, gap: float) -> str:
+def _empty(layout: PictureLayout, left: float, top: float, gap: float) -> str:
     size = {"width": layout.cell_width, "height": layout.cell_height}
     return frame(left, top, columns=layout.grid.columns, rows=layout.grid.rows, gap=gap, **size)
 
