@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 
@@ -60,7 +61,7 @@ def test_a_result_can_be_sent_to_another_process(name: str) -> None:
 
 
 def test_the_columns_of_a_schedule_are_a_table() -> None:
-    table = pd.DataFrame(dict(RING.columns()))
+    table = pd.DataFrame(RING.to_dict())
     assert len(table) == RING.num_transfers
     assert table[table.step == 0].src.tolist() == RING.columns().src[RING.columns().step == 0].tolist()
 
@@ -76,3 +77,18 @@ def test_equal_results_are_equal() -> None:
     assert choreo.prove(RING) == RESULTS["proof"]
     assert choreo.price(RING, 1 << 21, LINK) != RESULTS["price"]
     assert len({choreo.prove(RING), RESULTS["proof"]}) == 1
+
+
+def test_nouns_say_what_they_are_in_one_line() -> None:
+    assert repr(choreo.get_device("H100-80G-SXM")) == "<Device H100-80G-SXM: 84.9 GB, 989 TFLOPS bf16>"
+    assert repr(choreo.get_device("V100-32G-SXM2")).endswith(" TFLOPS fp16>")
+    assert repr(choreo.get_model("llama3-8b")) == "<Model llama3-8b: 8.03 B parameters>"
+    assert repr(choreo.get_topology("hgx-h100")) == "<Topology hgx-h100: 8 devices, 1 switch, 16 links>"
+    nouns = (*choreo.list_devices(), *choreo.list_topologies(), *choreo.list_models())
+    assert max(len(repr(noun)) for noun in nouns) < 200
+
+
+def test_a_step_tells_memory_in_decimal_units_as_plans_do() -> None:
+    step = copy.copy(PLANNING.best.step)
+    vars(step).update(memory={}, peak_reserved_bytes=float(40 << 30))
+    assert ", 42.9 GB, limited by " in step.summary()

@@ -144,7 +144,7 @@ def test_they_travel() -> None:
 def test_calibrating_this_machine(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     found = calibrate(
-        [2], most_bytes="512", rounds=1, round_s=0.002, progress=lambda done, total: seen.append((done, total))
+        [2], most_bytes="512", rounds=1, round_s="2ms", progress=lambda done, total: seen.append((done, total))
     )
     assert seen == [(1, 3), (2, 3), (3, 3)]
     constants = found.constants

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from choreo.errors import PlanError
+from choreo.errors import PlanError, UsageError
 from choreo.hardware import get_device
 from choreo.plan import evaluate, get_cluster, get_software, plan
 from choreo.plan.estimate import Estimate, estimate
@@ -208,3 +208,23 @@ def test_what_cannot_be_run_is_a_sentence(
     with pytest.raises(PlanError) as told:
         plan("llama3-8b", cluster="hgx-h100", gpus=gpus, global_batch=batch, seq=4096, **fixed)  # type: ignore[arg-type]
     assert sentence in str(told.value)
+
+
+def test_a_plan_is_for_all_devices_of_a_cluster_that_has_a_number() -> None:
+    found = plan("llama2-7b", cluster="hgx-h100:2", global_batch=64, seq=4096, tp=2, pp=1, cp=1)
+    assert found.gpus == 16 and found.best.plan.gpus == 16
+    with pytest.raises(UsageError, match="hgx-h100 does not say how many devices there are; give gpus"):
+        plan("llama2-7b", cluster="hgx-h100", global_batch=64, seq=4096)
+
+
+def test_a_transformer_needs_the_length_of_its_sequences() -> None:
+    with pytest.raises(UsageError, match="give seq, how many tokens a sequence of llama2-7b has"):
+        plan("llama2-7b", cluster="hgx-h100", gpus=8, global_batch=64)
+
+
+def test_evaluating_takes_a_model_by_name_and_only_a_plan() -> None:
+    one, job = Plan(dp=8, zero=3), {"cluster": "hgx-h100", "global_batch": 16, "seq": 4096}
+    by_name, by_model = (evaluate(model, one, **job) for model in ("llama3-8b", get_model("llama3-8b")))  # type: ignore[arg-type]
+    assert by_name == by_model
+    with pytest.raises(UsageError, match=r"a plan is a Plan, like Plan\(tp=8, dp=2\), not {'tp': 8}"):
+        evaluate("llama3-8b", {"tp": 8}, **job)  # type: ignore[arg-type]

@@ -270,3 +270,14 @@ def test_only_like_is_compared_with_like() -> None:
         compare(build("all_reduce", "ring", 4), N, LINK)  # type: ignore[arg-type]  # the mistake is the test
     with pytest.raises(UsageError, match="alpha_s must be a time of at least 0 seconds, or text like '5us', not None"):
         CostModel(None, 1.0)  # type: ignore[arg-type]  # the mistake is the test
+
+
+def test_a_price_needs_a_cost_model() -> None:
+    ring = build("all_reduce", "ring", 4)
+    for call in (
+        lambda: price(ring, "1M", "5us"),  # type: ignore[arg-type]
+        lambda: compare([ring], "1M", "5us"),  # type: ignore[arg-type]
+        lambda: winners([ring], 1, "1M", "5us"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UsageError, match=r"a price needs a CostModel, like .* not '5us'"):
+            call()

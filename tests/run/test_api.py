@@ -22,6 +22,7 @@ from choreo.run.communicator import Communicator
 from choreo.run.execute.choice import Chooser, forced_algorithms
 from choreo.run.execute.constants import Band, Constants
 from choreo.run.execute.dtypes import ReduceOp
+from choreo.run.init import init
 from tests.helpers.run import Job, RankError
 
 Array = npt.NDArray[Any]
@@ -601,3 +602,14 @@ def whether_torch_is_there(comm: Communicator) -> bool:
 def test_torch_is_not_imported() -> None:
     with Job(1) as job:
         assert job.run(whether_torch_is_there) == [False]
+
+
+def test_a_timeout_may_be_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "CHOREO_RANK", "CHOREO_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    with init(timeout="30s") as comm:
+        assert comm.timeout_s == 30.0
+    with pytest.raises(UsageError, match="'soon' is not a time"):
+        init(timeout="soon")
+    with pytest.raises(UsageError, match="timeout must be a time of at least 0 seconds"):
+        init(timeout=-1)

@@ -21,7 +21,7 @@ from choreo.errors import CalibrationError, ChoreoError, UsageError, shown
 from choreo.results import Result, result
 from choreo.run.execute.backend import warn_if_slow
 from choreo.run.execute.constants import Buffers, Constants, default_constants, save_constants
-from choreo.units import counted, size_of
+from choreo.units import counted, size_of, time_of
 
 __all__ = ["MAX_ERROR", "PROBES", "Calibration", "calibrate"]
 
@@ -127,11 +127,13 @@ def calibrate(
     *,
     most_bytes: int | str = SIZES[-1],
     rounds: int = 3,
-    round_s: float = 0.01,
+    round_s: float | str = 0.01,
     pin: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
     """Measure alpha, beta and gamma between these numbers of ranks, at sizes up to `most_bytes`.
+
+    A probe is timed `rounds` times, for about `round_s` (seconds, or text like "10ms") each.
 
     Nothing is kept until `save()` is called on the result, which refuses a bad fit. `progress` gets the number of sizes
     done, and of all. The defaults take about a minute on an idle machine.
@@ -144,7 +146,7 @@ def calibrate(
     if not ranks or min(ranks) < 2:
         raise UsageError(f"calibrating takes at least 2 ranks, which send messages, not {min(ranks, default=0)}")
     warn_if_slow()
-    most = size_of(most_bytes, "most_bytes")
+    most, round_s = size_of(most_bytes, "most_bytes"), time_of(round_s, "round_s")
     sizes = [size for size in SIZES if size <= most]
     if not sizes:
         raise UsageError(f"most_bytes must be at least {SIZES[0]}, not {most:g}")

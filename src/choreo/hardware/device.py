@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from choreo.errors import DeviceError, UnknownNameError
+from choreo.errors import DeviceError, UnknownNameError, shown
 from choreo.hardware.attention import AttentionCurve
 from choreo.hardware.matmul import Array, MatmulCurve
 from choreo.hardware.memory import MemoryCurve
@@ -49,7 +49,7 @@ class Curves:
     sources: tuple[Source, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Device:
     """One accelerator. Times are seconds at the clock it sustains; all arguments broadcast as NumPy arrays do."""
 
@@ -75,6 +75,11 @@ class Device:
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bytes, self.power_w, self.duty))
+
+    def __repr__(self) -> str:
+        precision = self.precision("bf16")
+        memory, peak = self.memory_bytes / 1e9, self.peak_flops[precision] / 1e12
+        return f"<Device {shown(self.name)}: {memory:.3g} GB, {peak:.3g} TFLOPS {precision}>"
 
     def clock(self, use: npt.ArrayLike = 1.0) -> Array:
         """The clock held under kernels that use the tensor cores so much, as a share of the datasheet's."""

@@ -149,7 +149,11 @@ def _value(value: object) -> str:
 
 @cache
 def list_devices() -> tuple[Device, ...]:
-    """Every device of the catalogue."""
+    """Every device of the catalogue.
+
+    >>> "H100-80G-SXM" in [device.name for device in list_devices()]
+    True
+    """
     return tuple(read_device(path) for path in sorted(CATALOGUE.glob("*.toml")))
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from choreo.errors import UsageError
 from choreo.hardware import Device
 from choreo.plan.graph_models.plan import graph_step
 from choreo.plan.job import TrainingJob
@@ -105,9 +106,9 @@ def plan(
     model: str | Path | Workload,
     *,
     cluster: str | Topology | Cluster,
-    gpus: int,
     global_batch: int,
-    seq: int = 0,
+    gpus: int | None = None,
+    seq: int | None = None,
     precision: str = "bf16",
     software: str | Software = "megatron-core",
     device: str | Device | None = None,
@@ -116,6 +117,7 @@ def plan(
 ) -> Planning:
     """The best plans for a model on `gpus` devices of a cluster. `fixed` are fields of the plan: tp=8, zero=1.
 
+    Without `gpus`, the plan is for all devices of the cluster. A transformer needs `seq`, the tokens per sequence.
     With every field fixed, that one plan is evaluated. ResNet-50 and DLRM have one plan: data parallelism.
 
     >>> found = plan("llama3-8b", cluster="hgx-h100", gpus=8, global_batch=16, seq=4096, tp=8, pp=1, cp=1)
@@ -128,9 +130,17 @@ def plan(
     place = get_cluster(cluster)
     chip = place.chip(device)
     place = replace(place, device=chip)
+    gpus = place.gpus if gpus is None else gpus
+    if gpus is None:
+        raise UsageError(
+            f"{place.name} does not say how many devices there are; give gpus, as in gpus=512, or the number of nodes, "
+            f"as in {place.name}:64"
+        )
     place.check_gpus(gpus)
     program = get_software(software)
-    about = (workload, place, chip, program, gpus, global_batch, seq, precision)
+    if seq is None and isinstance(workload, Model):
+        raise UsageError(f"give seq, how many tokens a sequence of {workload.name} has: seq=8192")
+    about = (workload, place, chip, program, gpus, global_batch, seq or 0, precision)
     if not isinstance(workload, Model):
         one, step = graph_step(
             workload,
@@ -143,7 +153,7 @@ def plan(
             fixed=fixed,
         )
         return Planning(*about, (_planned(place, one, step),), 1, {}, time.perf_counter() - start)
-    job = TrainingJob(workload, gpus, global_batch, seq, place, chip, program, precision)
+    job = TrainingJob(workload, gpus, global_batch, seq or 0, place, chip, program, precision)
     if all(name in fixed for name in FIELDS):
         one = Plan(**fixed, precision=precision)  # type: ignore[arg-type]
         planned = (_planned(place, one, detailed(job, one)),)

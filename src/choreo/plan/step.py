@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from choreo.errors import UsageError
 from choreo.hardware import Device
 from choreo.plan.data_parallel.cost import DataParallelCost, by_micro_batch, data_parallel_cost
 from choreo.plan.data_parallel.send_times import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, SendTimes
@@ -29,7 +31,7 @@ from choreo.plan.stages import PipelineStage, PlanBatch, batch_plans, message_s,
 from choreo.results import Result, result
 from choreo.topology import Topology
 from choreo.units import format_bytes, format_time
-from choreo.workload import Model, Plan
+from choreo.workload import Plan, Workload, get_model
 
 __all__ = ["STEP_FIGURES", "Step", "evaluate"]
 
@@ -76,10 +78,8 @@ class Step(Result):
     def summary(self) -> str:
         """Time, MFU and memory."""
         fits = "" if self.fits else ", which does not fit"
-        return (
-            f"{format_time(self.step_time_s)} a step, MFU {100 * self.mfu:.1f} %, {format_bytes(self.memory_bytes)}"
-            f"{fits}, limited by {self.bottleneck}"
-        )
+        time, memory = format_time(self.step_time_s), format_bytes(self.memory_bytes, binary=False)
+        return f"{time} a step, MFU {100 * self.mfu:.1f} %, {memory}{fits}, limited by {self.bottleneck}"
 
     @property
     def memory_bytes(self) -> float:
@@ -98,7 +98,7 @@ class Step(Result):
 
 
 def evaluate(
-    model: Model,
+    model: str | Path | Workload,
     plan: Plan,
     *,
     cluster: str | Topology | Cluster,
@@ -111,11 +111,13 @@ def evaluate(
 ) -> Step:
     """Time and memory of one step of a model under a plan on a cluster's devices.
 
-    >>> from choreo.workload import get_model
-    >>> step = evaluate(get_model("llama3-8b"), Plan(dp=8, zero=3), cluster="hgx-h100", global_batch=16, seq=4096)
+    >>> step = evaluate("llama3-8b", Plan(dp=8, zero=3), cluster="hgx-h100", global_batch=16, seq=4096)
     >>> step.fits, round(step.step_time_s, 1), step.bottleneck
     (True, 0.9, 'compute')
     """
+    model = get_model(model)
+    if not isinstance(plan, Plan):
+        raise UsageError(f"a plan is a Plan, like Plan(tp=8, dp=2), not {plan!r:.60}")
     gpus = plan.gpus if gpus is None else gpus
     place, program = get_cluster(cluster), get_software(software)
     plan.check(model, gpus, global_batch, seq, uneven_stages=ability_of(program.name).uneven_stages)

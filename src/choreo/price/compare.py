@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from choreo.checks import whole_number
 from choreo.errors import UsageError, shown
-from choreo.price.price import CostModel, Price, price_of
+from choreo.price.price import CostModel, Price, check_cost_model, price_of
 from choreo.price.profile import Profile, profile
 from choreo.results import Result, result
 from choreo.schedule import Schedule
@@ -87,6 +87,7 @@ def winners(
     1 recursive_doubling
     2200001 ring
     """
+    check_cost_model(cost_model)
     counted = _counted(schedules, ports)
     from_bytes = whole_number("from_bytes", size_of(from_bytes, "from_bytes"), 0)
     to_bytes = whole_number("to_bytes", size_of(to_bytes, "to_bytes"), 0)

@@ -12,7 +12,7 @@ from choreo.results import Result, result
 from choreo.schedule import Schedule
 from choreo.units import bandwidth_of, counted, format_bytes, format_time, gamma_of, size_of, time_of
 
-__all__ = ["CostModel", "Price", "price", "price_of"]
+__all__ = ["CostModel", "Price", "check_cost_model", "price", "price_of"]
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -40,6 +40,15 @@ class CostModel:
     def beta_s_per_byte(self) -> float:
         """Seconds a byte on the wire."""
         return 1.0 / self.bandwidth_bytes_per_s
+
+
+def check_cost_model(cost_model: object) -> None:
+    """Refuse what is not a `CostModel`."""
+    if not isinstance(cost_model, CostModel):
+        raise UsageError(
+            "a price needs a CostModel, like CostModel(alpha_s='5us', bandwidth_bytes_per_s='50GB/s'), not "
+            f"{cost_model!r:.60}"
+        )
 
 
 @result
@@ -133,11 +142,13 @@ def price(
     >>> cost.steps, f"{cost.total_s * 1e6:.0f} us"
     (6, '60 us')
     """
+    check_cost_model(cost_model)
     return price_of(profile(schedule, ports, cores=cores), size_bytes, cost_model)
 
 
 def price_of(counted: Profile, size_bytes: float | str, cost_model: CostModel) -> Price:
     """The price of a schedule whose steps have been counted already."""
+    check_cost_model(cost_model)
     size_bytes = float(size_of(size_bytes))
     messages, sent, reduced = slowest(counted, size_bytes, cost_model)
     unit = size_bytes / counted.units

@@ -15,6 +15,7 @@ from choreo.run.rendezvous.environment import read_environment
 from choreo.run.rendezvous.hosts import lowest_rank_per_host
 from choreo.run.rendezvous.rendezvous import rendezvous
 from choreo.run.transport.tcp import NetworkConfig
+from choreo.units import time_of
 
 __all__ = ["init"]
 
@@ -22,11 +23,12 @@ __all__ = ["init"]
 CHOOSER, REFUSED = b"+", b"!"
 
 
-def init(*, timeout: float = DEFAULT_TIMEOUT_S) -> Communicator:
+def init(*, timeout: float | str = DEFAULT_TIMEOUT_S) -> Communicator:
     """A communicator of all ranks of this process's job; every rank calls it.
 
     The rank is read from the environment, as `choreo run`, torchrun and mpirun set it. Without any of them the process
-    is the only rank. `timeout` is in seconds. It holds for this call, and for every later call that is given none.
+    is the only rank. `timeout` is in seconds, or text like "30s". It holds for this call, and for every later call
+    that is given none.
 
     >>> import choreo, numpy as np
     >>> with choreo.init() as comm:
@@ -35,18 +37,19 @@ def init(*, timeout: float = DEFAULT_TIMEOUT_S) -> Communicator:
     <Communicator rank 0 of 1>
     array([1., 1., 1.])
     """
+    seconds = time_of(timeout, "timeout")
     me = read_environment()
     if me.rank == 0:
         warn_if_slow()
-    with rendezvous(me.rank, me.world_size, me.address, me.port, me.secret, timeout_s=timeout, job=me.job) as found:
-        lowest = lowest_rank_per_host(found, timeout)
+    with rendezvous(me.rank, me.world_size, me.address, me.port, me.secret, timeout_s=seconds, job=me.job) as found:
+        lowest = lowest_rank_per_host(found, seconds)
         network = None
         if len(set(lowest)) > 1:
             assert me.secret is not None, "without a secret all ranks are on one host"
             network = NetworkConfig(found.members[found.rank].address, me.secret)
-        chooser = _shared_chooser(found, timeout, several_hosts=network is not None)
-        connection = connect(found, secrets.token_hex(6), str(lowest[found.rank]), timeout, network)
-    return Communicator(connection, chooser, timeout_s=timeout)
+        chooser = _shared_chooser(found, seconds, several_hosts=network is not None)
+        connection = connect(found, secrets.token_hex(6), str(lowest[found.rank]), seconds, network)
+    return Communicator(connection, chooser, timeout_s=seconds)
 
 
 def _shared_chooser(bootstrap: Bootstrap, timeout_s: float, *, several_hosts: bool) -> Chooser:

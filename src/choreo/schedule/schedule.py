@@ -158,8 +158,12 @@ class Schedule:
             yield from block.each_step()
 
     def columns(self) -> Transfers:
-        """All transfers as columns: `s.columns().src`, or `dict(s.columns())`."""
+        """All transfers as columns: `s.columns().src`."""
         return Transfers.join(list(self.blocks()))
+
+    def to_dict(self) -> dict[str, IntColumn | BoolColumn]:
+        """All transfers as a dict of columns: `pandas.DataFrame(schedule.to_dict())` is their table."""
+        return dict(self.columns())
 
     def blocks(self) -> Iterator[Transfers]:
         """All transfers in order, some whole steps at a time, checked; an error says whose schedule it is."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from choreo.algorithms import axes_of, build, list_algorithms
 from choreo.schedule import Schedule
-from choreo.topology import Topology
+from choreo.topology import Topology, get_topology
 
 __all__ = ["suggested_schedule"]
 
@@ -25,7 +27,7 @@ FLAT = {
 
 def suggested_schedule(
     collective: str,
-    topology: Topology,
+    topology: str | Path | Topology,
     ranks: int,
     *,
     root: int | None = None,
@@ -34,10 +36,10 @@ def suggested_schedule(
 ) -> Schedule:
     """A schedule that fits the topology's dimensions, where the ranks fill it in order, and a plain one otherwise.
 
-    >>> from choreo import get_topology
-    >>> suggested_schedule("all_reduce", get_topology("hgx-h100:2"), 16).algorithm
+    >>> suggested_schedule("all_reduce", "hgx-h100:2", 16).algorithm
     'hierarchical'
     """
+    topology = get_topology(topology)
     axes = axes_of(topology)
     does = {algorithm.name for algorithm in list_algorithms(collective)}
     if along_dimensions and ranks == topology.num_devices:

@@ -50,7 +50,11 @@ def get_topology(text: str | Path | Topology) -> Topology:
 
 @cache
 def list_topologies() -> tuple[TopologyFile, ...]:
-    """Every machine of the catalogue."""
+    """Every machine of the catalogue.
+
+    >>> "hgx-h100" in [machine.name for machine in list_topologies()]
+    True
+    """
     return tuple(read_file(path) for path in sorted(CATALOGUE.glob("*.toml"), key=lambda path: path.stem))
 
 

@@ -26,6 +26,7 @@ Beside these: names (others that the catalogue knows it by), description, device
 from __future__ import annotations
 
 import json
+import textwrap
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -79,6 +80,10 @@ class TopologyFile(msgspec.Struct, forbid_unknown_fields=True):
     nodes: int = 1
     routing: str = "spread"
     sources: list[Source] = []
+
+    def __repr__(self) -> str:
+        said = textwrap.shorten(self.description or self.topology or "a graph", 100, placeholder=" ...")
+        return f"<TopologyFile {shown(self.name)}: {shown(said)}>"
 
 
 def read_file(path: Path) -> TopologyFile:

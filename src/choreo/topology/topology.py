@@ -14,6 +14,7 @@ from choreo.errors import UsageError
 from choreo.results import drawn
 from choreo.topology.blocks import Block
 from choreo.topology.graph import ROUTINGS, Bools, Floats, Ints, Links, Paths, shortest_paths
+from choreo.units import counted
 
 __all__ = ["MAX_DEVICES", "Routes", "Topology", "compose"]
 
@@ -174,7 +175,8 @@ class Topology:
 
     def __repr__(self) -> str:
         return (
-            f"<Topology {self.name}: {self.num_devices} devices, {self.num_switches} switches, {len(self.links)} links>"
+            f"<Topology {self.name}: {counted(self.num_devices, 'device')}, "
+            f"{counted(self.num_switches, 'switch', 'switches')}, {counted(len(self.links), 'link')}>"
         )
 
     def _scaled(self, chosen: Bools, factor: float) -> Topology:

@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-from choreo.errors import ModelError
+from choreo.errors import ModelError, shown
+from choreo.units import format_count
 
 __all__ = ["CAUSAL", "NORMS", "Latent", "Model"]
 
@@ -36,7 +37,7 @@ class Latent:
         return self.nope_dim + self.rope_dim
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Model:
     """A decoder of `layers` layers, dense or with experts.
 
@@ -121,6 +122,9 @@ class Model:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ModelError(f"{self.name}: {name} must be a whole number of at least {least}, not {value!r}")
+
+    def __repr__(self) -> str:
+        return f"<Model {shown(self.name)}: {format_count(self.parameters)} parameters>"
 
     # Dimensions
 
