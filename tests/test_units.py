@@ -15,6 +15,7 @@ from choreo.units import (
     bandwidth_of,
     format_bandwidth,
     format_bytes,
+    format_count,
     format_time,
     gamma_of,
     parse_bandwidth,
@@ -239,6 +240,9 @@ WRONG = [
     (parse_time, "", "'' is not a time; write 5us, 500ns or 1.5ms"),
     (parse_time, "-5us", "is not a time"),
     (parse_time, "5", "'5' is not a time: 5 what? write 5us or 5s"),
+    (parse_time, "1e-6", "'1e-6' is not a time: 1e-6 what? write 1us, or 1e-6s"),
+    (parse_time, "2.5e-9", "write 2.5ns, or 2.5e-9s"),
+    (parse_gamma, "1e-3", "'1e-3' is not a gamma: 1e-3 what? write 1e-3GB/s for a rate of reduction, or seconds"),
     (parse_time, "5 minutes", "unit 'minutes' is unknown"),
     (parse_time, "5us/s", "unit 'us/s' is unknown"),
     (parse_bandwidth, "", "'' is not a bandwidth; write 50GB/s or 400Gbit/s"),
@@ -293,3 +297,10 @@ def test_any_text_is_a_number_or_one_sentence(parse: object, text: str) -> None:
         assert len(str(error).splitlines()) == 1
     else:
         assert all(0 <= one < float("inf") for one in (value if isinstance(value, tuple) else (value,)))
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(70.56e9, "70.6 B"), (999e12, "999 T"), (999.9e12, "1000 T"), (2.25e15, "2250 T"), (12, "12")]
+)
+def test_counts_have_no_exponent(number: float, text: str) -> None:
+    assert format_count(number) == text

@@ -37,6 +37,7 @@ __all__ = [
 
 MAX_COUNTS = 100_000
 MOST = 1e300  # bytes or seconds: beyond it sums overflow
+MOST_GAMMA = Fraction(1, 1000)  # seconds a byte: a number this large without a unit is not meant in seconds a byte
 
 _BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _DECIMAL = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3))
@@ -76,7 +77,7 @@ def parse_time(text: str) -> float:
     value, unit = _split(text, "a time", "5us, 500ns or 1.5ms")
     if unit == "":
         if value:
-            raise SizeError(f"{text!r} is not a time: {text.strip()} what? write {text.strip()}us or {text.strip()}s")
+            raise SizeError(f"{text!r} is not a time: {text.strip()} what? write {_with_unit(text.strip(), value)}")
         return 0.0
     if unit not in _SECONDS:
         raise SizeError(f"{text!r} is not a time: unit {unit!r} is unknown; write 5us, 500ns or 1.5ms")
@@ -110,12 +111,18 @@ def parse_bandwidth(text: str, *, may_be_zero: bool = False) -> float:
 
 
 def parse_gamma(text: str) -> float:
-    """Seconds a reduced byte: a number (`1e-11`), or the rate a rank reduces at (`100GB/s`)."""
+    """Seconds a reduced byte: a small number (`1e-11`), or the rate a rank reduces at (`100GB/s`)."""
     if "/" in text or text.strip().endswith("ps"):
         return _rate(text, 1 / Fraction(parse_bandwidth(text)), "a gamma")
     value, unit = _split(text, "a gamma", "1e-11 (seconds a byte) or 100GB/s")
     if unit:
         raise SizeError(f"{text!r} is not a gamma; write seconds a byte, 1e-11, or a rate of reduction, 100GB/s")
+    if value >= MOST_GAMMA:
+        number = text.strip()
+        raise SizeError(
+            f"{text!r} is not a gamma: {number} what? write {number}GB/s for a rate of reduction, or seconds a byte, "
+            "like 1e-11"
+        )
     return float(value)
 
 
@@ -227,13 +234,22 @@ def format_count(number: float) -> str:
     """
     for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if number >= scale:
-            return f"{number / scale:.3g} {unit}"
+            text = f"{number / scale:.3g}"
+            return f"{number / scale:.0f} {unit}" if "e" in text else f"{text} {unit}"
     return f"{number:.3g}"
 
 
 def counted(number: int, noun: str, several: str | None = None) -> str:
     """`1 rank`, `2 ranks`; where the plural is not the noun and an s, `several` is."""
     return f"{number} {noun}" if number == 1 else f"{number} {several or noun + 's'}"
+
+
+def _with_unit(text: str, value: Fraction) -> str:
+    """What a time without a unit could mean: a small number is seconds."""
+    if value >= Fraction(1, 1000):
+        return f"{text}us or {text}s"
+    unit = next((unit for unit in ("us", "ns", "ps") if value >= Fraction(_SECONDS[unit])), "ps")
+    return f"{float(value / Fraction(_SECONDS[unit])):g}{unit}, or {text}s"
 
 
 def _three_digits(value: float) -> str:

@@ -205,6 +205,13 @@ def test_algorithms_of_ones_own_run(tmp_path: Path) -> None:
     assert [(row["algorithm"], row["wrong"]) for row in document["results"]] == [("in_a_row", 0)]
 
 
+@pytest.mark.parametrize(("ranks", "told"), [("1", False), ("2", True)])
+def test_a_prediction_is_judged_where_there_is_one(ranks: str, told: bool) -> None:
+    ran = run_choreo("bench", "all_reduce", "-n", ranks, "-b", "8", "-e", "8", "--rounds", "1", "--iters", "1")
+    assert ran.code == 0, ran.err
+    assert ("Prediction off by" in ran.out) is told
+
+
 def test_a_wrong_result_is_counted_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Contestant, "check", lambda self, timeout_s: 7)
     ran = run_choreo("bench", "all_reduce", "-n", "2", "-b", "8", "-e", "8", "--rounds", "1", "--iters", "1")

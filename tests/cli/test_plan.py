@@ -126,6 +126,52 @@ def test_a_varied_value_that_cannot_be_run_is_a_row() -> None:
     assert runs[2]["plans"][0]["plan"]["tp"] == 8
 
 
+@pytest.mark.parametrize(
+    ("vary", "title"),
+    [
+        (
+            "gpus=8,16",
+            "llama3-8b (8.03 B parameters) on H100-80G-SXM of hgx-h100: global batch 32 of 4096 tokens, bf16",
+        ),
+        ("seq=2048,4096", "on 16 H100-80G-SXM of hgx-h100: global batch 32, bf16"),
+        ("global-batch=16,32", ": a global batch of 4096 tokens, bf16"),
+        (
+            "cluster=hgx-h100,dgx-a100",
+            "on 16 GPUs: global batch 32 of 4096 tokens, bf16, megatron-core; cluster varied",
+        ),
+    ],
+)
+def test_the_title_of_a_table_leaves_out_what_is_varied(vary: str, title: str) -> None:
+    ran = run_choreo("plan", "llama3-8b", *JOB, "--tp", "8", "--pp", "1", "--cp", "1", "--vary", vary)
+    assert title in ran.out.splitlines()[0]
+    assert ran.out.splitlines()[0].endswith("varied")
+
+
+def test_the_sequence_a_model_was_made_for() -> None:
+    job = ("plan", "llama2-7b", "--cluster", "hgx-h100", "--gpus", "8", "--global-batch", "8", "--tp", "8")
+    assert "--seq 4096" in run_choreo(*job).err
+    assert run_choreo(*job, "--seq", "4096").err == ""
+    note = "note: llama2-7b was made for sequences of up to 4096 tokens, not 8192\n"
+    assert run_choreo(*job, "--seq", "8192").err == note
+    assert run_choreo(*job, "--vary", "seq=4096,8192").err == note
+
+
+@pytest.mark.parametrize(
+    ("cluster", "link"),
+    [
+        ("switch(16, 50GB/s, 1us)", "the network"),
+        ("switch(16, 50GB/s, 1us, medium=nvlink)", "NVLink"),
+        ("switch(8, 50GB/s, 1us) x switch(2, 5GB/s, 1us)", "the inner links"),
+        ("switch(8, 50GB/s, 1us, medium=pcie) x switch(2, 5GB/s, 1us)", "PCIe"),
+    ],
+)
+def test_a_medium_is_named_where_the_topology_says_it(cluster: str, link: str) -> None:
+    job = ("--cluster", cluster, "--device", "H100", "--global-batch", "64", "--seq", "4096", *FIXED, "--traffic")
+    ran = run_choreo("plan", "llama3-8b", *job, "--json")
+    assert ran.code == 0, ran.err
+    assert {row["link"] for row in json.loads(ran.out)["traffic"] if row["axes"] == "tp"} == {link}
+
+
 def test_megatron_is_megatron_core() -> None:
     ran = run_choreo("plan", "llama3-8b", *JOB, *FIXED, "--software", "megatron")
     assert ran.code == 0
@@ -170,7 +216,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*JOB,), "say which model: MODEL, like llama3-70b"),
     (("--layers", "4", *JOB), "a model by numbers needs --layers, --hidden and --heads; give --hidden, --heads too"),
     (("llama3-8b", "--layers", "4", *JOB), "llama3-8b already says what the model is; leave out --layers"),
-    (("llama3-8b", *JOB, "--vary", "color=1"), "there is no thing to vary 'color'"),
+    (("llama3-8b", *JOB, "--vary", "color=1"), "there is no quantity 'color'"),
     (("llama3-8b", *JOB, "--vary", "flops"), "--vary 'flops' is not understood"),
     (("llama3-8b", *JOB, "--vary", "flops=0"), "a factor must be more than zero, not 0"),
     (("resnet-50", "--cluster", "dgx-1", "--gpus", "8", "--global-batch", "64", "--tp", "2"),

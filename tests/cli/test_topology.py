@@ -235,6 +235,8 @@ def test_svg_to_stdout() -> None:
         (["show", "ring(4)", "--svg", "no/such/folder/x.svg"], "no/such/folder/x.svg: cannot be written"),
         (["show", "ring(4)", "--svg", "-", "--json"], "--json and --svg - both want stdout"),
         (["lst"], "no such command 'lst'"),
+        (["hgx-h100"], "hgx-h100 is a network, not a command; write choreo topology show hgx-h100"),
+        (["ring(4, 1GB/s, 1us)"], "write choreo topology show 'ring(4, 1GB/s, 1us)'"),
         (["list", "more"], "unexpected extra argument (more)"),
     ],
 )

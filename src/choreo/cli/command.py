@@ -23,7 +23,11 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and refuse an option that takes one value and was given two: one of them would be ignored."""
-        order = self.make_parser(ctx).parse_args(args=list(args))[2]
+        try:
+            order = self.make_parser(ctx).parse_args(args=list(args))[2]
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # so that the message names this command's --help
+            raise
         for parameter, times in Counter(order).items():
             if times > 1 and isinstance(parameter, click.Option) and not parameter.multiple and not parameter.is_flag:
                 count = "twice" if times == 2 else f"{times} times"

@@ -90,8 +90,8 @@ def job_arguments(options: dict[str, object]) -> JobArguments:
     gpus = get_cluster(str(options["cluster"])).gpus if options["gpus"] is None else int(str(options["gpus"]))
     if gpus is None:
         raise UsageError(f"say --gpus, as in --gpus 512, or how many nodes there are, as in {options['cluster']}:64")
-    if transformer and options["seq"] is None:
-        raise UsageError("say how many tokens a sequence has: --seq 8192")
+    if isinstance(workload, Model) and options["seq"] is None:
+        raise UsageError(f"say how many tokens a sequence has: --seq {workload.max_seq or 8192}")
     default = ("bf16", "megatron-core") if transformer else ("fp16", "torch-eager")
     return JobArguments(
         workload=workload,

@@ -13,6 +13,7 @@ import click
 
 from choreo.cli.command import Option, grouped
 from choreo.cli.options import load_option, ranks_option
+from choreo.cli.output.table import echo_note
 from choreo.errors import UnknownNameError, UsageError, shown
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class ScheduleOptions:
         from choreo.algorithms import build
         from choreo.schedule import load
 
-        self._check_collective()
+        self.check_collective()
         if self.schedule is not None:
             self._refuse_beside_file(ranks)
             return load(self.schedule)
@@ -72,7 +73,7 @@ class ScheduleOptions:
         from choreo.algorithms import get_algorithm, list_algorithms
         from choreo.collectives import get_collective
 
-        self._check_collective()
+        self.check_collective()
         if self.collective is not None and self.root is not None:
             get_collective(self.collective).check_root(self.root, self.root + 1)  # is there a root at all
         if self.collective is not None and self.algorithms:
@@ -112,7 +113,8 @@ class ScheduleOptions:
             special[name] = _value(value)
         return special
 
-    def _check_collective(self) -> None:
+    def check_collective(self) -> None:
+        """Refuse a file where the name of a collective belongs."""
         if self.collective is not None and Path(self.collective).suffix in (".json", ".npz"):
             name = shown(self.collective)
             raise UsageError(f"{name} is not a collective; for a file write --schedule {shlex.quote(name)}")
@@ -194,7 +196,7 @@ def left_out(candidate: ScheduleOptions, error: Exception) -> None:
     """Say on stderr which algorithm is not in the table, and why."""
     name = f"{candidate.collective} by {candidate.algorithms[0]}"
     told = str(error) if name in str(error) else f"{name}: {error}"
-    click.echo(f"left out: {' '.join(told.split())}", err=True)
+    echo_note(f"left out: {' '.join(told.split())}")
 
 
 def _value(text: str) -> int | float | bool | str:

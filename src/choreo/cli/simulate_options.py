@@ -6,8 +6,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import click
-
+from choreo.cli.output.table import echo_note
 from choreo.cli.progress import Progress
 from choreo.cli.schedule_options import ScheduleOptions, checked, left_out, trusted
 from choreo.cli.topology_options import Placement, parse_placement
@@ -62,7 +61,7 @@ class Asked:
             try:
                 runs.append(self.run(schedule, size))
             except RefusedError as error:
-                click.echo(f"left out: {error}", err=True)
+                echo_note(f"left out: {error}")
         if not runs:
             raise UsageError("none of the algorithms can run on this topology; use another")
         return runs

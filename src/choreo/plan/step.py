@@ -184,8 +184,15 @@ def evaluate(
         gpus=plan.gpus,
         stage_memory=tuple(memory),
         pipeline=run,
-        warnings=(job.software.warning,) if job.software.warning else (),
+        warnings=_warnings(job),
     )
+
+
+def _warnings(job: TrainingJob) -> tuple[str, ...]:
+    found = [job.software.warning] if job.software.warning else []
+    if 0 < job.model.max_seq < job.seq:
+        found.append(f"{job.model.name} was made for sequences of up to {job.model.max_seq} tokens, not {job.seq}")
+    return tuple(found)
 
 
 def _pipeline(

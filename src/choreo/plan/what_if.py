@@ -73,7 +73,7 @@ def vary_device(device: Device, name: str, factor: float) -> Device:
 def vary_place(cluster: Cluster, device: Device, name: str, factor: float) -> tuple[Cluster, Device]:
     """A cluster and its device with one quantity multiplied by `factor`."""
     if name not in VARIABLES:
-        raise UnknownNameError("thing to vary", name, VARIABLES)
+        raise UnknownNameError("quantity", name, VARIABLES)
     if not factor > 0:
         raise UsageError(f"a factor must be more than zero, not {factor:g}; 2 doubles the {name}")
     if factor == 1 or name == "compute":

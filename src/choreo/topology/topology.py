@@ -123,7 +123,10 @@ class Topology:
             node = int(number) + (self.num_devices if name != number else 0)
             if node < (self.num_nodes if name != number else self.num_devices):
                 return node
-        switches = f", switches switch0 to switch{self.num_switches - 1}" if self.num_switches and not names else ""
+        switches = ""
+        if self.num_switches and not names:
+            last = self.num_switches - 1
+            switches = f", switches are switch0 to switch{last}" if last else ", the switch is switch0"
         raise UsageError(f"{self.name} has no node {name!r}; devices are {self._listed_devices()}{switches}")
 
     def _listed_devices(self) -> str:

@@ -257,7 +257,7 @@ def test_a_reader_who_waits_does_not_keep_a_failure_from_being_noticed(script: P
     [
         (["script"], "say how many ranks: choreo run -n 4 SCRIPT"),
         (["-n", "2"], "say what to run: a script, or -m and a module"),
-        (["-n", "0", "script"], "a job has 1 to 65535 ranks in all, not 0 on each of 1 hosts"),
+        (["-n", "0", "script"], "-n must be at least 1, not 0"),
         (["-n", "x", "script"], "'x' is not a valid integer"),
         (["-n", "2", "nowhere.py"], "nowhere.py: there is no such script; for a module write -m"),
         (["-n", "2", "--nodes", "2", "script"], "2 hosts need the address of rank 0: --master HOST:PORT"),

@@ -20,7 +20,7 @@ def command(what: str | None, collective: str | None, as_json: bool) -> None:
     """List what Choreo knows by name: algorithms (unless told otherwise), models, devices, software, topologies.
 
     \b
-    choreo list                  the algorithms of every collective, and what each costs
+    choreo list                  every collective's algorithms, and their costs
     choreo list all_reduce       those of one, with a sentence about each
     choreo list models           for choreo plan MODEL
     choreo list devices          for choreo plan --device
@@ -37,7 +37,13 @@ def command(what: str | None, collective: str | None, as_json: bool) -> None:
         if collective is not None:
             raise UsageError(f"choreo list takes one of {', '.join(CATALOGUES)}, or one collective, not two names")
         if what is not None and what not in COLLECTIVES:
-            raise UnknownNameError("collective", what, [*COLLECTIVES, *CATALOGUES])
+            close = UnknownNameError("collective or list", what, [*COLLECTIVES, *CATALOGUES])
+            if close.suggestions:
+                raise close
+            raise UsageError(
+                f"there is no collective or list {what!r}; lists: {', '.join(CATALOGUES)}; "
+                f"collectives: {', '.join(COLLECTIVES)}"
+            )
         print_algorithms(what, as_json)
     elif what == "algorithms":
         print_algorithms(collective, as_json)

@@ -138,10 +138,12 @@ def command(*, as_json: bool, **options: object) -> None:
     """Plan a training job: how to cut MODEL over the GPUs of a cluster, how long a step takes, what it needs, and why.
 
     \b
-    choreo plan llama3-70b --cluster hgx-h100 --gpus 512 --global-batch 1024 --seq 8192
-    choreo plan llama3-70b --cluster hgx-h100 --gpus 512 --global-batch 1024 --seq 8192 \\
-        --tp 8 --pp 4 --html plan.html
-    choreo plan my-model/config.json --cluster dgx-a100 --gpus 64 --global-batch 256 --seq 4096
+    choreo plan llama3-70b --cluster hgx-h100 --gpus 512 \\
+        --global-batch 1024 --seq 8192
+    choreo plan llama3-70b --cluster hgx-h100 --gpus 512 \\
+        --global-batch 1024 --seq 8192 --tp 8 --pp 4 --html plan.html
+    choreo plan my-model/config.json --cluster dgx-a100 --gpus 64 \\
+        --global-batch 256 --seq 4096
 
     MODEL is a name (see choreo list models) or a config.json of Hugging Face; or give --layers, --hidden and --heads.
     Without --cluster and --gpus, the model itself is described.

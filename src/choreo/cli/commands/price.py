@@ -87,6 +87,7 @@ def command(
 
     if chosen.schedule is None and chosen.collective is None:
         raise UsageError("say what to price: COLLECTIVE, or --schedule FILE; see choreo list")
+    chosen.check_collective()
     if (size is None) == (sweep is None):
         raise UsageError("give either --size S for a table, or --sweep FROM:TO to see where each algorithm wins")
     link = CostModel(alpha, bandwidth, gamma)

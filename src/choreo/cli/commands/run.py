@@ -41,7 +41,8 @@ def command(
     \b
     choreo run -n 4 script.py ARGS...
     choreo run -n 4 -m package.module ARGS...
-    choreo run -n 8 --nodes 2 --node-rank 0 --master node0:29500 --secret-file job.key script.py
+    choreo run -n 8 --nodes 2 --node-rank 0 --master node0:29500 \\
+        --secret-file job.key script.py
 
     Everything after SCRIPT is the script's own. Each line of output says which rank it is from. When a rank
     fails, all are stopped, and the exit code is that of the first to fail.

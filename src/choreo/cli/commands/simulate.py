@@ -142,7 +142,8 @@ def command(
     \b
     choreo simulate all_reduce --topology "torus(4x4x4, 45GB/s, 1us)" --size 64MiB
     choreo simulate all_gather --topology hgx-h100:4 --size 1GiB --algorithm all
-    choreo simulate all_reduce --topology dgx-a100:2 --size 1MiB --html run.html --trace run.json
+    choreo simulate all_reduce --topology dgx-a100:2 --size 1MiB \\
+        --html run.html --trace run.json
 
     Without --algorithm, each dimension of the topology gets the algorithm that suits it: ring for rings, direct for
     fully connected blocks, halving_doubling for switches. With several, or with --algorithm all, they are ranked; in a
@@ -164,6 +165,7 @@ def command(
         raise UsageError("--leave-one-out goes with --validate FILE.csv; leave it out, or give the file")
     if chosen.schedule is None and chosen.collective is None:
         raise UsageError("say what to simulate: COLLECTIVE, or --schedule FILE; see choreo list")
+    chosen.check_collective()
     network = need_topology(topology)
     if chosen.collective == "barrier" and size is None and sweep is None:
         size = 0

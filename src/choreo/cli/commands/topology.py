@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -10,10 +11,26 @@ from choreo.cli.command import Command
 from choreo.cli.options import json_option
 from choreo.cli.output.files import check_picture, write_picture
 from choreo.cli.output.table import echo_json
-from choreo.errors import UsageError
+from choreo.errors import UsageError, shown
 
 
-@click.group("topology", epilog="Both take --json for one JSON document on stdout.")
+class _Topology(click.Group):
+    """A group that knows what a network's name in place of a command means."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands:
+            from choreo.topology.catalogue import list_topologies
+
+            machines = {machine.name for machine in list_topologies()}
+            if args[0].partition(":")[0] in machines or set(args[0]) & set("(."):
+                name = shlex.quote(shown(args[0]))
+                raise UsageError(f"{name} is a network, not a command; write choreo topology show {name}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group("topology", cls=_Topology, epilog="Both take --json for one JSON document on stdout.")
 def command() -> None:
     """List and show networks: building blocks, real machines, your own files.
 

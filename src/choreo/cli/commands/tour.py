@@ -13,7 +13,7 @@ import click
 
 from choreo.cli.command import Command
 from choreo.cli.options import json_option
-from choreo.cli.output.table import echo_json
+from choreo.cli.output.table import echo_json, echo_line
 from choreo.errors import ChoreoError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def command(as_json: bool) -> None:
     for title, words, lines in (SHOWN, PROVED):
         _show(choreo, title, words, lines)
     _title("A wrong one is caught, and told as a story. Swap two steps of a ring among four ranks:")
-    click.echo(_broken_story())
+    echo_line(_broken_story())
     for title, words, lines in REST:
         _show(choreo, title, words, lines)
     _title("Next")
@@ -75,7 +75,7 @@ def command(as_json: bool) -> None:
 
 def _title(text: str) -> None:
     click.echo()
-    click.secho(text, bold=True)
+    echo_line(text, bold=True)
 
 
 def _show(choreo: str, title: str, words: str, lines: int) -> None:

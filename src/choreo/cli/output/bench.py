@@ -70,8 +70,10 @@ class BenchTable:
         wrong = sum(row.wrong or 0 for row in report.results)
         click.echo(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
         click.echo(f"# Avg bus bandwidth    : {statistics.fmean(row.busbw_GBps for row in report.results):.6g}")
-        off = statistics.median(abs(row.predicted_s / row.time_s - 1) for row in report.results)
-        click.echo(f"# Prediction off by    : {100 * off:.0f} % in the median row")
+        # A rank alone sends nothing, so nothing is predicted.
+        off = [abs(row.predicted_s / row.time_s - 1) for row in report.results if row.predicted_s > 0]
+        if off:
+            click.echo(f"# Prediction off by    : {100 * statistics.median(off):.0f} % in the median row")
         for name in report.options.against:
             ratios = [row.ratio(name) for row in report.results if name in row.peer_times_s]
             if ratios:

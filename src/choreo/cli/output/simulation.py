@@ -185,14 +185,14 @@ def _print_path(simulation: Simulation) -> None:
     click.echo()
     lost = sum(leg.shared_s for leg in legs)
     sharing = f"; sharing links cost it {format_time(lost)}" if lost > 0 else "; nothing on it had to share a link"
-    click.echo(f"critical path: {counted(len(legs), 'message')}{sharing}")
+    echo_line(f"critical path: {counted(len(legs), 'message')}{sharing}")
     skipped = len(legs) - PATH_HEAD - PATH_TAIL
     for number, leg in enumerate(legs):
         if skipped > 1 and PATH_HEAD <= number < PATH_HEAD + skipped:
             if number == PATH_HEAD:
                 click.echo(f"  ... {skipped} more ...")
             continue
-        click.echo(_leg(simulation, leg, legs[number - 1] if number else None))
+        echo_line(_leg(simulation, leg, legs[number - 1] if number else None), indent=2, hang=4)
 
 
 def _leg(simulation: Simulation, leg: Leg, before: Leg | None) -> str:
@@ -206,7 +206,7 @@ def _leg(simulation: Simulation, leg: Leg, before: Leg | None) -> str:
     }[leg.waited_for]
     job = "" if len(simulation.jobs) == 1 else f" of {simulation.jobs[leg.job].schedule.collective}"
     return (
-        f"  step {leg.step}{job}: {_ends(simulation, leg)}, {format_bytes(leg.size_bytes)}, "
+        f"step {leg.step}{job}: {_ends(simulation, leg)}, {format_bytes(leg.size_bytes)}, "
         f"{format_time(leg.start_s)} to {format_time(leg.written_s)}{why}"
     )
 

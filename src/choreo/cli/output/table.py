@@ -13,7 +13,17 @@ import click
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["Column", "NcclTable", "echo_json", "echo_line", "echo_nccl_table", "echo_table", "echo_wrapped", "width"]
+__all__ = [
+    "Column",
+    "NcclTable",
+    "echo_json",
+    "echo_line",
+    "echo_nccl_table",
+    "echo_note",
+    "echo_table",
+    "echo_wrapped",
+    "width",
+]
 
 GAP = 2  # spaces between two columns
 
@@ -43,11 +53,20 @@ def width(piped: int = 80) -> int:
     return max(20, found or piped)
 
 
-def echo_line(text: str, *, label: str = "", indent: int = 0, bold: bool = False) -> None:
-    """Print a line, as several in a terminal that is narrower; below a `label`, further lines are indented."""
-    head = label.ljust(indent)
-    lines = textwrap.wrap(head + text, width(piped=1 << 20), subsequent_indent=" " * indent, break_on_hyphens=False)
+def echo_line(text: str, *, label: str = "", indent: int = 0, hang: int = 0, bold: bool = False) -> None:
+    """Print a line, as several in a terminal that is narrower.
+
+    The text begins at the column `indent`, after the `label`; further lines are indented by `hang` more.
+    """
+    head, below = label.ljust(indent), " " * (indent + hang)
+    lines = textwrap.wrap(head + text, width(piped=1 << 20), subsequent_indent=below, break_on_hyphens=False)
     click.secho("\n".join(lines or [head.rstrip()]), bold=bold)
+
+
+def echo_note(text: str) -> None:
+    """Print a note on stderr, as several lines in a terminal that is narrower."""
+    lines = textwrap.wrap(text, width(piped=1 << 20), subsequent_indent="  ", break_on_hyphens=False)
+    click.echo("\n".join(lines), err=True)
 
 
 def echo_wrapped(text: str, indent: int = 0, *, dim: bool = False) -> None:

@@ -6,6 +6,7 @@ Times are tabulated over the logarithm of the size, once a group, and interpolat
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -15,10 +16,11 @@ from choreo.errors import UsageError
 from choreo.nccl import NETWORKS, NcclSystem, predict
 from choreo.nccl.system.placed import system_of
 from choreo.plan.network.model import Floats
-from choreo.topology import Topology
+from choreo.topology import Block, Topology
 
 __all__ = ["NcclModel", "nccl_model"]
 
+MEDIA = {"nvlink": "NVLink", "pcie": "PCIe"}
 SMALLEST_LOG, LARGEST_LOG = 8, 38
 _LOGS = np.arange(SMALLEST_LOG, LARGEST_LOG + 1, dtype=np.float64)
 
@@ -29,6 +31,7 @@ class NcclModel:
 
     node_gpus: int  # GPUs of an NVLink domain
     system: NcclSystem  # one node and its share of the network
+    inner_link: str = "NVLink"  # the links inside a node, in words
 
     @property
     def name(self) -> str:
@@ -60,8 +63,8 @@ class NcclModel:
         return np.where(sizes > 0, times, 0.0)
 
     def link(self, ranks: int, stride: int) -> str:
-        """NVLink, unless the group leaves the node."""
-        return "the network" if self.crosses(ranks, stride) else "NVLink"
+        """The links inside the node, unless the group leaves it."""
+        return "the network" if self.crosses(ranks, stride) else self.inner_link
 
     def bandwidth_bytes_per_s(self, ranks: int, stride: int) -> float:
         """A GPU's NVLink, or its share of the node's adapters."""
@@ -89,7 +92,15 @@ def nccl_model(topology: Topology) -> NcclModel:
         network = system.gpu.nic_bytes_per_s * node_gpus
     # Where a domain spans servers (NVL72) every GPU has its own adapter.
     nics = node_gpus if system.gpu.domain_gpus else system.nics
-    return NcclModel(node_gpus, replace(system, network_bytes_per_s=network, ranks=node_gpus, domains=1, nics=nics))
+    one_node = replace(system, network_bytes_per_s=network, ranks=node_gpus, domains=1, nics=nics)
+    return NcclModel(node_gpus, one_node, _inner_link(inner, alone=len(topology.blocks) == 1))
+
+
+def _inner_link(inner: Sequence[Block], *, alone: bool) -> str:
+    """The links inside a node in words: the medium, where the topology says it."""
+    media = {block.medium for block in inner if block.size > 1}
+    medium = media.pop() if len(media) == 1 else ""
+    return MEDIA.get(medium, medium) or ("the network" if alone else "the inner links")
 
 
 @lru_cache(maxsize=4096)

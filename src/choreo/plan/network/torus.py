@@ -18,6 +18,7 @@ class TorusModel:
 
     link_bytes_per_s: float  # of a device, all its links together
     hop_s: float
+    links: str = "ICI"  # in words
 
     @property
     def name(self) -> str:
@@ -42,7 +43,7 @@ class TorusModel:
 
     def link(self, ranks: int, stride: int) -> str:
         """The links between chips."""
-        return "ICI"
+        return self.links
 
     def bandwidth_bytes_per_s(self, ranks: int, stride: int) -> float:
         """All links of a device."""
@@ -53,4 +54,6 @@ def torus_model(topology: Topology) -> TorusModel:
     """The slowest device's links, and the usual latency of one."""
     links = topology.links
     out = np.bincount(links.src, weights=links.bandwidth_bytes_per_s, minlength=topology.num_nodes)
-    return TorusModel(float(out[: topology.num_devices].min()), float(np.median(links.latency_s)))
+    ici = topology.device.upper().startswith("TPU") or any(block.medium == "ici" for block in topology.blocks)
+    name = "ICI" if ici else "the network"
+    return TorusModel(float(out[: topology.num_devices].min()), float(np.median(links.latency_s)), name)

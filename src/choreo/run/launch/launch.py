@@ -98,8 +98,12 @@ def _check(
 ) -> None:
     if not script_and_args:
         raise UsageError("say what to run: a script, or -m and a module")
-    if n < 1 or nodes < 1 or n * nodes > MAX_RANKS:
-        raise UsageError(f"a job has 1 to {MAX_RANKS} ranks in all, not {n} on each of {nodes} hosts")
+    for option, given in (("-n", n), ("--nodes", nodes)):
+        if given < 1:
+            raise UsageError(f"{option} must be at least 1, not {given}")
+    if n * nodes > MAX_RANKS:
+        hosts = f" on each of {nodes} hosts" if nodes > 1 else ""
+        raise UsageError(f"a job can have at most {MAX_RANKS} ranks; {n}{hosts} are too many")
     if not 0 <= node_rank < nodes:
         raise UsageError(f"--node-rank {node_rank} is not one of {nodes} hosts, which go from 0 to {nodes - 1}")
     if nodes > 1 and master is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from choreo.units import format_count
@@ -15,17 +16,21 @@ __all__ = ["limits", "plan_words", "shares", "title"]
 ZERO = ("", "optimizer state shared (ZeRO-1)", "gradients shared too (ZeRO-2)", "parameters shared too (ZeRO-3)")
 
 
-def title(planning: Planning) -> str:
-    """What was asked, in one line."""
+def title(planning: Planning, varied: Collection[str] = ()) -> str:
+    """What was asked, in one line; without what is `varied`, by the names that `choreo plan --vary` takes."""
     work = planning.workload
-    batch = f"global batch {planning.global_batch}"
-    if planning.job is not None:
+    model = "models" if "model" in varied else f"{work.name} ({format_count(work.parameters)} parameters)"
+    gpus = "" if "gpus" in varied else f"{planning.gpus} "
+    device = "GPUs" if "device" in varied or "cluster" in varied else planning.device.name
+    where = "" if "cluster" in varied else f" of {planning.cluster.name}"
+    batch = "a global batch" if "global-batch" in varied else f"global batch {planning.global_batch}"
+    if planning.job is not None and "seq" not in varied:
         batch += f" of {planning.seq} tokens"
-    return (
-        f"{work.name} ({format_count(work.parameters)} parameters) on {planning.gpus} {planning.device.name} of "
-        f"{planning.cluster.name}: {batch}, {planning.precision}, {planning.software.name}; "
-        f"network: {planning.cluster.network.name}"
-    )
+    told = [batch]
+    told += [planning.precision] if "precision" not in varied else []
+    told += [planning.software.name] if "software" not in varied else []
+    network = "" if "cluster" in varied else f"; network: {planning.cluster.network.name}"
+    return f"{model} on {gpus}{device}{where}: {', '.join(told)}{network}"
 
 
 def plan_words(plan: Plan) -> str:

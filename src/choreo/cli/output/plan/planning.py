@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import Column, echo_line, echo_table, width
+from choreo.cli.output.table import Column, echo_line, echo_note, echo_table, width
 from choreo.show.plan.words import limits, plan_words, title
 from choreo.units import format_bytes, format_time
 
@@ -24,7 +24,7 @@ def print_planning(planning: Planning) -> None:
 
     echo_line(title(planning))
     for warning in planning.best.step.warnings:
-        click.echo(f"note: {warning}", err=True)
+        echo_note(f"note: {warning}")
     click.echo()
     _print_best(planning)
     if len(planning.plans) > 1 or planning.considered > 1:

@@ -55,7 +55,7 @@ def print_traffic(planning: Planning, as_json: bool) -> None:
         )
         return
     echo_line(title(planning))
-    click.echo(plan_words(best))
+    echo_line(plan_words(best))
     click.echo()
     echo_table(
         [
@@ -90,8 +90,11 @@ def print_traffic(planning: Planning, as_json: bool) -> None:
         inside, between = map(format_bandwidth, (weighed.inside_bytes_per_s, weighed.between_bytes_per_s))
         there = weighed.inside_bytes_per_s / weighed.between_bytes_per_s
         click.echo()
-        click.echo(
+        echo_line(
             f"an all_reduce of n among {best.tp} GPUs moves {weighed.ratio:g} n over each link inside the server, "
-            f"a pipeline n between servers:\ninside must be {weighed.ratio:g} times between; it is {inside} to "
-            f"{between}, {there:.3g} times: {'enough' if weighed.holds else 'not enough'}"
+            "a pipeline n between servers:"
+        )
+        echo_line(
+            f"inside must be {weighed.ratio:g} times between; it is {inside} to {between}, {there:.3g} times: "
+            f"{'enough' if weighed.holds else 'not enough'}"
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import Column, echo_json, echo_table
+from choreo.cli.output.table import Column, echo_json, echo_line, echo_note, echo_table
 from choreo.cli.plan_options import FIXED, batch_of, fixed_of, job_arguments, planned
 from choreo.errors import PlanError, UsageError
 from choreo.show.plan.words import title
@@ -33,7 +33,13 @@ def print_varied(options: dict[str, object], as_json: bool) -> None:
         echo_json({"vary": name, "runs": found})
         return
     first = runs[0][1]
-    click.echo(title(first).replace(first.device.name, first.device.name.split(",")[0]) + f"; {name} varied")
+    varied = {name}
+    if name == "gpus" and not str(options["global_batch"]).strip().isdigit():
+        varied.add("global-batch")  # so many for each GPU
+    told = title(first, varied).replace(first.device.name, first.device.name.split(",")[0])
+    echo_line(f"{told}; {name} varied")
+    for warning in dict.fromkeys(warning for _, run in runs for warning in run.best.step.warnings):
+        echo_note(f"note: {warning}")
     click.echo()
     unit = "tokens/s" if first.job is not None else "samples/s"
     piped = any(run.best.plan.pp > 1 for _, run in runs)
@@ -134,7 +140,7 @@ def _run(options: dict[str, object], name: str, value: str) -> Planning:
     if field not in changeable:
         from choreo.errors import UnknownNameError
 
-        raise UnknownNameError("thing to vary", name, [*VARIABLES, *(one.replace("_", "-") for one in changeable)])
+        raise UnknownNameError("quantity", name, [*VARIABLES, *(one.replace("_", "-") for one in changeable)])
     whole = field in ("gpus", "seq", "tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "interleave")
     if whole and not value.isdigit():
         raise UsageError(f"{value!r} is not a whole number; write --vary {name}=1,2,4")
