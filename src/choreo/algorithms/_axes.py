@@ -14,7 +14,7 @@ from choreo.units import counted
 
 __all__ = ["BLOCK_ALGORITHM", "Axes", "axes_of", "parse_axes"]
 
-# The algorithm each building block of a network wants along its axis.
+# The algorithm that suits each building block of a network along its axis.
 BLOCK_ALGORITHM = {
     "ring": "ring",
     "line": "ring",
@@ -54,7 +54,7 @@ class Axes:
 
 
 def axes_of(topology: Topology) -> Axes:
-    """The topology's dimensions as axes, each with the algorithm that its kind of block wants.
+    """The topology's dimensions as axes, each with the algorithm that suits its kind of block.
 
     >>> from choreo.topology import get_topology
     >>> str(axes_of(get_topology("ring(4, 50GB/s, 1us) x switch(8, 25GB/s, 1us)")))
@@ -67,8 +67,8 @@ def axes_of(topology: Topology) -> Axes:
 def parse_axes(axes: str | Axes | Sequence[int] | Topology) -> Axes:
     """Axes from `8x4`, `8x4:direct,ring`, `8x4:switch,ring`, a sequence of sizes, or a topology.
 
-    A name is an algorithm, or a building block (ring, fully_connected, switch) that stands for the algorithm it
-    wants. Without names every axis is a ring.
+    A name is an algorithm, or a building block (ring, fully_connected, switch) that stands for the algorithm that suits
+    it. Without names every axis is a ring.
 
     >>> str(parse_axes("8x4:switch,ring"))
     '8x4:halving_doubling,ring'

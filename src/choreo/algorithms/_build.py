@@ -1,4 +1,4 @@
-"""From an algorithm's name to its schedule, with everything that can go wrong on the way told in a sentence."""
+"""From an algorithm's name to its schedule, with a one-sentence error for everything that can go wrong."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def build(
 
 
 def where(error: BaseException, file: Path) -> str:
-    """What an error in somebody's file says, and at which line, in one line."""
+    """The message of an error in a user's file, and its line number, in one line."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == file.name]
     line = getattr(error, "lineno", None) or (frames[-1].lineno if frames else None)
     said = " ".join(f"{type(error).__name__}: {error}".split())
@@ -110,7 +110,7 @@ def _call(found: Algorithm, ranks: int, root: int | None, given: dict[str, objec
 
 
 def _guarded(steps: Steps, found: Algorithm) -> Steps:
-    """Steps that are made by somebody's code when they are asked for: what fails then is told as well."""
+    """Steps that a user's code makes on demand: an error there is reported in a sentence too."""
 
     def rows(first: int, last: int) -> Transfers:
         try:
@@ -135,5 +135,5 @@ def _called(found: Algorithm) -> str:
 
 
 def _nothing_to_do(collective: str) -> Schedule:
-    """One rank already holds what any collective promises it."""
+    """The empty schedule for one rank, which already holds its result."""
     return Schedule(collective, Steps(1, 1, 0, lambda first, last: Transfers.none()))

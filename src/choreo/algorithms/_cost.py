@@ -1,4 +1,4 @@
-"""An algorithm's cost as it states it: a formula a person reads and a test holds the schedule to."""
+"""An algorithm's stated cost: a formula to read, and the tests check the schedule against it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Builder = TypeVar("Builder", bound=Callable[..., Schedule])
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One way to do one collective: the function that builds its schedule, and what is said about it."""
+    """One algorithm for one collective: the function that builds its schedule, and its description."""
 
     collective: str
     name: str
@@ -38,7 +38,7 @@ class Algorithm:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What the builder takes besides the number of ranks."""
+        """The builder's parameters besides the number of ranks."""
         return tuple(inspect.signature(self.builder).parameters)[1:]
 
     @property

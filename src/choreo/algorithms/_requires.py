@@ -1,4 +1,4 @@
-"""What an algorithm needs of the number of ranks, said so that a refusal explains itself."""
+"""What an algorithm requires of the number of ranks, in words that an error can quote."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def all_gather(ranks: int) -> Schedule:
 
 @algorithm("all_to_all", cost=Cost(alpha="lg(p)", beta="lg(p) / 2", at="powers of two"))
 def all_to_all(ranks: int) -> Schedule:
-    """The block for the rank j further on travels the powers of two that make up j, the smallest first."""
+    """The block from rank r to rank r + j travels by the powers of two that add up to j, the smallest first."""
     source = np.arange(ranks)[:, None]
 
     def step(k: int) -> Move:

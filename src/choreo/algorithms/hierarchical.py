@@ -155,7 +155,7 @@ def _there_and_back(mesh: _Mesh, order: list[int]) -> Schedule:
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """What is done along one axis on the way there and on the way back, and into how many parts it cuts the vector."""
+    """The schedules along one axis, forward and back, and how many parts they cut the vector into."""
 
     there: Schedule
     back: Schedule | None
@@ -163,12 +163,12 @@ class _Phase:
 
     @property
     def ways(self) -> list[Schedule]:
-        """What there is of the two."""
+        """Those of the two that exist."""
         return [self.there] if self.back is None else [self.there, self.back]
 
 
 def _phase(size: int, name: str, *, last: bool) -> _Phase:
-    """The two ways along an axis; on the last axis there and back may be one all_reduce."""
+    """The schedules forward and back along an axis; on the last axis one all_reduce may replace both."""
     if _does("reduce_scatter", name) and _does("all_gather", name):
         return _Phase(build("reduce_scatter", name, size), build("all_gather", name, size), size)
     leader = PARAMETER_SERVER if name == "parameter_server" else name
@@ -224,7 +224,7 @@ def _along_axes(mesh: _Mesh, collective: str, order: list[int]) -> Schedule:
 
 
 def _spread(mesh: _Mesh, order: list[int], root: int) -> Schedule:
-    """Broadcast along the axes, the last of `order` first, from the ranks that have the vector by then."""
+    """Broadcast along the axes, the last of `order` first, from the ranks that have the vector so far."""
     rank = np.arange(mesh.ranks)
     at_root = [mesh.coordinate(rank, axis) == mesh.coordinate(rank[root : root + 1], axis) for axis in order]
     inners = [
@@ -270,7 +270,7 @@ def _mesh(ranks: int, axes: AxesLike | None) -> _Mesh:
 
 
 def _check_inputs(*later: Sequence[Schedule | None]) -> None:
-    """Refuse an algorithm that sends from its input anywhere but first: by then the input is not what it has."""
+    """Refuse an algorithm that sends from inputs unless it runs first: later a rank's data is no longer its input."""
     for schedule in (schedule for schedules in later for schedule in schedules if schedule is not None):
         if any(rows.from_input.any() for rows in schedule.blocks()):
             raise UsageError(

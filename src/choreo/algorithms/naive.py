@@ -1,6 +1,6 @@
 """Naive decentralised: each rank in turn collects everybody's whole vector, one message after another.
 
-P (P - 1) rounds in which all but two ranks are idle: the second station on the road to the ring.
+P (P - 1) rounds in which all but two ranks are idle: the second step on the way to the ring.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Pairwise exchange: in step k every rank sends to the rank k + 1 further on and receives from the one as far back.
+"""Pairwise exchange: in step k rank r sends to rank r + k + 1 and receives from rank r - k - 1.
 
-All-to-all with one message a port in every step: as few bytes as direct, without the crowd at the receiver.
+All-to-all with one message per port in every step: as few bytes as direct, without contention at the receiver.
 
 Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH",
 International Journal of High Performance Computing Applications 19(1), 2005.

@@ -1,6 +1,6 @@
 """Parameter server: everybody sends the whole vector to one rank, which sends the sum back to everybody.
 
-Two rounds, but all P - 1 vectors pass through the server's port each way: the first station on the road to the ring.
+Two rounds, but all P - 1 vectors pass through the server's port each way: the first step on the way to the ring.
 
 Source: M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014.
 """

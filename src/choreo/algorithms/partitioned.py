@@ -1,7 +1,6 @@
 """Partitioned: every rank owns one part of the vector, collects it from everybody and sends the sum back.
 
-As few bytes as a ring and fan-in 1, with a different partner in every round: the fourth station on the road to the
-ring.
+As few bytes as a ring and fan-in 1, with a different partner in every round: the fourth step on the way to the ring.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from choreo.schedule import Schedule, backwards, move, then
 
 @algorithm("reduce_scatter", cost=Cost(alpha="p - 1", beta="(p - 1) / p", gamma="(p - 1) / p"))
 def reduce_scatter(ranks: int) -> Schedule:
-    """In step k every rank sends the rank k + 1 further on the part that one owns."""
+    """In step k rank r sends rank r + k + 1 that rank's part."""
     rank = np.arange(ranks)
     return Schedule.from_rule(
         "reduce_scatter",
@@ -26,7 +25,7 @@ def reduce_scatter(ranks: int) -> Schedule:
 
 @algorithm("all_gather", cost=Cost(alpha="p - 1", beta="(p - 1) / p"))
 def all_gather(ranks: int) -> Schedule:
-    """The owners send back the way it came."""
+    """The owners send the parts back the same way."""
     return backwards(reduce_scatter(ranks))
 
 

@@ -1,7 +1,6 @@
-"""Staggered decentralised: the naive way's messages moved together so that nobody receives two at once.
+"""Staggered decentralised: the messages of naive in parallel, such that no rank receives two at once.
 
-P - 1 rounds with fan-in 1, but every machine still receives P - 1 whole vectors: the third station on the road to
-the ring.
+P - 1 rounds with fan-in 1, but every rank still receives P - 1 whole vectors: the third step on the way to the ring.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from choreo.schedule import Schedule, move
 
 @algorithm("all_reduce", cost=Cost(alpha="p - 1", beta="p - 1", gamma="p - 1"), same_bits=False)
 def all_reduce(ranks: int) -> Schedule:
-    """In step k every rank sends its input to the rank k + 1 further on."""
+    """In step k rank r sends its input to rank r + k + 1."""
     rank = np.arange(ranks)
     return Schedule.from_rule(
         "all_reduce",

@@ -1,4 +1,4 @@
-"""The best that any schedule could do on a network, and the cut that proves it."""
+"""The least time that any schedule could take on a network, and the cut that proves it."""
 
 from choreo.bound.bound import Bound, Cut, bound
 

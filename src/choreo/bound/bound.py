@@ -1,7 +1,7 @@
 """Bounds on a collective's time that hold for every schedule on a topology.
 
-What must leave a set of devices must pass the links that leave it: that bounds the time by bandwidth. What one device
-has and another needs must cross every link of some way between them: that bounds it by latency. The proofs are in
+Data that must leave a set of devices must cross the links out of it: that is the bandwidth bound. Data that one device
+has and another needs must cross every link of some way between them: that is the latency bound. The proofs are in
 docs/explanation/bound.md.
 """
 
@@ -57,8 +57,8 @@ class Bound(Result):
     `fraction_in_links` is the same with the slowest live link's bandwidth as 1. Where all links are alike
     (`links_alike`) theory writes it that way: 7/2 on a ring of eight.
 
-    `proof` says what proves it: a "cut", "prices" of links, or the "volume" between parts; `exact` that no such proof
-    gives more. `farthest` are the two devices whose distance is the bound by latency.
+    `proof` is the kind of proof: a "cut", "prices" of links, or the "volume" between parts. `exact` says that no such
+    proof gives more. `farthest` are the two devices whose distance is the latency bound.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -100,12 +100,12 @@ class Bound(Result):
 
     @property
     def bound_s(self) -> float:
-        """The greater of the two."""
+        """The greater of the bandwidth and latency bounds."""
         return max(self.bandwidth_bound_s, self.latency_bound_s)
 
     @property
     def fraction(self) -> Fraction:
-        """In `unit`: of links where all are alike, else for every GB/s."""
+        """The fraction in `unit`: by links where all are alike, else per GB/s."""
         return self.fraction_in_links if self.links_alike else self.fraction_per_GBps
 
     @property
@@ -114,7 +114,7 @@ class Bound(Result):
         return "links" if self.links_alike else "per GB/s"
 
     def summary(self) -> str:
-        """The bound, and which of the two it is."""
+        """The bound, and whether bandwidth or latency sets it."""
         kind = "bandwidth" if self.bandwidth_bound_s >= self.latency_bound_s else "latency"
         return (
             f"{self.collective} of {format_bytes(self.size_bytes)} over {counted(self.ranks, 'rank')} on "
@@ -142,8 +142,8 @@ def bound(
 ) -> Bound:
     """The least time that a collective of `size_bytes` can take on a topology.
 
-    `devices` are those of rank 0, 1, ...: all of them unless told otherwise; several ranks may be on one. `weights` are
-    the relative sizes of the contract's blocks, whole numbers, where they are not all equal.
+    `devices` are the devices of ranks 0, 1, ...: all of them by default. Several ranks may share one. `weights` are the
+    relative sizes of the contract's blocks, as whole numbers, if they are not all equal.
 
     >>> found = bound("all_reduce", "ring(8, 50GB/s, 1us)", "1MiB")
     >>> f"{found.bound_s * 1e6:.1f} us"
@@ -216,7 +216,7 @@ def _checked_weights(collective: str, weights: Sequence[int] | Ints, blocks: int
 
 
 def _whole_numbers(given: object) -> Ints | None:
-    """A list of whole numbers as an array; None if it is none."""
+    """A list of whole numbers as an array; None if it is anything else."""
     try:
         numbers = np.asarray(given)
     except ValueError:  # lists of different lengths
@@ -229,7 +229,7 @@ def _slowest(network: FlowNetwork) -> Fraction:
 
 
 def _check_ways(asked: Asked, topology: Topology) -> None:
-    """Refuse where what is asked for cannot get to where it must."""
+    """Refuse a collective whose data cannot reach its destinations."""
     if asked.product.is_connected:
         return
     here = asked.root_device
@@ -248,7 +248,7 @@ def _check_ways(asked: Asked, topology: Topology) -> None:
 
 
 def _distance(asked: Asked) -> Distance:
-    """The farthest that anything must go."""
+    """The greatest distance that any data must travel."""
     others = np.full(len(asked.devices), asked.root_device)
     match asked.collective:
         case "broadcast" | "scatter":

@@ -1,8 +1,8 @@
-"""The heaviest cut: of all sets S of nodes, the one with the most that must leave it for what can.
+"""The heaviest cut: the set S of nodes with the greatest ratio of data that must leave it to the capacity out of it.
 
-A cut question gives every node a weight and names the sinks. Where some sink lies outside S, all the weight in S must
-leave it, so w(S) / B(S) is how long that takes at least, B(S) being the capacity of the links that leave S. All
-collectives but all_to_all and send_recv are such questions, on the network or on the network turned round.
+A cut question gives every node a weight and names the sinks. If some sink lies outside S, all the weight in S must
+leave it. That takes at least w(S) / B(S), where B(S) is the capacity of the links that leave S. All collectives but
+all_to_all and send_recv are such questions, on the network or on the network with its links reversed.
 
 The greatest ratio is found by Newton's method on ratios (Dinkelbach 1967), as in ForestColl (2024): for a ratio r a
 source feeds every node its weight and links carry r times their capacity; a cut of less than all the weight, found by
@@ -44,7 +44,7 @@ MOST_LINKS = 20_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """What each node has that must reach every sink."""
+    """The weight at each node that must reach every sink."""
 
     network: FlowNetwork
     weight: Ints
@@ -58,7 +58,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """A set of nodes, and its weight for each GB/s that leaves it; `exact` if no set has more."""
+    """A set of nodes, and its weight per GB/s that leaves it; `exact` if no set has more."""
 
     ratio: Fraction
     inside: Bools
@@ -66,15 +66,15 @@ class Answer:
 
 
 def ratio_of(question: Question, inside: Bools) -> Fraction:
-    """The weight of a set for each GB/s that leaves it."""
+    """The weight of a set per GB/s that leaves it."""
     carried = question.network.bandwidth(question.network.leaving(inside))
     return int(question.weight[inside].sum()) / carried
 
 
 def best_group(question: Question, group: Ints) -> Answer | None:
-    """The best cut around one of many groups: `group` is each node's, -1 for nodes in none.
+    """The best cut around one of many groups; `group` gives the group of each node, -1 for none.
 
-    Every group is tried as the set, and as what lies outside it.
+    Every group is tried as the set and as its complement.
     """
     count = int(group.max()) + 1
     leaves, enters = capacities(question.network, group, count)
@@ -102,7 +102,7 @@ def can_search(question: Question) -> bool:
 def heaviest_cut(
     question: Question, start: Answer, known: Fraction = Fraction(0), *, compiled: bool | None = None
 ) -> Answer:
-    """The heaviest of all cuts, searched from one to start with; or that one if none is above a ratio that is known."""
+    """The heaviest of all cuts; the search begins at `start`, which is returned if no cut exceeds the `known` ratio."""
     network, best = question.network, start
     if compiled is None:
         compiled = len(question.sinks) * len(network.src) > LITTLE_WORK
@@ -126,7 +126,7 @@ def first_of(answers: Iterable[Answer | None]) -> Answer | None:
 
 
 def _arcs(question: Question, units: list[int], label: Ints, times: Fraction) -> Arcs:
-    """The links with `times` their capacity and the source's arcs with the weights, all by its denominator."""
+    """Links with `times` their capacity, and arcs from the source with the weights, scaled to whole numbers."""
     network, source = question.network, len(label) - 1
     src, dst = label[network.src], label[network.dst]
     kept = np.flatnonzero(src != dst)
@@ -138,12 +138,12 @@ def _arcs(question: Question, units: list[int], label: Ints, times: Fraction) ->
 
 
 def counts_fit(network: FlowNetwork, weight: int) -> bool:
-    """Whether compiled flows can count so far: a ratio's terms are at most all the weight, and all the capacity."""
+    """Whether compiled flows can hold the numbers: a ratio's terms are at most the total weight and capacity."""
     return 2 * weight * network.units(np.arange(len(network.src))) < MOST_COMPILED
 
 
 def capacities(network: FlowNetwork, group: Ints, count: int) -> tuple[Floats, Floats]:
-    """What leaves, and what enters, each of many groups of nodes, roughly; nodes of group -1 are in none."""
+    """The approximate capacity out of and into each of many groups of nodes; nodes of group -1 are in none."""
     src, dst = group[network.src], group[network.dst]
     crosses = src != dst
     leaves = _summed(src, network.relative, crosses & (src >= 0), count)
@@ -158,5 +158,5 @@ def _summed(group: Ints, values: Ints | Floats, chosen: Bools, count: int) -> Fl
 
 
 def divided(weight: Floats, capacity: Floats) -> Floats:
-    """Weight by capacity; nothing where either is zero."""
+    """Weight divided by capacity; zero where either is zero."""
     return np.divide(weight, capacity, out=np.zeros(len(weight)), where=(capacity > 0) & (weight > 0))

@@ -1,4 +1,4 @@
-"""Who sends how much to whom: what all_to_all and send_recv ask of a network."""
+"""Demands: how much each device sends to each other in all_to_all and send_recv."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Demand", "Everybody", "Pairs"]
 
 
 class Demand(Protocol):
-    """Units that must get from devices to devices, and those of them that cross a cut."""
+    """Units to send from devices to devices, and how many of them cross a cut."""
 
     def crossing(self, inside: Bools) -> int:
         """How many units leave a set of nodes."""
@@ -49,7 +49,7 @@ class Everybody:
         return within * (float(self.ranks.sum()) - within)
 
     def entering(self, group: Ints, count: int) -> Floats:
-        """As many as leave it."""
+        """How many units enter each group of devices: as many as leave it."""
         return self.leaving(group, count)
 
     def table(self) -> tuple[Ints, Ints]:
@@ -67,7 +67,7 @@ class Everybody:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
-    """From each device of `src` to the device of `dst` beside it so many `units`; there are `devices` in all."""
+    """`units[i]` units from device `src[i]` to device `dst[i]`, for each i; there are `devices` devices in all."""
 
     devices: int
     src: Ints

@@ -2,7 +2,7 @@
 
 The plain twin is Dinic's algorithm (1970): breadth-first levels, then a blocking flow along them, at most as many times
 as there are nodes. The compiled one is SciPy's, for graphs that are worth its start-up and capacities that fit its 32
-bits; what it finds is held to the capacity of the cut.
+bits; its result is checked against the capacity of the cut.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from choreo.topology.graph import Bools, Ints
 
 __all__ = ["MOST_COMPILED", "Arcs", "minimum_cut"]
 
-# All capacities together may be half of what 32 bits hold, for the flow back over a link is added to its capacity.
+# The capacities may add up to half of what 32 bits hold, because the flow back over a link is added to its capacity.
 MOST_COMPILED = 1 << 30
 
 
@@ -40,7 +40,7 @@ def _compiled(arcs: Arcs, source: int, sink: int) -> tuple[int, Bools]:
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-    # Every arc with its way back, parallel ones as one: so the flow has the very entries of the graph.
+    # Every arc with its reverse, parallel arcs merged: then the flow has the same sparsity as the graph.
     nodes, shape = arcs.nodes, (arcs.nodes, arcs.nodes)
     both = np.concatenate((arcs.src * nodes + arcs.dst, arcs.dst * nodes + arcs.src))
     entry, at = np.unique(both, return_inverse=True)
@@ -67,7 +67,7 @@ def _plain(arcs: Arcs, source: int, sink: int) -> tuple[int, Bools]:
 
 
 class _Residual:
-    """What is left of every arc's capacity, and how much may be sent back: arc 2k is arc k, and 2k + 1 its way back."""
+    """The residual graph: arc 2k holds the capacity left on arc k, and arc 2k + 1 what may be sent back."""
 
     def __init__(self, arcs: Arcs) -> None:
         self.head: list[int] = []
@@ -80,7 +80,7 @@ class _Residual:
             self.left += (capacity, 0)
 
     def levels(self, source: int) -> list[int]:
-        """How many arcs with something left each node is from the source; -1 where there is no way."""
+        """The distance of each node from the source over arcs with capacity left; -1 if it cannot be reached."""
         head, left = self.head, self.left
         level = [-1] * len(self.leaving)
         level[source] = 0

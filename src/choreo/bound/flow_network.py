@@ -1,7 +1,7 @@
 """A topology's live links with exact capacities: whole numbers of one unit of bandwidth.
 
-A bandwidth is a float that stands for a decimal or a ratio somebody wrote: the simplest fraction of a GB/s that it
-rounds is taken, so that a third of 50 GB/s is 50/3 and not a number over two to the fiftieth.
+A bandwidth is a float that stands for a decimal or a ratio. The simplest fraction that rounds to it is taken, so that a
+third of 50 GB/s is 50/3 and not a number over two to the fiftieth.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SMALL_NODES = 512
 
 
 def exact_gigabytes(bandwidth_bytes_per_s: float) -> Fraction:
-    """A bandwidth in GB/s: the simplest fraction that is this float but for its last bits, or the float as it is."""
+    """A bandwidth in GB/s as a simple fraction within rounding of the float, or else as the float's exact value."""
     exact = Fraction(bandwidth_bytes_per_s) / 10**9
     simple = exact.limit_denominator(SIMPLE_DENOMINATOR)
     return simple if abs(simple - exact) <= exact * ROUNDING else exact
@@ -33,10 +33,10 @@ def exact_gigabytes(bandwidth_bytes_per_s: float) -> Fraction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowNetwork:
-    """Links from src to dst that carry something; link k of them is `number[k]` of the topology.
+    """The live links, from src to dst; link k is link `number[k]` of the topology.
 
-    The capacity of link k is values[code[k]] units, and a unit is `unit` GB/s. `relative` is that of the widest link as
-    1, in floats: good enough to choose between cuts before one is counted exactly.
+    The capacity of link k is values[code[k]] units, and a unit is `unit` GB/s. `relative` is the capacity as a float,
+    with the widest link as 1: good enough to choose between cuts before one is computed exactly.
     """
 
     nodes: int
@@ -63,7 +63,7 @@ class FlowNetwork:
         return replace(self, src=self.dst, dst=self.src)
 
     def is_balanced(self) -> bool:
-        """Whether every node has the same links in as out; then what enters any set of nodes is what leaves it."""
+        """Whether every node has the same links in as out. Then every set of nodes has equal capacity in and out."""
         if (self.code == 0).all():
             return bool(
                 (np.bincount(self.src, minlength=self.nodes) == np.bincount(self.dst, minlength=self.nodes)).all()

@@ -1,4 +1,4 @@
-"""What is known of each kind of block: its least cut, and the cuts that bind an all_to_all among its ports.
+"""What is known about each kind of block: its least cut, and the cuts that bind an all_to_all among its ports.
 
 `telling_cuts` are sets of nodes among which, for blocks of that kind, are the set of least capacity that splits the
 ports and the heaviest for all_to_all. Between any two ports there are ways for as much as the least of them:
@@ -28,7 +28,7 @@ __all__ = ["has_fabric", "least_cut", "telling_cuts"]
 
 
 def least_cut(block: Block) -> Fraction:
-    """The least that leaves any set which splits the ports, in GB/s; 0 where that is too much to search."""
+    """The least capacity out of any set that splits the ports, in GB/s; 0 if the search would take too long."""
     network = FlowNetwork.of_block(block)
     told = telling_cuts(block)
     if told is None:
@@ -37,7 +37,7 @@ def least_cut(block: Block) -> Fraction:
 
 
 def telling_cuts(block: Block) -> list[Bools] | None:
-    """The sets of nodes that decide what a block of this kind can carry; None for a kind that has to be searched."""
+    """The sets of nodes that limit what a block of this kind can carry; None if they must be searched for."""
     size, told = block.size, [_first(block, 1)]
     if block.kind == "fat_tree":
         return [*told, *_groups(block)]
@@ -53,7 +53,7 @@ def telling_cuts(block: Block) -> list[Bools] | None:
 
 
 def has_fabric(block: Block) -> bool:
-    """Whether a block is a switch that moves less than its ports: two nodes and a link, the last, between them."""
+    """Whether a block is an oversubscribed switch: two nodes, joined by the block's last link."""
     return block.kind == "switch" and block.switches == 2
 
 
@@ -62,7 +62,7 @@ def _first(block: Block, ports: int) -> Bools:
 
 
 def _groups(block: Block) -> list[Bools]:
-    """Of every level of a fat tree below the top, the ports of one group and the switches above them."""
+    """For every level of a fat tree below the top, the ports of one group and the switches above them."""
     links, size = block.links, block.size
     # How many links a node is above the ports, and the first port below it.
     level, first = np.full(block.nodes, -1), np.arange(block.nodes)

@@ -1,8 +1,8 @@
-"""The least time in which anything gets from one device to another: the latencies of the shortest way of live links.
+"""The latency bound: the least sum of latencies over live links from one device to another.
 
-In a product of blocks, what a way does in one dimension is a way through that dimension's block; so distances are sums
-over the dimensions. Links that are down only make ways longer: in a network too large to look at every pair they count
-as if they were up, and of very many ranks at chosen places not every pair is tried. Both leave a bound that holds.
+In a product of blocks, the part of a way in one dimension is a way through that dimension's block, so distances are
+sums over the dimensions. Links that are down only make ways longer. In a network too large to look at every pair they
+count as if they were up, and with very many placed ranks not every pair is tried. The bound holds in both cases.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Metric = Callable[[Ints, Ints], Floats]
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far it is from one device to another."""
+    """Two devices and the latency between them."""
 
     latency_s: float = 0.0
     src: int | None = None
@@ -56,7 +56,7 @@ def farthest_pair(network: FlowNetwork, product: Product, src: Ints, dst: Ints) 
     elif topology.num_nodes <= MOST_NODES:
         away = shortest_ways(network, topology.links.latency_s[network.number])[src, dst]
     else:
-        # From the first of them only: any pair gives a bound.
+        # Only from the first device: any pair gives a bound.
         src, dst = src[src == src[0]], dst[src == src[0]]
         away = _from_one(network, topology.links.latency_s[network.number], int(src[0]))[dst]
     at = int(away.argmax())
@@ -64,7 +64,7 @@ def farthest_pair(network: FlowNetwork, product: Product, src: Ints, dst: Ints) 
 
 
 def _is_regular(product: Product) -> bool:
-    """Whether distances may be taken from the blocks: no link is down, or there are too many to look at them."""
+    """Whether distances may be taken from the blocks: no link is down, or the network is too large to check."""
     topology = product.topology
     small = topology.num_nodes <= MOST_NODES
     if small and not (topology.links.bandwidth_bytes_per_s > 0).all():
@@ -89,7 +89,7 @@ def _is_uniform(block: Block) -> bool:
 
 
 def _metric(block: Block) -> Metric:
-    """How far it is between ports."""
+    """The latency between ports."""
     if not _is_uniform(block):
         network = FlowNetwork.of_block(block)
         table = shortest_ways(network, block.links.latency_s[network.number])
@@ -119,11 +119,11 @@ def _ends(block: Block) -> tuple[int, int]:
 
 
 def _from_one(network: FlowNetwork, latency_s: Floats, node: int) -> Floats:
-    """How far every node is from one."""
+    """The latency from one node to every other."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
-    # Of several links between two nodes the quickest; entries that are given twice would be added up.
+    # Keep the fastest of several links between two nodes, because duplicate entries would be added up.
     order = np.lexsort((latency_s, network.dst, network.src))
     src, dst = network.src[order], network.dst[order]
     first = np.concatenate(([True], (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])))

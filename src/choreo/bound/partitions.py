@@ -1,12 +1,12 @@
-"""The heaviest partition: what all_reduce must move between parts of the devices, however they are parted.
+"""The heaviest partition: what all_reduce must move between parts of the devices.
 
-Part the devices into k groups. For every byte of the vector each group must be heard, by some message that leaves it,
-and told, by another that enters it; all but the one that is first to know the whole. These are 2 (k - 1) messages
-(docs/explanation/bound.md), so 2 (k - 1) / sum of B(group) bounds the time of a unit, B being what can leave a group,
-and as well with what can enter it. With k = 2 that is a cut. A switch that adds or multicasts belongs to a group too,
-or is one by itself that has nothing to say. Where links are the same both ways and there are no switches the best
-partition is attained: that is the theorem of Tutte and Nash-Williams (1961) on spanning trees, up and down each of
-which a piece of the vector goes.
+Partition the devices into k groups. For every byte of the vector, each group but the first to know the whole sum must
+send its contribution in a message that leaves it, and receive the result in a message that enters it. These are
+2 (k - 1) messages (docs/explanation/bound.md). So 2 (k - 1) / sum of B(group) bounds the time of a unit, where B is the
+capacity out of a group, or into it. With k = 2 that is a cut. A switch that adds or multicasts belongs to a group too,
+or is a group by itself without a contribution. Where links are the same both ways and there are no switches, the best
+partition is attained. That is the theorem of Tutte and Nash-Williams (1961) on spanning trees: a piece of the vector
+goes up and down each tree.
 
 The best of all partitions is found by Newton's method: for a time T a part costs T B(part) - 2, and the partition of
 least cost is found greedily, device by device, each by a minimum cut (Cunningham 1985); if it costs less than -2, its
@@ -36,7 +36,7 @@ MOST_WORK = 300_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parting:
-    """The part that each of some devices is in, the links that leave the parts, and what that proves.
+    """The part that each device is in, the links that leave the parts, and the bound that this proves.
 
     `exact` if no partition proves more.
     """
@@ -56,9 +56,9 @@ def best_boxes(network: FlowNetwork, product: Product, devices: Ints) -> Parting
 def heaviest_partition(
     network: FlowNetwork, product: Product, devices: Ints, start: Parting, known: Fraction
 ) -> Parting:
-    """The heaviest partition of some devices, searched from one to start with if that is not proved best already.
+    """The heaviest partition of some devices. It is `start` if that is known to be best, and otherwise searched.
 
-    It is exact if none is heavier than both it and the ratio that is `known`.
+    It is exact if no partition is heavier than both it and the `known` ratio.
     """
     ceiling = product.partition_ceiling() if len(devices) == product.topology.num_devices else None
     if ceiling is not None and max(start.ratio, known) >= ceiling:
@@ -70,7 +70,7 @@ def heaviest_partition(
 
 
 def search(network: FlowNetwork, devices: Ints, start: Parting, known: Fraction = Fraction(0)) -> Parting:
-    """The heaviest of all partitions, searched from one to start with; or that one if none is above what is known."""
+    """The heaviest of all partitions; the search begins at `start`, returned if none exceeds the `known` ratio."""
     best, units = max(start.ratio, known) * network.unit, network.each_units()
     found: list[list[int]] | None = None
     while True:
@@ -90,7 +90,7 @@ def search(network: FlowNetwork, devices: Ints, start: Parting, known: Fraction 
 
 
 def _boxes(network: FlowNetwork, product: Product, unsplit: tuple[int, ...], devices: Ints) -> Parting:
-    """The partition into boxes; those without any of the devices are no parts, but for switches that add in them."""
+    """The partition into boxes. A box without devices is a part only if it has a switch that adds."""
     group = product.boxes(unsplit)
     adds = np.flatnonzero(product.topology.reduces)
     alone = adds[group[adds] < 0]
@@ -110,8 +110,8 @@ def _cheapest(
 ) -> tuple[list[list[int]], int]:
     """The partition of least cost, and its cost.
 
-    A device at a time gets the most it can: what the cheapest set with it and any of those before costs beyond what
-    they got. In the end the sets that cost just what their devices got make up the partition.
+    Greedy, device by device: each gets the cost of the cheapest set of it and earlier devices, less what those got. In
+    the end the partition consists of the sets whose cost equals what their devices got.
     """
     got: dict[int, int] = {}
     part = {device: {device} for device in devices}
@@ -136,7 +136,7 @@ def _cheapest(
 
 
 def _arcs(network: FlowNetwork, scaled: list[int], label: Ints, gains: list[tuple[int, int]]) -> Arcs:
-    """The links; and for every node with a gain an arc that is cut where the gain is missed, or a loss is made."""
+    """The links, and for every node with a gain an arc that is cut if the gain is missed or a loss is made."""
     source, sink = len(label) - 2, len(label) - 1
     src, dst = label[network.src], label[network.dst]
     kept = np.flatnonzero((src != dst) & (src != sink) & (dst != source))
@@ -151,7 +151,7 @@ def _arcs(network: FlowNetwork, scaled: list[int], label: Ints, gains: list[tupl
 
 
 def _leaving(network: FlowNetwork, units: list[int], members: list[int], devices: Ints) -> Ints:
-    """The fewest links, by capacity, by which anything leaves a part for other devices."""
+    """The minimum cut from a part to the other devices."""
     source, sink = network.nodes, network.nodes + 1
     label = np.arange(network.nodes + 2)
     label[devices] = sink

@@ -1,13 +1,14 @@
-"""How long a demand takes on a network when it may take any ways at once: a linear program, answered exactly.
+"""How long a demand takes on a network when it may be spread over all ways: a linear program, solved exactly.
 
 The least time T in which flows f(s, e), one commodity for each source s, carry the demand, sum over s of f(s, e) <=
 T b(e), is by duality the greatest, over prices y(e) >= 0 of links, of
 
     sum over pairs of demand(u, v) distance_y(u, v)  /  sum over links of y(e) b(e)
 
-for what gets from u to v pays at least the shortest way, and T seconds of all links can take no more than the sum below
-(Iri 1971, Shahrokhi and Matula 1990). So any prices prove a bound. The solver's, made whole numbers, are taken, and
-their bound is counted exactly; where its flows, made fractions, meet that bound exactly, it is the optimum.
+because a unit from u to v pays at least the price of the shortest way, and in T seconds all links together take in no
+more than T times the sum below (Iri 1971, Shahrokhi and Matula 1990). So any prices prove a bound. The solver's prices
+are rounded to whole numbers, and their bound is computed exactly. If the solver's flows, as fractions, meet that bound
+exactly, it is the optimum.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MOST_NODES = 256
 NARROWEST = 1e-6  # of the widest link; beyond it the solver's numbers mean little
 FINEST = 10**4  # the greatest denominator looked for in one of the solver's numbers
 MOST_DENOMINATOR = 10**9  # and in all of them together
-ROUGH = 10**6  # what prices are rounded to where there is none
+ROUGH = 10**6  # the denominator prices are rounded to where no small one exists
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +53,7 @@ def can_solve(network: FlowNetwork, demand: Demand) -> bool:
 
 
 def solve(network: FlowNetwork, demand: Demand, known: Traffic) -> Traffic:
-    """The bound of the linear program, or a cut that is as good; `known` is a bound one has already."""
+    """The bound of the linear program, or a cut that proves as much; `known` is a bound that is already proved."""
     solution = _solution(network, demand)
     if solution is None:
         return known
@@ -65,7 +66,7 @@ def solve(network: FlowNetwork, demand: Demand, known: Traffic) -> Traffic:
 
 
 def _proved(network: FlowNetwork, demand: Demand, prices: Ints, away: Floats) -> Fraction:
-    """What prices prove, given the distances that they make."""
+    """The bound that prices prove, given the distances they lead to."""
     sources, units = demand.table()
     paid = int((units * np.where(units > 0, away[sources, : units.shape[1]], 0.0).astype(np.int64)).sum())
     all_links: int = sum(price * each for price, each in zip(prices.tolist(), network.each_units(), strict=True))
@@ -73,7 +74,7 @@ def _proved(network: FlowNetwork, demand: Demand, prices: Ints, away: Floats) ->
 
 
 def _balls(network: FlowNetwork, demand: Demand, away: Floats) -> list[Traffic]:
-    """The best cut around all that lies within some distance of some node: where a cut binds, it is such a ball."""
+    """The best cut around a ball: all nodes within some distance of a node. Where a cut binds, it is such a ball."""
     best: Traffic | None = None
     for row in away:
         for radius in np.unique(row[np.isfinite(row)])[:-1]:
@@ -97,7 +98,7 @@ def _solution(network: FlowNetwork, demand: Demand) -> tuple[Floats, Floats] | N
     ends = np.concatenate((network.dst, network.src)), np.tile(np.arange(links), 2)
     signs = np.repeat([1.0, -1.0], links)
     gained = coo_array((signs, ends), shape=(network.nodes, links))
-    # What a node gains of each commodity is what it wants; at the source that follows from the rest.
+    # The net flow of each commodity into a node is its demand; the equation at the source follows from the others.
     kept = np.ones((count, network.nodes), np.bool_)
     kept[np.arange(count), sources] = False
     gains = csr_array(kron(np.eye(count), gained))[np.flatnonzero(kept.reshape(-1))]
@@ -122,7 +123,7 @@ def _whole(price: Floats) -> Ints:
 
 
 def _meets(network: FlowNetwork, demand: Demand, flow: Floats, ratio: Fraction) -> bool:
-    """Whether the flows, made fractions, carry the demand and load no link beyond the ratio: then none is better."""
+    """Whether the flows, as fractions, carry the demand and load no link beyond the ratio. Then no bound is better."""
     times = _denominator(flow)
     if times is None:
         return False
@@ -141,7 +142,7 @@ def _meets(network: FlowNetwork, demand: Demand, flow: Floats, ratio: Fraction) 
 
 
 def _denominator(values: Floats) -> int | None:
-    """A number whose fractions the values nearly are; None if there is none that is small."""
+    """A common denominator of the values, each rounded to a simple fraction; None if it is too large."""
     times = 1
     for value in np.unique(np.round(values, 9)).tolist():
         times = math.lcm(times, Fraction(value).limit_denominator(FINEST).denominator)

@@ -1,4 +1,4 @@
-"""What the dimensions of a topology say about all of its cuts, however large it is.
+"""What the dimensions of a topology say about all of its cuts, at any size.
 
 Let the least cut of a block be the least capacity that leaves any set which splits its ports. Take a set S of nodes
 that splits the devices, and let I be the dimensions none of whose lines it splits. Then S is a union of *boxes*: whole
@@ -75,9 +75,9 @@ def dimensions(topology: Topology) -> list[Dimension]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
-    """A topology's dimensions, the least cut of a line of each, and those of lines with slower links, least first.
+    """A topology's dimensions, the least cut of a line of each, and the least cuts of lines with slower links.
 
-    A least cut of 0 is one that is not known.
+    A least cut of 0 means that it is not known.
     """
 
     topology: Topology
@@ -87,7 +87,7 @@ class Product:
 
     @staticmethod
     def of_topology(topology: Topology) -> Product:
-        """The product that a topology is."""
+        """The product of a topology's dimensions."""
         found = dimensions(topology)
         if len(found) > MOST_DIMENSIONS or [one.block.kind for one in found] == ["graph"]:
             return Product(topology, found, [Fraction(0)] * len(found), [[]] * len(found))
@@ -106,9 +106,9 @@ class Product:
         return all(cut > 0 for cuts in (self.least, *self.slowed) for cut in cuts)
 
     def unsplit(self) -> list[tuple[int, ...]]:
-        """Every choice of dimensions that a cut may leave whole, but all of them; the innermost few first.
+        """Every choice of dimensions that a cut may leave whole, except all of them; the innermost few first.
 
-        Of very many dimensions only those choices.
+        With very many dimensions only the innermost few.
         """
         count = len(self.dimensions)
         inner = [tuple(range(size)) for size in range(count)]
@@ -118,7 +118,7 @@ class Product:
         return [*inner, *(chosen for chosen in others if chosen not in inner)]
 
     def smallest_cut(self, unsplit: tuple[int, ...]) -> Fraction:
-        """What leaves any set that splits lines of all dimensions but these."""
+        """The least capacity out of any set that splits lines of all dimensions but these."""
         box = math.prod(self.dimensions[at].block.size for at in unsplit)
         total = Fraction(0)
         for at, (cut, slowed) in enumerate(zip(self.least, self.slowed, strict=True)):
@@ -127,7 +127,7 @@ class Product:
         return total
 
     def box_of_devices(self, unsplit: tuple[int, ...]) -> Ints:
-        """The box each device is in, called by its first device."""
+        """The box each device is in, named by its first device."""
         device = np.arange(self.topology.num_devices)
         chosen = (self.dimensions[at] for at in unsplit)
         return device - sum((one.coordinate(device) * one.stride for one in chosen), start=np.zeros_like(device))
@@ -144,7 +144,7 @@ class Product:
         return group
 
     def lifted(self, at: int, inside: Bools) -> Bools:
-        """A set of one block's nodes in all of its lines at once, with the switches between the devices it takes."""
+        """A set of one block's nodes, repeated in all of its lines, with the switches between the devices in it."""
         one = self.dimensions[at]
         lifted = np.zeros(self.topology.num_nodes, np.bool_)
         lifted[: self.topology.num_devices] = inside[one.coordinate(np.arange(self.topology.num_devices))]
@@ -157,7 +157,7 @@ class Product:
         return lifted
 
     def partition_ceiling(self) -> Fraction | None:
-        """What no partition of all devices proves more than of an all_reduce; None if that is unknown.
+        """A ceiling on what any partition of all devices proves about an all_reduce; None if unknown.
 
         A copy of a block of n ports that is parted in k has at least k times its least cut between the parts, hence
         (k - 1) n / (n - 1) times that. A line has (k - 1) links both ways, and so has a switch that adds, which is in
@@ -180,12 +180,12 @@ class Product:
         return ceiling
 
     def ceilings(self, question: Question) -> list[tuple[Fraction | None, tuple[int, ...]]]:
-        """For every choice of whole dimensions what no such cut's ratio exceeds, None if unknown; greatest first."""
+        """A ceiling on the ratio of cuts for every choice of unsplit dimensions, None if unknown; greatest first."""
         few = self.topology.num_devices << len(self.dimensions) <= MOST_COUNTED
         known: list[tuple[Fraction, tuple[int, ...]]] = []
         unknown: list[tuple[None, tuple[int, ...]]] = []
         for unsplit in self.unsplit():
-            # Outside lies at least a sink, with the whole box that it is in.
+            # At least one sink lies outside, with the whole box that contains it.
             outside = question.weight[question.sinks]
             if few:
                 box = self.box_of_devices(unsplit)
@@ -198,10 +198,10 @@ class Product:
 
 
 def answer(question: Question, product: Product, known: Fraction = Fraction(0)) -> Answer:
-    """The heaviest cut: around a box where that is proved best, searched for where it is not and that can be done.
+    """The heaviest cut: a cut around a box if that is proved best, else searched for if the network is small enough.
 
-    Every sink can be reached from every weight. A ratio that is `known` need not be proved again: the answer is exact
-    if no cut is heavier than both it and that.
+    Every sink must be reachable from every weight. The answer is exact if no cut is heavier than both it and the
+    `known` ratio.
     """
     ceilings = product.ceilings(question)
     best: Answer | None = None
@@ -217,9 +217,9 @@ def answer(question: Question, product: Product, known: Fraction = Fraction(0)) 
 
 
 def _lost(dimension: Dimension, bandwidth: Floats) -> list[Fraction] | None:
-    """How much less than the block's any cut of a line can have, for each line with slower links; None if too many.
+    """For each line with slower links, the most capacity that any of its cuts loses; None if there are too many.
 
-    Slower links that all touch one node: a cut crosses those that leave it or those that enter it, not both.
+    If all slower links touch one node, a cut crosses those that leave it or those that enter it, not both.
     """
     links, now = dimension.block.links, dimension.of_lines(bandwidth)
     meant = links.bandwidth_bytes_per_s

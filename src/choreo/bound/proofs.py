@@ -1,4 +1,4 @@
-"""What bounds each collective by bandwidth: what must leave some devices, for what the links out of them can carry."""
+"""The bandwidth bound of each collective: data that must leave some devices, over the capacity of the links out."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ __all__ = ["PROOFS", "Asked", "BoundProof", "Cut"]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What proves a bound: devices, and all the links by which anything leaves them.
+    """What proves a bound: devices, and all the links out of them.
 
-    Where it is not one set of devices that binds but links here and there, `devices` is empty and `prices` says how
-    much each link counts. Where it is what all_reduce moves between `parts` of the devices, the links are those by
-    which anything leaves a part, or those by which it enters.
+    If no single set of devices binds, `devices` is empty and `prices` gives the price of each link. If the bound is
+    what all_reduce moves between `parts` of the devices, the links are those out of the parts, or those into them.
     """
 
     devices: tuple[int, ...] = ()
@@ -65,7 +64,7 @@ class Asked:
         return np.unique(self.by_rank)
 
     def shares(self) -> Ints:
-        """The weight of the blocks of the ranks at each node, of a collective with a block for each rank."""
+        """The total weight of the blocks at each node, for a collective with a block for each rank."""
         weights = np.ones(len(self.by_rank), np.int64) if self.weights is None else self.weights
         shares = np.zeros(self.network.nodes, np.int64)
         np.add.at(shares, self.by_rank, weights)
@@ -73,14 +72,14 @@ class Asked:
 
     @property
     def root_device(self) -> int:
-        """The device of the root; of a collective that has none, the first rank's."""
+        """The root's device, or the first rank's if the collective has no root."""
         return int(self.by_rank[self.root or 0])
 
 
 def _from_cuts(
     asked: Asked, weight: Ints, sinks: Ints, *, backwards: bool, known: Fraction = Fraction(0)
 ) -> BoundProof:
-    """The bound by the heaviest cut: `weight` must reach every one of the sinks, or come from them if backwards."""
+    """The bound by the heaviest cut: `weight` must reach every sink, or come from every sink if backwards."""
     if not weight.any():
         return BoundProof()
     network = asked.network.backwards() if backwards else asked.network
@@ -96,26 +95,26 @@ def _cut(asked: Asked, inside: Bools) -> Cut:
 
 
 def _all_gather(asked: Asked, *, backwards: bool = False) -> BoundProof:
-    """Everybody's share must reach everybody."""
+    """Every rank's share must reach every rank."""
     return _from_cuts(asked, asked.shares(), asked.devices, backwards=backwards)
 
 
 def _broadcast(asked: Asked, *, backwards: bool = False, known: Fraction = Fraction(0)) -> BoundProof:
-    """The root's vector must reach everybody."""
+    """The root's vector must reach every rank."""
     root = asked.root_device
     weight = (np.arange(asked.network.nodes) == root).astype(np.int64)
     return _from_cuts(asked, weight, asked.devices[asked.devices != root], backwards=backwards, known=known)
 
 
 def _gather(asked: Asked, *, backwards: bool = False) -> BoundProof:
-    """Everybody's share must reach the root."""
+    """Every rank's share must reach the root."""
     weight = asked.shares()
     weight[asked.root_device] = 0
     return _from_cuts(asked, weight, np.array([asked.root_device]), backwards=backwards)
 
 
 def _all_reduce(asked: Asked) -> BoundProof:
-    """Something of everybody's must reach everybody; and every part of the devices must be heard, and told."""
+    """Every rank's contribution must reach every rank, and every part of the devices must send and receive."""
     ways = (False,) if asked.network.is_balanced() else (False, True)
     networks = [asked.network.backwards() if backwards else asked.network for backwards in ways]
     boxes = [best_boxes(network, asked.product, asked.devices) for network in networks]

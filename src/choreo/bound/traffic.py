@@ -30,7 +30,7 @@ MOST_ROUTES = 1 << 15
 
 
 def traffic_bound(network: FlowNetwork, product: Product, demand: Demand) -> Traffic:
-    """The best bound for a demand; every device can be reached from every other that has something for it."""
+    """The best bound for a demand. Every destination must be reachable from its source."""
     known: list[Traffic] = []
     if isinstance(demand, Everybody) and (demand.ranks == 1).all() and _is_plain(product):
         known = [_by_dimension(network, product)]
@@ -49,7 +49,7 @@ def _ratio(traffic: Traffic) -> Fraction:
 
 
 def _cuts(network: FlowNetwork, product: Product, demand: Demand) -> Iterator[Traffic]:
-    """Cuts around boxes, and those that tell what a dimension can carry, through all of its lines."""
+    """Cuts around boxes, and cuts through all lines of a dimension that limit what it can carry."""
     for unsplit in product.unsplit()[:MOST_FAMILIES]:
         yield from _around_groups(network, demand, product.boxes(unsplit), product.topology.num_devices)
     for at, one in enumerate(product.dimensions):
@@ -80,7 +80,7 @@ def _is_plain(product: Product) -> bool:
 
 
 def _by_dimension(network: FlowNetwork, product: Product) -> Traffic:
-    """What the slowest dimension takes; that is exact if every dimension's own is."""
+    """The bound of the slowest dimension; it is exact if every dimension's own bound is."""
     found = [_of_block(one.block) for one in product.dimensions]
     at = max(range(len(found)), key=lambda at: found[at].ratio * product.dimensions[at].lines)
     one, block = product.dimensions[at], found[at]
@@ -110,7 +110,7 @@ def _of_block(block: Block) -> Traffic:
 
 
 def _routed(topology: Topology, demand: Pairs) -> Fraction | float:
-    """What the busiest link takes when everything goes by the topology's own routes: nobody need take longer."""
+    """The time of the busiest link when all traffic takes the topology's own routes: an upper limit on the bound."""
     away = (demand.src != demand.dst) & (demand.units > 0)
     if away.sum() > MOST_ROUTES:
         return math.inf

@@ -1,4 +1,4 @@
-"""What all commands have in common: options in groups, and no option given twice in vain."""
+"""What all commands have in common: options shown in groups, and an error for an option given twice."""
 
 from __future__ import annotations
 

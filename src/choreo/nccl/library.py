@@ -1,4 +1,4 @@
-"""`--library nccl`: what NCCL would choose for a collective on a system, as a user would ask it."""
+"""`--library nccl`: what NCCL would choose for a collective on a system."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def nccl_choice(
     """Algorithm, protocol, channels and time of NCCL's choice.
 
     `size_bytes` is counted as nccl-tests does: for all_gather, reduce_scatter and all_to_all it is the total of all
-    ranks. `forced` is what NCCL_ALGO and NCCL_PROTO would say, `Ring`, `Tree,LL128` or `NCCL_ALGO=^NVLS`; what they
-    leave nothing of is refused, as NCCL does.
+    ranks. `forced` is the value of NCCL_ALGO and NCCL_PROTO: `Ring`, `Tree,LL128` or `NCCL_ALGO=^NVLS`. If it leaves no
+    choice on this system, that is an error, as it is in NCCL.
 
     >>> found = nccl_choice("all_reduce", "1GiB", NcclSystem.from_figures("H100", 8, 1))
     >>> found.algorithm, found.protocol

@@ -20,7 +20,7 @@ FREE = Forced()
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An algorithm and a protocol, and what NCCL expects of them; None where it has no estimate (sends)."""
+    """An algorithm, a protocol, and NCCL's estimate of them; None where it has no estimate (sends)."""
 
     algorithm: str
     protocol: str
@@ -29,7 +29,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """NCCL's choice and the time of a call; `estimate_s` is what NCCL itself would expect of it."""
+    """NCCL's choice and the time of a call; `estimate_s` is NCCL's own estimate."""
 
     algorithm: str
     protocol: str
@@ -39,10 +39,9 @@ class Prediction:
 
 
 def choose(collective: str, size_bytes: float, system: NcclSystem, forced: Forced = FREE) -> Choice:
-    """The algorithm and protocol NCCL picks: those of which it expects most.
+    """The algorithm and protocol that NCCL expects to be fastest.
 
-    Where nothing of what is forced exists on this system NCCL would fail; here the protocol gives way, then the
-    algorithm.
+    If nothing that was forced exists on this system, NCCL would fail. Here the protocol is dropped, then the algorithm.
     """
     if size_bytes < 0:
         raise UsageError(f"a collective of {size_bytes} bytes makes no sense; give a size of zero or more")

@@ -92,7 +92,7 @@ def read_collective(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What NCCL_ALGO and NCCL_PROTO leave to choose from; None where nothing is said."""
+    """The algorithms and protocols that NCCL_ALGO and NCCL_PROTO allow; None if they are not set."""
 
     algorithms: frozenset[str] | None = None
     protocols: frozenset[str] | None = None
@@ -114,7 +114,7 @@ def read_forced(text: str) -> Forced:
     elif _FREE.match(text):
         return Forced(nvls=nvls)
     else:
-        # What stands in parentheses explains; NVLS switched off is not NVLS asked for.
+        # Text in parentheses is a comment; NVLS switched off is not NVLS asked for.
         words = re.sub(r"NCCL_NVLS_ENABLE\s*=\s*\S+|\b(no|without)[\s_-]NVLS|NVLS[\s_]*(off|disabled)", " ", text)
         if re.sub(r"\([^)]*\)", " ", words).strip():
             words = re.sub(r"\([^)]*\)", " ", words)

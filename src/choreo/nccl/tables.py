@@ -1,4 +1,4 @@
-"""The figures NCCL 2.30 chooses by, in its own units: microseconds and GB/s (src/graph/tuning.cc and search.cc)."""
+"""The figures behind NCCL 2.30's choice, in its units: microseconds and GB/s (src/graph/tuning.cc and search.cc)."""
 
 from __future__ import annotations
 

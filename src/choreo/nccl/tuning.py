@@ -1,7 +1,7 @@
-"""What NCCL expects of each algorithm and protocol, by which it chooses: latency + bytes / bandwidth, the least wins.
+"""NCCL's estimate of each algorithm and protocol: latency + bytes / bandwidth. It chooses the least.
 
 The figures are those of NCCL 2.30 (src/graph/tuning.cc; channels and speeds from src/graph/search.cc), in its own
-units: microseconds and GB/s. They are NCCL's opinion, not the time a call takes; that is `execution`'s.
+units: microseconds and GB/s. They are NCCL's estimates; the time a call takes is in `execution`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TREE_SHARE = 0.85
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One algorithm with one protocol, and what NCCL expects of it."""
+    """One algorithm with one protocol, and NCCL's figures for it."""
 
     algorithm: str
     protocol: str
@@ -153,7 +153,7 @@ def _network_gb_per_s(system: NcclSystem) -> float:
 
 
 def _column(system: NcclSystem) -> int:
-    """In tables by number of nodes: one, two, more."""
+    """The column of tables by number of nodes: one, two, more."""
     return min(system.domains, 3) - 1
 
 
@@ -165,7 +165,7 @@ def _ll_gb_per_s(system: NcclSystem) -> float:
 
 
 def _steps(collective: str, ranks: int) -> int:
-    """Of a ring."""
+    """The steps of a ring."""
     if collective in ("broadcast", "reduce"):
         return ranks
     return (2 if collective == "all_reduce" else 1) * (ranks - 1)

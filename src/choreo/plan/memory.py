@@ -35,7 +35,7 @@ LAYERS = ("dense", "experts")
 def model_state_bytes(
     parameters: npt.ArrayLike, replicas: npt.ArrayLike, zero: npt.ArrayLike, software: Software, precision: str = "bf16"
 ) -> tuple[Floats, Floats, Floats]:
-    """Bytes of parameters, gradients and optimizer state at one rank, of which `replicas` have the same parameters.
+    """Bytes of parameters, gradients and optimizer state at one rank; `replicas` ranks have the same parameters.
 
     >>> from choreo.plan.software import get_software
     >>> [float(size) for size in model_state_bytes(1e9, 8, 1, get_software("megatron-core"))]
@@ -74,12 +74,12 @@ def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
         weights = CAST_BYTES * np.where(columns["recompute"] == FULL, outside, batch.parameters)
     buffers = _buffers(batch)
     fresh = (software.accumulate_bytes == 0) & (zero < 3) & (micro_batches == 1)
-    # Two moments: the loss, when every activation is there, and gradients are not if the program frees them between
-    # steps; and the end of the backward pass, when it is the other way round.
+    # Memory peaks at the loss or at the end of the backward pass. At the loss every activation is held, but no
+    # gradients if the program frees them between steps. At the end it is the other way round.
     kept = np.where(fresh, 0.0, gradients)
     at_loss, at_end = activations + np.maximum(logits, working), activations / layers + working
     ends = at_end + gradients > at_loss + kept
-    # At the loss either the logits are there or a layer is at work.
+    # At the loss either the logits are held or a layer is being computed.
     logits = np.where(ends | (working > logits), 0.0, logits)
     activations = np.where(ends, at_end, at_loss - logits)
     return {
@@ -106,7 +106,7 @@ def _state(batch: PlanBatch) -> tuple[Floats, Floats, Floats]:
 
 
 def _activations(batch: PlanBatch) -> tuple[Floats, Floats]:
-    """What is kept by the micro-batches in flight, and the logits of the one at the loss."""
+    """The activations kept for micro-batches in flight, and the logits of the one at the loss."""
     job, columns = batch.job, batch.columns
     passes = in_flight(batch.index, batch.pp, batch.micro_batches, batch.chunks, gpipe=columns["schedule"] == GPIPE)
     head = batch.count("head")
@@ -117,9 +117,9 @@ def _activations(batch: PlanBatch) -> tuple[Floats, Floats]:
 
 
 def _working(batch: PlanBatch) -> Floats:
-    """The layer at work: its activations made again, or the gradients between its operators.
+    """Working memory of the current layer: its recomputed activations, or the gradients between its operators.
 
-    A stage without layers works on what an embedding would.
+    A stage without layers needs what an embedding would.
     """
     full = batch.columns["recompute"] == FULL
     found = np.zeros((len(batch.stages), len(batch.plans)))
@@ -132,10 +132,10 @@ def _working(batch: PlanBatch) -> Floats:
 
 
 def _buffers(batch: PlanBatch) -> Floats:
-    """What communication needs beside.
+    """Buffers for communication.
 
-    ZeRO-3 gathers embedding and head, two layers, and has one layer's gradients as they are sent. Under a pipeline
-    everything stays gathered, and gradients whole, until the last micro-batch.
+    ZeRO-3 holds the gathered embedding, head and two layers, and one layer's gradients while they are sent. With a
+    pipeline everything stays gathered, and gradients stay whole, until the last micro-batch.
     """
     software, zero = batch.job.software, batch.columns["zero"]
     found = np.full((len(batch.stages), len(batch.plans)), software.workspace_bytes)

@@ -11,7 +11,7 @@ __all__ = ["ParameterServer", "parameter_server"]
 
 @dataclass(frozen=True, slots=True)
 class ParameterServer:
-    """What one server receives each second, and what its adapter carries."""
+    """How much one server receives each second, and the bandwidth of its adapter."""
 
     gradient_bytes: float
     devices: int
@@ -25,17 +25,17 @@ class ParameterServer:
 
     @property
     def holds(self) -> bool:
-        """Whether the adapter carries it."""
+        """Whether the adapter has enough bandwidth."""
         return self.needed_bytes_per_s <= self.nic_bytes_per_s
 
     @property
     def most_steps_per_s(self) -> float:
-        """The most steps a second that the adapter carries."""
+        """The most steps a second that the adapter can serve."""
         return self.nic_bytes_per_s / (self.gradient_bytes * self.devices)
 
     @property
     def most_devices(self) -> int:
-        """The most devices that it carries at that pace."""
+        """The most devices that the adapter can serve at that pace."""
         return int(self.nic_bytes_per_s // (self.gradient_bytes * self.steps_per_s))
 
     @property

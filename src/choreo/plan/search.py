@@ -57,7 +57,7 @@ def detailed(job: TrainingJob, plan: Plan, *, timeline: bool = False) -> Step:
 
 
 def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Found:
-    """The best plans of those that have the fixed fields, one of each cut, best first."""
+    """The best plans with the fixed fields, one for each cut, best first."""
     fixed = dict(fixed or {})
     space = enumerate_plans(
         job.model,
@@ -101,7 +101,7 @@ def best_of_each_cut(steps: list[tuple[Plan, Step]]) -> list[tuple[Plan, Step]]:
 
 
 def _cut_in_vain(one: tuple[Plan, Step], kept: list[tuple[Plan, Step]]) -> bool:
-    """Whether a plan cuts sequences although one with less context parallelism is as fast."""
+    """Whether a plan with less context parallelism is as fast."""
     plan, step = one
     return any(
         (other.tp, other.pp) == (plan.tp, plan.pp)
@@ -113,7 +113,7 @@ def _cut_in_vain(one: tuple[Plan, Step], kept: list[tuple[Plan, Step]]) -> bool:
 
 
 def promising(space: Space, guess: Estimate, room: float) -> list[int]:
-    """Rows to evaluate: the best that fit and the best of the best cuts; where none fits, those that need least."""
+    """Rows to evaluate: the best that fit and the best of the best cuts. If none fits, those that need least memory."""
     fits = np.flatnonzero(guess.memory_bytes <= room)
     if not len(fits):
         return [int(row) for row in np.argsort(guess.memory_bytes, kind="stable")[:DETAILED]]
@@ -134,7 +134,7 @@ def _burden(space: Space) -> list[npt.NDArray[np.int64]]:
 
 
 def _nothing(job: TrainingJob, fixed: Fixed, space: Space) -> PlanError:
-    """Why no plan can be run: the first thing that is wrong with the plainest of them, or what most fail on."""
+    """Why no plan can be run: the first rule that the plainest plan breaks, or the rule that most plans break."""
     named = {name: value for name, value in fixed.items() if name != "dp"}
     inner = 1
     for name in ("tp", "pp", "cp"):

@@ -58,7 +58,7 @@ class Space:
         return self.columns[name]
 
     def plan(self, row: int) -> Plan:
-        """One of them."""
+        """One plan of the space, by row."""
         values = {name: int(self.columns[name][row]) for name in FIELDS}
         return Plan(
             **{name: values[name] for name in (*CUT, "zero", "micro_batch", "interleave")},
@@ -134,7 +134,7 @@ def _keep(
 
 
 def _distinct(fixed: Fixed) -> Callable[[Columns], Bools]:
-    """Of plans that are the same only the plainest: no schedule without a pipeline, no ZeRO without replicas."""
+    """Of equivalent plans only the plainest: no schedule without a pipeline, no ZeRO without replicas."""
     one_by_one, interleaved = SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")
 
     def distinct(t: Columns) -> Bools:
@@ -239,7 +239,7 @@ def _options(fixed: Fixed) -> dict[str, Ints]:
 
 
 def _product(one: Columns, other: Columns) -> dict[str, Ints]:
-    """Every row of one beside every row of the other."""
+    """The product of two tables: every row of one combined with every row of the other."""
     rows, columns = len(next(iter(one.values()))), len(next(iter(other.values())))
     return {name: np.repeat(column, columns) for name, column in one.items()} | {
         name: np.tile(column, rows) for name, column in other.items()

@@ -155,10 +155,9 @@ def stage_list(model: Model, pp: int, chunks: int, split: str = "even") -> tuple
 
 
 def cost_split(model: Model, pp: int) -> tuple[tuple[int, ...], ...]:
-    """Layers by stage where the head counts as much as its parameters do, as nanotron has it.
+    """Layers by stage, split by parameters with the head included, as in nanotron.
 
-    A stage ends with the layer that takes the sum past its share. Stages at the end may have none, and the last has the
-    head.
+    A stage ends with the layer that takes the sum past its share. Late stages may be empty; the last has the head.
     """
     costs = [float(model.parameters_per_layer(layer)) for layer in range(model.layers)]
     total = sum(costs) + model.vocab * model.hidden

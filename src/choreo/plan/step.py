@@ -1,7 +1,7 @@
-"""One step of training under a plan, in detail: how long it takes, what takes it, and how much memory it needs.
+"""One training step under a plan, in detail: its time, where the time goes, and the memory it needs.
 
-All replicas do the same, and so do the tensor-parallel ranks of a stage: one rank of each stage is computed, however
-many there are. Formulas are those of the search, for one plan; the pipeline is simulated.
+All replicas do the same work, and so do the tensor-parallel ranks of a stage, so one rank of each stage is computed.
+The formulas are those of the search, but the pipeline is simulated.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ STEP_FIGURES = (
 
 @result
 class Step(Result):
-    """What a step takes and needs. Times are seconds, memory bytes of the fullest rank."""
+    """The time and memory of a step. Times are in seconds; memory is that of the fullest rank, in bytes."""
 
     columns: ClassVar[tuple[str, ...]] = (*STEP_FIGURES, "bottleneck", "gpus", "gpu_hours", "parts", "warnings")
 
@@ -83,12 +83,12 @@ class Step(Result):
 
     @property
     def memory_bytes(self) -> float:
-        """What the fullest device must have: reserved memory and the context beside it."""
+        """The memory that the fullest device needs: what the allocator reserves, and the context."""
         return self.peak_reserved_bytes + self.memory.get("context", 0.0)
 
     @property
     def fits(self) -> bool:
-        """Whether the device has that."""
+        """Whether the device has that much memory."""
         return self.memory_bytes <= self.device_bytes
 
     @property
@@ -132,7 +132,7 @@ def evaluate(
     micro_batches = plan.micro_batches(global_batch)
 
     message, run = _pipeline(batch, plan, cost, often, timeline)
-    # The first stage ends last; what it still has to send shows. The slowest of the stages is waited for.
+    # The first stage ends last, so what it still has to send is exposed. All wait for the slowest stage.
     after = 0.0 if often else float(np.max(cost.total_s))
     optimizer = float(np.max(optimizer_s(batch)))
     lone = run.time_s + after + optimizer + job.software.step_s
@@ -198,9 +198,9 @@ def _warnings(job: TrainingJob) -> tuple[str, ...]:
 def _pipeline(
     batch: PlanBatch, plan: Plan, cost: DataParallelCost, often: bool, timeline: bool
 ) -> tuple[float, Pipeline]:
-    """Seconds of a message between stages, and the pipeline at work.
+    """Seconds of a message between stages, and the simulated pipeline.
 
-    ZeRO-3 adds to every micro-batch, so it is part of what the passes take.
+    ZeRO-3 adds to every micro-batch, so its time is part of the passes.
     """
     software, chunks = batch.job.software, batch.chunks
     message = float(message_s(batch)[0])
@@ -226,7 +226,7 @@ def _pipeline(
 
 
 def _exposed(stage: PipelineStage, table: LayerTable) -> dict[str, float]:
-    """Seconds of communication that show in the layers of a stage, by "axes collective"."""
+    """Seconds of exposed communication in the layers of a stage, by "axes collective"."""
     found: dict[str, float] = {}
     layers = table.exposed(0)
     for kind, count in Counter(stage.layers).items():
@@ -236,7 +236,7 @@ def _exposed(stage: PipelineStage, table: LayerTable) -> dict[str, float]:
 
 
 def _exposed_dp(plan: Plan, cost: DataParallelCost, stage: int, *, summed: bool) -> dict[str, float]:
-    """Seconds of data-parallel communication that show at a stage, by "dp collective"."""
+    """Seconds of exposed data-parallel communication at a stage, by "dp collective"."""
     if plan.dp * plan.cp == 1:
         return {}
     found = {f"dp {ALL_REDUCE if summed or plan.zero == 0 else REDUCE_SCATTER}": float(cost.reduce_exposed_s[stage, 0])}

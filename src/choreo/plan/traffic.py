@@ -95,7 +95,7 @@ class Balance:
 
     @property
     def holds(self) -> bool:
-        """Whether the links inside are that fast."""
+        """Whether the links inside a server are fast enough."""
         return self.inside_bytes_per_s >= self.ratio * self.between_bytes_per_s
 
 

@@ -104,7 +104,7 @@ def vary(job: TrainingJob, name: str, factor: float) -> TrainingJob:
 
 
 def what_if(planning: Planning, one: Plan, factors: Iterable[float] = FACTORS) -> tuple[WhatIfCurve, ...]:
-    """The step time of a plan as each quantity is varied; where memory is, that of the plan that is best with it."""
+    """The step time of a plan as each quantity is varied. Where memory is varied, the best plan may change."""
     job = planning.job
     if job is None:
         return _what_if_graph(planning, factors)

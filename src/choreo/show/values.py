@@ -26,7 +26,7 @@ SUFFIX = re.compile(r"_(bytes_per_s|bytes|s)$")
 
 
 def labels(fields: Mapping[str, object]) -> list[str]:
-    """The names in words, without the unit where the value has it and two names stay different.
+    """The names in words. A number shows its own unit, so its name drops it unless two names would become equal.
 
     >>> labels({"total_s": 1.5, "total_bytes": 8, "size_bytes": 2, "num_steps": 3})
     ['total time', 'total bytes', 'size', 'num steps']
@@ -95,7 +95,7 @@ def _fields(thing: object) -> dict[str, object]:
 
 
 def _records(value: object) -> list[dict[str, object]]:
-    """The rows of a list of records; nothing if it is none."""
+    """The rows of a list of records; empty for any other value."""
     if not isinstance(value, list | tuple) or not value:
         return []
     if not all(isinstance(one, Mapping) or dataclasses.is_dataclass(one) for one in value):

@@ -1,4 +1,4 @@
-"""Which algorithm a topology wants: one along each dimension, the one its building block is made for."""
+"""The algorithm that suits a topology: along each dimension the one that suits its building block."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def suggested_schedule(
     segments: int | None = None,
     along_dimensions: bool = True,
 ) -> Schedule:
-    """A schedule that fits the topology's dimensions, where the ranks fill it in order, and a plain one otherwise.
+    """A hierarchical schedule along the topology's dimensions if the ranks fill it in order, else a plain one.
 
     >>> suggested_schedule("all_reduce", "hgx-h100:2", 16).algorithm
     'hierarchical'

@@ -42,9 +42,9 @@ class LinkChange:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was asked differently, every figure in both, and the links that carry more or less, or are busy longer.
+    """The inputs that differ, every figure in both results, and the links whose load or busy time changed.
 
-    Those come first whose busy time changed most. A link that only waits longer for others has not changed.
+    Links are ordered by how much their busy time changed. A link that only waits longer for others has not changed.
     """
 
     settings: tuple[Change, ...]

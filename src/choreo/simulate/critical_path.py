@@ -1,4 +1,4 @@
-"""The critical path of a run: the chain of messages that its end hung on, and what each of them waited for."""
+"""The critical path of a run: the chain of messages that determined its finish time, and what each waited for."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ NOTHING, DATA, PORT, READER, WRITER = "nothing", "data", "port", "reader", "writ
 class Leg:
     """One message of the critical path.
 
-    `waited_for` says what let it start: "nothing"; "data", the message before it had to be written; "port", that one
-    had to be out. Or what let it be written, where it had arrived before: "reader", that one had still to read the
-    place; "writer", that one was written, or reduced, first. `shared_s` is what it lost by sharing links, `link` the
-    one that limited it (-1 if it had none), `message` its number among the run's messages.
+    `waited_for` says what held it up. Before it started: "nothing", "data" (the previous message had to be written), or
+    "port" (the previous message had to be sent). Between its arrival and its write: "reader" (the previous message
+    still had to be read from the place) or "writer" (the previous message had to be written or reduced first).
+    `shared_s` is the time lost by sharing links. `link` is the link that limited it, -1 if none did. `message` is its
+    number among the run's messages.
     """
 
     message: int
@@ -80,5 +81,5 @@ def _leg(messages: Messages, at: int, waited_for: str) -> Leg:
 
 
 def _lost(took_s: float, alone_s: float) -> float:
-    """What sharing cost; less than rounding is nothing."""
+    """Seconds lost by sharing links; zero if it is within rounding."""
     return took_s - alone_s if took_s > alone_s * (1 + 1e-9) else 0.0

@@ -10,18 +10,18 @@ from choreo.simulate.result import Simulation, whole
 
 __all__ = ["details", "is_followed"]
 
-# Of more links, ranks or messages than these only the busiest, the first and the last are told.
+# Of more links, ranks or messages than these only the busiest, the first and the last are listed.
 MOST_LINKS = 4096
 MOST_RANKS = 16384
 MOST_LEGS = 1000
-# The critical path means following every message; of more than these it is left out.
+# The critical path needs every message to be followed; with more messages than this it is left out.
 MOST_FOLLOWED = 1 << 18
 
 
 def details(simulation: Simulation) -> dict[str, Any]:
-    """What there is to know beyond the summary: by rank, by link, along the critical path, and what ran beside it.
+    """Everything beyond the summary: by rank, by link, along the critical path, and the other collectives.
 
-    Of very many, only so many are told; `left_out` says how many are not.
+    Long lists are cut; `left_out` says how many entries are missing.
     """
     carried = int((simulation.loads.link_bytes > 0).sum())
     legs = _path(simulation) if is_followed(simulation) else None

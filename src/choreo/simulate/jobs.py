@@ -1,4 +1,4 @@
-"""What is simulated: a schedule with a size, on certain devices, from a certain moment on."""
+"""What is simulated: a schedule with a size, on some devices, from a start time on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Job", "Placed", "placed"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """One collective: its schedule, its size, the device of each rank (0, 1, 2, ... unless told) and when it begins."""
+    """One collective: its schedule, its size, the device of each rank (0, 1, 2, ... by default) and its start."""
 
     schedule: Schedule
     size_bytes: float | str

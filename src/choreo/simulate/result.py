@@ -31,7 +31,7 @@ MOST_MESSAGES = 1 << 23
 
 @result
 class BusiestLink(Result):
-    """The link that was used most of its capacity: its number, its ends, and what it carried."""
+    """The link with the highest utilisation: its number, its ends, and what it carried."""
 
     columns: ClassVar[tuple[str, ...]] = ("from", "to", "utilisation", "bytes")
 
@@ -142,7 +142,7 @@ class Simulation(Bandwidths, Result):
 
     @property
     def busiest_link(self) -> BusiestLink | None:
-        """The link with the highest utilisation, the first of them; none where nothing was sent."""
+        """The first link with the highest utilisation; None if nothing was sent."""
         if not len(self.utilisation) or not self.loads.link_bytes.any():
             return None
         link = int(np.argmax(self.utilisation * (1 + 1e-12) >= self.utilisation.max()))
@@ -182,7 +182,7 @@ class Simulation(Bandwidths, Result):
 
     @property
     def contended(self) -> bool:
-        """Whether any message was slower for sharing a link."""
+        """Whether any message was slowed down by sharing a link."""
         if not self.shared:
             return False
         took = self.messages.out_s - self.messages.start_s
@@ -190,7 +190,7 @@ class Simulation(Bandwidths, Result):
 
     @cached_property
     def critical_path(self) -> list[Leg]:
-        """The chain of messages that the end hung on, in order of time."""
+        """The chain of messages that determined the finish time, in order of time."""
         return critical_path(self.messages)
 
     def _again(self, progress: Progress | None) -> Messages:
@@ -211,5 +211,5 @@ class Simulation(Bandwidths, Result):
 
 
 def whole(size_bytes: float) -> int | float:
-    """A size as a whole number where it is one."""
+    """A size as an int if it is a whole number."""
     return int(size_bytes) if size_bytes == int(size_bytes) else size_bytes

@@ -31,9 +31,9 @@ def simulate(
 ) -> Simulation:
     """Run a schedule on a topology: how long it takes when messages share links, and which link is to blame.
 
-    `placement` gives the device of each rank, `gamma_s_per_byte` what a rank needs to reduce a byte. Messages cut
-    through switches unless they are stored and forwarded. `progress` is called now and then with what is done and what
-    there is. `compiled=False` takes the simulator's twin in Python.
+    `placement` gives the device of each rank, `gamma_s_per_byte` the seconds a rank takes to reduce a byte. Messages
+    cut through switches unless they are stored and forwarded. `progress` is called now and then with the work done and
+    the work in all. `compiled=False` uses the simulator's Python twin.
 
     >>> from choreo import build
     >>> found = simulate(build("all_reduce", "ring", 8), "ring(8, 50GB/s, 1us)", "1MiB")

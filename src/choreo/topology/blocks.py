@@ -188,7 +188,7 @@ def _nowhere(a: Ints) -> Paths:
 def link_figures(
     size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str, links: int = 0
 ) -> tuple[float, float]:
-    """The bandwidth and latency of a block's links, as numbers; what no block has is refused."""
+    """The bandwidth and latency of a block's links as numbers; impossible values are refused."""
     if size < 1:
         raise UsageError(f"a block joins at least 1 device, not {size}")
     if links > MAX_LINKS:

@@ -1,4 +1,4 @@
-"""The one way in to topologies: a text, the name of a machine, or a file."""
+"""Topologies from a text, the name of a machine, or a file."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _from_file(path: Path) -> Topology:
 
 
 def _blocks(found: TopologyFile, nodes: int | None) -> tuple[Block, ...]:
-    """The blocks of a file, for so many of its nodes."""
+    """The blocks of a file for a number of nodes."""
     nodes = found.nodes if nodes is None else nodes
     if nodes < 1:
         raise UsageError(f"{found.name}:{nodes} has no nodes; write {found.name}:1 or more")

@@ -1,4 +1,4 @@
-"""What is known of a network: its dimensions, its links, and whence each figure."""
+"""What is known about a network: its dimensions, its links, and the source of each figure."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ __all__ = [
     "one_line",
 ]
 
-# The diameter of a graph is found by a search from every device; of more nodes than this it would take long.
+# The diameter of a graph takes a search from every device; with more nodes than this that is slow.
 MAX_SEARCHED = 1024
-# So many different links of a dimension are listed one by one.
+# At most this many different links of a dimension are listed one by one.
 MAX_KINDS = 6
 
 # The lowest and the highest of some figures.
@@ -66,7 +66,7 @@ class Dimension(NamedTuple):
 
 
 def find(text: str) -> DescribedTopology:
-    """The network that somebody typed."""
+    """The network that the user typed."""
     topology = get_topology(text)
     suffix = Path(text).suffix.lower()
     if suffix in (".json", ".toml"):
@@ -100,9 +100,10 @@ def dimensions(topology: Topology) -> list[Dimension]:
 
 
 def kinds(topology: Topology) -> list[list[tuple[int, Ends, Ends]]]:
-    """For each dimension that joins anything its links by their figures: how many, bandwidth and latency.
+    """The links of each dimension, grouped by bandwidth and latency, with how many there are of each.
 
-    If there are too many different ones to list, they are told together.
+    If there are too many different ones to list, each dimension is one group with ranges. Dimensions without links are
+    left out.
     """
     made = []
     for block in (block for block in topology.blocks if len(block.links)):
@@ -161,7 +162,7 @@ def listed() -> list[dict[str, object]]:
 
 
 def diameter(topology: Topology) -> int | None:
-    """How many links there are between the two devices that are farthest apart; None where that is not cheap to say."""
+    """How many links lie between the two devices that are farthest apart; None if finding out is expensive."""
     parts = [_block_diameter(block) for block in topology.blocks]
     return None if None in parts else sum(part for part in parts if part is not None)
 
@@ -184,7 +185,7 @@ def _block_diameter(block: Block) -> int | None:
 
 
 def _text(machine: TopologyFile) -> str:
-    """A machine as blocks, a graph of its own as that."""
+    """A machine in the language of blocks; its own graph is written "graph"."""
     if machine.topology is not None:
         return one_line(machine.topology)
     return "graph" if machine.across is None else f"graph x {one_line(machine.across)}"
@@ -195,10 +196,10 @@ def _one_or_both(figures: Ends) -> float | list[float]:
 
 
 def ends(column: Floats) -> Ends:
-    """The lowest and the highest of a column; of none, nothing."""
+    """The lowest and the highest value of a column; zeros if it is empty."""
     return (float(column.min()), float(column.max())) if len(column) else (0.0, 0.0)
 
 
 def one_line(text: str) -> str:
-    """A text of somebody's file without line breaks, and without what would steer a terminal."""
+    """A text from a user's file without line breaks and without terminal control characters."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))

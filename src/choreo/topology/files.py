@@ -5,7 +5,7 @@ A file gives either a text in the language of blocks, or a graph, and perhaps wh
     name = "four"                               what it is called
     topology = "ring(4, 50GB/s, 500ns)"         a text; {nodes} stands for the number after the colon in name:4, and
                                                 {8*nodes} for eight times that
-    nodes = 2                                   that number where nobody gives one
+    nodes = 2                                   the default for that number
 
     devices = ["a", "b", "c", "d"]              or a graph: names, or how many there are
     switches = ["s"]

@@ -62,8 +62,8 @@ class Links:
 class Paths:
     """Which links each of n messages crosses: a row a message, padded with -1, in the order they are crossed.
 
-    `share` is the part of the message that crosses the link, None where that is always all of it; `latency_s` is
-    that of the slowest way.
+    `share` is the part of the message that crosses each link, None if it is always the whole message. `latency_s` is
+    the latency of the slowest way.
     """
 
     links: Ints
@@ -171,7 +171,7 @@ def _walk(
 def _capacities(
     links: Links, leaving: list[list[int]], away: npt.NDArray[np.int32], ends: tuple[int, int]
 ) -> dict[int, float]:
-    """What can be carried from each node on the way to the far end, by shortest paths, at most."""
+    """The most that can be carried from each node to the far end by shortest paths."""
     src, dst = ends
     layers = [{src}]
     for hops in range(int(away[src]), 0, -1):
@@ -185,7 +185,7 @@ def _capacities(
 
 
 def _by_head(links: Links, onward: list[int], carries: dict[int, float]) -> dict[int, float]:
-    """What can go on to each next node: as much as the links to it carry, and as it can carry on."""
+    """What can be sent on to each next node: the lesser of what the links to it carry and what it can forward."""
     wide: dict[int, float] = {}
     for link in onward:
         head = int(links.dst[link])

@@ -191,11 +191,11 @@ def _figures(call: _Call) -> str:
 
 
 def _short(text: str) -> str:
-    """As much of a text as a message has room for."""
+    """A text cut to fit into an error message."""
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _exact(value: float, units: tuple[tuple[str, float], ...]) -> str:
-    """A figure in its largest unit, with as many digits as it needs to be read back the same."""
+    """A figure in its largest unit, with enough digits to be read back exactly."""
     unit, scale = next(((unit, scale) for unit, scale in units if value >= scale), units[-1])
     return f"{value / scale:.15g}{unit}" if value else f"0{units[1 if units[0][1] > 1 else 0][0]}"

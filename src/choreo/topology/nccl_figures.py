@@ -1,7 +1,7 @@
 """What the links of NCCL's topology files carry, in bytes a second and direction, and how long they take.
 
 PCI and CPU to CPU are what NCCL counts on (2.30, src/graph/topo.h and topo.cc). NVLink is what the links can carry,
-25 GB/s each from V100 to H100 and 50 GB/s from B200 on, where NCCL reckons with a fifth less. The files have no
+25 GB/s each from V100 to H100 and 50 GB/s from B200 on; NCCL counts on a fifth less. The files have no
 latencies: those here are estimates from NCCL's tuning (src/graph/tuning.cc, hwLatencies, protocol LL).
 """
 
@@ -74,5 +74,5 @@ def between_cpus(arch: str, vendor: str, family: int, model: int) -> float:
 
 
 def net_bandwidth(mbit_per_s: int) -> float:
-    """A network adapter's port; some do not know their speed."""
+    """The port of a network adapter; some files do not give its speed."""
     return (mbit_per_s if mbit_per_s > 0 else _NET_UNKNOWN_MBIT) * 1e6 / 8

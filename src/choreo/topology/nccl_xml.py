@@ -106,7 +106,7 @@ class _Element:
 
 @dataclass(frozen=True, slots=True)
 class _Gpu:
-    """A GPU of the file: its element, where it is, and what it is called until its number is known."""
+    """A GPU of the file: its element, its place, and its name until its number is known."""
 
     element: _Element
     host: int
@@ -149,7 +149,7 @@ class _Machine:
 
 
 def read_nccl_xml(path: Path) -> Topology:
-    """The machine, or the NVLink domain of several, that a file of NCCL's describes."""
+    """The machine, or the NVLink domain of several machines, that NCCL's file describes."""
     root = _parsed(path)
     if root.xml.tag != "system":
         raise root.fail("is not <system>; that is no topology of NCCL's")

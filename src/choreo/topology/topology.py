@@ -27,8 +27,8 @@ PAIRS_AT_ONCE = 1 << 16
 class Routes:
     """The links that each of n messages crosses: those of message i are links[offsets[i] : offsets[i + 1]].
 
-    `share` is the part of the message on each of them; `latency_s` that of the slowest way; `bandwidth_bytes_per_s`
-    what a message gets that has all of its links to itself.
+    `share` is the part of the message on each of them. `latency_s` is the latency of the slowest way.
+    `bandwidth_bytes_per_s` is what a message gets if it has all of its links to itself.
     """
 
     offsets: Ints
@@ -85,7 +85,7 @@ class Topology:
 
     @property
     def reduces(self) -> Bools:
-        """Which nodes can add and multicast what passes through them; devices are not meant."""
+        """Which nodes are switches that can add and multicast what passes through them."""
         marks = [np.zeros(self.num_devices, np.bool_)]
         marks += [np.tile(block.reduces, self.num_devices // block.size) for block in self.blocks]
         return np.concatenate(marks)
@@ -190,7 +190,7 @@ class Topology:
         """The routes of a few pairs at once."""
         at_switch = np.maximum(src, dst) >= self.num_devices
         if at_switch.any():
-            # Those of devices as if the others had nowhere to go, then the others.
+            # Paths between devices first, with empty paths for the pairs that have a switch; then those.
             paths = self._by_dimension(np.where(at_switch, 0, src), np.where(at_switch, 0, dst))
             paths = _replaced(paths, at_switch, self._at_switches(src[at_switch], dst[at_switch]))
         elif self._is_changed_graph:
@@ -214,7 +214,7 @@ class Topology:
 
     @property
     def _is_changed_graph(self) -> bool:
-        """Whether this is one graph whose links are not what they were: it then divides messages by what they are."""
+        """Whether this is one graph whose links were changed: messages are then divided by the new bandwidths."""
         block = self.blocks[0]
         if len(self.blocks) > 1 or block.kind != "graph":
             return False
@@ -309,7 +309,7 @@ def compose(name: str, blocks: Sequence[Block], *, device: str = "", routing: st
 
 
 def _replaced(paths: Paths, rows: Bools, others: Paths) -> Paths:
-    """The paths with some rows exchanged for others."""
+    """The paths with some rows replaced."""
     width = max(paths.links.shape[1], others.links.shape[1])
 
     def wide(values: npt.NDArray[np.generic], fill: float) -> npt.NDArray[np.generic]:

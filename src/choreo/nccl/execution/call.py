@@ -1,4 +1,4 @@
-"""One call of NCCL: what every algorithm has to know of it, and what a chunk costs on a hop."""
+"""One call of NCCL: the figures that every algorithm needs, and the cost of a chunk on a hop."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Call:
 
     @property
     def launch_s(self) -> float:
-        """What a call costs before and after it moves anything."""
+        """Seconds of a call before and after it moves data."""
         return self.constants.launch * self.system.gpu.generation.launch_s + self.system.host_overhead_s
 
     @property
@@ -89,7 +89,7 @@ class Call:
         return self.constants.network * reached * self.system.network_bytes_per_s
 
     def share(self, rate: float) -> float:
-        """What a protocol leaves of a rate: LL sends a flag with every four bytes."""
+        """The rate that a protocol achieves: LL sends a flag with every four bytes."""
         return rate * {"LL": 0.5, "LL128": self.constants.ll128, "Simple": 1.0}[self.protocol]
 
     def step_s(self, latency_s: float, wire_s: float) -> float:
@@ -102,7 +102,7 @@ class Call:
 
     @property
     def ll_alone(self) -> float:
-        """What one channel does with LL while the others are idle."""
+        """The rate of one channel with LL while the others are idle."""
         return LL_ALONE * LL_BUS[self.system.gpu.generation.index] / 24
 
     def channels(self, threads_bytes: float) -> int:

@@ -44,9 +44,9 @@ def ring(call: Call) -> Execution:
 def chain(call: Call) -> Execution:
     """Broadcast and reduce: chunks follow one another along the ring, from the root or to it.
 
-    Data flows one way and nobody waits for an answer, so a root may be a call ahead of the last rank. Calls that follow
-    one another cost what one rank does for each: a hop in, its share of the wire, a hop out (NCCL's own estimate counts
-    so too), and the way along the whole ring is paid once. The time is that of one of the twenty calls of nccl-tests.
+    Data flows one way and no rank waits for an answer, so the root may be a call ahead of the last rank. Each of
+    several calls in a row costs what one rank does: a hop in, its share of the wire, a hop out, as in NCCL's own
+    estimate. The way along the whole ring is paid once. The time is that of one of the twenty calls of nccl-tests.
     """
     system = call.system
     channels = call.channels(THREADS_BYTES[call.protocol])

@@ -131,9 +131,9 @@ _KNOWN = tuple((re.compile(spelling, re.IGNORECASE), name) for spelling, name in
 
 
 def find_gpu(text: str) -> Gpu | None:
-    """The GPU that free text names, as in `2x AWS p5.48xlarge (H100)`; None where it names none we know.
+    """The GPU that free text names, as in `2x AWS p5.48xlarge (H100)`; None if it names no known GPU.
 
-    Where it names several, the first in the text counts: `H100 nodes, compared with A100` is about H100.
+    If it names several, the first one counts: `H100 nodes, compared with A100` is about H100.
 
     >>> gpu = find_gpu("2x AWS p5.48xlarge (H100)")
     >>> gpu.name if gpu else None
@@ -149,7 +149,7 @@ def find_gpu(text: str) -> Gpu | None:
 
 
 def nearest_gpu(link_bytes_per_s: float | None) -> Gpu:
-    """Where no GPU is named: the usual one whose NVLink is nearest, H100 where that is not known either."""
+    """The GPU to assume where none is named: the one with the nearest NVLink bandwidth, H100 if that is unknown."""
     wanted = link_bytes_per_s or GPUS["H100"].link_bytes_per_s
     usual = [GPUS[name] for name in ("V100", "A800", "A100", "H100", "B200")]
     return min(usual, key=lambda gpu: abs(math.log(gpu.link_bytes_per_s / wanted)))

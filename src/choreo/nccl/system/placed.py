@@ -22,8 +22,8 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 def system_of(topology: Topology, devices: Sequence[int]) -> NcclSystem:
     """The system that a topology describes, with a rank on each of these devices.
 
-    Blocks whose medium is "network", and whatever lies outside the first of them, join nodes; where no block says so,
-    the outermost of several is taken for the network. The slowest of the devices decides, as it does in a ring.
+    Blocks whose medium is "network", and all blocks outside the first of them, join nodes. If no block has that medium,
+    the outermost of several is taken to be the network. The slowest device decides, as in a ring.
     """
     inner, outer = _split(topology)
     taken = np.asarray(devices, np.int64)
@@ -63,7 +63,7 @@ def _split(topology: Topology) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
 
 
 def _medium(inner: tuple[Block, ...]) -> str | None:
-    """What joins the GPUs of a node; None where a node is one GPU."""
+    """What joins the GPUs of a node; None if a node has one GPU."""
     long = [block for block in inner if block.size > 1]
     if not long:
         return None

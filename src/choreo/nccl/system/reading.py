@@ -1,7 +1,7 @@
 """A system from the words of a published table: `2x AWS p4de.24xlarge (A100-80GB)`, `NVSwitch + EFA 400Gbps/node`.
 
-Nothing here knows a table: GPUs, links and networks are recognised wherever they stand, and what is not said is what
-the GPU's usual machine has.
+This works for any table: GPUs, links and networks are recognised anywhere in the text. The GPU's usual machine fills in
+the rest.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ NEXT_LAUNCH_S = 2.3e-6
 
 @dataclass(frozen=True, slots=True)
 class _Wire:
-    """A network as far as the text tells: bytes a second of a node, and its NICs."""
+    """A network as the text gives it: bytes a second of a node, and its NICs."""
 
     node_bytes_per_s: float
     nics: int
@@ -98,7 +98,7 @@ class _Wire:
 def read_system(
     system: str, interconnect: str, ranks: int, nodes: int, *, how: str = "", nvls: bool | None = None
 ) -> NcclSystem:
-    """The system a row of a table was measured on; `how` says by which tool and options, as far as is known.
+    """The system that a row of a table was measured on; `how` names the tool and its options, if known.
 
     >>> read_system("2x DGX H100", "InfiniBand NDR", 16, 2).gpu.name
     'H100'
@@ -222,7 +222,7 @@ def _stated(text: str, gpu: Gpu, kind: str, held: int) -> _Wire | None:
             return _Wire(rate, nics)
         if re.search(r"gpu|nic|rail|port|hca|rank", per):
             return _Wire(rate * held, held)
-        # Not said of what: of a GPU or of a node, whichever is nearer to what the GPU usually has.
+        # The text does not say whether this is of a GPU or of a node: take what is nearer to the GPU's usual figure.
         of_node = abs(math.log(rate / (gpu.nic_bytes_per_s * held))) < abs(math.log(rate / gpu.nic_bytes_per_s))
         if kind in ("efa", "tcp") and gpu.generation.index < 2:
             of_node = True

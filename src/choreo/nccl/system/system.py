@@ -83,7 +83,7 @@ class NcclSystem:
 
     @property
     def ranks_per_domain(self) -> int:
-        """Of the fullest domain."""
+        """The ranks of the fullest domain."""
         return math.ceil(self.ranks / self.domains)
 
     @property
@@ -98,7 +98,7 @@ class NcclSystem:
 
     @property
     def topology(self) -> str:
-        """In the topology language, each GPU with its share of the network."""
+        """The system in the topology language, each GPU with its share of the network."""
         per_domain = self.ranks_per_domain
         block = "switch" if self.medium != "nvlink" else "fully_connected"
         link = self.intra_bytes_per_s
@@ -132,7 +132,7 @@ class NcclSystem:
         multi_node_nvlink: bool | None = None,
         host_overhead_s: float = 0.0,
     ) -> NcclSystem:
-        """A system from whatever is known of it; the GPU's usual machine fills in the rest.
+        """A system from the figures that are known; the GPU's usual machine fills in the rest.
 
         Without a GPU it is one whose NVLink is nearest to `intra_bandwidth_bytes_per_s`. `gpus_per_node` are those that
         take part, and `nodes` are servers: with `multi_node_nvlink` (the default for GB200 and GB300) those of a rack

@@ -1,1 +1,1 @@
-"""What data parallelism adds to a step: gradients summed, parameters gathered, and how much of that is hidden."""
+"""What data parallelism adds to a step: summing gradients, gathering parameters, and how much of it is hidden."""

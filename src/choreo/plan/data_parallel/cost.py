@@ -1,4 +1,4 @@
-"""What data parallelism adds to a step: gradients summed, parameters gathered, and how much of that shows.
+"""What data parallelism adds to a step: summing gradients, gathering parameters, and how much of it is exposed.
 
 Without ZeRO-3 gradients are summed once a step, in buckets, during the backward pass of the last micro-batch or after
 it. ZeRO-1 and 2 gather the new parameters before the next forward pass, or during it. With ZeRO-3 every micro-batch
@@ -44,7 +44,7 @@ class DataParallelCost:
 
     forward_s: Floats
     backward_s: Floats
-    gather_exposed_s: Floats  # of these, what shows of the collectives; the rest is contention and copies
+    gather_exposed_s: Floats  # the exposed part of the collectives; the rest is contention and copies
     reduce_exposed_s: Floats
 
     @property
@@ -117,7 +117,7 @@ class _Units:
         return {unit: self.sends.seconds(unit, collective, bucketed=bucketed)[cut] for unit in self.forward_s}
 
     def once_a_step(self) -> tuple[Figures, Figures]:
-        """Seconds to gather and to reduce each unit once, in buckets: an all_reduce where ZeRO shares out nothing."""
+        """Seconds to gather and to reduce each unit once, in buckets. Without ZeRO that is an all_reduce."""
         gather, scatter, whole = (self.sent(name, bucketed=True) for name in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE))
         return (
             {unit: np.where(self.zero > 0, seconds, 0.0) for unit, seconds in gather.items()},
@@ -146,13 +146,13 @@ def _figures(batch: PlanBatch, units: tuple[Kinds, ...], field: str) -> Figures:
 
 
 def _after_the_backward_pass(units: _Units) -> Fields:
-    """All of it shows."""
+    """Everything is exposed."""
     gather, reduce = (units.total(seconds) for seconds in units.once_a_step())
     return gather, reduce, gather, reduce
 
 
 def _under_the_passes(units: _Units) -> Fields:
-    """Gradients under the last micro-batch's backward pass, parameters under the first forward pass."""
+    """Gradients overlap the last micro-batch's backward pass, parameters the first forward pass."""
     share, contention = units.software.dp_bandwidth, units.software.contention
     gather, reduce = ({unit: one / share for unit, one in seconds.items()} for seconds in units.once_a_step())
     back = backward_exposed(units.each(units.backward_s), units.each(reduce))
@@ -170,9 +170,9 @@ def _under_the_passes(units: _Units) -> Fields:
 
 
 def _every_tensor(units: _Units) -> Fields:
-    """ZeRO-3 parameter by parameter: nothing is asked for ahead, and recomputation gathers once more.
+    """ZeRO-3 parameter by parameter: nothing is prefetched, and recomputation gathers once more.
 
-    DeepSpeed of 2021 summed whole gradients and kept its part.
+    DeepSpeed in 2021 summed whole gradients and kept its part.
     """
     share = units.software.dp_bandwidth
     gather = units.total(units.sent(ALL_GATHER, bucketed=False)) / share

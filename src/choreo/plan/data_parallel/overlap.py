@@ -1,8 +1,8 @@
-"""Communication beside computation: a device computes in one lane and communicates in another.
+"""Overlap of communication and compute: a device computes on one stream and communicates on another.
 
-Layers are gathered before they are used and their gradients are sent when they are there. Communication is one lane, as
-NCCL runs the calls of one group in order. Layers are gathered ahead of time, but not further ahead than memory is meant
-to hold. The exposed time is the end of the pass less the time of the compute alone.
+Layers are gathered before they are used, and their gradients are sent when they are ready. Communication is one stream,
+because NCCL runs the calls of a group in order. Layers are prefetched, up to a limit that saves memory. The exposed
+time is the length of the pass minus the compute time alone.
 
 Times are numbers or arrays, one number for each plan.
 """
@@ -23,7 +23,7 @@ Times = Sequence[Number]  # of each layer, in order of the forward pass
 
 
 def slowed(compute_s: Number, communication_s: Number, contention: float) -> Floats:
-    """Seconds of compute beside communication, which takes SMs and memory bandwidth from it while both run.
+    """Seconds of compute that overlaps communication, which takes SMs and memory bandwidth from it.
 
     >>> float(slowed(2.0, 1.0, contention=0.5))
     2.5
@@ -55,7 +55,7 @@ def backward_exposed(
 ) -> Floats:
     """Seconds that a backward pass waits, from the last layer to the first, to the end of the last reduction.
 
-    Where layers are gathered again, the next one is asked for before the gradients of this one can be sent.
+    Where layers are gathered again, the next gather is issued before this layer's gradients can be sent.
 
     >>> float(backward_exposed([1.0, 1.0, 1.0], [2.0, 2.0, 2.0]))
     4.0

@@ -1,4 +1,4 @@
-"""How long the parameters and gradients of some layers take over the replicas, for each way to cut the devices."""
+"""How long it takes to send parameters and gradients among replicas, for each way to cut the devices."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ BUCKET, BUCKET_A_RANK = 40e6, 1e6
 
 
 def reduced_bytes(software: Software, precision: str) -> int:
-    """Of a gradient while it is summed: bf16 has too few digits for sums, so programs that care widen it."""
+    """Bytes of one gradient while it is summed. bf16 has too few digits for sums, so most programs widen it to fp32."""
     if software.gradient_bytes == 2 and precision != "fp16" and not software.pure:
         return 4
     return software.gradient_bytes
 
 
 class _Replicas:
-    """The ranks that have the same parameters, for each cut: how many, and how far apart."""
+    """The ranks with the same parameters, for each cut: their number and the stride between them."""
 
     def __init__(self, ranks: Ints, stride: Ints) -> None:
         self.ranks = ranks
@@ -40,7 +40,7 @@ class _Replicas:
         self._groups = [(*group, np.array(cuts)) for group, cuts in groups.items()]
 
     def seconds(self, cluster: Cluster, collective: str, sizes: Floats) -> Floats:
-        """Of a collective in each cut; those of equal groups are timed together."""
+        """Seconds of a collective in each cut; cuts with equal groups are timed together."""
         found = np.zeros(len(sizes))
         for ranks, stride, cuts in self._groups:
             found[cuts] = collective_time(cluster, collective, sizes[cuts], ranks, stride)
@@ -48,7 +48,7 @@ class _Replicas:
 
 
 class SendTimes:
-    """Seconds by cut of a space; what was asked for once is kept."""
+    """Seconds for each cut of a space. Results are cached."""
 
     def __init__(self, job: TrainingJob, space: Space, table: LayerTable) -> None:
         self._job, self._table = job, table
@@ -59,7 +59,7 @@ class SendTimes:
         self._known: dict[tuple[tuple[str, ...], str, bool], Floats] = {}
 
     def seconds(self, kinds: tuple[str, ...], collective: str, *, bucketed: bool) -> Floats:
-        """To send layers of these kinds together, in buckets or as one; an array with a place for each cut."""
+        """Seconds to send layers of these kinds together, in buckets or in one call, for each cut."""
         key = (kinds, collective, bucketed)
         if key not in self._known:
             found = np.zeros(int(self._cuts.max(initial=-1)) + 1)

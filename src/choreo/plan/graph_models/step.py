@@ -1,4 +1,4 @@
-"""A step of ResNet-50, its kin and DLRM under data parallelism.
+"""A step of a ResNet or DLRM under data parallelism.
 
 One graph is the whole model. Kernels run one after another, forward and backward. Gradients are summed in buckets while
 the backward pass goes on. An operator waits for the collectives that bring its inputs, such as DLRM's all_to_all.
@@ -45,7 +45,7 @@ class GraphStep:
     parts: Mapping[str, float]
     exposed_comm_s: Mapping[str, float]
     replicated: float  # parameters that every device has
-    tables: float  # parameters of which each device has its own share
+    tables: float  # parameters of embedding tables, sharded over the devices
     saved_bytes: float  # for the backward pass
     forward_s: float
     backward_s: float

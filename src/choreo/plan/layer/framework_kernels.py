@@ -1,4 +1,4 @@
-"""Kernels that a framework runs otherwise than the graph's operators, and those it runs beside them.
+"""Kernels that a framework runs in place of the graph's operators, and those it runs in addition.
 
 Under autocast the residual stream, norms and sums are fp32, and the operands of matrix products are cast. Norms that a
 program writes in elementary operations are many kernels. A loss computed in fp32 passes over the logits many times. All
@@ -54,7 +54,7 @@ def memory_kernel(op: Operator, phase: str, model: Model, style: Style) -> tuple
 def beside(
     phase: str, model: Model, graph: Graph, plan: Plan, style: Style, *, products: bool
 ) -> Iterator[tuple[float, str]]:
-    """Bytes and kind of kernels that the graph has no operators for: casts, copies, the loss, gradients of biases."""
+    """Bytes and kind of kernels that the graph has no operators for: casts, copies, the loss, bias gradients."""
     if graph.name == "head" and phase in ("forward", "dgrad"):
         logits = graph.tensors["logits"].elements(graph.mesh)
         share = LOSS_FORWARD if phase == "forward" else 1 - LOSS_FORWARD

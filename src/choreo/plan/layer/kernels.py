@@ -1,4 +1,4 @@
-"""The kernels of one pass over a layer, as data, and how long a device takes for them.
+"""The kernels of one pass over a layer, as data, and how long they take on a device.
 
 The graph says which operators there are and how large they are at one rank. `list_kernels` turns them into kernels,
 each with a kind and a few sizes. `time_kernels` asks the device, for any number of passes and micro-batches at once.
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 # Bytes of a number that is quantised: read in 16 bits, written in 8, and once more transposed.
 CAST_READ, CAST_WRITTEN = 2, 2
-# Tokens are not dealt evenly, and all ranks wait for the busiest expert. This is the usual capacity factor: Fedus et
+# Tokens are not spread evenly, and all ranks wait for the busiest expert. This is the usual capacity factor: Fedus et
 # al., Switch Transformers, 2021, train with 1.0 to 1.25.
 IMBALANCE = 1.2
 # The first flash attention took twice as long as the second (Dao, FlashAttention-2, 2023, figures 4 to 7).
@@ -40,7 +40,7 @@ class MatmulKind(NamedTuple):
     precision: str
 
     def seconds(self, device: Device, sizes: Floats) -> Floats:
-        """Of each kernel; the first axis of `sizes` is which size it is."""
+        """Seconds of each kernel; `sizes` has a row for each size."""
         count, m, n, k = sizes
         return device.batched_matmul_time(count, m, n, k, self.precision)
 
@@ -54,7 +54,7 @@ class AttentionKind(NamedTuple):
     flash: int
 
     def seconds(self, device: Device, sizes: Floats) -> Floats:
-        """Of each kernel; the first axis of `sizes` is which size it is."""
+        """Seconds of each kernel; `sizes` has a row for each size."""
         batch, heads, queries, keys, features = sizes
         return device.attention_time(
             batch, heads, queries, keys, features, self.causal, self.precision, self.backward, flash=self.flash
@@ -67,7 +67,7 @@ class MemoryKind(NamedTuple):
     kind: str
 
     def seconds(self, device: Device, sizes: Floats) -> Floats:
-        """Of each kernel; the first axis of `sizes` is which size it is."""
+        """Seconds of each kernel; `sizes` has a row for each size."""
         return device.memory_time(sizes[0], self.kind)
 
 
@@ -75,7 +75,7 @@ KernelKind = MatmulKind | AttentionKind | MemoryKind
 
 
 class LayerKernel(NamedTuple):
-    """One kernel: its kind, its sizes, and a factor on the time that the device has for them."""
+    """One kernel: its kind, its sizes, and a factor on the device's time for them."""
 
     kind: KernelKind
     sizes: tuple[float, ...]
@@ -131,7 +131,7 @@ def time_kernels(
 def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
     operators: Iterable[Operator], phase: str, model: Model, graph: Graph, plan: Plan, style: Style
 ) -> LayerPass:
-    """The kernels of some operators, and those that the program runs beside them."""
+    """The kernels of some operators, and those that the program runs in addition."""
     found = [op for op in operators if op.kind != "slice"]
     kernels: list[LayerKernel] = []
     launches = extra = 0
@@ -165,7 +165,7 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
 
 
 def _shape(op: Operator, plan: Plan) -> tuple[float, float, float, float]:
-    """Count and sizes of a product; where experts are spread over ranks, those of the rank with the most tokens."""
+    """Count and sizes of a product. With expert parallelism they are those of the rank with the most tokens."""
     if plan.ep == 1 or not op.name.startswith("expert_"):
         return op.count, op.m, op.n, op.k
     if op.phase == "wgrad":
@@ -174,7 +174,7 @@ def _shape(op: Operator, plan: Plan) -> tuple[float, float, float, float]:
 
 
 def _casts(op: Operator, style: Style) -> Iterator[LayerKernel]:
-    """Casts of a product's operands to eight bits, with a transposed copy for the backward pass.
+    """Kernels that cast a product's operands to eight bits, with a transposed copy for the backward pass.
 
     Weight gradients take operands that were cast for the other products. In hand-written layers the norm or activation
     before writes eight bits at once, and the weights' cast is kept from one micro-batch to the next.

@@ -3,7 +3,7 @@
 "full" keeps the layer's input and repeats everything. Megatron's "selective" repeats the core of attention: with fused
 attention that is one kernel, whose result is small and is kept anyway. torchtitan's goes by operation: fused attention
 and every other matrix product are kept, everything between is computed again. A compiler also computes again what only
-memory-bound operators need and can have from tensors that are kept anyway.
+memory-bound operators need, if it can be recomputed from tensors that are kept anyway.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _bytes(graph: Graph, names: set[str], style: Style) -> float:
 
 
 def _without_cheap(graph: Graph, names: set[str]) -> set[str]:
-    """Without tensors that only memory-bound operators need, and that can be made again from the others."""
+    """Drop tensors that only memory-bound operators need and that can be recomputed from the others."""
     made_by = {name: op for op in graph.operators for name in op.outputs}
     wanted = {name for op in graph.operators if op.kind not in CHEAP for name in op.saves}
     kept = set(names)
@@ -71,7 +71,7 @@ def _without_cheap(graph: Graph, names: set[str]) -> set[str]:
 
 
 def _remade(op: Operator, kept: set[str], made_by: dict[str, Operator]) -> bool:
-    """Whether all its inputs are kept, or can be made again."""
+    """Whether all its inputs are kept or can be recomputed."""
     for given in op.inputs:
         maker = made_by.get(given)
         if given in kept:

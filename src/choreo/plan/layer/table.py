@@ -33,7 +33,7 @@ TIMES = ("forward_s", "backward_s", "weight_s", "recompute_s", "host_s")
 SIZES = ("saved_bytes", "input_bytes", "working_bytes", "parameters", "expert_parameters", "tensors")
 FIELDS = (*TIMES, *SIZES, "widest_bytes", "recomputed_flops")
 KEY = ("tp", "cp", "ep", "sequence_parallel")
-# Two primes, so that no two tensors are of one size by chance: that decides which operators are fused.
+# Two primes, so that no two tensors have the same size by chance: equal sizes decide which operators are fused.
 BUILT = (5, 7)
 
 
@@ -52,7 +52,7 @@ class LayerTable:
         return found
 
     def exposed(self, plan: int) -> dict[str, dict[str, float]]:
-        """Seconds of communication that show in each kind of layer of one plan, by "axes collective"."""
+        """Seconds of exposed communication in each kind of layer of one plan, by "axes collective"."""
         layer, batch = divmod(int(self.row[plan]), self.batches)
         return {
             kind: {name: float(seconds[batch]) for name, seconds in found.items()}
@@ -100,7 +100,7 @@ class _Built:
 def _values(
     job: TrainingJob, plans: list[Plan], batches: Ints
 ) -> tuple[Floats, list[Mapping[str, Mapping[str, Floats]]]]:
-    """Arrays of FIELDS x KINDS x plans x micro-batches, and the communication that shows for each plan."""
+    """Arrays of FIELDS x KINDS x plans x micro-batches, and the exposed communication of each plan."""
     model = job.model
     counts = Counter(layer_kind(model, layer) for layer in range(model.layers))
     counts.update(embedding=1, head=1)
@@ -114,7 +114,7 @@ def _values(
     for plan in plans:
         layers.append({})
         for kind in counts:
-            # Only a layer with experts cares how they are shared out, and none whether there is a pipeline.
+            # Only a layer with experts depends on expert parallelism, and none depends on the pipeline.
             seen = replace(plan, pp=1) if kind == "experts" else replace(plan, pp=1, ep=1, dp=1)
             one, other = (
                 layer_work(kind, model, replace(seen, micro_batch=size), job.seq, job.software.style)
@@ -153,12 +153,12 @@ def _values(
 
 @lru_cache(maxsize=4096)
 def _kernels_once(passes: tuple[LayerPass, ...], device: Device) -> dict[type[KernelKind], Floats]:
-    """At one micro-batch; kept, because a fit evaluates one plan with many constants."""
+    """Kernel times at one micro-batch; cached, because a fit evaluates one plan with many constants."""
     return time_kernels(passes, passes, np.zeros(1), device)
 
 
 def _sizes(less: LayerWork, more: LayerWork, steps: Floats) -> list[Floats]:
-    """Everything of a layer that is no time, at each step."""
+    """Everything about a layer that is not a time, at each step."""
 
     def at(one: float, other: float) -> Floats:
         return one + steps * (other - one)
@@ -173,7 +173,7 @@ def _sizes(less: LayerWork, more: LayerWork, steps: Floats) -> list[Floats]:
 
 
 def _gain(job: TrainingJob, counts: Mapping[str, int], times: Mapping[str, LayerTimes]) -> Floats:
-    """The clock's gain under the mixture of all the layers of the model, at each micro-batch."""
+    """The gain in clock speed over all layers of the model, at each micro-batch."""
     products = sum(counts[kind] * found.matmul_s for kind, found in times.items())
     everything = sum(counts[kind] * (found.forward_s + found.backward_s) for kind, found in times.items())
     waiting = sum(counts[kind] * found.waiting_s for kind, found in times.items())

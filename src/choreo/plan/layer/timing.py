@@ -1,9 +1,9 @@
-"""A layer's passes under a program: kernels at the speed they have in a step, exposed communication, the host's pace.
+"""A layer's passes under a program: kernels at the speed they reach in a step, exposed communication, the host's pace.
 
     pass = max(kernels / efficiency + exposed communication, launches x host + collectives x host_collective)
 
-Tensor-parallel communication is waited for, but for the share that a program hides behind the matrix products of the
-same layer; keys and values that go round a ring hide behind attention; tokens on their way to experts are waited for.
+Tensor-parallel communication is exposed, except the share that a program hides behind the matrix products of the same
+layer. Keys and values that go round a ring are hidden behind attention. Dispatching tokens to experts is exposed.
 All times are arrays, one number for each micro-batch size.
 """
 
@@ -31,14 +31,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassTimes:
-    """Seconds of what one pass consists of, each by itself."""
+    """Seconds of each part of one pass."""
 
     matmul_s: Floats
     attention_s: Floats
     memory_s: Floats
     sent_s: Mapping[str, Floats]  # communication by "axes collective"
-    behind_matmul_s: Floats  # of it, what may hide behind matrix products
-    behind_attention_s: Floats  # and behind attention
+    behind_matmul_s: Floats  # communication that matrix products can hide
+    behind_attention_s: Floats  # communication that attention can hide
     host_s: float
 
 
@@ -48,15 +48,15 @@ class LayerTimes:
 
     forward_s: Floats
     backward_s: Floats  # recomputation and both gradients
-    weight_s: Floats  # of which weight gradients
-    recompute_s: Floats  # and recomputation
-    exposed_s: Mapping[str, Floats]  # communication that shows, forward and backward, by "axes collective"
-    host_s: Floats  # what waiting for the host adds
-    matmul_s: Floats  # of matrix products, attention included: what draws power
+    weight_s: Floats  # the weight gradients' part of backward_s
+    recompute_s: Floats  # the recomputation's part of backward_s
+    exposed_s: Mapping[str, Floats]  # exposed communication, forward and backward, by "axes collective"
+    host_s: Floats  # added by waiting for the host
+    matmul_s: Floats  # in matrix products and attention, which draw the most power
 
     @property
     def waiting_s(self) -> Floats:
-        """For communication and for the host."""
+        """Seconds spent waiting for communication and for the host."""
         return np.asarray(sum(self.exposed_s.values(), self.host_s))
 
 
@@ -91,7 +91,7 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
 def _host_seconds(  # noqa: PLR0917 -- all that it depends on
     collective: CollectiveOp, ranks: int, stride: int, plan: Plan, software: Software, cluster: Cluster
 ) -> float:
-    """What the hosts need for a collective: every one of them must have come to it."""
+    """Seconds that hosts spend on a collective, which starts only when all of them have reached it."""
     nodes = max(1.0, ranks * stride / cluster.node_gpus)
     seconds = software.host_collective_s + software.host_network_s * math.log2(nodes)
     if plan.pp > 1 and "tp" in collective.axes:
@@ -132,7 +132,7 @@ def time_layer(passes: Mapping[str, PassTimes], software: Software, gain: Floats
 
 
 def clock_gain(device: Device, matmul_s: float, memory_s: float, waiting_s: float) -> float:
-    """By how much products run faster than where there is nothing else: waiting leaves power for the clock."""
+    """How much faster products run than in steady work without pauses: waiting leaves power for a higher clock."""
     full = float(device.clock())
     gain = 1.0
     for _ in range(2):

@@ -45,7 +45,7 @@ def layer_kind(model: Model, layer: int) -> str:
 
 @lru_cache(maxsize=8192)
 def layer_work(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> LayerWork:
-    """The work of a kind of layer; of the plan only what a layer sees should differ, so that results are kept."""
+    """The work of a kind of layer. It is cached, so callers should reset fields of the plan that a layer ignores."""
     forward, ahead, dgrad, wgrad, widths = _both_ways(kind, model, replace(plan, recompute="none"), seq, style)
     inside = kind in ("dense", "experts")
     kept = recomputed(forward, plan.recompute, style, plan.precision) if inside else recomputed(forward, "none", style)
@@ -95,7 +95,7 @@ def _graph(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> Graph
 
 
 def _fused(graph: Graph, style: Style) -> Graph:
-    """Neighbours merged: by a compiler all that are memory-bound, by hand not across norms and softmax."""
+    """The graph with neighbours fused: by a compiler all memory-bound ones, by hand all but norms and softmax."""
     if style.fusion == "none":
         return graph
     return fuse(graph) if style.fusion == "compiler" else fuse(graph, BY_HAND)

@@ -1,4 +1,4 @@
-"""A cluster: its device, how many there are, and the model of its network, chosen by what the topology is.
+"""A cluster: its device, how many there are, and the model of its network, which depends on the topology.
 
 nccl        NVIDIA's machines, and blocks that are built like one: GPUs in nodes, and a network between the nodes
 torus       TPUs, and other accelerators with links of their own
@@ -137,7 +137,7 @@ def collective_time(
     ranks: int,
     stride: int = 1,
 ) -> Floats:
-    """Seconds for each size; sizes as nccl-tests counts them (all_gather and reduce_scatter: of all ranks together).
+    """Seconds for each size. Sizes are as in nccl-tests: for all_gather and reduce_scatter, of all ranks together.
 
     >>> float(collective_time(get_cluster("hgx-h100"), "all_reduce", 1e9, ranks=1))
     0.0

@@ -14,7 +14,7 @@ __all__ = ["TorusModel", "torus_model"]
 
 @dataclass(frozen=True, slots=True)
 class TorusModel:
-    """A device sends over all its links at once, and every step takes a hop. A group of any stride is the same."""
+    """A device sends over all its links at once, and every step is one hop. The stride of a group does not matter."""
 
     link_bytes_per_s: float  # of a device, all its links together
     hop_s: float

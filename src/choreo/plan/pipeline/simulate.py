@@ -109,7 +109,7 @@ def simulate_pipeline(
 def in_flight(
     stage: npt.ArrayLike, stages: int, micro_batches: npt.ArrayLike, chunks: int, *, gpipe: npt.ArrayLike = False
 ) -> Ints:
-    """How many chunk-passes a stage holds the activations of at its fullest (of a chunk each); arrays broadcast.
+    """The most chunks whose activations a stage holds at once, one for each pass in flight; arrays broadcast.
 
     >>> in_flight([0, 1, 2, 3], 4, micro_batches=64, chunks=1)
     array([4, 3, 2, 1])
@@ -183,7 +183,7 @@ class _Costs:
 
 
 class _Run:
-    """A pipeline at work: what each stage does next, and when everything ended."""
+    """The state of a simulation: the next pass of each stage, and when each pass ended."""
 
     def __init__(
         self,
@@ -206,13 +206,13 @@ class _Run:
         waiting = list(range(self.stages))
         while waiting:
             before = sum(self.at)
-            # There and back again, as forwards go down the stages and backwards up.
+            # Visit stages down and up in turn: forwards go down the pipeline, backwards up.
             waiting = [stage for stage in waiting if not self.advance(stage)][::-1]
             assert not waiting or sum(self.at) > before, "a pipeline schedule that waits for itself"
         return Pipeline(max(self.free), tuple(self.busy), tuple(self.tasks or ()))
 
     def advance(self, stage: int) -> bool:
-        """Do what can be done at a stage now; whether it has nothing left."""
+        """Run the passes that a stage can run now; True if it has none left."""
         order, costs, free = self.order[stage], self.costs, self.free
         while self.at[stage] < len(order):
             kind, micro_batch, chunk = order[self.at[stage]]

@@ -30,7 +30,7 @@ def pack_header(dtype: int, tag: int, length: int) -> bytes:
 
 
 def parse_header(head: bytes) -> tuple[int, int, int]:
-    """The element type, tag and length in a header; ValueError if it is none."""
+    """The element type, tag and length in a header; ValueError if these bytes are not a header."""
     magic, dtype, tag, length, checksum = HEADER.unpack(head)
     if magic != MESSAGE_MAGIC or zlib.crc32(head[:-4]) != checksum:
         raise ValueError("not a message")
@@ -38,7 +38,7 @@ def parse_header(head: bytes) -> tuple[int, int, int]:
 
 
 def parse_hello(head: bytes, world_size: int) -> int:
-    """The rank in a hello; ValueError if it is none."""
+    """The rank in a hello; ValueError if these bytes are not a hello."""
     magic, peer = HELLO.unpack(head)
     if magic != HELLO_MAGIC or peer >= world_size:
         raise ValueError("not a rank of this communicator")

@@ -40,8 +40,8 @@ def write_trace(simulation: Simulation, path: str | os.PathLike[str]) -> None:
 def trace_events(simulation: Simulation) -> Trace:
     """The timeline as the format's JSON object.
 
-    Where the crossings of links are too many, only those of the busiest links are in it, and `otherData` says so; where
-    the messages themselves are, that is an error.
+    If there are too many link crossings, only the busiest links are included, and `otherData` says so. If there are too
+    many messages, that is an error.
     """
     maker = _Maker.of(simulation)
     crossings = crossings_of(simulation)

@@ -20,14 +20,14 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
-# Up to so many places nothing is gained by finding out which chunks always go together.
+# With no more places than this, finding the chunks that always travel together gains nothing.
 FEW_PLACES = 1 << 21
-# Beyond so many the table that finds it out would not fit into memory.
+# With more places than this, the table that finds them would not fit into memory.
 MOST_PLACES = 1 << 35
 
 
 class Core(Protocol):
-    """The inner loops: the compiled ones of the compiled core, or their twin in Python."""
+    """The interface of the inner loops, compiled or in Python."""
 
     def begin_job(
         self, ranks: int, chunks: int, nodes: int, place: Ints, gamma: Floats, unit: float, start: float, mark: bool, /
@@ -137,7 +137,7 @@ def run_shared(
 
 
 def _figures(topology: Topology) -> tuple[Floats, Floats]:
-    """Bandwidth and latency of the links; whoever made them with whole numbers has whole numbers there."""
+    """Bandwidth and latency of the links as floats; a user may have given whole numbers."""
     figures = topology.links.bandwidth_bytes_per_s, topology.links.latency_s
     return np.ascontiguousarray(figures[0], np.float64), np.ascontiguousarray(figures[1], np.float64)
 
@@ -162,7 +162,7 @@ def _begin(core: Core, job: Placed, topology: Topology, *, alone: bool) -> None:
 
 
 def _takes_every_place(schedule: Schedule, members: int) -> bool:
-    """Whether to keep every chunk of every rank apart, or first to find those that always go together.
+    """Whether to track every chunk of every rank by itself, without first finding those that always travel together.
 
     Few places are not worth the search; nor are schedules that move single chunks to most places.
     """
@@ -191,7 +191,7 @@ def _columns(core: Core, job: Placed, topology: Topology, rows: Transfers) -> tu
 
 
 def _leaving(topology: Topology, start: Ints, routes: Routes) -> Ints:
-    """By how many of its links each route leaves the node where it starts; they are its first ones."""
+    """How many links of each route leave its first node; they come first in the route."""
     leaves = topology.links.src[routes.links] == np.repeat(start, np.diff(routes.offsets))
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(leaves)))
     return np.diff(before[routes.offsets])
@@ -253,7 +253,7 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
 
 
 def _finish(job: Placed, messages: Messages, number: int) -> Floats:
-    """When each member of a job was done: its last message out, or its last one written."""
+    """When each member of a job was done: when its last message was sent or written."""
     done = np.full(len(job.node), job.start_s)
     own = messages.job == number
     np.maximum.at(done, messages.src[own], messages.out_s[own])

@@ -20,9 +20,9 @@ NAMED = 4
 def switch_nodes(schedule: Schedule, devices: Ints, topology: Topology) -> Ints:
     """The node of each of the schedule's switches, when its ranks are on `devices`.
 
-    A switch must be one that reduces and be linked, both ways, with the device of every rank that it exchanges messages
-    with. Of those that fit it is the first that is linked with the switches it exchanges messages with, as far as they
-    have a node by then, and is not taken; but several may be one.
+    The node must be a switch that reduces, linked both ways with the device of every rank that the schedule's switch
+    exchanges messages with. Of those, the one linked with most of its peer switches placed so far is taken, and of
+    equals a free one before one in use. Several of the schedule's switches may share a node.
     """
     ranks, peers_of = schedule.ranks, _peers(schedule)
     near = _linked(topology)
@@ -32,7 +32,7 @@ def switch_nodes(schedule: Schedule, devices: Ints, topology: Topology) -> Ints:
             beside.setdefault(node, []).append(switch)
     node_of = dict(enumerate(devices.tolist()))
     taken: set[int] = set()
-    # Switches among switches come last: where they are hangs on where the others are.
+    # Switches linked only with switches come last: their place depends on where the others are.
     for number in sorted(range(schedule.switches), key=lambda number: bool((peers_of[number] >= ranks).all())):
         peers = peers_of[number].tolist()
         must = [node_of[peer] for peer in peers if peer < ranks]
@@ -41,7 +41,7 @@ def switch_nodes(schedule: Schedule, devices: Ints, topology: Topology) -> Ints:
         fitting = [switch for switch in candidates if near[switch].issuperset(must)]
         if not fitting and peers:
             raise RefusedError(_refusal(schedule, number, [peer for peer in peers if peer < ranks], topology))
-        # One that exchanges nothing with anybody may be anywhere.
+        # A switch that exchanges no messages may be anywhere.
         chosen = fitting[0] if fitting else 0
         if peers and len(fitting) > 1:
             chosen = min(fitting, key=lambda switch: (len({*wish} - near[switch]), switch in taken))
@@ -63,7 +63,7 @@ def _peers(schedule: Schedule) -> list[Ints]:
 
 
 def _linked(topology: Topology) -> dict[int, set[int]]:
-    """The nodes that each switch that reduces is linked with both ways, by links that carry something."""
+    """For each switch that reduces, the nodes it is linked with both ways by live links."""
     links, nodes, reduces = topology.links, topology.num_nodes, topology.reduces
     alive = links.bandwidth_bytes_per_s > 0
     to, away = alive & reduces[links.dst], alive & reduces[links.src]

@@ -334,14 +334,14 @@ class Core:
         self._may_write(message, time, NONE)
 
     def _may_start(self, message: _Message, time: float, cause: int) -> None:
-        """Of several causes at once the highest counts, so that it does not depend on who came first."""
+        """Of several causes at one time the highest is kept, so the result does not depend on their order."""
         message.start, message.start_cause = max((message.start, message.start_cause), (time, cause))
         message.need_start -= 1
         if not message.need_start:
             self.actions.append((lambda at: self._started(message, at), message.start))
 
     def _may_write(self, message: _Message, time: float, cause: int) -> None:
-        """Likewise; but a message that arrives at that moment waited for nobody."""
+        """Likewise, but a message that arrives at that moment did not wait."""
         known = message.write_cause
         if time > message.written or (time == message.written and known != NONE and (cause == NONE or cause > known)):
             message.written, message.write_cause = time, cause
@@ -358,7 +358,7 @@ class Core:
         self.touched_engines[message.engine] = None
 
     def _begin_reduction(self, engine: _Engine) -> None:
-        """Take up what has been ready longest; of those of one moment the first by step and src."""
+        """Start the reduction that has been ready longest; ties go by step, then by src."""
         if engine.busy or not engine.waiting:
             return
         message = min(engine.waiting, key=lambda one: (one.moment, one.step, one.src))
@@ -497,7 +497,7 @@ class Core:
 
 
 class _Event(tuple[float, int, Callable[[float], None]]):
-    """Something that happens at a time; of two at once the lower message first."""
+    """Something that happens at a time; of two at the same time the one with the lower message number is first."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
 """The executor in Python: the oracle for the compiled one, and the fallback where there is no compiler.
 
-It does what `core` does, slowly and in the open, in the same segments and on the same sockets. Ranks of either kind can
-talk to each other. Nothing here is imported where the compiled executor is used.
+It does the same as `core`, slowly and readably, in the same segments and on the same sockets. Ranks of either kind can
+talk to each other. The compiled executor imports nothing from here.
 """
 
 from choreo.run.execute.twin.call_cache import CallCache

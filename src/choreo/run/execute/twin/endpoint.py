@@ -218,7 +218,7 @@ class Endpoint(Transfers):
         return None
 
     def _return(self, task: Task) -> None:
-        """Say that this rank reads nothing of this call any more."""
+        """Announce that this rank has read everything it needs for this call."""
         slot = self._call % STAGING_SLOTS
         self._used[slot] = self._done = self._call
         if task.parts:
@@ -226,7 +226,7 @@ class Endpoint(Transfers):
         self._publish(offset_of(HEADER, "returned"), self._call)
 
     def _begin(self, task: Task, signature: int) -> None:
-        """Wait until nobody needs what this call is going to overwrite, and write down which call it is."""
+        """Wait until no peer needs what this call will overwrite, and record the call."""
         self._chain = (self._chain ^ signature) * CHAIN_FACTOR % 2**64
         self._chains = {number: one for number, one in self._chains.items() if number > self._call - WINDOW}
         self._chains[self._call] = self._chain
@@ -259,7 +259,7 @@ class Endpoint(Transfers):
         task.parts += 1
 
     def _finish(self, task: Task, exposes: bool) -> None:
-        """Wait until the caller may touch its arrays again, and check that it can trust what is in them."""
+        """Wait until the caller may use its arrays again, and check that their contents are valid."""
         for peer in self._peers:
             sent = task.program.sent[peer.rank]
             if peer.words is not None and exposes and sent:

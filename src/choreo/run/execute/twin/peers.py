@@ -1,6 +1,7 @@
-"""Watching and waiting for peers: what `core/failure_detector.h`, `core/wait.h` and `core/socket_send.h` do.
+"""Watching and waiting for peers, as in `core/failure_detector.h`, `core/wait.h` and `core/socket_send.h`.
 
-Nobody is woken: a rank that waits here looks again, and one that sleeps in the compiled executor does so after 2 ms.
+This executor wakes no sleeping peers. A rank that waits here polls, and one that sleeps in the compiled executor wakes
+up by itself after 2 ms.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from choreo.run.execute.twin.sockets import PeerSockets, Stream
 __all__ = ["Peer", "PeerWatch", "Stop", "is_dead"]
 
 HEALTH_CHECK_S, YIELD_S, LONGEST_SLEEP_S = 0.02, 0.0005, 0.001
-# Of several failed peers, the one that says most is reported.
+# Of several failed peers, the one with the most informative outcome is reported.
 SEVERITY = {PEER_GAVE_UP: 1, MISMATCHED: 2, PEER_DIED: 3}
 
 
@@ -44,7 +45,7 @@ class Stop(Exception):  # noqa: N818 - an outcome rather than an error
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """What a rank knows of another: its segment if it is on this host, its sockets otherwise."""
+    """What a rank knows about a peer: its segment if it is on this host, its sockets otherwise."""
 
     rank: int
     words: SegmentWords | None
@@ -108,7 +109,7 @@ class PeerWatch:
         self._check_health(waited_for, deadline_s, None)
 
     def _write_and_poll(self, reading: Stream | None, milliseconds: int) -> None:
-        """Write what is queued; wait for some milliseconds at most until more can be written, or a stream be read."""
+        """Write what is queued. Wait at most some milliseconds until a stream can be written or read."""
         poller, found = select.poll(), {}
         for peer in self._peers:
             for stream in () if peer.sockets is None else peer.sockets.streams:
@@ -150,7 +151,7 @@ class PeerWatch:
     # The failure detector
 
     def _check_health(self, waited_for: int, deadline_s: float, over: Callable[[], bool] | None) -> None:
-        """Raise if a peer has failed, or the deadline has passed; unless what is waited for has come meanwhile."""
+        """Raise if a peer has failed or the deadline has passed, unless what this rank waits for has arrived."""
         now_s = time.monotonic()
         if now_s - self._checked_s > HEALTH_CHECK_S:
             self._checked_s = now_s
@@ -229,7 +230,7 @@ class PeerWatch:
 
 
 def is_dead(pidfd: int) -> bool:
-    """Whether a process has ended; not, if it is not watched."""
+    """Whether a process has ended; False for one that is not watched."""
     if pidfd < 0:
         return False
     poller = select.poll()

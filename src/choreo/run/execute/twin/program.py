@@ -1,4 +1,4 @@
-"""A program as the Python executor takes it: checked once, in the order in which `core/program.h` checks it."""
+"""A program of the Python executor, checked once, in the same order as in `core/program.h`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Program:
         self.inline_at = self._inline_at()
 
     def hands_over(self, rank: int, local: list[bool], sockets: list[bool], stage_bytes: int) -> tuple[bool, bool]:
-        """Whether anything is staged, and exposed, for peers on this host; raises if this rank cannot run it."""
+        """Whether the program stages, and exposes, anything for peers on this host; raises if it cannot run here."""
         if len(self.sent) != len(local):
             raise ValueError("a program is for another number of ranks")
         staged = exposed = False
@@ -130,7 +130,7 @@ class Program:
         return found
 
     def _check_ops(self) -> None:
-        """Refuse what cannot be run, operation by operation, in the order in which the compiled executor checks."""
+        """Refuse operations that cannot be run, one by one, in the compiled executor's order."""
         sends, receives = [0] * len(self.sent), [0] * len(self.sent)
         unfinished: set[tuple[bool, int]] = set()
         for op in self.ops:

@@ -23,7 +23,7 @@ SUM, PRODUCT, MINIMUM, MAXIMUM, AND, OR, XOR = range(7)
 
 
 def reduction_of(dtype: int, operation: int) -> Reduction | None:  # noqa: PLR0911 - one for each family of types
-    """How two arrays of this type are reduced; None where that has no meaning."""
+    """The function that reduces two arrays of this type; None if the type does not have this operation."""
     if not (0 <= dtype < len(ITEM_BYTES) and 0 <= operation <= XOR):
         return None
     if dtype < len(INTEGERS):
@@ -57,7 +57,7 @@ def _on(name: str, function: Callable[[Array, Array], Array]) -> Reduction:
 
 
 def _least(left: Array, right: Array) -> Array:
-    """A NaN on either side stays one; of equals (0 and -0) the left one stays, which np.minimum does not promise."""
+    """The minimum. NaN on either side gives NaN. Of 0 and -0 the left one is kept; np.minimum does not promise that."""
     return np.where(~np.isnan(left) & ((right < left) | np.isnan(right)), right, left)
 
 
@@ -77,7 +77,7 @@ _BOOL: dict[int, Callable[[Array, Array], Array]] = {
 
 
 def _complex_product(left: Array, right: Array) -> Array:
-    """By parts, each rounded: NumPy's own product may fuse them."""
+    """The product by parts, each rounded. NumPy's own product may fuse them."""
     a, b, c, d = left[0::2], left[1::2], right[0::2], right[1::2]
     result = np.empty_like(left)
     result[0::2] = a * c - b * d

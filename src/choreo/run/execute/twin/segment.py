@@ -1,4 +1,4 @@
-"""A segment as the Python executor reads and writes it: words of 8 and 4 bytes, at the offsets of `layout`."""
+"""Reading and writing a segment in Python: words of 8 and 4 bytes, at the offsets of `layout`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SegmentWords:
 
 
 def ends_call(outcome: int, outcome_call: int, call: int) -> bool:
-    """Whether a rank that stopped like this had not done its part of a call."""
+    """Whether a rank with this outcome stopped before it had done its part of a call."""
     return outcome_call < call if outcome == LEFT else bool(outcome) and outcome_call <= call
 
 

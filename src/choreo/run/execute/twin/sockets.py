@@ -69,7 +69,7 @@ class PeerSockets:
                 stream.queue.append((data[at : at + length].data, frame.number))
 
     def has_queued(self, number: int | None = None) -> bool:
-        """Whether something is queued: of the messages up to a number, or of any."""
+        """Whether anything is queued: from messages up to a number, or from any message."""
         return any(one.queue and (number is None or one.queue[0][1] <= number) for one in self.streams)
 
     def write(self) -> None:
@@ -78,7 +78,7 @@ class PeerSockets:
             stream.write()
 
     def peek_control(self) -> Frame | None:
-        """The next frame on the control connection, which stays there; PROGRESS is read and kept.
+        """The next frame on the control connection, without consuming it. PROGRESS frames are consumed and recorded.
 
         OSError or EOFError if the peer is gone.
         """
@@ -107,7 +107,7 @@ class PeerSockets:
                 self.control.send(frame.pack(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def _all(self) -> Iterator[socket.socket]:
-        """All of them."""
+        """The streams and the control connection."""
         if self.control is not None:
             yield self.control
         yield from (stream.socket for stream in self.streams)
