@@ -134,7 +134,7 @@ def test_a_varied_value_that_cannot_be_run_is_a_row() -> None:
             "llama3-8b (8.03 B parameters) on H100-80G-SXM of hgx-h100: global batch 32 of 4096 tokens, bf16",
         ),
         ("seq=2048,4096", "on 16 H100-80G-SXM of hgx-h100: global batch 32, bf16"),
-        ("global-batch=16,32", ": a global batch of 4096 tokens, bf16"),
+        ("global-batch=16,32", ": sequences of 4096 tokens, bf16"),
         (
             "cluster=hgx-h100,dgx-a100",
             "on 16 GPUs: global batch 32 of 4096 tokens, bf16, megatron-core; cluster varied",
@@ -145,6 +145,11 @@ def test_the_title_of_a_table_leaves_out_what_is_varied(vary: str, title: str) -
     ran = run_choreo("plan", "llama3-8b", *JOB, "--tp", "8", "--pp", "1", "--cp", "1", "--vary", vary)
     assert title in ran.out.splitlines()[0]
     assert ran.out.splitlines()[0].endswith("varied")
+
+
+def test_a_batch_for_each_gpu_stays_so_in_the_title() -> None:
+    job = ("plan", "resnet-50", "--cluster", "dgx-1", "--gpus", "1", "--global-batch", "256/gpu", "--vary", "gpus=1,8")
+    assert "on V100-16G-SXM2 of dgx-1: global batch 256/gpu, fp16" in run_choreo(*job).out
 
 
 def test_the_sequence_a_model_was_made_for() -> None:

@@ -139,7 +139,7 @@ def plan(
     place.check_gpus(gpus)
     program = get_software(software)
     if seq is None and isinstance(workload, Model):
-        raise UsageError(f"give seq, how many tokens a sequence of {workload.name} has: seq=8192")
+        raise UsageError(f"give seq, how many tokens a sequence of {workload.name} has: seq={workload.max_seq or 8192}")
     about = (workload, place, chip, program, gpus, global_batch, seq or 0, precision)
     if not isinstance(workload, Model):
         one, step = graph_step(

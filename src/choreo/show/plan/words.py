@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from choreo.units import format_count
@@ -16,20 +15,23 @@ __all__ = ["limits", "plan_words", "shares", "title"]
 ZERO = ("", "optimizer state shared (ZeRO-1)", "gradients shared too (ZeRO-2)", "parameters shared too (ZeRO-3)")
 
 
-def title(planning: Planning, varied: Collection[str] = ()) -> str:
-    """What was asked, in one line; without what is `varied`, by the names that `choreo plan --vary` takes."""
+def title(planning: Planning, *, varied: str = "", global_batch: str = "") -> str:
+    """What was asked, in one line.
+
+    Without the quantity that is `varied`, named as `choreo plan --vary` does; `global_batch` is how it was written.
+    """
     work = planning.workload
-    model = "models" if "model" in varied else f"{work.name} ({format_count(work.parameters)} parameters)"
-    gpus = "" if "gpus" in varied else f"{planning.gpus} "
-    device = "GPUs" if "device" in varied or "cluster" in varied else planning.device.name
-    where = "" if "cluster" in varied else f" of {planning.cluster.name}"
-    batch = "a global batch" if "global-batch" in varied else f"global batch {planning.global_batch}"
-    if planning.job is not None and "seq" not in varied:
-        batch += f" of {planning.seq} tokens"
-    told = [batch]
-    told += [planning.precision] if "precision" not in varied else []
-    told += [planning.software.name] if "software" not in varied else []
-    network = "" if "cluster" in varied else f"; network: {planning.cluster.network.name}"
+    model = "models" if varied == "model" else f"{work.name} ({format_count(work.parameters)} parameters)"
+    gpus = "" if varied == "gpus" else f"{planning.gpus} "
+    device = "GPUs" if varied in ("device", "cluster") else planning.device.name
+    where = "" if varied == "cluster" else f" of {planning.cluster.name}"
+    batch = "" if varied == "global-batch" else f"global batch {global_batch or planning.global_batch}"
+    if planning.job is not None and varied != "seq":
+        batch = f"{batch or 'sequences'} of {planning.seq} tokens"
+    told = [batch] if batch else []
+    told += [planning.precision] if varied != "precision" else []
+    told += [planning.software.name] if varied != "software" else []
+    network = "" if varied == "cluster" else f"; network: {planning.cluster.network.name}"
     return f"{model} on {gpus}{device}{where}: {', '.join(told)}{network}"
 
 

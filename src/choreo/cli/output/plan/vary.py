@@ -33,10 +33,9 @@ def print_varied(options: dict[str, object], as_json: bool) -> None:
         echo_json({"vary": name, "runs": found})
         return
     first = runs[0][1]
-    varied = {name}
-    if name == "gpus" and not str(options["global_batch"]).strip().isdigit():
-        varied.add("global-batch")  # so many for each GPU
-    told = title(first, varied).replace(first.device.name, first.device.name.split(",")[0])
+    told = title(first, varied=name, global_batch=str(options["global_batch"])).replace(
+        first.device.name, first.device.name.split(",")[0]
+    )
     echo_line(f"{told}; {name} varied")
     for warning in dict.fromkeys(warning for _, run in runs for warning in run.best.step.warnings):
         echo_note(f"note: {warning}")
