@@ -93,6 +93,15 @@ class Plan:
         """Its fields as plain values."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
+    def data_parallel_only(self, name: str) -> Plan:
+        """The plan of a model that only data parallelism cuts; another is refused."""
+        if self.gpus != self.dp:
+            raise PlanError(
+                f"{name} is cut over dp alone, not tp {self.tp}, pp {self.pp}, cp {self.cp}; leave these 1 and take dp "
+                f"{self.gpus}"
+            )
+        return Plan(dp=self.dp, micro_batch=self.micro_batch, precision=self.precision)
+
     def check(self, model: Model, gpus: int, global_batch: int, seq: int, *, uneven_stages: bool = False) -> None:
         """Refuse what cannot be run, in a sentence with the nearest choice that can.
 

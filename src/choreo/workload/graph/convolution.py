@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from choreo.errors import PlanError
 from choreo.workload.graph.build import Builder, Dims
 from choreo.workload.graph.graph import Graph
 from choreo.workload.graph.sharding import Sharding, cut_along
@@ -94,12 +93,7 @@ def convnet_graph(net: ConvNet, plan: Plan) -> Graph:
     >>> convnet_graph(ConvNet("resnet-50"), Plan(dp=8, micro_batch=32)).parameters
     25557032.0
     """
-    if plan.gpus != plan.dp:
-        raise PlanError(
-            f"{net.name} is cut over dp alone, not tp {plan.tp}, pp {plan.pp}, cp {plan.cp}; leave these 1 and take dp "
-            f"{plan.gpus}"
-        )
-    return _graph(net, Plan(dp=plan.dp, micro_batch=plan.micro_batch, precision=plan.precision))
+    return _graph(net, plan.data_parallel_only(net.name))
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from choreo.errors import ModelError, PlanError
+from choreo.errors import ModelError
 from choreo.workload.graph.build import Builder, Dims
 from choreo.workload.graph.graph import Graph
 from choreo.workload.graph.sharding import Sharding, cut_along
@@ -89,12 +89,7 @@ def recommender_graph(net: Recommender, plan: Plan) -> Graph:
     >>> [(node.kind, node.axes) for node in graph.collectives]
     [('all_to_all', ('dp',))]
     """
-    if plan.gpus != plan.dp:
-        raise PlanError(
-            f"{net.name} is cut over dp alone, not tp {plan.tp}, pp {plan.pp}, cp {plan.cp}; leave these 1 and take dp "
-            f"{plan.gpus}"
-        )
-    return _graph(net, Plan(dp=plan.dp, micro_batch=plan.micro_batch, precision=plan.precision))
+    return _graph(net, plan.data_parallel_only(net.name))
 
 
 @lru_cache(maxsize=256)
