@@ -82,7 +82,7 @@ class Device:
         return f"<Device {shown(self.name)}: {memory:.3g} GB, {peak:.3g} TFLOPS {precision}>"
 
     def clock(self, use: npt.ArrayLike = 1.0) -> Array:
-        """The clock held under kernels that use the tensor cores so much, as a share of the datasheet's."""
+        """The clock held under kernels with this use of the tensor cores, as a share of the datasheet's."""
         held_hz = self.curves.power.clock_hz(
             np.asarray(use, dtype=np.float64),
             power_w=self.power_w,
@@ -93,9 +93,9 @@ class Device:
         return held_hz / self.clock_hz
 
     def at_duty(self, products: float, waiting: float = 0.0) -> Device:
-        """This device when matrix products and attention take only that share of the time, and waiting another.
+        """This device when it spends a share `duty` of the time in products and attention, and a share `waiting`.
 
-        The rest moves memory. All draw less than matrix products do, which leaves power for a higher clock.
+        The rest is memory-bound. Both draw less than matrix products, which leaves power for a higher clock.
         """
         if not (0 < products <= 1 and 0 <= waiting <= 1 - products):
             raise DeviceError(
@@ -104,7 +104,7 @@ class Device:
         return replace(self, duty=Duty(float(products), float(waiting)))
 
     def precision(self, precision: str) -> str:
-        """The precision that this device computes in when asked for that one."""
+        """The precision that this device uses when it is asked for this one."""
         if precision not in PRECISIONS:
             raise UnknownNameError("precision", precision, PRECISIONS)
         if precision in self.peak_flops:
@@ -112,7 +112,7 @@ class Device:
         return next(other for other in INSTEAD[precision] if other in self.peak_flops)
 
     def peak(self, precision: str = "bf16") -> float:
-        """Dense FLOP/s of the datasheet, of the nearest precision that the device has."""
+        """Dense FLOP/s of the datasheet, in the nearest precision that the device has."""
         return self.peak_flops[self.precision(precision)]
 
     def matmul_time(self, m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, precision: str = "bf16") -> Array:
@@ -185,7 +185,7 @@ class Device:
         return older[-1] if older else names[0]
 
     def _rate(self, precision: str) -> float:
-        """FLOP/s at the datasheet's clock, before what the main loop loses."""
+        """FLOP/s at the datasheet's clock, before the losses of the main loop."""
         return self.peak_flops[precision] * self.curves.precision.get(precision, 1.0)
 
 

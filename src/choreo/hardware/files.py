@@ -1,4 +1,4 @@
-"""Devices and architectures in TOML files, one format for the catalogue and for what calibration writes.
+"""Devices and architectures in TOML files, in one format for the catalogue and for calibrated devices.
 
 A device's file holds the fields of `Device` by name, the peaks by precision, and where each figure comes from. Its
 constants are those of its architecture's file, unless it brings its own in a table `curves`:

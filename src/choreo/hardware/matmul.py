@@ -82,12 +82,12 @@ class MatmulCurve:
         bandwidth_bytes_per_s: float,
         element_bytes: tuple[float, float],
     ) -> Array:
-        """Seconds of moving the operands; `element_bytes` are of what is read and of what is written."""
+        """Seconds to move the operands; `element_bytes` are the bytes of an element read and of one written."""
         read, written = element_bytes
         return batch * (read * (m * k + k * n) + written * m * n) / (bandwidth_bytes_per_s * self.memory)
 
     def together(self, math_s: Array, memory_s: Array) -> Array:
-        """Both at once: the slower, and somewhat more where they are alike."""
+        """Both overlapped: the slower of the two, and somewhat more where they are close."""
         return np.asarray((math_s**self.smooth + memory_s**self.smooth) ** (1 / self.smooth))
 
     def _waves(self, work: Array) -> Array:

@@ -2,7 +2,7 @@
 
 A text names a chip, and perhaps a capacity, a form, a kind of memory and a power: "H100-80G-SXM", "TPU v4",
 "Ampere(A100)-80G-SXM", "NVIDIA A100-SXM4-80GB", "H100-96G-HBM2e-500W". The entry of that chip that agrees best is
-taken, and what the text says beyond it is honoured: another power or another capacity gives a device of its own.
+taken. If the text gives a different power or capacity, the device gets that.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _chip(wanted: str) -> str | None:
 
 
 def _capacity(device: Device) -> int:
-    """The label's gigabytes: of the name, since a chip keeps some back."""
+    """The gigabytes in the device's name; the usable memory is a little less."""
     found = CAPACITY.search(device.name.upper())
     return int(found[1]) if found else round(device.memory_bytes / (1 << 30))
 
@@ -86,7 +86,7 @@ def _nearest(entries: list[Device], wanted: str) -> Device:
             kind is not None and kind[0] != device.memory_kind.upper(),
             # SXM2 against SXM3: as much of the board's name as the text has
             (board := re.search(r"SXM[0-9]", wanted)) is not None and board[0] not in name,
-            # A listed power that the text does not ask for is worse than none.
+            # The power nearest to the one in the text.
             abs(device.power_w - float(power[1])) if power else 0,
             not usual,
             "PCIE" in name,
@@ -96,7 +96,7 @@ def _nearest(entries: list[Device], wanted: str) -> Device:
 
 
 def _honoured(device: Device, wanted: str) -> Device:
-    """The device with the capacity and power that the text gives, where they are others."""
+    """The device with the capacity and power in the text, where they differ from the entry's."""
     told = []
     capacity, power = CAPACITY.search(wanted), POWER.search(wanted)
     if capacity and abs(int(capacity[1]) - _capacity(device)) > 0.1 * _capacity(device):

@@ -1,7 +1,7 @@
-"""The clock that a device holds under steady load: what its power limit leaves of the datasheet's.
+"""The clock that a device holds under steady load, which its power limit keeps below the datasheet's.
 
-Tensor cores at work draw more than the board may. The clock sinks until dynamic power, which grows with the clock and
-with the voltage that the clock needs, fits beside what the chip draws standing still:
+Busy tensor cores draw more than the board allows. The clock drops until the total fits: static power, and dynamic
+power, which grows with the clock and with the voltage that the clock needs:
 
     power = static + SMs · w · load · (clock / reference)^γ        at most the highest clock the chip has
     load  = duty · u + (1 - duty - waiting) · rest + waiting · idle
@@ -25,7 +25,7 @@ __all__ = ["STEADY", "Duty", "PowerCurve"]
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """What a device does with its time: the share in matrix products and attention, and the share waiting."""
+    """How a device spends its time: the share in matrix products and attention, and the share waiting."""
 
     products: float = 1.0
     waiting: float = 0.0
@@ -46,7 +46,7 @@ class PowerCurve:
     idle: float  # and what an SM that waits draws of it
 
     def clock_hz(self, use: Array, *, power_w: float, sms: int, highest_hz: float, duty: Duty) -> Array:
-        """The clock held under kernels of that use of the tensor cores."""
+        """The clock held under kernels with this use of the tensor cores."""
         rest = (1 - duty.products - duty.waiting) * self.rest + duty.waiting * self.idle
         load = np.maximum(duty.products * use + rest, 1e-6)
         dynamic_w = max(power_w - self.static_w, 0.1 * power_w)

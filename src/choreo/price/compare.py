@@ -36,7 +36,7 @@ class WinningRange(Result):
     algorithm: str
 
     def summary(self) -> str:
-        """Who wins, from which size to which."""
+        """The winner and its range of sizes."""
         return f"{shown(self.algorithm)} from {format_bytes(self.from_bytes)} to {format_bytes(self.to_bytes)}"
 
 
@@ -75,7 +75,7 @@ def winners(
     *,
     ports: str = "one",
 ) -> list[WinningRange]:
-    """Who is cheapest for which sizes, exactly, from `from_bytes` to `to_bytes`.
+    """The cheapest algorithm for each range of sizes, exactly, from `from_bytes` to `to_bytes`.
 
     Where two cost the same, the one with the smaller fan-in wins, then fewer steps, fewer bytes in all, and last the
     first by name.
@@ -106,7 +106,7 @@ def winners(
 
 
 def _counted(schedules: Iterable[Schedule | Profile], ports: str) -> list[Profile]:
-    """What each asks of the ranks; they must be of one collective, or there is nothing to compare."""
+    """The profile of each schedule; all must be of one collective."""
     if isinstance(schedules, Schedule | Profile):
         raise UsageError("give several schedules, in a list, to compare them")
     counted = [s if isinstance(s, Profile) else profile(s, ports) for s in schedules]
@@ -119,7 +119,7 @@ def _counted(schedules: Iterable[Schedule | Profile], ports: str) -> list[Profil
 
 
 def _simplicity(one: Profile) -> tuple[int, int, float, str]:
-    """Which of two that cost the same comes first."""
+    """The order of schedules that cost the same."""
     return (one.max_fan_in, one.num_steps, int(one.sent.sum()) / one.units, one.algorithm)
 
 
@@ -178,7 +178,7 @@ def _lower_envelope(lines: Sequence[_Line], start: Fraction, end: Fraction) -> l
 def _ranges(
     ordered: list[Profile], cost_model: CostModel, from_bytes: int, to_bytes: int, changes: set[Fraction]
 ) -> list[WinningRange]:
-    """Who wins at each whole size next to a change, and in between, put together to ranges."""
+    """The winner at each whole size next to a change, and in between, merged into ranges."""
 
     def winner(size: Fraction) -> str:
         return min(ordered, key=lambda one: _line(one, cost_model, size).at(size)).algorithm

@@ -53,7 +53,7 @@ def check_cost_model(cost_model: object) -> None:
 
 @result
 class Price(Result):
-    """What a schedule costs, term by term, and what it moves. Bytes are real numbers: nothing is rounded.
+    """The price of a schedule, term by term, and the bytes it moves, which are not rounded.
 
     Bytes and fan-in are those of the ranks, not of switches that reduce.
     """

@@ -1,4 +1,4 @@
-"""What a schedule's steps ask of the ranks, before any link or size is known.
+"""What the steps of a schedule require of the ranks, before any link or size is known.
 
 In one step a rank's ports carry messages out and in, and what it receives may be reduced. Its time is
 
@@ -46,9 +46,9 @@ DENSE = 4
 
 
 class Terms(NamedTuple):
-    """What one port of one rank has to do in one step; bytes in units of the profile's share.
+    """The work of one port of one rank in one step; bytes are in the profile's units.
 
-    Whole numbers, but for what several ranks do on one core.
+    The terms are whole numbers, unless several ranks share a core.
     """
 
     messages: float
@@ -57,7 +57,7 @@ class Terms(NamedTuple):
 
 
 class StepKind(NamedTuple):
-    """Steps that ask the same: how many there are, and what their slowest rank may have to do."""
+    """Steps with the same work: how many there are, and the candidates for their slowest rank."""
 
     num_steps: int
     candidates: tuple[Terms, ...]
@@ -65,7 +65,7 @@ class StepKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profile:
-    """A schedule as its price sees it.
+    """The counts of a schedule that its price depends on.
 
     A unit of bytes is n / `units`, where n is the collective's size; a schedule that moves no bytes (a barrier, or
     any collective of one rank) has units 1 and zeros. `sent` and `received` are the units of each rank over all steps.
@@ -83,7 +83,7 @@ class Profile:
 
 
 def profile(schedule: Schedule, ports: str = "one", *, cores: int | None = None) -> Profile:
-    """Count what every step asks of the ranks.
+    """Count the work of the ranks in every step.
 
     `ports` is "one" for each direction, "all", one to every peer, or "read": memory that all ranks share. `cores`,
     where it is given, is how many the ranks share.

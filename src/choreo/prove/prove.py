@@ -1,12 +1,11 @@
 """The proof: replay over symbolic contributions, compare with the contract, and trace what is wrong.
 
-Every chunk lives its own life, so chunks are replayed in slices that fit in memory. What a place holds is a multiset
-of contributions. It is followed exactly, by counting, where the collective does not sum or the ranks are few; else by
-a fingerprint: each rank's contribution is a random number modulo a random prime P of 61 bits, and a place is right if
-its sum is. A wrong multiset passes only if P divides all of its errors, which at most log2(error) / 60 of the
-2.7e16 primes to choose from do, or else if a random sum hits one value of P. A wrong schedule is proved only if all
-its wrong places pass, so the error probability of the verdict is below that of one place. What fails is then traced
-exactly.
+Chunks are independent, so they are replayed in slices that fit in memory. Each place holds a multiset of contributions.
+It is tracked exactly, by counting, if the collective does not sum or the ranks are few, and otherwise by a fingerprint:
+each rank's contribution is a random number modulo a random prime P of 61 bits, and a place is right if its sum is. A
+wrong multiset passes only if P divides all of its errors, or if a random sum hits one value of P. Of the 2.7e16 primes
+to choose from, at most log2(error) / 60 divide an error. A wrong schedule is proved only if all its wrong places pass,
+so the error probability of the verdict is below that of one place. Failures are then traced exactly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replay a schedule step by step over what an algebra says a contribution is.
+"""Replay a schedule step by step over the contributions of an algebra.
 
 The replay is the ordering rule of the schedule in its plainest form: every transfer of a step reads what its source
 held before the step; reducing into an empty place stores.
@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class AbsentError(Exception):
-    """A transfer sends what its source does not have; told as a story by the caller."""
+    """A transfer sends data that its source does not have. The caller turns it into a story."""
 
     def __init__(self, step: int, src: int, dst: int, chunk: int, from_input: bool) -> None:
         super().__init__(step, src, dst, chunk, from_input)
@@ -150,14 +150,14 @@ def _write(flat: Values, target: Ints, values: Values, reduce: Mask, algebra: Al
 
 
 def _input_values(units: Transfers, algebra: Algebra, given: Mask, unit: int) -> Values:
-    """What the sources were given at the start, zero where they were given nothing."""
+    """The inputs of the sources, zero where they have none."""
     has = given.reshape(given.shape[0], -1, unit)[units.src, units.chunk]
     contributed = np.broadcast_to(algebra.contributions, (given.shape[0], algebra.width))[units.src]
     return np.where(has[:, :, None], contributed[:, None, :], contributed.dtype.type(0))
 
 
 def _check_present(units: Transfers, values: Values, width: int, unit: int, low: int) -> None:
-    """Refuse to send what is not there."""
+    """Refuse to send data that is absent."""
     if values.ndim == 1:
         if values.all():
             return

@@ -26,7 +26,7 @@ NAMED = 4
 
 @dataclass(slots=True, eq=False)
 class _Value:
-    """What a member held of the chunk from some step on, and what made it.
+    """The value of the chunk at a member from some step on, and the transfer that made it.
 
     `counts` says how often each contribution is in it, in the order of the ranks that have one to give. `holder` is the
     member in words, "rank 2" or "switch 0".
@@ -56,7 +56,7 @@ class _History:
 
 
 def explain_absent(schedule: Schedule, absent: AbsentError) -> ProofError:
-    """The story of a transfer that sends what is not there."""
+    """The story of a transfer that sends absent data."""
     step, src, dst, chunk = absent.step, absent.src, absent.dst, absent.chunk
     told = f"step {step}: {schedule.member_name(src)} sends chunk {chunk} to {schedule.member_name(dst)}"
     if absent.from_input:
@@ -74,7 +74,8 @@ def explain_absent(schedule: Schedule, absent: AbsentError) -> ProofError:
 def explain_wrong(schedule: Schedule, chunk: int) -> ProofError:
     """The story of a chunk that some rank ends up with wrongly, and what that rank ends up with.
 
-    Of several such ranks it is told for the one whose wrong value was made first: the others often only got a copy.
+    If there are several, the story is about the rank whose wrong value was made first: the others often just received
+    a copy.
     """
     given = _origins(schedule, chunk)
     history = _replay_chunk(schedule, chunk, given)
@@ -237,7 +238,7 @@ def _ancestry(held: _Value) -> list[tuple[_Value, _Value]]:
 
 
 def _dead_end(schedule: Schedule, history: _History, held: _Value, chunk: int) -> ProofError:
-    """Follow the missing contributions forwards: what was lost shows where the one that travelled longest ends."""
+    """Follow the missing contributions forwards. The one that travelled longest shows where the data was lost."""
     complete = [v for values in history.values.values() for v in values if v.step >= 0 and (v.counts == 1).all()]
     for value in sorted(complete, key=lambda v: (v.step, v.rank))[:1]:
         new = (held.counts == 0) & (value.before is None or value.before.counts == 0)
@@ -269,7 +270,7 @@ def _trail(history: _History, place: int) -> tuple[int, int, int]:
 
 
 def _at_the_end(schedule: Schedule, story: str, rank: int, chunk: int, contributor: int) -> ProofError:
-    """What no single step is to blame for shows after the last one."""
+    """The story of an error that no single step explains: it shows after the last step."""
     last = schedule.num_steps - 1
     when = f"in the end, after step {last}" if last >= 0 else "in the end"
     return _miss(f"{when}: {story}", max(last, 0), rank, chunk, contributor)

@@ -71,7 +71,7 @@ def then(first: Schedule, second: Schedule) -> Schedule:
 def after(*parts: Steps) -> Steps:
     """Steps one part after another; the parts share ranks and chunks.
 
-    It is up to the caller that no later part sends from inputs: they are what the ranks had before the first.
+    The caller must make sure that no later part sends from inputs, which are the ranks' data before the first part.
 
     >>> from choreo import build
     >>> ring = build("all_gather", "ring", 4).body
@@ -235,7 +235,7 @@ def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> S
 
 
 def as_collective(schedule: Schedule, collective: str) -> Schedule:
-    """The same steps under another promise between the same layouts: an all_gather of tokens is a barrier.
+    """The same steps for another collective between the same layouts: an all_gather of tokens is a barrier.
 
     >>> from choreo import build
     >>> as_collective(build("all_gather", "bruck", 4), "barrier").collective
@@ -304,7 +304,7 @@ def _least_stride(schedule: Schedule, segments: int) -> int:
 
 
 def _from_work(schedule: Schedule) -> Callable[[int, int], Transfers]:
-    """The rows of a schedule that starts from what another left: its input is no longer the rank's input."""
+    """The rows of a schedule that runs after another: it starts from the work places, not from the inputs."""
 
     def rows(first: int, last: int) -> Transfers:
         made = schedule.body.rows(first, last)

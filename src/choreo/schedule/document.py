@@ -33,7 +33,7 @@ from choreo.schedule.transfers import IntColumn, Transfers
 
 __all__ = ["from_document", "from_parts", "to_document"]
 
-# Documents up to this size may have been written by hand, and are searched for fields that are there twice.
+# Documents up to this size may have been written by hand, and are searched for duplicate fields.
 WRITTEN_BY_HAND = 1 << 20
 
 _Index = Annotated[int, Meta(ge=0, le=MAX_CHUNKS)]
@@ -86,7 +86,7 @@ def from_document(text: bytes | str) -> Schedule:
 
 
 def _hint(problem: str, field: str) -> str:
-    """The nearest field that there is to one that there is not, or all that there are."""
+    """The known field nearest to an unknown one, or all known fields."""
     unknown = re.search("unknown field `(.*)`", problem)
     if unknown is None:
         return ""
@@ -128,7 +128,7 @@ def from_parts(
     algorithm: str,
     switches: int,
 ) -> Schedule:
-    """A schedule from what a file held, with an error that names the field where something does not fit."""
+    """A schedule from a file's contents; an error names the field that is wrong."""
     try:
         contract = get_collective(collective)
     except UsageError as error:
@@ -159,7 +159,7 @@ def from_parts(
 
 
 def to_document(schedule: Schedule) -> bytes:
-    """The schedule as JSON, a line a step, with only what differs from the defaults."""
+    """The schedule as JSON, one line per step, with only the values that differ from the defaults."""
     head: dict[str, object] = {"collective": schedule.collective, "algorithm": schedule.algorithm}
     head["ranks"] = schedule.ranks
     if schedule.switches:

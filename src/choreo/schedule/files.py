@@ -150,7 +150,7 @@ def _from_archive(content: bytes) -> Schedule:
 
 
 def _shape_of(archive: zipfile.ZipFile, name: str) -> tuple[np.dtype[np.generic], int, int]:
-    """Type, length and first byte of an array, from its header; only the form that we write is read."""
+    """Type, length and first byte of an array, from its header; only the form that `save` writes is accepted."""
     entry = archive.getinfo(f"{name}.npy")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise FormatError(f"{name}: it is packed in a way that is not used here", field=name)

@@ -166,7 +166,7 @@ class Schedule:
         return dict(self.columns())
 
     def blocks(self) -> Iterator[Transfers]:
-        """All transfers in order, some whole steps at a time, checked; an error says whose schedule it is."""
+        """All transfers in order, some whole steps at a time, checked; an error names the schedule."""
         try:
             yield from self.body.blocks(self.switches)
         except ScheduleError as error:
@@ -225,7 +225,7 @@ class Schedule:
         return np.concatenate((held, np.zeros((self.switches, len(block)), np.bool_)))
 
     def _checked_weights(self, weights: IntColumn) -> IntColumn | None:
-        """The weights in lowest terms, as an array of our own that nobody can change; none if all are equal."""
+        """The weights in lowest terms, as a read-only copy; None if all are equal."""
         given = np.asarray(weights)
         if given.shape != (self.num_chunks,):
             raise ScheduleError(f"there are {given.size} weights for {self.num_chunks} chunks; give one a chunk")

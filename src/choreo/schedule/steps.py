@@ -92,7 +92,7 @@ class Steps:
     def blocks(self, switches: int = 0) -> Iterator[Transfers]:
         """All rows in order, some whole steps at a time, each row checked to be inside the schedule's bounds.
 
-        What is said of a row out of bounds counts the last `switches` ranks as switches.
+        Errors call the last `switches` ranks switches.
         """
         first, at_once = 0, 1
         while first < self.num_steps:

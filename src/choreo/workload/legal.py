@@ -1,7 +1,7 @@
 """Whether a plan can be run: one table of rules, each with a reason, a test and a hint.
 
-A test takes columns of plans, of which one plan is one row. The search counts plans by reason. A single plan is refused
-with the sentence of the first rule it breaks: the values, and the nearest choice that would do.
+A test takes plans as columns; a single plan is one row. The search counts plans by reason. A single plan is refused
+with the sentence of the first rule it breaks, which has the values and the nearest choice that works.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Rule:
 
 
 def check_plan(plan: Plan, request: Request) -> None:
-    """Refuse a plan that breaks a rule, in a sentence with the nearest choice that would do."""
+    """Refuse a plan that breaks a rule, in a sentence with the nearest choice that works."""
     rule = broken_rule(plan, request)
     if rule is not None:
         raise PlanError(rule.sentence(request, plan))
@@ -108,7 +108,7 @@ def _even(layers: int, extras: int) -> Bools:
 
 
 def _near(request: Request, plan: Plan, field: str, values: Iterable[int], *others: str) -> str:
-    """The values of a field on either side of the plan's that break none of its rules, nor those of other fields."""
+    """The nearest values of a field, below and above the plan's, that break no rule of that field or of `others`."""
     rules = [rule for rule in RULES if rule.field in (field, *others)]
     row = _row(plan)
     legal = [v for v in values if all(rule.holds(request, row | {field: np.array([v])})[0] for rule in rules)]

@@ -1,4 +1,4 @@
-"""A transformer as numbers: what it takes to count its parameters, FLOPs and bytes.
+"""A transformer as numbers, enough to count its parameters, FLOPs and bytes.
 
 The names are those of the papers: `layers` l, `hidden` h, `heads` a, `ffn` the width of the MLP, `vocab` V. Parameters
 are counted exactly, with biases and norms, so that they can be compared with published counts.
@@ -156,7 +156,7 @@ class Model:
 
     @property
     def attention_parameters(self) -> int:
-        """Of one layer, without its norm."""
+        """Attention parameters of one layer, without its norm."""
         hidden, heads, keys = self.hidden, self.heads, self.kv_heads
         bias = self.bias or self.qkv_bias
         qk_norm = 2 * self.head_dim * NORMS[self.norm] if self.qk_norm else 0
@@ -173,22 +173,22 @@ class Model:
         return hidden * width + width * bias + out + qk_norm
 
     def mlp_parameters(self, ffn: int) -> int:
-        """Of one MLP of that width."""
+        """Parameters of one MLP of that width."""
         up = 2 if self.gated else 1
         return (up + 1) * self.hidden * ffn + self.bias * (up * ffn + self.hidden)
 
     @property
     def router_parameters(self) -> int:
-        """Of one layer with experts: the matrix that chooses them, its bias, and the shared experts' gate."""
+        """Router parameters of one layer with experts: its matrix and bias, and the shared experts' gate."""
         return self.hidden * self.experts + self.experts * self.router_bias + self.hidden * self.shared_gate
 
     @property
     def norm_parameters(self) -> int:
-        """Of one norm over the hidden features."""
+        """Parameters of one norm over the hidden features."""
         return NORMS[self.norm] * self.hidden
 
     def parameters_per_layer(self, layer: int = 0, *, active: bool = False) -> int:
-        """Of one layer; `active` counts only the experts a token goes to."""
+        """Parameters of one layer; `active` counts only the experts that a token uses."""
         total = self.attention_parameters + self.norms_per_layer * self.norm_parameters
         if not self.has_experts(layer):
             return total + self.mlp_parameters(self.ffn)
@@ -198,12 +198,12 @@ class Model:
 
     @property
     def embedding_parameters(self) -> int:
-        """Before the first layer: the tables of tokens and positions, and a norm if there is one."""
+        """Parameters before the first layer: the tables of tokens and positions, and a norm if there is one."""
         return (self.vocab + self.learned_positions) * self.hidden + self.embedding_norm * self.norm_parameters
 
     @property
     def head_parameters(self) -> int:
-        """After the last layer: the final norm and, unless tied, the output layer."""
+        """Parameters after the last layer: the final norm and, unless tied, the output layer."""
         return self.norm_parameters + self.vocab * ((not self.tied_embeddings) * self.hidden + self.head_bias)
 
     def _sum(self, active: bool) -> int:
@@ -219,12 +219,12 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """All of them."""
+        """All parameters."""
         return self._sum(active=False)
 
     @property
     def active_parameters(self) -> int:
-        """Those that one token uses."""
+        """The parameters that one token uses."""
         return self._sum(active=True)
 
     # FLOPs: see flops.py, which these call

@@ -103,7 +103,7 @@ class Plan:
         return Plan(dp=self.dp, micro_batch=self.micro_batch, precision=self.precision)
 
     def check(self, model: Model, gpus: int, global_batch: int, seq: int, *, uneven_stages: bool = False) -> None:
-        """Refuse what cannot be run, in a sentence with the nearest choice that can.
+        """Refuse a plan that cannot be run, in a sentence with the nearest choice that can.
 
         `uneven_stages` is for programs that give pipeline stages unequal numbers of layers.
 

@@ -18,7 +18,7 @@ __all__ = ["attention"]
 
 
 def attention(block: LayerBuilder, given: str) -> str:
-    """From the norm's output to what is added to the residual stream, still a partial sum over tp."""
+    """From the norm's output to the branch's output, still a partial sum over tp."""
     build, model = block.build, block.model
     if model.latent:
         queries, keys, values = _latent(block, model.latent, given)
@@ -72,7 +72,7 @@ def _head_norm(block: LayerBuilder, name: str, dims: Dims) -> str:
 
 
 def _rotated(block: LayerBuilder, queries: str, keys: str) -> tuple[str, str]:
-    """Rotary positions; the backward pass needs nothing kept."""
+    """Rotary positions; nothing is kept for the backward pass."""
     if block.model.learned_positions or not block.model.rotary:
         return queries, keys
     tensors = block.build.tensors

@@ -16,7 +16,7 @@ from choreo.workload.graph.sharding import Sharding, Tensor, dual, reshard
 
 __all__ = ["backward_graph"]
 
-# Matrix products of the fused kernel backward, to those forward: the scores again and four gradients, to two.
+# Ratio of matrix products in the fused kernel, backward to forward: the scores again and four gradients, to two.
 ATTENTION_BACKWARD = 2.5
 NO_GRADIENT = frozenset({"data", "mask", "state"})
 
@@ -139,12 +139,12 @@ class _Tape:
         return made
 
     def flush(self) -> None:
-        """Append the wgrads that were put off."""
+        """Append the deferred wgrads."""
         self.nodes += self.late
         self.late.clear()
 
     def gradient_of(self, node: Operator, index: int) -> str | None:
-        """A tensor for the gradient of an input; None if it needs none."""
+        """A tensor for the gradient of an input; None if the input needs no gradient."""
         used = node.inputs[index]
         tensor = self.graph.tensors[used]
         if tensor.role in NO_GRADIENT:

@@ -28,7 +28,7 @@ class Builder:
         self.tensors: dict[str, Tensor] = {}
         self.inputs: list[str] = []
         self.outputs: list[str] = []
-        # A tensor in another sharding, and what of it would be kept for the backward pass.
+        # By tensor and sharding: the resharded tensor, and the tensor to keep for the backward pass.
         self._bytes: dict[str, float] = {}
         self._resharded: dict[tuple[str, Sharding], tuple[str, str]] = {}
 

@@ -1,4 +1,4 @@
-"""ResNet-50 and its kin (He et al. 2016) as a graph: a convolution is a product of (images × pixels) by (in × kernel²).
+"""ResNets (He et al. 2016) as a graph: a convolution is a product of (images × pixels) by (in × kernel²).
 
 Only data parallelism cuts it.
 """
@@ -32,12 +32,12 @@ class Convolution:
 
     @property
     def parameters(self) -> int:
-        """Of the kernel; the batch norm after it has two more a channel."""
+        """Parameters of the kernel; the batch norm after it has two more per channel."""
         return self.channels_in * self.channels_out * self.kernel**2
 
     @property
     def flops(self) -> int:
-        """Forward, of one image."""
+        """Forward FLOPs of one image."""
         return 2 * self.parameters * self.side**2
 
 
@@ -77,13 +77,13 @@ class ConvNet:
 
     @property
     def parameters(self) -> int:
-        """All of them."""
+        """All parameters."""
         rows = self.table()
         return sum(row.parameters + 2 * row.channels_out for row in rows) + (self.features + 1) * self.classes
 
     @property
     def flops_per_image(self) -> float:
-        """Forward."""
+        """Forward FLOPs of one image."""
         return float(sum(row.flops for row in self.table()) + 2 * self.features * self.classes)
 
 

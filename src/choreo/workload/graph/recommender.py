@@ -62,22 +62,22 @@ class Recommender:
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the tables."""
+        """Parameters of the tables."""
         return sum(self.rows) * self.dim
 
     @property
     def dense_parameters(self) -> int:
-        """Of the MLPs."""
+        """Parameters of the MLPs."""
         return sum((a + 1) * b for _, a, b in self.layers)
 
     @property
     def parameters(self) -> int:
-        """All of them."""
+        """All parameters."""
         return self.embedding_parameters + self.dense_parameters
 
     @property
     def flops_per_sample(self) -> float:
-        """Forward."""
+        """Forward FLOPs of one sample."""
         return 2.0 * (sum(a * b for _, a, b in self.layers) + (self.tables + 1) ** 2 * self.dim)
 
 

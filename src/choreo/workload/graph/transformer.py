@@ -30,7 +30,7 @@ CACHED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the software runs a layer, which neither model nor plan says."""
+    """How the software runs a layer, beyond what the model and the plan say."""
 
     flash: bool = True  # attention as one kernel that keeps no scores
     dropout: bool = False
@@ -40,7 +40,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class LayerBuilder:
-    """A layer while it is built: what its parts need to know."""
+    """The state of a layer under construction, shared by its parts."""
 
     build: Builder
     model: Model
@@ -155,7 +155,7 @@ def _layer(model: Model, plan: Plan, seq: int, moe: bool, options: Options) -> G
 
 
 def norm(block: LayerBuilder, name: str, given: str) -> str:
-    """A norm over the hidden features; keeps its input and a number or two a token."""
+    """A norm over the hidden features. It keeps its input, and one or two statistics per token."""
     build, model = block.build, block.model
     dims = block.hidden[-1:]
     weights = [build.weight(f"{name}.weight", dims)] if model.norm != "layer-no-affine" else []
@@ -175,7 +175,7 @@ def norm(block: LayerBuilder, name: str, given: str) -> str:
 
 
 def residual(block: LayerBuilder, name: str, given: str, stream: str) -> str:
-    """What a branch made, added to the stream: a norm if the model has one there, dropout if it trains with it."""
+    """Add a branch's output to the residual stream, after the norm, bias and dropout that the model may have there."""
     build, model, dims = block.build, block.model, block.hidden
     if model.norms_per_layer == 4:
         given = norm(block, f"{name}_post_norm", given)
@@ -199,7 +199,7 @@ def residual(block: LayerBuilder, name: str, given: str, stream: str) -> str:
 
 
 def dropped(block: LayerBuilder, name: str, given: str) -> str:
-    """Dropout on the stream; keeps a byte a number to know which."""
+    """Dropout on the residual stream. It keeps a mask of one byte per element."""
     mask = (f"{name}.mask", block.hidden, 1.0)
     (made,) = block.build.operator(
         name, "dropout", [given], [(name, block.hidden)], want=block.stream, saves=[mask[0]], states=[mask]
@@ -208,7 +208,7 @@ def dropped(block: LayerBuilder, name: str, given: str) -> str:
 
 
 def _vocab(block: LayerBuilder) -> float:
-    """Rows of the table, filled up until tp divides them."""
+    """Rows of the vocabulary table, padded to a multiple of tp."""
     return block.tp * math.ceil(block.model.vocab / block.tp)
 
 

@@ -12,7 +12,7 @@ __all__ = ["Config", "brief"]
 
 
 class Config:
-    """The fields of a config.json, asked for by any of the names they go by."""
+    """The fields of a config.json, looked up by any of their names."""
 
     def __init__(self, data: Mapping[str, object], where: str, family: str, prefix: str = "") -> None:
         self.data = data
@@ -27,7 +27,7 @@ class Config:
         return names[0], None
 
     def number(self, *names: str, default: int | None = None) -> int:
-        """A whole number under the first of these names that is there."""
+        """A whole number under the first of these names that is present."""
         name, value = self._find(names)
         if value is None:
             if default is not None:
@@ -38,7 +38,7 @@ class Config:
         return int(value)
 
     def flag(self, *names: str, default: bool) -> bool:
-        """True or false under the first of these names that is there."""
+        """True or false under the first of these names that is present."""
         name, value = self._find(names)
         if value is None:
             return default
