@@ -288,7 +288,9 @@ def test_help_and_version() -> None:
 
 def test_tour() -> None:
     """Every verb is there, each with the command that anybody can paste, and it ends with a run and a plan."""
-    printed = fine("tour").out
+    printed = run_choreo("tour", columns=80).out
+    told = [line for line in printed.splitlines() if not line.startswith("$ ")]
+    assert max(map(len, told)) <= 80
     commands = [line.split()[2] for line in printed.splitlines() if line.startswith("$ ")]
     assert commands[:6] == ["show", "prove", "price", "simulate", "bench", "plan"]
     assert "before it has the contribution of rank" in printed

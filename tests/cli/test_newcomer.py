@@ -186,6 +186,8 @@ WIDE = [
     ["simulate", "all_reduce", "-t", "dgx-a100:2", "--sweep", "8:1KiB", "--library", "nccl"],
     ["topology", "show", "hgx-h100:4"],
     ["calibrate", "--show"],
+    ["plan", "llama3-70b"],
+    ["plan", "resnet-50", "--gpus", "256", "--steps-per-s", "3", "--parameter-server", "50GB/s"],
     ["simulate", "all_reduce", "-t", "dgx-1", "--size", "1MiB", "-a", "ring"],
     ["prove", "all_reduce", "-a", "hierarchical", "--axes", "8x4"],
     ["plan", "llama3-8b", *JOB],

@@ -124,7 +124,7 @@ def _print(tally: _Tally, everything: bool) -> None:
             echo_line(f"proved {proof.summary()}")
     for failure in tally.failures:
         ranks = counted(int(str(failure["ranks"])), "rank")
-        click.echo(f"FAILED {failure['collective']} by {shown(failure['algorithm'])} over {ranks}")
+        echo_line(f"FAILED {failure['collective']} by {shown(failure['algorithm'])} over {ranks}")
         echo_line(str(failure["story"]), label="  ", indent=2)
     asked = len(tally.proofs) + len(tally.failures) + len(tally.refusals)
     for refusal in tally.refusals[:20] if asked > 1 else []:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import Column, echo_json, echo_table, echo_wrapped
+from choreo.cli.output.table import Column, echo_json, echo_line, echo_table, echo_wrapped
 from choreo.errors import UsageError, shown
 from choreo.topology import Topology, get_topology, list_topologies
 from choreo.topology.describe import DescribedTopology, Ends, diameter, dimensions, ends, kinds, listed, one_line
@@ -43,7 +43,7 @@ def print_topologies(as_json: bool) -> None:
 def print_network(network: DescribedTopology, drawn: Path | None) -> None:
     """Print a network in words; `drawn` is the file of its picture."""
     topology = network.topology
-    click.secho(shown(topology.name), bold=True)
+    echo_line(shown(topology.name), bold=True)
     echo_wrapped(one_line(network.description))
     click.echo()
     for fact in _facts(topology):

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import click
-
-from choreo.cli.output.table import echo_json
+from choreo.cli.output.table import echo_json, echo_line
 from choreo.cli.plan_options import WIDTHS, count_of, workload_of
 from choreo.errors import UsageError
 from choreo.units import format_bytes, format_count
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["print_model"]
 
@@ -46,14 +39,14 @@ def print_model(options: dict[str, object], as_json: bool) -> None:
         return
     per = f"{width:g} {'byte' if width == 1 else 'bytes'}"
     whole = format_bytes(float(str(found["bytes"])), binary=False)
-    click.echo(f"{found['model']}: {format_count(float(str(found['parameters'])))} parameters, {whole} at {per}")
+    echo_line(f"{found['model']}: {format_count(float(str(found['parameters'])))} parameters, {whole} at {per}")
     if "layers" in found:
         layer_bytes = format_bytes(float(str(found["layer_bytes"])), binary=False)
         each = format_count(float(str(found["parameters_per_layer"])))
-        click.echo(f"{found['layers']} layers of {each} parameters: a layer needs {layer_bytes} at {per}")
+        echo_line(f"{found['layers']} layers of {each} parameters: a layer needs {layer_bytes} at {per}")
     if "forward_flops_per_token" in found:
         flops = format_count(float(str(found["forward_flops_per_token"]))).replace("B", "G")
-        click.echo(f"a token takes {flops}FLOP forward in a sequence of {found['seq']} tokens, and twice that backward")
+        echo_line(f"a token takes {flops}FLOP forward in a sequence of {found['seq']} tokens, and twice that backward")
 
 
 def _by_count(options: dict[str, object], width: float) -> dict[str, object]:

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import click
-
-from choreo.cli.output.table import echo_json
+from choreo.cli.output.table import echo_json, echo_line
 from choreo.cli.plan_options import WIDTHS, workload_of
 from choreo.errors import UsageError
 from choreo.units import counted, format_bandwidth, format_bytes
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["print_parameter_server"]
 
@@ -49,15 +42,15 @@ def print_parameter_server(options: dict[str, object], as_json: bool) -> None:
         return
     nic = format_bandwidth(found.nic_bytes_per_s)
     size_words = format_bytes(found.gradient_bytes, binary=False)
-    click.echo(
+    echo_line(
         f"{counted(found.devices, 'GPU')} that each send {size_words} of gradients "
         f"{found.steps_per_s:g} times per second: the server takes in {format_bandwidth(found.needed_bytes_per_s)}"
     )
     if found.holds:
-        click.echo(f"its adapter carries {nic}: enough, up to {found.most_steps_per_s:.3g} steps per second")
+        echo_line(f"its adapter carries {nic}: enough, up to {found.most_steps_per_s:.3g} steps per second")
     else:
-        click.echo(
+        echo_line(
             f"its adapter carries {nic}: not enough; {found.most_steps_per_s:.3g} steps per second are possible, or "
             f"{counted(found.most_devices, 'GPU')} at that pace"
         )
-    click.echo(f"a ring all_reduce sends {format_bandwidth(found.ring_bytes_per_s)} through each GPU instead")
+    echo_line(f"a ring all_reduce sends {format_bandwidth(found.ring_bytes_per_s)} through each GPU instead")
