@@ -15,7 +15,7 @@ from choreo.show.topology.stages import Positions, Stage, stages_of
 from choreo.topology import Topology
 from choreo.topology.graph import Ints
 
-__all__ = ["Device", "Group", "Placed", "PlacedSwitch", "PlacedWire", "group_name", "place", "short_name"]
+__all__ = ["Group", "Placed", "PlacedDevice", "PlacedSwitch", "PlacedWire", "group_name", "place", "short_name"]
 
 # Around what a group holds, and for its name above that.
 PADDING, HEADING = 14.0, 13.0
@@ -37,7 +37,7 @@ class PlacedWire:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class PlacedDevice:
     """A device and its place."""
 
     number: int
@@ -80,7 +80,7 @@ class Placed:
     wires: list[PlacedWire] = field(default_factory=list)
     dotted: list[tuple[int, int, Curve]] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
-    devices: list[Device] = field(default_factory=list)
+    devices: list[PlacedDevice] = field(default_factory=list)
     switches: list[PlacedSwitch] = field(default_factory=list)
     dots: list[tuple[int, Dots]] = field(default_factory=list)
     planes: list[tuple[Point, ...]] = field(default_factory=list)
@@ -148,7 +148,7 @@ class _Placer:
     def place(self, level: int, outer: int, middle: Point) -> None:
         """What lies within a tile of a level: stages are levels from 1 on; `outer` numbers the tile."""
         if level == 0:
-            self.placed.devices.append(Device(outer, middle))
+            self.placed.devices.append(PlacedDevice(outer, middle))
             return
         stage, made, (x, y) = self.stages[level - 1], self.templates[level], middle
         for wire in made.wires:

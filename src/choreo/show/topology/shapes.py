@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from choreo.show.drawing import EMPTY, HALO, INK, LINE, MUTED, PAPER, WHOLE, WRONG, short, text
 from choreo.show.topology.paint import Painter, load_color
-from choreo.show.topology.place import Device, Group, Placed, PlacedSwitch, short_name
+from choreo.show.topology.place import Group, Placed, PlacedDevice, PlacedSwitch, short_name
 from choreo.show.topology.scene import Dots
 
 __all__ = ["LATE", "device_shape", "dots_shape", "dotted_shape", "group_shape", "planes_shape", "switch_shape"]
@@ -64,7 +64,7 @@ def switch_shape(painter: Painter, switch: PlacedSwitch) -> str:
     return "".join(made) + text(x, y + 4, name, size=10.5, anchor="middle", font_weight="600")
 
 
-def device_shape(painter: Painter, placed: Placed, device: Device) -> str:
+def device_shape(painter: Painter, placed: Placed, device: PlacedDevice) -> str:
     """A disc with a number, or a longer one with a name; red where the device is slower than it should be."""
     (x, y), wide, tall = device.at, placed.device.width, placed.device.height
     late = float(painter.topology.slowdown[device.number]) > 1
