@@ -94,7 +94,7 @@ def _call(found: Algorithm, ranks: int, root: int | None, given: dict[str, objec
         raise (error if named else RefusedError(f"{wants} refuses {ranks} ranks: {error}")) from None
     except ChoreoError:
         raise
-    except (Exception, SystemExit) as error:  # the author's own mistake, told with its place
+    except (Exception, SystemExit) as error:  # the author's mistake, reported with its line
         raise AlgorithmError(f"{wants} failed at {ranks} ranks {where(error, Path(found.source))}") from error
     if not isinstance(schedule, Schedule):
         raise AlgorithmError(f"{wants} returned {type(schedule).__name__}, not a Schedule")

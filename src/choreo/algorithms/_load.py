@@ -47,7 +47,7 @@ def load_algorithms(path: str | Path) -> list[Algorithm]:
         registry.update(before)
         if isinstance(error, ChoreoError):
             raise AlgorithmError(f"{shown(path)}: {error}") from error
-        if isinstance(error, Exception | SystemExit):  # whatever a user's file may raise, they get a sentence
+        if isinstance(error, Exception | SystemExit):  # any error in a user's file becomes a sentence
             raise AlgorithmError(f"{shown(path)}: loading it failed {where(error, file)}") from error
         raise
     if not fresh:

@@ -49,7 +49,7 @@ UNITS = {
 
 @result
 class Bound(Result):
-    """The least time a collective can take on a topology, whatever the schedule.
+    """The least time that any schedule of a collective can take on a topology.
 
     bandwidth_bound_s is `fraction_per_GBps` seconds for every GB of `of_bytes`. These are the bytes of a "vector"
     (`of`), which is size_bytes, or of a "share": one rank's part of it (in an all_to_all, what a rank sends to one

@@ -4,11 +4,11 @@ A cut question gives every node a weight and names the sinks. If some sink lies 
 leave it. That takes at least w(S) / B(S), where B(S) is the capacity of the links that leave S. All collectives but
 all_to_all and send_recv are such questions, on the network or on the network with its links reversed.
 
-The greatest ratio is found by Newton's method on ratios (Dinkelbach 1967), as in ForestColl (2024): for a ratio r a
-source feeds every node its weight and links carry r times their capacity; a cut of less than all the weight, found by
-max-flow, is heavier than r, and its own ratio is the next r. Sink after sink; and since a sink that is done may from
-then on be taken to lie in S (the cuts outside which it lies have been searched), it becomes part of the source, and the
-flows get shorter. All of it in whole numbers.
+The greatest ratio is found by Newton's method on ratios (Dinkelbach 1967), as in ForestColl (2024). For a ratio r, a
+source feeds every node its weight, and links carry r times their capacity. If max-flow finds a cut of less than all the
+weight, that cut is heavier than r, and its own ratio is the next r. Sinks are searched one after another. A finished
+sink becomes part of the source, because the cuts that leave it outside S have been searched; so flows get shorter. All
+numbers are whole.
 """
 
 from __future__ import annotations

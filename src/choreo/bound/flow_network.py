@@ -59,7 +59,7 @@ class FlowNetwork:
         return _network(block.nodes, block.links)
 
     def backwards(self) -> FlowNetwork:
-        """Every link turned round."""
+        """The network with every link reversed."""
         return replace(self, src=self.dst, dst=self.src)
 
     def is_balanced(self) -> bool:

@@ -26,7 +26,7 @@ __all__ = ["Planned", "Planning", "link_of", "plan"]
 
 @result
 class Planned(Result):
-    """A plan and what a step of it takes and needs."""
+    """A plan, and the time and memory of its step."""
 
     columns: ClassVar[tuple[str, ...]] = ("plan", *STEP_FIGURES, "bottleneck")
 

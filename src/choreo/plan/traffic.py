@@ -29,7 +29,7 @@ class CollectiveTraffic:
     collective: str
     ranks: int
     size_bytes: float
-    through_bytes: float  # what a device sends of it
+    through_bytes: float  # bytes that one device sends
     times: int  # in a step
     link: str
     bandwidth_bytes_per_s: float  # a device's share of that link

@@ -9,12 +9,12 @@ slowest rank. Which rank and port that is depends on the link and on n, so a ste
 (M, B, R) that no other exceeds in all three. Steps with the same candidates are counted, not repeated. Shares of n are
 exact: whole numbers over one denominator.
 
-A switch that reduces has a port to every peer, whatever the ranks have, and adds as fast as bytes arrive, so of it the
-largest message counts and no gamma.
+A switch that reduces always has a port to every peer, and adds as fast as bytes arrive. So only its largest message
+counts, and it has no gamma.
 
-Where ranks share memory (`ports="read"`) sending is free: a rank reads what it receives itself, from all peers one
-after the other. It waits once a step, until everything is there; so M is 1 however many messages come in. What it keeps
-of its own it copies to its result in the end, unless the collective works in place.
+Where ranks share memory (`ports="read"`) sending is free: a rank reads its messages itself, from one peer after
+another. It waits once a step, until everything has arrived, so M is 1 for any number of messages. In the end it copies
+its own part of the input to its result, unless the collective works in place.
 
 Where they share cores as well (`cores`, fewer than the ranks) a step takes at least as long as the cores need for what
 all ranks have to do in it: a candidate more, whose terms are the sums of all ranks' over the number of cores.
@@ -187,7 +187,7 @@ class _Block:
         """Add each step's candidates to the count."""
         busy = (self.in_port, self.in_port) if ports == "read" else (self.out_port, self.in_port)
         sides = [(*self._port(port, ports), self.reduced) for port in busy]
-        # Nearly always one candidate has the most of everything, and is the slowest whatever the link.
+        # Nearly always one candidate has the most of everything, and is the slowest on any link.
         most = np.maximum(*(np.stack([np.maximum.reduceat(v, self.starts) for v in side]) for side in sides))
         lengths = np.diff(np.append(self.starts, self.entries))
         highest = np.repeat(most, lengths, axis=1)

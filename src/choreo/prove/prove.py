@@ -78,8 +78,8 @@ class Proof(Result):
 def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
     """Prove that the schedule does what its collective promises, or raise `ProofError` with the story.
 
-    `exact=True` counts every contribution however many ranks there are; `exact=False` allows a fingerprint; without
-    either, small cases are exact.
+    `exact=True` counts every contribution for any number of ranks; `exact=False` allows a fingerprint. By default small
+    cases are exact.
 
     >>> from choreo import build
     >>> prove(build("all_reduce", "ring", 4)).algorithm

@@ -67,7 +67,7 @@ class Counting:
         return summed
 
     def right(self, places: Values) -> Mask:
-        """Every contribution is there once."""
+        """Which places hold every contribution once."""
         return np.asarray((places == 1).all(axis=2))
 
 

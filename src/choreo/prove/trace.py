@@ -1,4 +1,4 @@
-"""How a wrong place came to be wrong, told as a short story.
+"""The short story of how a place went wrong.
 
 One chunk is replayed exactly, remembering for every value what it was made from. From the place that ended up wrong
 the story goes back to the transfer where a contribution was first counted twice, left out, or overwritten.

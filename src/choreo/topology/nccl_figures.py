@@ -60,7 +60,7 @@ def nvlink_bandwidth(compute_capability: int) -> float:
 
 
 def pci_bandwidth(link_speed: str, lanes: int) -> float:
-    """A PCI link of so many lanes: 12 GB/s for 16 of them at `8.0 GT/s PCIe`."""
+    """The bandwidth of a PCI link: 12 GB/s for 16 lanes at `8.0 GT/s PCIe`."""
     speed = re.match(r"([0-9]{1,4}(?:\.[0-9]{1,4})?) GT/s", link_speed)
     lane = _PCI_LANE.get(float(speed[1]), _PCI_LANE_UNKNOWN) if speed else _PCI_LANE_UNKNOWN
     return GB * (lanes or _PCI_LANES_UNKNOWN) * lane / 80

@@ -96,7 +96,7 @@ class _Element:
         return float(text) * 1e-6
 
     def bus(self, attribute: str) -> str:
-        """0000:1b:00.0 as NCCL's log has it, 1b000."""
+        """The bus number as in NCCL's log: 1b000 for 0000:1b:00.0."""
         text = self.text(attribute)
         digits = re.fullmatch(r"([0-9a-fA-F]{1,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-9a-fA-F])", text)
         if digits is None:

@@ -236,7 +236,7 @@ class Topology:
         return _replaced(paths, ~linked, self._shortest(src[~linked], dst[~linked]))
 
     def _shortest(self, src: Ints, dst: Ints) -> Paths:
-        """The shortest live paths through the whole graph, whatever its dimensions."""
+        """The shortest live paths through the whole graph, ignoring its dimensions."""
         paths = shortest_paths(self.links, self.num_nodes, src, dst, self.routing)
         if isinstance(paths, tuple):
             here, away = (f"device {self.node_name(n)}" if n < self.num_devices else self.node_name(n) for n in paths)

@@ -28,7 +28,7 @@ def point_to_point(call: Call) -> Execution:
         inside = call.size_bytes * (per_node - 1) / ranks
         outside = call.size_bytes * (ranks - per_node) / ranks
         wire = call.network / per_node
-        # A rank's message to itself is copied meanwhile, by channels that are then missing for half of it.
+        # A rank's message to itself is copied at the same time, and takes channels from the others for half of it.
         own = call.size_bytes / ranks / system.gpu.generation.copy_bytes_per_s / 2
     moving = max(inside / link, outside / wire if system.domains > 1 else 0.0)
     messages = 1 if call.collective == "sendrecv" else ranks

@@ -32,7 +32,7 @@ Fields = tuple[Floats, Floats, Floats, Floats]  # of a DataParallelCost
 
 # FSDP copies what was gathered into place, and widens gradients to what they are summed in: bytes a parameter.
 COPIED_FORWARD, COPIED_BACKWARD = 4, 10
-# FSDP keeps two layers gathered: the one at work and the next.
+# FSDP keeps two layers gathered: the current one and the next.
 AHEAD = 2
 OUTSIDE = ("embedding", "head")
 FULL = RECOMPUTE.index("full")

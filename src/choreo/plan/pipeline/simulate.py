@@ -138,7 +138,7 @@ def _levels(schedule: str, stages: int, micro_batches: int, chunks: int) -> Leve
 
 
 def _warm_up(stage: npt.ArrayLike, stages: int, micro_batches: npt.ArrayLike, chunks: int) -> Ints:
-    """Forwards before the first backward; with chunks as Megatron-LM has it."""
+    """Forwards before the first backward; with chunks as in Megatron-LM."""
     after, count = stages - np.asarray(stage) - 1, np.asarray(micro_batches)
     total = count * chunks
     if chunks == 1:
