@@ -92,3 +92,15 @@ def test_a_step_tells_memory_in_decimal_units_as_plans_do() -> None:
     step = copy.copy(PLANNING.best.step)
     vars(step).update(memory={}, peak_reserved_bytes=float(40 << 30))
     assert ", 42.9 GB, limited by " in step.summary()
+
+
+def test_summaries_tell_hierarchical_schedules_apart_by_their_axes() -> None:
+    one, other = (choreo.build("all_reduce", "hierarchical", 8, axes=axes) for axes in ("4x2", "2x4:direct,ring"))
+    for schedule, axes in ((one, "4x2:ring,ring"), (other, "2x4:direct,ring")):
+        found = choreo.price(schedule, "1MiB", LINK), choreo.simulate(schedule, "ring(8)", "1MiB")
+        for result in found:
+            assert f"by hierarchical {axes} over 8 ranks" in result.summary()
+            assert result["algorithm"] == "hierarchical"
+    ranges = choreo.winners([one, other], 1, "1GiB", LINK)
+    assert {found.axes for found in ranges} <= {one.axes, other.axes}
+    assert ranges[0].summary().startswith(f"hierarchical {ranges[0].axes} from ")

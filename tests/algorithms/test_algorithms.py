@@ -10,6 +10,7 @@ from choreo.algorithms import Algorithm, build, list_algorithms, parse_axes
 from choreo.collectives import get_collective
 from choreo.errors import UsageError
 from choreo.prove import prove
+from choreo.schedule import then, together
 
 GRID = list_algorithms()
 LARGER = (64, 65, 100, 127, 128)
@@ -123,6 +124,25 @@ def test_hierarchical_with_any_algorithm_along_any_axis(name: str, rotate: bool)
                 first = not axes.endswith(name)
                 from_inputs = name in ("naive", "staggered")  # they can only come first, and have no two halves
                 assert collective not in does or (collective == "all_reduce" and (first or rotate or from_inputs))
+
+
+def test_a_hierarchical_schedule_says_which_axes_it_was_built_along() -> None:
+    square, wanted = (
+        build("all_reduce", "hierarchical", 32),
+        build("all_reduce", "hierarchical", 32, axes="8x4:direct,ring"),
+    )
+    assert (square.axes, wanted.axes) == ("4x8:ring,ring", "8x4:direct,ring")
+    assert square.algorithm == wanted.algorithm == "hierarchical"
+    assert repr(wanted).startswith("<Schedule all_reduce by hierarchical 8x4:direct,ring: 32 ranks")
+    assert build("broadcast", "hierarchical", 4, segments=2).axes == "2x2:ring,ring"
+    assert build("all_reduce", "ring", 32).axes is None
+
+
+def test_a_composition_has_axes_where_its_parts_agree() -> None:
+    scatter, gather = (build(name, "hierarchical", 8, axes="4x2") for name in ("reduce_scatter", "all_gather"))
+    assert then(scatter, gather).axes == together(gather, gather).axes == "4x2:ring,ring"
+    other = build("all_gather", "hierarchical", 8, axes="2x4")
+    assert then(scatter, other).axes is together(gather, other).axes is None
 
 
 def test_hierarchical_outer_axes_carry_less() -> None:

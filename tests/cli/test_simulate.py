@@ -128,6 +128,16 @@ def test_beside_another_collective_it_is_slower() -> None:
     assert "all_to_all" in text
 
 
+def test_tables_tell_the_axes_of_a_hierarchical_schedule() -> None:
+    words = ("all_reduce", "-t", "ring(4) x switch(2)", "-a", "hierarchical", "-a", "ring")
+    for asked in (("--size", "1MiB"), ("--sweep", "1MiB:2MiB")):
+        text = run_choreo("simulate", *words, *asked).out
+        assert "hierarchical 4x2" in text
+        assert "hierarchical runs along 4x2:ring,halving_doubling" in text
+    text = run_choreo("simulate", *words[:5], "--size", "1MiB").out
+    assert "by hierarchical 4x2:ring,halving_doubling over 8 ranks" in text
+
+
 def test_files_of_schedules_and_algorithms_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "tree.json"
     assert run_choreo("build", "broadcast", "-a", "mst", "-p", "4", "-o", str(file)).code == 0

@@ -51,6 +51,13 @@ def test_what_can_be_saved_can_be_loaded(suffix: str, tmp_path: Path) -> None:
     assert same(schedule, load(tmp_path / f"s.{suffix}"))
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_axes_come_back(suffix: str, tmp_path: Path) -> None:
+    for schedule in (build("all_reduce", "hierarchical", 8, axes="4x2:direct,ring"), build("all_reduce", "ring", 8)):
+        save(schedule, tmp_path / f"one.{suffix}")
+        assert load(tmp_path / f"one.{suffix}").axes == schedule.axes
+
+
 def test_one_form_turns_into_the_other(tmp_path: Path) -> None:
     first, second, third = (tmp_path / name for name in ("a.json", "b.npz", "c.json"))
     save(build("all_reduce", "rabenseifner", 7, segments=3), first)

@@ -93,14 +93,14 @@ class _Mesh:
 def all_reduce(ranks: int, axes: AxesLike | None = None, rotate: bool = False) -> Schedule:
     """Reduce along the axes, innermost first, then back."""
     mesh = _mesh(ranks, axes)
-    return together(*(_there_and_back(mesh, order) for order in mesh.orders(rotate)))
+    return _side_by_side(mesh, [_there_and_back(mesh, order) for order in mesh.orders(rotate)])
 
 
 @algorithm("all_gather", cost=Cost(alpha="2 * (sqrt(p) - 1)", beta="(p - 1) / p", at="squares"))
 def all_gather(ranks: int, axes: AxesLike | None = None, rotate: bool = False) -> Schedule:
     """Gather along the axes, outermost first."""
     mesh = _mesh(ranks, axes)
-    return together(*(_along_axes(mesh, "all_gather", order) for order in mesh.orders(rotate)))
+    return _side_by_side(mesh, [_along_axes(mesh, "all_gather", order) for order in mesh.orders(rotate)])
 
 
 @algorithm(
@@ -110,7 +110,7 @@ def all_gather(ranks: int, axes: AxesLike | None = None, rotate: bool = False) -
 def reduce_scatter(ranks: int, axes: AxesLike | None = None, rotate: bool = False) -> Schedule:
     """Scatter along the axes, innermost first."""
     mesh = _mesh(ranks, axes)
-    return together(*(_along_axes(mesh, "reduce_scatter", order) for order in mesh.orders(rotate)))
+    return _side_by_side(mesh, [_along_axes(mesh, "reduce_scatter", order) for order in mesh.orders(rotate)])
 
 
 @algorithm(
@@ -120,7 +120,12 @@ def reduce_scatter(ranks: int, axes: AxesLike | None = None, rotate: bool = Fals
 def broadcast(ranks: int, root: int, axes: AxesLike | None = None, rotate: bool = False) -> Schedule:
     """Broadcast along the axes, outermost first, so that the outer links carry the vector once."""
     mesh = _mesh(ranks, axes)
-    return together(*(_spread(mesh, order, root) for order in mesh.orders(rotate)))
+    return _side_by_side(mesh, [_spread(mesh, order, root) for order in mesh.orders(rotate)])
+
+
+def _side_by_side(mesh: _Mesh, parts: Sequence[Schedule]) -> Schedule:
+    """The parts of the vector at the same time, in a schedule that says what its axes are."""
+    return replace(together(*parts), axes=str(Axes(mesh.sizes, mesh.algorithms)))
 
 
 def _there_and_back(mesh: _Mesh, order: list[int]) -> Schedule:

@@ -107,12 +107,6 @@ class Asked:
             along_dimensions=self.where.devices is None,
         )
 
-    def axes(self, schedule: Schedule) -> str | None:
-        """The axes of a hierarchical schedule, which it does not carry itself."""
-        if schedule.algorithm != "hierarchical" or self.chosen.schedule is not None:
-            return None
-        return self._along_dimensions(replace(self.chosen, algorithms=("hierarchical",))).axes
-
     def _along_dimensions(self, candidate: ScheduleOptions) -> ScheduleOptions:
         """The options with the topology's dimensions as axes, where the algorithm wants axes and has none."""
         from choreo.algorithms import axes_of

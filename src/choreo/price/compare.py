@@ -19,7 +19,7 @@ from choreo.errors import UsageError, shown
 from choreo.price.price import CostModel, Price, check_cost_model, price_of
 from choreo.price.profile import Profile, profile
 from choreo.results import Result, result
-from choreo.schedule import Schedule
+from choreo.schedule import Schedule, algorithm_label
 from choreo.units import format_bytes, size_of
 
 __all__ = ["WinningRange", "compare", "winners"]
@@ -34,10 +34,16 @@ class WinningRange(Result):
     from_bytes: int
     to_bytes: int
     algorithm: str
+    axes: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The algorithm, with the axes it was built along where there are any."""
+        return algorithm_label(self.algorithm, self.axes)
 
     def summary(self) -> str:
         """The winner and its range of sizes."""
-        return f"{shown(self.algorithm)} from {format_bytes(self.from_bytes)} to {format_bytes(self.to_bytes)}"
+        return f"{shown(self.label)} from {format_bytes(self.from_bytes)} to {format_bytes(self.to_bytes)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +126,7 @@ def _counted(schedules: Iterable[Schedule | Profile], ports: str) -> list[Profil
 
 def _simplicity(one: Profile) -> tuple[int, int, float, str]:
     """The order of schedules that cost the same."""
-    return (one.max_fan_in, one.num_steps, int(one.sent.sum()) / one.units, one.algorithm)
+    return (one.max_fan_in, one.num_steps, int(one.sent.sum()) / one.units, one.label)
 
 
 def _candidate_lines(one: Profile, cost_model: CostModel) -> list[tuple[int, list[_Line]]]:
@@ -180,8 +186,8 @@ def _ranges(
 ) -> list[WinningRange]:
     """The winner at each whole size next to a change, and in between, merged into ranges."""
 
-    def winner(size: Fraction) -> str:
-        return min(ordered, key=lambda one: _line(one, cost_model, size).at(size)).algorithm
+    def winner(size: Fraction) -> Profile:
+        return min(ordered, key=lambda one: _line(one, cost_model, size).at(size))
 
     around = {math.floor(size) + offset for size in changes for offset in (0, 1)}
     stops = sorted(size for size in around if from_bytes <= size <= to_bytes)
@@ -190,9 +196,7 @@ def _ranges(
         parts = [(stop, stop, winner(Fraction(stop)))]
         if following > stop + 1:
             parts.append((stop + 1, following - 1, winner(Fraction(stop + following, 2))))
-        for start, end, name in parts:
-            if ranges and ranges[-1].algorithm == name:
-                ranges[-1] = WinningRange(ranges[-1].from_bytes, end, ranges[-1].algorithm)
-            else:
-                ranges.append(WinningRange(start, end, name))
+        for start, end, one in parts:
+            first = ranges.pop().from_bytes if ranges and ranges[-1].label == one.label else start
+            ranges.append(WinningRange(first, end, one.algorithm, one.axes))
     return ranges

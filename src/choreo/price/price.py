@@ -9,7 +9,7 @@ from typing import ClassVar
 from choreo.errors import UsageError, shown
 from choreo.price.profile import Profile, Terms, profile
 from choreo.results import Result, result
-from choreo.schedule import Schedule
+from choreo.schedule import Schedule, algorithm_label
 from choreo.units import bandwidth_of, counted, format_bytes, format_time, gamma_of, size_of, time_of
 
 __all__ = ["CostModel", "Price", "check_cost_model", "price", "price_of"]
@@ -85,13 +85,19 @@ class Price(Result):
     bytes_sent: tuple[float, ...]
     bytes_received: tuple[float, ...]
     max_fan_in: int
+    axes: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The algorithm, with the axes it was built along where there are any."""
+        return algorithm_label(self.algorithm, self.axes)
 
     def summary(self) -> str:
         """The price and its largest term."""
         terms = {"alpha": self.alpha_s, "beta": self.beta_s, "gamma": self.gamma_s}
         largest = max(terms, key=lambda name: terms[name])
         return (
-            f"{self.collective} of {format_bytes(self.size_bytes)} by {shown(self.algorithm)} over "
+            f"{self.collective} of {format_bytes(self.size_bytes)} by {shown(self.label)} over "
             f"{counted(self.ranks, 'rank')}: {format_time(self.total_s)}, most of it {largest}"
         )
 
@@ -164,6 +170,7 @@ def price_of(counted: Profile, size_bytes: float | str, cost_model: CostModel) -
         bytes_sent=tuple((counted.sent * unit).tolist()),
         bytes_received=tuple((counted.received * unit).tolist()),
         max_fan_in=counted.max_fan_in,
+        axes=counted.axes,
     )
     if not math.isfinite(cost.total_s):
         raise UsageError(

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from choreo.collectives import Layout
 from choreo.errors import UsageError
-from choreo.schedule import Schedule, Transfers, merge_by_pair
+from choreo.schedule import Schedule, Transfers, algorithm_label, merge_by_pair
 
 __all__ = ["PORTS", "Profile", "StepKind", "Terms", "profile"]
 
@@ -80,6 +80,12 @@ class Profile:
     sent: Ints
     received: Ints
     max_fan_in: int
+    axes: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The algorithm, with the axes it was built along where there are any."""
+        return algorithm_label(self.algorithm, self.axes)
 
 
 def profile(schedule: Schedule, ports: str = "one", *, cores: int | None = None) -> Profile:
@@ -126,6 +132,7 @@ def profile(schedule: Schedule, ports: str = "one", *, cores: int | None = None)
         sent[:ranks],
         received[:ranks],
         max_fan_in,
+        schedule.axes,
     )
 
 

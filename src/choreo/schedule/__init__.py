@@ -14,7 +14,7 @@ from choreo.schedule.compose import (
 from choreo.schedule.files import load, save
 from choreo.schedule.groups import along_axis, in_groups, mesh_groups, on_ranks
 from choreo.schedule.messages import merge_by_pair
-from choreo.schedule.schedule import Phase, Schedule
+from choreo.schedule.schedule import Phase, Schedule, algorithm_label
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import Move, StepMoves, Transfers, move
 
@@ -26,6 +26,7 @@ __all__ = [
     "Steps",
     "Transfers",
     "after",
+    "algorithm_label",
     "along_axis",
     "as_collective",
     "backwards",

@@ -65,7 +65,16 @@ def then(first: Schedule, second: Schedule) -> Schedule:
     body = after(first.body, replace(second.body, rows=_from_work(second)))
     root = roots.pop() if roots and made.rooted else None
     phases = (*_phases(first), *_phases(second))
-    return Schedule(made.name, body, root, _name(" then ", first, second), first.weights, phases, first.switches)
+    return Schedule(
+        made.name,
+        body,
+        root,
+        _name(" then ", first, second),
+        first.weights,
+        phases,
+        first.switches,
+        _same_axes(first, second),
+    )
 
 
 def after(*parts: Steps) -> Steps:
@@ -133,6 +142,7 @@ def together(*schedules: Schedule) -> Schedule:
         body=beside(*bodies),
         algorithm=_name(" and ", *parts),
         phases=parts[0].phases if same_phases else (),
+        axes=_same_axes(*parts),
     )
 
 
@@ -266,6 +276,11 @@ def _dual(collective: str) -> str:
 def _name(joint: str, *parts: Schedule) -> str:
     """What a composition is called: its parts' names, each once."""
     return joint.join(dict.fromkeys(part.algorithm for part in parts))
+
+
+def _same_axes(*parts: Schedule) -> str | None:
+    """The axes of a composition, where all parts were built along the same."""
+    return parts[0].axes if len({part.axes for part in parts}) == 1 else None
 
 
 def _interleaved(schedule: Schedule, index: int, parts: int) -> Steps:

@@ -9,8 +9,8 @@
     }
 
 `root` is 0, `chunks` one for each block, `count` 1, `reduce` and `from_input` false, unless given. `algorithm` names
-the schedule, `weights` gives the chunks' relative sizes, and `switches` is how many switches that reduce come after the
-ranks.
+the schedule, `axes` are those that a hierarchical one was built along, `weights` gives the chunks' relative sizes, and
+`switches` is how many switches that reduce come after the ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from msgspec import Meta
 from choreo.checks import MAX_RANKS
 from choreo.collectives import get_collective
 from choreo.errors import FormatError, ScheduleError, UsageError
-from choreo.schedule.schedule import MAX_CHUNKS, MAX_NAME, Schedule
+from choreo.schedule.schedule import MAX_AXES, MAX_CHUNKS, MAX_NAME, Schedule
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import IntColumn, Transfers
 
@@ -57,6 +57,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     weights: list[Annotated[int, Meta(ge=0, le=1 << 53)]] | None = None
     algorithm: Annotated[str, Meta(max_length=MAX_NAME)] = "unnamed"
     switches: Annotated[int, Meta(ge=0, le=MAX_RANKS)] = 0
+    axes: Annotated[str, Meta(max_length=MAX_AXES)] | None = None
 
 
 def from_document(text: bytes | str) -> Schedule:
@@ -82,6 +83,7 @@ def from_document(text: bytes | str) -> Schedule:
         weights=None if document.weights is None else np.asarray(document.weights, np.int64),
         algorithm=document.algorithm,
         switches=document.switches,
+        axes=document.axes,
     )
 
 
@@ -127,6 +129,7 @@ def from_parts(
     weights: IntColumn | None,
     algorithm: str,
     switches: int,
+    axes: str | None,
 ) -> Schedule:
     """A schedule from a file's contents; an error names the field that is wrong."""
     try:
@@ -147,7 +150,7 @@ def from_parts(
         )
     try:
         body = Steps.from_transfers(ranks + switches, chunks, num_steps, columns)
-        schedule = Schedule(collective, body, root, algorithm, weights, switches=switches)
+        schedule = Schedule(collective, body, root, algorithm, weights, switches=switches, axes=axes)
     except ScheduleError as error:
         raise FormatError(f"weights: {error}", field="weights") from None
     try:
@@ -161,6 +164,8 @@ def from_parts(
 def to_document(schedule: Schedule) -> bytes:
     """The schedule as JSON, one line per step, with only the values that differ from the defaults."""
     head: dict[str, object] = {"collective": schedule.collective, "algorithm": schedule.algorithm}
+    if schedule.axes is not None:
+        head["axes"] = schedule.axes
     head["ranks"] = schedule.ranks
     if schedule.switches:
         head["switches"] = schedule.switches

@@ -24,7 +24,7 @@ from choreo.errors import ContradictionError, FormatError, UsageError, shown
 from choreo.files import read_bytes, write_bytes
 from choreo.schedule.document import from_document, from_parts, to_document
 from choreo.schedule.places import check_agreement
-from choreo.schedule.schedule import MAX_CHUNKS, MAX_NAME, Schedule
+from choreo.schedule.schedule import MAX_AXES, MAX_CHUNKS, MAX_NAME, Schedule
 from choreo.schedule.transfers import Transfers
 
 __all__ = ["load", "save"]
@@ -52,6 +52,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     root: Annotated[int, Meta(ge=0, le=MAX_RANKS)] | None = None
     algorithm: Annotated[str, Meta(max_length=MAX_NAME)] = "unnamed"
     switches: Annotated[int, Meta(ge=0, le=MAX_RANKS)] = 0
+    axes: Annotated[str, Meta(max_length=MAX_AXES)] | None = None
 
 
 def save(schedule: Schedule, path: str | Path) -> None:
@@ -101,6 +102,8 @@ def _to_archive(schedule: Schedule) -> bytes:
     extra: dict[str, object] = {"root": schedule.root, "algorithm": schedule.algorithm}
     if schedule.switches:
         extra["switches"] = schedule.switches
+    if schedule.axes is not None:
+        extra["axes"] = schedule.axes
     arrays: dict[str, npt.NDArray[np.generic]] = {name: _narrow(columns[name]) for name in COLUMNS}
     arrays["header"] = np.frombuffer(msgspec.json.encode(header | extra), np.uint8)
     if schedule.weights is not None:
@@ -146,6 +149,7 @@ def _from_archive(content: bytes) -> Schedule:
         weights=_whole("weights", arrays["weights"]) if "weights" in arrays else None,
         algorithm=header.algorithm,
         switches=header.switches,
+        axes=header.axes,
     )
 
 

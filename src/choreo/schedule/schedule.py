@@ -16,10 +16,11 @@ from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import BoolColumn, IntColumn, StepMoves, Transfers
 from choreo.units import counted
 
-__all__ = ["Phase", "Schedule"]
+__all__ = ["Phase", "Schedule", "algorithm_label"]
 
 MAX_CHUNKS = 1 << 28
 MAX_NAME = 200
+MAX_AXES = 4000
 MAX_WEIGHT = 1 << 31  # so that what many ranks send in many steps still adds up exactly
 
 
@@ -41,6 +42,8 @@ class Schedule:
     The last `switches` of the body's members are switches that reduce: they can hold, add and forward like a rank, but
     the contract gives them no input and asks nothing of them. The ranks come first.
 
+    `axes` are those of the mesh that a hierarchical schedule was built along: `8x4:direct,ring`.
+
     Make one with `Schedule.from_list`, `from_function` or `from_rule`, or compose existing ones (`then`,
     `backwards`, `pipelined` and the others in `choreo.schedule`).
     """
@@ -52,6 +55,7 @@ class Schedule:
     weights: IntColumn | None = None
     phases: tuple[Phase, ...] = ()
     switches: int = 0
+    axes: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, Steps):
@@ -64,6 +68,8 @@ class Schedule:
             raise ScheduleError(f"a vector cannot be cut into {chunks} chunks; there must be 1 to {MAX_CHUNKS}")
         if len(self.algorithm) > MAX_NAME:
             raise UsageError(f"a schedule's name may have at most {MAX_NAME} characters, not {len(self.algorithm)}")
+        if self.axes is not None and len(self.axes) > MAX_AXES:
+            raise UsageError(f"a schedule's axes may have at most {MAX_AXES} characters, not {len(self.axes)}")
         if chunks % contract.blocks(ranks):
             raise ScheduleError(
                 f"{contract.name} over {ranks} ranks has {contract.blocks(ranks)} blocks, so the number of chunks must "
@@ -197,6 +203,11 @@ class Schedule:
         """What a member is called: rank 3, or switch 0."""
         return f"rank {member}" if member < self.ranks else f"switch {member - self.ranks}"
 
+    @property
+    def label(self) -> str:
+        """The algorithm, with the axes it was built along where there are any."""
+        return algorithm_label(self.algorithm, self.axes)
+
     def named(self, algorithm: str) -> Schedule:
         """The same schedule under another algorithm's name."""
         return replace(self, algorithm=algorithm)
@@ -210,7 +221,7 @@ class Schedule:
         switches = f", {counted(self.switches, 'switch', 'switches')}" if self.switches else ""
         root = "" if self.root is None else f", root {self.root}"
         return (
-            f"<Schedule {self.collective} by {shown(self.algorithm)}: {counted(self.ranks, 'rank')}{switches}{root}, "
+            f"<Schedule {self.collective} by {shown(self.label)}: {counted(self.ranks, 'rank')}{switches}{root}, "
             f"{counted(self.num_chunks, 'chunk')}, {counted(self.num_steps, 'step')}>"
         )
 
@@ -236,6 +247,15 @@ class Schedule:
             raise ScheduleError(f"chunk weights must add up to at most {MAX_WEIGHT} in lowest terms; use smaller ones")
         lowest.setflags(write=False)
         return None if (lowest == 1).all() else lowest
+
+
+def algorithm_label(algorithm: str, axes: str | None) -> str:
+    """An algorithm as summaries show it, told apart by its axes: `hierarchical 8x4:direct,ring`.
+
+    >>> algorithm_label("hierarchical", "8x4:direct,ring"), algorithm_label("ring", None)
+    ('hierarchical 8x4:direct,ring', 'ring')
+    """
+    return algorithm if axes is None else f"{algorithm} {axes}"
 
 
 def _restored(members: int, num_chunks: int, num_steps: int, rows: Transfers, rest: dict[str, Any]) -> Schedule:

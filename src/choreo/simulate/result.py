@@ -91,7 +91,7 @@ class Simulation(Bandwidths, Result):
         """What ran where, and how long it took."""
         also = f" and {counted(len(self.jobs) - 1, 'other')}" if len(self.jobs) > 1 else ""
         return (
-            f"{self.collective} of {format_bytes(self.size_bytes)} by {shown(self.algorithm)} over "
+            f"{self.collective} of {format_bytes(self.size_bytes)} by {shown(self.label)} over "
             f"{counted(self.ranks, 'rank')}{also} on {shown(self.topology.name)}: {format_time(self.time_s)}"
         )
 
@@ -104,6 +104,16 @@ class Simulation(Bandwidths, Result):
     def algorithm(self) -> str:
         """Its algorithm."""
         return self.jobs[0].schedule.algorithm
+
+    @property
+    def axes(self) -> str | None:
+        """The axes it was built along, if it is hierarchical."""
+        return self.jobs[0].schedule.axes
+
+    @property
+    def label(self) -> str:
+        """Its algorithm, with the axes it was built along where there are any."""
+        return self.jobs[0].schedule.label
 
     @property
     def ranks(self) -> int:

@@ -209,13 +209,12 @@ def _one(asked: Asked, size: int, as_json: bool, trace: Path | None, html: Path 
 
     schedule = asked.schedule()
     simulation = asked.run(schedule, size)
-    axes = asked.axes(schedule)
     if as_json:
         options = click.get_current_context().params
         settings = {name: options[name] for name in SETTINGS if options[name]}
-        echo_json(simulation.to_dict() | {"axes": axes, "settings": settings} | details(simulation))
+        echo_json(simulation.to_dict() | {"axes": schedule.axes, "settings": settings} | details(simulation))
     else:
-        print_simulation(simulation, axes)
+        print_simulation(simulation)
     if html is not None:
         from choreo.show import simulation_html
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from choreo.cli.output.labels import print_axes, row_label
 from choreo.cli.output.plot import plot
 from choreo.cli.output.table import Column, echo_line, echo_table, width
-from choreo.errors import shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def print_prices(prices: list[Price], link: CostModel, ports: str, cores: int | 
     """Print the prices side by side; the best is marked, and so is every algorithm that costs the same."""
     first, binary = prices[0], prices[0].size_bytes % 1024 == 0
     echo_line(_title(first, link, ports, cores))
+    print_axes(prices)
     reduces = any(one.gamma_s for one in prices)
     columns = [column for column in COLUMNS if reduces or column.name != "reduce γ"]
     rows, styles = [], []
@@ -45,7 +46,7 @@ def print_prices(prices: list[Price], link: CostModel, ports: str, cores: int | 
         gamma = [format_time(one.gamma_s)] if reduces else []
         rows.append(
             [
-                f"{shown(one.algorithm)}{mark}",
+                f"{row_label(one)}{mark}",
                 str(one.steps),
                 format_time(one.alpha_s),
                 format_time(one.beta_s),
@@ -67,22 +68,23 @@ def print_sweep(profiles: list[Profile], ranges: list[WinningRange], link: CostM
 
     rows = []
     for one in ranges:
-        ends = [{p.algorithm: p.total_s for p in compare(profiles, n, link)} for n in (one.from_bytes, one.to_bytes)]
-        ties = [name for name in ends[0] if name != one.algorithm and all(e[name] == e[one.algorithm] for e in ends)]
-        rows.append([shown(one.algorithm), f"{one.from_bytes:,}", f"{one.to_bytes:,}", ", ".join(map(shown, ties))])
+        ends = [{row_label(p): p.total_s for p in compare(profiles, n, link)} for n in (one.from_bytes, one.to_bytes)]
+        ties = [name for name in ends[0] if name != row_label(one) and all(e[name] == e[row_label(one)] for e in ends)]
+        rows.append([row_label(one), f"{one.from_bytes:,}", f"{one.to_bytes:,}", ", ".join(ties)])
     columns = [Column("cheapest", left=True), Column("from (bytes)"), Column("to (bytes)")]
     if any(row[3] for row in rows):
         columns.append(Column("same price", left=True, wrap=True))
+    print_axes(profiles)
     echo_table(columns, [row[: len(columns)] for row in rows])
     first, last = max(ranges[0].from_bytes, 1), max(ranges[-1].to_bytes, 1)
     across = min(PLOT_COLUMNS, width() - PLOT_MARGIN)
     sizes = [first * (last / first) ** (column / (across - 1)) for column in range(across)]
-    tables = [{one.algorithm: one.total_s for one in compare(profiles, size, link)} for size in sizes]
+    tables = [{row_label(one): one.total_s for one in compare(profiles, size, link)} for size in sizes]
     if first == last or min(min(table.values()) for table in tables) <= 0:
         return
-    won = dict.fromkeys(one.algorithm for one in ranges)
+    won = dict.fromkeys(row_label(one) for one in ranges)
     shown_names = [*won, *(name for name in _by_nearness(tables) if name not in won)][:PLOTTED]
-    best = [next(one.algorithm for one in ranges if size <= one.to_bytes + 1) for size in sizes]
+    best = [next(row_label(one) for one in ranges if size <= one.to_bytes + 1) for size in sizes]
     click.echo()
     click.echo("\n".join(plot(sizes, {name: [table[name] for table in tables] for name in shown_names}, best)))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from choreo.cli.output.labels import axes_lines, print_axes, row_label
 from choreo.cli.output.table import Column, echo_line, echo_nccl_table, echo_table
 from choreo.errors import shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
@@ -19,12 +20,11 @@ PATH_HEAD, PATH_TAIL = 4, 3
 BEST = " ← best"
 
 
-def print_simulation(simulation: Simulation, axes: str | None) -> None:
+def print_simulation(simulation: Simulation) -> None:
     """Print one run: its time against the bound, the load of links, and the critical path."""
     first = simulation.jobs[0].schedule
-    along = "" if axes is None else f" along {shown(axes)}"
     echo_line(
-        f"{first.collective} of {format_bytes(simulation.size_bytes)} by {shown(first.algorithm)}{along} over "
+        f"{first.collective} of {format_bytes(simulation.size_bytes)} by {shown(first.label)} over "
         f"{counted(first.ranks, 'rank')} on {shown(simulation.topology.name)}"
     )
     click.echo()
@@ -44,7 +44,7 @@ def print_simulation(simulation: Simulation, axes: str | None) -> None:
     for number, job in enumerate(simulation.jobs[1:], 1):
         _line(
             "beside it",
-            f"{job.schedule.collective} of {format_bytes(job.size_bytes)} by {shown(job.schedule.algorithm)} over "
+            f"{job.schedule.collective} of {format_bytes(job.size_bytes)} by {shown(job.schedule.label)} over "
             f"{counted(job.schedule.ranks, 'rank')}: {format_time(simulation.job_time_s(number))}",
         )
     _print_dimensions(simulation)
@@ -58,13 +58,14 @@ def print_ranking(simulations: list[Simulation]) -> None:
         f"{first.collective} of {format_bytes(first.size_bytes)} over {counted(first.ranks, 'rank')} on "
         f"{shown(first.topology.name)}; no schedule can take less than {format_time(first.bound.bound_s)}"
     )
+    print_axes(simulations)
     rows, styles = [], []
     for one in simulations:
         busiest = one.busiest_link
         best = len(simulations) > 1 and one.job_time_s(0) == first.job_time_s(0)
         rows.append(
             [
-                f"{shown(one.algorithm)}{BEST if one is first and best else ''}",
+                f"{row_label(one)}{BEST if one is first and best else ''}",
                 format_time(one.job_time_s(0)),
                 f"{100 * one.efficiency:.1f} %",
                 format_bandwidth(one.algbw_bytes_per_s),
@@ -100,6 +101,8 @@ def print_sweep(sizes: list[list[Simulation]], algorithms: int) -> None:
     redop, root = "sum" if schedule.contract.reduces else "none", -1 if schedule.root is None else schedule.root
     click.echo(f"# {first.collective} over {counted(first.ranks, 'rank')} on {shown(first.topology.name)}, simulated")
     several = len(sizes[0]) > 1
+    for line in axes_lines(one for runs in sizes for one in runs):
+        click.echo(f"# {line}")
     click.echo("#" if several or algorithms == 1 else f"# the fastest of {algorithms} algorithms at each size")
     rows, best_busbw = [], []
     for runs in sizes:
@@ -117,7 +120,7 @@ def print_sweep(sizes: list[list[Simulation]], algorithms: int) -> None:
                     f"{one.job_time_s(0) * 1e6:.2f}",
                     f"{one.algbw_bytes_per_s / 1e9:.2f}",
                     f"{one.busbw_bytes_per_s / 1e9:.2f}",
-                    f"{shown(one.algorithm)}{BEST if several and one is fastest else ''}",
+                    f"{row_label(one)}{BEST if several and one is fastest else ''}",
                 ]
             )
     echo_nccl_table(

@@ -1,0 +1,39 @@
+"""Algorithms as the rows of a table name them; a line above the table gives their axes in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from choreo.cli.output.table import echo_line
+from choreo.errors import shown
+
+__all__ = ["axes_lines", "print_axes", "row_label"]
+
+
+class Labelled(Protocol):
+    """A price, a simulation, or a range of sizes."""
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name."""
+
+    @property
+    def axes(self) -> str | None:
+        """The axes it was built along: `8x4:direct,ring`."""
+
+
+def row_label(one: Labelled) -> str:
+    """The algorithm and the sizes of its axes, which is short enough for a row: `hierarchical 8x4`."""
+    return shown(one.algorithm if one.axes is None else f"{one.algorithm} {one.axes.partition(':')[0]}")
+
+
+def axes_lines(rows: Iterable[Labelled]) -> list[str]:
+    """What runs along the axes of the rows that have any, each once."""
+    return list(dict.fromkeys(shown(f"{one.algorithm} runs along {one.axes}") for one in rows if one.axes is not None))
+
+
+def print_axes(rows: Iterable[Labelled]) -> None:
+    """Print these lines."""
+    for line in axes_lines(rows):
+        echo_line(line)
