@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Two for each core: many tests wait for a process or a deadline rather than compute.
+WORKERS := $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 # Without build isolation: numpy and setuptools are there already, and need not be fetched twice.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-build-isolation
 BUILT_FROM := pyproject.toml setup.py $(shell find src -name '*.[ch]')
@@ -48,13 +50,13 @@ lint: .venv/installed-dev
 	@$(BIN)/python tools/count_lines.py
 
 test: lint
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-quick: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/check_imports.py
-	$(BIN)/python -m pytest -n auto --dist worksteal --quick
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --quick
 
 .venv/installed-docs: pyproject.toml .venv/installed
 	@echo "installing Sphinx ..."
