@@ -104,6 +104,7 @@ ROOT = Path(__file__).parent.parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out what takes long, and try fewer examples")
+    parser.addoption("--grid", action="store_true", help="run the large grids too, which take many minutes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -117,7 +118,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.getoption("--quick") and name in SLOW else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--grid"):
+        items[:] = [item for item in items if item.get_closest_marker("grid") is None]
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 

@@ -32,7 +32,7 @@ LEVELS = (
     ("prove", "price", "bound", "nccl"),
     ("simulate", "run"),
     ("bench", "plan", "synthesize"),
-    ("calibrate",),
+    ("calibrate", "torch_backend"),
     ("train", "validate", "trace", "sweep", "record"),
     ("show", "explore"),
     ("cli",),
