@@ -14,9 +14,11 @@ from hypothesis import HealthCheck, settings
 from choreo.algorithms import _registry
 
 if TYPE_CHECKING:
+    from tests.helpers.browser import Browser
     from tests.helpers.run import Job
 
 pytest.register_assert_rewrite(
+    "tests.helpers.browser",
     "tests.helpers.cli",
     "tests.helpers.files",
     "tests.oracles.fluid",
@@ -147,6 +149,16 @@ def port() -> int:
     from tests.helpers.rendezvous import free_port
 
     return free_port()
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One for all tests of this process, in which each has pages of its own."""
+    from tests.helpers.browser import Browser
+
+    one = Browser(tmp_path_factory.mktemp("browser"))
+    yield one
+    one.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,22 @@
-"""Open a page in a real browser, let a script do what a person would, and bring back what it saw."""
+"""Open pages in a real browser, let a script do what a person would, and bring back what it saw."""
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
-import re
+import os
+import select
 import shutil
 import subprocess
+import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-__all__ = ["ANY_FONT", "ANY_PHONE", "needs_browser", "opened"]
+__all__ = ["ANY_FONT", "ANY_PHONE", "Browser", "needs_browser"]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to open the page with")
@@ -67,40 +71,131 @@ WINDOW = """<!doctype html>
 <body style="margin: 0">
 <script>
 window.addEventListener("message", (event) => {
-  if (event.data.startsWith("size ")) {
-    const [width, height] = event.data.slice(5).split(",");
-    Object.assign(document.querySelector("iframe").style, { width: `${width}px`, height: `${height}px` });
-    return;
-  }
-  const result = document.createElement("pre");
-  result.id = "seen";
-  result.textContent = event.data;
-  document.body.append(result);
+  if (!event.data.startsWith("size ")) return tell(event.data);
+  const [width, height] = event.data.slice(5).split(",");
+  Object.assign(document.querySelector("iframe").style, { width: `${width}px`, height: `${height}px` });
 });
+tell("ready");
 </script>
 <iframe src="page.htmlFRAGMENT" style="border: 0; width: WIDTHpx; height: HEIGHTpx"></iframe>
 </body>
 """
 
+OPTIONS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-extensions",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+    "--window-size=1600,1400", "--remote-debugging-pipe",
+]  # fmt: skip
+VIRTUAL_MS = 20_000  # for a whole script, of the page's own clock
+PATIENCE_S = 120.0
 
-def opened(folder: Path, page: str, script: str, *, fragment: str = "", size: str = "1280,800") -> list[Any]:
-    """What the script saw of the page, opened at a fragment in a window of this size."""
-    window = folder / "window.html"
-    driven = page.replace("</body>", f"{FRAME.replace('SCRIPT', script)}</body>")
-    (folder / "page.html").write_text(driven, encoding="utf-8")
-    width, height = size.split(",")
-    framed = WINDOW.replace("WIDTH", width).replace("HEIGHT", height).replace("FRAGMENT", html.escape(fragment))
-    window.write_text(framed, encoding="utf-8")
-    assert CHROMIUM is not None
-    command = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-        f"--user-data-dir={folder / 'profile'}", "--window-size=1600,1400", "--virtual-time-budget=20000", "--dump-dom",
-        window.as_uri(),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    found = re.search('<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found is not None, done.stdout[-2000:]
-    seen: list[Any] = json.loads(html.unescape(found[1]))
-    assert [one["error"] for one in seen] == [""] * len(seen)
-    return seen
+
+class Browser:
+    """One chromium, started by the first page and kept for the next; every page has a profile of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.chromium: subprocess.Popen[bytes] | None = None
+        self.unread = b""
+        self.events: deque[dict[str, Any]] = deque()
+        self.commands = 0
+
+    def open(self, page: str, script: str, *, fragment: str = "", size: str = "1280,800") -> list[Any]:
+        """What the script saw of the page, opened at a fragment in a window of this size."""
+        window = self.folder / "window.html"
+        driven = page.replace("</body>", f"{FRAME.replace('SCRIPT', script)}</body>")
+        (self.folder / "page.html").write_text(driven, encoding="utf-8")
+        width, height = size.split(",")
+        framed = WINDOW.replace("WIDTH", width).replace("HEIGHT", height).replace("FRAGMENT", html.escape(fragment))
+        window.write_text(framed, encoding="utf-8")
+        try:
+            seen: list[Any] = json.loads(self._told_by(window.as_uri()))
+        except BaseException:
+            self.close()  # the next page gets another
+            raise
+        assert [one["error"] for one in seen] == [""] * len(seen)
+        return seen
+
+    def close(self) -> None:
+        """Let it end, as it does when nobody holds the other end of its pipe."""
+        if self.chromium is None:
+            return
+        assert self.chromium.stdin is not None and self.chromium.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.chromium.stdin.close()
+        self.chromium.stdout.close()
+        try:
+            self.chromium.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.chromium.kill()
+            self.chromium.wait()
+        self.chromium, self.unread = None, b""
+
+    def _told_by(self, address: str) -> str:
+        """What the page at the address tells, on a clock that jumps to the next timer instead of waiting for it."""
+        self.events.clear()
+        profile = self._call("Target.createBrowserContext")["browserContextId"]
+        tab = self._call("Target.createTarget", url="about:blank", browserContextId=profile)["targetId"]
+        session = self._call("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
+        self._call("Runtime.enable", session)
+        self._call("Runtime.addBinding", session, name="tell")
+        self._call("Page.navigate", session, url=address)
+        assert self._told(session) == "ready"
+        policy = {"policy": "pauseIfNetworkFetchesPending", "maxVirtualTimeTaskStarvationCount": 9999}
+        self._call("Emulation.setVirtualTimePolicy", session, budget=VIRTUAL_MS, **policy)
+        told = self._told(session)
+        self._call("Target.disposeBrowserContext", browserContextId=profile)
+        return told
+
+    def _told(self, session: str) -> str:
+        ends = ("Runtime.bindingCalled", "Emulation.virtualTimeBudgetExpired", "Inspector.targetCrashed")
+        while True:
+            event = self.events.popleft() if self.events else self._next()
+            if event.get("method") in ends and event["sessionId"] == session:
+                break
+        assert event["method"] == ends[0], f"the page told nothing: {event}"
+        told: str = event["params"]["payload"]
+        return told
+
+    def _call(self, method: str, session: str | None = None, **given: Any) -> dict[str, Any]:
+        if self.chromium is None:
+            self.chromium = self._started()
+        assert self.chromium.stdin is not None
+        self.commands += 1
+        command = {"id": self.commands, "method": method, "params": given}
+        text = json.dumps(command if session is None else {**command, "sessionId": session})
+        self.chromium.stdin.write(text.encode() + b"\0")
+        self.chromium.stdin.flush()
+        while (answer := self._next()).get("id") != self.commands:
+            self.events.append(answer)
+        assert "error" not in answer, f"{method}: {answer['error']}"
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    def _next(self) -> dict[str, Any]:
+        """Its next answer or event; those end with a zero byte."""
+        assert self.chromium is not None and self.chromium.stdout is not None
+        pipe, until_s = self.chromium.stdout.fileno(), time.monotonic() + PATIENCE_S
+        while b"\0" not in self.unread:
+            ready, _, _ = select.select([pipe], [], [], max(0.0, until_s - time.monotonic()))
+            read = os.read(pipe, 1 << 20) if ready else b""
+            assert read, f"chromium {'ended' if ready else 'hangs'}: {self._log()}"
+            self.unread += read
+        message, _, self.unread = self.unread.partition(b"\0")
+        found: dict[str, Any] = json.loads(message)
+        return found
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        assert CHROMIUM is not None
+        # It reads commands from descriptor 3 and answers on 4.
+        command = ["sh", "-c", 'exec "$@" 3<&0 4>&1 0</dev/null 1>&2', "sh", CHROMIUM, *OPTIONS]
+        with (self.folder / "chromium.log").open("wb") as log:
+            return subprocess.Popen(
+                [*command, f"--user-data-dir={self.folder / 'profile'}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+
+    def _log(self) -> str:
+        return (self.folder / "chromium.log").read_text(encoding="utf-8", errors="replace")[-2000:]

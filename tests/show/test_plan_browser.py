@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TypedDict
 
 import pytest
@@ -12,7 +11,7 @@ from choreo.plan import Planning, plan
 from choreo.show.plan.data import page_data
 from choreo.show.plan.fields import PlanPage
 from choreo.show.plan.page import page_html
-from tests.helpers.browser import ANY_FONT, ANY_PHONE, needs_browser, opened
+from tests.helpers.browser import ANY_FONT, ANY_PHONE, Browser, needs_browser
 
 # Chooses another plan and another stage, and looks before and after.
 DRIVER = """
@@ -68,9 +67,9 @@ class Seen(TypedDict):
     error: str
 
 
-def _open(folder: Path, page: PlanPage, size: str = "1280,1000") -> list[Seen]:
+def _open(browser: Browser, page: PlanPage, size: str = "1280,1000") -> list[Seen]:
     script = DRIVER.replace("ACTIONS", json.dumps([*ANY_FONT, *ANY_PHONE]))
-    return opened(folder, page_html(page), script, size=size)
+    return browser.open(page_html(page), script, size=size)
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +78,9 @@ def planning() -> Planning:
 
 
 @needs_browser
-def test_the_page_shows_the_plans(planning: Planning, tmp_path: Path) -> None:
+def test_the_page_shows_the_plans(planning: Planning, browser: Browser) -> None:
     page = page_data(planning)
-    first, last, *_ = _open(tmp_path, page)
+    first, last, *_ = _open(browser, page)
     assert (first["rows"], first["chosen"], last["chosen"]) == (len(page["plans"]), 0, len(page["plans"]) - 1)
     for seen, one in ((first, page["plans"][0]), (last, page["plans"][-1])):
         assert seen["figures"][2] == f"{100 * one['mfu']:.1f}%"
@@ -98,8 +97,8 @@ def test_the_page_shows_the_plans(planning: Planning, tmp_path: Path) -> None:
 
 
 @needs_browser
-def test_the_page_fits_any_window_with_any_font(planning: Planning, tmp_path: Path) -> None:
-    for one in _open(tmp_path, page_data(planning), "520,900"):
+def test_the_page_fits_any_window_with_any_font(planning: Planning, browser: Browser) -> None:
+    for one in _open(browser, page_data(planning), "520,900"):
         assert one["wide"] <= one["window"][0]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
@@ -16,7 +15,7 @@ from choreo.show.schedule.data import to_data
 from choreo.show.schedule.grid import Grid
 from choreo.show.schedule.holdings import moments, wrong_at_end
 from choreo.show.schedule.words import messages
-from tests.helpers.browser import ANY_FONT, ANY_PHONE, needs_browser, opened
+from tests.helpers.browser import ANY_FONT, ANY_PHONE, Browser, needs_browser
 
 pytestmark = needs_browser
 
@@ -89,11 +88,11 @@ class Seen(TypedDict):
 
 
 def _open(
-    folder: Path, schedule: Schedule, actions: list[str], fragment: str = "", size: str = "1280,800"
+    browser: Browser, schedule: Schedule, actions: list[str], fragment: str = "", size: str = "1280,800"
 ) -> list[Seen]:
     """Open the page at a fragment, do the actions, and return what was seen before, between and after them."""
     script = DRIVER.replace("ACTIONS", json.dumps(actions))
-    return opened(folder, to_html(schedule), script, fragment=fragment, size=size)
+    return browser.open(to_html(schedule), script, fragment=fragment, size=size)
 
 
 def _expected(schedule: Schedule) -> list[list[int]]:
@@ -104,12 +103,12 @@ def _expected(schedule: Schedule) -> list[list[int]]:
     return [grid.see(moment).have.reshape(-1).tolist() for moment in moments(schedule)]
 
 
-def test_fragments_keys_and_play(tmp_path: Path) -> None:
+def test_fragments_keys_and_play(browser: Browser) -> None:
     schedule = build("all_reduce", "ring", 8)
     expected = _expected(schedule)
     actions = ["#step=0", "#step=13", "#step=start", "#step=9&rank=2&chunk=7", "#step=999", "#step=x"]
     actions += ["End", "ArrowLeft", "Home", "ArrowRight", " ", "wait 3000", " "]
-    seen = _open(tmp_path, schedule, actions, fragment="#step=3")
+    seen = _open(browser, schedule, actions, fragment="#step=3")
     opened, first, last, start, ninth, beyond, nonsense, end, left, home, right, playing, played, paused = seen
     words = "every rank passes one chunk to the next"
     assert opened["caption"] == f"step 3 (4th of 14), reduce_scatter: {words}, which adds it"
@@ -156,18 +155,18 @@ def test_fragments_keys_and_play(tmp_path: Path) -> None:
     ],
 )
 def test_every_step_shows_what_the_replay_says(
-    tmp_path: Path, collective: str, algorithm: str, ranks: int, size: str
+    browser: Browser, collective: str, algorithm: str, ranks: int, size: str
 ) -> None:
     schedule = build(collective, algorithm, ranks)
     expected = _expected(schedule)
-    seen = _open(tmp_path, schedule, [f"#step={step}" for step in range(schedule.num_steps)], "#step=start", size)
+    seen = _open(browser, schedule, [f"#step={step}" for step in range(schedule.num_steps)], "#step=start", size)
     assert [one["have"] for one in seen] == expected
     assert all(one["wide"] <= one["window"][0] for one in seen)
 
 
-def test_a_switch_stands_among_the_ranks(tmp_path: Path) -> None:
+def test_a_switch_stands_among_the_ranks(browser: Browser) -> None:
     schedule = build("all_reduce", "in_network", 8, segments=2)
-    first, second, switch = seen = _open(tmp_path, schedule, ["#step=1", "#step=1&rank=8&chunk=0"], fragment="#step=0")
+    first, second, switch = seen = _open(browser, schedule, ["#step=1", "#step=1&rank=8&chunk=0"], fragment="#step=0")
     assert [one["have"] for one in seen] == [_expected(schedule)[position] for position in (1, 2, 2)]
     assert first["inspected"] == "switch 0, chunk 0: 8 of 8 contributions"  # the first place that the step changed
     assert (first["arrows"], second["arrows"]) == (8, 16)
@@ -177,10 +176,10 @@ def test_a_switch_stands_among_the_ranks(tmp_path: Path) -> None:
     assert (switch["chosen"], switch["column"], switch["followed"]) == ([[8, 0]], 9, 8)
 
 
-def test_a_chosen_chunk_is_followed(tmp_path: Path) -> None:
+def test_a_chosen_chunk_is_followed(browser: Browser) -> None:
     schedule = build("broadcast", "ring", 4)
     actions = ["#step=3&rank=2&chunk=1", "click td[data-rank='0'][data-cell='3']", "Escape"]
-    opened, second, clicked, let_go = _open(tmp_path, schedule, actions, fragment="#step=3")
+    opened, second, clicked, let_go = _open(browser, schedule, actions, fragment="#step=3")
     assert opened["brackets"] == ["scatter", "all_gather"]
     assert opened["column"] == 0
     rows = schedule.columns()
@@ -200,11 +199,11 @@ def _where(rows: Transfers) -> tuple[list[int], list[int], list[int]]:
     return rows.step.tolist(), rows.src.tolist(), rows.dst.tolist()
 
 
-def test_a_wrong_schedule_with_a_hostile_name_opens_at_what_breaks(tmp_path: Path) -> None:
+def test_a_wrong_schedule_with_a_hostile_name_opens_at_what_breaks(browser: Browser) -> None:
     rank = np.arange(4)
     steps = [move(rank, (rank + 1) % 4, (rank - k) % 4, reduce=True) for k in range(4)]
     schedule = Schedule.from_list("all_reduce", 4, steps, num_chunks=4).named("</script><script>throw 1</script>")
-    opened_at, last, broken = seen = _open(tmp_path, schedule, ["#step=3", "click #failure"])
+    opened_at, last, broken = seen = _open(browser, schedule, ["#step=3", "click #failure"])
     proof = to_data(schedule)["proof"]
     expected = _expected(schedule)
     assert proof["step"] is not None
@@ -219,42 +218,42 @@ def test_a_wrong_schedule_with_a_hostile_name_opens_at_what_breaks(tmp_path: Pat
     assert all(one["wide"] <= 1280 and one["tall"] <= one["window"][1] for one in seen)
 
 
-def test_the_page_fits_a_window_with_any_font(tmp_path: Path) -> None:
+def test_the_page_fits_a_window_with_any_font(browser: Browser) -> None:
     rank = np.arange(4)
     steps = [move(rank, (rank + 1) % 4, (rank - k) % 4, reduce=True) for k in range(4)]
     wrong = Schedule.from_list("all_reduce", 4, steps, num_chunks=4).named("a name with many words in it " * 3)
     for schedule, size in ((wrong, "1280,800"), (build("all_reduce", "ring", 32), "1024,700")):
-        for one in _open(tmp_path, schedule, ["End", *ANY_FONT, "Home"], size=size):
+        for one in _open(browser, schedule, ["End", *ANY_FONT, "Home"], size=size):
             assert (one["wide"], one["tall"]) == tuple(one["window"])
 
 
-def test_on_a_phone_nothing_overflows_and_the_controls_leave_room(tmp_path: Path) -> None:
+def test_on_a_phone_nothing_overflows_and_the_controls_leave_room(browser: Browser) -> None:
     for schedule in (build("all_reduce", "hierarchical", 32), build("all_to_all", "direct", 8)):
-        for one in _open(tmp_path, schedule, ANY_PHONE, size="380,700"):
+        for one in _open(browser, schedule, ANY_PHONE, size="380,700"):
             assert one["wide"] <= one["window"][0]
             assert one["controls"]["height"] < one["window"][1] / 4
 
 
-def test_it_opens_where_there_is_something_to_see_and_plays_from_the_start(tmp_path: Path) -> None:
+def test_it_opens_where_there_is_something_to_see_and_plays_from_the_start(browser: Browser) -> None:
     schedule = build("all_reduce", "ring", 8)
-    at_once, playing, *_ = _open(tmp_path, schedule, [" "])
+    at_once, playing, *_ = _open(browser, schedule, [" "])
     assert at_once["have"] == _expected(schedule)[4]  # in the middle of the first of two phases, of 7 steps each
     assert at_once["arrows"] == 8
     assert playing["have"] == _expected(schedule)[0]
     assert playing["play"] == "pause"
     # Half-way through a double binary tree only one message is sent; it opens where there are many.
-    (tree,) = _open(tmp_path, build("all_reduce", "double_binary_tree", 64), [])
+    (tree,) = _open(browser, build("all_reduce", "double_binary_tree", 64), [])
     most = max(len(messages(rows)) for rows in build("all_reduce", "double_binary_tree", 64).steps())
     assert tree["arrows"] >= 0.75 * most > 1
 
 
-def test_many_messages_are_bundled_and_those_of_one_rank_stand_out(tmp_path: Path) -> None:
-    bundled, other = _open(tmp_path, build("all_reduce", "direct", 64), ["click td[data-rank='5'][data-cell='9']"])
+def test_many_messages_are_bundled_and_those_of_one_rank_stand_out(browser: Browser) -> None:
+    bundled, other = _open(browser, build("all_reduce", "direct", 64), ["click td[data-rank='5'][data-cell='9']"])
     assert bundled["bundles"] == 8 * 9 / 2  # every two of eight groups, and each with itself
     assert (bundled["arrows"], other["arrows"]) == (63, 63)
     assert bundled["hint"] == "4,032 messages, bundled by group of ranks; arrows: what rank 0 sends"
     assert other["hint"].endswith("what rank 5 sends")
-    (crowd,) = _open(tmp_path, build("all_reduce", "halving_doubling", 64), [], fragment="#step=0")
+    (crowd,) = _open(browser, build("all_reduce", "halving_doubling", 64), [], fragment="#step=0")
     assert (crowd["bundles"], crowd["arrows"], crowd["faint"]) == (0, 64, 63)
-    (ring,) = _open(tmp_path, build("all_reduce", "ring", 32), [])
+    (ring,) = _open(browser, build("all_reduce", "ring", 32), [])
     assert (ring["bundles"], ring["faint"], ring["labels"]) == (0, 0, 32)  # labels outside, not over the ranks

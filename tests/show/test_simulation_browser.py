@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import TypedDict
 
 import pytest
@@ -14,7 +13,7 @@ from choreo.algorithms import build
 from choreo.show import simulation_html
 from choreo.show.simulation.data import SimulationData
 from choreo.simulate import Simulation, simulate
-from tests.helpers.browser import ANY_FONT, ANY_PHONE, needs_browser, opened
+from tests.helpers.browser import ANY_FONT, ANY_PHONE, Browser, needs_browser
 from tests.helpers.simulations import HOSTILE, MIB, SIMULATIONS, ring_run, slow_run
 
 pytestmark = needs_browser
@@ -101,12 +100,12 @@ class Seen(TypedDict):
 
 
 def _open(
-    folder: Path, run: Simulation, actions: list[str], fragment: str = "", size: str = "1280,800"
+    browser: Browser, run: Simulation, actions: list[str], fragment: str = "", size: str = "1280,800"
 ) -> tuple[SimulationData, list[Seen]]:
     """Open the page at a fragment, do the actions, and return what was seen before, between and after them."""
     page = simulation_html(run)
     script = DRIVER.replace("ACTIONS", json.dumps(actions))
-    return _data_of(page), opened(folder, page, script, fragment=fragment, size=size)
+    return _data_of(page), browser.open(page, script, fragment=fragment, size=size)
 
 
 def _loads_at(data: SimulationData, time_us: float) -> list[int]:
@@ -117,7 +116,7 @@ def _loads_at(data: SimulationData, time_us: float) -> list[int]:
     return [data["series"][wire["series"]][bin_number] for wire in data["network"]["wires"]]
 
 
-def test_the_page_shows_moments(tmp_path: Path) -> None:
+def test_the_page_shows_moments(browser: Browser) -> None:
     run = ring_run()
     actions = [
         "#time=5.7",
@@ -131,7 +130,7 @@ def test_the_page_shows_moments(tmp_path: Path) -> None:
         "ArrowDown",
     ]
     actions += ["click [data-leg='3']", "drag 0.25", "over #busy li", " ", "wait 2500", " "]
-    data, seen = _open(tmp_path, run, actions, fragment="#time=20")
+    data, seen = _open(browser, run, actions, fragment="#time=20")
     at_20, sixth, nonsense, home, right, left, end, last, before_last, last_again, leg, dragged, over, *_ = seen
     playing, played, paused = seen[-3:]
     total = run.time_s * 1e6
@@ -177,8 +176,8 @@ def test_the_page_shows_moments(tmp_path: Path) -> None:
     ("name", "size"),
     [("composed", "1280,800"), ("a thousand", "1280,800"), ("several hops", "420,900")],
 )
-def test_every_kind_of_page_fits_its_window(tmp_path: Path, name: str, size: str) -> None:
-    data, seen = _open(tmp_path, SIMULATIONS[name](), ["End", "Home"], size=size)
+def test_every_kind_of_page_fits_its_window(browser: Browser, name: str, size: str) -> None:
+    data, seen = _open(browser, SIMULATIONS[name](), ["End", "Home"], size=size)
     first, end, home = seen
     assert first["loads"] == _loads_at(data, first["time"])
     assert first["flows"] > 0
@@ -197,28 +196,28 @@ def test_every_kind_of_page_fits_its_window(tmp_path: Path, name: str, size: str
     assert ("darker: faster" in first["legend"]) == (data["activity"] is not None)
 
 
-def test_the_page_fits_a_window_with_any_font(tmp_path: Path) -> None:
+def test_the_page_fits_a_window_with_any_font(browser: Browser) -> None:
     for name, size in (("composed", "1280,800"), ("a thousand", "1024,700")):
-        _, seen = _open(tmp_path, SIMULATIONS[name](), ["End", *ANY_FONT, "Home"], size=size)
+        _, seen = _open(browser, SIMULATIONS[name](), ["End", *ANY_FONT, "Home"], size=size)
         for one in seen:
             assert (one["wide"], one["tall"]) == tuple(one["window"])
 
 
-def test_on_a_phone_nothing_overflows_and_the_controls_leave_room(tmp_path: Path) -> None:
-    _, seen = _open(tmp_path, SIMULATIONS["composed"](), ANY_PHONE, size="380,700")
+def test_on_a_phone_nothing_overflows_and_the_controls_leave_room(browser: Browser) -> None:
+    _, seen = _open(browser, SIMULATIONS["composed"](), ANY_PHONE, size="380,700")
     assert [one["window"] for one in seen[2:]] == [[360, 640], [390, 844], [420, 900]]
     for one in seen:
         assert one["wide"] <= one["window"][0]
         assert one["controls"]["height"] < one["window"][1] / 4
 
 
-def test_a_hostile_name_a_slow_link_and_nothing_to_do(tmp_path: Path) -> None:
+def test_a_hostile_name_a_slow_link_and_nothing_to_do(browser: Browser) -> None:
     topology = replace(slow_run().topology, name=HOSTILE)
-    _, seen = _open(tmp_path, simulate(build("all_reduce", "ring", 8).named(HOSTILE), topology, MIB), [])
+    _, seen = _open(browser, simulate(build("all_reduce", "ring", 8).named(HOSTILE), topology, MIB), [])
     assert seen[0]["facts"] == f"1 MiB between 8 ranks on {HOSTILE.replace(chr(27), '�').replace(chr(0), '�')}"
     assert "degraded link" in seen[0]["network"]
     assert seen[0]["busy"][0] == "3 → 4100%"
-    _, seen = _open(tmp_path, SIMULATIONS["one rank"](), [" ", "End", "ArrowDown"])
+    _, seen = _open(browser, SIMULATIONS["one rank"](), [" ", "End", "ArrowDown"])
     assert {one["caption"] for one in seen} == {"0 µs: there was nothing to do"}
     assert {one["play"] for one in seen} == {"play"}
     assert (seen[0]["done"], seen[0]["legs"], seen[0]["busy"]) == (1, [], [])
