@@ -21,7 +21,7 @@ from tests.conftest import SLOW
 ROOT = Path(__file__).parent.parent
 FOLDERS = (
     "algorithms", "bench", "bound", "calibrate", "collectives", "hardware", "nccl", "plan", "price", "prove", "run",
-    "schedule", "show", "simulate", "topology", "validate", "workload",
+    "schedule", "show", "simulate", "topology", "torch_backend", "validate", "workload",
 )  # fmt: skip
 
 SURFACE = [

@@ -59,6 +59,8 @@ INSIDE = {
 BESIDE = {"run": ("launch",)}
 
 HEAVY = {"torch", "ray", "duckdb", "mpi4py"}
+# Folders whose modules are imported only once torch is; not what `import choreo.torch_backend` itself runs.
+ON_TORCH = ("torch_backend", "train")
 
 # (file, imported folder, or part of its own folder, or module of a circle): why it may.
 ALLOWED = {
@@ -201,6 +203,7 @@ def violations(package: Path) -> list[str]:
         told += [
             f"src/choreo/{name}:{line}: imports {what} at the top; import it where it is used"
             for line, what in sorted(heavy_at_top(tree))
+            if not (what.split(".")[0] == "torch" and home in ON_TORCH and file.name != "__init__.py")
         ]
         for one in sorted(imports_of(tree, ("choreo", *Path(name).parts[:-1]), surface)):
             if one.folder == home and not one.for_types:

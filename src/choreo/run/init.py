@@ -11,24 +11,32 @@ from choreo.run.execute.backend import warn_if_slow
 from choreo.run.execute.choice import Chooser, forced_by_environment
 from choreo.run.execute.constants import load_constants, network_constants
 from choreo.run.rendezvous.bootstrap import Bootstrap
-from choreo.run.rendezvous.environment import read_environment
+from choreo.run.rendezvous.environment import given_or_environment
 from choreo.run.rendezvous.hosts import lowest_rank_per_host
 from choreo.run.rendezvous.rendezvous import rendezvous
 from choreo.run.transport.tcp import NetworkConfig
 from choreo.units import time_of
 
-__all__ = ["init"]
+__all__ = ["init", "make_communicator"]
 
 # The first byte of rank 0's blob: its chooser, or why it has none.
 CHOOSER, REFUSED = b"+", b"!"
 
 
-def init(*, timeout: float | str = DEFAULT_TIMEOUT_S) -> Communicator:
+def init(
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    address: str | None = None,
+    secret: str | bytes | None = None,
+    timeout: float | str = DEFAULT_TIMEOUT_S,
+) -> Communicator:
     """A communicator of all ranks of this process's job; every rank calls it.
 
-    The rank is read from the environment, as `choreo run`, torchrun and mpirun set it. Without any of them the process
-    is the only rank. `timeout` is in seconds, or text like "30s". It holds for this call, and for every later call
-    that is given none.
+    The rank is read from the environment, as `choreo run`, torchrun and mpirun set it, unless `rank` and `world_size`
+    are given. Without either the process is the only rank. `address` ("HOST:PORT") is where rank 0 listens, instead of
+    MASTER_ADDR and MASTER_PORT; `secret` replaces CHOREO_SECRET. `timeout` is in seconds, or text like "30s". It holds
+    for this call, and for every later call that is given none.
 
     >>> import choreo, numpy as np
     >>> with choreo.init() as comm:
@@ -38,18 +46,26 @@ def init(*, timeout: float | str = DEFAULT_TIMEOUT_S) -> Communicator:
     array([1., 1., 1.])
     """
     seconds = time_of(timeout, "timeout")
-    me = read_environment()
-    if me.rank == 0:
-        warn_if_slow()
+    me = given_or_environment(rank, world_size, address, secret)
     with rendezvous(me.rank, me.world_size, me.address, me.port, me.secret, timeout_s=seconds, job=me.job) as found:
-        lowest = lowest_rank_per_host(found, seconds)
-        network = None
-        if len(set(lowest)) > 1:
-            assert me.secret is not None, "without a secret all ranks are on one host"
-            network = NetworkConfig(found.members[found.rank].address, me.secret)
-        chooser = _shared_chooser(found, seconds, several_hosts=network is not None)
-        connection = connect(found, secrets.token_hex(6), str(lowest[found.rank]), seconds, network)
-    return Communicator(connection, chooser, timeout_s=seconds)
+        return make_communicator(found, found.members[found.rank].address, me.secret, timeout_s=seconds)
+
+
+def make_communicator(bootstrap: Bootstrap, address: str, secret: bytes | None, *, timeout_s: float) -> Communicator:
+    """A communicator of ranks that can exchange blobs; every rank calls it.
+
+    `address` is where other hosts reach this rank. Ranks on several hosts need a secret.
+    """
+    if bootstrap.rank == 0:
+        warn_if_slow()
+    lowest = lowest_rank_per_host(bootstrap, timeout_s)
+    network = None
+    if len(set(lowest)) > 1:
+        assert secret is not None, "without a secret all ranks are on one host"
+        network = NetworkConfig(address, secret)
+    chooser = _shared_chooser(bootstrap, timeout_s, several_hosts=network is not None)
+    connection = connect(bootstrap, secrets.token_hex(6), str(lowest[bootstrap.rank]), timeout_s, network)
+    return Communicator(connection, chooser, timeout_s=timeout_s)
 
 
 def _shared_chooser(bootstrap: Bootstrap, timeout_s: float, *, several_hosts: bool) -> Chooser:

@@ -32,6 +32,7 @@ class Work(Generic[Result]):
     def __init__(self, what: str) -> None:
         self.what = what
         self._over = threading.Event()
+        self._callbacks: deque[Callable[[Work[Result]], object]] = deque()
         self._value: Result | None = None
         self._error: BaseException | None = None
         self._raised = False
@@ -53,10 +54,25 @@ class Work(Generic[Result]):
         self.wait(timeout)
         return self._value  # type: ignore[return-value]  # there is one once it is over
 
+    def add_done_callback(self, callback: Callable[[Work[Result]], object]) -> None:
+        """Call this with the work when it is over: on the thread that ends it, or at once if it is over already."""
+        self._callbacks.append(callback)
+        if self.done():
+            self._call_back()
+
     def end(self, value: Result | None = None, error: BaseException | None = None) -> None:
         """The call is over, with a result or an error."""
         self._value, self._error = value, error
         self._over.set()
+        self._call_back()
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.popleft()
+            except IndexError:  # another thread has taken it
+                return
+            callback(self)
 
     def __repr__(self) -> str:
         state = "under way" if not self.done() else "failed" if self._error is not None else "done"
@@ -93,6 +109,9 @@ class ProgressThread:
                 self._thread = threading.Thread(target=self._run, name="choreo-progress", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+        if self._thread is threading.current_thread():  # a callback made this call, and may wait for it
+            while self._waiting:
+                self._run_next()
         return work
 
     def drain(self, timeout: float | None) -> bool:
@@ -115,17 +134,20 @@ class ProgressThread:
                 self._changed.wait_for(lambda: self._waiting or self._stopped)
                 if not self._waiting:
                     return
-                call, work = self._waiting.popleft()
-                self._running = work
-            value, error = None, None
-            try:
-                value = call()
-            except BaseException as caught:  # `Work.wait` raises it
-                error = caught
-            with self._changed:
-                self._running = None
-                if not self._waiting:
-                    self._idle()
-                work.end(value, error)
-                self._changed.notify_all()
-            del call, work, value, error  # or the last call's arrays would live until the next call
+            self._run_next()
+
+    def _run_next(self) -> None:
+        with self._changed:
+            call, work = self._waiting.popleft()
+            self._running = work
+        value, error = None, None
+        try:
+            value = call()
+        except BaseException as caught:  # `Work.wait` raises it
+            error = caught
+        with self._changed:
+            self._running = None
+            if not self._waiting:
+                self._idle()
+            self._changed.notify_all()
+        work.end(value, error)

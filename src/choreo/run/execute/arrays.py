@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import UsageError
-from choreo.run.execute.dtypes import BFLOAT16, ReduceOp, dtype_code
+from choreo.run.execute.dtypes import BFLOAT16_BITS, ReduceOp, dtype_code
 
 __all__ = ["Array", "Taken", "apart", "averaged", "check_out", "like_given", "take"]
 
@@ -54,7 +54,7 @@ def like_given(result: Array, taken: Taken) -> Any:
     if taken.tensor is None:
         return result
     torch = sys.modules["torch"]
-    if result.dtype.name == BFLOAT16:
+    if result.dtype.kind == "V":
         return torch.from_numpy(result.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(result)
 
@@ -62,8 +62,10 @@ def like_given(result: Array, taken: Taken) -> Any:
 def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Taken:
     """The array of `out`, which must have this shape and type."""
     into = take(out, writable=True, name="out")
-    if into.array.shape != shape or into.array.dtype != dtype:
+    if into.array.shape != shape or dtype_code(into.array.dtype) != dtype_code(dtype):
         raise UsageError(f"out is {into.array.dtype} of shape {into.array.shape}, and must be {dtype} of shape {shape}")
+    if into.array.dtype != dtype:  # bfloat16 of a tensor and of ml_dtypes
+        into = Taken(into.array.view(dtype), into.original.view(dtype), into.tensor)
     return into
 
 
@@ -75,7 +77,16 @@ def apart(given: Array, work: Array) -> Array:
 def averaged(array: Array, op: ReduceOp | None, world_size: int) -> None:
     """Divide the sum if the average was asked for."""
     if op is ReduceOp.AVG:
-        np.divide(array, world_size, out=array, casting="same_kind")
+        if array.dtype.kind == "V":
+            _divide_bfloat16(array.view(np.uint16), world_size)
+        else:
+            np.divide(array, world_size, out=array, casting="same_kind")
+
+
+def _divide_bfloat16(bits: npt.NDArray[np.uint16], divisor: int) -> None:
+    """Divide in place, as float32, and round to the nearest, halves to even."""
+    wide = ((bits.astype(np.uint32) << 16).view(np.float32) / np.float32(divisor)).view(np.uint32)
+    np.copyto(bits, (wide + 0x7FFF + (wide >> 16 & 1)) >> 16, casting="same_kind")
 
 
 def _unwrapped(given: Any, name: str, writable: bool) -> tuple[Any, Array]:
@@ -104,11 +115,7 @@ def _of_tensor(tensor: Any, torch: Any, name: str, writable: bool) -> Array:
     plain = tensor.detach()
     array: Array
     if plain.dtype is torch.bfloat16:
-        try:
-            import ml_dtypes
-        except ImportError:
-            raise UsageError("bfloat16 needs the package ml_dtypes; pip install ml_dtypes") from None
-        array = plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        array = plain.view(torch.int16).numpy().view(BFLOAT16_BITS)
         return array
     try:
         array = plain.numpy()

@@ -9,9 +9,11 @@ import numpy as np
 
 from choreo.errors import UsageError
 
-__all__ = ["BFLOAT16", "ReduceOp", "dtype_code", "dtype_name", "operation_code"]
+__all__ = ["BFLOAT16_BITS", "ReduceOp", "dtype_code", "dtype_name", "operation_code"]
 
 BFLOAT16 = "bfloat16"
+# NumPy has no bfloat16. A record of its 16 bits stands for it where the package ml_dtypes is not used.
+BFLOAT16_BITS = np.dtype([(BFLOAT16, np.uint16)])
 
 
 class ReduceOp(enum.Enum):
@@ -73,7 +75,7 @@ def dtype_code(dtype: np.dtype[Any]) -> int:
     >>> dtype_code(np.dtype("float32"))
     8
     """
-    code = _CODES.get(dtype.name)
+    code = _CODES[BFLOAT16] if dtype is BFLOAT16_BITS else _CODES.get(dtype.name)
     if code is None or not dtype.isnative:
         raise UsageError(
             f"arrays of {dtype} cannot be sent; use one of {', '.join(_CODES)}, in the machine's byte order"
@@ -90,7 +92,7 @@ def operation_code(operation: ReduceOp | None, dtype: np.dtype[Any]) -> int:
     """The number of a reduction; an error if it has no meaning for this type."""
     if not isinstance(operation, ReduceOp):
         raise UsageError(f"op must be a ReduceOp, like ReduceOp.SUM, not {operation!r:.60}")
-    kind = "f" if dtype.name == BFLOAT16 else dtype.kind
+    kind = "f" if dtype.kind == "V" else dtype.kind  # bfloat16
     meaningless = (
         (operation in _BITWISE and kind not in "iub")
         or (operation in _ORDERED and kind == "c")

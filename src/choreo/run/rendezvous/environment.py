@@ -12,7 +12,7 @@ from choreo.run.transport.addresses import LOOPBACK, is_loopback, parse_address
 from choreo.run.transport.limits import MAX_RANKS
 from choreo.run.transport.secret import check_secret, read_secret_file
 
-__all__ = ["Environment", "JobAddress", "job_address", "read_environment", "read_job_address"]
+__all__ = ["Environment", "JobAddress", "given_or_environment", "job_address", "read_environment", "read_job_address"]
 
 # Ports for jobs that were given none; the system does not assign these by itself.
 FIRST_PORT, PORTS = 20_000, 10_000
@@ -104,6 +104,27 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
     return Environment(rank, world_size, local_rank, local_world_size, address, port, secret, job)
 
 
+def given_or_environment(
+    rank: int | None, world_size: int | None, address: str | None, secret: str | bytes | None
+) -> Environment:
+    """What the caller gives; the environment says the rest."""
+    if (rank is None) != (world_size is None):
+        raise UsageError(f"rank is {rank} and world_size is {world_size}; give both, or neither")
+    found = _set(None)
+    if rank is not None:
+        for names in (_TORCHRUN, *_MPIRUN):
+            for name in (names.rank, names.world_size, names.local_rank, names.local_world_size):
+                found.pop(name, None)
+        found |= {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    if address is not None:
+        found.pop("CHOREO_PORT", None)
+        found.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+        found["MASTER_ADDR"], port = parse_address(address)
+        found["MASTER_PORT"] = str(port)
+    given = read_environment(found)
+    return given if secret is None else replace(given, secret=_given_secret(secret))
+
+
 def read_job_address(variables: Mapping[str, str] | None = None) -> JobAddress:
     """Where the job's rendezvous is, for a process that has no rank yet: RANK and WORLD_SIZE do not matter."""
     found = _set(variables)
@@ -117,14 +138,16 @@ def read_job_address(variables: Mapping[str, str] | None = None) -> JobAddress:
 
 def job_address(address: str | None, secret: str | bytes | None) -> JobAddress:
     """The address and secret that the caller gives; the environment says the rest."""
-    given = (
-        None if secret is None else check_secret(secret.encode() if isinstance(secret, str) else secret, "this call")
-    )
+    given = None if secret is None else _given_secret(secret)
     if address is None:
         found = read_job_address()
         return found if given is None else replace(found, secret=given)
     host, port = parse_address(address)
     return JobAddress(host, port, _secret(_set(None)) if given is None else given)
+
+
+def _given_secret(secret: str | bytes) -> bytes:
+    return check_secret(secret.encode() if isinstance(secret, str) else secret, "this call")
 
 
 def _set(variables: Mapping[str, str] | None) -> dict[str, str]:

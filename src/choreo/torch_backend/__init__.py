@@ -1,0 +1,46 @@
+"""The backend "choreo" of torch.distributed: `torch.distributed.init_process_group("choreo")`.
+
+`import torch` finds it through the entry point `torch.backends` and calls `autoload`. Nothing else of this folder is
+imported before the first process group is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["autoload", "register"]
+
+NAME = "choreo"
+DEVICES = ["cpu", "cuda"]
+
+
+def autoload() -> None:
+    """Register the backend. An exception here would break `import torch`, so there is none."""
+    try:
+        register()
+    except Exception as error:
+        import warnings
+
+        warnings.warn(f"torch.distributed has no backend {NAME!r}: {error}", RuntimeWarning, stacklevel=2)
+
+
+def register() -> None:
+    """Let torch.distributed know the backend; a program needs it only with TORCH_DEVICE_BACKEND_AUTOLOAD=0.
+
+    >>> import choreo.torch_backend
+    >>> choreo.torch_backend.register()
+    >>> import torch.distributed
+    >>> torch.distributed.is_backend_available("choreo")
+    True
+    """
+    import torch.distributed as dist
+
+    if dist.is_available() and not dist.is_backend_available(NAME):
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
+
+
+def _create(options: Any, backend_options: Any) -> Any:
+    """What torch calls for each process group."""
+    from choreo.torch_backend.create import create_process_group
+
+    return create_process_group(options, backend_options)

@@ -1,0 +1,24 @@
+"""Make a process group when torch asks for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from choreo.errors import ChoreoError
+from choreo.torch_backend.errors import torch_error
+from choreo.torch_backend.process_group import ProcessGroup
+from choreo.torch_backend.store import connect_through_store
+
+__all__ = ["create_process_group"]
+
+
+def create_process_group(options: Any, backend_options: Any = None) -> ProcessGroup:
+    """A process group of the ranks that torch names. Its members call it, and meet in torch's store."""
+    del backend_options
+    try:
+        comm = connect_through_store(
+            options.store, options.group_rank, options.group_size, options.timeout.total_seconds()
+        )
+    except ChoreoError as error:
+        raise torch_error(error) from error
+    return ProcessGroup(comm, options.store, {})

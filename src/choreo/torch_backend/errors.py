@@ -1,0 +1,24 @@
+"""Choreo's errors as torch knows them."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from choreo.errors import ChoreoError
+
+__all__ = ["ProcessGroupError", "torch_error"]
+
+
+class ProcessGroupError(dist.DistBackendError):
+    """What went wrong in a call of a process group. `ranks` are the ranks of the group that failed."""
+
+    def __init__(self, message: str, ranks: frozenset[int] = frozenset()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+
+def torch_error(error: Exception) -> Exception:
+    """The error to raise for one of Choreo's; others stay as they are."""
+    if not isinstance(error, ChoreoError):
+        return error
+    return ProcessGroupError(str(error), frozenset(getattr(error, "ranks", ())))

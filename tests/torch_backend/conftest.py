@@ -1,0 +1,42 @@
+"""Forked ranks with a process group of torch, that stay for all tests of a module."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+import torch.distributed as dist
+
+from tests.helpers.run import Job
+
+
+def start(comm: Any, path: str, backend: str) -> str:
+    """Make the default process group of a rank."""
+    torch.set_num_threads(1)
+    dist.init_process_group(backend, init_method=f"file://{path}", rank=comm.rank, world_size=comm.world_size)
+    return str(dist.get_backend())
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Job]]:
+    """So many ranks with a process group of the backend "choreo"."""
+    started: dict[int, Job] = {}
+
+    def of(ranks: int) -> Job:
+        job = started.get(ranks)
+        if job is None or not job.processes:
+            job = started[ranks] = Job(ranks)
+            path: Path = tmp_path_factory.mktemp("store") / "store"
+            assert job.run(start, str(path), "choreo") == ["choreo"] * ranks
+        return job
+
+    yield of
+    for job in started.values():
+        job.stop()
