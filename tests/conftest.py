@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,11 @@ pytest.register_assert_rewrite(
     "tests.helpers.simulate",
     "tests.oracles.topology",
 )
+
+# Bytecode is kept even where the environment says otherwise: without it every worker rewrites the asserts of every
+# file, and every process that a test starts compiles what it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A busy machine makes a test slow, not wrong.
 settings.register_profile(

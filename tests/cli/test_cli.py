@@ -284,16 +284,3 @@ def test_help_and_version() -> None:
     assert all(command in listed for command in COMMANDS)
     assert fine().out == listed
     assert fine("--version").out == f"choreo, version {choreo.__version__}\n"
-
-
-def test_tour() -> None:
-    """Every verb is there, each with the command that anybody can paste, and it ends with a run and a plan."""
-    printed = run_choreo("tour", columns=80).out
-    told = [line for line in printed.splitlines() if not line.startswith("$ ")]
-    assert max(map(len, told)) <= 80
-    commands = [line.split()[2] for line in printed.splitlines() if line.startswith("$ ")]
-    assert commands[:6] == ["show", "prove", "price", "simulate", "bench", "plan"]
-    assert "before it has the contribution of rank" in printed
-    measured = printed.partition("bench all_reduce")[2]
-    assert "predicted" in measured and "Out of bounds values : 0 OK" in measured
-    assert "MFU" in measured.partition("plan llama3-70b")[2]

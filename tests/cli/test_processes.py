@@ -55,15 +55,23 @@ def test_the_console_script() -> None:
 
 
 def test_the_tour_on_a_bare_machine() -> None:
-    """No HOME, no TERM, no language, and signals ignored by what started it, as in a script under nohup."""
+    """Every verb is there, each with the command that anybody can paste, and it ends with a run and a plan.
+
+    There is no HOME, no TERM, no language, and signals are ignored by what started it, as in a script under nohup.
+    """
     command = f"trap '' INT HUP; exec {shlex.quote(str(CHOREO))} tour"
-    ran = subprocess.run(
-        ["sh", "-c", command], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False
-    )
+    bare = {"PATH": os.environ["PATH"], "COLUMNS": "80"}
+    ran = subprocess.run(["sh", "-c", command], env=bare, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "Out of bounds values : 0 OK" in ran.stdout
-    pasted = [line.removeprefix("$ ").split()[0] for line in ran.stdout.splitlines() if line.startswith("$ ")]
-    assert len(pasted) > 6 and set(pasted) <= {"choreo", str(CHOREO)}
+    told = [line for line in ran.stdout.splitlines() if not line.startswith("$ ")]
+    assert max(map(len, told)) <= 80
+    pasted = [line.removeprefix("$ ").split() for line in ran.stdout.splitlines() if line.startswith("$ ")]
+    assert len(pasted) > 6 and {words[0] for words in pasted} <= {"choreo", str(CHOREO)}
+    assert [words[1] for words in pasted[:6]] == ["show", "prove", "price", "simulate", "bench", "plan"]
+    assert "before it has the contribution of rank" in ran.stdout
+    measured = ran.stdout.partition("bench all_reduce")[2]
+    assert "predicted" in measured and "Out of bounds values : 0 OK" in measured
+    assert "MFU" in measured.partition("plan llama3-70b")[2]
 
 
 def test_exit_codes_of_processes(tmp_path: Path) -> None:

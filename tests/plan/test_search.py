@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from choreo.hardware import get_device
 from choreo.plan import evaluate, get_cluster, get_software, plan
 from choreo.plan.estimate import Estimate, estimate
 from choreo.plan.job import TrainingJob
-from choreo.plan.layer.table import FIELDS, tabulate
+from choreo.plan.layer.table import FIELDS, LayerTable, tabulate
 from choreo.plan.layer.work import KINDS
 from choreo.plan.search import TOO_LARGE, best_of_each_cut, detailed, promising, search
-from choreo.plan.space import enumerate_plans, space_of
+from choreo.plan.space import Space, enumerate_plans, space_of
 from choreo.workload import Plan, get_model
 from tests.oracles.plan import oracle_step
 
@@ -40,8 +41,23 @@ def job_of(case: Case) -> TrainingJob:
     )
 
 
-def some_plans(job: TrainingJob, count: int, seed: int) -> list[Plan]:
+class Tabulated(NamedTuple):
+    """A job, all its plans, and their layers' times."""
+
+    job: TrainingJob
+    space: Space
+    table: LayerTable
+
+
+@pytest.fixture(scope="module", params=JOBS, ids=lambda case: f"{case[0]}-{case[5]}-{case[6]}")
+def whole(request: pytest.FixtureRequest) -> Tabulated:
+    """Made once for all tests of a job, which pytest runs one after another."""
+    job = job_of(request.param)
     space = enumerate_plans(job.model, job.gpus, job.global_batch, job.seq, precision=job.precision)
+    return Tabulated(job, space, tabulate(job, space))
+
+
+def some_plans(space: Space, count: int, seed: int) -> list[Plan]:
     rng = np.random.default_rng(seed)
     rows = rng.choice(len(space), count, replace=False)
     # ZeRO-3 is most of what a plan without a pipeline can differ in, and such plans are few.
@@ -49,10 +65,9 @@ def some_plans(job: TrainingJob, count: int, seed: int) -> list[Plan]:
     return [space.plan(int(row)) for row in (*rows, *flat)]
 
 
-@pytest.mark.parametrize("case", JOBS, ids=lambda case: f"{case[0]}-{case[5]}-{case[6]}")
-def test_a_step_is_what_it_is_number_by_number(case: Case) -> None:
-    job = job_of(case)
-    for one in some_plans(job, 12, seed=3):
+def test_a_step_is_what_it_is_number_by_number(whole: Tabulated) -> None:
+    job = whole.job
+    for one in some_plans(whole.space, 12, seed=3):
         found, exact = detailed(job, one), oracle_step(job, one)
         assert found.step_time_s == pytest.approx(exact.step_time_s, rel=1e-9), one
         assert list(found.stage_memory) == [pytest.approx(memory, rel=1e-9) for memory in exact.stage_memory], one
@@ -60,10 +75,9 @@ def test_a_step_is_what_it_is_number_by_number(case: Case) -> None:
         assert shown == pytest.approx(exact.exposed_s, rel=1e-6, abs=1e-9), one
 
 
-@pytest.mark.parametrize("case", JOBS, ids=lambda case: f"{case[0]}-{case[5]}-{case[6]}")
-def test_only_the_pipeline_is_estimated(case: Case) -> None:
-    job = job_of(case)
-    plans = some_plans(job, 20, seed=4)
+def test_only_the_pipeline_is_estimated(whole: Tabulated) -> None:
+    job = whole.job
+    plans = some_plans(whole.space, 20, seed=4)
     space = space_of(plans)
     guess = estimate(job, space, tabulate(job, space))
     for row, one in enumerate(plans):
@@ -73,11 +87,8 @@ def test_only_the_pipeline_is_estimated(case: Case) -> None:
             assert guess.time_s[row] == pytest.approx(found.step_time_s, rel=1e-4), one
 
 
-@pytest.mark.parametrize("case", JOBS, ids=lambda case: f"{case[0]}-{case[5]}-{case[6]}")
-def test_a_layer_known_for_two_micro_batches_is_known_for_any(case: Case) -> None:
-    job = job_of(case)
-    space = enumerate_plans(job.model, job.gpus, job.global_batch, job.seq, precision=job.precision)
-    table = tabulate(job, space)
+def test_a_layer_known_for_two_micro_batches_is_known_for_any(whole: Tabulated) -> None:
+    job, space, table = whole
     for row in np.random.default_rng(0).choice(len(space), 12, replace=False):
         alone = tabulate(job, space_of([space.plan(int(row))]))
         for kind, field in itertools.product(KINDS, FIELDS):
@@ -89,13 +100,11 @@ def test_a_layer_known_for_two_micro_batches_is_known_for_any(case: Case) -> Non
             assert found == pytest.approx(exact, rel=1e-6, abs=far), (kind, field)
 
 
-@pytest.mark.parametrize("case", JOBS, ids=lambda case: f"{case[0]}-{case[5]}-{case[6]}")
-def test_estimates_rank_as_the_detailed_evaluation_does(case: Case) -> None:
+def test_estimates_rank_as_the_detailed_evaluation_does(whole: Tabulated) -> None:
     from scipy.stats import spearmanr
 
-    job = job_of(case)
-    space = enumerate_plans(job.model, job.gpus, job.global_batch, job.seq, precision=job.precision)
-    guess = estimate(job, space, tabulate(job, space))
+    job, space, table = whole
+    guess = estimate(job, space, table)
     rows = np.random.default_rng(1).choice(len(space), 60, replace=False)
     steps = [
         evaluate(
