@@ -388,3 +388,7 @@ def test_errors_come_back_from_another_process(error: choreo.ChoreoError) -> Non
     back = pickle.loads(pickle.dumps(error))
     assert type(back) is type(error)
     assert (str(back), back.__dict__) == (str(error), error.__dict__)
+
+
+def test_the_package_itself_can_be_pickled_so_that_functions_that_use_it_travel() -> None:
+    assert pickle.loads(pickle.dumps(choreo)) is choreo

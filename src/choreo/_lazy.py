@@ -38,6 +38,10 @@ def lazy_package(homes: dict[str, str]) -> type[types.ModuleType]:
             if not (name in homes and isinstance(value, types.ModuleType)):
                 super().__setattr__(name, value)
 
+        def __reduce__(self) -> tuple[object, ...]:
+            # A function that uses `choreo` travels to other processes by cloudpickle, which knows plain modules only.
+            return importlib.import_module, (self.__name__,)
+
         def __dir__(self) -> list[str]:
             return sorted([*homes, "__version__"])
 

@@ -4,6 +4,7 @@ from choreo.run.communicator import Communicator, Mesh
 from choreo.run.execute.dtypes import ReduceOp
 from choreo.run.init import init
 from choreo.run.join import join
+from choreo.run.launch.on_ray import on_ray
 from choreo.run.work import Work
 
-__all__ = ["Communicator", "Mesh", "ReduceOp", "Work", "init", "join"]
+__all__ = ["Communicator", "Mesh", "ReduceOp", "Work", "init", "join", "on_ray"]

@@ -8,6 +8,7 @@ import click
 
 from choreo.cli.command import Command
 from choreo.errors import UsageError
+from choreo.run.launch.on_ray.cluster import PLACEMENTS
 
 
 @click.command("run", cls=Command, context_settings={"allow_interspersed_args": False})
@@ -22,6 +23,11 @@ from choreo.errors import UsageError
 @click.option(
     "--grace", type=float, default=5.0, metavar="SECONDS", help="Time between asking a rank to stop and killing it (5)."
 )
+@click.option("--on", type=click.Choice(["ray"]), help="Run on a Ray cluster, instead of on this machine.")
+@click.option(
+    "--address", metavar="ADDRESS", help="The Ray cluster; without it the one that is running, or a new one here."
+)
+@click.option("--placement", type=click.Choice(PLACEMENTS), default="pack", help="How Ray places the ranks (pack).")
 @click.option("--keep-going", is_flag=True, help="Leave the others alone when a rank fails.")
 @click.argument("script_and_args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def command(
@@ -34,6 +40,9 @@ def command(
     secret_file: Path | None,
     grace: float,
     keep_going: bool,
+    on: str | None,
+    address: str | None,
+    placement: str,
     script_and_args: tuple[str, ...],
 ) -> int:
     """Run a Python script in several processes, the ranks of a job.
@@ -43,14 +52,30 @@ def command(
     choreo run -n 4 -m package.module ARGS...
     choreo run -n 8 --nodes 2 --node-rank 0 --master node0:29500 \\
         --secret-file job.key script.py
+    choreo run -n 8 --on ray script.py
 
     Everything after SCRIPT is the script's own. Each line of output says which rank it is from. When a rank
     fails, all are stopped, and the exit code is that of the first to fail.
     """
     from choreo.run.launch.launch import launch
+    from choreo.run.launch.on_ray.script import launch_on_ray
 
     if count is None:
         raise UsageError("say how many ranks: choreo run -n 4 SCRIPT")
+    if on == "ray":
+        if nodes != 1 or master is not None:
+            raise UsageError("--nodes and --master are for machines without Ray; Ray finds the nodes itself")
+        return launch_on_ray(
+            script_and_args,
+            count,
+            module=module,
+            placement=placement,
+            address=address,
+            grace_s=grace,
+            keep_going=keep_going,
+        )
+    if address is not None or placement != "pack":
+        raise UsageError("--address and --placement need --on ray")
     return launch(
         script_and_args,
         count,

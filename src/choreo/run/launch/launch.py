@@ -12,7 +12,7 @@ from pathlib import Path
 
 from choreo.errors import UsageError, shown
 from choreo.run.launch.rank_process import RankProcess
-from choreo.run.launch.relay import Lines, Output, prefix
+from choreo.run.launch.relay import Lines, prefix, standard_outputs
 from choreo.run.launch.running_job import RunningJob
 from choreo.run.transport.addresses import LOOPBACK, parse_address
 from choreo.run.transport.limits import MAX_RANKS
@@ -58,7 +58,7 @@ def launch(
         # What a rank printed before it hung or was killed must not stay in a buffer.
         inherited.setdefault("PYTHONUNBUFFERED", "1")
         command = [sys.executable, *(["-m"] if module else []), *script_and_args]
-        out, err, out_is_terminal, err_is_terminal = _outputs()
+        out, err, out_is_terminal, err_is_terminal = standard_outputs()
 
         def start(local_rank: int) -> Callable[[], RankProcess]:
             rank = node_rank * n + local_rank
@@ -142,29 +142,9 @@ class _held_port:  # noqa: N801 - it reads as what it is
         self._socket.close()
 
 
-def _outputs() -> tuple[Output, Output, bool, bool]:
-    """Writers for stdout and stderr (one for both if they are the same file), and whether each is coloured."""
-    descriptors = [_descriptor(sys.stdout, 1), _descriptor(sys.stderr, 2)]
-    facts = [os.fstat(descriptor) for descriptor in descriptors]
-    color = [os.isatty(descriptor) and not os.environ.get("NO_COLOR") for descriptor in descriptors]
-    out = Output(descriptors[0])
-    same = (facts[0].st_dev, facts[0].st_ino) == (facts[1].st_dev, facts[1].st_ino)
-    return out, out if same else Output(descriptors[1]), color[0], color[1]
-
-
 def _is_piped_in() -> bool:
     try:
         os.fstat(0)
     except OSError:
         return False
     return not os.isatty(0)
-
-
-def _descriptor(stream: object, instead: int) -> int:
-    """The descriptor of a stream; `instead`, if it has none, as in a notebook or a test."""
-    if stream is None:
-        return os.open(os.devnull, os.O_WRONLY)
-    try:
-        return int(stream.fileno())  # type: ignore[attr-defined]
-    except (AttributeError, OSError, ValueError):
-        return instead

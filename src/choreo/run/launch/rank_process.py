@@ -14,7 +14,7 @@ from contextlib import suppress
 from choreo.errors import UsageError
 from choreo.run.launch.relay import Lines
 
-__all__ = ["RankProcess", "adopt_orphans"]
+__all__ = ["PIPE_BYTES", "RankProcess", "adopt_orphans", "end_with_parent"]
 
 PIPE_BYTES = 256 * 1024
 _NOT_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -44,7 +44,7 @@ class RankProcess:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 start_new_session=True,
-                preexec_fn=_prepare(os.getpid()),  # noqa: PLW1509 - a launcher has no threads before its ranks run
+                preexec_fn=end_with_parent(os.getpid()),  # noqa: PLW1509 - a launcher has no threads before its ranks run
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise UsageError(f"rank {rank} cannot be started: {error}") from None
@@ -144,8 +144,8 @@ def adopt_orphans(yes: bool) -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, int(yes))
 
 
-def _prepare(launcher: int) -> Callable[[], None]:
-    """A function that a rank calls before its program: it stops ignoring signals, and makes it end with the launcher.
+def end_with_parent(parent: int) -> Callable[[], None]:
+    """A function that a rank calls before its program: it stops ignoring signals, and makes it end with its parent.
 
     `nohup`, and shells that run a job in the background, ignore signals, and child processes inherit that.
     """
@@ -158,7 +158,7 @@ def _prepare(launcher: int) -> Callable[[], None]:
             handle(number, default)
         if linux:
             prctl(_PR_SET_PDEATHSIG, terminate)
-            if getppid() != launcher:  # the launcher has ended already
+            if getppid() != parent:  # the parent has ended already
                 kill(getpid(), terminate)
 
     return prepare

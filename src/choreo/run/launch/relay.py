@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import queue
+import sys
 import threading
 import time
 
-__all__ = ["Lines", "Output", "prefix"]
+__all__ = ["Lines", "Output", "prefix", "standard_outputs"]
 
 FULL_BYTES = 16 * 2**20  # of output that waits to be written; then nothing more is read
 LONGEST_LINE_BYTES = 2**20
@@ -115,3 +116,23 @@ class Lines:
         if now_s - self._progress_at_s >= PROGRESS_S and (shown := next(filter(None, reversed(states[:-1])), b"")):
             self._progress_at_s = now_s
             self.output.put(self._name + shown + b"\n")
+
+
+def standard_outputs() -> tuple[Output, Output, bool, bool]:
+    """Writers for stdout and stderr (one for both if they are the same file), and whether each is coloured."""
+    descriptors = [_descriptor(sys.stdout, 1), _descriptor(sys.stderr, 2)]
+    facts = [os.fstat(descriptor) for descriptor in descriptors]
+    color = [os.isatty(descriptor) and not os.environ.get("NO_COLOR") for descriptor in descriptors]
+    out = Output(descriptors[0])
+    same = (facts[0].st_dev, facts[0].st_ino) == (facts[1].st_dev, facts[1].st_ino)
+    return out, out if same else Output(descriptors[1]), color[0], color[1]
+
+
+def _descriptor(stream: object, instead: int) -> int:
+    """The descriptor of a stream; `instead`, if it has none, as in a notebook or a test."""
+    if stream is None:
+        return os.open(os.devnull, os.O_WRONLY)
+    try:
+        return int(stream.fileno())  # type: ignore[attr-defined]
+    except (AttributeError, OSError, ValueError):
+        return instead

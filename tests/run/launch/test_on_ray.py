@@ -1,0 +1,145 @@
+"""Ranks as actors on a Ray cluster of several nodes, all on this machine."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import choreo
+from choreo.run import on_ray
+from choreo.run.launch.on_ray.script import launch_on_ray
+from tests.helpers.command import run_choreo
+
+pytest.importorskip("ray")
+
+NODE = {"num_cpus": 2, "object_store_memory": 80 << 20}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes of two CPUs each."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    found = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
+    found.add_node(**NODE)
+    ray.init(address=found.address, log_to_driver=False)
+    yield found
+    ray.shutdown()
+    found.shutdown()
+
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, about what it will do in its next release
+
+
+def total(secret_is_hidden: bool = True) -> tuple[int, float, str]:
+    import numpy as np
+
+    with choreo.init() as comm:
+        if secret_is_hidden:
+            assert os.environ["CHOREO_SECRET"] not in Path("/proc/self/cmdline").read_text()
+        return comm.rank, float(comm.all_reduce(np.ones(1))[0]), os.environ["LOCAL_WORLD_SIZE"]
+
+
+def test_every_rank_returns_and_ranks_of_a_node_are_neighbours(cluster: Any) -> None:
+    assert on_ray(total, ranks=4, placement="spread") == [(rank, 4.0, "2") for rank in range(4)]
+
+
+@pytest.mark.grid
+def test_an_exception_in_one_rank_is_the_error_of_all(cluster: Any) -> None:
+    def bad() -> None:
+        with choreo.init() as comm:
+            if comm.rank == 1:
+                raise KeyError("what went wrong")
+            comm.barrier()
+
+    with pytest.raises(KeyError, match="what went wrong"):
+        on_ray(bad, ranks=3)
+
+
+def test_a_rank_that_dies_is_named_or_started_again(cluster: Any) -> None:
+    def dies(survives: bool) -> tuple[int, float] | None:
+        import numpy as np
+
+        if os.environ.get("CHOREO_JOIN"):
+            comm = choreo.join()
+        else:
+            comm = choreo.init()
+            if comm.rank == 1:
+                os._exit(3)
+            try:
+                comm.barrier()
+            except choreo.PeerFailure:
+                if not survives:
+                    raise
+            comm = comm.shrink().grow(1)
+        return comm.world_size, float(comm.all_reduce(np.ones(1))[0])
+
+    with pytest.raises(choreo.PeerFailure, match=r"rank 1 \(pid \d+ on .*\) died"):
+        on_ray(dies, False, ranks=3)
+    assert on_ray(dies, True, ranks=3, restarts=1) == [(3, 3.0)] * 3
+
+
+def test_a_job_that_does_not_fit_says_what_there_is(cluster: Any) -> None:
+    with pytest.raises(choreo.RendezvousError, match=r"no place for 9 ranks of 1 CPU each .* 2 nodes with 4 CPU"):
+        on_ray(total, ranks=9, timeout="100ms")
+    with pytest.raises(choreo.UsageError, match="placement must be one of pack, spread"):
+        on_ray(total, ranks=2, placement="anywhere")
+    with pytest.raises(choreo.UsageError, match=r"1 to .* ranks, not 0"):
+        on_ray(total, ranks=0)
+
+
+@pytest.mark.grid
+def test_a_script_runs_as_ranks_and_its_output_and_exit_code_come_back(
+    cluster: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import choreo, sys, numpy as np\n"
+        "with choreo.init() as comm:\n"
+        "    print(comm.all_reduce(np.ones(1)), sys.argv[1:])\n"
+        "    sys.exit(7 if comm.rank == 2 and 'fail' in sys.argv else 0)\n"
+    )
+    assert launch_on_ray([str(script), "x"], 3) == 0
+    assert sorted(capfd.readouterr().out.splitlines()) == [f"[rank {rank}] [3.] ['x']" for rank in range(3)]
+    assert launch_on_ray([str(script), "fail"], 3) == 7
+    assert "rank 2 (pid" in capfd.readouterr().err
+
+
+@pytest.mark.grid
+def test_a_node_that_is_lost_ends_the_job_by_name(cluster: Any, tmp_path: Path) -> None:
+    node = cluster.add_node(**NODE, resources={"doomed": 2})
+    begun = tmp_path / "begun"
+
+    def waits() -> None:
+        import numpy as np
+
+        with choreo.init() as comm:
+            comm.barrier()
+            begun.touch()
+            comm.recv(np.ones(1), 1 - comm.rank, timeout=120)
+
+    def lose_node() -> None:
+        while not begun.exists():
+            time.sleep(0.02)
+        cluster.remove_node(node, allow_graceful=False)
+
+    threading.Thread(target=lose_node).start()
+    with pytest.raises(choreo.PeerFailure, match="died"):
+        on_ray(waits, ranks=2, resources={"CPU": 1, "doomed": 1})
+
+
+def test_options_that_do_not_go_together(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("")
+    result = run_choreo("run", "-n", "2", "--placement", "spread", str(script))
+    assert result.code and "--on ray" in result.err
+    result = run_choreo("run", "-n", "2", "--on", "ray", "--nodes", "2", str(script))
+    assert result.code and "Ray finds the nodes itself" in result.err
