@@ -83,7 +83,7 @@ class RankActor:
             self._process = process = subprocess.Popen(
                 program.command(scratch),
                 cwd=here,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"} | variables,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
