@@ -81,6 +81,15 @@ class Device:
         memory, peak = self.memory_bytes / 1e9, self.peak_flops[precision] / 1e12
         return f"<Device {shown(self.name)}: {memory:.3g} GB, {peak:.3g} TFLOPS {precision}>"
 
+    @property
+    def sharing(self) -> float:
+        """How many ranks share a core. An accelerator has one rank, and gives it everything."""
+        return 1.0
+
+    def for_ranks(self, ranks: int) -> Device:
+        """What each of that many ranks of a host has: an accelerator of its own, or a share of the processor."""
+        return self
+
     def clock(self, use: npt.ArrayLike = 1.0) -> Array:
         """The clock held under kernels with this use of the tensor cores, as a share of the datasheet's."""
         held_hz = self.curves.power.clock_hz(

@@ -22,13 +22,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from choreo.errors import DeviceError, UnknownNameError, shown
 from choreo.files import convert, read_text
 from choreo.hardware.attention import AttentionCurve
+from choreo.hardware.cpu import Cpu
+from choreo.hardware.cpu_file import cpu_of, cpu_text
 from choreo.hardware.device import Curves, Device, Source
 from choreo.hardware.matmul import MatmulCurve
 from choreo.hardware.memory import MEMORY_KINDS, MemoryCurve
@@ -38,7 +39,7 @@ __all__ = ["CATALOGUE", "architecture_curves", "list_devices", "read_device", "w
 
 CATALOGUE = Path(__file__).parent / "catalogue"
 MAX_FILE_BYTES = 4 << 20
-T = TypeVar("T")
+WHAT = "a device's file"
 MAY_BE_ZERO = ("k_ramp", "quantum", "tile_loss", "ramp", "diagonal", "score_s", "rest", "idle", "static_w", "load")
 ATTENTION = re.compile(r"flash-[1-9] (forward|backward)")
 _TABLES = ("peak_flops", "sources", "curves")
@@ -78,9 +79,12 @@ class _DeviceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def read_device(path: str | Path) -> Device:
-    """A device from a file, such as `choreo calibrate --device cuda` writes."""
+    """A device from a file, such as `choreo calibrate --device cuda` or `--device cpu` writes."""
     path = Path(path)
-    entry = _read(path, _DeviceEntry)
+    document = _document(path)
+    if document.get("family") == "cpu":
+        return cpu_of(document, path)
+    entry = convert(document, _DeviceEntry, path, WHAT, DeviceError)
     unknown = set(entry.peak_flops) - {"fp32", "tf32", "fp16", "bf16", "fp8", "fp4"}
     if unknown or not entry.peak_flops:
         raise DeviceError(
@@ -118,6 +122,13 @@ def read_device(path: str | Path) -> Device:
 
 def write_device(path: str | Path, device: Device) -> None:
     """Write a device with its constants, so that `read_device` gives it back."""
+    try:
+        Path(path).write_text(cpu_text(device) if isinstance(device, Cpu) else _text(device), encoding="utf-8")
+    except OSError as error:
+        raise DeviceError(f"{shown(path)}: {error.strerror or error}") from None
+
+
+def _text(device: Device) -> str:
     fields = [field for field in _DeviceEntry.__struct_fields__ if field not in _TABLES]
     lines = [f"{field} = {_value(getattr(device, field))}" for field in fields if field != "description"]
     curves = device.curves
@@ -134,10 +145,7 @@ def write_device(path: str | Path, device: Device) -> None:
     for array, sources in (("curves.sources", curves.sources), ("sources", device.sources)):
         for source in sources:
             lines += ["", f"[[{array}]]", f"figure = {_value(source.figure)}", f"source = {_value(source.source)}"]
-    try:
-        Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DeviceError(f"{shown(path)}: {error.strerror or error}") from None
+    return "\n".join(lines) + "\n"
 
 
 def _value(value: object) -> str:
@@ -163,7 +171,7 @@ def architecture_curves(name: str) -> Curves:
     paths = {path.stem: path for path in (CATALOGUE / "architectures").glob("*.toml")}
     if name not in paths:
         raise UnknownNameError("architecture", name, paths)
-    return _curves(paths[name], _read(paths[name], _CurvesEntry))
+    return _curves(paths[name], convert(_document(paths[name]), _CurvesEntry, paths[name], WHAT, DeviceError))
 
 
 def _curves(path: Path, entry: _CurvesEntry) -> Curves:
@@ -198,10 +206,9 @@ def _curves(path: Path, entry: _CurvesEntry) -> Curves:
     )
 
 
-def _read(path: Path, kind: type[T]) -> T:
-    text = read_text(path, MAX_FILE_BYTES, "a device's file", DeviceError)
+def _document(path: Path) -> dict[str, object]:
+    text = read_text(path, MAX_FILE_BYTES, WHAT, DeviceError)
     try:
-        document = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DeviceError(f"{shown(path)} is not TOML: {error}") from None
-    return convert(document, kind, path, "a device's file", DeviceError)

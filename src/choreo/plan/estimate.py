@@ -93,4 +93,7 @@ def _pipeline_s(batch: PlanBatch, forward: Floats, backward: Floats) -> Floats:
         weight, inputs = np.max(weights, axis=0), np.max(backward - weights, axis=0)
         gained = (p - 1) * weight + np.minimum(p - 1, m) * np.minimum(weight, inputs)
         time_s = np.where(schedule == ZERO_BUBBLE, time_s - gained, time_s)
+    if (sharing := batch.job.device.sharing) > 1:
+        # Ranks that share a core go faster while others wait, until all the work there is keeps every core busy.
+        time_s = np.maximum(time_s / sharing, m * (everything / p + held))
     return np.asarray(time_s)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from choreo.plan.data_parallel.send_times import reduced_bytes
+from choreo.plan.data_parallel.send_times import gathered_bytes, reduced_bytes
 from choreo.plan.pipeline import in_flight
 from choreo.plan.software import Software
 from choreo.plan.stages import PlanBatch
@@ -142,11 +142,12 @@ def _buffers(batch: PlanBatch) -> Floats:
     if not (zero == 3).any():
         return found
     reduced = reduced_bytes(software, batch.job.precision)
+    gathered = gathered_bytes(software, batch.job.precision)
     if batch.pp > 1:
-        needed = batch.parameters * (CAST_BYTES + reduced)
+        needed = batch.parameters * (gathered + reduced)
     else:
         outside = batch.total("parameters", ("embedding", "head"))
         layers = [(batch.count(kind) > 0) * batch.layer(kind, "parameters") for kind in LAYERS]
         largest = np.max(layers, axis=0)
-        needed = (outside + 2 * largest) * 2 + np.maximum(largest, outside) * (2 + reduced)
+        needed = (outside + 2 * largest) * gathered + np.maximum(largest, outside) * (gathered + reduced)
     return found + np.where(zero == 3, needed, 0.0)

@@ -85,7 +85,7 @@ class Planning(Result):
 
     @property
     def network_model(self) -> str:
-        """What the times of collectives come from: "nccl", "simulated" or "torus"."""
+        """What the times of collectives come from: "nccl", "simulated", "torus" or "this-machine"."""
         return self.cluster.network.name
 
     @property
@@ -129,14 +129,17 @@ def plan(
     Plan(precision=precision)  # refuses one that is not known
     place = get_cluster(cluster)
     chip = place.chip(device)
-    place = replace(place, device=chip)
     gpus = place.gpus if gpus is None else gpus
+    if gpus is None and chip.family == "cpu":
+        gpus = chip.sms  # a rank a core
     if gpus is None:
         raise UsageError(
             f"{place.name} does not say how many devices there are; give gpus, as in gpus=512, or the number of nodes, "
             f"as in {place.name}:64"
         )
     place.check_gpus(gpus)
+    chip, place = chip.for_ranks(gpus), place.for_ranks(gpus)
+    place = replace(place, device=chip)
     program = get_software(software)
     if seq is None and isinstance(workload, Model):
         raise UsageError(f"give seq, how many tokens a sequence of {workload.name} has: seq={workload.max_seq or 8192}")

@@ -121,8 +121,9 @@ def evaluate(
     gpus = plan.gpus if gpus is None else gpus
     place, program = get_cluster(cluster), get_software(software)
     plan.check(model, gpus, global_batch, seq, uneven_stages=ability_of(program.name).uneven_stages)
-    chip = place.chip(device)
+    chip = place.chip(device).for_ranks(gpus)
     place.check_gpus(gpus)
+    place = place.for_ranks(gpus)
     job = TrainingJob(model, gpus, global_batch, seq, place, chip, program, plan.precision)
     space = space_of([plan])
     table = tabulate(job, space)
@@ -150,6 +151,11 @@ def evaluate(
         float(batch.total(name)[busiest, 0]) for name in ("recompute_s", "host_s", "forward_s", "backward_s")
     )
     communication = sum(shown.values())
+    # A stage that shares cores is faster while others wait.
+    pace = run.busy_s[busiest] / ((forward + backward) * micro_batches) if plan.pp > 1 and chip.sharing > 1 else 1.0
+    recompute, host, forward, backward, communication = (
+        seconds * pace for seconds in (recompute, host, forward, backward, communication)
+    )
     times = {
         "compute": (forward + backward - recompute - host - communication) * micro_batches,
         "recompute": recompute * micro_batches,
@@ -221,6 +227,7 @@ def _pipeline(
         weight_s=passes("weight_s"),
         message_s=0.0 if software.p2p_blocks else message,
         blocking_s=(message if software.p2p_blocks else 0.0) + (software.p2p_host_s if plan.pp > 1 else 0.0),
+        sharing=batch.job.device.sharing,
         timeline=timeline,
     )
 

@@ -28,7 +28,7 @@ from choreo.units import parse_size
     click.option(
         "--rounds", type=int, default=3, show_default=True, metavar="N", help="Rounds, of which the median is taken."
     ),
-    click.option("--device", metavar="KIND", help="Measure an accelerator of this machine instead: cuda."),
+    click.option("--device", metavar="KIND", help="Measure what this machine computes instead: cpu, or cuda."),
 )
 @grouped(
     "What to keep",
@@ -58,6 +58,7 @@ def command(
     choreo calibrate
     choreo calibrate --ranks 2,4 --most 1MiB
     choreo calibrate --show
+    choreo calibrate --device cpu
     choreo calibrate --device cuda --output my-gpu.toml
 
     Probes run through the executor itself. For every number of ranks and band of sizes, the constants are those with
@@ -65,8 +66,12 @@ def command(
     whose error is above 50 % is not kept unless --force is given. Measure on an idle machine.
 
     The constants are kept in constants.json under XDG_CACHE_HOME/choreo, or where CHOREO_CONSTANTS says. With --device
-    the kernels of an accelerator are measured, by shape, and written to a file that choreo plan --device takes.
+    cuda the kernels of an accelerator are measured, by shape, and written to a file that choreo plan --device takes.
+    With --device cpu those of the processor, by one rank and by several at once, are measured and kept beside the
+    constants, for choreo plan --cluster this-machine and choreo train.
     """
+    if device == "cpu":
+        return measure_processor(output, rounds, as_json, keep=not dry_run, force=force)
     if device is not None:
         measure_device(device, output, as_json)
         return 0
@@ -115,3 +120,28 @@ def measure_device(device: str, output: Path | None, as_json: bool) -> None:
         return
     click.echo(found.summary())
     click.echo("not kept; give --output FILE.toml" if path is None else f"kept in {shown(path)}")
+
+
+def measure_processor(output: Path | None, rounds: int, as_json: bool, *, keep: bool, force: bool) -> int:
+    """Measure the processor, print what was found, and keep it unless the fit is bad."""
+    from choreo.calibrate.device import calibrate_cpu
+    from choreo.cli.output.calibration import print_processor
+
+    if rounds < 1:
+        raise UsageError(f"--rounds must be at least 1, not {rounds}")
+    if output is not None and not output.parent.is_dir():
+        raise UsageError(f"{shown(output)} cannot be written: there is no folder {shown(output.parent)}")
+    found = calibrate_cpu(rounds=rounds, progress=lambda text: click.echo(text, err=True))
+    path, refused = None, None
+    try:
+        path = found.save(output, force=force) if keep else None
+    except CalibrationError as error:
+        refused = error
+    if as_json:
+        echo_json({**found.to_dict(), "file": None if path is None else str(path)})
+    else:
+        print_processor(found)
+        click.echo("not kept" if path is None else f"kept in {shown(path)}")
+    if refused is not None:
+        click.echo(f"choreo: {refused}", err=True)
+    return 0 if refused is None else 1

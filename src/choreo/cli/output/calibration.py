@@ -1,4 +1,4 @@
-"""The constants of a machine as a table."""
+"""What was measured of a machine, as tables: the constants of its messages, and the kernels of its processor."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import click
 
 from choreo.cli.output.table import Column, echo_table
 from choreo.errors import shown
-from choreo.units import format_bandwidth, format_bytes, format_time
+from choreo.units import format_bandwidth, format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
+    from choreo.calibrate.device import CpuCalibration
     from choreo.run.execute.constants import Constants
 
-__all__ = ["print_constants"]
+__all__ = ["print_constants", "print_processor"]
 
 ANY_SIZE = 1 << 60
+KINDS = ("elementwise", "norm", "softmax", "activation", "optimizer")  # of memory-bound kernels, the most telling
 
 
 def print_constants(constants: Constants, where: str) -> None:
@@ -52,3 +54,21 @@ def print_constants(constants: Constants, where: str) -> None:
     )
     for what, rate in constants.rates_bytes_per_s.items():
         click.echo(f"{shown(what)}: {format_bandwidth(rate)} each")
+
+
+def print_processor(found: CpuCalibration) -> None:
+    """Print what one rank gets of the processor, for each number of ranks that computed at once."""
+    click.echo(found.summary())
+    shared = found.cpu.shared
+    click.echo(f"\neach of {', '.join(str(one.ranks) for one in shared)} ranks at once on {found.cores} cores:")
+    rows = [
+        [f"products, {precision}", *(f"{format_count(one.products[precision].peak_flops)}FLOP/s" for one in shared)]
+        for precision in shared[0].products
+    ]
+    for kind in KINDS:
+        for number, size in enumerate(shared[0].memory[kind].at_bytes):
+            rates = [one.memory_bandwidth_bytes_per_s * one.memory[kind].share[number] for one in shared]
+            rows.append([f"{kind}, {format_bytes(size)}", *(format_bandwidth(rate) for rate in rates)])
+    rows.append(["an operator", *(format_time(one.operator_s) for one in shared)])
+    echo_table([Column("", left=True), *(Column(f"{one.ranks} at once") for one in shared)], rows)
+    click.echo(f"a call of torch.distributed: {format_time(found.collective_s)}")

@@ -148,7 +148,9 @@ def _figures(batch: PlanBatch, units: tuple[Kinds, ...], field: str) -> Figures:
 def _after_the_backward_pass(units: _Units) -> Fields:
     """Everything is exposed."""
     gather, reduce = (units.total(seconds) for seconds in units.once_a_step())
-    return gather, reduce, gather, reduce
+    moved = units.total(_figures(units.batch, units.order, "parameters")) * units.software.bucket_moved
+    copied = units.batch.job.device.memory_time(moved, "copy") * (moved > 0)
+    return gather, reduce + copied, gather, reduce
 
 
 def _under_the_passes(units: _Units) -> Fields:

@@ -10,14 +10,14 @@ from choreo.plan.layer.table import LayerTable
 from choreo.plan.network import Cluster, collective_time
 from choreo.plan.software import Software
 from choreo.plan.space import Space
+from choreo.workload.plan import WIDE
 
-__all__ = ["ALL_GATHER", "ALL_REDUCE", "REDUCE_SCATTER", "SendTimes", "reduced_bytes"]
+__all__ = ["ALL_GATHER", "ALL_REDUCE", "REDUCE_SCATTER", "SendTimes", "gathered_bytes", "reduced_bytes"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER = "all_gather", "all_reduce", "reduce_scatter"
-GATHERED_BYTES = 2
 # Parameters of a bucket, by Megatron-core's rule: more with more ranks, so that latency stays small beside bandwidth.
 BUCKET, BUCKET_A_RANK = 40e6, 1e6
 
@@ -27,6 +27,16 @@ def reduced_bytes(software: Software, precision: str) -> int:
     if software.gradient_bytes == 2 and precision != "fp16" and not software.pure:
         return 4
     return software.gradient_bytes
+
+
+def gathered_bytes(software: Software, precision: str) -> int:
+    """Bytes of one parameter while it is gathered.
+
+    >>> from choreo.plan.software import get_software
+    >>> gathered_bytes(get_software("fsdp"), "bf16"), gathered_bytes(get_software("fsdp"), "fp32")
+    (2, 4)
+    """
+    return 4 if precision in WIDE else software.gathered_bytes
 
 
 class _Replicas:
@@ -69,7 +79,8 @@ class SendTimes:
 
     def _seconds(self, kinds: tuple[str, ...], collective: str, bucketed: bool) -> Floats:
         job = self._job
-        width = GATHERED_BYTES if collective == ALL_GATHER else reduced_bytes(job.software, job.precision)
+        each = gathered_bytes if collective == ALL_GATHER else reduced_bytes
+        width = each(job.software, job.precision)
         held, experts = self._total(kinds, "parameters"), self._total(kinds, "expert_parameters")
         # Parameter by parameter, or all at once.
         calls = self._total(kinds, "tensors") if job.software.gather == "tensor" else np.ones(len(held))
@@ -77,7 +88,10 @@ class SendTimes:
         for amount, replicas in ((held - experts, self._dense), (experts, self._experts)):
             if not amount.any():
                 continue
-            if bucketed:
+            if bucketed and job.software.bucket_bytes:
+                times = np.maximum(1.0, np.ceil(amount * width / job.software.bucket_bytes))
+                size = amount * width / times
+            elif bucketed:
                 size = np.maximum(BUCKET, BUCKET_A_RANK * replicas.ranks) * width
                 times = amount * width / size
             else:

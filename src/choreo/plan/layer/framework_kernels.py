@@ -20,13 +20,18 @@ NORM = {"forward": (4, 14), "dgrad": (6, 18)}
 SUM = {"forward": (6, 10), "dgrad": (6, 18)}  # backward: the sum of two gradients, and the cast of one of them
 # Written out of elementary operations in fp32: cast, square, mean, scale, cast back, weight; and their backward.
 COMPOSITE_NORM = {"forward": (34, 7), "dgrad": (70, 12)}  # bytes, kernels
+# The same where everything is fp32: square, mean, scale, weight; backward those of each, and the sum of two gradients.
+COMPOSITE_NORM_FP32 = {"forward": (28, 6), "dgrad": (84, 12)}
+NARROW_NORM_FP32 = {"forward": 8, "dgrad": 12}
 COMPOSITE_ROTATION = {"forward": (20, 3), "dgrad": (20, 3)}
 # The share of the loss's traffic that is forward.
 LOSS_FORWARD = 0.45
 
 
-def memory_kernel(op: Operator, phase: str, model: Model, style: Style) -> tuple[float, int, str]:
-    """Bytes, launches and kind of a memory-bound operator as the program runs it."""
+def memory_kernel(
+    op: Operator, phase: str, model: Model, style: Style, *, wide: bool = False
+) -> tuple[float, int, str]:
+    """Bytes, launches and kind of a memory-bound operator as the program runs it; `wide` is training in fp32."""
     direction = "dgrad" if phase in ("dgrad", "wgrad") else "forward"
     moved, launches = op.bytes_moved, 1
     kind = "activation" if op.name.split(".")[0].endswith("_activation") else MEMORY_KINDS.get(op.kind, op.kind)
@@ -34,20 +39,20 @@ def memory_kernel(op: Operator, phase: str, model: Model, style: Style) -> tuple
         return 0.0, 1, kind  # `beside` counts all passes of the loss over the logits
     if op.kind == "norm":
         if style.composite == "all" and style.fusion == "none" and model.norm == "rms":
-            narrow = NORM[direction][0]
-            wide, launches = COMPOSITE_NORM[direction]
-            return moved * wide / narrow, launches, "elementwise"
-        if style.stream_bytes == 4:
-            narrow, wide = NORM[direction]
-            moved *= wide / narrow if style.fusion == "none" else 1.5
+            narrow = NARROW_NORM_FP32[direction] if wide else NORM[direction][0]
+            all_moved, launches = (COMPOSITE_NORM_FP32 if wide else COMPOSITE_NORM)[direction]
+            return moved * all_moved / narrow, launches, "elementwise"
+        if style.stream_bytes == 4 and not wide:
+            narrow, cast = NORM[direction]
+            moved *= cast / narrow if style.fusion == "none" else 1.5
             launches = 2 if style.fusion == "none" else 1
     elif op.kind == "elementwise" and ("residual" in op.name or ":sum" in op.name):
-        if style.stream_bytes == 4:
-            narrow, wide = SUM[direction]
-            moved *= wide / narrow if style.fusion == "none" else 1.5
+        if style.stream_bytes == 4 and not wide:
+            narrow, cast = SUM[direction]
+            moved *= cast / narrow if style.fusion == "none" else 1.5
     elif op.name.startswith("rotary") and style.composite != "none" and style.fusion == "none":
-        wide, launches = COMPOSITE_ROTATION[direction]
-        moved *= wide / 4
+        all_moved, launches = COMPOSITE_ROTATION[direction]
+        moved *= all_moved / 4
     return moved, launches, kind
 
 
@@ -58,7 +63,7 @@ def beside(
     if graph.name == "head" and phase in ("forward", "dgrad"):
         logits = graph.tensors["logits"].elements(graph.mesh)
         share = LOSS_FORWARD if phase == "forward" else 1 - LOSS_FORWARD
-        yield logits * style.loss_bytes * share, "elementwise"
+        yield logits * style.loss_bytes * share, style.loss_kind
     if not products:
         return
     if style.cast_weights and phase in ("forward", "wgrad"):
@@ -69,7 +74,7 @@ def beside(
     if phase == "wgrad" and model.bias and style.fusion != "compiler":
         for op in graph.operators:
             if op.kind == "matmul" and any(name.endswith(".bias") for name in op.weights):
-                yield op.m * op.n * op.count * 2, "reduction"
+                yield op.m * op.n * op.count * plan.activation_bytes, "reduction"
     if phase == "dgrad" and graph.name.endswith("layer") and "query" in graph.tensors and style.fusion != "compiler":
         # Gradients of queries, keys and values are put side by side.
         yield 2 * graph.bytes_of(name for name in ("query", "key", "value")), "copy"

@@ -152,7 +152,7 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
             kernels.append(LayerKernel(fused, (op.batch, op.heads, op.m, keys, op.k), factor))
             launches += 1 + 2 * (phase == "dgrad")
         else:
-            moved, pieces, kind = memory_kernel(op, phase, model, style)
+            moved, pieces, kind = memory_kernel(op, phase, model, style, wide=plan.activation_bytes == 4)
             kernels.append(LayerKernel(MemoryKind(kind), (moved,)))
             launches += pieces
             extra += pieces - 1

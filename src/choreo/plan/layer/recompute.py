@@ -54,7 +54,9 @@ def _bytes(graph: Graph, names: set[str], style: Style) -> float:
     for name in names:
         stream = name == graph.inputs[0] or name.endswith("_residual")
         wide = stream and graph.tensors[name].role == "activation"
-        total += graph.bytes_of([name]) * (style.stream_bytes / 2 if wide else 1.0)
+        total += graph.bytes_of([name]) * (
+            max(1.0, style.stream_bytes / graph.tensors[name].item_bytes) if wide else 1.0
+        )
     return total
 
 

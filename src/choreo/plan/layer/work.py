@@ -54,7 +54,7 @@ def layer_work(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> L
     return LayerWork(
         passes=(ahead, replace(repeat, collectives=again.collectives), dgrad, wgrad),
         saved_bytes=kept.saved_bytes,
-        input_bytes=forward.bytes_of(forward.inputs) * style.stream_bytes / plan.activation_bytes,
+        input_bytes=forward.bytes_of(forward.inputs) * max(1.0, style.stream_bytes / plan.activation_bytes),
         working_bytes=recomputed(forward, "none", style).saved_bytes,
         widths_bytes=widths,
         parameters=forward.parameters,

@@ -3,6 +3,7 @@
 nccl        NVIDIA's machines, and blocks that are built like one: GPUs in nodes, and a network between the nodes
 torus       TPUs, and other accelerators with links of their own
 simulated   everything else: rings, meshes, tori, and graphs of links
+this-machine    the processor and shared memory of the host that plans
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from choreo.nccl import find_gpu
 from choreo.plan.network.model import Floats, NetworkModel
 from choreo.plan.network.nccl import NcclModel, nccl_model
 from choreo.plan.network.simulated import SimulatedModel
+from choreo.plan.network.this_machine import THIS_MACHINE, ThisMachineModel, this_machine
 from choreo.plan.network.torus import torus_model
 from choreo.topology import Topology, get_topology
 
@@ -57,6 +59,12 @@ class Cluster:
         if not isinstance(self.network, NcclModel):
             return self
         return replace(self, network=self.network.with_network(network))
+
+    def for_ranks(self, ranks: int) -> Cluster:
+        """The cluster as a job of that many ranks finds it: ranks of one host share its cores."""
+        if not isinstance(self.network, ThisMachineModel):
+            return self
+        return replace(self, network=replace(self.network, ranks=ranks))
 
     def check_gpus(self, gpus: int) -> None:
         """Refuse more devices than there are."""
@@ -97,6 +105,8 @@ def get_cluster(
         found = cluster
     elif isinstance(cluster, Topology):
         found = _of_topology(cluster, cluster.name, cluster.num_devices)
+    elif str(cluster) == THIS_MACHINE:
+        found = Cluster(THIS_MACHINE, *this_machine())
     else:
         found = _of_text(str(cluster))
     if device is not None:

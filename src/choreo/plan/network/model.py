@@ -18,7 +18,7 @@ ALL = 1 << 30  # devices of a node, where there are no nodes
 
 
 class NetworkModel(Protocol):
-    """A model of a network; one of NCCL, simulated and torus."""
+    """A model of a network; one of NCCL, simulated, torus and this machine."""
 
     @property
     def name(self) -> str:

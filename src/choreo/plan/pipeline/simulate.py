@@ -13,13 +13,14 @@ al., Zero Bubble Pipeline Parallelism, ICLR 2024.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from choreo.plan.pipeline.levels import Levels, levels, time_of_levels
+from choreo.plan.pipeline.passes import PassCosts, Pipeline, PipelinePass
+from choreo.plan.pipeline.shared import simulate_shared
 from choreo.workload.plan import SCHEDULES
 
 __all__ = ["SCHEDULES", "Pipeline", "PipelinePass", "in_flight", "orders", "simulate_pipeline"]
@@ -28,37 +29,6 @@ Ints = npt.NDArray[np.int64]
 
 # After this many times p micro-batches every further one takes the same time.
 STEADY = 2
-
-
-@dataclass(frozen=True, slots=True)
-class PipelinePass:
-    """A pass of one micro-batch through one chunk of a stage."""
-
-    kind: str  # "F", "B" or "W"
-    stage: int
-    micro_batch: int
-    chunk: int
-    start_s: float
-    end_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """How long a pipeline takes, and how long each stage is busy in it."""
-
-    time_s: float
-    busy_s: tuple[float, ...]
-    tasks: tuple[PipelinePass, ...] = ()
-
-    @property
-    def busiest(self) -> int:
-        """The stage with the most to do."""
-        return max(range(len(self.busy_s)), key=lambda stage: self.busy_s[stage])
-
-    @property
-    def bubble_s(self) -> float:
-        """How long the busiest stage is idle."""
-        return self.time_s - self.busy_s[self.busiest]
 
 
 def simulate_pipeline(
@@ -70,13 +40,15 @@ def simulate_pipeline(
     weight_s: Sequence[Sequence[float]] | None = None,
     message_s: float = 0.0,
     blocking_s: float = 0.0,
+    sharing: float = 1.0,
     timeline: bool = False,
 ) -> Pipeline:
     """Time of one step's forwards and backwards; `forward_s[stage][chunk]` is that of one micro-batch.
 
     `backward_s` includes the weight gradients; `weight_s` says how much of it they are, for schedules that split them
-    off. A message between stages arrives after `message_s`, and holds up the receiver for `blocking_s`. Without
-    `timeline` a long run of equal micro-batches is not simulated to its end.
+    off. A message between stages arrives after `message_s`, and holds up the receiver for `blocking_s`. `sharing` ranks
+    share a core, and times are those of stages that are all at work (see `shared.py`). Without `timeline` a long run of
+    equal micro-batches is not simulated to its end.
 
     >>> found = simulate_pipeline("1f1b", 8, [[1.0]] * 4, [[2.0]] * 4)
     >>> found.time_s, found.bubble_s
@@ -90,9 +62,11 @@ def simulate_pipeline(
     unit = stages if chunks > 1 else 1
     base = STEADY * stages + micro_batches % unit
     splits = schedule == "zero-bubble" and weight_s is not None
-    costs = _Costs(forward_s, backward_s, weight_s or (), message_s, blocking_s, splits)
+    costs = PassCosts(forward_s, backward_s, weight_s or (), message_s, blocking_s, splits)
 
     def run(count: int) -> Pipeline:
+        if sharing > 1:
+            return simulate_shared(orders(schedule, stages, count, chunks), costs, sharing, keep=timeline)
         if timeline or splits:
             return _Run(orders(schedule, stages, count, chunks), count, costs, keep=timeline).simulate()
         total = time_of_levels(_levels(schedule, stages, count, chunks), forward_s, backward_s, message_s, blocking_s)
@@ -172,16 +146,6 @@ def _order(schedule: str, stage: int, stages: int, micro_batches: int, chunks: i
     return order
 
 
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    forward_s: Sequence[Sequence[float]]
-    backward_s: Sequence[Sequence[float]]
-    weight_s: Sequence[Sequence[float]]
-    message_s: float
-    blocking_s: float
-    splits: bool
-
-
 class _Run:
     """The state of a simulation: the next pass of each stage, and when each pass ended."""
 
@@ -189,7 +153,7 @@ class _Run:
         self,
         order: tuple[tuple[tuple[str, int, int], ...], ...],
         micro_batches: int,
-        costs: _Costs,
+        costs: PassCosts,
         *,
         keep: bool,
     ) -> None:

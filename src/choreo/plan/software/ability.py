@@ -78,6 +78,7 @@ ABILITIES = {
     "nanotron": Ability("nanotron", ("gpipe", "1f1b"), (0, 1), 1, contexts=False, uneven_stages=True),
     "fsdp": Ability("FSDP", zero=(0, 2, 3), tensors=False, stages=False, contexts=False),
     "torchtitan": Ability("torchtitan", zero=(0, 2, 3)),
+    "choreo-train": Ability("choreo train", uneven_stages=True),
     "torch": Ability("PyTorch by itself", zero=(0,), tensors=False, stages=False, contexts=False),
 }
 

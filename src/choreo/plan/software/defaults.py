@@ -27,6 +27,7 @@ DEFAULTS = {
     "torchtitan": Defaults(3, True, True, "selective"),
     "jax": Defaults(3, False, False, "full"),  # as PaXML and MaxText do by default
     "nanotron": Defaults(1, True, False, "none"),
+    "choreo-train": Defaults(0, False, False, "none"),
     "torch-eager": Defaults(0, False, False, "none"),
     "torch-compile": Defaults(0, False, False, "none"),
 }

@@ -33,6 +33,7 @@ class Style:
     cast_weights: bool
     composite: str
     loss_bytes: float
+    loss_kind: str
     regather: bool
     selective: str
     accumulate_moved: float
@@ -50,6 +51,7 @@ class Software:
     cast_weights: bool
     composite: str  # "none", "rotation" or "all"
     loss_bytes: float
+    loss_kind: str
     regather: bool
     efficiency: float
     host_s: float
@@ -62,6 +64,9 @@ class Software:
     contention: float
     parameter_bytes: int
     gradient_bytes: int
+    gathered_bytes: int
+    bucket_bytes: float
+    bucket_moved: float
     accumulate_bytes: int
     accumulate_moved: float
     gather: str  # what ZeRO-3 gathers at a time: "layer" or "tensor"

@@ -47,10 +47,13 @@ class Chooser:
             self._chosen[key] = self.ranked(collective, size_bytes)[0][1]
         return self._chosen[key]
 
-    def ranked(self, collective: str, size_bytes: float) -> list[tuple[float, str]]:
-        """All algorithms to choose from by price in seconds, cheapest first; of equals the one with fewer steps."""
+    def ranked(self, collective: str, size_bytes: float, *, cores: int | None = None) -> list[tuple[float, str]]:
+        """All algorithms to choose from by price in seconds, cheapest first; of equals the one with fewer steps.
+
+        `cores` are those that these ranks share: all that the constants are for, unless others compute beside them.
+        """
         model = self.constants.cost_model_for(size_bytes, self.world_size)
-        cores = self.constants.cores if self.ports == "read" else None
+        cores = (cores or self.constants.cores) if self.ports == "read" else None
         profiles = _profiles(collective, self.world_size, self.ports, cores or None)
         priced = [(price_of(counted, size_bytes, model).total_s, counted.num_steps, counted) for counted in profiles]
         return [

@@ -1,0 +1,117 @@
+"""A processor's constants from the times of `measure_cpu.PROBES`, and how far they are off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.calibrate.device.fit import FitErrors
+from choreo.calibrate.device.measure_cpu import PROBES, CpuProbe
+from choreo.hardware.cpu import Cpu, CpuAttention, CpuProducts, MemoryTiers, SharedCpu
+
+__all__ = ["cpu_errors", "fit_shared"]
+
+Floats = npt.NDArray[np.float64]
+LONGEST = 400.0  # no dimension loses more than this
+SOFT = 0.05  # residuals beyond this count less than their square
+
+
+def fit_shared(times_s: Sequence[float], ranks: int) -> SharedCpu:
+    """The constants of one rank where `ranks` compute at once."""
+    measured = list(zip(PROBES, times_s, strict=True))
+    operator_s = next(time_s for probe, time_s in measured if probe.kind == "operator")
+    products = {}
+    for precision in ("fp32", "bf16"):
+        own = [(one, s) for one, s in measured if one.kind.startswith("gemm") and one.dtype == precision]
+        products[precision] = _products(own, operator_s)
+    rates = {
+        kind: _rates([(probe, time_s) for probe, time_s in measured if probe.kind == kind], operator_s)
+        for kind in dict.fromkeys(probe.kind for probe in PROBES if probe.bytes_moved)
+    }
+    bandwidth = rates["elementwise"][-1][1]
+    forward = [(probe, time_s) for probe, time_s in measured if probe.kind.startswith("attn_fwd_")]
+    both = [(probe, time_s) for probe, time_s in measured if probe.kind.startswith("attn_fwdbwd_")]
+    back = [(probe, total - alone) for (probe, total), (_, alone) in zip(both, forward, strict=True)]
+    return SharedCpu(
+        ranks=ranks,
+        operator_s=operator_s,
+        memory_bandwidth_bytes_per_s=bandwidth,
+        products=products,
+        attention={
+            "forward": _attention(forward, operator_s, products["fp32"].peak_flops, 4.0),
+            "backward": _attention(back, operator_s, products["fp32"].peak_flops, 10.0),
+        },
+        memory={
+            kind: MemoryTiers(
+                at_bytes=tuple(size for size, _ in found), share=tuple(rate / bandwidth for _, rate in found)
+            )
+            for kind, found in rates.items()
+        },
+    )
+
+
+def cpu_errors(cpu: Cpu, times_s: dict[int, list[float]]) -> FitErrors:
+    """How far the curves are from the measured products and attention; memory-bound kernels are as measured."""
+    ratios = []
+    for ranks, found in times_s.items():
+        one = cpu.for_ranks(ranks)
+        for probe, time_s in zip(PROBES, found, strict=True):
+            if probe.kind.startswith("gemm"):
+                ratios.append(float(one.matmul_time(probe.m, probe.n, probe.k, probe.dtype)) / time_s - 1)
+            elif probe.kind.startswith("attn_fwd_"):
+                causal = probe.kind.endswith("causal")
+                shape = (probe.m, probe.n, probe.k, probe.k, probe.head_dim, causal, "fp32")
+                ratios.append(float(one.attention_time(*shape)) / time_s - 1)
+    size = np.abs(ratios)
+    return FitErrors(len(size), float(np.median(size)), float(np.percentile(size, 90)), float(np.median(ratios)))
+
+
+def _rates(measured: Sequence[tuple[CpuProbe, float]], operator_s: float) -> list[tuple[float, float]]:
+    """Bytes moved and bytes a second of each size of one kind; a kernel takes at least a tenth of its time for them."""
+    return [(one.bytes_moved, one.bytes_moved / max(s - operator_s, 0.1 * s)) for one, s in measured]
+
+
+def _products(measured: Sequence[tuple[CpuProbe, float]], operator_s: float) -> CpuProducts:
+    from scipy.optimize import least_squares
+
+    m, n, k = (np.array([getattr(one, name) for one, _ in measured], np.float64) for name in ("m", "n", "k"))
+    took = np.array([max(s - operator_s, 0.1 * s) for _, s in measured])
+    start_rate = float(np.max(2 * m * n * k / took))
+
+    def curve(values: Floats) -> CpuProducts:
+        rate, rows, columns, inner = (float(value) for value in values)
+        return CpuProducts(peak_flops=rate * start_rate, rows=rows, columns=columns, inner=inner)
+
+    def residuals(values: Floats) -> Floats:
+        made = curve(values)
+        return np.asarray(np.log(made.time(np.ones_like(m), m, n, k, made.peak_flops) / took))
+
+    bounds = ([0.2, 0.0, 0.0, 0.0], [5.0, LONGEST, LONGEST, LONGEST])
+    found = least_squares(residuals, [1.0, 4.0, 4.0, 4.0], bounds=bounds, loss="soft_l1", f_scale=SOFT)
+    return curve(found.x)
+
+
+def _attention(
+    measured: Sequence[tuple[CpuProbe, float]], operator_s: float, peak_flops: float, products: float
+) -> CpuAttention:
+    from scipy.optimize import least_squares
+
+    batch, heads, sequence, features = (
+        np.array([getattr(one, name) for one, _ in measured], np.float64) for name in ("m", "n", "k", "head_dim")
+    )
+    causal = np.array([one.kind.endswith("causal") for one, _ in measured])
+    took = np.array([max(s - operator_s, 0.1 * s) for _, s in measured])
+    rows = batch * heads * sequence
+
+    def residuals(values: Floats) -> Floats:
+        issue, score_ns, diagonal = values
+        keys = np.where(causal, sequence / 2 + diagonal, sequence)
+        score_s = products * features / (peak_flops * issue) + 1e-9 * score_ns
+        return np.asarray(np.log(rows * keys * score_s / took))
+
+    bounds = ([0.01, 0.0, 0.0], [2.0, 100.0, LONGEST])
+    found = least_squares(residuals, [0.5, 1.0, 20.0], bounds=bounds, loss="soft_l1", f_scale=SOFT)
+    issue, score_ns, diagonal = (float(value) for value in found.x)
+    return CpuAttention(issue=issue, score_s=1e-9 * score_ns, diagonal=diagonal)
