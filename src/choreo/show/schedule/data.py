@@ -15,7 +15,7 @@ from choreo.show.schedule.outcome import outcome_of
 from choreo.show.schedule.phases import phases_of
 from choreo.show.schedule.words import describe
 
-__all__ = ["PAGE_LIMITS", "Data", "Transfer", "to_data"]
+__all__ = ["PAGE_LIMITS", "Data", "Heading", "Transfer", "heading", "to_data"]
 
 PAGE_LIMITS = {"ranks": 64, "transfers": 20_000, "places": 1 << 18}
 
@@ -67,15 +67,8 @@ class PhaseData(TypedDict):
     num_steps: int
 
 
-class Data(TypedDict):
-    """A schedule as a picture needs it.
-
-    `chunk_shares` are sizes in units of the collective's size n. `before` and `after` give for each rank the runs
-    [first, count] of chunks that the contract lets it start with and asks it to end with. A transfer of a step reads
-    what its source held before the step, or with `from_input` what the rank started with; it replaces what is at its
-    destination, or with `reduce` adds to it. Senders and receivers from `ranks` on are the switches that reduce, of
-    which there are `switches`; `before` and `after` have nothing for them.
-    """
+class Heading(TypedDict):
+    """What every page says of a schedule, however large it is."""
 
     collective: str
     algorithm: str
@@ -89,32 +82,61 @@ class Data(TypedDict):
     summary: str
     reduces: bool
     size_per: str
+    proof: ProofData
+
+
+class Data(Heading):
+    """A schedule as a picture needs it.
+
+    `chunk_shares` are sizes in units of the collective's size n. `before` and `after` give for each rank the runs
+    [first, count] of chunks that the contract lets it start with and asks it to end with. A transfer of a step reads
+    what its source held before the step, or with `from_input` what the rank started with; it replaces what is at its
+    destination, or with `reduce` adds to it. Senders and receivers from `ranks` on are the switches that reduce, of
+    which there are `switches`; `before` and `after` have nothing for them.
+    """
+
     chunk_shares: list[float]
     before: list[list[list[int]]]
     after: list[list[list[int]]]
     steps: list[list[Transfer]]
     words: list[str]
-    proof: ProofData
     grid: GridData
 
 
 def to_data(schedule: Schedule) -> Data:
     """The schedule as plain JSON values, which the page replays; see `Data`."""
-    check_size(schedule, "page", **PAGE_LIMITS)
+    check_size(schedule, "JSON document", **PAGE_LIMITS)
     contract, chunks = schedule.contract, schedule.num_chunks
     steps = list(schedule.steps())
-    outcome = outcome_of(schedule)
     square = contract.before is Layout.PAIR_SOURCE
     rows = PAGE_ROWS if square else max(1, min(PAGE_ROWS, PAGE_CELLS // (PAGE_COLUMNS * schedule.members)))
     grid = grid_of(schedule, PAGE_COLUMNS, rows)
     sizes = (np.ones(chunks) if schedule.weights is None else schedule.weights) / schedule.total_weight
+    return {
+        **heading(schedule),
+        "chunk_shares": (sizes * contract.total_bytes(1.0, schedule.ranks)).tolist(),
+        "before": _runs(schedule.held_before()),
+        "after": _runs(schedule.held_after()),
+        "steps": [_transfers(rows) for rows in steps],
+        "words": [describe(schedule, rows) for rows in steps],
+        "grid": {
+            "columns": grid.columns,
+            "square": grid.square,
+            "cells": [{"first": f, "count": n} for f, n in zip(grid.first, grid.count, strict=True)],
+        },
+    }
+
+
+def heading(schedule: Schedule) -> Heading:
+    """The schedule's name and size, its phases, and what the proof says."""
+    contract, outcome = schedule.contract, outcome_of(schedule)
     return {
         "collective": schedule.collective,
         "algorithm": schedule.algorithm,
         "ranks": schedule.ranks,
         "switches": schedule.switches,
         "root": schedule.root,
-        "chunks": chunks,
+        "chunks": schedule.num_chunks,
         "chunks_a_block": schedule.chunks_a_block,
         "num_steps": schedule.num_steps,
         "phases": [
@@ -124,22 +146,12 @@ def to_data(schedule: Schedule) -> Data:
         "summary": contract.summary,
         "reduces": contract.reduces,
         "size_per": contract.size_per,
-        "chunk_shares": (sizes * contract.total_bytes(1.0, schedule.ranks)).tolist(),
-        "before": _runs(schedule.held_before()),
-        "after": _runs(schedule.held_after()),
-        "steps": [_transfers(rows) for rows in steps],
-        "words": [describe(schedule, rows) for rows in steps],
         "proof": {
             "holds": outcome.holds,
             "story": outcome.story,
             "step": outcome.step,
             "rank": outcome.rank,
             "chunk": outcome.chunk,
-        },
-        "grid": {
-            "columns": grid.columns,
-            "square": grid.square,
-            "cells": [{"first": f, "count": n} for f, n in zip(grid.first, grid.count, strict=True)],
         },
     }
 

@@ -8,35 +8,37 @@ from choreo.schedule import Schedule
 __all__ = ["check_size", "fits"]
 
 
-def check_size(schedule: Schedule, picture: str, *, ranks: int, transfers: int, places: int) -> None:
+def check_size(
+    schedule: Schedule, picture: str, *, ranks: int, transfers: int, places: int, steps: int | None = None
+) -> None:
     """Refuse a schedule that is too large for a kind of picture, with the limit, the value and what to do."""
-    story = _too_much(schedule, picture, ranks, transfers, places)
+    story = _too_much(schedule, ranks=ranks, transfers=transfers, places=places, steps=steps)
     if story is not None:
-        raise UsageError(story)
+        others = ", or the text summary" if picture == "page" else ", the page, or the text summary"
+        raise UsageError(f"the {picture} shows at most {story}{others}")
 
 
 def fits(schedule: Schedule, *, ranks: int, transfers: int, places: int) -> bool:
     """Whether the schedule is within these limits."""
-    return _too_much(schedule, "picture", ranks, transfers, places) is None
+    return _too_much(schedule, ranks=ranks, transfers=transfers, places=places, steps=None) is None
 
 
-def _too_much(schedule: Schedule, picture: str, ranks: int, transfers: int, places: int) -> str | None:
+def _too_much(schedule: Schedule, *, ranks: int, transfers: int, places: int, steps: int | None) -> str | None:
+    """What there is too much of, and how to have less."""
     who = "ranks and switches" if schedule.switches else "ranks"
     if schedule.members > ranks:
-        most = f"the {picture} shows at most {ranks} {who}"
-        return f"{most}, not {schedule.members}; use fewer ranks, or the text summary"
+        return f"{ranks} {who}, not {schedule.members}; use fewer ranks"
+    if steps is not None and schedule.num_steps > steps:
+        return f"{steps} steps, not {schedule.num_steps}; use fewer ranks or segments"
     held = schedule.members * schedule.num_chunks
     if held > places:
-        return (
-            f"the {picture} shows at most {places} places ({who} times chunks), not {held}; use fewer ranks or "
-            "segments, or the text summary"
-        )
+        return f"{places} places ({who} times chunks), not {held}; use fewer ranks or segments"
     drawn = 0
     for rows in schedule.steps():
         drawn += len(rows)
         if drawn > transfers:
             return (
-                f"the {picture} shows at most {transfers} transfers, and by step {rows.step[0]} of "
-                f"{schedule.num_steps} there are {drawn}; use fewer ranks or segments, or the text summary"
+                f"{transfers} transfers, and by step {rows.step[0]} of {schedule.num_steps} there are {drawn}; "
+                "use fewer ranks or segments"
             )
     return None

@@ -14,7 +14,7 @@ const stage = new Stage(data, find("ring"), find("stage-hint"));
 const messages = data.steps.map(messagesOf);
 const sent = sentByRank(data);
 const still = window.matchMedia("(prefers-reduced-motion: reduce)");
-const opening = data.proof.holds ? busyStep() : data.proof.step + 1;
+const opening = data.proof.holds ? busyStep(data, messages.map(({ length }) => length)) : data.proof.step + 1;
 let position = 0, playing = false, began = 0, frame = 0, chosen = null, touched = false;
 const matrix = new Matrix(data, find("matrix"), (rank, cell) => { chosen = { rank, cell }; look(); });
 
@@ -26,20 +26,9 @@ function show(to) {
   stage.show(now, before);
   redraw();
   find("caption").textContent = caption(data, position);
-  find("scrubber").value = position;
-  find("scrubber").setAttribute("aria-valuetext", before ? "start" : `step ${position - 1}`);
+  showPosition(position, data.num_steps);
   [...find("phases").children].forEach((segment, step) => segment.classList.toggle("done", step < position));
-  for (const name of ["first", "back"]) find(name).disabled = before;
-  for (const name of ["next", "last"]) find(name).disabled = position === data.num_steps;
   totals();
-}
-
-// The position after a step of the first phase with many messages; of these, the one nearest to the middle.
-function busyStep() {
-  const steps = messages.slice(0, data.phases.length ? data.phases[0].num_steps : data.num_steps);
-  const most = Math.max(0, ...steps.map(({ length }) => length)), middle = (steps.length - 1) / 2;
-  const busy = [...steps.keys()].filter((step) => 4 * steps[step].length >= 3 * most);
-  return busy.sort((a, b) => Math.abs(a - middle) - Math.abs(b - middle) || a - b).map((step) => step + 1)[0] ?? 0;
 }
 
 function redraw() {
@@ -123,8 +112,7 @@ function play() {
   // Before anyone has moved it, play shows it all.
   if (position === data.num_steps || !touched) show(0);
   touched = playing = true;
-  find("play").textContent = "Pause";
-  find("play").setAttribute("aria-label", "pause");
+  showPlaying(true);
   depart(performance.now());
 }
 
@@ -132,8 +120,7 @@ function pause() {
   if (!playing) return;
   playing = false;
   cancelAnimationFrame(frame);
-  find("play").textContent = "Play";
-  find("play").setAttribute("aria-label", "play");
+  showPlaying(false);
   show(position);
 }
 
@@ -205,30 +192,18 @@ function doubles() {
 
 const doubled = !data.proof.holds && doubles();
 timeline(data, find("brackets"), find("phases"));
-find("scrubber").max = data.num_steps;
-find("scrubber").addEventListener("input", (event) => go(Number(event.target.value)));
-find("first").addEventListener("click", () => go(0));
-find("back").addEventListener("click", () => go(position - 1));
-find("next").addEventListener("click", () => go(position + 1));
-find("last").addEventListener("click", () => go(data.num_steps));
-if (find("failure")) {
-  find("failure").addEventListener("click", () => {
+control({
+  position: () => position,
+  go,
+  toggle: () => (playing ? pause() : play()),
+  release: () => { chosen = null; look(); remember(); },
+  failure: () => {
     choose(data.proof.rank, data.proof.chunk);
     go(data.proof.step + 1);
-  });
-}
-find("play").addEventListener("click", () => (playing ? pause() : play()));
+  },
+}, data.num_steps);
 window.addEventListener("hashchange", follow);
 window.addEventListener("resize", fit);
-document.addEventListener("keydown", (event) => {
-  if (event.altKey || event.ctrlKey || event.metaKey || event.target.matches("select, input")) return;
-  const moves = { ArrowLeft: position - 1, ArrowRight: position + 1, Home: 0, End: data.num_steps };
-  if (event.key in moves) go(moves[event.key]);
-  else if (event.key === "Escape") { chosen = null; look(); remember(); }
-  else if (event.key === " " && !event.target.matches("button")) (playing ? pause : play)();
-  else return;
-  event.preventDefault();
-});
 legend();
 if (!data.proof.holds) choose(data.proof.rank, data.proof.chunk);
 follow();

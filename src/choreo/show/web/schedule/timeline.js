@@ -22,11 +22,14 @@ function caption(data, position) {
   return `step ${step} (${where})${phase ? `, ${phase.collective}` : ""}: ${data.words[step]}`;
 }
 
-function timeline(data, brackets, segments) {
+function bracket(data, holder) {
   for (const { collective, num_steps } of data.phases) {
-    const bracket = element("span", { title: collective }, brackets, collective);
-    bracket.style.flexGrow = num_steps;
+    element("span", { title: collective }, holder, collective).style.flexGrow = num_steps;
   }
+}
+
+function timeline(data, brackets, segments) {
+  bracket(data, brackets);
   segments.classList.toggle("dense", data.num_steps > 100);
   data.steps.forEach((transfers, step) => {
     const kind = transfers.some(({ reduce }) => reduce) ? "add" : "copy";
@@ -45,6 +48,28 @@ function sentByRank(data) {
     rows.push(row);
   }
   return rows;
+}
+
+// How much each step carries, as bars: in full colour what is done, and red the step that breaks.
+function drawTraffic(data, canvas, colors, position) {
+  const scale = window.devicePixelRatio || 1, wide = canvas.clientWidth, high = canvas.clientHeight;
+  canvas.width = Math.round(wide * scale);
+  canvas.height = Math.round(high * scale);
+  const pen = canvas.getContext("2d"), steps = data.num_steps;
+  const most = data.sent.reduce((most, one) => Math.max(most, one), 0) || 1, bar = wide / steps;
+  pen.setTransform(scale, 0, 0, scale, 0, 0);
+  // A step may be much thinner than a pixel, so each bar is as wide as it takes to be seen.
+  const thick = Math.max(1 / scale, bar > 3 ? bar - 1 : bar);
+  for (let step = 0; step < steps; step++) {
+    const tall = Math.max(2, ((data.size_per === "nothing" ? 1 : data.sent[step]) / most) * (high - 1));
+    pen.globalAlpha = step < position ? 1 : 0.35;
+    pen.fillStyle = data.adds[step] ? colors.add : colors.copy;
+    pen.fillRect(step * bar, high - tall, thick, tall);
+  }
+  pen.globalAlpha = 1;
+  if (data.proof.step === null) return;
+  pen.fillStyle = colors.wrong;
+  pen.fillRect(data.proof.step * bar - 1, 0, Math.max(3, thick), high);
 }
 
 // All ranks together if they send the same, else the one that sends most.
