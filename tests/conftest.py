@@ -33,6 +33,7 @@ pytest.register_assert_rewrite(
     "tests.helpers.executors",
     "tests.helpers.programs",
     "tests.helpers.simulate",
+    "tests.helpers.train",
     "tests.oracles.topology",
 )
 

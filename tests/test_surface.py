@@ -21,7 +21,7 @@ from tests.conftest import SLOW
 ROOT = Path(__file__).parent.parent
 FOLDERS = (
     "algorithms", "bench", "bound", "calibrate", "collectives", "hardware", "nccl", "plan", "price", "prove", "run",
-    "schedule", "show", "simulate", "topology", "torch_backend", "validate", "workload",
+    "schedule", "show", "simulate", "topology", "torch_backend", "train", "validate", "workload",
 )  # fmt: skip
 
 SURFACE = [
@@ -75,6 +75,9 @@ SURFACE = [
     "Steps",
     "Topology",
     "TopologyError",
+    "TrainingError",
+    "TrainingRun",
+    "TrainingStep",
     "Transfers",
     "UnknownNameError",
     "UsageError",
@@ -122,6 +125,7 @@ SURFACE = [
     "to_svg",
     "to_text",
     "together",
+    "train",
     "validate",
     "winners",
 ]

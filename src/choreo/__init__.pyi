@@ -38,6 +38,7 @@ from choreo.errors import RendezvousError as RendezvousError
 from choreo.errors import ScheduleError as ScheduleError
 from choreo.errors import SizeError as SizeError
 from choreo.errors import TopologyError as TopologyError
+from choreo.errors import TrainingError as TrainingError
 from choreo.errors import UnknownNameError as UnknownNameError
 from choreo.errors import UsageError as UsageError
 from choreo.hardware import Device as Device
@@ -92,6 +93,9 @@ from choreo.simulate import suggested_schedule as suggested_schedule
 from choreo.topology import Topology as Topology
 from choreo.topology import get_topology as get_topology
 from choreo.topology import list_topologies as list_topologies
+from choreo.train import TrainingRun as TrainingRun
+from choreo.train import TrainingStep as TrainingStep
+from choreo.train import train as train
 from choreo.validate import validate as validate
 from choreo.workload import Model as Model
 from choreo.workload import Plan as Plan

@@ -19,6 +19,7 @@ ChoreoError
 ├── ProofError                          a schedule that does not do what its collective promises
 ├── BenchmarkError                      a library that is to be measured is missing, failed or does not answer
 ├── CalibrationError                    a fit that is too far off to be kept
+├── TrainingError                       a training run that failed: a loss that is not a number, a rank that died
 ├── RendezvousError                     the processes of a job did not find each other
 ├── PeerFailure                         ranks died, were stuck or left; all survivors agree on which
 └── JoinError                           a process could not join a running job; its ranks go on as before
@@ -52,6 +53,7 @@ __all__ = [
     "ScheduleError",
     "SizeError",
     "TopologyError",
+    "TrainingError",
     "UnknownNameError",
     "UsageError",
 ]
@@ -182,6 +184,10 @@ class BenchmarkError(ChoreoError):
 
 class CalibrationError(ChoreoError):
     """Constants whose fit is too far off to be kept; the load of the machine is in the message."""
+
+
+class TrainingError(ChoreoError):
+    """A training run that failed: what went wrong, at which step and rank, and what to look at."""
 
 
 class RendezvousError(ChoreoError):

@@ -33,6 +33,7 @@ COMMANDS = {
     "simulate": "Simulate schedules on a network: time, link load, critical path.",
     "bound": "Find the least time that any schedule could take on a network.",
     "plan": "Plan a training job: how to cut it, how long a step takes, what it needs.",
+    "train": "Train a model under a plan, with the prediction beside every step.",
     "run": "Run a script in several processes, the ranks of a job.",
     "bench": "Measure collectives between local ranks, and other libraries.",
     "calibrate": "Measure what a message costs on this machine, and keep it.",

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from choreo.errors import PlanError
 from choreo.units import counted
+from choreo.workload.choices import SCHEDULES
 
 if TYPE_CHECKING:
     from choreo.workload.model import Model
@@ -27,20 +28,26 @@ __all__ = ["RULES", "Columns", "Request", "Rule", "broken_rule", "check_plan", "
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Columns = Mapping[str, Ints]
-COLUMNS = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "interleave", "sequence_parallel")
+COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "sequence_parallel")
+INTERLEAVED, ZERO_BUBBLE = SCHEDULES.index("interleaved"), SCHEDULES.index("zero-bubble")
 ROUND = 32  # layers: a number that stages divide
 STAGE_EXTRAS, CHUNK_EXTRAS = 3, 2  # parts other than layers that may count as one, to reach a round number
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a plan is for. `uneven` where the program gives stages unequal numbers of layers."""
+    """What a plan is for.
+
+    `uneven` where the program gives stages unequal numbers of layers, `trained` where `choreo train` is to run it, with
+    what torch can do.
+    """
 
     model: Model
     gpus: int
     global_batch: int
     seq: int
     uneven: bool = False
+    trained: bool = False
 
     def __post_init__(self) -> None:
         for name in ("gpus", "global_batch", "seq"):
@@ -73,7 +80,8 @@ def broken_rule(plan: Plan, request: Request) -> Rule | None:
 
 
 def _row(plan: Plan) -> dict[str, Ints]:
-    return {name: np.array([int(getattr(plan, name))]) for name in COLUMNS}
+    row = {name: np.array([int(getattr(plan, name))]) for name in COLUMNS}
+    return row | {"schedule": np.array([SCHEDULES.index(plan.schedule)])}
 
 
 def divisors(number: int) -> list[int]:
@@ -212,6 +220,20 @@ def _rounds(request: Request, t: Columns) -> Bools:
     return np.asarray((t["interleave"] == 1) | (t["pp"] == 1) | (micro_batches % t["pp"] == 0))
 
 
+def _trained(
+    reason: str,
+    field: str,
+    holds: Callable[[Request, Columns], Bools],
+    sentence: Callable[[Request, Plan], str],
+) -> Rule:
+    """A rule for plans that `choreo train` is to run; the planner does not ask it."""
+
+    def asked(request: Request, t: Columns) -> Bools:
+        return np.asarray(holds(request, t)) if request.trained else np.ones(len(t["dp"]), np.bool_)
+
+    return Rule(reason, field, asked, sentence)
+
+
 RULES = (
     Rule(
         "devices other than there are",
@@ -275,5 +297,54 @@ RULES = (
         "interleave",
         lambda r, t: (t["interleave"] == 1) | (t["pp"] > 1),
         lambda r, plan: f"interleave {plan.interleave} needs a pipeline, and pp is 1; interleave 1, or pp 2 or more",
+    ),
+    # What `choreo train` cannot run.
+    _trained(
+        "zero bubble with sharded parameters",
+        "schedule",
+        lambda r, t: (t["pp"] == 1) | (t["schedule"] != ZERO_BUBBLE) | (t["zero"] < 2),
+        lambda r, plan: (
+            f"torch computes wrong gradients for zero-bubble with zero {plan.zero} (fully_shard); schedule 1f1b, or "
+            "zero 0 or 1, would be right"
+        ),
+    ),
+    _trained(
+        "fewer key-value heads than tp",
+        "tp",
+        lambda r, t: t["tp"] <= r.model.kv_heads,
+        lambda r, plan: (
+            f"tp {plan.tp} is more than the {r.model.kv_heads} key-value heads of {r.model.name}, and each tensor rank "
+            f"trains its own; tp {r.model.kv_heads} is the most"
+        ),
+    ),
+    _trained(
+        "sequence not divisible by 2 cp",
+        "cp",
+        lambda r, t: (t["cp"] == 1) | (r.seq % (2 * t["cp"]) == 0),
+        lambda r, plan: (
+            f"seq {r.seq} does not divide by 2 × cp {plan.cp}, the chunks of context parallelism; a seq of "
+            f"{max(1, round(r.seq / (2 * plan.cp))) * 2 * plan.cp} would"
+        ),
+    ),
+    _trained(
+        "fewer micro-batches than stages",
+        "micro_batch",
+        lambda r, t: (t["pp"] == 1) | (r.global_batch // (t["dp"] * t["micro_batch"]) >= t["pp"]),
+        lambda r, plan: (
+            f"a pipeline of pp {plan.pp} needs as many micro-batches, and there are "
+            f"{plan.micro_batches(r.global_batch)}; a global batch of {plan.dp * plan.micro_batch * plan.pp} would do"
+        ),
+    ),
+    _trained(
+        "interleaved with one chunk a stage",
+        "interleave",
+        lambda r, t: (t["pp"] == 1) | (t["schedule"] != INTERLEAVED) | (t["interleave"] > 1),
+        lambda r, plan: "schedule interleaved needs interleave 2 or more; interleave 2, or schedule 1f1b",
+    ),
+    _trained(
+        "gpipe with several chunks a stage",
+        "interleave",
+        lambda r, t: (t["schedule"] != SCHEDULES.index("gpipe")) | (t["interleave"] == 1),
+        lambda r, plan: f"gpipe runs one chunk of layers a stage, not interleave {plan.interleave}; interleave 1",
     ),
 )

@@ -13,15 +13,13 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from choreo.errors import PlanError
+from choreo.workload.choices import PRECISIONS, RECOMPUTE, SCHEDULES
 
 if TYPE_CHECKING:
     from choreo.workload.model import Model
 
 __all__ = ["PRECISIONS", "RECOMPUTE", "SCHEDULES", "Plan", "stage_layers"]
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
-RECOMPUTE = ("none", "selective", "full")
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 WIDE = ("fp32", "tf32")  # activations of four bytes; all others keep them in two
 
 
@@ -102,10 +100,20 @@ class Plan:
             )
         return Plan(dp=self.dp, micro_batch=self.micro_batch, precision=self.precision)
 
-    def check(self, model: Model, gpus: int, global_batch: int, seq: int, *, uneven_stages: bool = False) -> None:
+    def check(
+        self,
+        model: Model,
+        gpus: int,
+        global_batch: int,
+        seq: int,
+        *,
+        uneven_stages: bool = False,
+        trained: bool = False,
+    ) -> None:
         """Refuse a plan that cannot be run, in a sentence with the nearest choice that can.
 
-        `uneven_stages` is for programs that give pipeline stages unequal numbers of layers.
+        `uneven_stages` is for programs that give pipeline stages unequal numbers of layers, `trained` for plans that
+        `choreo train` is to run.
 
         >>> from choreo.workload import get_model
         >>> Plan(pp=7).check(get_model("llama3-70b"), gpus=7, global_batch=8, seq=4096)
@@ -114,7 +122,7 @@ class Plan:
         """
         from choreo.workload.legal import Request, check_plan
 
-        check_plan(self, Request(model, gpus, global_batch, seq, uneven_stages))
+        check_plan(self, Request(model, gpus, global_batch, seq, uneven_stages, trained))
 
     def __str__(self) -> str:
         parts = [f"{name}{getattr(self, name)}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(self, name) > 1]

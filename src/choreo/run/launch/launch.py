@@ -12,7 +12,7 @@ from pathlib import Path
 
 from choreo.errors import UsageError, shown
 from choreo.run.launch.rank_process import RankProcess
-from choreo.run.launch.relay import Lines, prefix, standard_outputs
+from choreo.run.launch.relay import Lines, Output, prefix, standard_outputs
 from choreo.run.launch.running_job import RunningJob
 from choreo.run.transport.addresses import LOOPBACK, parse_address
 from choreo.run.transport.limits import MAX_RANKS
@@ -32,13 +32,16 @@ def launch(
     secret_file: str | Path | None = None,
     grace_s: float = 5.0,
     keep_going: bool = False,
+    out: Output | None = None,
+    err: Output | None = None,
 ) -> int:
     """Run a Python script (or module) in `n` processes on this host, as `n * nodes` ranks in all. Returns the code.
 
     On several hosts, each calls it with the same `n`, `nodes`, `master` ("HOST:PORT" of rank 0's host) and secret, and
     with its own `node_rank`. When a rank fails, the others get SIGTERM, and SIGKILL after `grace_s` seconds. The exit
     code is that of the first rank that failed, or 128 plus the signal that killed it. With `keep_going` the other ranks
-    go on, for a program that survives failures; the exit code is then 0 if any rank succeeded.
+    go on, for a program that survives failures; the exit code is then 0 if any rank succeeded. `out` and `err` take the
+    ranks' output in place of this process's own.
     """
     _check(script_and_args, n=n, module=module, nodes=nodes, node_rank=node_rank, master=master, grace_s=grace_s)
     secret = _secret(secret_file, nodes)
@@ -58,7 +61,9 @@ def launch(
         # What a rank printed before it hung or was killed must not stay in a buffer.
         inherited.setdefault("PYTHONUNBUFFERED", "1")
         command = [sys.executable, *(["-m"] if module else []), *script_and_args]
-        out, err, out_is_terminal, err_is_terminal = standard_outputs()
+        own_out, own_err, out_is_terminal, err_is_terminal = standard_outputs()
+        out_is_terminal, err_is_terminal = out_is_terminal and out is None, err_is_terminal and err is None
+        out, err = out or own_out, err or own_err
 
         def start(local_rank: int) -> Callable[[], RankProcess]:
             rank = node_rank * n + local_rank

@@ -1,0 +1,88 @@
+"""`choreo train`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from choreo.cli.command import Command, grouped
+from choreo.cli.commands.plan import FIXING
+from choreo.cli.options import json_option, ranks_option
+from choreo.cli.output.table import echo_json
+from choreo.cli.plan_options import FIXED, SWITCHES, fixed_of
+from choreo.errors import UsageError, shown
+
+if TYPE_CHECKING:
+    from choreo.workload import Plan
+
+
+@click.command("train", cls=Command)
+@click.argument("model")
+@grouped(
+    "The job",
+    ranks_option,
+    click.option("--scale", default="1", metavar="X", help="Make the model small: tiny, or a factor like 0.1."),
+    click.option("--steps", type=int, default=10, show_default=True, metavar="N", help="How many steps to train."),
+    click.option("--global-batch", type=int, metavar="B", help="Sequences per step."),
+    click.option("--seq", type=int, metavar="S", help="Tokens per sequence (64)."),
+    click.option("--precision", metavar="P", help="fp32 (default) or bf16."),
+    click.option("--data", default="", metavar="FILE", help="A text to learn, byte by byte; or synthetic."),
+    click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of first values and shuffling."),
+    click.option("--lr", type=float, default=1e-3, show_default=True, metavar="X", help="AdamW's learning rate."),
+    click.option("--device", default="cpu", show_default=True, metavar="D", help="cpu or cuda."),
+    click.option("--backend", default="gloo", show_default=True, metavar="B", help="What carries the collectives."),
+    click.option("--checkpoint", default="", metavar="DIR", help="A folder to keep checkpoints in."),
+)
+@grouped(
+    "The plan",
+    click.option(
+        "--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="What choreo plan --json wrote."
+    ),
+    *FIXING,
+)
+@grouped(
+    "What to print",
+    click.option("--check", is_flag=True, help="Train with one process too, and compare the losses."),
+    json_option,
+)
+def command(*, as_json: bool, model: str, plan_file: Path | None, **options: object) -> int:
+    """Train MODEL under a parallel plan, in processes on this machine, with the prediction beside every step.
+
+    \b
+    choreo train gpt2-124m --scale tiny -n 4 --dp 2 --tp 2
+    choreo train llama3-8b --scale 0.05 -n 4 --pp 2 --dp 2 --schedule 1f1b
+    choreo train my-model/config.json -n 2 --zero 3 --data book.txt --steps 100
+
+    MODEL is a name (see choreo list models) or a config.json of Hugging Face. Tokens are bytes.
+    """
+    from choreo.cli.output.train import StepTable, print_run
+    from choreo.train import train
+
+    plan = _plan(options, plan_file)
+    asked = {name: value for name, value in options.items() if name not in (*FIXED, *SWITCHES, "precision")}
+    table = None if as_json else StepTable()
+    run = train(model, plan=plan, on_step=None if table is None else table.step, **asked)  # type: ignore[arg-type]
+    if as_json:
+        echo_json(run.to_dict())
+    else:
+        print_run(run)
+    return 1 if run.check is not None and not run.check["same"] else 0
+
+
+def _plan(options: dict[str, object], file: Path | None) -> Plan | None:
+    """The plan that was asked for; None where nothing was said about it."""
+    from choreo.train.plan_file import plan_of, read_plan
+
+    given = fixed_of(options)
+    precision = None if options["precision"] is None else str(options["precision"])
+    if file is None:
+        ranks = options["ranks"]
+        return plan_of(given, ranks if isinstance(ranks, int) else None, precision)
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"--plan {shown(file)} already says what the plan is; leave out {names}")
+    plan = read_plan(file)
+    return plan if precision is None else replace(plan, precision=precision)

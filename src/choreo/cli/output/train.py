@@ -1,0 +1,87 @@
+"""Print a training run: a line for each step while it runs, and at the end where the time went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from choreo.cli.output.table import Column, NcclTable, echo_line, echo_table
+from choreo.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from choreo.train import TrainingRun, TrainingStep
+
+__all__ = ["StepTable", "print_run"]
+
+COLUMNS = (
+    Column("step"),
+    Column("loss"),
+    Column("tokens/s", drop=2),
+    Column("MFU", drop=3),
+    Column("time"),
+    Column("predicted"),
+    Column("compute", drop=4),
+    Column("comm", drop=5),
+    Column("bubble", drop=6),
+    Column("optimizer", drop=7),
+)
+UNITS = ("", "", "", "%", "ms", "ms", "ms", "ms", "ms", "ms")
+WIDTHS = (5, 9, 9, 6, 9, 9, 9, 9, 9, 9)
+# Parts that are not communication.
+OTHERS = ("compute", "bubble", "optimizer", "stragglers")
+
+
+class StepTable:
+    """Prints a row for each step as it comes."""
+
+    def __init__(self) -> None:
+        self._table: NcclTable | None = None
+
+    def step(self, one: TrainingStep) -> None:
+        """Print a step."""
+        if self._table is None:
+            self._table = NcclTable(COLUMNS, UNITS, WIDTHS)
+        parts = one.parts
+        sent = sum(seconds for name, seconds in parts.items() if name not in OTHERS)
+        cells = [
+            str(one.step),
+            f"{one.loss:.4f}",
+            f"{one.tokens_per_s:,.0f}",
+            f"{100 * one.mfu:.1f}",
+            _ms(one.time_s),
+            "-" if one.predicted_s is None else _ms(one.predicted_s),
+            _ms(parts.get("compute", 0.0)),
+            _ms(sent),
+            _ms(parts.get("bubble", 0.0)),
+            _ms(parts.get("optimizer", 0.0)),
+        ]
+        self._table.row(cells)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f}"
+
+
+def print_run(run: TrainingRun) -> None:
+    """Print where a step's time went, the memory, and whether one process agrees."""
+    counted = run.steps[1:] or run.steps
+    names = dict.fromkeys(name for one in counted for name in one.parts)
+    mean = {name: sum(one.parts.get(name, 0.0) for one in counted) / len(counted) for name in names}
+    total = sum(mean.values())
+    rows = []
+    for name, seconds in sorted(mean.items(), key=lambda part: -part[1]):
+        if seconds >= 0.0005 * total or name in run.predicted_parts:
+            predicted = run.predicted_parts.get(name)
+            told = "-" if predicted is None else format_time(predicted)
+            rows.append([name, format_time(seconds), f"{100 * seconds / total:.1f} %", told])
+    click.echo()
+    echo_line(run.summary())
+    echo_table((Column("part", left=True), Column("measured"), Column("share"), Column("predicted")), rows)
+    predicted = run.predicted_memory_bytes
+    beside = "" if predicted is None else f", predicted {format_bytes(predicted, binary=False)}"
+    echo_line(f"memory of the fullest rank: {format_bytes(run.memory_bytes, binary=False)}{beside}")
+    if run.check is not None:
+        verdict = "the same" if run.check["same"] else "NOT the same"
+        worst = f"{run.check['error']:.1e} off at most, at step {run.check['step']}"
+        echo_line(f"losses are {verdict} as with one process: {worst}")

@@ -1,0 +1,66 @@
+"""Everything that a rank must know to train, as plain data that travels as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from choreo.workload import ConvNet, Latent, Model, Plan, Recommender, Workload
+
+__all__ = ["TrainConfig"]
+
+KINDS: dict[str, type[Workload]] = {"Model": Model, "ConvNet": ConvNet, "Recommender": Recommender}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """A training run: what is trained, under which plan, on what data, and for how long.
+
+    >>> from choreo.workload import get_model
+    >>> one = TrainConfig(get_model("gpt2-124m"), Plan(dp=2), global_batch=4, seq=64)
+    >>> TrainConfig.from_json(one.to_json()) == one
+    True
+    """
+
+    model: Workload
+    plan: Plan = field(default_factory=lambda: Plan(precision="fp32"))
+    global_batch: int = 8
+    seq: int = 64
+    steps: int = 10
+    data: str = ""  # a file, "synthetic", or the text that comes with Choreo
+    seed: int = 0
+    lr: float = 1e-3
+    device: str = "cpu"
+    backend: str = "gloo"
+    checkpoint: str = ""  # a folder; "" keeps none
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks it takes."""
+        return self.plan.gpus
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as values that JSON knows."""
+        found = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        model = {one.name: getattr(self.model, one.name) for one in dataclasses.fields(self.model)}
+        if isinstance(model.get("latent"), Latent):
+            model["latent"] = dataclasses.asdict(model["latent"])
+        return found | {"model": {"kind": type(self.model).__name__, **model}, "plan": self.plan.fields()}
+
+    def to_json(self) -> str:
+        """It as one line."""
+        return json.dumps(self.to_dict())
+
+    @staticmethod
+    def from_json(text: str) -> TrainConfig:
+        """What `to_json` wrote."""
+        found = json.loads(text)
+        model: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in found["model"].items()
+        }
+        kind = KINDS[model.pop("kind")]
+        if model.get("latent"):
+            model["latent"] = Latent(**model["latent"])
+        return TrainConfig(**(found | {"model": kind(**model), "plan": Plan(**found["plan"])}))

@@ -1,0 +1,47 @@
+"""Whether all ranks run the same: the code, the versions, the configuration and the data, compared before training."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from choreo.errors import UsageError
+from choreo.train.config import TrainConfig
+from choreo.train.data import open_text
+
+__all__ = ["compare_fingerprints", "fingerprint"]
+
+
+def fingerprint(config: TrainConfig) -> dict[str, str]:
+    """What must be equal on all ranks, each part by a name that a message can use."""
+    folder = Path(__file__).parent
+    code = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        code.update(file.read_bytes())
+    return {
+        "code of choreo.train": code.hexdigest()[:16],
+        "version of torch": torch.__version__,
+        "seed": str(config.seed),
+        "data": open_text(config.data, config.seq, config.seed).digest,
+        "model": repr(sorted(config.to_dict()["model"].items(), key=str)),
+        "plan": str(config.plan),
+        "options": f"batch {config.global_batch}, seq {config.seq}, {config.steps} steps, lr {config.lr}",
+    }
+
+
+def compare_fingerprints(config: TrainConfig) -> None:
+    """Refuse to train where ranks differ, and say which and in what."""
+    own = fingerprint(config)
+    found: list[dict[str, str]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(found, own)
+    for name in own:
+        values = [one.get(name, "") for one in found]
+        usual, _ = Counter(values).most_common(1)[0]
+        others = [rank for rank, value in enumerate(values) if value != usual]
+        if others:
+            told = ", ".join(f"rank {rank} has {values[rank]:.60}" for rank in others[:4])
+            raise UsageError(f"the ranks differ in the {name}: {told}, the others {usual:.60}; start all with the same")

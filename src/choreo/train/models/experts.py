@@ -1,0 +1,81 @@
+"""A mixture of experts: each token goes to a few of many MLPs, chosen by a router. No token is ever dropped."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+from torch import Tensor, nn
+
+from choreo.train.models.layers import Mlp, leave
+from choreo.train.models.parameters import Builder, share
+from choreo.train.parallel.expert import exchange, exchange_counts
+from choreo.train.parallel.tensor import copy, whole
+from choreo.workload import Model
+
+__all__ = ["Experts"]
+
+
+class Experts(nn.Module):
+    """The experts of one layer; a rank has experts / ep of them, each cut over tensor ranks."""
+
+    def __init__(self, make: Builder, model: Model, name: str) -> None:
+        super().__init__()
+        self.make, self.model = make, model
+        mesh = make.mesh
+        self.router = make.make(f"{name}.router", (model.experts, model.hidden), std=0.02, alike=True)
+        self.router_bias = make.make(f"{name}.router.bias", (model.experts,), alike=True) if model.router_bias else None
+        start, count = share(model.experts, mesh.size("ep"), mesh.index["ep"])
+        numbers = range(start, start + count)
+        self.experts = nn.ModuleList(Mlp(make, model, f"{name}.experts.{e}", model.expert_ffn) for e in numbers)
+        for parameter in self.experts.parameters():
+            parameter.expert = True
+        self.shared = Mlp(make, model, f"{name}.shared", model.shared_ffn) if model.shared_experts else None
+        for mlp in (*self.experts, *((self.shared,) if self.shared is not None else ())):
+            if mlp.down.bias is not None:
+                mlp.down.bias.summed = make.tp  # of which each tensor rank adds its share
+        gate = model.shared_gate and model.shared_experts
+        self.shared_gate = make.make(f"{name}.shared_gate", (1, model.hidden), std=0.02, alike=True) if gate else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The weighed sum of each token's experts, and the shared ones."""
+        make, shape = self.make, x.shape
+        full = whole(x, make.tp) if make.sequence_parallel else x
+        tokens = full.flatten(0, 1)
+        scores = F.linear(tokens, self.router, self.router_bias).float()
+        gates, chosen = scores.topk(self.model.experts_per_token, dim=-1)
+        gates = copy(gates.softmax(-1).to(tokens.dtype), make.tp)
+        cut = copy(tokens, make.tp)
+        found = self._routed(cut, gates, chosen)
+        if self.shared is not None:
+            own = self._with_bias(self.shared, cut)
+            if self.shared_gate is not None:
+                own = own * copy(torch.sigmoid(F.linear(tokens, self.shared_gate)), make.tp)
+            found = found + own
+        return leave(make, found.view(full.shape)).view(shape)
+
+    def _routed(self, tokens: Tensor, gates: Tensor, chosen: Tensor) -> Tensor:
+        """Send tokens to their experts, compute, send back, and add up."""
+        mesh, model = self.make.mesh, self.model
+        group, parts = mesh.group("ep"), mesh.size("ep")
+        order = chosen.flatten().argsort(stable=True)
+        source = order // model.experts_per_token
+        counts = chosen.flatten().bincount(minlength=model.experts)
+        arriving = exchange_counts(counts, group)  # (ranks, own experts)
+        sent = counts.view(parts, -1).sum(1).tolist()
+        received = arriving.sum(1).tolist()
+        rows = exchange(tokens[source], sent, received, group)
+        # Rows lie by rank and then by expert; experts want them together.
+        sizes = arriving.flatten().tolist()
+        blocks, own = rows.split(sizes), len(self.experts)
+        outs = [
+            self._with_bias(expert, torch.cat(blocks[number::own])).split(sizes[number::own])
+            for number, expert in enumerate(self.experts)
+        ]
+        back = torch.cat([outs[number][rank] for rank in range(parts) for number in range(own)])
+        home = exchange(back, received, sent, group) * gates.flatten()[order][:, None]
+        return torch.zeros_like(tokens).index_add(0, source, home.to(tokens.dtype))
+
+    def _with_bias(self, mlp: Mlp, x: Tensor) -> Tensor:
+        """This rank's share of an MLP; every tensor rank adds its share of the bias."""
+        found = mlp.inside(x)
+        return found if mlp.down.bias is None else found + mlp.down.bias / self.make.mesh.size("tp")

@@ -1,0 +1,137 @@
+"""Data parallelism by torch: DDP, and fully_shard for ZeRO-2 and 3; ZeRO-1 is in `zero.py`.
+
+A gradient is the sum over the ranks' tokens. Torch divides by the number of replicas, so the loss is multiplied by it.
+Parameters that replicas do not hold alike (experts), and those that more ranks than the replicas share (a tied
+embedding, norms under sequence parallelism), are summed after the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from choreo.train.parallel.mesh import Mesh
+from choreo.train.parallel.zero import ZeroOptimizer
+from choreo.workload import Plan
+
+__all__ = ["Optimizers", "finish_gradients", "replicate"]
+
+WITHOUT_OVERLAP_MB = 1 << 20  # one bucket for all gradients
+
+
+def replicate(stage: nn.Module, mesh: Mesh, *, by_hand: bool, on_bucket: Callable[[], None]) -> nn.Module:
+    """A stage as its replicas train it; `by_hand` leaves the gradients to `finish_gradients`.
+
+    `on_bucket` is called when a bucket of gradients is on its way.
+    """
+    plan, group = mesh.plan, mesh.group("replicas")
+    if group is None or by_hand or plan.zero == 1:
+        return stage
+    if plan.zero >= 2:
+        return _fully_sharded(stage, mesh, plan)
+    ignored = [name for name, one in stage.named_parameters() if _alone(one, plan)]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(stage, ignored)
+    wrapped = DistributedDataParallel(
+        stage,
+        process_group=group,
+        broadcast_buffers=False,
+        init_sync=False,
+        gradient_as_bucket_view=True,
+        bucket_cap_mb=None if plan.overlap else WITHOUT_OVERLAP_MB,
+    )
+
+    def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        sent = allreduce_hook(state, bucket)
+        on_bucket()
+        return sent
+
+    # Torch compares annotations with the types themselves.
+    hook.__annotations__.update(bucket=dist.GradBucket, **{"return": torch.futures.Future[Tensor]})
+    wrapped.register_comm_hook(group, hook)
+    return wrapped
+
+
+def _fully_sharded(stage: nn.Module, mesh: Mesh, plan: Plan) -> nn.Module:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    options: dict[str, Any] = {
+        "mesh": DeviceMesh.from_group(mesh.group("replicas"), mesh.device.type, mesh=mesh.members["replicas"]),
+        "reshard_after_forward": plan.zero == 3,
+        "ignored_params": {one for one in stage.parameters() if _alone(one, plan)},
+    }
+    notes = {name: dict(vars(one)) for name, one in stage.named_parameters()}
+    for block in getattr(stage, "blocks", nn.ModuleDict()).values():
+        fully_shard(block, **options)
+    sharded = fully_shard(stage, **options)
+    for name, one in sharded.named_parameters():  # they are new parameters, which know nothing of pieces and sums
+        vars(one).update(notes[name])
+    return sharded
+
+
+def _alone(parameter: Tensor, plan: Plan) -> bool:
+    """Whether the replicas of the dense parameters do not all hold this one."""
+    return plan.ep > 1 and getattr(parameter, "expert", False)
+
+
+def finish_gradients(parameters: Iterable[Tensor], mesh: Mesh, *, by_hand: bool) -> None:
+    """Sum the gradients that torch has not: over tensor ranks, the two ends of a pipeline, and experts' replicas."""
+    sums: dict[int, tuple[Any, list[Tensor]]] = {}
+    by_optimizer = mesh.plan.zero == 1
+    for one in parameters:
+        if one.grad is None:
+            continue
+        grad = one.grad.to_local() if hasattr(one.grad, "to_local") else one.grad
+        alone = _alone(one, mesh.plan)
+        reduced = None
+        if (alone or by_hand) and not (by_optimizer and mesh.group("edp" if alone else "replicas")):
+            grad /= mesh.size("replicas")
+            reduced = mesh.group("edp" if alone else "replicas")
+        for group in (reduced, getattr(one, "summed", None), getattr(one, "shared", None)):
+            if group is not None:
+                sums.setdefault(id(group), (group, []))[1].append(grad)
+    for group, grads in sums.values():
+        flat = _flatten_dense_tensors(grads)
+        dist.all_reduce(flat, group=group)
+        for grad, value in zip(grads, _unflatten_dense_tensors(flat, grads), strict=True):
+            grad.copy_(value)
+
+
+class Optimizers:
+    """AdamW over all parameters of a rank; ZeRO-1 cuts its state over the replicas of each."""
+
+    def __init__(self, parameters: list[Tensor], mesh: Mesh, lr: float) -> None:
+        options: dict[str, Any] = {"lr": lr, "betas": (0.9, 0.95), "weight_decay": 0.0, "fused": True}
+        replicas = mesh.size("replicas")
+        self.made: list[Any] = []
+        whole = parameters
+        if mesh.plan.zero == 1 and replicas > 1:
+            whole = []
+            for alone, axis in ((False, "replicas"), (True, "edp")):
+                some = [one for one in parameters if _alone(one, mesh.plan) is alone]
+                if some and mesh.group(axis) is not None:
+                    self.made.append(ZeroOptimizer(some, mesh.group(axis), replicas, **options))
+                else:
+                    whole += some
+        # One for the parameters that fully_shard has cut and one for those it has not: they do not mix.
+        for cut in (False, True):
+            some = [one for one in whole if hasattr(one, "to_local") is cut]
+            if some:
+                self.made.append(torch.optim.AdamW(some, **options))
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for one in self.made:
+            one.zero_grad()
+
+    def step(self) -> None:
+        """Update the parameters."""
+        for one in self.made:
+            one.step()

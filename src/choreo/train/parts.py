@@ -1,0 +1,129 @@
+"""Where the time of a step goes, measured inside a rank: collectives by kind, the pipeline's bubble, the optimizer.
+
+Calls of torch.distributed are timed while a rank waits in them; what runs beside the backward pass costs only what is
+left of it when the pass is over. The rest of the step is compute.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+
+__all__ = ["Clock"]
+
+# How torch spells them, and how a plan's figures do.
+COLLECTIVES = {
+    "all_reduce": "all_reduce",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_single": "all_gather",
+    "all_gather": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+    "broadcast": "broadcast",
+}
+BUBBLE, SEND = "bubble", "pp send"
+
+
+class Clock:
+    """Seconds of one step by part; `axis_of` names the axis of a process group."""
+
+    def __init__(self, axis_of: Callable[[Any], str]) -> None:
+        self.axis_of = axis_of
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        self._bucket_at_s: float | None = None
+        self._inside = False
+
+    def begin(self) -> None:
+        """Start a step."""
+        self.spent = defaultdict(float)
+        self._bucket_at_s = None
+        self._start_s = time.perf_counter()
+
+    def end(self) -> dict[str, float]:
+        """Seconds by part since `begin`; "time" is all of them."""
+        total = time.perf_counter() - self._start_s
+        return {"time": total, "compute": max(0.0, total - sum(self.spent.values())), **self.spent}
+
+    def bucket_ready(self) -> None:
+        """A bucket of gradients is ready to be sent: from the last on, sending is all that is left of the pass."""
+        self._bucket_at_s = time.perf_counter()
+
+    def backward_done(self) -> None:
+        """The backward pass is over, and its gradients have arrived."""
+        if self._bucket_at_s is not None:
+            self.spent["dp all_reduce"] += time.perf_counter() - self._bucket_at_s
+            self._bucket_at_s = None
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Count what is inside as one part, without the collectives in it, which are counted by themselves."""
+        before, start_s = sum(self.spent.values()), time.perf_counter()
+        yield
+        self.spent[name] += time.perf_counter() - start_s - (sum(self.spent.values()) - before)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Time every collective that is called through torch.distributed."""
+        originals = {name: getattr(dist, name) for name in (*COLLECTIVES, "batch_isend_irecv") if hasattr(dist, name)}
+        for name, function in originals.items():
+            setattr(dist, name, self._p2p(function) if name == "batch_isend_irecv" else self._timed(name, function))
+        try:
+            yield
+        finally:
+            for name, function in originals.items():
+                setattr(dist, name, function)
+
+    def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        place = list(inspect.signature(function).parameters).index("group")
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            group = options.get("group", arguments[place] if len(arguments) > place else None)
+            kind = f"{self.axis_of(group)} {COLLECTIVES[name]}"
+            if self._inside:
+                return function(*arguments, **options)
+            self._inside, start_s = True, time.perf_counter()
+            try:
+                work = function(*arguments, **options)
+            finally:
+                self._inside = False
+            self.spent[kind] += time.perf_counter() - start_s
+            return None if work is None else _TimedWork(work, self, kind)
+
+        return call
+
+    def _p2p(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(operations: list[Any]) -> Any:
+            receives = [one.op is dist.irecv for one in operations]
+            works = function(operations)
+            if len(works) != len(operations):
+                receives = [any(receives)] * len(works)
+            return [
+                _TimedWork(work, self, BUBBLE if received else SEND)
+                for work, received in zip(works, receives, strict=True)
+            ]
+
+        return call
+
+
+class _TimedWork:
+    """A torch Work whose `wait` is timed."""
+
+    def __init__(self, work: Any, clock: Clock, kind: str) -> None:
+        self._work, self._clock, self._kind = work, clock, kind
+
+    def wait(self, *arguments: Any) -> Any:
+        start_s = time.perf_counter()
+        try:
+            return self._work.wait(*arguments)
+        finally:
+            self._clock.spent[self._kind] += time.perf_counter() - start_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)

@@ -1,0 +1,48 @@
+"""One rank of `choreo train` as a process: `python -m choreo.train.rank CONFIG.json`, started by a launcher.
+
+What it has to say goes to stdout as lines of JSON that begin with a mark; everything else there is somebody's print.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from choreo.errors import ChoreoError
+from choreo.train.config import TrainConfig
+from choreo.train.ranks import MARK
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Join the job, train, and leave it."""
+    config = TrainConfig.from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    warnings.simplefilter("ignore")  # torch's own, about its own future
+    import torch
+    import torch.distributed as dist
+
+    from choreo.train.loop import train_rank
+
+    torch.set_num_threads(1)  # a rank is one core's worth, so that plans can be compared
+    dist.init_process_group(config.backend)
+    try:
+        train_rank(config, _report)
+    except ChoreoError as error:
+        _report({"error": str(error), "kind": type(error).__name__})
+        return 2
+    finally:
+        dist.destroy_process_group()
+    return 0
+
+
+def _report(told: dict[str, Any]) -> None:
+    sys.stdout.write(f"{MARK}{json.dumps(told)}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

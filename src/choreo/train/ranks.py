@@ -1,0 +1,71 @@
+"""Starts the ranks of a training run with the launcher of `choreo run`, and reads what they report."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from choreo.errors import TrainingError
+from choreo.run.launch.launch import launch
+from choreo.run.launch.relay import Output
+from choreo.train.config import TrainConfig
+
+__all__ = ["MARK", "run_ranks"]
+
+MARK = "choreo-train "
+PREFIX = re.compile(rb"^\[rank (\d+)\] ", re.MULTILINE)
+
+
+class _Reports(Output):
+    """The ranks' stdout: reports go to a function, other lines to stderr."""
+
+    def __init__(self, take: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__(2)
+        self._take = take
+
+    def put(self, lines: bytes) -> None:
+        """Take whole lines."""
+        for line in lines.splitlines(keepends=True):
+            text = PREFIX.sub(b"", line).decode(errors="replace")
+            if text.startswith(MARK):
+                self._take(json.loads(text.removeprefix(MARK)))
+            else:
+                super().put(line)
+
+
+class _Errors(Output):
+    """The ranks' stderr, kept back: it matters only where no rank could say what was wrong."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.lines: list[str] = []
+
+    def put(self, lines: bytes) -> None:
+        """Keep whole lines."""
+        self.lines += lines.decode(errors="replace").splitlines()
+
+
+def run_ranks(config: TrainConfig, on_report: Callable[[dict[str, Any]], None]) -> None:
+    """Run a configuration to its end. What rank 0 reports is passed on; an error of a rank is raised here."""
+    errors: list[dict[str, Any]] = []
+
+    def take(report: dict[str, Any]) -> None:
+        (errors.append if "error" in report else on_report)(report)
+
+    kept = _Errors()
+    with tempfile.TemporaryDirectory(prefix="choreo-train-") as folder:
+        file = Path(folder) / "config.json"
+        file.write_text(config.to_json(), encoding="utf-8")
+        code = launch(["choreo.train.rank", str(file)], config.ranks, module=True, out=_Reports(take), err=kept)
+    if errors:
+        raise TrainingError(errors[0]["error"])
+    if code >= 128:
+        raise TrainingError(f"{kept.lines[-1].removeprefix('choreo: ') if kept.lines else 'the ranks were stopped'}")
+    if code:
+        sys.stderr.write("".join(f"{line}\n" for line in kept.lines))
+        raise TrainingError("a rank failed; its own words are above")

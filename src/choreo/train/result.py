@@ -1,0 +1,102 @@
+"""What `train` returns: every step with its loss, its time and where the time went, beside what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, ClassVar
+
+from choreo.results import Result, result
+from choreo.units import format_time
+from choreo.workload import Plan
+
+__all__ = ["Prediction", "TrainingRun", "TrainingStep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What `plan` says of a run on this machine."""
+
+    time_s: float
+    parts: Mapping[str, float]
+    memory_bytes: float
+
+
+@result
+class TrainingStep(Result):
+    """One step. `parts` are seconds, averaged over the ranks, and add up to `time_s`, the slowest rank's."""
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "step",
+        "loss",
+        "tokens_per_s",
+        "time_s",
+        "predicted_s",
+        "mfu",
+        "parts",
+    )
+
+    step: int
+    loss: float
+    tokens_per_s: float
+    time_s: float
+    predicted_s: float | None
+    mfu: float
+    parts: Mapping[str, float]
+
+    def summary(self) -> str:
+        """Loss and time."""
+        return f"step {self.step}: loss {self.loss:.4f}, {format_time(self.time_s)}"
+
+
+@result(eq=False)
+class TrainingRun(Result):
+    """A run: its steps, the memory of the fullest rank, and what was predicted of both."""
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "model",
+        "plan",
+        "ranks",
+        "device",
+        "backend",
+        "global_batch",
+        "seq",
+        "steps",
+        "memory_bytes",
+        "predicted_memory_bytes",
+        "predicted_parts",
+        "check",
+    )
+
+    model: str
+    plan: Plan
+    ranks: int
+    device: str
+    backend: str
+    global_batch: int
+    seq: int
+    steps: tuple[TrainingStep, ...]
+    memory_bytes: float
+    predicted_memory_bytes: float | None = None
+    predicted_parts: Mapping[str, float] = field(default_factory=dict)
+    check: Mapping[str, Any] | None = None  # the losses of one process, and how far off these are
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of every step."""
+        return [one.loss for one in self.steps]
+
+    @property
+    def time_s(self) -> float:
+        """The median time of a step; the first, which warms up, does not count where there are others."""
+        return median(one.time_s for one in self.steps[1:] or self.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run, with its plan's fields and all steps."""
+        return {name: self.plan.fields() if name == "plan" else self._plain(name) for name in self.columns}
+
+    def summary(self) -> str:
+        """Model, plan, first and last loss, and the median step."""
+        losses = f"loss {self.losses[0]:.4f} to {self.losses[-1]:.4f} in {len(self.steps)} steps"
+        return f"{self.model} on {self.ranks} ranks, {self.plan}: {losses}, {format_time(self.time_s)} a step"

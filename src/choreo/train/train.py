@@ -1,0 +1,198 @@
+"""`train`: run a real model under a parallel plan, and set what was measured beside what was predicted."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from choreo.checks import check_ranks, whole_number
+from choreo.errors import PlanError, TrainingError, UsageError
+from choreo.plan.memory import model_state_bytes
+from choreo.plan.software import get_software
+from choreo.train.config import TrainConfig
+from choreo.train.data import SYNTHETIC, open_text
+from choreo.train.memory import available_bytes
+from choreo.train.ranks import run_ranks
+from choreo.train.result import Prediction, TrainingRun, TrainingStep
+from choreo.train.scale import scaled
+from choreo.units import format_bytes
+from choreo.workload import Model, Plan, Workload, get_workload
+
+__all__ = ["train"]
+
+SEQ = 64
+PRECISIONS = ("fp32", "bf16")
+BACKENDS = ("gloo",)
+DEVICES = ("cpu", "cuda")
+ROUNDING = {"fp32": 1e-4, "bf16": 2e-2}  # how far, relatively, a plan's loss may be from that of one process
+
+
+def train(
+    model: str | Path | Workload,
+    *,
+    ranks: int | None = None,
+    plan: Plan | None = None,
+    steps: int = 10,
+    global_batch: int | None = None,
+    seq: int | None = None,
+    data: str | Path = "",
+    scale: str | float = 1,
+    seed: int = 0,
+    lr: float = 1e-3,
+    device: str = "cpu",
+    backend: str = "gloo",
+    checkpoint: str | Path = "",
+    check: bool = False,
+    on_step: Callable[[TrainingStep], None] | None = None,
+) -> TrainingRun:
+    """Train a model under a plan, in as many processes as it has ranks.
+
+    `model` is a name of the catalogue or a config.json, made small by `scale` ("tiny", or a factor). Without a plan the
+    batch is cut over the ranks. `data` is any file, of which the bytes are the tokens, "synthetic", or the text that
+    comes with Choreo. `check` trains with one process as well, and compares the losses. `on_step` is called after
+    every step.
+
+    >>> run = train("gpt2-124m", scale="tiny", ranks=1, steps=2, global_batch=2, seq=16)
+    >>> len(run.steps), run.losses[1] < run.losses[0]
+    (2, True)
+    """
+    config = make_config(
+        model, ranks=ranks, plan=plan, steps=steps, global_batch=global_batch, seq=seq, data=data, scale=scale,
+        seed=seed, lr=lr, device=device, backend=backend, checkpoint=checkpoint,
+    )  # fmt: skip
+    run = _run(config, on_step)
+    return _checked(run, config) if check else run
+
+
+def make_config(
+    model: str | Path | Workload,
+    *,
+    ranks: int | None,
+    plan: Plan | None,
+    steps: int,
+    global_batch: int | None,
+    seq: int | None,
+    data: str | Path,
+    scale: str | float,
+    seed: int,
+    lr: float,
+    device: str,
+    backend: str,
+    checkpoint: str | Path,
+) -> TrainConfig:
+    """Everything that was asked for, refused in a sentence where it cannot be done."""
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError("training needs PyTorch, which is not installed here: pip install 'choreo[torch]'")
+    workload = scaled(get_workload(model), scale)
+    for name, value, known in (("device", device, DEVICES), ("backend", backend, BACKENDS)):
+        if value not in known:
+            raise UsageError(f"{name} must be {' or '.join(known)}, not {value!r}")
+    if not lr > 0:
+        raise UsageError(f"lr must be above 0, not {lr}")
+    ranks = check_ranks(ranks if ranks is not None else plan.gpus if plan is not None else 1)
+    plan = Plan(dp=ranks, precision="fp32") if plan is None else plan
+    if plan.precision not in PRECISIONS:
+        raise PlanError(f"choreo train computes in {' or '.join(PRECISIONS)}, not {plan.precision}")
+    config = TrainConfig(
+        workload,
+        plan,
+        whole_number("global_batch", _batch_of(plan) if global_batch is None else global_batch),
+        whole_number("seq", SEQ if seq is None else seq),
+        whole_number("steps", steps),
+        str(Path(data).absolute()) if data and data != SYNTHETIC else str(data),
+        whole_number("seed", seed, least=0),
+        float(lr),
+        device,
+        backend,
+        str(checkpoint),
+    )
+    _check(config, ranks)
+    return config
+
+
+def _batch_of(plan: Plan) -> int:
+    """The batch where none was given: a micro-batch a replica, or enough of them to fill a pipeline."""
+    return plan.dp * plan.micro_batch * (1 if plan.pp == 1 else 2 * plan.pp)
+
+
+def _check(config: TrainConfig, ranks: int) -> None:
+    """Refuse what cannot be trained, before any process is started."""
+    model, plan = config.model, config.plan
+    if not isinstance(model, Model):
+        raise UsageError(f"{model.name} cannot be trained yet; a transformer can")
+    if model.latent is not None:
+        raise UsageError(f"{model.name} has latent attention, which choreo train does not build; a Mixtral would do")
+    if not model.rotary and not model.learned_positions:
+        raise UsageError(f"{model.name} has ALiBi, which choreo train does not build; a Llama would do")
+    if model.learned_positions and config.seq > model.learned_positions:
+        raise UsageError(
+            f"seq {config.seq} is more than the {model.learned_positions} positions of {model.name}; --seq "
+            f"{model.learned_positions} is the most"
+        )
+    plan.check(model, ranks, config.global_batch, config.seq, uneven_stages=True, trained=True)
+    open_text(config.data, config.seq, config.seed)
+    _check_memory(config)
+
+
+def _check_memory(config: TrainConfig) -> None:
+    model, plan = config.model, config.plan
+    assert isinstance(model, Model)
+    each = model.parameters / (plan.tp * plan.pp)
+    state = sum(model_state_bytes(each, plan.dp * plan.cp, plan.zero, get_software("torch-eager"), "fp32"))
+    needed, there = float(state) * config.ranks, available_bytes()
+    if config.device == "cpu" and there and needed > there:
+        fits = there / needed
+        raise UsageError(
+            f"{model.name} does not fit this machine: parameters, gradients and Adam's state of {config.ranks} ranks "
+            f"take {format_bytes(needed, binary=False)}, and {format_bytes(there, binary=False)} are free; --scale "
+            f"{max(0.001, fits ** (1 / 3) * 0.8):.2g} would fit, and --zero 3 cuts it over the replicas"
+        )
+
+
+def _run(config: TrainConfig, on_step: Callable[[TrainingStep], None] | None) -> TrainingRun:
+    prediction: Prediction | None = None
+    steps: list[TrainingStep] = []
+    memory = [0.0]
+
+    def take(report: dict[str, Any]) -> None:
+        if "step" in report:
+            steps.append(TrainingStep(**report["step"], predicted_s=prediction.time_s if prediction else None))
+            if on_step is not None:
+                on_step(steps[-1])
+        else:
+            memory[0] = report["memory_bytes"]
+
+    run_ranks(config, take)
+    if len(steps) != config.steps:
+        raise TrainingError(f"the ranks ended after {len(steps)} of {config.steps} steps without a word")
+    return TrainingRun(
+        model=config.model.name,
+        plan=config.plan,
+        ranks=config.ranks,
+        device=config.device,
+        backend=config.backend,
+        global_batch=config.global_batch,
+        seq=config.seq,
+        steps=tuple(steps),
+        memory_bytes=memory[0],
+        predicted_memory_bytes=prediction.memory_bytes if prediction else None,
+        predicted_parts={} if prediction is None else prediction.parts,
+    )
+
+
+def _checked(run: TrainingRun, config: TrainConfig) -> TrainingRun:
+    """The run with the losses of one process beside its own."""
+    alone = Plan(micro_batch=config.plan.micro_batch, precision=config.plan.precision)
+    losses = _run(replace(config, plan=alone), None).losses
+    errors = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(run.losses, losses, strict=True)]
+    worst = max(range(len(errors)), key=errors.__getitem__)
+    found = {
+        "losses": losses,
+        "error": errors[worst],
+        "step": worst,
+        "same": errors[worst] <= ROUNDING[config.plan.precision],
+    }
+    return TrainingRun(**{name: getattr(run, name) for name in TrainingRun.columns} | {"check": found})

@@ -1,0 +1,123 @@
+"""Every plan trains the same model: the losses are those of one process, to rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from choreo.train import TrainConfig
+from choreo.train.scale import scaled
+from choreo.workload import Model, Plan, get_model
+from tests.helpers.train import TorchRanks
+
+SEQ, STEPS = 32, 3
+TOLERANCE = 2e-5
+
+
+def small(name: str, **changes: object) -> Model:
+    model = scaled(get_model(name), "tiny")
+    assert isinstance(model, Model)
+    return replace(model, **changes)  # type: ignore[arg-type]
+
+
+MODELS = {
+    "gpt2": small("gpt2-124m"),
+    "llama": small("llama3-8b", kv_heads=2),
+    "neox": small("gpt-neox-20b"),
+    "qwen": small("llama3-8b", qk_norm=True, qkv_bias=True, norms_per_layer=4, tied_embeddings=True),
+    "mixtral": small("mixtral-8x7b"),
+    "shared": small("mixtral-8x7b", bias=True, router_bias=True, shared_experts=1, shared_gate=True, dense_layers=1),
+}
+
+
+def plan(**fields: object) -> Plan:
+    return Plan(precision="fp32", **fields)  # type: ignore[arg-type]
+
+
+def config(model: str, one: Plan, **changes: object) -> TrainConfig:
+    return replace(TrainConfig(MODELS[model], one, global_batch=8, seq=SEQ, steps=STEPS), **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Callable[[int], TorchRanks]]:
+    started: dict[int, TorchRanks] = {}
+    yield lambda count: started.setdefault(count, TorchRanks(count))
+    for one in started.values():
+        one.stop()
+
+
+@pytest.fixture(scope="module")
+def alone(ranks: Callable[[int], TorchRanks]) -> Callable[[str], list[float]]:
+    return cache(lambda model: ranks(1).losses(config(model, plan(micro_batch=8))))
+
+
+CHEAP: list[tuple[str, Plan]] = [
+    ("gpt2", plan(dp=2)),
+    ("gpt2", plan(tp=2, micro_batch=4)),
+    ("gpt2", plan(pp=2, micro_batch=2)),
+    ("llama", plan(dp=2, zero=1)),
+    ("llama", plan(dp=2, zero=3, micro_batch=2)),
+    ("llama", plan(cp=2, micro_batch=8)),
+    ("mixtral", plan(dp=2, ep=2)),
+    ("llama", plan(dp=2, tp=2, sequence_parallel=True, micro_batch=2)),
+    ("gpt2", plan(dp=2, pp=2, zero=2, schedule="gpipe")),
+    ("llama", plan(pp=2, tp=2, schedule="zero-bubble")),
+]
+GRID: list[tuple[str, Plan]] = [
+    *(("gpt2", plan(dp=count, zero=zero)) for count in (2, 4) for zero in (0, 1, 2, 3)),
+    *((model, plan(tp=count)) for model in ("gpt2", "neox", "qwen", "mixtral", "shared") for count in (2, 4)),
+    *((model, plan(tp=2, sequence_parallel=True)) for model in ("gpt2", "neox", "qwen", "mixtral", "shared")),
+    *(
+        ("qwen", plan(pp=count, schedule=schedule, interleave=2 if schedule == "interleaved" else 1))
+        for count in (2, 4)
+        for schedule in ("gpipe", "1f1b", "interleaved", "zero-bubble")
+        if (count, schedule) != (4, "interleaved")
+    ),
+    *(("gpt2", plan(cp=count)) for count in (2, 4)),
+    *(("mixtral", plan(dp=4, ep=count, zero=zero)) for count in (2, 4) for zero in (0, 1, 2, 3)),
+    *(("shared", plan(dp=4, ep=count, zero=zero)) for count in (2, 4) for zero in (0, 1, 2, 3)),
+    *(("gpt2", plan(dp=2, recompute=how, zero=zero)) for how in ("selective", "full") for zero in (0, 3)),
+    *(("llama", plan(pp=2, dp=2, zero=zero)) for zero in (0, 1, 2, 3)),
+    *(("llama", plan(tp=2, dp=2, zero=zero)) for zero in (1, 2, 3)),
+    ("gpt2", plan(pp=2, dp=2, schedule="zero-bubble", zero=1)),
+    ("gpt2", plan(pp=2, dp=2, schedule="interleaved", interleave=2)),
+    ("gpt2", plan(tp=2, cp=2)),
+    ("gpt2", plan(dp=2, cp=2, zero=3)),
+    ("mixtral", plan(dp=2, cp=2, ep=4)),
+    ("mixtral", plan(tp=2, dp=2, ep=2)),
+    ("mixtral", plan(tp=2, cp=2, ep=2, sequence_parallel=True)),
+    ("mixtral", plan(pp=2, dp=2, ep=2)),
+    ("qwen", plan(dp=2, tp=2, pp=2)),
+    ("gpt2", plan(dp=2, tp=2, pp=2, zero=3)),
+    ("qwen", plan(cp=2, tp=2, pp=2, sequence_parallel=True)),
+    ("gpt2", plan(cp=2, dp=2, pp=2, zero=1, schedule="zero-bubble")),
+    ("mixtral", plan(dp=2, tp=2, pp=2, ep=2, zero=1)),
+    ("gpt2", plan(dp=3, tp=1)),
+]  # fmt: skip
+
+
+def same(found: list[float], expected: list[float]) -> None:
+    assert found == pytest.approx(expected, rel=TOLERANCE)
+    assert found[-1] < found[0]
+
+
+@pytest.mark.parametrize(("model", "one"), CHEAP, ids=lambda value: str(value).replace(" ", "-"))
+def test_a_plan_gives_the_losses_of_one_process(
+    ranks: Callable[[int], TorchRanks], alone: Callable[[str], list[float]], model: str, one: Plan
+) -> None:
+    same(ranks(one.gpus).losses(config(model, one)), alone(model))
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize(("model", "one"), GRID, ids=lambda value: str(value).replace(" ", "-"))
+def test_every_plan_gives_the_losses_of_one_process(
+    ranks: Callable[[int], TorchRanks], alone: Callable[[str], list[float]], model: str, one: Plan
+) -> None:
+    if one.dp == 3:
+        changed = config(model, one, global_batch=9)
+        return same(ranks(3).losses(changed), ranks(1).losses(replace(changed, plan=plan(micro_batch=9))))
+    same(ranks(one.gpus).losses(config(model, one)), alone(model))
+    return None
