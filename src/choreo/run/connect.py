@@ -48,6 +48,7 @@ class _Introduction(msgspec.Struct):
     address: str
     port: int  # where it listens while they connect; 0 if it can be reached from its own host only
     nonce: bytes
+    scheduling_group: str
 
 
 def connect(  # noqa: PLR0915 - everything that is opened here is closed here if it fails
@@ -85,6 +86,7 @@ def connect(  # noqa: PLR0915 - everything that is opened here is closed here if
                 "" if network is None else network.address,
                 0 if listener is None else listener.port,
                 secrets.token_bytes(16),
+                _scheduling_group(),
             )
             blobs = bootstrap.exchange(msgspec.json.encode(me), timeout_s)
             ranks = [msgspec.json.decode(blob, type=_Introduction) for blob in blobs]
@@ -132,7 +134,8 @@ def connect(  # noqa: PLR0915 - everything that is opened here is closed here if
             streams = {number: tuple(one.fileno() for one in several) for number, several in tcp.streams.items()}
             others = [(maps[at], one.pid, watched[at], streams.get(at, ())) for at, one in enumerate(ranks)]
             spins = SPINS_ALONE if len(here) <= (os.cpu_count() or 1) else SPINS_SHARED
-            endpoint = executor().Endpoint(rank, world_size, segment.map, STAGE_BYTES, others, spins)
+            apart = len({ranks[number].scheduling_group for number in here}) > 1
+            endpoint = executor().Endpoint(rank, world_size, segment.map, STAGE_BYTES, others, spins, apart)
             if detector.channel is not None:
                 detector.channel.progress_of = endpoint.progress_of
         undo.pop_all()
@@ -149,6 +152,17 @@ def connect(  # noqa: PLR0915 - everything that is opened here is closed here if
         consensus=Consensus(detector, ledger, _ranks_by_host(ranks)),
         network=network,
     )
+
+
+def _scheduling_group() -> str:
+    """What shares the processor's time with this process as one: its autogroup, which is its session's, and cgroup."""
+    found = []
+    with contextlib.suppress(OSError):
+        if Path("/proc/sys/kernel/sched_autogroup_enabled").read_text().strip() != "0":
+            found.append(Path("/proc/self/autogroup").read_text().split()[0])
+    with contextlib.suppress(OSError):
+        found.append(Path("/proc/self/cgroup").read_text())
+    return " ".join(found)
 
 
 def _communicator_network(network: NetworkConfig | None, ranks: list[_Introduction]) -> NetworkConfig:

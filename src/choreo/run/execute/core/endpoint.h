@@ -145,14 +145,14 @@ static int open_streams(Peer *other, PyObject *descriptors) {
 }
 
 static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(keywords)) {
-    /* rank, world, own segment, bytes of its staging, peers, spins. A peer on this host is (segment, pid, pidfd, ()), and on
-     * another one (None, pid, control connection, streams). */
+    /* rank, world, own segment, bytes of its staging, peers, spins, whether ranks of this host are in several scheduling groups.
+     * A peer on this host is (segment, pid, pidfd, ()), and on another one (None, pid, control connection, streams). */
     static uint64_t serial;
     PyObject *own, *peers;
-    int rank, world, spins;
+    int rank, world, spins, apart = 0;
     unsigned long long stage_bytes;
     if (here->mapped || here->peers) { PyErr_SetString(PyExc_ValueError, "an endpoint is made once"); return -1; }
-    if (!PyArg_ParseTuple(args, "iiOKO!i", &rank, &world, &own, &stage_bytes, &PyList_Type, &peers, &spins)) return -1;
+    if (!PyArg_ParseTuple(args, "iiOKO!i|p", &rank, &world, &own, &stage_bytes, &PyList_Type, &peers, &spins, &apart)) return -1;
     if (rank < 0 || rank >= world || PyList_GET_SIZE(peers) != world) {
         PyErr_SetString(PyExc_ValueError, "there must be one peer a rank");
         return -1;
@@ -163,6 +163,8 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
     here->rank = rank;
     here->world = world;
     here->spins = here->patience = spins;
+    here->apart = apart;
+    here->yields = YIELDS;
     here->stage_bytes = stage_bytes;
     here->slot_bytes = stage_bytes / STAGING_SLOTS / 64 * 64;
     here->stage_at = staging_offset(world, stage_bytes, here->own.len);
@@ -205,6 +207,7 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
             other->from_us = (Channel *)((char *)here->own.buf + PAGE) + peer;
         }
         other->pid = pid;
+        other->sleeps_often = spins < MIN_SPINS;
         if (!other->header && open_streams(other, streams)) return -1;
         num_streams += (size_t)other->num_streams;
     }

@@ -18,6 +18,7 @@ typedef struct {
     uint64_t verified;                     /* the last call that both are known to have made alike */
     Py_buffer map;
     int pidfd, pid; /* pidfd: of a peer on another host, its control connection */
+    int sleeps_often; /* because ranks share cores */
     int num_streams;
     Stream *streams;
     uint32_t outcome, culprit; /* what it said on its control connection before it went */
@@ -26,7 +27,9 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    int rank, world, spins, patience, mapped, busy, fork_generation, in_main_thread, in_interpreter;
+    int rank, world, mapped, busy, fork_generation, in_main_thread, in_interpreter;
+    int spins, patience; /* how often it spins at most, and at present */
+    int apart, yields;   /* whether ranks of this host are in several scheduling groups; how often it yields then before it sleeps */
     uint64_t serial;
     Py_buffer own;
     Header *header;

@@ -64,6 +64,7 @@ class Endpoint(Transfers):
         stage_bytes: int,
         peers: list[tuple[Any, int, int, tuple[int, ...]]],
         spins: int,
+        apart: bool = False,
         /,
     ) -> None:
         if not 0 <= rank < world or len(peers) != world:

@@ -1,0 +1,65 @@
+"""Waiting: ranks of one session, and ranks that are each in a session of their own, as torchrun starts them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from choreo.run.communicator import Communicator
+from choreo.run.execute.backend import is_compiled
+from tests.helpers.run import Job
+
+AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
+
+
+def in_sessions_of_their_own(comm: Communicator) -> Communicator:
+    """The same ranks again; they compare their sessions when they connect."""
+    os.setsid()
+    group = comm.new_group(range(comm.world_size))
+    assert isinstance(group, Communicator)
+    return group
+
+
+def every_size(comm: Communicator) -> None:
+    with in_sessions_of_their_own(comm) as group:
+        for count in (0, 2, 1000, 300_001):
+            for _ in range(5):
+                x = np.full(count, group.rank + 1.0)
+                group.all_reduce(x)
+                assert (x == group.world_size * (group.world_size + 1) / 2).all()
+        group.barrier()
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_ranks_in_sessions_of_their_own(ranks: int) -> None:
+    with Job(ranks) as job:
+        job.run(every_size)
+
+
+def waits_for_a_late_peer(comm: Communicator) -> float:
+    """The processor time that a rank spends in waits, in seconds; all ranks but the first come late."""
+    spent = 0.0
+    for _ in range(25):
+        comm.barrier()
+        if comm.rank:
+            time.sleep(0.01)
+        before = time.thread_time()
+        comm.barrier()
+        spent += time.thread_time() - before
+    return spent
+
+
+def waits_apart(comm: Communicator) -> float:
+    with in_sessions_of_their_own(comm) as group:
+        return waits_for_a_late_peer(group)
+
+
+@pytest.mark.skipif(not is_compiled(), reason="the Python executor only polls")
+@pytest.mark.skipif(not AUTOGROUPS.exists() or AUTOGROUPS.read_text().strip() == "0", reason="no autogroups here")
+def test_a_rank_learns_to_sleep_where_a_yield_hands_the_core_to_nobody() -> None:
+    with Job(2) as job:
+        assert job.run(waits_apart)[0] < 0.010  # of processor time; half a millisecond in every wait would be 0.0125
