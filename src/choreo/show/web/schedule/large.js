@@ -114,7 +114,7 @@ function totals() {
   const sum = (list) => list.reduce((all, one) => all + one, 0);
   const done = sum(data.sent.slice(0, position)), all = sum(data.sent);
   const unit = { vector: "the size of the vector", rank: "what one rank sends", nothing: "" }[data.size_per];
-  find("each").textContent = unit && position ? `${data.sent[step].toFixed(2)} n in this step` : "";
+  find("each").textContent = unit && position ? `${threeDigits(data.sent[step])} n in this step` : "";
   find("sent").textContent = unit
     ? `all ranks together ${done.toFixed(2)} n of ${all.toFixed(2)} n (${all ? Math.round((100 * done) / all) : 100}%), where n is ${unit}`
     : "a barrier's messages carry no data";
@@ -198,8 +198,9 @@ function legend() {
 }
 
 function hint() {
+  const last = data.switches ? `; last: ${data.switches === 1 ? "the switch" : "the switches"}` : "";
   const size = groups.size(0), cell = size === 1 ? "a rank" : `${size} ranks`;
-  return `each row is ${cell} that send${size === 1 ? "s" : ""}, each column ${cell} that receive${size === 1 ? "s" : ""}; stronger colour: more chunks`;
+  return `each row is ${cell} that send${size === 1 ? "s" : ""}, each column ${cell} that receive${size === 1 ? "s" : ""}; stronger colour: more chunks${last}`;
 }
 
 function fit() {
