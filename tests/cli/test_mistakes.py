@@ -156,7 +156,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["show", *RING, "--svg", "x" * 300 + ".svg"], "cannot be written: File name too long"),
     # too much to show
     (["show", "all_reduce", "-a", "ring", "-p", "500", "--svg", "x.svg"], "shows at most"),
-    (["show", "all_reduce", "-a", "ring", "-p", "500", "--html", "x.html"], "shows at most"),
+    (["show", "all_reduce", "-a", "ring", "-p", "5000", "--html", "x.html"], "shows at most"),
     (["show", "all_reduce", "-a", "ring", "-p", "500", "--json"], "shows at most"),
     # files of algorithms
     (["list", "--load", "nowhere.py"], "nowhere.py: there is no such file to load algorithms from"),
