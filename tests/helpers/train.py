@@ -6,6 +6,7 @@ import multiprocessing as mp
 import tempfile
 import traceback
 import warnings
+from dataclasses import replace
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -27,12 +28,17 @@ class TorchRanks:
         self._pipes: list[Pipe] = []
         self._processes: list[ForkProcess] = []
 
-    def train(self, config: TrainConfig, timeout_s: float = 120.0) -> dict[str, Any]:
-        """What rank 0 reports: its steps, and the memory; an error of any rank is raised."""
+    def train(
+        self, config: TrainConfig, others: dict[int, dict[str, Any]] | None = None, timeout_s: float = 120.0
+    ) -> dict[str, Any]:
+        """What rank 0 reports: its steps, and the memory; an error of any rank is raised.
+
+        `others` are fields that some ranks are told differently.
+        """
         if not self._processes:
             self._start()
-        for pipe in self._pipes:
-            pipe.send(config.to_json())
+        for rank, pipe in enumerate(self._pipes):
+            pipe.send(replace(config, **(others or {}).get(rank, {})).to_json())
         answers = []
         for rank, pipe in enumerate(self._pipes):
             if not pipe.poll(timeout_s):

@@ -44,7 +44,7 @@ def config(model: str, one: Plan, **changes: object) -> TrainConfig:
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Callable[[int], TorchRanks]]:
     started: dict[int, TorchRanks] = {}
-    yield lambda count: started.setdefault(count, TorchRanks(count))
+    yield lambda count: started.setdefault(count, TorchRanks(count, "choreo"))
     for one in started.values():
         one.stop()
 

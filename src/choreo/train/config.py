@@ -33,8 +33,7 @@ class TrainConfig:
     seed: int = 0
     lr: float = 1e-3
     device: str = "cpu"
-    backend: str = "gloo"
-    checkpoint: str = ""  # a folder; "" keeps none
+    backend: str = "choreo"
 
     @property
     def ranks(self) -> int:

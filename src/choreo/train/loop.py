@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -23,9 +23,11 @@ from choreo.train.models.transformer import Stage
 from choreo.train.parallel.context import positions_of
 from choreo.train.parallel.data import Optimizers, finish_gradients, replicate
 from choreo.train.parallel.mesh import Mesh
-from choreo.train.parallel.pipeline import Pipeline, own_layers
 from choreo.train.parts import Clock
 from choreo.workload import Model, model_flops
+
+if TYPE_CHECKING:
+    from choreo.train.parallel.pipeline import Pipeline
 
 __all__ = ["train_rank"]
 
@@ -71,7 +73,7 @@ class Trainer:
         make = Builder(config.seed, mesh, plan.sequence_parallel and plan.tp > 1)
         built = {
             number: Stage(make, config.model, config.seq, layers, plan.recompute)
-            for number, layers in own_layers(plan, config.model.layers, mesh.index["pp"])
+            for number, layers in mesh.stages(config.model.layers)
         }
         self.last = next((stage for stage in built.values() if stage.last), None)
         self.stages: dict[int, nn.Module] = {
@@ -80,9 +82,12 @@ class Trainer:
         }
         self.parameters = [one for stage in self.stages.values() for one in stage.parameters()]
         self.optimizer = Optimizers(self.parameters, mesh, config.lr)
-        self.pipeline = (
-            Pipeline(mesh, self.stages, self.micro_batches, self._loss, clock.backward_done) if plan.pp > 1 else None
-        )
+        self.pipeline = self._pipeline() if plan.pp > 1 else None
+
+    def _pipeline(self) -> Pipeline:
+        from choreo.train.parallel.pipeline import Pipeline
+
+        return Pipeline(self.mesh, self.stages, self.micro_batches, self._loss, self.clock.backward_done)
 
     def step(self, number: int) -> dict[str, float]:
         """Train one step; this rank's share of the loss, and its seconds by part."""

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any, ClassVar
 
 from choreo.results import Result, result
-from choreo.units import format_time
+from choreo.units import counted, format_time
 from choreo.workload import Plan
 
 __all__ = ["Prediction", "TrainingRun", "TrainingStep"]
@@ -99,4 +99,5 @@ class TrainingRun(Result):
     def summary(self) -> str:
         """Model, plan, first and last loss, and the median step."""
         losses = f"loss {self.losses[0]:.4f} to {self.losses[-1]:.4f} in {len(self.steps)} steps"
-        return f"{self.model} on {self.ranks} ranks, {self.plan}: {losses}, {format_time(self.time_s)} a step"
+        job = f"{self.model} on {counted(self.ranks, 'rank')}, {self.plan}"
+        return f"{job}: {losses}, {format_time(self.time_s)} a step"

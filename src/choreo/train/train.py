@@ -25,7 +25,7 @@ __all__ = ["train"]
 
 SEQ = 64
 PRECISIONS = ("fp32", "bf16")
-BACKENDS = ("gloo",)
+BACKENDS = ("choreo", "gloo")
 DEVICES = ("cpu", "cuda")
 ROUNDING = {"fp32": 1e-4, "bf16": 2e-2}  # how far, relatively, a plan's loss may be from that of one process
 
@@ -43,8 +43,7 @@ def train(
     seed: int = 0,
     lr: float = 1e-3,
     device: str = "cpu",
-    backend: str = "gloo",
-    checkpoint: str | Path = "",
+    backend: str = "choreo",
     check: bool = False,
     on_step: Callable[[TrainingStep], None] | None = None,
 ) -> TrainingRun:
@@ -61,7 +60,7 @@ def train(
     """
     config = make_config(
         model, ranks=ranks, plan=plan, steps=steps, global_batch=global_batch, seq=seq, data=data, scale=scale,
-        seed=seed, lr=lr, device=device, backend=backend, checkpoint=checkpoint,
+        seed=seed, lr=lr, device=device, backend=backend,
     )  # fmt: skip
     run = _run(config, on_step)
     return _checked(run, config) if check else run
@@ -81,7 +80,6 @@ def make_config(
     lr: float,
     device: str,
     backend: str,
-    checkpoint: str | Path,
 ) -> TrainConfig:
     """Everything that was asked for, refused in a sentence where it cannot be done."""
     if importlib.util.find_spec("torch") is None:
@@ -107,7 +105,6 @@ def make_config(
         float(lr),
         device,
         backend,
-        str(checkpoint),
     )
     _check(config, ranks)
     return config

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from choreo.workload import Plan
+from choreo.workload import Plan, stage_layers
 
 __all__ = ["Mesh"]
 
@@ -78,6 +78,12 @@ class Mesh:
             if self.rank in ranks:
                 self.groups[axis] = dist.group.WORLD if group is None else group
                 self.members[axis] = ranks
+
+    def stages(self, layers: int) -> list[tuple[int, tuple[int, ...]]]:
+        """Numbers of the pipeline stages that this rank holds, each with its layers."""
+        plan = self.plan
+        all_stages = stage_layers(layers, plan.pp, plan.interleave)
+        return [(number, all_stages[number]) for number in range(self.index["pp"], len(all_stages), plan.pp)]
 
     def size(self, axis: str) -> int:
         """Ranks along an axis."""

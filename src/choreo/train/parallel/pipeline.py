@@ -1,4 +1,7 @@
-"""Pipeline parallelism by torch.distributed.pipelining: stages, and a schedule that runs micro-batches through them."""
+"""Pipeline parallelism by torch.distributed.pipelining: stages, and a schedule that runs micro-batches through them.
+
+Importing torch's takes longer than importing torch, so only a rank of a pipeline imports this file.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +13,11 @@ from torch import Tensor, nn
 from torch.distributed import pipelining
 
 from choreo.train.parallel.mesh import Mesh
-from choreo.workload import stage_layers
-from choreo.workload.plan import Plan
 
-__all__ = ["Pipeline", "own_layers"]
+__all__ = ["Pipeline"]
 
 ONE_STAGE = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}
 SEVERAL_STAGES = {"interleaved": "ScheduleInterleaved1F1B", "zero-bubble": "ScheduleInterleavedZeroBubble"}
-
-
-def own_layers(plan: Plan, layers: int, index: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Numbers of the stages that a rank of the pipeline holds, each with its layers.
-
-    >>> own_layers(Plan(pp=2, interleave=2), 4, 1)
-    [(1, (1,)), (3, (3,))]
-    """
-    stages = stage_layers(layers, plan.pp, plan.interleave)
-    return [(number, stages[number]) for number in range(index, len(stages), plan.pp)]
 
 
 class _Stage(pipelining.PipelineStage):

@@ -1,0 +1,208 @@
+"""`choreo train` as a command and a function: what it returns, what it refuses, and how it says so."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import choreo
+from choreo.errors import PlanError, TrainingError, UsageError
+from choreo.train import TrainConfig
+from choreo.train.data import open_text
+from choreo.train.plan_file import plan_of, read_plan
+from choreo.train.scale import scaled
+from choreo.workload import Model, Plan, get_model
+from tests.helpers.command import run_choreo
+from tests.helpers.train import TorchRanks
+
+MODULE = importlib.import_module("choreo.train.train")  # by its name it is the function
+TINY: dict[str, Any] = {"scale": "tiny", "steps": 2, "seq": 16}
+
+
+def test_two_ranks_from_the_command_line() -> None:
+    """The whole way: launcher, processes, backend, reports, JSON."""
+    ran = run_choreo("train", "gpt2-124m", "--scale", "tiny", "-n", "2", "--steps", "3", "--seq", "16", "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert {"model", "plan", "ranks", "device", "steps", "memory_bytes", "predicted_memory_bytes"} <= set(found)
+    assert (found["model"], found["ranks"], found["plan"]["dp"], found["device"]) == ("gpt2-124m (tiny)", 2, 2, "cpu")
+    assert found["memory_bytes"] > 1e6
+    first, *_, last = found["steps"]
+    assert {"step", "loss", "tokens_per_s", "time_s", "predicted_s", "parts"} <= set(first)
+    assert last["loss"] < first["loss"]
+    assert sum(last["parts"].values()) == pytest.approx(last["time_s"])
+    assert {"compute", "optimizer", "dp all_reduce"} <= set(last["parts"])
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
+    """In place of real ranks, ones that report a falling loss, a bit higher with several ranks."""
+    asked: list[TrainConfig] = []
+
+    def run_ranks(config: TrainConfig, report: Callable[[dict[str, Any]], None]) -> None:
+        asked.append(config)
+        for step in range(config.steps):
+            loss = 5.0 - 0.1 * step + 1e-7 * config.ranks
+            one = {"step": step, "loss": loss, "tokens_per_s": 1e3, "time_s": 0.1, "mfu": 0.5}
+            report({"step": one | {"parts": {"compute": 0.06, "tp all_reduce": 0.03, "optimizer": 0.01}}})
+        report({"memory_bytes": 2e6})
+
+    monkeypatch.setattr(MODULE, "run_ranks", run_ranks)
+    return asked
+
+
+def test_a_table_says_where_the_time_went(pretended: list[TrainConfig]) -> None:
+    ran = run_choreo("train", "gpt2-124m", "--scale", "tiny", "-n", "4", "--tp", "2", "--check", "--steps", "2")
+    assert ran.code == 0, ran.err
+    assert "tp all_reduce  30.0 ms  30.0 %" in " ".join(ran.out.split("\n")).replace("   ", "  ")
+    assert "losses are the same as with one process" in ran.out
+    assert [(one.ranks, one.plan.dp, one.plan.tp) for one in pretended] == [(4, 2, 2), (1, 1, 1)]
+
+
+def test_a_run_is_a_result(pretended: list[TrainConfig]) -> None:
+    run = choreo.train("gpt2-124m", ranks=2, **TINY)
+    assert repr(run).startswith("<TrainingRun gpt2-124m (tiny) on 2 ranks, dp2 mb1 fp32: loss 5.0000 to 4.9000")
+    assert "tokens" in run._repr_html_()
+    assert run.to_dict()["steps"][1]["loss"] == pytest.approx(4.9, abs=1e-5)
+    assert run.check is None
+
+
+def test_a_check_that_fails_is_exit_code_1(pretended: list[TrainConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODULE, "ROUNDING", {"fp32": 1e-9})
+    ran = run_choreo("train", "gpt2-124m", "--scale", "tiny", "-n", "2", "--check")
+    assert ran.code == 1
+    assert "NOT the same" in ran.out
+
+
+def test_a_plan_from_a_file(pretended: list[TrainConfig], tmp_path: Path) -> None:
+    job = ("--cluster", "hgx-h100", "--gpus", "2", "--global-batch", "4", "--seq", "64", "--precision", "fp32")
+    written = run_choreo("plan", "gpt2-124m", *job, "--tp", "2", "--json")
+    file = tmp_path / "plan.json"
+    file.write_text(written.out, encoding="utf-8")
+    ran = run_choreo("train", "gpt2-124m", "--scale", "tiny", "--plan", str(file), "--global-batch", "4", "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["plan"] == json.loads(written.out)["plans"][0]["plan"]
+    assert pretended[0].plan == read_plan(file)
+    beside = run_choreo("train", "gpt2-124m", "--plan", str(file), "--tp", "2")
+    assert (beside.code, "already says what the plan is; leave out --tp" in beside.err) == (2, True)
+    for text, sentence in (("{", "is not JSON"), ("{}", "has no plan"), ('{"plans": []}', "has no plan")):
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(PlanError, match=sentence):
+            read_plan(file)
+    with pytest.raises(PlanError, match="cannot be read: No such file"):
+        read_plan(tmp_path / "none.json")
+
+
+def test_what_is_left_of_the_ranks_are_replicas() -> None:
+    assert plan_of({}, 4) is None
+    assert plan_of({"tp": 2, "pp": 2}, 8) == Plan(dp=2, tp=2, pp=2, precision="fp32")
+    assert plan_of({"pp": 2, "schedule": "interleaved"}, 2) == Plan(
+        pp=2, schedule="interleaved", interleave=2, precision="fp32"
+    )
+
+
+WRONG = [
+    ({"ranks": 3, "plan": Plan(dp=2, precision="fp32")}, "dp 2 × tp 1 × pp 1 × cp 1 is 2 devices, not 3; dp 3 would"),
+    ({"plan": Plan(tp=3, precision="fp32")}, "heads 4 of gpt2-124m (tiny) do not divide by tp 3; tp 2 or 4 would"),
+    ({"plan": Plan(dp=2, precision="fp32"), "global_batch": 3}, "global batch 3 does not divide by dp 2"),
+    ({"plan": Plan(precision="fp8")}, "choreo train computes in fp32 or bf16, not fp8"),
+    ({"plan": Plan(cp=4, precision="fp32"), "seq": 12}, "seq 12 does not divide by 2 × cp 4"),
+    (
+        {"plan": Plan(dp=2, pp=2, zero=3, schedule="zero-bubble", precision="fp32")},
+        "torch computes wrong gradients for zero-bubble with zero 3 (fully_shard); schedule 1f1b, or zero 0 or 1",
+    ),
+    (
+        {"plan": Plan(pp=2, schedule="interleaved", precision="fp32")},
+        "schedule interleaved needs interleave 2 or more",
+    ),
+    ({"plan": Plan(pp=4, precision="fp32"), "global_batch": 2}, "needs as many micro-batches, and there are 2"),
+    ({"steps": 0}, "steps must be a whole number of at least 1, not 0"),
+    ({"lr": 0.0}, "lr must be above 0, not 0.0"),
+    ({"device": "tpu"}, "device must be cpu or cuda, not 'tpu'"),
+    ({"backend": "mpi"}, "backend must be choreo or gloo, not 'mpi'"),
+    ({"scale": "small"}, "--scale is tiny, or a factor above 0 and up to 1, like 0.1, not 'small'"),
+    ({"seq": 2000}, "seq 2000 is more than the 1024 positions of gpt2-124m (tiny)"),
+    ({"data": "no-such-file.txt"}, "no-such-file.txt cannot be read: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), WRONG, ids=[sentence[:40] for _, sentence in WRONG])
+def test_what_cannot_be_trained_is_refused_before_it_starts(
+    pretended: list[TrainConfig], changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        choreo.train("gpt2-124m", **TINY | changes)
+    assert sentence in str(caught.value)
+    assert not pretended
+
+
+def test_a_model_that_does_not_fit_is_told_with_what_would(pretended: list[TrainConfig]) -> None:
+    with pytest.raises(UsageError, match=r"llama3-405b does not fit this machine: .* 6\.49 TB, .*; --scale 0\.\d+"):
+        choreo.train("llama3-405b", ranks=1)
+
+
+def test_data_that_is_too_short(tmp_path: Path) -> None:
+    file = tmp_path / "short.txt"
+    file.write_text("short", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"it has 5 bytes, and one sequence of 64 tokens takes 65; .* or --seq 4"):
+        open_text(str(file), 64, 0)
+    assert open_text(str(file), 4, 0).sample(7).tolist() == list(b"short")
+
+
+def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"needs PyTorch, which is not installed here: pip install 'choreo\[torch\]'"):
+        choreo.train("gpt2-124m", **TINY)
+
+
+def test_samples_are_shuffled_by_seed_and_every_one_is_seen() -> None:
+    text, other = open_text("", 50, 0), open_text("", 50, 1)
+    count = text.sequences
+    seen = {text.sample(number).tobytes() for number in range(count)}
+    assert len(seen) == count
+    assert {text.sample(count + number).tobytes() for number in range(count)} == seen
+    assert [text.sample(number).tolist() for number in range(9)] != [
+        other.sample(number).tolist() for number in range(9)
+    ]
+
+
+def test_a_scaled_model_keeps_its_architecture() -> None:
+    for name in ("llama3-8b", "gpt2-124m", "mixtral-8x7b", "gpt-neox-20b"):
+        whole, tiny, tenth = get_model(name), scaled(get_model(name), "tiny"), scaled(get_model(name), 0.1)
+        assert scaled(whole, 1) is whole
+        for small in (tiny, tenth):
+            assert isinstance(small, Model)
+            assert (small.gated, small.norm, small.bias) == (whole.gated, whole.norm, whole.bias)
+            assert small.parameters < whole.parameters / 8
+            assert small.layers % 4 == small.heads % small.kv_heads == 0
+
+
+def test_importing_train_imports_no_torch() -> None:
+    code = "import sys, choreo; choreo.train; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def tiny_config(**changes: Any) -> TrainConfig:
+    model = scaled(get_model("gpt2-124m"), "tiny")
+    return TrainConfig(**{"model": model, "global_batch": 2, "seq": 16, "steps": 3} | changes)
+
+
+def test_a_loss_that_is_no_number_is_told_with_step_and_rank() -> None:
+    ranks = TorchRanks(2)
+    with pytest.raises(TrainingError, match=r"not a number at step \d on rank 0, 1; try a smaller --lr"):
+        ranks.train(tiny_config(plan=Plan(dp=2, precision="fp32"), lr=1e30, steps=5))
+    ranks.stop()
+
+
+def test_ranks_that_differ_are_told_apart() -> None:
+    ranks = TorchRanks(2)
+    with pytest.raises(UsageError, match=r"the ranks differ in the seed: rank 1 has 7, the others 0; start all with"):
+        ranks.train(tiny_config(plan=Plan(dp=2, precision="fp32")), {1: {"seed": 7}})
+    ranks.stop()
