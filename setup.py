@@ -24,5 +24,12 @@ setup(
             extra_compile_args=["-O3", "-fno-tree-loop-distribute-patterns", "-ffp-contract=off"],
             optional=True,
         ),
+        Extension(
+            "choreo.run.messages._core",
+            ["src/choreo/run/messages/core/words.c"],
+            depends=["src/choreo/run/execute/core/copy.h"],
+            extra_compile_args=["-O3", "-fno-tree-loop-distribute-patterns"],
+            optional=True,
+        ),
     ]
 )

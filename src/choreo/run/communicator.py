@@ -23,7 +23,6 @@ from choreo.run.execute.peer_memory import Probe, can_read
 from choreo.run.groups import NonMember, connect_axes, connect_group, mesh_sides
 from choreo.run.messages.calls import MessageCalls
 from choreo.run.messages.point_to_point import PointToPoint
-from choreo.run.messages.wire import Address
 from choreo.run.object_calls import ObjectCalls
 from choreo.run.recover.grow import GROWN, grow
 from choreo.run.recover.shrink import SHRINK_S, SHRUNK, shrink
@@ -35,11 +34,12 @@ DEFAULT_TIMEOUT_S = 300.0
 
 
 class _Contact(msgspec.Struct):
-    """What a rank tells the others once they are connected: a probe of its memory, and its address for messages."""
+    """What a rank tells the others once they are connected: a probe of its memory, and where it takes messages."""
 
     probe_address: int
     probe_value: int
-    messages: str | int
+    channels_at: int
+    port: int
 
 
 class Communicator(ObjectCalls, MessageCalls):
@@ -70,7 +70,7 @@ class Communicator(ObjectCalls, MessageCalls):
         engine = Engine(connection, chooser, debug=False)
         super().__init__(engine, timeout_s)
         self.ranks = tuple(range(self.world_size)) if ranks is None else ranks
-        self._messages = PointToPoint(self.rank, connection.peers, local=not connection.remote.any())
+        self._messages = PointToPoint(connection, engine.heap)
         try:
             self._introduce(connection)
         except BaseException:
@@ -254,20 +254,19 @@ class Communicator(ObjectCalls, MessageCalls):
     def _introduce(self, connection: Connection) -> None:
         """Exchange addresses for messages, and find out whether peers on this host may read this rank's memory."""
         engine, probe = self._engine, Probe()
-        me = _Contact(probe.address, probe.value, self._messages.address)
+        me = _Contact(probe.address, probe.value, self._messages.at, self._messages.port)
         blobs = engine.all_gather_bytes(msgspec.msgpack.encode(me), self.timeout_s)
         ranks = list(zip(connection.peers, (msgspec.msgpack.decode(one, type=_Contact) for one in blobs), strict=True))
         remote = connection.remote
-        addresses: list[Address] = [
-            one.messages if isinstance(one.messages, str) else (peer.address, one.messages) for peer, one in ranks
-        ]
-        network = connection.network if remote.any() else None
-        self._messages.set_addresses(addresses, None if network is None else network.derive_key("messages"))
         can = [
             bool(remote[peer.rank] or peer.rank == self.rank or can_read(peer.pid, one.probe_address, one.probe_value))
             for peer, one in ranks
         ]
         engine.readable = bool(engine.all_gather(np.array(can), self.timeout_s)[:, self.rank].all())
+        key = None if connection.network is None or not remote.any() else connection.network.derive_key("messages")
+        contacts = [one for _, one in ranks]
+        places, ports = [one.channels_at for one in contacts], [one.port for one in contacts]
+        self._messages.connect(places, ports, key, readable=engine.readable)
 
     def _on(self, connection: Connection) -> Communicator:
         """A communicator on another connection, with this one's settings."""

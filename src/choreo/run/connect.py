@@ -150,6 +150,8 @@ def connect(  # noqa: PLR0915 - everything that is opened here is closed here if
         host=host,
         detector=detector,
         consensus=Consensus(detector, ledger, _ranks_by_host(ranks)),
+        maps=maps,
+        pidfds=pidfds,
         network=network,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import copy
+import mmap
 import socket
 import weakref
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ class Connection:
     host: str  # the same text on all ranks that share memory
     detector: FailureDetector
     consensus: Consensus
+    maps: list[mmap.mmap | None]  # the segments of the other ranks on this host
+    pidfds: list[int]  # of their processes, or -1
     network: NetworkConfig | None = None
     failure: Failure | None = None  # what all agreed on, if a call failed
     survive: tuple[int, float] | None = None  # the `survive=True` call under way, and its deadline
@@ -132,6 +135,7 @@ class Connection:
         for one in self.sockets:
             one.close()
         self.segment.close()
+        self.maps, self.pidfds = [], []
 
 
 _OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()

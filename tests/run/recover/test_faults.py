@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-import random
 import signal
-import socket
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -478,28 +475,3 @@ def test_a_crash_in_the_middle_of_a_write_spoils_nothing(size: int) -> None:
     for number in range(1, 5):
         with Job(3, crashes, 0.003 * number + 0.0007, size) as job:
             assert [one.value for one in job.ended(0, 2)] == [(0, 2)] * 2
-
-
-def gets_nonsense(comm: Communicator, talk: Pipe) -> Any:
-    """Somebody who is not of this job finds where a rank takes messages."""
-    address = comm._messages.address
-    place = f"\0{address}" if isinstance(address, str) else ("127.0.0.1", address)
-    kind = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-    x = np.arange(1000.0)
-    for nonsense in (b"", b"?", bytes(4096), random.Random(comm.rank).randbytes(5000)):
-        with socket.socket(kind) as outsider:
-            outsider.connect(place)
-            with suppress(OSError):
-                outsider.sendall(nonsense)
-        if comm.rank == 0:
-            comm.send(x, 1, tag=7)
-        else:
-            got = comm.recv(np.empty(1000), 0, tag=7)
-            assert (got == x).all()
-    comm.barrier()
-    return "fine"
-
-
-def test_strangers_who_send_messages_are_not_heard() -> None:
-    with Job(2, gets_nonsense) as job:
-        assert [one.value for one in job.ended()] == ["fine"] * 2

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +98,44 @@ def messages(comm: Communicator, _: Pipe) -> float:
         comm.recv(small, across, tag=99, timeout=0.05)
     comm.barrier()
     return float(small[0])
+
+
+def gets_nonsense(comm: Communicator, _: Pipe) -> str:
+    """Somebody who is not of this job finds where a rank takes messages."""
+    place = (comm._messages._peers[comm.rank].address, comm._messages.port)
+    x, across = np.arange(1000.0), (comm.rank + 2) % 4
+    for nonsense in (b"", b"?", bytes(4096), random.Random(comm.rank).randbytes(5000)):
+        with socket.socket() as outsider:
+            outsider.connect(place)
+            with suppress(OSError):
+                outsider.sendall(nonsense)
+        work = comm.isend(x, across, tag=7)
+        assert (comm.recv(np.empty(1000), across, tag=7) == x).all()
+        work.wait()
+    comm.barrier()
+    return "fine"
+
+
+def test_strangers_who_send_messages_are_not_heard(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, MIXED, gets_nonsense) as job:
+        assert values(job.ended()) == ["fine"] * 4
+
+
+def from_any(comm: Communicator, _: Pipe) -> list[int]:
+    """Rank 0 receives from its own host and from the other."""
+    if comm.rank:
+        comm.send(np.full(3, comm.rank), 0, tag=4)
+        comm.barrier()
+        return []
+    x = np.empty(3, np.int64)
+    sources = [comm.irecv(x, None, tag=4).result() for _ in range(3)]
+    comm.barrier()
+    return sorted(sources)
+
+
+def test_a_receive_from_any_source_hears_both_hosts(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, MIXED, from_any) as job:
+        assert values(job.ended())[0] == [1, 2, 3]
 
 
 def groups(comm: Communicator, _: Pipe) -> tuple[float, ...]:

@@ -54,6 +54,7 @@ _CODES = {
     "complex128": 13,
     "bool": 14,
 }
+_FOUND: dict[np.dtype[Any], int] = {}
 _NAMES = {code: name for name, code in _CODES.items()}
 _OPERATIONS = {
     ReduceOp.SUM: 0,
@@ -75,11 +76,17 @@ def dtype_code(dtype: np.dtype[Any]) -> int:
     >>> dtype_code(np.dtype("float32"))
     8
     """
-    code = _CODES[BFLOAT16] if dtype is BFLOAT16_BITS else _CODES.get(dtype.name)
+    if dtype is BFLOAT16_BITS:
+        return _CODES[BFLOAT16]
+    code = _FOUND.get(dtype)  # a type's name takes long to ask for
+    if code is not None:
+        return code
+    code = _CODES.get(dtype.name)
     if code is None or not dtype.isnative:
         raise UsageError(
             f"arrays of {dtype} cannot be sent; use one of {', '.join(_CODES)}, in the machine's byte order"
         )
+    _FOUND[dtype] = code
     return code
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -38,6 +39,7 @@ class Heap:
         self._segment = segment
         self.address = int(np.frombuffer(segment.map, np.uint8, 1).__array_interface__["data"][0])
         self.returned: deque[tuple[int, int]] = deque()
+        self._taking = threading.Lock()  # messages take memory in any thread
         self._buffers: dict[str, Array] = {}
 
     def empty(self, shape: int | Sequence[int], dtype: Any) -> Array:
@@ -73,9 +75,10 @@ class Heap:
         self._buffers.clear()
 
     def _take(self, length: int) -> Array:
-        while self.returned:
-            self._segment.give_back(*self.returned.popleft())
-        lease = _Lease(self, self._segment.take(length), max(length, 1))
+        with self._taking:
+            while self.returned:
+                self._segment.give_back(*self.returned.popleft())
+            lease = _Lease(self, self._segment.take(length), max(length, 1))
         return np.asarray(lease)
 
 

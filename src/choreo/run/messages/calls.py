@@ -10,6 +10,7 @@ from choreo.errors import UsageError
 from choreo.run.call_base import CallBase
 from choreo.run.execute.arrays import Array, take
 from choreo.run.execute.dtypes import dtype_code
+from choreo.run.messages.matching import ANY_SOURCE
 from choreo.run.messages.point_to_point import PointToPoint
 from choreo.run.work import Work
 
@@ -30,9 +31,9 @@ class MessageCalls(CallBase):
         ...     comm.recv(np.empty(3, int), src=0, tag=7)
         array([0, 1, 2])
         """
-        self._send(x, dst, tag, timeout).wait()
+        self._send(x, dst, tag, timeout, blocking=True).wait()
 
-    def isend(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
+    def isend(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Work[int]:
         """Send an array to a rank; it must not be changed until the work is done.
 
         >>> import choreo, numpy as np
@@ -42,8 +43,10 @@ class MessageCalls(CallBase):
         """
         return self._send(x, dst, tag, timeout)
 
-    def recv(self, x: Any, src: int, tag: int = 0, *, timeout: float | None = None) -> Any:
+    def recv(self, x: Any, src: int | None, tag: int = 0, *, timeout: float | None = None) -> Any:
         """Receive into an array, which has the size and type that the other rank sends with this tag.
+
+        With `src=None` it comes from any rank; `irecv` tells from which.
 
         >>> import choreo, numpy as np
         >>> with choreo.init() as comm:
@@ -54,8 +57,10 @@ class MessageCalls(CallBase):
         self._receive(x, src, tag, timeout).wait()
         return x
 
-    def irecv(self, x: Any, src: int, tag: int = 0, *, timeout: float | None = None) -> Work[None]:
-        """Receive into an array, which must not be used until the work is done.
+    def irecv(self, x: Any, src: int | None, tag: int = 0, *, timeout: float | None = None) -> Work[int]:
+        """Receive into an array, which must not be used until the work is done; the result is the rank that sent it.
+
+        With `src=None` it comes from any rank, and the ranks take turns.
 
         >>> import choreo, numpy as np
         >>> x = np.empty(2)
@@ -63,21 +68,26 @@ class MessageCalls(CallBase):
         ...     work = comm.irecv(x, src=0)
         ...     comm.send(np.ones(2), dst=0)
         ...     work.wait()
+        ...     comm.send(np.ones(2), dst=0)
+        ...     comm.irecv(x, src=None).result()
+        0
         >>> x
         array([1., 1.])
         """
         return self._receive(x, src, tag, timeout)
 
-    def _send(self, x: Any, dst: int, tag: int, timeout: float | None) -> Work[None]:
+    def _send(self, x: Any, dst: int, tag: int, timeout: float | None, *, blocking: bool = False) -> Work[int]:
         self.check()
         array = take(x, writable=False).array
         peer, seconds = self._rank(dst, "dst"), self._seconds(timeout)
-        return self._messages.send(_bytes(array), dtype_code(array.dtype), peer, _tag(tag), seconds)
+        code = dtype_code(array.dtype)
+        return self._messages.send(_bytes(array), code, peer, _tag(tag), seconds, blocking=blocking)
 
-    def _receive(self, x: Any, src: int, tag: int, timeout: float | None) -> Work[None]:
+    def _receive(self, x: Any, src: int | None, tag: int, timeout: float | None) -> Work[int]:
         self.check()
         taken = take(x, writable=True)
-        peer, seconds, code = self._rank(src, "src"), self._seconds(timeout), dtype_code(taken.array.dtype)
+        peer = ANY_SOURCE if src is None else self._rank(src, "src")
+        seconds, code = self._seconds(timeout), dtype_code(taken.array.dtype)
         return self._messages.receive(_bytes(taken.array), code, peer, _tag(tag), seconds, finish=taken.put_back)
 
 

@@ -1,17 +1,15 @@
-"""Connections on which messages come in."""
+"""Connections on which messages come in from other hosts."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from choreo.errors import RendezvousError
 from choreo.run.messages.matching import Matcher, Message, Receive
-from choreo.run.messages.wire import HEADER, HELLO, check_process, family_of, parse_header, parse_hello
+from choreo.run.messages.wire import HEADER, family_of, parse_header
 from choreo.run.transport.handshake import HANDSHAKE_S
 from choreo.run.transport.nonblocking_handshake import NonblockingServer
 from choreo.run.transport.peer_info import PeerInfo
@@ -20,6 +18,8 @@ __all__ = ["Incoming", "IncomingConnection"]
 
 # A message that no receive waits for is stored in chunks as it arrives: a length alone allocates nothing.
 CHUNK_BYTES = 1 << 20
+# What is kept of one rank's messages that nobody asked for, before no further one of them is read.
+KEPT_BYTES = 64 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +27,7 @@ class IncomingConnection:
     """One connection, and the message that is coming in on it."""
 
     socket: socket.socket
-    handshake: NonblockingServer | None  # until it is done; between hosts only
+    handshake: NonblockingServer | None  # until it is done
     expires_s: float  # unless it has identified itself
     peer: int = -1  # until it has identified itself
     head: bytearray = field(default_factory=bytearray)
@@ -37,43 +37,49 @@ class IncomingConnection:
 class Incoming:
     """A rank's listener, and the connections that it has accepted."""
 
-    def __init__(self, rank: int, peers: tuple[PeerInfo, ...], matcher: Matcher, *, local: bool) -> None:
+    def __init__(self, rank: int, peers: tuple[PeerInfo, ...], matcher: Matcher) -> None:
         self._peers, self._matcher = peers, matcher
-        self.key: bytes | None = None  # of the communicator, if it spans several hosts
+        self.key = b""  # of the communicator
         self._identified: set[int] = set()  # ranks that have connected: none does so twice
         self.connections: dict[int, IncomingConnection] = {}  # by descriptor
-        self.ended: list[IncomingConnection] = []  # of ranks; `PointToPoint` takes them from here
-        self.listener = socket.socket(family_of(None if local else peers[rank].address), socket.SOCK_STREAM)
-        self.listener.bind(f"\0choreo-{os.urandom(12).hex()}" if local else (peers[rank].address, 0))
+        self.ended: list[IncomingConnection] = []  # of ranks; `SocketMessages` takes them from here
+        self.listener = socket.socket(family_of(peers[rank].address), socket.SOCK_STREAM)
+        self.listener.bind((peers[rank].address, 0))
         self.listener.listen(max(128, 2 * len(peers)))
         self.listener.setblocking(False)
 
     @property
-    def address(self) -> str | int:
-        """Where this rank listens: the name of an abstract socket, or a port."""
-        name = self.listener.getsockname()
-        return name[1:].decode() if isinstance(name, bytes) else int(name[1])
+    def port(self) -> int:
+        """Where this rank listens."""
+        return int(self.listener.getsockname()[1])
 
-    def accept(self) -> None:
-        """Accept all clients that wait."""
+    def is_full(self, peer: int) -> bool:
+        """Whether no further message of a rank is read, because too much is kept."""
+        return peer >= 0 and self._matcher.kept_bytes[peer] > KEPT_BYTES
+
+    def accept(self) -> bool:
+        """Accept all clients that wait; False if the system has no descriptor for them now."""
         while True:
             try:
                 sock, _ = self.listener.accept()
+            except BlockingIOError:
+                return True
+            except ConnectionError:  # it has hung up
+                continue
             except OSError:
-                return
+                return False
             sock.setblocking(False)
-            one = IncomingConnection(sock, None, time.monotonic() + HANDSHAKE_S)
-            if self.key is not None:
-                one.handshake = NonblockingServer(self.key)
-                with contextlib.suppress(OSError):
-                    sock.send(one.handshake.challenge)
+            handshake = NonblockingServer(self.key)
+            one = IncomingConnection(sock, handshake, time.monotonic() + HANDSHAKE_S)
+            with contextlib.suppress(OSError):
+                sock.send(handshake.challenge)
             self.connections[sock.fileno()] = one
             self.read(one)
 
-    def read(self, one: IncomingConnection) -> None:
-        """Read all that has arrived on a connection."""
+    def read(self, one: IncomingConnection, *, bounded: bool = True) -> None:
+        """Read all that has arrived on a connection, as far as there is room to keep it."""
         try:
-            while self._read_some(one):
+            while self._read_some(one, bounded):
                 pass
         except BlockingIOError:
             return
@@ -84,7 +90,7 @@ class Incoming:
         """Accept and read all that a rank has sent so far."""
         self.accept()
         for one in [one for one in self.connections.values() if one.peer == peer]:
-            self.read(one)
+            self.read(one, bounded=False)
 
     def end(self, one: IncomingConnection) -> None:
         """Close a connection."""
@@ -98,18 +104,14 @@ class Incoming:
         for one in [one for one in self.connections.values() if one.peer < 0 and one.expires_s < now_s]:
             self.end(one)
 
-    def receives(self) -> Iterator[Receive]:
-        """The receives into whose buffers messages are coming in."""
-        for one in self.connections.values():
-            if one.message is not None and one.message.receive is not None:
-                yield one.message.receive
-
-    def take_back(self, receive: Receive) -> None:
-        """Detach a receive from its message, which is kept for the next receive."""
+    def take_back(self, receive: Receive) -> bool:
+        """Detach a receive from its message, which is kept for the next receive; False if none is coming in for it."""
         for one in self.connections.values():
             if one.message is not None and one.message.receive is receive:
                 one.message.receive = None
                 one.message.pieces.append(bytes(receive.into[: one.message.got]))
+                return True
+        return False
 
     def close(self) -> None:
         """Close everything."""
@@ -117,18 +119,19 @@ class Incoming:
             sock.close()
         self.connections.clear()
 
-    def _read_some(self, one: IncomingConnection) -> bool:
+    def _read_some(self, one: IncomingConnection, bounded: bool) -> bool:
         """Read once; whether there may be more."""
         if one.handshake is not None:
             data = one.socket.recv(one.handshake.needs_bytes)
             if data:
                 self._continue_handshake(one, one.handshake, data)
         elif one.message is None:
-            wanted = (HELLO if one.peer < 0 else HEADER).size
-            data = one.socket.recv(wanted - len(one.head))
+            if bounded and self.is_full(one.peer):
+                return False
+            data = one.socket.recv(HEADER.size - len(one.head))
             one.head += data
-            if len(one.head) == wanted:
-                self._on_head(one)
+            if len(one.head) == HEADER.size:
+                self._on_header(one)
         else:
             return self._read_data(one, one.message)
         if not data:
@@ -139,15 +142,17 @@ class Incoming:
         if message.receive is not None:
             count = one.socket.recv_into(message.receive.into[message.got :])
         else:
-            message.pieces.append(one.socket.recv(min(CHUNK_BYTES, message.length - message.got)))
-            count = len(message.pieces[-1])
+            piece = one.socket.recv(min(CHUNK_BYTES, message.length - message.got))
+            count = len(piece)
+            if not message.unwanted:
+                message.pieces.append(piece)
         if not count:
             self.end(one)
             return False
         message.got += count
         if message.got == message.length:
             one.message = None
-            self._matcher.complete(one.peer, message)
+            self._complete(one.peer, message)
         return True
 
     def _continue_handshake(self, one: IncomingConnection, handshake: NonblockingServer, data: bytes) -> None:
@@ -156,22 +161,27 @@ class Incoming:
             self._identify(one, handshake.rank)
             one.handshake = None
 
-    def _on_head(self, one: IncomingConnection) -> None:
-        """A hello or a header is complete."""
+    def _on_header(self, one: IncomingConnection) -> None:
         head = bytes(one.head)
         one.head.clear()
-        if one.peer < 0:
-            peer = parse_hello(head, len(self._peers))
-            check_process(one.socket, self._peers[peer])
-            self._identify(one, peer)
-            return
         dtype, tag, length = parse_header(head)
         message = Message(tag, dtype, length)
-        self._matcher.begin(one.peer, message)
+        receive = self._matcher.find(one.peer, tag)
+        if receive is not None and (len(receive.into), receive.dtype) == (length, dtype):
+            message.receive = receive  # its data goes straight into the buffer
+        elif receive is not None:
+            receive.end(error=self._matcher.mismatch(one.peer, message, receive))
+            message.unwanted = True
         if length:
             one.message = message
         else:
-            self._matcher.complete(one.peer, message)
+            self._complete(one.peer, message)
+
+    def _complete(self, peer: int, message: Message) -> None:
+        if message.receive is not None:
+            message.receive.complete(peer)
+        elif not message.unwanted:
+            self._matcher.arrive(peer, message)
 
     def _identify(self, one: IncomingConnection, peer: int) -> None:
         if peer in self._identified or not 0 <= peer < len(self._peers):

@@ -1,64 +1,168 @@
 """Matching of messages with receives, by source and tag.
 
-A message that no receive waits for is kept, so senders do not depend on the order of the receives.
+Messages of one source with one tag are received in the order in which they were sent. A message that no receive waits
+for is kept, so senders do not depend on the order of the receives. A receive from any source takes the sources in turn.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from typing import Protocol
 
-from choreo.errors import CollectiveMismatch
+from choreo.errors import CollectiveMismatch, PeerFailure
 from choreo.run.execute.dtypes import dtype_name
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.work import Work
 
-__all__ = ["Matcher", "Message", "Receive", "Send"]
+__all__ = ["ANY_SOURCE", "GONE", "NOT_TAKEN", "Matcher", "Message", "MessageWork", "Progress", "Receive", "Send"]
+
+ANY_SOURCE = -1
+GONE = "is gone: it died, or closed its communicator"
+NOT_TAKEN = "did not take it before the deadline"
 
 
-@dataclass(slots=True, eq=False)
-class Send:
-    """A send under way: the bytes that are not written yet."""
+class Progress(Protocol):
+    """What moves messages on while somebody asks for them."""
 
-    peer: int
-    rest: deque[memoryview]
-    deadline_s: float
-    work: Work[None]
+    def wait(self, work: MessageWork, timeout: float | None) -> None:
+        """Move messages until this work is over, or for so many seconds."""
+
+    def poll(self, work: MessageWork) -> None:
+        """Move messages as far as they go now."""
+
+    def attend(self, work: MessageWork) -> None:
+        """Somebody is to be called when this work is over, and may wait for nothing."""
+
+    def call_back(self, work: MessageWork) -> None:
+        """This work is over: call those who asked for it, once the messages are as they should be."""
 
 
-@dataclass(slots=True, eq=False)
-class Receive:
+class MessageWork(Work[int]):
+    """A send or a receive under way; its result is the other rank. Whoever waits for it moves messages itself."""
+
+    def __init__(self, progress: Progress, what: str, peer: int, deadline_s: float) -> None:
+        # Not that of `Work`: nothing is waited for with an event.
+        self.what, self.peer, self.deadline_s = what, peer, deadline_s
+        self.over = False
+        self._progress: Progress | None = progress  # until it is over
+        self._value: int | None = None
+        self._error: BaseException | None = None
+        self._raised = False
+        self._callbacks: deque[Callable[[Work[int]], object]] = deque()
+
+    def done(self) -> bool:
+        """Whether it is over, with a result or an error."""
+        progress = self._progress
+        if progress is not None:
+            progress.poll(self)
+        return self.over
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until it is over. After `timeout` seconds TimeoutError is raised, and it goes on."""
+        progress = self._progress
+        if progress is not None:
+            progress.wait(self, timeout)
+        if not self.over:
+            raise TimeoutError(f"{self.what} is not done after {timeout} s; it goes on, so wait again")
+        if self._error is not None:
+            self._raised = True
+            raise self._error.with_traceback(None)
+
+    def end(self, value: int | None = None, error: BaseException | None = None) -> None:
+        """It is over, with a result or an error."""
+        self._value, self._error = value, error
+        progress, self.over, self._progress = self._progress, True, None
+        if self._callbacks and progress is not None:
+            progress.call_back(self)
+
+    def add_done_callback(self, callback: Callable[[Work[int]], object]) -> None:
+        """Call this with the work when it is over: on the thread that ends it, or at once if it is over already."""
+        progress = self._progress
+        super().add_done_callback(callback)
+        if progress is not None and not self.over:
+            progress.attend(self)
+
+    def call_back(self) -> None:
+        """Call those who asked for it."""
+        self._call_back()
+
+    def fail(self, reason: str) -> None:
+        """The other rank is at fault."""
+        ranks = frozenset() if self.peer == ANY_SOURCE else frozenset({self.peer})
+        who = "no rank" if self.peer == ANY_SOURCE else f"rank {self.peer}"
+        name = "send" if isinstance(self, Send) else "recv"
+        self.end(error=PeerFailure(f"{self.what}: {who} {reason}", ranks=ranks, collective=name))
+
+
+class Send(MessageWork):
+    """A send under way."""
+
+    def __init__(
+        self, progress: Progress, what: str, peer: int, deadline_s: float, *, data: memoryview, dtype: int, tag: int
+    ) -> None:
+        super().__init__(progress, what, peer, deadline_s)
+        self.data, self.dtype, self.tag = data, dtype, tag
+        self.rest: deque[memoryview] = deque()  # what a socket has not taken yet
+        self.begun = False  # a socket has taken something
+        self.number = 0  # among those that its receiver reads where they are
+
+
+class Receive(MessageWork):
     """A receive under way; `finish` is called when its buffer is full."""
 
-    peer: int
-    tag: int
-    dtype: int
-    into: memoryview
-    deadline_s: float
-    work: Work[None]
-    finish: Callable[[], None]
+    def __init__(
+        self,
+        progress: Progress,
+        what: str,
+        peer: int,
+        deadline_s: float,
+        *,
+        into: memoryview,
+        dtype: int,
+        tag: int,
+        finish: Callable[[], None],
+    ) -> None:
+        super().__init__(progress, what, peer, deadline_s)
+        self.into, self.dtype, self.tag, self.finish = into, dtype, tag, finish
+        self.order = 0  # in which receives were posted
 
-    def complete(self) -> None:
+    def complete(self, source: int) -> None:
         """The message is in the buffer."""
         try:
             self.finish()
         except Exception as error:  # `wait` raises it
-            self.work.end(error=error)
+            self.end(error=error)
         else:
-            self.work.end()
+            self.end(source)
 
 
-@dataclass(slots=True, eq=False)
 class Message:
-    """A message that comes in: into the buffer of a receive, or in pieces to keep."""
+    """A message that has come, or begins to come: its data is here in pieces, or goes into the buffer of a receive."""
 
-    tag: int
-    dtype: int
-    length: int
-    got: int = 0
-    receive: Receive | None = None
-    pieces: list[bytes] = field(default_factory=list)
+    def __init__(self, tag: int, dtype: int, length: int, pieces: list[bytes] | None = None) -> None:
+        self.tag, self.dtype, self.length = tag, dtype, length
+        self.pieces = [] if pieces is None else pieces
+        self.got = 0
+        self.receive: Receive | None = None
+        self.unwanted = False  # a receive asked for something else, and has failed
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that it takes while it is kept."""
+        return self.length
+
+    def fetch(self, into: memoryview) -> bool:
+        """Copy it to where it was asked for; False if it was withdrawn. ConnectionError if its sender is gone."""
+        at = 0
+        for piece in self.pieces:
+            into[at : at + len(piece)] = piece
+            at += len(piece)
+        return True
+
+    def discard(self) -> None:
+        """Nobody will take it."""
 
 
 class Matcher:
@@ -66,58 +170,105 @@ class Matcher:
 
     def __init__(self, rank: int, peers: tuple[PeerInfo, ...]) -> None:
         self._rank, self._peers = rank, peers
-        self._waiting: defaultdict[tuple[int, int], deque[Receive]] = defaultdict(deque)
-        self._kept: defaultdict[tuple[int, int], deque[Message]] = defaultdict(deque)
+        self._waiting: dict[tuple[int, int], deque[Receive]] = {}
+        self._kept: dict[int, dict[int, deque[Message]]] = {}  # by tag and source
+        self.kept_bytes = [0] * len(peers)
+        self._posted = 0
+        self._turn = 0  # the source that a receive from any looks at first
 
-    def match_kept(self, receive: Receive) -> bool:
-        """Give a receive the oldest message that is kept for it, if there is one."""
-        kept = self._kept.get((receive.peer, receive.tag))
-        if not kept:
-            return False
-        self._match(kept.popleft(), receive)
-        return True
+    def post(self, receive: Receive) -> None:
+        """Give a receive the oldest message that is kept for it; otherwise let it wait."""
+        while not receive.over and (found := self._take_kept(receive)) is not None:
+            self._deliver(found[0], found[1], receive)
+        if not receive.over:
+            self._posted += 1
+            receive.order = self._posted
+            self._waiting.setdefault((receive.peer, receive.tag), deque()).append(receive)
 
-    def wait(self, receive: Receive) -> None:
-        """Let a receive wait for its message."""
-        self._waiting[receive.peer, receive.tag].append(receive)
+    def find(self, source: int, tag: int) -> Receive | None:
+        """The receive that a message from this source is for, which no longer waits; the one that was posted first."""
+        found: Receive | None = None
+        for key in ((source, tag), (ANY_SOURCE, tag)):
+            waiting = self._waiting.get(key)
+            while waiting and waiting[0].deadline_s < time.monotonic():
+                waiting.popleft().fail("sent nothing before the deadline")
+            if waiting and (found is None or waiting[0].order < found.order):
+                found = waiting[0]
+            elif waiting is not None and not waiting:
+                del self._waiting[key]
+        if found is not None:
+            self.remove(found)
+            if found.peer == ANY_SOURCE:
+                self._turn = source + 1
+        return found
 
-    def begin(self, peer: int, message: Message) -> None:
-        """A message begins to come in: let it go straight into the buffer of a receive that it fits."""
-        waiting = self._waiting.get((peer, message.tag))
-        if waiting and len(waiting[0].into) == message.length and waiting[0].dtype == message.dtype:
-            message.receive = waiting.popleft()
+    def arrive(self, source: int, message: Message) -> None:
+        """A message is there, all of it."""
+        receive = self.find(source, message.tag)
+        if receive is not None:
+            if not self._deliver(source, message, receive):
+                self._waiting.setdefault((receive.peer, receive.tag), deque()).appendleft(receive)
+            return
+        self._kept.setdefault(message.tag, {}).setdefault(source, deque()).append(message)
+        self.kept_bytes[source] += message.kept_bytes
 
-    def complete(self, peer: int, message: Message) -> None:
-        """All of a message is there."""
-        if message.receive is not None:
-            message.receive.complete()
-        elif waiting := self._waiting.get((peer, message.tag)):
-            self._match(message, waiting.popleft())
-        else:
-            self._kept[peer, message.tag].append(message)
+    def remove(self, receive: Receive) -> None:
+        """Let a receive no longer wait."""
+        key = (receive.peer, receive.tag)
+        waiting = self._waiting.get(key)
+        if waiting and receive in waiting:
+            waiting.remove(receive)
+            if not waiting:
+                del self._waiting[key]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._waiting.clear()
+        self._kept.clear()
 
     def waiting(self) -> Iterator[Receive]:
         """All receives that wait."""
-        for receives in self._waiting.values():
-            yield from receives
+        for receives in list(self._waiting.values()):
+            yield from list(receives)
 
-    def remove_waiting(self, condition: Callable[[Receive], bool]) -> list[Receive]:
-        """Remove and return the receives for which this holds."""
-        removed = [receive for receive in self.waiting() if condition(receive)]
-        for receive in removed:
-            self._waiting[receive.peer, receive.tag].remove(receive)
-        return removed
+    def _take_kept(self, receive: Receive) -> tuple[int, Message] | None:
+        by_source = self._kept.get(receive.tag)
+        if not by_source:
+            return None
+        source = receive.peer
+        if source == ANY_SOURCE:
+            source = min(by_source, key=lambda one: (one - self._turn) % len(self._peers))
+            self._turn = source + 1
+        kept = by_source.get(source)
+        if not kept:
+            return None
+        message = kept.popleft()
+        self.kept_bytes[source] -= message.kept_bytes
+        if not kept:
+            del by_source[source]
+            if not by_source:
+                del self._kept[receive.tag]
+        return source, message
 
-    def _match(self, message: Message, receive: Receive) -> None:
-        """Copy a message that was kept into the buffer of a receive."""
+    def _deliver(self, source: int, message: Message, receive: Receive) -> bool:
+        """Copy a message into the buffer of a receive; False if it was withdrawn, and the receive must wait on."""
         if (message.length, message.dtype) != (len(receive.into), receive.dtype):
-            sent = f"{message.length} bytes of {dtype_name(message.dtype)}"
-            asked = f"{len(receive.into)} bytes of {dtype_name(receive.dtype)}"
-            who = f"{self._peers[receive.peer]} sent {sent} with tag {message.tag}"
-            receive.work.end(error=CollectiveMismatch(f"{who}, but rank {self._rank} asked for {asked}"))
-            return
-        at = 0
-        for piece in message.pieces:
-            receive.into[at : at + len(piece)] = piece
-            at += len(piece)
-        receive.complete()
+            receive.end(error=self.mismatch(source, message, receive))
+            message.discard()
+            return True
+        try:
+            fetched = message.fetch(receive.into)
+        except ConnectionError as error:
+            receive.peer = source
+            receive.fail(str(error))
+            return True
+        if fetched:
+            receive.complete(source)
+        return fetched
+
+    def mismatch(self, source: int, message: Message, receive: Receive) -> CollectiveMismatch:
+        """The message is not what was asked for."""
+        sent = f"{message.length} bytes of {dtype_name(message.dtype)}"
+        asked = f"{len(receive.into)} bytes of {dtype_name(receive.dtype)}"
+        who = f"{self._peers[source]} sent {sent} with tag {message.tag}"
+        return CollectiveMismatch(f"{who}, but rank {self._rank} asked for {asked}")

@@ -1,71 +1,89 @@
-"""Connections on which messages go out: one to each rank that this one sends to or waits for."""
+"""Connections on which messages go out to other hosts: one to each rank that this one sends to or waits for."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from choreo.run.messages.matching import Send
-from choreo.run.messages.wire import HELLO, HELLO_MAGIC, Address, check_process, family_of
+from choreo.run.messages.matching import NOT_TAKEN, Send
+from choreo.run.messages.wire import family_of
 from choreo.run.transport.nonblocking_handshake import NonblockingClient
-from choreo.run.transport.peer_info import PeerInfo
 
 __all__ = ["Outgoing", "OutgoingConnection"]
+
+# A rank that cannot be reached for one of these reasons may live: this process is short of something, or the rank has
+# not come to accept connections.
+TRANSIENT = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN, errno.EADDRNOTAVAIL, errno.ETIMEDOUT}
+)
+RETRY_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
 class OutgoingConnection:
-    """One connection. `handshake` is None once it is done, and always on one host."""
+    """One connection. `handshake` is None once it is done."""
 
     socket: socket.socket
-    handshake: NonblockingClient | None = None
-    connecting: bool = False
+    handshake: NonblockingClient | None
+    connecting: bool = True
 
 
 class Outgoing:
     """The connections and what is queued for each rank. An OSError of a method means that the rank is lost."""
 
-    def __init__(self, rank: int, peers: tuple[PeerInfo, ...]) -> None:
-        self._rank, self._peers = rank, peers
-        self.addresses: list[Address] = []
-        self.key: bytes | None = None
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self.addresses: list[tuple[str, int]] = []
+        self.key = b""
         self.connections: dict[int, OutgoingConnection] = {}  # by rank
         self.queues: defaultdict[int, deque[Send]] = defaultdict(deque)
         self.truncated: set[int] = set()  # ranks that got half a message: nothing can follow it
+        self.retries: dict[int, tuple[float, str]] = {}  # when to try again to connect to a rank, and what went wrong
 
-    def connect(self, peer: int, deadline_s: float) -> None:
-        """Begin to connect to a rank, unless it is connected."""
+    def connect(self, peer: int) -> None:
+        """Begin to connect to a rank, unless it is connected. If the system cannot just now, it is tried again."""
         if peer in self.connections or peer in self.truncated:
             return
         address = self.addresses[peer]
-        sock = socket.socket(family_of(None if isinstance(address, str) else address[0]), socket.SOCK_STREAM)
-        made = OutgoingConnection(sock)
         try:
-            if isinstance(address, str):
-                sock.settimeout(max(0.01, deadline_s - time.monotonic()))
-                sock.connect(f"\0{address}")
-                check_process(sock, self._peers[peer])
-                sock.sendall(HELLO.pack(HELLO_MAGIC, self._rank))
-                sock.setblocking(False)
-            else:
-                assert self.key is not None
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                with contextlib.suppress(BlockingIOError):  # it has begun to connect
-                    sock.connect(address)
-                made.handshake, made.connecting = NonblockingClient(self.key, self._rank), True
-        except OSError:
+            sock = socket.socket(family_of(address[0]), socket.SOCK_STREAM)
+        except OSError as error:
+            self.retry(peer, error)
+            return
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with contextlib.suppress(BlockingIOError):  # it has begun to connect
+                sock.connect(address)
+        except OSError as error:
             sock.close()
-            raise
-        self.connections[peer] = made
+            self.retry(peer, error)
+            return
+        self.retries.pop(peer, None)
+        self.connections[peer] = OutgoingConnection(sock, NonblockingClient(self.key, self._rank))
+
+    def retry(self, peer: int, error: OSError) -> None:
+        """A rank cannot be reached just now. Raises the error if that will not change."""
+        if error.errno not in TRANSIENT:
+            raise error
+        if peer in self.connections:
+            self.connections.pop(peer).socket.close()
+        self.retries[peer] = (time.monotonic() + RETRY_S, os.strerror(error.errno))
 
     def continue_handshake(self, peer: int, one: OutgoingConnection, handshake: NonblockingClient) -> None:
         """The socket is connected, or the other side has answered."""
-        one.connecting = False
+        if one.connecting:
+            failed = one.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if failed:
+                self.retry(peer, OSError(failed, os.strerror(failed)))
+                return
+            one.connecting = False
         try:
             while not handshake.done:
                 data = one.socket.recv(handshake.needs_bytes)
@@ -87,11 +105,12 @@ class Outgoing:
                 rest = queue[0].rest
                 while rest:
                     sent = sock.sendmsg(list(rest), [], socket.MSG_NOSIGNAL)
+                    queue[0].begun = True
                     while rest and sent >= len(rest[0]):
                         sent -= len(rest.popleft())
                     if rest:
                         rest[0] = rest[0][sent:]
-                queue.popleft().work.end()
+                queue.popleft().end(peer)
         except BlockingIOError:
             return
 
@@ -100,13 +119,20 @@ class Outgoing:
         for queue in self.queues.values():
             yield from queue
 
-    def truncate(self, peer: int) -> list[Send]:
-        """Close the connection to a rank in the middle of a message; the sends that were queued."""
-        self.truncated.add(peer)
-        sends = list(self.queues[peer])
-        self.queues[peer].clear()
-        self.connections.pop(peer).socket.close()
-        return sends
+    def expire(self, now_s: float) -> None:
+        """End the sends whose time is up. If half of one is written, nothing can follow it."""
+        for peer, queue in self.queues.items():
+            for send in [send for send in queue if send.deadline_s < now_s]:
+                if send.begun:
+                    self.truncated.add(peer)
+                    self.connections.pop(peer).socket.close()
+                    for one in queue:
+                        one.fail(NOT_TAKEN)
+                    queue.clear()
+                    break
+                queue.remove(send)
+                reason = self.retries.get(peer)
+                send.fail(NOT_TAKEN if reason is None else f"could not be reached before the deadline: {reason[1]}")
 
     def close(self) -> None:
         """Close all connections."""

@@ -1,248 +1,381 @@
 """Sends and receives the messages of one rank, with tags.
 
-Every rank listens. A rank that sends to another, or waits for it, connects to it; the end of that connection tells it
-that the other is gone. One thread per communicator, started by the first message, reads and writes all connections.
-
-On one host the kernel says which process is at the other end of a socket. Between hosts each side proves that it holds
-the communicator's key; then the thread runs from the start, to answer handshakes.
+Ranks of one host exchange messages through shared memory. No thread does that: whoever waits for a message moves all
+messages that it can, and then sleeps until a peer rings its bell. Only where `isend` finds no room does a thread help,
+until there is nothing left to send. Ranks of other hosts are reached through sockets, which a thread reads and writes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import math
 import os
-import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from choreo.errors import ChoreoError, CommunicatorClosed, PeerFailure, RendezvousError
-from choreo.run.messages.incoming import Incoming
-from choreo.run.messages.matching import Matcher, Message, Receive, Send
-from choreo.run.messages.outgoing import Outgoing, OutgoingConnection
-from choreo.run.messages.wire import Address, pack_header, parse_header
-from choreo.run.transport.peer_info import PeerInfo
-from choreo.run.work import Work
+import numpy as np
+
+from choreo.errors import ChoreoError, CommunicatorClosed
+from choreo.run.execute.heap import Heap
+from choreo.run.messages.channel import CHANNEL_BYTES, CHANNEL_WORDS, Channel, LocalPeer, SenderMemory
+from choreo.run.messages.matching import ANY_SOURCE, GONE, NOT_TAKEN, Matcher, Message, MessageWork, Receive, Send
+from choreo.run.messages.send_buffers import SendBuffers
+from choreo.run.messages.sockets import SocketMessages
+from choreo.run.messages.words import Words, message_core
+
+if TYPE_CHECKING:
+    from choreo.run.connection import Connection
 
 __all__ = ["PointToPoint"]
 
-GONE = "is gone: it died, or closed its communicator"
+# How long a rank spins before it sleeps, at most: hardly where ranks share cores.
+SPINS_ALONE, SPINS_SHARED = 1000, 2
+SLEEP_S = 0.01  # the longest sleep at once
+LOOK_S = 0.01  # how often a rank that waits looks whether its peers live
+# A send that waits longer is copied into a buffer; a longer one has more patience, because the copy costs more.
+PATIENCE_S, PATIENCE_S_PER_BYTE = 0.002, 1e-9
+AGAIN = "make another communicator"
+ROUNDS = 64  # of taking one message from each peer, before whoever waits looks at its own
 
 
 class PointToPoint:
     """All messages of one rank."""
 
-    def __init__(self, rank: int, peers: tuple[PeerInfo, ...], local: bool) -> None:
-        self._wakeup = -1
-        self._thread: threading.Thread | None = None
-        self._rank, self._peers = rank, peers
-        self._matcher = Matcher(rank, peers)
-        self._incoming = Incoming(rank, peers, self._matcher, local=local)
-        self._outgoing = Outgoing(rank, peers)
-        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._requests: deque[Send | Receive] = deque()
+    def __init__(self, connection: Connection, heap: Heap) -> None:
+        self._connection, self._rank, self._peers = connection, connection.rank, connection.peers
+        self._names = [str(peer) for peer in self._peers]
+        self._matcher = Matcher(self._rank, self._peers)
+        self._lock = threading.RLock()  # of everything here
+        self._core = message_core()
+        self._segment, self._heap = connection.segment, heap
+        self._local = [int(rank) for rank in np.flatnonzero(~connection.remote)]  # the ranks of this host
+        self.at = self._segment.take(CHANNEL_BYTES * len(self._local))  # where the channels begin
+        self._channels: dict[int, Channel] = {}
+        self._order: list[Channel] = []  # whose turn it is to be read first
+        self._pidfds: list[int] = []
         self._gone: set[int] = set()
-        self._starting = threading.Lock()
-        self._closed = False
+        self._looked_s = 0.0
+        self._refusal: ChoreoError | None = None
+        self._waiters = 0
+        self._helper: threading.Thread | None = None
+        self._attended: list[MessageWork] = []  # that the helper waits for
+        self._ended: deque[MessageWork] = deque()  # whose callbacks are to be called
+        self._words = _no_words()
+        self._sockets: SocketMessages | None = None
+        if connection.remote.any():
+            self._sockets = SocketMessages(
+                self._rank,
+                self._peers,
+                self._matcher,
+                lock=self._lock,
+                wake=self._wake,
+                lose=self._lose,
+                fail=self._fail,
+            )
 
     @property
-    def address(self) -> str | int:
-        """Where this rank listens: the name of an abstract socket, or a port."""
-        return self._incoming.address
+    def port(self) -> int:
+        """Where ranks on other hosts connect to; 0 if there are none."""
+        return 0 if self._sockets is None else self._sockets.port
 
-    def set_addresses(self, addresses: list[Address], key: bytes | None) -> None:
-        """Where the other ranks listen, and the communicator's key if it spans several hosts."""
-        self._outgoing.addresses, self._outgoing.key = addresses, key
-        self._incoming.key = key
-        if key is not None:
-            self._start()
+    def connect(self, channels_at: list[int], ports: list[int], key: bytes | None, *, readable: bool) -> None:
+        """Where the other ranks have their channels or listen; `readable` if peers may read this process's memory."""
+        connection, own = self._connection, self._segment.map
+        memory = SenderMemory(own, self._heap.address, readable, SendBuffers(self._heap))
+        me = self._local.index(self._rank)
+        maps = [None if peer == self._rank else (connection.maps[peer], channels_at[peer]) for peer in self._local]
+        spins = SPINS_ALONE if len(maps) <= (os.cpu_count() or 1) else SPINS_SHARED
+        self._words = self._core.Words(me, own, self.at, list(maps), CHANNEL_BYTES, CHANNEL_WORDS, spins)
+        for index, (peer, found) in enumerate(zip(self._local, maps, strict=True)):
+            if found is None:
+                continue
+            self._pidfds.append(os.dup(connection.pidfds[peer]))
+            at, their_at = self.at + index * CHANNEL_BYTES, found[1] + me * CHANNEL_BYTES
+            theirs = LocalPeer(peer, index, self._peers[peer].pid, self._pidfds[-1], found[0], their_at)
+            self._channels[peer] = Channel(self._core, self._words, self._matcher, memory=memory, peer=theirs, at=at)
+        self._order = list(self._channels.values())
+        if self._sockets is not None:
+            assert key is not None
+            addresses = [(peer.address, ports[peer.rank]) for peer in self._peers]
+            self._sockets.start(addresses, key, [int(peer) for peer in np.flatnonzero(connection.remote)])
 
-    def send(self, data: memoryview, dtype: int, peer: int, tag: int, timeout_s: float) -> Work[None]:
-        """Send these bytes; done when the system has taken them."""
-        work: Work[None] = Work(f"send of {len(data)} bytes with tag {tag} to {self._peers[peer]}")
-        head = memoryview(pack_header(dtype, tag, len(data)))
-        self._request(Send(peer, deque(part for part in (head, data) if len(part)), time.monotonic() + timeout_s, work))
-        return work
+    def send(
+        self, data: memoryview, dtype: int, peer: int, tag: int, timeout_s: float, *, blocking: bool = False
+    ) -> Send:
+        """Send these bytes; done when they may be changed again. `blocking` if the caller waits for that at once."""
+        what = f"send of {len(data)} bytes with tag {tag} to {self._names[peer]}"
+        send = Send(self, what, peer, time.monotonic() + timeout_s, data=data, dtype=dtype, tag=tag)
+        with self._lock:
+            self._check()
+            self._look_for_dead()
+            if peer in self._gone:
+                send.fail(GONE)
+            elif peer == self._rank:
+                self._matcher.arrive(peer, Message(tag, dtype, len(data), [bytes(data)]))
+                send.end(peer)
+            elif (channel := self._channels.get(peer)) is not None:
+                channel.send(send)
+                if channel.queue and not blocking:
+                    self._start_helper()
+            else:
+                self._over_sockets.send(send)
+        self._call_back()
+        return send
 
     def receive(
         self, into: memoryview, dtype: int, peer: int, tag: int, timeout_s: float, *, finish: Callable[[], None]
-    ) -> Work[None]:
-        """Receive into these bytes; `finish` is called when they are there."""
-        work: Work[None] = Work(f"recv of {len(into)} bytes with tag {tag} from {self._peers[peer]}")
-        self._request(Receive(peer, tag, dtype, into, time.monotonic() + timeout_s, work, finish))
-        return work
+    ) -> Receive:
+        """Receive into these bytes; `finish` is called when they are there. The peer may be ANY_SOURCE."""
+        source = "any rank" if peer == ANY_SOURCE else self._names[peer]
+        what = f"recv of {len(into)} bytes with tag {tag} from {source}"
+        deadline_s = time.monotonic() + timeout_s
+        receive = Receive(self, what, peer, deadline_s, into=into, dtype=dtype, tag=tag, finish=finish)
+        with self._lock:
+            self._check()
+            self._matcher.post(receive)
+            if not receive.over:
+                if self._sockets is not None:
+                    self._sockets.watch(receive)
+                self._fail_if_gone(receive)
+        self._call_back()
+        return receive
+
+    def wait(self, work: MessageWork, timeout: float | None) -> None:
+        """Move messages until this work is over, or for so many seconds."""
+        began_s = time.monotonic()
+        end_s = math.inf if timeout is None else began_s + timeout
+        with self._lock:
+            self._waiters += 1
+        try:
+            while True:
+                words = self._words
+                bells = words.bells()
+                self.poll(work)
+                now_s = time.monotonic()
+                if work.over or now_s > end_s:
+                    return
+                patience_s = SLEEP_S
+                if type(work) is Send and work.number:
+                    patience_s = began_s + PATIENCE_S + len(work.data) * PATIENCE_S_PER_BYTE - now_s
+                    if patience_s <= 0:
+                        self._buffer(work)
+                        patience_s = SLEEP_S
+                    if work.over:
+                        return
+                words.wait(bells, max(1e-5, min(SLEEP_S, patience_s, work.deadline_s - now_s, end_s - now_s)))
+        finally:
+            with self._lock:
+                self._waiters -= 1
+            self._call_back()
+
+    def poll(self, work: MessageWork) -> None:
+        """Move messages as far as they go now, and end this work if its time is up."""
+        with self._lock:
+            try:
+                if self._refusal is not None and not work.over:
+                    work.end(error=self._refusal)
+                if not work.over:
+                    self._advance()
+                if not work.over:
+                    self._look_for_dead()
+                if not work.over and time.monotonic() > work.deadline_s:
+                    self._expire(work)
+            except BaseException as error:
+                # It may have been interrupted between two steps that belong together, so nothing may follow.
+                self._fail(CommunicatorClosed(f"messages were interrupted by {type(error).__name__}; {AGAIN}"))
+                raise
+        self._call_back()
+
+    def attend(self, work: MessageWork) -> None:
+        """Have a thread move messages until this work is over."""
+        with self._lock:
+            self._attended.append(work)
+            self._start_helper()
+
+    def call_back(self, work: MessageWork) -> None:
+        """Call those who asked for this work when the lock is free: they may send messages."""
+        self._ended.append(work)
 
     def close(self) -> None:
-        """Close all connections; what is under way fails. Closing twice does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        self._wake()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(1.0)
-        else:
-            self._close_sockets()
-
-    def __del__(self) -> None:
-        # Of a communicator that was never closed: without a thread nothing else closes the sockets.
-        if self._thread is None and self._wakeup >= 0:
-            self._close_sockets()
+        """Close everything; what is under way fails. Closing twice does nothing."""
+        with self._lock:
+            self._fail(CommunicatorClosed("the communicator was closed while this was under way"))
+        self._call_back()
+        if self._sockets is not None:
+            self._sockets.close()
 
     def drop(self) -> None:
-        """Close the descriptors that a fork inherited; the parent's connections stay."""
-        self._closed, self._thread = True, None
-        self._close_sockets()
+        """Let go of what a fork inherited; the parent's messages stay as they are."""
+        self._lock = threading.RLock()  # a thread of the parent may have held it
+        self._refusal = CommunicatorClosed("this communicator belongs to the process that this one is a fork of")
+        self._release()
+        if self._sockets is not None:
+            self._sockets.drop()
 
-    def _request(self, one: Send | Receive) -> None:
-        self._requests.append(one)
-        self._start()
-        self._wake()
+    def __del__(self) -> None:
+        # Of a communicator that was never closed.
+        for descriptor in getattr(self, "_pidfds", ()):
+            os.close(descriptor)
 
-    def _start(self) -> None:
-        with self._starting:
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._serve, name="choreo-messages", daemon=True)
-                self._thread.start()
+    def _call_back(self) -> None:
+        while self._ended:
+            with contextlib.suppress(IndexError):  # another thread has taken it
+                self._ended.popleft().call_back()
+
+    # What follows runs with the lock.
+
+    @property
+    def _over_sockets(self) -> SocketMessages:
+        assert self._sockets is not None
+        return self._sockets
+
+    def _check(self) -> None:
+        if self._refusal is not None:
+            raise copy.copy(self._refusal)
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            os.eventfd_write(self._wakeup, 1)
+        """Something is over that another thread may wait for, or that has callbacks."""
+        self._words.wake_threads()
 
-    # What follows runs on the thread, which alone uses the connections.
+    def _advance(self) -> None:
+        """Move all messages as far as they go. One message of each peer in turn, so that none starves the others."""
+        order, changed = self._order, False
+        for _ in range(ROUNDS):
+            moved = False
+            for channel in order:
+                if not channel.gone:
+                    try:
+                        moved = channel.read_one() or moved
+                    except ValueError as error:
+                        self._lose(channel.peer, str(error))
+            if not moved:
+                break
+            changed = True
+            order.append(order.pop(0))
+        for channel in order:
+            if channel.exposed or channel.queue:
+                changed = channel.collect() or changed
+                channel.flush()
+        if changed and self._waiters + (self._helper is not None) > 1:
+            self._wake()
 
-    def _serve(self) -> None:
-        while not self._closed:
-            try:
-                self._poll()
-            except Exception as error:  # a bug of ours must reach those that wait
-                self._fail_all(ChoreoError(f"the thread for messages has failed: {error!r}"))
-                raise
-        self._fail_all(CommunicatorClosed("the communicator was closed while this was under way"))
-        self._close_sockets()
+    def _start_helper(self) -> None:
+        """Have a thread move messages while nobody waits for them. Without one, the next call goes on with them."""
+        if self._helper is None:
+            helper = threading.Thread(target=self._help, name="choreo-messages", daemon=True)
+            with contextlib.suppress(RuntimeError):  # there are too many threads
+                helper.start()
+                self._helper = helper
 
-    def _poll(self) -> None:
-        """Wait for events, and handle them."""
-        incoming, outgoing = self._incoming, self._outgoing
-        watch = select.poll()
-        watch.register(self._wakeup, select.POLLIN)
-        watch.register(incoming.listener, select.POLLIN)
-        for descriptor in incoming.connections:
-            watch.register(descriptor, select.POLLIN)
-        for peer, out in outgoing.connections.items():
-            if peer not in self._gone:
-                writes = out.connecting or (out.handshake is None and outgoing.queues[peer])
-                watch.register(out.socket, (select.POLLOUT if writes else 0) | (select.POLLIN if out.handshake else 0))
-        events = dict(watch.poll(self._wait_ms()))
-        if self._wakeup in events:
-            os.eventfd_read(self._wakeup)
-        while self._requests:
-            self._begin(self._requests.popleft())
-        if incoming.listener.fileno() in events:
-            incoming.accept()
-        for descriptor in [descriptor for descriptor in events if descriptor in incoming.connections]:
-            incoming.read(incoming.connections[descriptor])
-        for peer, out in list(outgoing.connections.items()):
-            self._handle_outgoing(peer, out, events.get(out.socket.fileno(), 0))
-        self._handle_ended()
-        self._expire()
+    def _help(self) -> None:
+        while True:
+            words = self._words
+            bells = words.bells()
+            with self._lock:
+                self._attended = [work for work in self._attended if not work.over]
+                queued = [channel.queue[0] for channel in self._order if channel.queue]
+                if not queued and not self._attended:
+                    self._helper = None
+                    break
+            for work in (*queued, *self._attended):
+                self.poll(work)
+            words.wait(bells, SLEEP_S)
+        self._call_back()
 
-    def _handle_outgoing(self, peer: int, out: OutgoingConnection, events: int) -> None:
-        try:
-            if events & (select.POLLHUP | select.POLLERR):
-                self._lose(peer)
-            elif out.handshake is not None:
-                if events:
-                    self._outgoing.continue_handshake(peer, out, out.handshake)
-            elif self._outgoing.queues[peer]:
-                self._outgoing.write(peer, out.socket)
-        except (OSError, RendezvousError):
-            self._lose(peer)
+    def _buffer(self, send: Send) -> None:
+        with self._lock:
+            channel = self._channels.get(send.peer)
+            if channel is not None and not send.over:
+                channel.buffer(send)
 
-    def _wait_ms(self) -> float | None:
-        if self._requests:
-            return 0
-        ends = [one.deadline_s for one in self._under_way()]
-        ends += [one.expires_s for one in self._incoming.connections.values() if one.peer < 0]
-        return max(0.0, (min(ends) - time.monotonic()) * 1e3 + 1) if ends else None
+    def _expire(self, work: MessageWork) -> None:
+        """End a work whose time is up. The thread of the sockets ends its own sends."""
+        channel = self._channels.get(work.peer)
+        if isinstance(work, Receive):
+            if self._sockets is None or not self._sockets.take_back(work):
+                self._matcher.remove(work)
+                work.fail(self._nothing_came(work))
+        elif channel is not None and isinstance(work, Send):
+            channel.withdraw(work)
+            work.fail(NOT_TAKEN)
 
-    def _begin(self, one: Send | Receive) -> None:
-        if isinstance(one, Receive) and self._matcher.match_kept(one):
+    def _nothing_came(self, receive: Receive) -> str:
+        gone = sorted(self._gone)
+        if receive.peer == ANY_SOURCE and gone:
+            return f"sent anything before the deadline; {', '.join(self._names[rank] for rank in gone)} had gone"
+        if receive.peer == ANY_SOURCE:
+            return "sent anything before the deadline"
+        channel = self._channels.get(receive.peer)
+        if channel is not None and channel.is_full:
+            return "sent nothing with this tag before the deadline, and so much with others that no more of it is kept"
+        return "sent nothing before the deadline"
+
+    def _look_for_dead(self) -> None:
+        """Look whether peers live, unless that was just done."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_S:
             return
-        if one.peer == self._rank:
-            self._begin_local(one)
-        elif isinstance(one, Send) and one.peer in self._outgoing.truncated:
-            one.work.end(error=self._failure(one, "did not take an earlier message before its deadline"))
-        elif one.peer in self._gone:
-            one.work.end(error=self._failure(one, GONE))
-        else:
-            if isinstance(one, Send):
-                self._outgoing.queues[one.peer].append(one)
-            else:
-                self._matcher.wait(one)
-            try:
-                self._outgoing.connect(one.peer, one.deadline_s)
-            except OSError:
-                self._lose(one.peer)
+        self._looked_s = now_s
+        for channel in list(self._order):
+            if not channel.gone and channel.has_ended:
+                self._lose(channel.peer, GONE)
 
-    def _begin_local(self, one: Send | Receive) -> None:
-        """A message from this rank to itself."""
-        if isinstance(one, Receive):
-            self._matcher.wait(one)
-            return
-        dtype, tag, length = parse_header(bytes(one.rest.popleft()))
-        message = Message(tag, dtype, length, length, pieces=[bytes(part) for part in one.rest])
-        one.work.end()
-        self._matcher.complete(self._rank, message)
-
-    def _handle_ended(self) -> None:
-        """Connections on which messages came in have ended."""
-        while self._incoming.ended:
-            one = self._incoming.ended.pop(0)
-            if one.message is not None and one.message.receive is not None:
-                receive = one.message.receive
-                receive.work.end(error=self._failure(receive, "died in the middle of a message"))
-            self._lose(one.peer)
-
-    def _lose(self, peer: int) -> None:
+    def _lose(self, peer: int, reason: str = GONE) -> None:
         """A rank is gone. What it sent before is read first."""
         if peer in self._gone:
             return
-        self._incoming.read_from(peer)
+        channel = self._channels.get(peer)
+        if channel is not None:
+            with contextlib.suppress(ValueError):
+                while channel.read_one(bounded=False):
+                    pass
+            channel.collect()
+            channel.lose(reason)
         self._gone.add(peer)
-        for send in self._outgoing.queues.pop(peer, ()):
-            send.work.end(error=self._failure(send, GONE))
-        for receive in self._matcher.remove_waiting(lambda receive: receive.peer == peer):
-            receive.work.end(error=self._failure(receive, GONE))
+        for receive in self._matcher.waiting():
+            self._fail_if_gone(receive, reason)
+        self._wake()
 
-    def _expire(self) -> None:
-        now_s = time.monotonic()
-        for peer in {send.peer for send in self._outgoing.sends() if send.deadline_s < now_s}:
-            for send in self._outgoing.truncate(peer):
-                send.work.end(error=self._failure(send, "did not take it before the deadline"))
-        for receive in self._matcher.remove_waiting(lambda receive: receive.deadline_s < now_s):
-            receive.work.end(error=self._failure(receive, "sent nothing before the deadline"))
-        self._incoming.expire(now_s)
-        for receive in [receive for receive in self._incoming.receives() if receive.deadline_s < now_s]:
-            self._incoming.take_back(receive)
-            receive.work.end(error=self._failure(receive, "sent only a part before the deadline"))
+    def _all_gone(self, receive: Receive) -> bool:
+        if receive.peer != ANY_SOURCE:
+            return receive.peer in self._gone
+        return len(self._gone) == len(self._peers) - 1 > 0
 
-    def _failure(self, one: Send | Receive, reason: str) -> PeerFailure:
-        name = "send" if isinstance(one, Send) else "recv"
-        return PeerFailure(f"{one.work.what}: rank {one.peer} {reason}", ranks=frozenset({one.peer}), collective=name)
+    def _fail_if_gone(self, receive: Receive, reason: str = GONE) -> None:
+        if not receive.over and self._all_gone(receive):
+            self._matcher.remove(receive)
+            receive.fail("is left: all others died, or closed theirs" if receive.peer == ANY_SOURCE else reason)
 
-    def _fail_all(self, error: ChoreoError) -> None:
-        for one in (*self._requests, *self._under_way()):
-            one.work.end(error=error)
+    def _fail(self, error: ChoreoError) -> None:
+        """End everything that is under way with this error, and let nothing follow."""
+        with self._lock:
+            if self._refusal is not None:
+                return
+            self._refusal = error
+            under_way: list[MessageWork] = list(self._matcher.waiting())
+            for channel in self._channels.values():
+                under_way += [*channel.exposed.values(), *channel.queue]
+                channel.say_closed()
+            if self._sockets is not None:
+                under_way += self._sockets.under_way()
+            for work in under_way:
+                work.end(error=error)
+            self._wake()
+            self._release()
 
-    def _under_way(self) -> Iterator[Send | Receive]:
-        yield from self._outgoing.sends()
-        yield from self._matcher.waiting()
-        yield from self._incoming.receives()
+    def _release(self) -> None:
+        self._matcher.clear()
+        self._channels.clear()
+        self._order.clear()
+        self._words = _no_words()  # a thread may still sleep in those that there were
+        descriptors, self._pidfds = self._pidfds, []
+        for descriptor in descriptors:
+            os.close(descriptor)
 
-    def _close_sockets(self) -> None:
-        self._incoming.close()
-        self._outgoing.close()
-        with contextlib.suppress(OSError):
-            os.close(self._wakeup)
-        self._wakeup = -1
+
+def _no_words() -> Words:
+    return Words(0, b"", 0, [None], CHANNEL_BYTES, CHANNEL_WORDS, 0)

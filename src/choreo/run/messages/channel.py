@@ -1,0 +1,345 @@
+"""Messages between two ranks of one host, through shared memory.
+
+Each rank has a ring for each peer, in its own segment. A small message is in the ring itself. Of a larger one the ring
+says where it is, and the receiver reads it there: in the sender's private memory, in an array of `comm.empty`, or in a
+buffer of shared memory. The first two are `exposed`: the send is done when the receiver has read them. A message that
+nobody takes for a while is copied into such a buffer, if there is room; then the send is done too, and the message can
+be read even after its sender has died.
+
+A receiver claims an exposed message before it reads where the message is. A sender that moves or withdraws one says so
+before it looks whether it was claimed. So at least one of them sees what the other did.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from choreo.run.execute.arrays import Array
+from choreo.run.messages.matching import GONE, Matcher, Message, Send
+from choreo.run.messages.send_buffers import SendBuffers
+from choreo.run.messages.words import WORDS, MessageCore, Words
+
+__all__ = ["CHANNEL_BYTES", "CHANNEL_WORDS", "Channel", "LocalPeer", "SenderMemory"]
+
+SLOTS = 64  # exposed or buffered messages to one peer at once
+RING_BYTES = 64 << 10
+# A message up to this size is in the ring, unless that would leave less than the reserve, which is for what the ring
+# says of others. One up to the larger size is copied into a buffer at once, so that nobody waits.
+EAGER_BYTES, BUFFERED_BYTES, RESERVE_BYTES = 8 << 10, 32 << 10, 16 << 10
+# What a rank keeps of one peer's small messages that it did not ask for; then the peer waits.
+KEPT_BYTES = 64 << 20
+# Words after the bell and whether this rank sleeps: how far it has written its ring, and read the peer's; whether it
+# has closed; whether it waits for room. Then one for each slot: the message that it has claimed, and finished, of the
+# peer's; and of its own messages how to read one, and where that is when exposed, and when in a buffer.
+TAIL, HEAD, CLOSED, WANTS_ROOM = 2, 3, 4, 5
+CLAIMED, FINISHED, STATE, EXPOSED_AT, BUFFERED_AT = (WORDS + number * SLOTS for number in range(5))
+CHANNEL_WORDS = WORDS + 5 * SLOTS
+_RING_AT = -(-8 * CHANNEL_WORDS // 64) * 64
+CHANNEL_BYTES = _RING_AT + RING_BYTES
+# How to read a message: in bits 0 and 1 of its state. Its number is above them.
+PRIVATE, REGISTERED, BUFFERED, WITHDRAWN = 0, 1, 2, 3
+# What stands before each message in the ring: what it is, its element type, the bytes from here to the next, its tag,
+# its length, and its number if it is not in the ring. UNUSED is the rest of the ring's end.
+HEADER = struct.Struct("<BBHIqQQ")
+_START = struct.Struct("<BBHI")
+UNUSED, IN_RING, BESIDE = 0, 1, 2
+
+
+@dataclass(slots=True, eq=False)
+class SenderMemory:
+    """Where a rank has what it sends: its segment, its buffers, and whether peers may read its private memory."""
+
+    segment: Any  # the map of it
+    at: int  # its address in this process
+    readable: bool
+    buffers: SendBuffers
+
+
+@dataclass(slots=True, eq=False)
+class LocalPeer:
+    """A rank on this host: its process, the map of its segment, and where its channel to this rank begins there."""
+
+    rank: int
+    index: int  # among the ranks of this host
+    pid: int
+    pidfd: int
+    segment: Any
+    at: int
+
+
+class Channel:
+    """The messages from this rank to a peer, and from the peer to this rank."""
+
+    def __init__(
+        self,
+        core: MessageCore,
+        words: Words,
+        matcher: Matcher,
+        *,
+        memory: SenderMemory,
+        peer: LocalPeer,
+        at: int,  # where this rank's channel to the peer begins in its segment
+    ) -> None:
+        self._core, self._words, self._matcher, self._memory = core, words, matcher, memory
+        self.peer, self._index, self._pid = peer.rank, peer.index, peer.pid
+        self._process = select.poll()
+        self._process.register(peer.pidfd, select.POLLIN)
+        self._theirs = memoryview(peer.segment)
+        self._their_ring = self._theirs[peer.at + _RING_AT : peer.at + CHANNEL_BYTES]
+        self._ring = memoryview(memory.segment)[at + _RING_AT : at + CHANNEL_BYTES]
+        self.queue: deque[Send] = deque()  # that the ring has no room for
+        self.exposed: dict[int, Send] = {}  # by number
+        self._buffered: dict[int, Array] = {}
+        self._numbers = 0
+        self._written = self._taken = 0  # of the ring, and of that the peer has read
+        self._read = 0  # of the peer's ring
+        self.gone = False
+
+    # Sending
+
+    def send(self, send: Send) -> None:
+        """Send a message, now or when there is room."""
+        if self.queue or not self._put(send):
+            self.queue.append(send)
+            self._words.write(self._index, WANTS_ROOM, 1)
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is queued, as far as there is room."""
+        if not self.queue:
+            return
+        while self.queue and self._put(self.queue[0]):
+            self.queue.popleft()
+        if not self.queue:
+            self._words.write(self._index, WANTS_ROOM, 0)
+
+    def collect(self) -> bool:
+        """End the sends that the peer has read, and reuse the buffers that it has read; whether there were sends."""
+        ended = False
+        for number in [one for one in self.exposed if self._is_finished(one)]:
+            self.exposed.pop(number).end(self.peer)
+            ended = True
+        self._collect_buffers()
+        return ended
+
+    def _collect_buffers(self) -> None:
+        for number in [one for one in self._buffered if self._is_finished(one)]:
+            self._memory.buffers.give_back(self._buffered.pop(number))
+
+    def _is_finished(self, number: int) -> bool:
+        return self._words.read(self._index, FINISHED + number % SLOTS) == number
+
+    def buffer(self, send: Send) -> None:
+        """Copy a message that nobody takes, so that its send is done; if there is room, and nobody claims it now."""
+        number, words, slot = send.number, self._words, send.number % SLOTS
+        if number not in self.exposed or words.read(self._index, CLAIMED + slot) == number:
+            return
+        if not self._keep(number, send.data):
+            return
+        words.write(self._index, STATE + slot, number << 2 | BUFFERED)
+        if words.read(self._index, CLAIMED + slot) != number:
+            self.exposed.pop(number).end(self.peer)
+
+    def withdraw(self, send: Send) -> None:
+        """Take a message back. The peer drops it, even if it is just reading it."""
+        number = send.number
+        if send in self.queue:
+            self.queue.remove(send)
+        elif number in self.exposed:
+            self._words.write(self._index, STATE + number % SLOTS, number << 2 | WITHDRAWN)
+            del self.exposed[number]
+
+    def _put(self, send: Send) -> bool:
+        """Put a message into the ring; False if there is no room."""
+        length = len(send.data)
+        if length <= EAGER_BYTES and (at := self._take_room(HEADER.size + length, RESERVE_BYTES)) >= 0:
+            size = self._size(HEADER.size + length)
+            HEADER.pack_into(self._ring, at, IN_RING, send.dtype, 0, size, send.tag, length, 0)
+            at += HEADER.size
+            self._ring[at : at + length] = send.data
+            self._words.tell(self._index, TAIL, self._written)
+            send.end(self.peer)
+            return True
+        return self._put_beside(send, length)
+
+    def _put_beside(self, send: Send, length: int) -> bool:
+        number, words, memory = self._numbers + 1, self._words, self._memory
+        slot = number % SLOTS
+        if number > SLOTS and not self._is_finished(number - SLOTS):
+            return False
+        address = self._core.address_of(send.data)
+        registered = memory.at <= address < memory.at + len(memory.segment)
+        state = REGISTERED if registered else PRIVATE
+        if length <= BUFFERED_BYTES or not (registered or memory.readable):
+            if self._keep(number, send.data):
+                state = BUFFERED
+            elif not (registered or memory.readable):
+                return False
+        at = self._take_room(HEADER.size)
+        if at < 0:
+            if state == BUFFERED:
+                memory.buffers.give_back(self._buffered.pop(number))
+            return False
+        self._numbers = number
+        words.write(self._index, EXPOSED_AT + slot, address - memory.at if registered else address)
+        words.write(self._index, STATE + slot, number << 2 | state)
+        HEADER.pack_into(self._ring, at, BESIDE, send.dtype, 0, HEADER.size, send.tag, length, number)
+        words.tell(self._index, TAIL, self._written)
+        if state == BUFFERED:
+            send.end(self.peer)
+        else:
+            send.number = number
+            self.exposed[number] = send
+        return True
+
+    def _keep(self, number: int, data: memoryview) -> bool:
+        """Copy a message into a buffer; False if there is none."""
+        self._collect_buffers()
+        buffer = self._memory.buffers.take(len(data))
+        if buffer is None:
+            return False
+        self._core.copy(buffer.data[: len(data)], data)
+        self._buffered[number] = buffer
+        at = self._core.address_of(buffer.data) - self._memory.at
+        self._words.write(self._index, BUFFERED_AT + number % SLOTS, at)
+        return True
+
+    @staticmethod
+    def _size(length: int) -> int:
+        return -(-length // 8) * 8
+
+    def _take_room(self, length: int, reserve: int = 0) -> int:
+        """Where in the ring there is room for so many bytes and a reserve; -1 if there is none."""
+        size, at = self._size(length), self._written % RING_BYTES
+        skipped = RING_BYTES - at if at + size > RING_BYTES else 0
+        end = self._written + skipped + size
+        if end - self._taken > RING_BYTES - reserve:
+            self._taken = self._words.read(self._index, HEAD)
+            if end - self._taken > RING_BYTES - reserve:
+                return -1
+        if skipped:
+            _START.pack_into(self._ring, at, UNUSED, 0, 0, skipped)
+            at = 0
+        self._written = end
+        return at
+
+    # Receiving
+
+    def read_one(self, bounded: bool = True) -> bool:
+        """Take one message out of the peer's ring, if there is one; ValueError if it is none that a rank writes."""
+        tail = self._words.read(self._index, TAIL)
+        if tail == self._read or (bounded and self.is_full):
+            return False
+        at = self._read % RING_BYTES
+        kind, _, _, size = _START.unpack_from(self._their_ring, at)
+        if size < 8 or size % 8 or at + size > RING_BYTES or size > tail - self._read:
+            raise ValueError("wrote nonsense into its ring")
+        if kind != UNUSED:
+            self._on_message(at, size)
+        self._read += size
+        self._words.write(self._index, HEAD, self._read)
+        if self._words.read(self._index, WANTS_ROOM):
+            self._words.tell(self._index, HEAD, self._read)
+        return True
+
+    def _on_message(self, at: int, size: int) -> None:
+        if size < HEADER.size:
+            raise ValueError("wrote nonsense into its ring")
+        kind, dtype, _, _, tag, length, number = HEADER.unpack_from(self._their_ring, at)
+        if kind == BESIDE:
+            self._matcher.arrive(self.peer, MessageBeside(self, tag, dtype, length, number))
+            return
+        if kind != IN_RING or length > size - HEADER.size:
+            raise ValueError("wrote nonsense into its ring")
+        data = self._their_ring[at + HEADER.size : at + HEADER.size + length]
+        receive = self._matcher.find(self.peer, tag)
+        if receive is None:
+            self._matcher.arrive(self.peer, Message(tag, dtype, length, [bytes(data)]))
+        elif len(receive.into) == length and receive.dtype == dtype:
+            receive.into[:] = data
+            receive.complete(self.peer)
+        else:
+            receive.end(error=self._matcher.mismatch(self.peer, Message(tag, dtype, length), receive))
+
+    def fetch(self, number: int, into: memoryview | None, length: int) -> bool:
+        """Read a message that is not in the ring, unless nobody wants it; False if it was withdrawn."""
+        words, peer, slot = self._words, self._index, number % SLOTS
+        words.write(peer, CLAIMED + slot, number)
+        state = words.read(peer, STATE + slot)
+        if state >> 2 != number:
+            raise ConnectionAbortedError("wrote nonsense into its ring")
+        mode = state & 3
+        if into is not None and mode != WITHDRAWN:
+            self._read_beside(mode, slot, into, length)
+            mode = words.read(peer, STATE + slot) & 3  # it may have been withdrawn while it was read
+        words.tell(peer, FINISHED + slot, number)
+        return mode != WITHDRAWN
+
+    def _read_beside(self, mode: int, slot: int, into: memoryview, length: int) -> None:
+        at = self._words.read(self._index, (BUFFERED_AT if mode == BUFFERED else EXPOSED_AT) + slot)
+        if mode != BUFFERED and (self.gone or self.has_ended):
+            raise ConnectionResetError(GONE)
+        if mode != PRIVATE:
+            if at > len(self._theirs) or length > len(self._theirs) - at:
+                raise ConnectionAbortedError("wrote nonsense into its ring")
+            self._core.copy(into, self._theirs[at : at + length])
+        else:
+            try:
+                self._core.read_process(into, self._pid, at)
+            except OSError:
+                raise ConnectionResetError("died in the middle of a message") from None
+        # What was read counts only if the sender kept it until now.
+        if mode != BUFFERED and self.has_ended:
+            raise ConnectionResetError("died in the middle of a message")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the peer has closed its communicator, or died."""
+        return bool(self._words.read(self._index, CLOSED) or self._process.poll(0))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much of the peer's is kept that no more is read."""
+        return self._matcher.kept_bytes[self.peer] > KEPT_BYTES
+
+    # The end
+
+    def lose(self, reason: str) -> None:
+        """The peer is gone, and all that it sent has been read: its sends and ours end."""
+        self.gone = True
+        sends = [*self.exposed.values(), *self.queue]
+        self.exposed.clear()
+        self.queue.clear()
+        for number in list(self._buffered):
+            self._memory.buffers.give_back(self._buffered.pop(number))
+        for send in sends:
+            send.fail(reason)
+
+    def say_closed(self) -> None:
+        """Tell the peer that nothing more comes."""
+        self._words.tell(self._index, CLOSED, 1)
+
+
+class MessageBeside(Message):
+    """A message that its sender has beside the ring."""
+
+    def __init__(self, channel: Channel, tag: int, dtype: int, length: int, number: int) -> None:
+        super().__init__(tag, dtype, length)
+        self._channel, self._number = channel, number
+
+    @property
+    def kept_bytes(self) -> int:
+        """Nothing: the sender has it."""
+        return 0
+
+    def fetch(self, into: memoryview) -> bool:
+        """Copy it to where it was asked for; False if it was withdrawn. ConnectionError if its sender is gone."""
+        return self._channel.fetch(self._number, into, self.length)
+
+    def discard(self) -> None:
+        """Nobody will take it."""
+        self._channel.fetch(self._number, None, 0)

@@ -1,0 +1,223 @@
+"""Messages to and from ranks on other hosts, through sockets that a thread reads and writes.
+
+Every rank listens. A rank that sends to another, or waits for it, connects to it; the end of that connection tells it
+that the other is gone. Each side proves that it holds the communicator's key. The thread runs from the start, to answer
+handshakes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from choreo.errors import ChoreoError, RendezvousError
+from choreo.run.messages.incoming import Incoming
+from choreo.run.messages.matching import ANY_SOURCE, GONE, Matcher, MessageWork, Receive, Send
+from choreo.run.messages.outgoing import RETRY_S, Outgoing, OutgoingConnection
+from choreo.run.messages.wire import pack_header
+from choreo.run.transport.peer_info import PeerInfo
+
+__all__ = ["SocketMessages"]
+
+
+class SocketMessages:
+    """The sockets of one rank, and their thread.
+
+    `lock` guards all that this shares with other threads; those that call a method hold it. `wake` wakes them when
+    something is over, `lose` is told when a rank is gone, and `fail` when the thread fails.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        peers: tuple[PeerInfo, ...],
+        matcher: Matcher,
+        *,
+        lock: Any,
+        wake: Callable[[], None],
+        lose: Callable[[int], None],
+        fail: Callable[[ChoreoError], None],
+    ) -> None:
+        self._wakeup, self._closed = -1, False
+        self._thread: threading.Thread | None = None
+        self._lock, self._wake_waiters, self._lose_rank, self._fail = lock, wake, lose, fail
+        self._incoming = Incoming(rank, peers, matcher)
+        self._outgoing = Outgoing(rank)
+        self._remote: list[int] = []
+        self._accept_at_s = 0.0
+        self._gone: set[int] = set()
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    @property
+    def port(self) -> int:
+        """Where this rank listens."""
+        return self._incoming.port
+
+    def start(self, addresses: list[tuple[str, int]], key: bytes, remote: list[int]) -> None:
+        """Where all ranks listen, the communicator's key, and the ranks that are on other hosts."""
+        self._outgoing.addresses, self._outgoing.key = addresses, key
+        self._incoming.key, self._remote = key, remote
+        thread = threading.Thread(target=self._serve, name="choreo-messages", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise ChoreoError(
+                f"the thread for messages between hosts cannot be started: {error}; allow more (ulimit -u)"
+            ) from None
+        self._thread = thread
+
+    def send(self, send: Send) -> None:
+        """Send a message."""
+        if send.peer in self._outgoing.truncated:
+            send.fail("did not take an earlier message before its deadline")
+            return
+        head = memoryview(pack_header(send.dtype, send.tag, len(send.data)))
+        send.rest.extend(part for part in (head, send.data) if len(part))
+        self._outgoing.queues[send.peer].append(send)
+        self._connect(send.peer)
+        self.wake()
+
+    def watch(self, receive: Receive) -> None:
+        """A receive waits: connect to the ranks that it waits for, whose end is noticed then."""
+        for peer in self._remote if receive.peer == ANY_SOURCE else [receive.peer]:
+            if peer in self._remote and peer not in self._gone:
+                self._connect(peer)
+        self.wake()
+
+    def take_back(self, receive: Receive) -> bool:
+        """End a receive whose time is up while its message is coming in; False if none is."""
+        if not self._incoming.take_back(receive):
+            return False
+        receive.fail("sent only a part before the deadline")
+        return True
+
+    def wake(self) -> None:
+        """Let the thread look again."""
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wakeup, 1)
+
+    def close(self) -> None:
+        """Close all connections. Closing twice does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self.wake()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(1.0)
+        else:
+            self._close_sockets()
+
+    def under_way(self) -> list[MessageWork]:
+        """The sends that are not done, and the receives whose messages are coming in."""
+        coming = [one.message for one in self._incoming.connections.values() if one.message is not None]
+        receives = [message.receive for message in coming if message.receive is not None]
+        return [*self._outgoing.sends(), *receives]
+
+    def drop(self) -> None:
+        """Close the descriptors that a fork inherited; the parent's connections stay."""
+        self._closed, self._thread = True, None
+        self._close_sockets()
+
+    def _connect(self, peer: int) -> None:
+        try:
+            self._outgoing.connect(peer)
+        except OSError:
+            self._lose(peer)
+
+    # What follows runs on the thread.
+
+    def _serve(self) -> None:
+        try:
+            while not self._closed:
+                with self._lock:
+                    watch, wait_ms = self._watched()
+                events = dict(watch.poll(wait_ms))
+                with self._lock:
+                    if not self._closed:
+                        self._handle(events)
+                        self._wake_waiters()
+        except Exception as error:  # a bug of ours must reach those that wait
+            self._fail(ChoreoError(f"the thread for messages has failed: {error!r}"))
+            raise
+        finally:
+            self._close_sockets()
+
+    def _watched(self) -> tuple[select.poll, float | None]:
+        """What to wait for, and how long at most."""
+        incoming, outgoing, now_s = self._incoming, self._outgoing, time.monotonic()
+        watch = select.poll()
+        watch.register(self._wakeup, select.POLLIN)
+        ends = [send.deadline_s for send in outgoing.sends()]
+        ends += [at_s for at_s, _ in outgoing.retries.values()]
+        if self._accept_at_s < now_s:
+            watch.register(incoming.listener, select.POLLIN)
+        else:
+            ends.append(self._accept_at_s)
+        for descriptor, one in incoming.connections.items():
+            if one.message is not None or not incoming.is_full(one.peer):
+                watch.register(descriptor, select.POLLIN)
+            if one.peer < 0:
+                ends.append(one.expires_s)
+        for peer, out in outgoing.connections.items():
+            writes = out.connecting or (out.handshake is None and outgoing.queues[peer])
+            watch.register(out.socket, (select.POLLOUT if writes else 0) | (select.POLLIN if out.handshake else 0))
+        return watch, max(0.0, (min(ends) - now_s) * 1e3 + 1) if ends else None
+
+    def _handle(self, events: dict[int, int]) -> None:
+        incoming, outgoing = self._incoming, self._outgoing
+        if self._wakeup in events:
+            os.eventfd_read(self._wakeup)
+        now_s = time.monotonic()
+        for peer in [peer for peer, (at_s, _) in outgoing.retries.items() if at_s <= now_s]:
+            self._connect(peer)
+        if incoming.listener.fileno() in events and not incoming.accept():
+            self._accept_at_s = now_s + RETRY_S
+        for descriptor in [descriptor for descriptor in events if descriptor in incoming.connections]:
+            incoming.read(incoming.connections[descriptor])
+        for peer, out in list(outgoing.connections.items()):
+            self._handle_outgoing(peer, out, events.get(out.socket.fileno(), 0))
+        while incoming.ended:
+            one = incoming.ended.pop(0)
+            if one.message is not None and one.message.receive is not None:
+                one.message.receive.peer = one.peer
+                one.message.receive.fail("died in the middle of a message")
+            self._lose(one.peer)
+        outgoing.expire(now_s)
+        incoming.expire(now_s)
+
+    def _handle_outgoing(self, peer: int, out: OutgoingConnection, events: int) -> None:
+        try:
+            if out.handshake is not None:
+                if events:
+                    self._outgoing.continue_handshake(peer, out, out.handshake)
+            elif events & (select.POLLHUP | select.POLLERR):
+                self._lose(peer)
+            elif self._outgoing.queues[peer]:
+                self._outgoing.write(peer, out.socket)
+        except (OSError, RendezvousError):
+            self._lose(peer)
+
+    def _lose(self, peer: int) -> None:
+        """A rank is gone. What it sent before is read first."""
+        if peer in self._gone:
+            return
+        self._incoming.read_from(peer)
+        self._gone.add(peer)
+        self._outgoing.retries.pop(peer, None)
+        if peer in self._outgoing.connections:
+            self._outgoing.connections.pop(peer).socket.close()
+        for send in self._outgoing.queues.pop(peer, ()):
+            send.fail(GONE)
+        self._lose_rank(peer)
+
+    def _close_sockets(self) -> None:
+        self._incoming.close()
+        self._outgoing.close()
+        if self._wakeup >= 0:
+            os.close(self._wakeup)
+        self._wakeup = -1

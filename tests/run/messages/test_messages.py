@@ -1,0 +1,363 @@
+"""Messages between ranks of one host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from choreo.errors import CommunicatorClosed, PeerFailure
+from choreo.run import communicator
+from choreo.run.communicator import Communicator
+from choreo.run.messages import channel, point_to_point, send_buffers, words
+from choreo.run.messages.channel import BUFFERED_BYTES, EAGER_BYTES
+from tests.helpers.run import Job, RankError
+
+LENGTHS = (0, 1, 7, 8, EAGER_BYTES, EAGER_BYTES + 1, BUFFERED_BYTES, BUFFERED_BYTES + 1, 300_001)
+
+
+def content(source: int, tag: int, number: int, length: int) -> Any:
+    return np.random.default_rng([source, abs(tag), number]).integers(0, 255, length, np.uint8)
+
+
+def all_lengths(comm: Communicator) -> None:
+    """Every rank sends to every rank, in two orders of tags, blocking and not."""
+    everyone = range(comm.world_size)
+    cases = [(tag, number, length) for number, length in enumerate(LENGTHS) for tag in (0, -5)]
+    works = [
+        comm.isend(content(comm.rank, tag, number, length), peer, tag)
+        for tag, number, length in cases
+        for peer in everyone
+    ]
+    for tag, number, length in sorted(cases):  # first all of one tag, then all of the other
+        for peer in everyone:
+            got = comm.recv(np.empty(length, np.uint8), peer, tag)
+            assert (got == content(peer, tag, number, length)).all(), (peer, tag, length)
+    for work in works:
+        work.wait()
+    heap = comm.empty(100_000, np.float64)
+    heap[:] = comm.rank
+    right, left = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
+    works = [comm.isend(heap, right), comm.isend(heap.astype(ml_dtypes.bfloat16), right, 1)]
+    assert (comm.recv(np.empty_like(heap), left) == left).all()
+    assert (comm.recv(np.empty(100_000, ml_dtypes.bfloat16), left, 1) == left).all()
+    assert [work.result() for work in works] == [right, right]
+    comm.barrier()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_every_length_arrives_in_order(jobs: Callable[[int], Job], ranks: int) -> None:
+    jobs(ranks).run(all_lengths)
+
+
+def test_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(point_to_point, "message_core", lambda: words)
+    with Job(2) as job:
+        job.run(all_lengths)
+
+
+def test_where_nobody_may_read_private_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(communicator, "can_read", lambda *_: False)
+    with Job(2) as job:
+        job.run(all_lengths)
+
+
+def nothing_is_left(comm: Communicator) -> None:
+    peer = 1 - comm.rank
+    comm.send(np.ones(1), peer)
+    comm.recv(np.empty(1), peer)
+    before, threads = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+    for _ in range(3):
+        group = comm.new_group([0, 1])
+        assert isinstance(group, Communicator)
+        work = [group.isend(np.ones(size), peer) for size in (1, 100_000)]
+        for size in (1, 100_000):
+            group.recv(np.empty(size), peer)
+        for one in work:
+            one.wait()
+        group.barrier()
+        group.close()
+        del group, work
+    assert threading.active_count() == threads == 1
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert not [path for path in Path("/dev/shm").glob("choreo-*") if f"-{os.getpid()}-" in path.name]
+
+
+def test_no_thread_no_descriptor_and_no_file_is_left(jobs: Callable[[int], Job]) -> None:
+    jobs(2).run(nothing_is_left)
+
+
+def many_tags(comm: Communicator) -> None:
+    peer, x = 1 - comm.rank, np.zeros(1)
+    for tag in range(2000):
+        comm.send(x, peer, tag)
+        comm.recv(x, peer, tag)
+    for tag in range(2000, 2100):
+        comm.send(x, peer, tag)
+    for tag in range(2099, 1999, -1):
+        comm.recv(x, peer, tag)
+    with pytest.raises(PeerFailure):
+        comm.recv(x, peer, 5000, timeout=0.01)
+    matcher = comm._messages._matcher
+    assert not matcher._waiting and not matcher._kept and not any(matcher.kept_bytes)
+    comm.barrier()
+
+
+def test_tags_leave_nothing_behind(jobs: Callable[[int], Job]) -> None:
+    jobs(2).run(many_tags)
+
+
+# From any source
+
+
+def from_any(comm: Communicator) -> list[int]:
+    x = np.empty(1, np.int64)
+    if comm.rank > 0:
+        for _ in range(20 if comm.rank == 1 else 2):
+            comm.send(np.array([comm.rank]), 0, 3)
+        comm.barrier()
+        return []
+    comm.barrier()
+    sources = []
+    for _ in range(22 + 2 * (comm.world_size - 3)):
+        work = comm.irecv(x, None, 3)
+        sources.append(work.result())
+        assert x[0] == sources[-1]
+    with pytest.raises(PeerFailure, match="from any rank: no rank sent anything before the deadline"):
+        comm.recv(x, None, 3, timeout=0.02)
+    return sources
+
+
+def test_a_receive_from_any_source_says_which_and_is_fair(jobs: Callable[[int], Job]) -> None:
+    sources = jobs(4).run(from_any)[0]
+    assert sources[:7].count(2) == sources[:7].count(3) == 2
+    assert sorted(sources) == [1] * 20 + [2] * 2 + [3] * 2
+
+
+def any_or_one(comm: Communicator) -> list[float]:
+    """Receives are matched in the order in which they were posted, whether from any source or from one."""
+    peer = 1 - comm.rank
+    got = np.empty((3, 1))
+    works = [comm.irecv(got[0], None), comm.irecv(got[1], peer), comm.irecv(got[2], None)]
+    comm.barrier()
+    for number in range(3):
+        comm.send(np.array([float(number)]), peer)
+    for work in works:
+        assert work.result() == peer
+    comm.barrier()
+    large = np.full(200_000, comm.rank)
+    sent = comm.isend(large, peer)
+    assert comm.irecv(large.copy(), None).result() == peer
+    sent.wait()
+    return [float(one) for one in got[:, 0]]
+
+
+def test_receives_from_any_and_from_one_take_turns(jobs: Callable[[int], Job]) -> None:
+    assert jobs(2).run(any_or_one) == [[0.0, 1.0, 2.0]] * 2
+
+
+# Flow control and deadlines
+
+
+def floods(comm: Communicator, count: int) -> int:
+    x = np.zeros(1000)
+    if comm.rank == 0:
+        works = [comm.isend(np.full(1000, float(number)), 1, 1) for number in range(count)]
+        comm.isend(np.ones(1), 1, 2)
+        comm.barrier()
+        for work in works:
+            work.wait()
+        comm.barrier()
+        return 0
+    with pytest.raises(PeerFailure, match="so much with others that no more of it is kept"):
+        comm.recv(np.empty(1), 0, 2, timeout=1.0)
+    kept = sum(comm._messages._matcher.kept_bytes)
+    comm.barrier()
+    for number in range(count):
+        assert (comm.recv(x, 0, 1) == number).all()
+    assert comm.recv(np.empty(1), 0, 2) == 1
+    comm.barrier()
+    return kept
+
+
+def test_a_flood_is_kept_only_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "KEPT_BYTES", 100_000)
+    with Job(2) as job:
+        kept = job.run(floods, 200)[1]
+    assert 100_000 < kept < 110_000
+
+
+def sends_in_vain(comm: Communicator) -> None:
+    large = np.ones(200_000)
+    if comm.rank == 0:
+        work = comm.isend(large, 1, timeout=0.05)
+        with pytest.raises(TimeoutError, match="it goes on, so wait again"):
+            work.wait(0.001)
+        with pytest.raises(PeerFailure, match=r"send of 1600000 bytes .*: rank 1 did not take it before the deadline"):
+            work.wait()
+        comm.barrier()
+        comm.send(2 * large, 1)
+    else:
+        comm.barrier()
+        assert (comm.recv(np.empty(200_000), 0) == 2).all()  # and not what was withdrawn
+
+
+def test_a_send_that_nobody_takes_is_withdrawn_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send_buffers.SendBuffers, "take", lambda *_: None)
+    with Job(2) as job:
+        job.run(sends_in_vain)
+
+
+def expired_receive(comm: Communicator) -> None:
+    if comm.rank == 0:
+        late = np.zeros(1)
+        work = comm.irecv(late, 1, timeout=0.01)
+        time.sleep(0.02)
+        comm.barrier()
+        assert comm.recv(np.zeros(1), 1) == 7
+        with pytest.raises(PeerFailure, match="sent nothing before the deadline"):
+            work.wait()
+        assert late == 0
+    else:
+        comm.barrier()
+        comm.send(np.array([7.0]), 0)
+
+
+def test_a_receive_whose_time_is_up_takes_no_message(jobs: Callable[[int], Job]) -> None:
+    jobs(2).run(expired_receive)
+
+
+# Threads, forks, the end
+
+
+def two_threads(comm: Communicator) -> None:
+    if comm.rank == 1:
+        for tag in (2, 1):
+            time.sleep(0.02)
+            comm.send(np.array([tag]), 0, tag)
+    else:
+        got: dict[int, int] = {}
+        threads = [
+            threading.Thread(target=lambda tag=tag: got.update({tag: comm.recv(np.zeros(1, int), 1, tag)[0]}))
+            for tag in (1, 2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert got == {1: 1, 2: 2}
+    comm.barrier()
+
+
+def test_two_threads_wait_at_once(jobs: Callable[[int], Job]) -> None:
+    jobs(2).run(two_threads)
+
+
+def forks(comm: Communicator) -> None:
+    peer, x = 1 - comm.rank, np.zeros(1)
+    work = comm.irecv(x, peer)
+    child = os.fork()
+    if child == 0:
+        try:
+            work.wait(5.0)
+        except CommunicatorClosed:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    comm.send(np.ones(1), peer)
+    work.wait()
+    assert x == 1
+    comm.barrier()
+
+
+def test_a_fork_has_no_messages_and_its_parent_does(jobs: Callable[[int], Job]) -> None:
+    jobs(2).run(forks)
+
+
+def closes_while_it_waits(comm: Communicator) -> None:
+    group = comm.new_group([0, 1])
+    assert isinstance(group, Communicator)
+    if comm.rank == 1:
+        comm.barrier()
+        comm.barrier()
+        group.close()
+        return
+    work = group.irecv(np.zeros(1), 1)
+    sent = group.isend(np.zeros(100_000), 1)
+    found: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            work.wait()
+        except CommunicatorClosed as error:
+            found.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    comm.barrier()
+    group.close()
+    thread.join()
+    assert len(found) == 1
+    with pytest.raises(CommunicatorClosed):
+        sent.wait()
+    comm.barrier()
+
+
+def test_close_ends_what_is_under_way(jobs: Callable[[int], Job]) -> None:
+    jobs(2).run(closes_while_it_waits)
+
+
+def outlives(comm: Communicator) -> None:
+    """Rank 1 dies when its sends are done; one more is not."""
+    if comm.rank == 1:
+        comm.send(np.arange(3), 0, 1)
+        comm.send(np.arange(200_000), 0, 2)
+        comm.isend(np.arange(200_000), 0, 3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.1)
+    waiting = comm.irecv(np.empty(1), None, 9)
+    assert (comm.recv(np.empty(200_000, np.int64), 1, 2) == np.arange(200_000)).all()
+    assert (comm.recv(np.empty(3, np.int64), 1, 1) == np.arange(3)).all()
+    with pytest.raises(PeerFailure, match="rank 1 is gone") as caught:
+        comm.recv(np.empty(200_000, np.int64), 1, 3)
+    assert caught.value.ranks == {1}
+    with pytest.raises(PeerFailure, match="rank 1 is gone"):
+        comm.send(np.arange(3), 1)
+    with pytest.raises(PeerFailure, match="no rank is left"):
+        waiting.wait()
+
+
+def test_what_a_rank_has_sent_outlives_it() -> None:
+    with Job(2) as job, pytest.raises(RankError) as caught:
+        job.run(outlives)
+    assert caught.value.errors == {1: "died"}
+
+
+def called_back(comm: Communicator) -> None:
+    """Nobody waits for the receives, and yet somebody hears of them, and answers."""
+    peer, heard = 1 - comm.rank, threading.Event()
+    x, large = np.zeros(1), np.zeros(200_000)
+
+    def answer(work: Any) -> None:
+        assert work.result() == peer
+        comm.isend(large, peer, 2)
+
+    comm.irecv(x, peer, 1).add_done_callback(answer)
+    comm.irecv(large.copy(), peer, 2).add_done_callback(lambda _: heard.set())
+    comm.barrier()
+    comm.send(np.ones(1), peer, 1)
+    assert heard.wait(20.0)
+    assert x == 1
+    comm.barrier()
+
+
+def test_callbacks_are_called_though_nobody_waits(jobs: Callable[[int], Job]) -> None:
+    jobs(2).run(called_back)
