@@ -15,8 +15,9 @@ from choreo.plan.software import get_software
 from choreo.train.config import TrainConfig
 from choreo.train.data import SYNTHETIC, open_text
 from choreo.train.memory import available_bytes
+from choreo.train.predict import prediction_of
 from choreo.train.ranks import run_ranks
-from choreo.train.result import Prediction, TrainingRun, TrainingStep
+from choreo.train.result import TrainingRun, TrainingStep
 from choreo.train.scale import scaled
 from choreo.units import format_bytes
 from choreo.workload import Model, Plan, Workload, get_workload
@@ -150,7 +151,7 @@ def _check_memory(config: TrainConfig) -> None:
 
 
 def _run(config: TrainConfig, on_step: Callable[[TrainingStep], None] | None) -> TrainingRun:
-    prediction: Prediction | None = None
+    prediction = prediction_of(config)
     steps: list[TrainingStep] = []
     memory = [0.0]
 

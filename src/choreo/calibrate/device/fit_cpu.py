@@ -33,7 +33,7 @@ def fit_shared(times_s: Sequence[float], ranks: int) -> SharedCpu:
     bandwidth = rates["elementwise"][-1][1]
     forward = [(probe, time_s) for probe, time_s in measured if probe.kind.startswith("attn_fwd_")]
     both = [(probe, time_s) for probe, time_s in measured if probe.kind.startswith("attn_fwdbwd_")]
-    back = [(probe, total - alone) for (probe, total), (_, alone) in zip(both, forward, strict=True)]
+    back = [(probe, max(total - alone, 0.1 * total)) for (probe, total), (_, alone) in zip(both, forward, strict=True)]
     return SharedCpu(
         ranks=ranks,
         operator_s=operator_s,

@@ -1,0 +1,59 @@
+"""What `plan` says of a training run on this machine: the same model, the same plan, the planner's own functions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from choreo.errors import UsageError
+from choreo.plan import Software, evaluate, get_software
+from choreo.plan.network import Cluster, get_cluster
+from choreo.plan.network.this_machine import THIS_MACHINE
+from choreo.train.config import TrainConfig
+from choreo.train.result import Prediction
+from choreo.workload import Model
+
+__all__ = ["predict", "prediction_of"]
+
+SOFTWARE = "choreo-train"
+ADDED_BYTES = 12  # a gradient and the sum are read, the sum is written
+
+
+def predict(config: TrainConfig, cluster: str | Cluster = THIS_MACHINE) -> Prediction:
+    """Seconds of a step, where they go, and what a rank holds beside the libraries.
+
+    It needs what `choreo calibrate` and `choreo calibrate --device cpu` measured, and says so where that is missing.
+    """
+    if not isinstance(config.model, Model):
+        raise UsageError(f"{config.model.name} is not a transformer, and nothing is predicted of it")
+    step = evaluate(
+        config.model,
+        config.plan,
+        cluster=get_cluster(cluster),
+        global_batch=config.global_batch,
+        seq=config.seq,
+        software=_software(config),
+    )
+    parts = {**step.exposed_comm_s, "bubble": step.bubble_s, "optimizer": step.parts["optimizer"]}
+    # Copies of gradients and parameters are counted as compute, as they are where a step is measured.
+    compute = step.step_time_s - sum(parts.values())
+    return Prediction(step.step_time_s, {"compute": compute, **parts}, step.peak_reserved_bytes)
+
+
+def prediction_of(config: TrainConfig) -> Prediction | None:
+    """The prediction of a run, or None where there is none: on a GPU, or where this machine was not measured."""
+    if config.device != "cpu" or not isinstance(config.model, Model):
+        return None
+    try:
+        return predict(config)
+    except UsageError:
+        return None
+
+
+def _software(config: TrainConfig) -> Software:
+    """What choreo train runs: in bf16 by autocast, which casts fp32 weights for each use and sums in fp32.
+
+    The first micro-batch's gradients are kept as they come; every further one is added to them.
+    """
+    found, count = get_software(SOFTWARE), config.plan.micro_batches(config.global_batch)
+    found = replace(found, accumulate_moved=ADDED_BYTES * (count - 1) / count)
+    return found if config.plan.precision == "fp32" else replace(found, stream_bytes=4, cast_weights=True)

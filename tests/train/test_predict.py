@@ -1,0 +1,75 @@
+"""What is predicted of a training run: by the planner's own functions, from a calibration of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from choreo.errors import UsageError
+from choreo.plan import evaluate
+from choreo.train.config import TrainConfig
+from choreo.train.predict import predict, prediction_of
+from choreo.workload import Model, Plan, get_workload
+from tests.helpers.processor import keep_calibration, processor
+
+MODEL = Model("small", layers=4, hidden=128, heads=4, vocab=256, norm="layer", bias=True, learned_positions=64)
+
+
+def config(global_batch: int = 8, **fields: int | str) -> TrainConfig:
+    return TrainConfig(MODEL, Plan(precision="fp32", **fields), global_batch, seq=64)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_calibration(tmp_path / "constants.json", processor())
+    monkeypatch.setenv("CHOREO_CONSTANTS", str(tmp_path / "constants.json"))
+
+
+PLANS = (
+    config(micro_batch=8),
+    config(dp=2, micro_batch=4),
+    config(dp=2, zero=1, micro_batch=4),
+    config(dp=2, zero=3, micro_batch=4),
+    config(tp=2, micro_batch=8),
+    config(pp=2, micro_batch=2),
+    config(dp=2, tp=2, micro_batch=4),
+    config(pp=4, micro_batch=1),
+    config(cp=2, micro_batch=4),
+)
+
+
+@pytest.mark.parametrize("one", PLANS, ids=lambda one: str(one.plan))
+def test_parts_add_up_to_the_step_that_plan_tells(one: TrainConfig) -> None:
+    found = predict(one)
+    assert sum(found.parts.values()) == pytest.approx(found.time_s)
+    assert min(found.parts.values()) >= -1e-12
+    assert found.parts["compute"] > 0
+    step = evaluate(MODEL, one.plan, cluster="this-machine", global_batch=8, seq=64, software="choreo-train")
+    # `plan` does not count the sums of gradients over micro-batches.
+    assert step.step_time_s <= found.time_s < 1.2 * step.step_time_s
+    assert found.memory_bytes == step.peak_reserved_bytes
+
+
+def test_what_costs_more_is_predicted_to_cost_more() -> None:
+    alone, cut = predict(config(micro_batch=8)), predict(config(dp=2, micro_batch=4))
+    assert cut.time_s < alone.time_s
+    assert "dp all_reduce" in cut.parts
+    again = predict(config(micro_batch=8, recompute="full"))
+    assert again.time_s > 1.1 * alone.time_s
+    assert again.memory_bytes < alone.memory_bytes
+    assert predict(config(micro_batch=1)).time_s > alone.time_s
+    half = replace(config(micro_batch=8), plan=Plan(micro_batch=8, precision="bf16"))
+    assert predict(half).time_s != alone.time_s
+
+
+def test_there_is_no_prediction_without_a_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prediction_of(config()) is not None
+    assert prediction_of(replace(config(), device="cuda")) is None
+    assert prediction_of(replace(config(), model=get_workload("resnet50"))) is None
+    monkeypatch.delenv("CHOREO_CONSTANTS")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    assert prediction_of(config()) is None
+    with pytest.raises(UsageError, match="run choreo calibrate and choreo calibrate --device cpu"):
+        predict(config())
