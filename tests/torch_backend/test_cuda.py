@@ -37,7 +37,7 @@ def collectives(rank: int, ranks: int) -> None:
     device = torch.device("cuda", 0)
     total = ranks * (ranks + 1) / 2
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
-        for count in (0, 1, 1000, 300_001):
+        for count in (0, 1, 1000, 300_001, 9_000_001):
             x = torch.full((count,), rank + 1, dtype=dtype, device=device)
             dist.all_reduce(x)
             same(x, total)

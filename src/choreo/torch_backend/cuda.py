@@ -7,7 +7,6 @@ the work. CUDA calls have a communicator of their own: their order is that of th
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -17,9 +16,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from choreo.torch_backend.cuda_ipc import SharedGpu, share_gpu
+from choreo.torch_backend.cuda_shared_calls import SHARED_CALLS
 from choreo.torch_backend.errors import torch_error
 
 __all__ = ["CudaGroup"]
+
+# Below this, waiting twice for the GPU, which the ranks use in turn, takes longer than going through the host. On an
+# H200 an all_reduce of 1 MiB took 2.0 ms shared and 1.2 ms through the host, one of 16 MiB 1.6 and 8.5 ms.
+SHARE_BYTES = 2 << 20
 
 # For each call, which of its first two arguments it reads, and which it writes. A gather may have no outputs.
 _READS_WRITES = {
@@ -50,6 +55,7 @@ class CudaGroup:
     def __init__(self, host: Any) -> None:
         self.host = host
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._shared: dict[torch.device, SharedGpu | None] = {}
         self._waiting: queue.SimpleQueue[CudaWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -60,42 +66,82 @@ class CudaGroup:
         method = getattr(self.host, name)
 
         def call(*arguments: Any) -> Any:
-            return self._submit(method, arguments, reads, writes)
+            return self._share(name, arguments) or self._stage(method, arguments, reads, writes)
 
         setattr(self, name, call)
         return call
 
-    def _submit(
+    def _stage(
         self, method: Callable[..., Any], arguments: tuple[Any, ...], reads: tuple[int, ...], writes: tuple[int, ...]
     ) -> CudaWork:
         """Copy what the call reads to the host, and leave the rest to the thread."""
         staged: dict[int, Any] = {}
         back: list[tuple[Any, Any]] = []
         stream = self._stream(_device(arguments))
-        stream.wait_stream(torch.cuda.current_stream(stream.device))
         with torch.cuda.stream(stream):
             for at in sorted({*reads, *writes}):
                 staged[at] = _on_host(arguments[at], at in reads, stream, back if at in writes else None)
             copied = stream.record_event()
         host = [staged.get(at, argument) for at, argument in enumerate(arguments)]
-        opts = next((one for one in arguments if hasattr(one, "asyncOp")), None)
-        is_async = opts is not None and opts.asyncOp
+        opts = _options(arguments)
+        is_async = opts is None or opts.asyncOp
         if opts is not None:
             opts.asyncOp = False  # the thread waits for it
-        work = CudaWork(stream, lambda: method(*host), copied, back)
+
+        def run() -> None:
+            copied.synchronize()
+            method(*host).wait()
+            for tensor, found in back:
+                tensor.copy_(found, non_blocking=True)
+
+        return self._submit(CudaWork(stream, run, [tensor for tensor, _ in back]), is_async)
+
+    def _share(self, name: str, arguments: tuple[Any, ...]) -> CudaWork | None:
+        """Run the call in memory that the ranks share, if they are on one GPU and it can be done there."""
+        decide, tensors = SHARED_CALLS.get(name), _tensors(arguments)
+        call = None if decide is None else decide(*arguments)
+        if call is None or not all(tensor.is_contiguous() for tensor in tensors):
+            return None
+        if max(tensor.nbytes for tensor in tensors) < SHARE_BYTES:
+            return None
+        device = tensors[0].device
+        if device not in self._shared:
+            self._agree(device)
+        shared = self._shared[device]
+        if shared is None:
+            return None
+        stream = self._stream(device)
+        for tensor in tensors:
+            tensor.record_stream(stream)
+        writes = _READS_WRITES[name][1]
+        opts = _options(arguments)
+        work = CudaWork(stream, lambda: call(shared), _tensors([arguments[at] for at in writes]))
+        return self._submit(work, opts is not None and opts.asyncOp)
+
+    def _agree(self, device: torch.device) -> None:
+        """Find out, with the other ranks, whether all are on this GPU. The thread alone uses the communicator."""
+        stream = self._stream(device)
+
+        def run() -> None:
+            self._shared[device] = share_gpu(self.host.comm, device)
+
+        self._submit(CudaWork(stream, run, []), is_async=False)
+
+    def _submit(self, work: CudaWork, is_async: bool) -> CudaWork:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="choreo-cuda", daemon=True)
             self._thread.start()
         self._waiting.put(work)
-        if opts is not None and not is_async:
+        if not is_async:
             work.wait()
         return work
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream:
-        """The stream that copies to and from a device."""
+        """The stream of the calls on a device, which waits for what the caller has computed there."""
         found = self._streams.get(device)
         if found is None:
             found = self._streams[device] = torch.cuda.Stream(device)
+        found.wait_stream(torch.cuda.current_stream(device))
         return found
 
     def _serve(self) -> None:
@@ -108,6 +154,9 @@ class CudaGroup:
         self._waiting.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        for shared in self._shared.values():
+            if shared is not None:
+                shared.close()
         self.host.shutdown()
 
     def _get_backend(self, device: torch.device) -> Any:
@@ -117,12 +166,9 @@ class CudaGroup:
 class CudaWork(dist.Work):
     """A call on CUDA tensors. `wait` lets the caller's stream wait for the results, as NCCL's does."""
 
-    def __init__(
-        self, stream: torch.cuda.Stream, call: Callable[[], Any], copied: torch.cuda.Event, back: list[tuple[Any, Any]]
-    ) -> None:
+    def __init__(self, stream: torch.cuda.Stream, call: Callable[[], None], results: list[Any]) -> None:
         super().__init__()
-        self._stream, self._call, self._copied, self._back = stream, call, copied, back
-        self._results = [tensor for tensor, _ in back]
+        self._stream, self._call, self._results = stream, call, results
         self._over = threading.Event()
         self._error: Exception | None = None
         self._arrived: torch.cuda.Event | None = None
@@ -131,17 +177,12 @@ class CudaWork(dist.Work):
         self._future = self._begun.then(self._value)
 
     def run(self) -> None:
-        """Run the call on the host, and copy its results back; on the thread of the group."""
-        try:
-            self._copied.synchronize()
-            work = self._call()
-            work.wait()
-        except Exception as error:
-            self._error = torch_error(error)
+        """Run the call; on the thread of the group."""
         with torch.cuda.stream(self._stream):
-            if self._error is None:
-                for tensor, host in self._back:
-                    tensor.copy_(host, non_blocking=True)
+            try:
+                self._call()
+            except Exception as error:
+                self._error = torch_error(error)
             self._arrived = self._stream.record_event()
             self._over.set()
             self._begun.set_result(None)  # on this stream: whoever waits for the future waits for the copies
@@ -205,12 +246,21 @@ def _on_host(argument: Any, read: bool, stream: torch.cuda.Stream, back: list[tu
     return host
 
 
-def _device(arguments: Any) -> torch.device:
-    """The device of the first CUDA tensor."""
+def _tensors(arguments: Any) -> list[Any]:
+    """All CUDA tensors of a call."""
+    found: list[Any] = []
     for one in arguments:
-        if isinstance(one, torch.Tensor) and one.is_cuda:
-            return one.device
         if isinstance(one, list | tuple):
-            with contextlib.suppress(LookupError):
-                return _device(one)
-    raise LookupError("no CUDA tensor")
+            found += _tensors(one)
+        elif isinstance(one, torch.Tensor):
+            found.append(one.detach())
+    return found
+
+
+def _device(arguments: Any) -> torch.device:
+    device: torch.device = _tensors(arguments)[0].device
+    return device
+
+
+def _options(arguments: tuple[Any, ...]) -> Any:
+    return next((one for one in arguments if hasattr(one, "asyncOp")), None)
