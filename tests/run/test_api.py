@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import io
 import os
 import signal
@@ -563,7 +564,7 @@ def test_a_fork_cannot_use_it(jobs: Callable[[int], Job]) -> None:
 
 
 def with_tensors(comm: Communicator) -> None:
-    torch = sys.modules["torch"]  # its types are nobody's business here
+    torch = importlib.import_module("torch")  # its types are nobody's business here
     p = comm.world_size
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
         x = torch.ones(6, dtype=dtype)

@@ -14,7 +14,7 @@ from choreo.run.engine import CallRequest
 from choreo.run.execute.arrays import Array, apart, averaged, check_out, like_given, take
 from choreo.run.execute.dtypes import ReduceOp
 from choreo.run.rows import check_sizes, exchange_sizes, share_rows
-from choreo.run.work import Work
+from choreo.run.work import QueuedWork, Work
 
 __all__ = ["CollectiveCalls"]
 
@@ -46,9 +46,14 @@ class CollectiveCalls(CallBase, ABC):
         ...     comm.all_reduce(np.ones(3))
         array([1., 1., 1.])
         """
-        plain = out is None and timeout is None and not (async_op or survive)
-        if plain and self._cached_calls.all_reduce(x, op, self.timeout_s):
-            return x
+        seconds = self.timeout_s if timeout is None else timeout
+        if out is None and not survive:
+            if async_op:
+                call = self._cached_calls.start_all_reduce(x, op, seconds)
+                if call is not None:
+                    return QueuedWork("all_reduce", call)
+            elif self._cached_calls.all_reduce(x, op, seconds):
+                return x
         if survive:
             if async_op:
                 raise UsageError("survive=True cannot be asynchronous, since it may shrink the communicator")
@@ -73,7 +78,12 @@ class CollectiveCalls(CallBase, ABC):
         ...     comm.broadcast(np.arange(3), root=0)
         array([0, 1, 2])
         """
-        if timeout is None and not async_op and self._cached_calls.broadcast(x, root, self.timeout_s):
+        seconds = self.timeout_s if timeout is None else timeout
+        if async_op:
+            call = self._cached_calls.start_broadcast(x, root, seconds)
+            if call is not None:
+                return QueuedWork("broadcast", call)
+        elif self._cached_calls.broadcast(x, root, seconds):
             return x
         root = self._rank(root, "root")
         taken = take(x, writable=True)
@@ -127,9 +137,14 @@ class CollectiveCalls(CallBase, ABC):
         ...     comm.all_gather(np.arange(3))
         array([[0, 1, 2]])
         """
-        if timeout is None and not async_op and type(x) is _ndarray:
+        seconds = self.timeout_s if timeout is None else timeout
+        if type(x) is _ndarray:
             result = np.empty((self.world_size, *x.shape), x.dtype) if out is None else out
-            if self._cached_calls.all_gather(x, result, None, self.timeout_s):
+            if async_op:
+                call = self._cached_calls.start_all_gather(x, result, None, seconds)
+                if call is not None:
+                    return QueuedWork("all_gather", call)
+            elif self._cached_calls.all_gather(x, result, None, seconds):
                 return result
         taken = take(x, writable=False)
         shape = (self.world_size, *taken.array.shape)
@@ -167,9 +182,14 @@ class CollectiveCalls(CallBase, ABC):
         array([[1., 1.],
                [1., 1.]])
         """
-        if sizes is None and timeout is None and not async_op and type(x) is _ndarray and x.ndim:
+        seconds = self.timeout_s if timeout is None else timeout
+        if sizes is None and type(x) is _ndarray and x.ndim:
             result = np.empty((len(x) // self.world_size, *x.shape[1:]), x.dtype) if out is None else out
-            if self._cached_calls.reduce_scatter(x, result, op, self.timeout_s):
+            if async_op:
+                call = self._cached_calls.start_reduce_scatter(x, result, op, seconds)
+                if call is not None:
+                    return QueuedWork("reduce_scatter", call)
+            elif self._cached_calls.reduce_scatter(x, result, op, seconds):
                 return result
         taken = take(x, writable=False)
         rows, row = share_rows(taken.array, sizes, self.world_size)
@@ -319,7 +339,12 @@ class CollectiveCalls(CallBase, ABC):
         >>> with choreo.init() as comm:
         ...     comm.barrier()
         """
-        if timeout is None and not async_op and self._cached_calls.barrier(self.timeout_s):
+        seconds = self.timeout_s if timeout is None else timeout
+        if async_op:
+            call = self._cached_calls.start_barrier(seconds)
+            if call is not None:
+                return QueuedWork("barrier", call)
+        elif self._cached_calls.barrier(seconds):
             return None
         request = self._request("barrier", _NOTHING, _NOTHING, 0, timeout)
         return self._do(request, lambda _: None, async_op, cache=True)

@@ -22,7 +22,7 @@ from choreo.run.execute.calls import CallSpec, Failed, PreparedCall, prepare_cal
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.dtypes import ReduceOp, dtype_code, operation_code
 from choreo.run.execute.heap import Heap
-from choreo.run.work import ProgressThread, Work
+from choreo.run.work import QueuedWork, Work
 
 __all__ = ["CallRequest", "Engine", "debug_wanted"]
 
@@ -54,8 +54,8 @@ class CallRequest:
 class Engine:
     """Runs calls on one connection, one at a time, and holds all state of a communicator.
 
-    `call_cache` runs calls that were made before without checking this state. It is closed whenever there is something
-    to check: asynchronous work under way, a failure, or the end. `refusal` is the error that every further call raises.
+    `call_cache` runs calls that were made before without checking this state. It is closed after a failure, and at the
+    end. `progress` is the queue of asynchronous calls. `refusal` is the error that every further call raises.
     """
 
     def __init__(self, connection: Connection, chooser: Chooser, *, debug: bool) -> None:
@@ -65,9 +65,9 @@ class Engine:
         self.heap = Heap(connection.segment)
         self.refusal: ChoreoError | None = None
         self.readable = False  # whether all peers on this host may read this process's memory
-        self.call_cache = executor().CallCache(connection.endpoint, np.ndarray, self.failure)
+        self.progress = executor().ProgressQueue(connection.endpoint, self.failure, self.check)
+        self.call_cache = executor().CallCache(connection.endpoint, np.ndarray, self.failure, self.progress)
         self._prepared: dict[Hashable, PreparedCall] = {}
-        self.progress = ProgressThread(self._busy, self._idle)
 
     def cache(self, key: object, prepared: PreparedCall, request: CallRequest) -> None:
         """Let the next call like this one go straight to the executor; `key` is its operation or root."""
@@ -154,11 +154,12 @@ class Engine:
         return error
 
     def in_order(self, call: Callable[[], Result], what: str, async_op: bool = False) -> Result | Work[Result]:
-        """Run a call after all asynchronous ones before it; with `async_op`, on the progress thread."""
+        """Run a call after all asynchronous ones before it; with `async_op`, queue it."""
         self.check()
-        if async_op:
-            return self.progress.submit(call, what)
-        return self.progress.submit(call, what).result() if self.progress.pending else call()
+        if not (async_op or self.progress.pending):
+            return call()
+        work: Work[Result] = QueuedWork(what, self.progress.submit(call))
+        return work if async_op else work.result()
 
     def all_gather(self, array: Array, timeout_s: float, *, in_order: bool = True) -> Array:
         """The arrays of all ranks, by rank; all have the same shape and type.
@@ -181,13 +182,6 @@ class Engine:
         padded[: len(blob)] = np.frombuffer(blob, np.uint8)
         rows = self.all_gather(padded, timeout_s)
         return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
-
-    def _busy(self) -> None:
-        self.call_cache.open = 0
-
-    def _idle(self) -> None:
-        if self.refusal is None:
-            self.call_cache.open = 1
 
     def _make(self, request: CallRequest, *, same: bool, registered: bool) -> PreparedCall:
         contract = get_collective(request.collective)

@@ -1,7 +1,7 @@
 """Calls that run while the program does something else.
 
-A communicator runs calls with `async_op=True` on one thread, in the order in which they were made. The caller holds a
-`Work` for each.
+A communicator queues calls with `async_op=True`, and a thread runs them in the order in which they were made. The
+caller holds a `Work` for each.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-__all__ = ["ProgressThread", "Work"]
+if TYPE_CHECKING:
+    from choreo.run.execute.twin import QueuedCall
+
+__all__ = ["QueuedWork", "Work"]
 
 Result = TypeVar("Result")
 
@@ -83,71 +86,50 @@ class Work(Generic[Result]):
             print(f"choreo: {self.what} failed, and nothing waited for it: {self._error}", file=sys.stderr)
 
 
-class ProgressThread:
-    """A thread that runs calls in order. `busy` is called when work begins, `idle` when none is left."""
+class QueuedWork(Work[Result]):
+    """A call in the progress queue. Whoever waits for it without a limit runs it, if nobody has begun to."""
 
-    def __init__(self, busy: Callable[[], None], idle: Callable[[], None]) -> None:
-        self._busy, self._idle = busy, idle
-        self._changed = threading.Condition()
-        self._waiting: deque[tuple[Callable[[], Any], Work[Any]]] = deque()
-        self._thread: threading.Thread | None = None
-        self._stopped = False
-        self._running: Work[Any] | None = None
+    def __init__(self, what: str, call: QueuedCall) -> None:
+        self.what = what  # nothing else of `Work`: the queue keeps the result and whom to call
+        self._call = call
+        self._raised = False
 
-    @property
-    def pending(self) -> bool:
-        """Whether calls wait or run."""
-        return self._running is not None or bool(self._waiting)
+    def done(self) -> bool:
+        """Whether the call is over, with a result or an error."""
+        return self._call.done()
 
-    def submit(self, call: Callable[[], Result], what: str) -> Work[Result]:
-        """Run a call after all that were submitted before it."""
-        work: Work[Result] = Work(what)
-        with self._changed:
-            self._busy()
-            self._waiting.append((call, work))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="choreo-progress", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
-        if self._thread is threading.current_thread():  # a callback made this call, and may wait for it
-            while self._waiting:
-                self._run_next()
-        return work
-
-    def drain(self, timeout: float | None) -> bool:
-        """Wait until no call is pending; False if `timeout` seconds were not enough."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self.pending, timeout)
-
-    def stop(self) -> None:
-        """Take no more calls, and end the thread."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(1.0)
-        self._busy = self._idle = lambda: None  # breaks the reference cycle with the engine
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._stopped)
-                if not self._waiting:
-                    return
-            self._run_next()
-
-    def _run_next(self) -> None:
-        with self._changed:
-            call, work = self._waiting.popleft()
-            self._running = work
-        value, error = None, None
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the call is over. After `timeout` seconds TimeoutError is raised, and the call goes on."""
         try:
-            value = call()
-        except BaseException as caught:  # `Work.wait` raises it
-            error = caught
-        with self._changed:
-            self._running = None
-            if not self._waiting:
-                self._idle()
-            self._changed.notify_all()
-        work.end(value, error)
+            over = self._call.wait(timeout)
+        except BaseException:  # such as Ctrl-C, which may have ended this call
+            self._raised = True
+            raise
+        if not over:
+            raise TimeoutError(f"{self.what} is not done after {timeout} s; it goes on, so wait again")
+        error = self._call.error
+        if error is not None:
+            self._raised = True
+            raise error.with_traceback(None)
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the call, and return its result."""
+        self.wait(timeout)
+        return self._call.value  # type: ignore[no-any-return]
+
+    def add_done_callback(self, callback: Callable[[Work[Result]], object]) -> None:
+        """Call this with the work when it is over: on the thread that runs it, or at once if it is over already.
+
+        The callback may make calls itself: they run after those that were made before.
+        """
+        self._call.add_done_callback(lambda: callback(self))
+
+    def __repr__(self) -> str:
+        self._error = self._call.error
+        return super().__repr__()
+
+    def __del__(self) -> None:
+        call = getattr(self, "_call", None)  # None: it was never made
+        if call is not None:
+            self._error = call.error
+            super().__del__()

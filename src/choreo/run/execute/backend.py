@@ -36,6 +36,11 @@ class Executor(Protocol):
         ...
 
     @property
+    def ProgressQueue(self) -> type[twin.ProgressQueue]:  # noqa: N802
+        """Asynchronous calls, run in order."""
+        ...
+
+    @property
     def prepare_segment(self) -> Callable[[object, int, int, int], None]:
         """Write the header of a rank's own segment."""
         ...

@@ -211,20 +211,32 @@ static void describe_arrays(Endpoint *here, const Task *task, int stages) {
     }
 }
 
-/* Run a call, without the GIL where it takes long. None, or a tuple that says how it failed. */
-static PyObject *execute(Endpoint *here, Task *task, uint64_t call, uint64_t signature, double timeout, int stages) {
+/* One thread at a time uses an endpoint. It need not hold the GIL. */
+static int claim(Endpoint *here) {
+    int free = 0;
+    return atomic_compare_exchange_strong(&here->busy, &free, 1);
+}
+static void unclaim(Endpoint *here) { atomic_store_explicit(&here->busy, 0, memory_order_release); }
+
+/* Run a call, without the GIL where it takes long. The endpoint is claimed. */
+static int run_task(Endpoint *here, Task *task, uint64_t call, uint64_t signature, double timeout, int stages, int in_interpreter) {
     here->call = call;
     task->began_s = now_s();
     task->deadline_s = task->began_s + timeout;
     describe_arrays(here, task, stages);
     here->in_main_thread = PyThread_get_thread_ident() == here->main_thread;
-    here->busy = here->in_interpreter = 1;
+    here->in_interpreter = in_interpreter;
     here->thread_state = NULL;
     /* A call beside the main thread must not hold that up. */
     if (task->program->bytes > LARGE_CALL || task->program->remote || !here->in_main_thread) release_gil(here);
     int outcome = run_call(here, task, signature, stages);
     if (here->thread_state) PyEval_RestoreThread(here->thread_state);
-    here->busy = 0;
+    return outcome;
+}
+
+/* The same for Python: None, or a tuple that says how it failed. */
+static PyObject *execute(Endpoint *here, Task *task, uint64_t call, uint64_t signature, double timeout, int stages) {
+    int outcome = run_task(here, task, call, signature, timeout, stages, 1);
     if (outcome == OK) return Py_NewRef(Py_None);
     return outcome == INTERRUPTED ? NULL : Py_BuildValue("iii", outcome, here->culprit, here->failed_op);
 }
@@ -240,12 +252,16 @@ static const char *check_arguments(Endpoint *here, Program *program, Py_ssize_t 
     if ((uint64_t)work < program->work || (uint64_t)input < program->input)
         return "a program goes beyond its arrays";
     if (program->grain % ITEM[dtype]) return "a program cuts elements in two";
-    if (program->scratch > here->scratch_room) {
-        char *larger = realloc(here->scratch, program->scratch);
-        if (!larger) return "there is no memory for scratch";
-        here->scratch = larger;
-        here->scratch_room = program->scratch;
-    }
+    return NULL;
+}
+
+/* Make room for what a program needs beside the arrays. The endpoint is claimed. */
+static const char *take_scratch(Endpoint *here, const Program *program) {
+    if (program->scratch <= here->scratch_room) return NULL;
+    char *larger = realloc(here->scratch, program->scratch);
+    if (!larger) return "there is no memory for scratch";
+    here->scratch = larger;
+    here->scratch_room = program->scratch;
     return NULL;
 }
 

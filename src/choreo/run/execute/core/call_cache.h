@@ -28,6 +28,7 @@ typedef struct {
     Endpoint *endpoint;
     PyTypeObject *array; /* numpy.ndarray */
     PyObject *failure;   /* makes the exception of a call that failed */
+    ProgressQueue *queue; /* a call that is made while others are pending runs after them */
     int open;
     CachedCall cached[CACHE_SIZE];
 } CallCache;
@@ -75,19 +76,39 @@ static int has_result_shape(const CallCache *cache, PyArrayObject *x, PyArrayObj
     return 1;
 }
 
-/* Run a cached call. True, False if Python must deal with it, or an exception. */
-static PyObject *run_cached(CallCache *cache, CachedCall *cached, void *input, void *work, PyObject *timeout) {
+/* What Python must deal with: None of a call that is started, False of one that is run. */
+static PyObject *not_cached(int start) { return Py_NewRef(start ? Py_None : Py_False); }
+
+/* Run a cached call: True; or start it: a QueuedCall. `x` and `result` are the user's arrays. */
+static PyObject *run_cached(CallCache *cache, CachedCall *cached, PyObject *x, PyObject *result_array, PyObject *timeout, int start) {
     Endpoint *here = cache->endpoint;
+    void *input = x == Py_None ? NULL : PyArray_DATA((PyArrayObject *)x);
+    void *work = result_array == Py_None ? NULL : PyArray_DATA((PyArrayObject *)result_array);
     double seconds = PyFloat_CheckExact(timeout) ? PyFloat_AS_DOUBLE(timeout) : PyLong_CheckExact(timeout) ? PyLong_AsDouble(timeout) : -1;
     if (seconds == -1) PyErr_Clear(); /* the number was too large */
-    if (!(seconds > 0 && seconds < HUGE_VAL) || !here->peers || here->fork_generation != fork_generation || here->busy || atomic_load(&here->header->outcome))
-        Py_RETURN_FALSE;
+    if (!(seconds > 0 && seconds < HUGE_VAL) || !here->peers || here->fork_generation != fork_generation || atomic_load(&here->header->outcome))
+        return not_cached(start);
     size_t item = ITEM[cached->dtype];
     Task task = {.program = cached->program, .input = input, .work = work, .uncached = is_uncached(cached->program, cached->room),
                  .kernel = KERNELS[cached->dtype][cached->operation], .item = item};
+    if (start) {
+        QueuedCall *call = new_call(cache->queue);
+        if (!call) return NULL;
+        call->value = Py_NewRef(result_array);
+        call->input = Py_NewRef(x);
+        call->prepared = Py_NewRef(cached->prepared);
+        call->program = Py_NewRef((PyObject *)cached->program);
+        call->task = task;
+        call->signature = cached->signature;
+        call->timeout = seconds;
+        call->stages = cached->stages;
+        return enqueue(call);
+    }
+    if (!claim(here)) Py_RETURN_FALSE;
     PyObject *prepared = Py_NewRef(cached->prepared); /* another thread may drop the entry while this runs */
     PyObject *program = Py_NewRef((PyObject *)cached->program), *failure = Py_NewRef(cache->failure);
     PyObject *failed = execute(here, &task, here->call + 1, cached->signature, seconds, cached->stages), *result = NULL;
+    unclaim(here);
     if (failed == Py_None) result = Py_NewRef(Py_True);
     else if (failed) {
         PyObject *error = PyObject_CallFunctionObjArgs(failure, prepared, failed, NULL);
@@ -101,44 +122,51 @@ static PyObject *run_cached(CallCache *cache, CachedCall *cached, void *input, v
     return result;
 }
 
-static PyObject *in_place(CallCache *cache, int kind, PyObject *const *args, Py_ssize_t count) {
-    /* array, operation or root, timeout */
-    if (count != 3) { PyErr_SetString(PyExc_TypeError, "a call in place takes 3 arguments"); return NULL; }
-    if (!cache->open || !is_plain(cache, args[0], 1)) Py_RETURN_FALSE;
-    PyArrayObject *x = (PyArrayObject *)args[0];
-    char *data = PyArray_DATA(x);
-    int registered = is_registered(cache->endpoint, data) ? 3 : 0;
-    CachedCall *cached = look_up(cache, kind, args[1], (PyObject *)PyArray_DESCR(x), count_of(x), registered, 0);
-    if (!cached) Py_RETURN_FALSE;
-    return run_cached(cache, cached, data, data, args[2]);
+/* May a cached call run now? What is started waits for its turn in the queue. */
+static int may_run(const CallCache *cache, int start) {
+    return cache->open && (start ? cache->queue != NULL : !cache->queue || !atomic_load(&cache->queue->pending));
 }
 
-static PyObject *cache_all_reduce(CallCache *cache, PyObject *const *args, Py_ssize_t count) { return in_place(cache, ALL_REDUCE, args, count); }
-static PyObject *cache_broadcast(CallCache *cache, PyObject *const *args, Py_ssize_t count) { return in_place(cache, BROADCAST, args, count); }
+static PyObject *in_place(CallCache *cache, int kind, PyObject *const *args, Py_ssize_t count, int start) {
+    /* array, operation or root, timeout */
+    if (count != 3) { PyErr_SetString(PyExc_TypeError, "a call in place takes 3 arguments"); return NULL; }
+    if (!may_run(cache, start) || !is_plain(cache, args[0], 1)) return not_cached(start);
+    PyArrayObject *x = (PyArrayObject *)args[0];
+    int registered = is_registered(cache->endpoint, PyArray_DATA(x)) ? 3 : 0;
+    CachedCall *cached = look_up(cache, kind, args[1], (PyObject *)PyArray_DESCR(x), count_of(x), registered, 0);
+    if (!cached) return not_cached(start);
+    return run_cached(cache, cached, args[0], args[0], args[2], start);
+}
 
-static PyObject *into(CallCache *cache, int kind, PyObject *const *args, Py_ssize_t count) {
+static PyObject *into(CallCache *cache, int kind, PyObject *const *args, Py_ssize_t count, int start) {
     /* array, result, operation or None, timeout */
     if (count != 4) { PyErr_SetString(PyExc_TypeError, "a call into another array takes 4 arguments"); return NULL; }
-    if (!cache->open || !is_plain(cache, args[0], 0) || !is_plain(cache, args[1], 1)) Py_RETURN_FALSE;
+    if (!may_run(cache, start) || !is_plain(cache, args[0], 0) || !is_plain(cache, args[1], 1)) return not_cached(start);
     PyArrayObject *x = (PyArrayObject *)args[0], *out = (PyArrayObject *)args[1];
-    if (PyArray_DESCR(x) != PyArray_DESCR(out) || !has_result_shape(cache, x, out, kind)) Py_RETURN_FALSE;
+    if (PyArray_DESCR(x) != PyArray_DESCR(out) || !has_result_shape(cache, x, out, kind)) return not_cached(start);
     char *from = PyArray_DATA(x), *to = PyArray_DATA(out);
     int registered = is_registered(cache->endpoint, from) | is_registered(cache->endpoint, to) << 1;
     CachedCall *cached = look_up(cache, kind, args[2], (PyObject *)PyArray_DESCR(x), count_of(x), registered, 0);
-    if (!cached) Py_RETURN_FALSE;
+    if (!cached) return not_cached(start);
     size_t length = (size_t)cached->count * ITEM[cached->dtype], room = (size_t)count_of(out) * ITEM[cached->dtype];
-    if (from < to + room && to < from + length) Py_RETURN_FALSE; /* writing the result would change the input */
-    return run_cached(cache, cached, from, to, args[3]);
+    if (from < to + room && to < from + length) return not_cached(start); /* writing the result would change the input */
+    return run_cached(cache, cached, args[0], args[1], args[3], start);
 }
 
-static PyObject *cache_all_gather(CallCache *cache, PyObject *const *args, Py_ssize_t count) { return into(cache, ALL_GATHER, args, count); }
-static PyObject *cache_reduce_scatter(CallCache *cache, PyObject *const *args, Py_ssize_t count) { return into(cache, REDUCE_SCATTER, args, count); }
-
-static PyObject *cache_barrier(CallCache *cache, PyObject *timeout) {
-    CachedCall *cached = cache->open ? look_up(cache, BARRIER, Py_None, Py_None, 0, 0, 0) : NULL;
-    if (!cached) Py_RETURN_FALSE;
-    return run_cached(cache, cached, NULL, NULL, timeout);
+static PyObject *barrier(CallCache *cache, PyObject *timeout, int start) {
+    CachedCall *cached = may_run(cache, start) ? look_up(cache, BARRIER, Py_None, Py_None, 0, 0, 0) : NULL;
+    return cached ? run_cached(cache, cached, Py_None, Py_None, timeout, start) : not_cached(start);
 }
+
+#define CACHED_CALL(name, how, kind) \
+    static PyObject *cache_##name(CallCache *cache, PyObject *const *args, Py_ssize_t count) { return how(cache, kind, args, count, 0); } \
+    static PyObject *cache_start_##name(CallCache *cache, PyObject *const *args, Py_ssize_t count) { return how(cache, kind, args, count, 1); }
+CACHED_CALL(all_reduce, in_place, ALL_REDUCE)
+CACHED_CALL(broadcast, in_place, BROADCAST)
+CACHED_CALL(all_gather, into, ALL_GATHER)
+CACHED_CALL(reduce_scatter, into, REDUCE_SCATTER)
+static PyObject *cache_barrier(CallCache *cache, PyObject *timeout) { return barrier(cache, timeout, 0); }
+static PyObject *cache_start_barrier(CallCache *cache, PyObject *timeout) { return barrier(cache, timeout, 1); }
 
 static PyObject *cache_add(CallCache *cache, PyObject *args) {
     /* collective, operation or root, array, result, prepared call, program, signature, dtype, operation, whether data is
@@ -154,12 +182,17 @@ static PyObject *cache_add(CallCache *cache, PyObject *args) {
     while (new.kind < COLLECTIVES && strcmp(collective, names[new.kind])) new.kind++;
     Endpoint *here = cache->endpoint;
     if (new.kind >= COLLECTIVES || dtype >= TYPES) { PyErr_SetString(PyExc_ValueError, "there is no such collective or dtype to cache"); return NULL; }
-    if (!cache->failure || here->busy || !here->peers || !is_plain(cache, x, 0) || !is_plain(cache, out, 0)) Py_RETURN_FALSE;
+    if (!cache->failure || !here->peers || !is_plain(cache, x, 0) || !is_plain(cache, out, 0)) Py_RETURN_FALSE;
     PyArrayObject *array = (PyArrayObject *)x, *result = (PyArrayObject *)out;
     new.type = new.kind == BARRIER ? Py_None : (PyObject *)PyArray_DESCR(array);
     new.count = count_of(array);
     if (new.kind != BARRIER) new.registered = is_registered(here, PyArray_DATA(array)) | is_registered(here, PyArray_DATA(result)) << 1;
     if (check_arguments(here, (Program *)program, count_of(result) * ITEM[dtype], new.count * ITEM[dtype], dtype, operation, new.stages)) Py_RETURN_FALSE;
+    if (((Program *)program)->scratch > here->scratch_room) {
+        const char *wrong = "a call is under way";
+        if (claim(here)) { wrong = take_scratch(here, (Program *)program); unclaim(here); }
+        if (wrong) Py_RETURN_FALSE;
+    }
     new.program = (Program *)program;
     new.room = (size_t)(count_of(result) * ITEM[dtype]);
     new.signature = signature;
@@ -185,6 +218,7 @@ static int cache_traverse(CallCache *cache, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(cache));
     Py_VISIT((PyObject *)cache->endpoint);
     Py_VISIT(cache->failure);
+    Py_VISIT((PyObject *)cache->queue);
     for (int i = 0; i < CACHE_SIZE; i++) Py_VISIT(cache->cached[i].prepared);
     return 0;
 }
@@ -192,6 +226,8 @@ static int cache_traverse(CallCache *cache, visitproc visit, void *arg) {
 static int cache_drop_all(CallCache *cache) {
     Py_XDECREF(cache_clear(cache, NULL));
     Py_CLEAR(cache->failure);
+    cache->open = 0;
+    Py_CLEAR(cache->queue);
     return 0;
 }
 
@@ -213,13 +249,14 @@ static void cache_dealloc(CallCache *cache) {
 }
 
 static int cache_init(CallCache *cache, PyObject *args, PyObject *Py_UNUSED(keywords)) {
-    /* endpoint, numpy.ndarray, what makes the exception of a call that failed */
-    PyObject *endpoint, *array, *failure;
+    /* endpoint, numpy.ndarray, what makes the exception of a call that failed, the queue of asynchronous calls */
+    PyObject *endpoint, *array, *failure, *queue = NULL;
     if (cache->endpoint) { PyErr_SetString(PyExc_ValueError, "a call cache is made once"); return -1; }
-    if (!PyArg_ParseTuple(args, "O!O!O", endpoint_type, &endpoint, &PyType_Type, &array, &failure)) return -1;
+    if (!PyArg_ParseTuple(args, "O!O!O|O!", endpoint_type, &endpoint, &PyType_Type, &array, &failure, progress_queue_type, &queue)) return -1;
     cache->endpoint = (Endpoint *)Py_NewRef(endpoint);
     cache->array = (PyTypeObject *)Py_NewRef(array);
     cache->failure = Py_NewRef(failure);
+    cache->queue = (ProgressQueue *)Py_XNewRef(queue);
     cache->open = 1;
     return 0;
 }
@@ -230,6 +267,11 @@ static PyMethodDef cache_methods[] = {
     {"all_gather", (PyCFunction)(void (*)(void))cache_all_gather, METH_FASTCALL, "Run a cached all_gather."},
     {"reduce_scatter", (PyCFunction)(void (*)(void))cache_reduce_scatter, METH_FASTCALL, "Run a cached reduce_scatter."},
     {"barrier", (PyCFunction)cache_barrier, METH_O, "Run a cached barrier."},
+    {"start_all_reduce", (PyCFunction)(void (*)(void))cache_start_all_reduce, METH_FASTCALL, "Start a cached all_reduce."},
+    {"start_broadcast", (PyCFunction)(void (*)(void))cache_start_broadcast, METH_FASTCALL, "Start a cached broadcast."},
+    {"start_all_gather", (PyCFunction)(void (*)(void))cache_start_all_gather, METH_FASTCALL, "Start a cached all_gather."},
+    {"start_reduce_scatter", (PyCFunction)(void (*)(void))cache_start_reduce_scatter, METH_FASTCALL, "Start a cached reduce_scatter."},
+    {"start_barrier", (PyCFunction)cache_start_barrier, METH_O, "Start a cached barrier."},
     {"add", (PyCFunction)cache_add, METH_VARARGS, "Keep a call."},
     {"clear", (PyCFunction)cache_clear, METH_NOARGS, "Drop all calls."},
     {"close", (PyCFunction)cache_close, METH_NOARGS, "Drop all calls, and keep no more."},

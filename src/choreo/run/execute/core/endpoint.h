@@ -1,15 +1,8 @@
 /* The Python type Endpoint: one rank's end of a communicator. */
 static PyTypeObject *endpoint_type;
 
-static PyObject *endpoint_run(Endpoint *here, PyObject *const *args, Py_ssize_t count) {
+static PyObject *run_claimed(Endpoint *here, PyObject *const *args) {
     /* call, signature, program, input, work, dtype, operation, timeout, whether data is staged */
-    if (count != 9) { PyErr_SetString(PyExc_TypeError, "run takes 9 arguments"); return NULL; }
-    if (!here->peers || !here->header) { PyErr_SetString(PyExc_ValueError, "this communicator is closed"); return NULL; }
-    if (here->fork_generation != fork_generation) {
-        PyErr_SetString(PyExc_RuntimeError, "this communicator was made before a fork, and belongs to the parent");
-        return NULL;
-    }
-    if (here->busy) { PyErr_SetString(PyExc_RuntimeError, "another thread is in a call of this communicator"); return NULL; }
     if (!PyObject_TypeCheck(args[2], program_type)) { PyErr_SetString(PyExc_TypeError, "run takes a Program"); return NULL; }
     Program *program = (Program *)args[2];
     uint64_t number[9] = {0};
@@ -41,6 +34,7 @@ static PyObject *endpoint_run(Endpoint *here, PyObject *const *args, Py_ssize_t 
     if (one) { views[1].buf = views[0].buf; views[1].len = views[0].len; }
     PyObject *result = NULL;
     const char *wrong = check_arguments(here, program, views[0].buf ? views[0].len : 0, views[1].buf ? views[1].len : 0, number[5], number[6], stages);
+    if (!wrong) wrong = take_scratch(here, program);
     if (wrong) PyErr_SetString(PyExc_ValueError, wrong);
     else {
         Task task = {.program = program, .input = views[1].buf, .work = views[0].buf, .uncached = is_uncached(program, (size_t)views[0].len),
@@ -49,6 +43,19 @@ static PyObject *endpoint_run(Endpoint *here, PyObject *const *args, Py_ssize_t 
     }
     PyBuffer_Release(&views[0]);
     PyBuffer_Release(&views[1]);
+    return result;
+}
+
+static PyObject *endpoint_run(Endpoint *here, PyObject *const *args, Py_ssize_t count) {
+    if (count != 9) { PyErr_SetString(PyExc_TypeError, "run takes 9 arguments"); return NULL; }
+    if (!here->peers || !here->header) { PyErr_SetString(PyExc_ValueError, "this communicator is closed"); return NULL; }
+    if (here->fork_generation != fork_generation) {
+        PyErr_SetString(PyExc_RuntimeError, "this communicator was made before a fork, and belongs to the parent");
+        return NULL;
+    }
+    if (!claim(here)) { PyErr_SetString(PyExc_RuntimeError, "another thread is in a call of this communicator"); return NULL; }
+    PyObject *result = run_claimed(here, args);
+    unclaim(here);
     return result;
 }
 
@@ -99,11 +106,13 @@ static void release(Endpoint *here) {
 }
 
 static PyObject *endpoint_close(Endpoint *here, PyObject *Py_UNUSED(ignored)) {
-    if (here->busy && here->fork_generation == fork_generation) {
+    int ours = here->fork_generation == fork_generation;
+    if (ours && !claim(here)) {
         PyErr_SetString(PyExc_RuntimeError, "another thread is in a call of this communicator");
         return NULL;
     }
     release(here);
+    if (ours) unclaim(here);
     Py_RETURN_NONE;
 }
 

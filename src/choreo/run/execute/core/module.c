@@ -47,6 +47,7 @@
 #include "program.h"
 #include "call.h"
 #include "endpoint.h"
+#include "progress.h"
 #include "call_cache.h"
 
 /* The layout, for the test that compares it with Python's: {"Header.magic": (offset, bytes), ...}, and {"WINDOW": 8, ...}. */
@@ -109,7 +110,8 @@ PyMODINIT_FUNC PyInit__core(void) {
     PyObject *made = PyModule_Create(&module);
     if (!made) return NULL;
     struct { const char *name; PyType_Spec *spec; PyTypeObject **kept; } types[] = {
-        {"Endpoint", &endpoint_spec, &endpoint_type}, {"Program", &program_spec, &program_type}, {"CallCache", &cache_spec, NULL}};
+        {"Endpoint", &endpoint_spec, &endpoint_type}, {"Program", &program_spec, &program_type}, {"QueuedCall", &queued_spec, &queued_call_type},
+        {"ProgressQueue", &queue_spec, &progress_queue_type}, {"CallCache", &cache_spec, NULL}};
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
         PyObject *type = PyType_FromSpec(types[i].spec);
         if (!type || PyModule_AddObjectRef(made, types[i].name, type)) { Py_XDECREF(type); Py_DECREF(made); return NULL; }

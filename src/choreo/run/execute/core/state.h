@@ -27,7 +27,8 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    int rank, world, mapped, busy, fork_generation, in_main_thread, in_interpreter;
+    _Atomic int busy; /* a thread is in a call */
+    int rank, world, mapped, fork_generation, in_main_thread, in_interpreter;
     int spins, patience; /* how often it spins at most, and at present */
     int apart, yields;   /* whether ranks of this host are in several scheduling groups; how often it yields then before it sleeps */
     uint64_t serial;

@@ -7,6 +7,7 @@ talk to each other. The compiled executor imports nothing from here.
 from choreo.run.execute.twin.call_cache import CallCache
 from choreo.run.execute.twin.endpoint import Endpoint
 from choreo.run.execute.twin.program import Program
+from choreo.run.execute.twin.progress import ProgressQueue, QueuedCall
 from choreo.run.execute.twin.segment import prepare_segment
 
-__all__ = ["CallCache", "Endpoint", "Program", "prepare_segment"]
+__all__ = ["CallCache", "Endpoint", "Program", "ProgressQueue", "QueuedCall", "prepare_segment"]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from choreo.run.execute.twin.progress import ProgressQueue, QueuedCall
 
 __all__ = ["CallCache"]
 
@@ -10,7 +14,9 @@ __all__ = ["CallCache"]
 class CallCache:
     """The interface of `core/call_cache.h`, with nothing in it. Every method says that it has not run the call."""
 
-    def __init__(self, endpoint: object, array: type, failure: Callable[..., Exception], /) -> None:
+    def __init__(
+        self, endpoint: object, array: type, failure: Callable[..., Exception], queue: ProgressQueue | None = None, /
+    ) -> None:
         self.open = 0
 
     def all_reduce(self, x: object, op: object, timeout_s: float, /) -> bool:
@@ -32,6 +38,26 @@ class CallCache:
     def barrier(self, timeout_s: float, /) -> bool:
         """Run a barrier, if it was cached."""
         return False
+
+    def start_all_reduce(self, x: object, op: object, timeout_s: float, /) -> QueuedCall | None:
+        """Queue an all_reduce in place, if such a call was cached."""
+        return None
+
+    def start_broadcast(self, x: object, root: object, timeout_s: float, /) -> QueuedCall | None:
+        """Queue a broadcast, if such a call was cached."""
+        return None
+
+    def start_all_gather(self, x: object, out: object, key: None, timeout_s: float, /) -> QueuedCall | None:
+        """Queue an all_gather, if such a call was cached."""
+        return None
+
+    def start_reduce_scatter(self, x: object, out: object, op: object, timeout_s: float, /) -> QueuedCall | None:
+        """Queue a reduce_scatter, if such a call was cached."""
+        return None
+
+    def start_barrier(self, timeout_s: float, /) -> QueuedCall | None:
+        """Queue a barrier, if it was cached."""
+        return None
 
     def add(self, *_: object) -> bool:
         """Cache a call: its collective, operation or root, arrays, prepared call, and what the executor needs."""

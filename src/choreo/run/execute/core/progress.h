@@ -1,0 +1,419 @@
+/* The progress queue: asynchronous calls, run in the order in which they were made.
+ *
+ * A thread of its own runs them. A cached call needs no interpreter, so it runs while Python computes. Every other call is a
+ * Python callable, for which the thread takes the GIL. Whoever waits for a call runs those before it and then the call itself,
+ * unless somebody is running one at that moment. Only one call runs at a time, and that keeps them in order.
+ *
+ * Lock order: a thread that holds `lock` never waits for the GIL.
+ */
+#include <signal.h>
+
+#define WAKE_NS 50000000 /* how long somebody waits for a call before looking for signals */
+#define NAP_NS 50000     /* before trying again, while a call of another thread is under way */
+
+typedef struct ProgressQueue ProgressQueue;
+
+typedef struct QueuedCall {
+    PyObject_HEAD
+    ProgressQueue *queue;
+    struct QueuedCall *next;
+    _Atomic int over, has_callbacks;
+    PyObject *call; /* a Python callable; NULL: a cached call */
+    PyObject *value, *error, *callbacks;
+    PyObject *prepared, *program, *input; /* of a cached call */
+    Task task;
+    uint64_t signature;
+    double timeout;
+    int stages;
+} QueuedCall;
+
+struct ProgressQueue {
+    PyObject_HEAD
+    Endpoint *endpoint;
+    PyObject *failure, *check; /* makes the exception of a call that failed; raises why no call is possible any more */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    QueuedCall *first, *last; /* that have not begun */
+    _Atomic int pending;      /* calls that have not begun or that run */
+    int running, stopped, started, fork_generation;
+    pthread_t thread;
+};
+
+static PyTypeObject *queued_call_type, *progress_queue_type;
+
+/* Calls that are over, of which the queue still has a reference. Only who holds the GIL can give it back. */
+static QueuedCall *_Atomic finished;
+
+static int drop_finished(void *Py_UNUSED(ignored)) {
+    QueuedCall *one = atomic_exchange(&finished, NULL);
+    while (one) {
+        QueuedCall *next = one->next;
+        Py_DECREF((PyObject *)one);
+        one = next;
+    }
+    return 0;
+}
+
+static void drop_soon(QueuedCall *call) {
+    QueuedCall *before = atomic_load(&finished);
+    do call->next = before;
+    while (!atomic_compare_exchange_weak(&finished, &before, call));
+    if (!before) Py_AddPendingCall(drop_finished, NULL);
+}
+
+static void run_callbacks(QueuedCall *call) {
+    PyObject *callbacks = call->callbacks;
+    call->callbacks = NULL;
+    for (Py_ssize_t i = 0; callbacks && i < PyList_GET_SIZE(callbacks); i++) {
+        PyObject *result = PyObject_CallNoArgs(PyList_GET_ITEM(callbacks, i));
+        if (!result) PyErr_WriteUnraisable(PyList_GET_ITEM(callbacks, i));
+        Py_XDECREF(result);
+    }
+    Py_XDECREF(callbacks);
+}
+
+/* The exception that is being raised, as the error of a call. */
+static void keep_error(QueuedCall *call) {
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    if (trace && error) PyException_SetTraceback(error, trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    Py_XSETREF(call->error, error);
+}
+
+/* Run a cached call. If it is interrupted by a signal, this returns 1 and the exception is set. */
+static int run_queued_task(QueuedCall *call, int in_interpreter) {
+    ProgressQueue *queue = call->queue;
+    Endpoint *here = queue->endpoint;
+    while (!claim(here)) { /* the program makes calls from several threads */
+        PyThreadState *state = in_interpreter ? PyEval_SaveThread() : NULL;
+        nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+        if (state) PyEval_RestoreThread(state);
+    }
+    int usable = here->peers && here->header && !atomic_load(&here->header->outcome), outcome = OK;
+    if (usable) outcome = run_task(here, &call->task, here->call + 1, call->signature, call->timeout, call->stages, in_interpreter);
+    int culprit = here->culprit, failed_op = here->failed_op;
+    unclaim(here);
+    if (usable && outcome == OK) return 0;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    if (outcome == INTERRUPTED) {
+        keep_error(call);
+        if (call->error) PyErr_SetObject((PyObject *)Py_TYPE(call->error), call->error);
+    } else {
+        PyObject *error = usable ? PyObject_CallFunction(queue->failure, "O(iii)", call->prepared, outcome, culprit, failed_op)
+                                 : PyObject_CallNoArgs(queue->check);
+        if (error && !PyExceptionInstance_Check(error)) {
+            Py_CLEAR(error);
+            PyErr_SetString(PyExc_RuntimeError, "this communicator is closed");
+        }
+        if (error) Py_XSETREF(call->error, error);
+        else keep_error(call);
+    }
+    PyGILState_Release(gil);
+    return outcome == INTERRUPTED;
+}
+
+/* Run the next call, if there is one and nobody runs another. Returns -1 if a signal's handler has raised. */
+static int run_next(ProgressQueue *queue, int in_interpreter) {
+    pthread_mutex_lock(&queue->lock);
+    QueuedCall *call = queue->running ? NULL : queue->first;
+    if (call) {
+        queue->first = call->next;
+        if (!queue->first) queue->last = NULL;
+        queue->running = 1;
+    }
+    pthread_mutex_unlock(&queue->lock);
+    if (!call) return 0;
+    int interrupted = 0;
+    if (!call->call) interrupted = run_queued_task(call, in_interpreter);
+    else {
+        PyGILState_STATE gil = PyGILState_Ensure();
+        call->value = PyObject_CallNoArgs(call->call);
+        if (!call->value) keep_error(call);
+        if (call->error && in_interpreter && !PyErr_GivenExceptionMatches(call->error, PyExc_Exception)) { /* such as Ctrl-C */
+            interrupted = 1;
+            PyErr_SetObject((PyObject *)Py_TYPE(call->error), call->error);
+        }
+        Py_CLEAR(call->call);
+        PyGILState_Release(gil);
+    }
+    pthread_mutex_lock(&queue->lock);
+    queue->running = 0;
+    atomic_fetch_sub(&queue->pending, 1);
+    atomic_store(&call->over, 1);
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+    if (in_interpreter || atomic_load(&call->has_callbacks)) {
+        PyGILState_STATE gil = PyGILState_Ensure();
+        PyObject *type, *error, *trace;
+        PyErr_Fetch(&type, &error, &trace);
+        run_callbacks(call);
+        Py_DECREF((PyObject *)call);
+        PyErr_Restore(type, error, trace);
+        PyGILState_Release(gil);
+    } else {
+        drop_soon(call);
+    }
+    return interrupted ? -1 : 1;
+}
+
+static void *run_queue(void *argument) {
+    ProgressQueue *queue = argument;
+    pthread_mutex_lock(&queue->lock);
+    while (queue->first || queue->running || !queue->stopped) {
+        if (!queue->first || queue->running) { pthread_cond_wait(&queue->changed, &queue->lock); continue; }
+        pthread_mutex_unlock(&queue->lock);
+        run_next(queue, 0);
+        pthread_mutex_lock(&queue->lock);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    PyGILState_STATE gil = PyGILState_Ensure();
+    Py_DECREF((PyObject *)queue);
+    PyGILState_Release(gil);
+    return NULL;
+}
+
+static int start_thread(ProgressQueue *queue) {
+    sigset_t all, before;
+    if (queue->started) return 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the main thread */
+    Py_INCREF((PyObject *)queue);
+    int failed = pthread_create(&queue->thread, NULL, run_queue, queue);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        Py_DECREF((PyObject *)queue);
+        PyErr_Format(PyExc_RuntimeError, "the thread for asynchronous calls cannot be started: %s", strerror(failed));
+        return -1;
+    }
+    pthread_setname_np(queue->thread, "choreo-progress");
+    queue->started = 1;
+    return 0;
+}
+
+static QueuedCall *new_call(ProgressQueue *queue) {
+    drop_finished(NULL);
+    if (queue->fork_generation != fork_generation || queue->stopped) {
+        PyErr_SetString(PyExc_RuntimeError, "this communicator is closed, or was made before a fork");
+        return NULL;
+    }
+    if (start_thread(queue)) return NULL;
+    QueuedCall *call = PyObject_GC_New(QueuedCall, queued_call_type);
+    if (!call) return NULL;
+    memset((char *)call + sizeof(PyObject), 0, sizeof(*call) - sizeof(PyObject));
+    call->queue = (ProgressQueue *)Py_NewRef((PyObject *)queue);
+    PyObject_GC_Track((PyObject *)call);
+    return call;
+}
+
+static PyObject *enqueue(QueuedCall *call) {
+    ProgressQueue *queue = call->queue;
+    Py_INCREF((PyObject *)call);
+    pthread_mutex_lock(&queue->lock);
+    if (queue->last) queue->last->next = call;
+    else queue->first = call;
+    queue->last = call;
+    atomic_fetch_add(&queue->pending, 1);
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+    return (PyObject *)call;
+}
+
+/* Wait until a call is over, or until none is pending (call NULL). 1, 0 after `timeout` seconds, -1 with an exception. */
+static int wait_until_over(ProgressQueue *queue, QueuedCall *call, PyObject *timeout) {
+    double seconds = timeout == Py_None ? HUGE_VAL : PyFloat_AsDouble(timeout);
+    if (seconds == -1.0 && PyErr_Occurred()) return -1;
+    double end = now_s() + seconds;
+    for (;;) {
+        if (call ? atomic_load(&call->over) : !atomic_load(&queue->pending)) return 1;
+        if (queue->fork_generation != fork_generation) {
+            PyErr_SetString(PyExc_RuntimeError, "this call was made before a fork, and belongs to the parent");
+            return -1;
+        }
+        int runs = seconds == HUGE_VAL || pthread_equal(pthread_self(), queue->thread);
+        int ran = runs ? run_next(queue, 1) : 0;
+        if (ran < 0) return -1;
+        if (ran) continue;
+        double left = end - now_s();
+        if (left <= 0) return 0;
+        Py_BEGIN_ALLOW_THREADS
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += left < 1e-9 * WAKE_NS ? (long)(left * 1e9) : WAKE_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_mutex_lock(&queue->lock);
+        if (!(call ? atomic_load(&call->over) : !atomic_load(&queue->pending)) && !(runs && queue->first && !queue->running))
+            pthread_cond_timedwait(&queue->changed, &queue->lock, &until);
+        pthread_mutex_unlock(&queue->lock);
+        Py_END_ALLOW_THREADS
+        if (PyErr_CheckSignals()) return -1;
+    }
+}
+
+static PyObject *queued_done(QueuedCall *call, PyObject *Py_UNUSED(ignored)) { return PyBool_FromLong(atomic_load(&call->over)); }
+
+static PyObject *queued_wait(QueuedCall *call, PyObject *timeout) {
+    int over = wait_until_over(call->queue, call, timeout);
+    if (over < 0) return NULL;
+    if (over) { Py_CLEAR(call->prepared); Py_CLEAR(call->program); Py_CLEAR(call->input); }
+    return PyBool_FromLong(over);
+}
+
+static PyObject *queued_add_done_callback(QueuedCall *call, PyObject *callback) {
+    if (!call->callbacks && !(call->callbacks = PyList_New(0))) return NULL;
+    if (PyList_Append(call->callbacks, callback)) return NULL;
+    atomic_store(&call->has_callbacks, 1);
+    if (atomic_load(&call->over)) run_callbacks(call); /* whoever takes the list first runs it */
+    Py_RETURN_NONE;
+}
+
+static int queued_traverse(QueuedCall *call, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(call));
+    Py_VISIT((PyObject *)call->queue);
+    Py_VISIT(call->call);
+    Py_VISIT(call->value);
+    Py_VISIT(call->error);
+    Py_VISIT(call->callbacks);
+    Py_VISIT(call->prepared);
+    Py_VISIT(call->input);
+    return 0;
+}
+
+static int queued_clear(QueuedCall *call) {
+    Py_CLEAR(call->call);
+    Py_CLEAR(call->value);
+    Py_CLEAR(call->error);
+    Py_CLEAR(call->callbacks);
+    Py_CLEAR(call->prepared);
+    Py_CLEAR(call->program);
+    Py_CLEAR(call->input);
+    return 0;
+}
+
+static void queued_dealloc(QueuedCall *call) {
+    PyObject_GC_UnTrack((PyObject *)call);
+    queued_clear(call);
+    Py_XDECREF((PyObject *)call->queue);
+    PyTypeObject *type = Py_TYPE(call);
+    type->tp_free((PyObject *)call);
+    Py_DECREF(type);
+}
+
+static PyObject *queue_submit(ProgressQueue *queue, PyObject *callable) {
+    QueuedCall *call = new_call(queue);
+    if (!call) return NULL;
+    call->call = Py_NewRef(callable);
+    return enqueue(call);
+}
+
+static PyObject *queue_drain(ProgressQueue *queue, PyObject *timeout) {
+    int over = wait_until_over(queue, NULL, timeout);
+    return over < 0 ? NULL : PyBool_FromLong(over);
+}
+
+static PyObject *queue_stop(ProgressQueue *queue, PyObject *Py_UNUSED(ignored)) {
+    if (queue->fork_generation != fork_generation) Py_RETURN_NONE;
+    pthread_mutex_lock(&queue->lock);
+    int joins = queue->started && !queue->stopped;
+    queue->stopped = 1;
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+    if (joins) {
+        int failed = 1;
+        if (!pthread_equal(pthread_self(), queue->thread)) {
+            Py_BEGIN_ALLOW_THREADS
+            struct timespec until;
+            clock_gettime(CLOCK_REALTIME, &until);
+            until.tv_sec += 1;
+            failed = pthread_timedjoin_np(queue->thread, NULL, &until);
+            Py_END_ALLOW_THREADS
+        }
+        if (failed) pthread_detach(queue->thread);
+    }
+    drop_finished(NULL);
+    Py_RETURN_NONE;
+}
+
+static PyObject *queue_pending(ProgressQueue *queue, void *Py_UNUSED(ignored)) { return PyBool_FromLong(atomic_load(&queue->pending)); }
+
+static int queue_init(ProgressQueue *queue, PyObject *args, PyObject *Py_UNUSED(keywords)) {
+    PyObject *endpoint, *failure, *check;
+    if (queue->endpoint) { PyErr_SetString(PyExc_ValueError, "a queue is made once"); return -1; }
+    if (!PyArg_ParseTuple(args, "O!OO", endpoint_type, &endpoint, &failure, &check)) return -1;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&queue->lock, NULL);
+    pthread_cond_init(&queue->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    queue->endpoint = (Endpoint *)Py_NewRef(endpoint);
+    queue->failure = Py_NewRef(failure);
+    queue->check = Py_NewRef(check);
+    queue->fork_generation = fork_generation;
+    return 0;
+}
+
+static int queue_traverse(ProgressQueue *queue, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(queue));
+    Py_VISIT((PyObject *)queue->endpoint);
+    Py_VISIT(queue->failure);
+    Py_VISIT(queue->check);
+    return 0;
+}
+
+static int queue_clear(ProgressQueue *queue) {
+    Py_CLEAR(queue->failure);
+    Py_CLEAR(queue->check);
+    return 0;
+}
+
+static void queue_dealloc(ProgressQueue *queue) {
+    PyObject_GC_UnTrack((PyObject *)queue);
+    queue_clear(queue);
+    if (queue->endpoint && queue->fork_generation == fork_generation) {
+        pthread_mutex_destroy(&queue->lock);
+        pthread_cond_destroy(&queue->changed);
+    }
+    Py_CLEAR(queue->endpoint);
+    PyTypeObject *type = Py_TYPE(queue);
+    type->tp_free((PyObject *)queue);
+    Py_DECREF(type);
+}
+
+static PyMethodDef queued_methods[] = {
+    {"done", (PyCFunction)queued_done, METH_NOARGS, "Whether the call is over."},
+    {"wait", (PyCFunction)queued_wait, METH_O, "Wait until the call is over; False if some seconds were not enough."},
+    {"add_done_callback", (PyCFunction)queued_add_done_callback, METH_O, "Call this once the call is over."},
+    {NULL, NULL, 0, NULL},
+};
+static PyMemberDef queued_members[] = {
+    {"value", T_OBJECT, offsetof(QueuedCall, value), READONLY, "The result."},
+    {"error", T_OBJECT, offsetof(QueuedCall, error), READONLY, "The exception that the call ended with."},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot queued_slots[] = {
+    {Py_tp_dealloc, queued_dealloc}, {Py_tp_methods, queued_methods}, {Py_tp_members, queued_members},
+    {Py_tp_traverse, queued_traverse}, {Py_tp_clear, queued_clear}, {Py_tp_doc, "A call in the progress queue."}, {0, NULL},
+};
+static PyType_Spec queued_spec = {"choreo.run.execute._core.QueuedCall", sizeof(QueuedCall), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, queued_slots};
+
+static PyMethodDef queue_methods[] = {
+    {"submit", (PyCFunction)queue_submit, METH_O, "Run a Python callable after all calls before it."},
+    {"drain", (PyCFunction)queue_drain, METH_O, "Wait until no call is pending; False if some seconds were not enough."},
+    {"stop", (PyCFunction)queue_stop, METH_NOARGS, "Take no more calls, and end the thread."},
+    {NULL, NULL, 0, NULL},
+};
+static PyGetSetDef queue_getters[] = {
+    {"pending", (getter)queue_pending, NULL, "Whether calls wait or run.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot queue_slots[] = {
+    {Py_tp_new, PyType_GenericNew}, {Py_tp_init, queue_init}, {Py_tp_dealloc, queue_dealloc}, {Py_tp_methods, queue_methods},
+    {Py_tp_getset, queue_getters}, {Py_tp_traverse, queue_traverse}, {Py_tp_clear, queue_clear},
+    {Py_tp_doc, "Asynchronous calls, run in order."}, {0, NULL},
+};
+static PyType_Spec queue_spec = {"choreo.run.execute._core.ProgressQueue", sizeof(ProgressQueue), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, queue_slots};
