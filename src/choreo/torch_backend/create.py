@@ -8,7 +8,7 @@ import torch
 
 from choreo.errors import ChoreoError
 from choreo.run.communicator import Communicator
-from choreo.torch_backend.cuda import CudaGroup
+from choreo.torch_backend.cuda.group import CudaGroup
 from choreo.torch_backend.errors import torch_error
 from choreo.torch_backend.process_group import ProcessGroup
 from choreo.torch_backend.store import connect_through_store

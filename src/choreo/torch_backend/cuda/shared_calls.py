@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from choreo.torch_backend.cuda_ipc import SharedGpu, can_reduce
+from choreo.torch_backend.cuda.shared_gpu import SharedGpu, can_reduce
 
 __all__ = ["SHARED_CALLS", "SharedCall"]
 

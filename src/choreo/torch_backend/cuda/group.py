@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from choreo.torch_backend.cuda_ipc import SharedGpu, share_gpu
-from choreo.torch_backend.cuda_shared_calls import SHARED_CALLS
+from choreo.torch_backend.cuda.shared_calls import SHARED_CALLS
+from choreo.torch_backend.cuda.shared_gpu import SharedGpu, share_gpu
 from choreo.torch_backend.errors import torch_error
 
 __all__ = ["CudaGroup"]

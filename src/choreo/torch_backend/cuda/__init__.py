@@ -1,0 +1,1 @@
+"""Calls on CUDA tensors, with several ranks on one GPU if need be."""
