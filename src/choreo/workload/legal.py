@@ -1,7 +1,8 @@
 """Whether a plan can be run: one table of rules, each with a reason, a test and a hint.
 
-A test takes plans as columns; a single plan is one row. The search counts plans by reason. A single plan is refused
-with the sentence of the first rule it breaks, which has the values and the nearest choice that works.
+A test takes the numbers of one plan, or columns with those of many: the same expression serves both. The search counts
+plans by reason. A single plan is refused with the sentence of the first rule it breaks, which has the values and the
+nearest choice that works.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ __all__ = ["RULES", "Columns", "Request", "Rule", "broken_rule", "check_plan", "
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Columns = Mapping[str, Ints]
+Numbers = Mapping[str, Any]  # an int a field, or a column of them
 COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "sequence_parallel")
 INTERLEAVED, ZERO_BUBBLE = SCHEDULES.index("interleaved"), SCHEDULES.index("zero-bubble")
 ROUND = 32  # layers: a number that stages divide
@@ -62,7 +64,7 @@ class Rule:
 
     reason: str
     field: str  # the field of the plan to change
-    holds: Callable[[Request, Columns], Bools]
+    holds: Callable[[Request, Numbers], Any]  # a bool, or a column of them
     sentence: Callable[[Request, Plan], str]
 
 
@@ -76,12 +78,12 @@ def check_plan(plan: Plan, request: Request) -> None:
 def broken_rule(plan: Plan, request: Request) -> Rule | None:
     """The first rule that a plan breaks."""
     row = _row(plan)
-    return next((rule for rule in RULES if not rule.holds(request, row)[0]), None)
+    return next((rule for rule in RULES if not rule.holds(request, row)), None)
 
 
-def _row(plan: Plan) -> dict[str, Ints]:
-    row = {name: np.array([int(getattr(plan, name))]) for name in COLUMNS}
-    return row | {"schedule": np.array([SCHEDULES.index(plan.schedule)])}
+def _row(plan: Plan) -> dict[str, int]:
+    row = {name: int(getattr(plan, name)) for name in COLUMNS}
+    return row | {"schedule": SCHEDULES.index(plan.schedule)}
 
 
 def divisors(number: int) -> list[int]:
@@ -119,7 +121,7 @@ def _near(request: Request, plan: Plan, field: str, values: Iterable[int], *othe
     """The nearest values of a field, below and above the plan's, that break no rule of that field or of `others`."""
     rules = [rule for rule in RULES if rule.field in (field, *others)]
     row = _row(plan)
-    legal = [v for v in values if all(rule.holds(request, row | {field: np.array([v])})[0] for rule in rules)]
+    legal = [v for v in values if all(rule.holds(request, row | {field: v}) for rule in rules)]
     return _nearest(int(getattr(plan, field)), legal)
 
 
@@ -202,34 +204,34 @@ def _tell_sequence(request: Request, plan: Plan) -> str:
     return f"seq {request.seq} does not divide by {told} = {ways}; a seq of {near} would"
 
 
-def _stages(request: Request, t: Columns) -> Bools:
+def _stages(request: Request, t: Numbers) -> Any:
     layers = request.model.layers
     if request.uneven:
-        return np.asarray(t["pp"] <= layers)
+        return t["pp"] <= layers
     return _even(layers, STAGE_EXTRAS)[np.minimum(t["pp"], layers + 1)]
 
 
-def _chunks(request: Request, t: Columns) -> Bools:
+def _chunks(request: Request, t: Numbers) -> Any:
     layers = request.model.layers
     chunks = _even(layers, CHUNK_EXTRAS)[np.minimum(t["pp"] * t["interleave"], layers + 1)]
-    return np.asarray((t["interleave"] == 1) | (t["pp"] == 1) | chunks)
+    return (t["interleave"] == 1) | (t["pp"] == 1) | chunks
 
 
-def _rounds(request: Request, t: Columns) -> Bools:
+def _rounds(request: Request, t: Numbers) -> Any:
     micro_batches = request.global_batch // (t["dp"] * t["micro_batch"])
-    return np.asarray((t["interleave"] == 1) | (t["pp"] == 1) | (micro_batches % t["pp"] == 0))
+    return (t["interleave"] == 1) | (t["pp"] == 1) | (micro_batches % t["pp"] == 0)
 
 
 def _trained(
     reason: str,
     field: str,
-    holds: Callable[[Request, Columns], Bools],
+    holds: Callable[[Request, Numbers], Any],
     sentence: Callable[[Request, Plan], str],
 ) -> Rule:
     """A rule for plans that `choreo train` is to run; the planner does not ask it."""
 
-    def asked(request: Request, t: Columns) -> Bools:
-        return np.asarray(holds(request, t)) if request.trained else np.ones(len(t["dp"]), np.bool_)
+    def asked(request: Request, t: Numbers) -> Any:
+        return holds(request, t) if request.trained else t["dp"] > 0  # which all have
 
     return Rule(reason, field, asked, sentence)
 
