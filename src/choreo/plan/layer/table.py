@@ -114,11 +114,8 @@ def _values(
     for plan in plans:
         layers.append({})
         for kind in counts:
-            # Only a layer with experts depends on expert parallelism, and none depends on the pipeline.
-            seen = replace(plan, pp=1) if kind == "experts" else replace(plan, pp=1, ep=1, dp=1)
             one, other = (
-                layer_work(kind, model, replace(seen, micro_batch=size), job.seq, job.software.style)
-                for size in (low, high)
+                layer_work(kind, model, _seen(kind, plan, size), job.seq, job.software.style) for size in (low, high)
             )
             for small, large in zip(one.passes, other.passes, strict=True):
                 if numbers.setdefault(large, len(numbers)) == len(less):
@@ -149,6 +146,19 @@ def _values(
             here[: len(TIMES)] = [getattr(times[kind], name) for name in TIMES]
             here[len(TIMES) :] = _sizes(layer.less, layer.more, steps)
     return values, exposed
+
+
+@lru_cache(maxsize=4096)
+def _seen(kind: str, plan: Plan, micro_batch: int) -> Plan:
+    """The plan as a kind of layer sees it.
+
+    None depends on the pipeline, only a layer with experts on expert parallelism, and neither the embedding nor the
+    head is computed again.
+    """
+    if kind in ("embedding", "head"):
+        plan = replace(plan, recompute="none")
+    ep = plan.ep if kind == "experts" else 1
+    return replace(plan, pp=1, ep=ep, dp=ep, micro_batch=micro_batch)
 
 
 @lru_cache(maxsize=4096)
