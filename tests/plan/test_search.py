@@ -101,8 +101,6 @@ def test_a_layer_known_for_two_micro_batches_is_known_for_any(whole: Tabulated) 
 
 
 def test_estimates_rank_as_the_detailed_evaluation_does(whole: Tabulated) -> None:
-    from scipy.stats import spearmanr
-
     job, space, table = whole
     guess = estimate(job, space, table)
     rows = np.random.default_rng(1).choice(len(space), 60, replace=False)
@@ -121,7 +119,12 @@ def test_estimates_rank_as_the_detailed_evaluation_does(whole: Tabulated) -> Non
     memory = np.array([step.memory_bytes for step in steps])
     assert np.quantile(np.abs(guess.time_s[rows] / exact - 1), 0.9) < 0.06
     assert np.abs(guess.memory_bytes[rows] / memory - 1).max() < 0.02
-    assert spearmanr(guess.time_s[rows], exact).statistic > 0.99
+    # Spearman's correlation: that of the ranks, which equal times share.
+    ranks = [
+        np.searchsorted(np.sort(x), x, "left") + np.searchsorted(np.sort(x), x, "right")
+        for x in (guess.time_s[rows], exact)
+    ]
+    assert np.corrcoef(ranks)[0, 1] > 0.99
 
 
 def test_the_best_is_found_within_a_percent() -> None:
