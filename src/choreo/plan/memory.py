@@ -7,6 +7,7 @@
     logits       of the last stage: in 16 bits, in fp32 for the loss, and their gradient
     buffers      what communication needs beside: gathered layers, buckets of gradients
     context      CUDA, libraries and NCCL; it is not PyTorch's, but it is not free either
+    fragmentation   what the allocator holds and cannot give out: a share, or on a processor malloc's holes
 
 Allocated memory is the sum without context and fragmentation, as torch.cuda.max_memory_allocated counts; reserved is
 what the allocator took from the device for it, fragmentation included.
@@ -73,7 +74,8 @@ def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
         outside = batch.total("parameters", ("embedding", "head"))
         weights = CAST_BYTES * np.where(columns["recompute"] == FULL, outside, batch.parameters)
     buffers = _buffers(batch)
-    fresh = (software.accumulate_bytes == 0) & (zero < 3) & (micro_batches == 1)
+    caching = software.allocator == "caching"
+    fresh = caching & (software.accumulate_bytes == 0) & (zero < 3) & (micro_batches == 1)
     # Memory peaks at the loss or at the end of the backward pass. At the loss every activation is held, but no
     # gradients if the program frees them between steps. At the end it is the other way round.
     kept = np.where(fresh, 0.0, gradients)
@@ -82,6 +84,9 @@ def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
     # At the loss either the logits are held or a layer is being computed.
     logits = np.where(ends | (working > logits), 0.0, logits)
     activations = np.where(ends, at_end, at_loss - logits)
+    holes = software.fragmentation * (activations + logits + buffers)
+    if not caching:
+        holes = holes + _holes(batch, activations)
     return {
         "parameters": parameters + weights,
         "gradients": np.where(ends, gradients, kept),
@@ -89,9 +94,24 @@ def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
         "activations": activations,
         "logits": logits,
         "buffers": buffers,
-        "fragmentation": software.fragmentation * (activations + logits + buffers),
+        "fragmentation": holes,
         "context": np.full_like(activations, software.context_bytes),
     }
+
+
+def _holes(batch: PlanBatch, activations: Floats) -> Floats:
+    """What malloc holds in pieces that nothing fits into again, because what was allocated between them stays.
+
+    Gradients of the first micro-batch lie where its activations were, so the next needs room of its own. DDP makes its
+    buckets a second time after the first step. ZeRO cuts a model that was built whole, and has its share in one piece.
+    """
+    zero, several = batch.columns["zero"], batch.replicas > 1
+    whole = 4 * batch.parameters
+    cut = np.where(
+        several, whole + np.where(zero == 1, 2, 1) * whole / batch.replicas * ((zero == 1) | (zero == 2)), 0.0
+    )
+    buckets = np.where(several, whole, 0.0)
+    return np.where(zero > 0, cut, buckets) + np.where(batch.micro_batches > 1, activations, 0.0)
 
 
 def _state(batch: PlanBatch) -> tuple[Floats, Floats, Floats]:

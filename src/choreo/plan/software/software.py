@@ -77,6 +77,7 @@ class Software:
     logit_bytes: float
     selective: str  # what selective recomputation leaves out: "core" attention, or by operation ("op")
     jitter: float
+    allocator: str  # "caching", or "malloc"
     fragmentation: float
     context_bytes: float
     workspace_bytes: float
