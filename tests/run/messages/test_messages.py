@@ -14,9 +14,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from choreo.errors import CommunicatorClosed, PeerFailure
+from choreo.errors import CommunicatorClosed, PeerFailure, UsageError
 from choreo.run import communicator
 from choreo.run.communicator import Communicator
+from choreo.run.execute.heap import Heap
 from choreo.run.messages import channel, point_to_point, send_buffers, words
 from choreo.run.messages.channel import BUFFERED_BYTES, EAGER_BYTES
 from tests.helpers.run import Job, RankError
@@ -214,6 +215,26 @@ def test_a_send_that_nobody_takes_is_withdrawn_at_its_deadline(monkeypatch: pyte
     monkeypatch.setattr(send_buffers.SendBuffers, "take", lambda *_: None)
     with Job(2) as job:
         job.run(sends_in_vain)
+
+
+def without_memory(comm: Communicator) -> None:
+    if comm.rank == 0:
+        comm.send(np.ones(10), 1)  # small ones need none
+        with pytest.raises(PeerFailure, match=r"did not take it before the deadline: there is no room for 1\.0 MiB"):
+            comm.send(np.ones(100_000), 1, timeout=0.05)
+    else:
+        comm.recv(np.empty(10), 0)
+    comm.barrier()
+
+
+def test_a_send_without_shared_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*_: object) -> None:
+        raise UsageError("there is no room for 1.0 MiB of shared memory")
+
+    monkeypatch.setattr(communicator, "can_read", lambda *_: False)
+    monkeypatch.setattr(Heap, "empty", no_room)
+    with Job(2) as job:
+        job.run(without_memory)
 
 
 def expired_receive(comm: Communicator) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from choreo.run.execute.arrays import Array
-from choreo.run.messages.matching import GONE, Matcher, Message, Send
+from choreo.run.messages.matching import GONE, NOT_TAKEN, Matcher, Message, Send
 from choreo.run.messages.send_buffers import SendBuffers
 from choreo.run.messages.words import WORDS, MessageCore, Words
 
@@ -133,6 +133,10 @@ class Channel:
     def _is_finished(self, number: int) -> bool:
         return self._words.read(self._index, FINISHED + number % SLOTS) == number
 
+    def has_seen(self, send: Send) -> bool:
+        """Whether the peer has come to this message in the ring."""
+        return self._words.read(self._index, HEAD) >= send.ends_at
+
     def buffer(self, send: Send) -> None:
         """Copy a message that nobody takes, so that its send is done; if there is room, and nobody claims it now."""
         number, words, slot = send.number, self._words, send.number % SLOTS
@@ -145,13 +149,15 @@ class Channel:
             self.exposed.pop(number).end(self.peer)
 
     def withdraw(self, send: Send) -> None:
-        """Take a message back. The peer drops it, even if it is just reading it."""
-        number = send.number
+        """Take a message back, whose time is up. The peer drops it, even if it is just reading it."""
+        number, shortage = send.number, self._memory.buffers.shortage
         if send in self.queue:
             self.queue.remove(send)
+            send.fail(f"{NOT_TAKEN}: {shortage}" if shortage and not self._memory.readable else NOT_TAKEN)
         elif number in self.exposed:
             self._words.write(self._index, STATE + number % SLOTS, number << 2 | WITHDRAWN)
             del self.exposed[number]
+            send.fail(NOT_TAKEN)
 
     def _put(self, send: Send) -> bool:
         """Put a message into the ring; False if there is no room."""
@@ -192,7 +198,7 @@ class Channel:
         if state == BUFFERED:
             send.end(self.peer)
         else:
-            send.number = number
+            send.number, send.ends_at = number, self._written
             self.exposed[number] = send
         return True
 

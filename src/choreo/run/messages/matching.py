@@ -107,6 +107,7 @@ class Send(MessageWork):
         self.rest: deque[memoryview] = deque()  # what a socket has not taken yet
         self.begun = False  # a socket has taken something
         self.number = 0  # among those that its receiver reads where they are
+        self.ends_at = 0  # where in the ring the next one begins
 
 
 class Receive(MessageWork):

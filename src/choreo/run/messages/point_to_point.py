@@ -22,7 +22,7 @@ import numpy as np
 from choreo.errors import ChoreoError, CommunicatorClosed
 from choreo.run.execute.heap import Heap
 from choreo.run.messages.channel import CHANNEL_BYTES, CHANNEL_WORDS, Channel, LocalPeer, SenderMemory
-from choreo.run.messages.matching import ANY_SOURCE, GONE, NOT_TAKEN, Matcher, Message, MessageWork, Receive, Send
+from choreo.run.messages.matching import ANY_SOURCE, GONE, Matcher, Message, MessageWork, Receive, Send
 from choreo.run.messages.send_buffers import SendBuffers
 from choreo.run.messages.sockets import SocketMessages
 from choreo.run.messages.words import Words, message_core
@@ -36,8 +36,9 @@ __all__ = ["PointToPoint"]
 SPINS_ALONE, SPINS_SHARED = 1000, 2
 SLEEP_S = 0.01  # the longest sleep at once
 LOOK_S = 0.01  # how often a rank that waits looks whether its peers live
-# A send that waits longer is copied into a buffer; a longer one has more patience, because the copy costs more.
-PATIENCE_S, PATIENCE_S_PER_BYTE = 0.002, 1e-9
+# A send that waits longer is copied into a buffer. A large one has more patience, because its copy costs more; and far
+# more if its receiver has not even looked: on a busy machine it may just not have had its turn.
+PATIENCE_S, PATIENCE_S_PER_BYTE, UNSEEN_PATIENCE_S = 0.002, 1e-9, 0.05
 AGAIN = "make another communicator"
 ROUNDS = 64  # of taking one message from each peer, before whoever waits looks at its own
 
@@ -158,15 +159,13 @@ class PointToPoint:
                 now_s = time.monotonic()
                 if work.over or now_s > end_s:
                     return
-                patience_s = SLEEP_S
+                sleep_s = min(SLEEP_S, work.deadline_s - now_s, end_s - now_s)
                 if type(work) is Send and work.number:
-                    patience_s = began_s + PATIENCE_S + len(work.data) * PATIENCE_S_PER_BYTE - now_s
-                    if patience_s <= 0:
-                        self._buffer(work)
-                        patience_s = SLEEP_S
+                    sleep_s = min(sleep_s, PATIENCE_S)
+                    self._buffer(work, now_s - began_s)
                     if work.over:
                         return
-                words.wait(bells, max(1e-5, min(SLEEP_S, patience_s, work.deadline_s - now_s, end_s - now_s)))
+                words.wait(bells, max(1e-5, sleep_s))
         finally:
             with self._lock:
                 self._waiters -= 1
@@ -286,10 +285,13 @@ class PointToPoint:
             words.wait(bells, SLEEP_S)
         self._call_back()
 
-    def _buffer(self, send: Send) -> None:
+    def _buffer(self, send: Send, waited_s: float) -> None:
+        """Copy a message that has waited for too long."""
+        if waited_s < PATIENCE_S + len(send.data) * PATIENCE_S_PER_BYTE:
+            return
         with self._lock:
             channel = self._channels.get(send.peer)
-            if channel is not None and not send.over:
+            if channel is not None and not send.over and (waited_s > UNSEEN_PATIENCE_S or channel.has_seen(send)):
                 channel.buffer(send)
 
     def _expire(self, work: MessageWork) -> None:
@@ -301,7 +303,6 @@ class PointToPoint:
                 work.fail(self._nothing_came(work))
         elif channel is not None and isinstance(work, Send):
             channel.withdraw(work)
-            work.fail(NOT_TAKEN)
 
     def _nothing_came(self, receive: Receive) -> str:
         gone = sorted(self._gone)

@@ -23,6 +23,7 @@ class SendBuffers:
         self._idle: dict[int, list[Array]] = {}
         self._idle_bytes = 0
         self.used_bytes = 0
+        self.shortage = ""  # why there was no memory the last time
 
     def take(self, length: int) -> Array | None:
         """A buffer for so many bytes; None if too much is in use, or the system has no more."""
@@ -36,11 +37,12 @@ class SendBuffers:
         else:
             try:
                 found = self._heap.empty(room, "u1")
-            except UsageError:
+            except UsageError as error:
+                self.shortage = str(error)
                 self._idle.clear()  # perhaps the memory of others is enough the next time
                 self._idle_bytes = 0
                 return None
-        self.used_bytes += room
+        self.used_bytes, self.shortage = self.used_bytes + room, ""
         return found
 
     def give_back(self, buffer: Array) -> None:
