@@ -1,12 +1,13 @@
 """How fast messages go between processes of this machine: `send` and `recv` of Choreo and of Gloo, in the same run.
 
-    python benchmarks/messages.py [--ranks 2,4] [--most 64M] [--rounds 7] [--quick]
+    python benchmarks/messages.py [--ranks 2,4] [--most 64M] [--rounds 7] [--quick] [--cpu]
 
 Ping-pong: pairs of neighbours send one message back and forth with blocking calls, all pairs at once; the time is that
 of one way. Batch: each rank posts eight receives from its left neighbour and eight sends to its right one, as a
 pipeline's stages do, and waits for all. Every rank holds both libraries, which take turns, round after round. A round's
 time is its slowest rank's; a cell is the median of its rounds. A ratio is how many times as long Gloo takes: 1 is as
-fast, more is better. Needs torch. What was found goes to benchmarks/results/messages.json.
+fast, more is better. With --cpu a time is what the threads of a rank spend on cores, which says more where others keep
+the machine busy. Needs torch. What was found goes to benchmarks/results/messages.json.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ RESULTS = Path(__file__).parent / "results" / "messages.json"
 BATCH = 8
 ROUND_S = 0.02  # a round repeats what it times for about this long
 TAG = 3
+Clock = Callable[[], float]
 LIBRARIES = ("choreo", "gloo")
 PATTERNS = ("ping-pong", "batch")
 
@@ -80,12 +82,14 @@ class Gloo:
         return self.dist.irecv(x, rank, tag=TAG)
 
 
-def ping_pong(library: Any, given: list[Any], into: list[Any], *, rank: int, size: int, times: int) -> float:
+def ping_pong(
+    library: Any, given: list[Any], into: list[Any], *, rank: int, size: int, times: int, clock: Clock
+) -> float:
     """Seconds of one way."""
     peer = rank ^ 1
     if peer >= size:
         return 0.0
-    began = time.perf_counter()
+    began = clock()
     for _ in range(times):
         if rank % 2 == 0:
             library.send(given[0], peer)
@@ -93,19 +97,19 @@ def ping_pong(library: Any, given: list[Any], into: list[Any], *, rank: int, siz
         else:
             library.recv(into[0], peer)
             library.send(given[0], peer)
-    return (time.perf_counter() - began) / times / 2
+    return (clock() - began) / times / 2
 
 
-def batch(library: Any, given: list[Any], into: list[Any], *, rank: int, size: int, times: int) -> float:
+def batch(library: Any, given: list[Any], into: list[Any], *, rank: int, size: int, times: int, clock: Clock) -> float:
     """Seconds of one batch."""
     right, left = (rank + 1) % size, (rank - 1) % size
-    began = time.perf_counter()
+    began = clock()
     for _ in range(times):
         work = [library.irecv(one, left) for one in into]
         work += [library.isend(one, right) for one in given]
         for one in work:
             one.wait()
-    return (time.perf_counter() - began) / times
+    return (clock() - began) / times
 
 
 def serve(rank: int, size: int, pipe: Pipe, environment: dict[str, str], path: str) -> None:
@@ -118,25 +122,26 @@ def serve(rank: int, size: int, pipe: Pipe, environment: dict[str, str], path: s
     patterns: dict[str, Callable[..., float]] = {"ping-pong": ping_pong, "batch": batch}
     arrays: tuple[int, list[Any], list[Any]] = (-1, [], [])
     while (asked := pipe.recv()) is not None:
-        name, pattern, length, times = asked
+        name, pattern, length, times, cpu = asked
+        clock = time.process_time if cpu else time.perf_counter
         if arrays[0] != length:
             given = [torch.full((length,), (rank + 7 * number) % 251, dtype=torch.uint8) for number in range(BATCH)]
             arrays = (length, given, [torch.zeros(length, dtype=torch.uint8) for _ in range(BATCH)])
         for one in arrays[2]:
             one.zero_()
-        seconds = patterns[pattern](made[name], *arrays[1:], rank=rank, size=size, times=times)
+        seconds = patterns[pattern](made[name], *arrays[1:], rank=rank, size=size, times=times, clock=clock)
         peer = (rank ^ 1) if pattern == "ping-pong" else (rank - 1) % size
         checked = arrays[2][:1] if pattern == "ping-pong" else arrays[2]
         right = all(bool((one == (peer + 7 * number) % 251).all()) for number, one in enumerate(checked))
         pipe.send((seconds, right or peer >= size))
 
 
-def measure(pipes: list[Pipe], pattern: str, length: int, rounds: int) -> dict[str, float]:
+def measure(pipes: list[Pipe], pattern: str, length: int, *, rounds: int, cpu: bool) -> dict[str, float]:
     """The median time of each library."""
 
     def run(name: str, times: int) -> float:
         for pipe in pipes:
-            pipe.send((name, pattern, length, times))
+            pipe.send((name, pattern, length, times, cpu))
         answers = [pipe.recv() for pipe in pipes]
         if not all(right for _, right in answers):
             raise SystemExit(f"{name}: {pattern} of {length} bytes delivered something else")
@@ -151,7 +156,7 @@ def measure(pipes: list[Pipe], pattern: str, length: int, rounds: int) -> dict[s
     return {name: statistics.median(seconds) for name, seconds in found.items()}
 
 
-def race(size: int, lengths: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
+def race(size: int, lengths: tuple[int, ...], *, rounds: int, cpu: bool) -> list[dict[str, Any]]:
     """All cells with this many ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -169,7 +174,7 @@ def race(size: int, lengths: tuple[int, ...], rounds: int) -> list[dict[str, Any
         pipes = [near for near, _ in pairs]
         for pattern in PATTERNS:
             for length in lengths:
-                times = measure(pipes, pattern, length, rounds)
+                times = measure(pipes, pattern, length, rounds=rounds, cpu=cpu)
                 ratio = times["gloo"] / times["choreo"]
                 row = {"pattern": pattern, "ranks": size, "size_bytes": length, "ratio": ratio}
                 rows.append(row | {f"{name}_us": seconds * 1e6 for name, seconds in times.items()})
@@ -191,6 +196,7 @@ def main() -> None:
     parser.add_argument("--ranks", default="2,4", help="numbers of ranks")
     parser.add_argument("--most", default="64M", help="the largest size; M is MiB")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--cpu", action="store_true", help="time on cores rather than on the clock")
     arguments = parser.parse_args()
     import torch.distributed  # noqa: F401 - once, before the ranks are forked
 
@@ -199,13 +205,13 @@ def main() -> None:
     print(f"{'':<30}{'choreo':>15}{'gloo':>15}")
     rows: list[dict[str, Any]] = []
     for size in parse_rank_range(arguments.ranks):
-        rows += race(size, lengths, 3 if arguments.quick else arguments.rounds)
+        rows += race(size, lengths, rounds=3 if arguments.quick else arguments.rounds, cpu=arguments.cpu)
     for pattern in PATTERNS:
         ratios = [float(row["ratio"]) for row in rows if row["pattern"] == pattern]
         print(f"{pattern}: Gloo takes {geometric_mean(ratios):.2f} times as long; the worst cell is {min(ratios):.2f}")
     print(f"load average before: {load_before:.1f}, after: {os.getloadavg()[0]:.1f}, cores: {os.cpu_count()}")
     RESULTS.parent.mkdir(exist_ok=True)
-    document = {"load_average": load_before, "cores": os.cpu_count(), "cells": rows}
+    document = {"load_average": load_before, "cpu": arguments.cpu, "cores": os.cpu_count(), "cells": rows}
     RESULTS.write_text(json.dumps(document, indent=2) + "\n")
 
 
