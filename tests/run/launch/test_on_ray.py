@@ -136,6 +136,34 @@ def test_a_node_that_is_lost_ends_the_job_by_name(cluster: Any, tmp_path: Path) 
         on_ray(waits, ranks=2, resources={"CPU": 1, "doomed": 1})
 
 
+@pytest.mark.grid
+def test_ray_train_takes_the_backend(cluster: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")  # Ray Train needs it
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    def loop() -> None:
+        import torch
+        import torch.distributed as dist
+        from ray.train.torch import prepare_model
+
+        model = prepare_model(torch.nn.Linear(4, 4))
+        model(torch.full((2, 4), dist.get_rank() + 1.0)).square().mean().backward()
+        weights = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        total = weights.clone()
+        dist.all_reduce(total)
+        torch.testing.assert_close(total, weights * dist.get_world_size())
+        (tmp_path / f"rank {dist.get_rank()}").write_text(dist.get_backend())
+
+    TorchTrainer(
+        loop,
+        scaling_config=ScalingConfig(num_workers=2),
+        torch_config=TorchConfig(backend="choreo"),
+        run_config=RunConfig(storage_path=str(tmp_path / "storage")),
+    ).fit()
+    assert [(tmp_path / f"rank {rank}").read_text() for rank in range(2)] == ["choreo"] * 2
+
+
 def test_options_that_do_not_go_together(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("")

@@ -77,7 +77,9 @@ def _find() -> Executor | None:
 
 @cache
 def _has_this_layout(core: ModuleType) -> bool:
-    return (getattr(core, "LAYOUT", None), getattr(core, "CONSTANTS", None)) == (layout.fields(), layout.constants())
+    classes = ("CallCache", "Endpoint", "ProgressQueue", "Program")
+    same = (getattr(core, "LAYOUT", None), getattr(core, "CONSTANTS", None)) == (layout.fields(), layout.constants())
+    return same and all(hasattr(core, name) for name in classes)
 
 
 def _compiled() -> Executor:
