@@ -8,6 +8,7 @@ import traceback
 import warnings
 from dataclasses import replace
 from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ class TorchRanks:
         self._processes: list[ForkProcess] = []
 
     def train(
-        self, config: TrainConfig, others: dict[int, dict[str, Any]] | None = None, timeout_s: float = 120.0
+        self, config: TrainConfig, others: dict[int, dict[str, Any]] | None = None, timeout_s: float = 60.0
     ) -> dict[str, Any]:
         """What rank 0 reports: its steps, and the memory; an error of any rank is raised.
 
@@ -39,17 +40,19 @@ class TorchRanks:
             self._start()
         for rank, pipe in enumerate(self._pipes):
             pipe.send(replace(config, **(others or {}).get(rank, {})).to_json())
-        answers = []
-        for rank, pipe in enumerate(self._pipes):
-            if not pipe.poll(timeout_s):
+        answers: dict[int, dict[str, Any]] = {}
+        while len(answers) < self.ranks:
+            waited = {id(pipe): rank for rank, pipe in enumerate(self._pipes) if rank not in answers}
+            ready = wait([self._pipes[rank] for rank in waited.values()], timeout_s)
+            if not ready:
                 self.stop()
-                raise AssertionError(f"rank {rank} did not answer in {timeout_s} s")
-            answers.append(pipe.recv())
-        errors = [answer["error"] for answer in answers if "error" in answer]
-        if errors:
-            self.stop()
-            raise errors[0] if isinstance(errors[0], ChoreoError) else AssertionError(errors[0])
-        return dict(answers[0])
+                raise AssertionError(f"only the ranks {sorted(answers)} answered in {timeout_s} s")
+            for rank in [waited[id(pipe)] for pipe in ready]:
+                answer = answers[rank] = self._pipes[rank].recv()
+                if "error" in answer:
+                    self.stop()
+                    raise answer["error"]
+        return answers[0]
 
     def losses(self, config: TrainConfig) -> list[float]:
         """The loss of each step."""
@@ -111,5 +114,5 @@ def _serve(rank: int, ranks: int, backend: str, store: str, pipe: Pipe) -> None:
         except ChoreoError as error:
             found = {"error": error}
         except BaseException:
-            found = {"error": f"rank {rank}: {traceback.format_exc()}"}
+            found = {"error": AssertionError(f"rank {rank}: {traceback.format_exc()}")}
         pipe.send(found)

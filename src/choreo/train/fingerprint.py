@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from choreo.errors import UsageError
 from choreo.train.config import TrainConfig
-from choreo.train.data import open_text
+from choreo.train.data import SYNTHETIC, open_text
+from choreo.workload import Model
 
 __all__ = ["compare_fingerprints", "fingerprint"]
 
@@ -26,11 +27,17 @@ def fingerprint(config: TrainConfig) -> dict[str, str]:
         "code of choreo.train": code.hexdigest()[:16],
         "version of torch": torch.__version__,
         "seed": str(config.seed),
-        "data": open_text(config.data, config.seq, config.seed).digest,
+        "data": _data(config),
         "model": repr(sorted(config.to_dict()["model"].items(), key=str)),
         "plan": str(config.plan),
         "options": f"batch {config.global_batch}, seq {config.seq}, {config.steps} steps, lr {config.lr}",
     }
+
+
+def _data(config: TrainConfig) -> str:
+    if not isinstance(config.model, Model):
+        return SYNTHETIC
+    return open_text(config.data, config.seq, config.seed).digest
 
 
 def compare_fingerprints(config: TrainConfig) -> None:

@@ -13,18 +13,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from choreo.errors import TrainingError, UsageError
+from choreo.errors import TrainingError
 from choreo.train.config import TrainConfig
-from choreo.train.data import open_text
 from choreo.train.fingerprint import compare_fingerprints
 from choreo.train.memory import peak_bytes, reset_peak
-from choreo.train.models.parameters import Builder
-from choreo.train.models.transformer import Stage
-from choreo.train.parallel.context import positions_of
 from choreo.train.parallel.data import Optimizers, finish_gradients, replicate
 from choreo.train.parallel.mesh import Mesh
 from choreo.train.parts import Clock
-from choreo.workload import Model, model_flops
+from choreo.train.task import Task, make_task
 
 if TYPE_CHECKING:
     from choreo.train.parallel.pipeline import Pipeline
@@ -49,7 +45,7 @@ def train_rank(config: TrainConfig, report: Report) -> None:
             for step in range(config.steps):
                 told = _gathered(trainer.step(step))
                 if rank == 0:
-                    report({"step": _summed_up(config, step, told, peak)})
+                    report({"step": _summed_up(trainer.task, step, told, peak)})
                 _refuse_nan(step, told)
         sizes = _gathered({"memory": float(peak_bytes())})
         if rank == 0:
@@ -62,23 +58,14 @@ class Trainer:
     """The part of a model that a rank trains, its optimizer and its data."""
 
     def __init__(self, config: TrainConfig, mesh: Mesh, clock: Clock) -> None:
-        if not isinstance(config.model, Model):
-            raise UsageError(f"{config.model.name} is not a transformer")
         self.config, self.mesh, self.clock, plan = config, mesh, clock, config.plan
-        self.text = open_text(config.data, config.seq, config.seed)
-        self.positions = positions_of(config.seq, mesh.index["cp"], mesh.size("cp"))
         self.micro_batches = plan.micro_batches(config.global_batch)
         # DDP knows neither of a backward pass in two halves nor of several stages whose passes mix.
         self.by_hand = plan.zero < 2 and plan.pp > 1 and (plan.schedule == "zero-bubble" or plan.interleave > 1)
-        make = Builder(config.seed, mesh, plan.sequence_parallel and plan.tp > 1)
-        built = {
-            number: Stage(make, config.model, config.seq, layers, plan.recompute)
-            for number, layers in mesh.stages(config.model.layers)
-        }
-        self.last = next((stage for stage in built.values() if stage.last), None)
+        self.task = make_task(config, mesh)
         self.stages: dict[int, nn.Module] = {
             number: replicate(stage, mesh, by_hand=self.by_hand, on_bucket=clock.bucket_ready)
-            for number, stage in built.items()
+            for number, stage in self.task.stages.items()
         }
         self.parameters = [one for stage in self.stages.values() for one in stage.parameters()]
         self.optimizer = Optimizers(self.parameters, mesh, config.lr)
@@ -91,11 +78,11 @@ class Trainer:
 
     def step(self, number: int) -> dict[str, float]:
         """Train one step; this rank's share of the loss, and its seconds by part."""
-        tokens, targets = self._batch(number)
+        inputs, targets = self.task.batch(number)
         self.clock.begin()
         self.optimizer.zero_grad()
         with self._autocast():
-            loss = self.pipeline.step(tokens, targets) if self.pipeline else self._accumulated(tokens, targets)
+            loss = self.pipeline.step(inputs, targets) if self.pipeline else self._accumulated(inputs, targets)
         with torch.no_grad():
             finish_gradients(self.parameters, self.mesh, by_hand=self.by_hand)
         with self.clock.part("optimizer"):
@@ -105,27 +92,18 @@ class Trainer:
         share = float(loss) / self.mesh.size("replicas") / self.mesh.size("tp")
         return {"loss": share, **spent}
 
-    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Tokens and targets of this rank: some samples of the step, and of each some positions."""
-        each = self.config.global_batch // self.config.plan.dp
-        first = step * self.config.global_batch + self.mesh.index["dp"] * each
-        rows = torch.from_numpy(self.text.batch(first, each)).to(self.mesh.device)
-        return rows[:, self.positions].contiguous(), rows[:, self.positions + 1].contiguous()
+    def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """This micro-batch's share of the mean over a step, times the replicas that torch divides by."""
+        return self.task.loss(outputs, targets) * (self.mesh.size("replicas") / self.task.units)
 
-    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """This micro-batch's share of the mean over all tokens, times the replicas that torch divides by."""
-        assert self.last is not None
-        tokens = self.config.global_batch * self.config.seq
-        return self.last.loss(logits, targets) * (self.mesh.size("replicas") / tokens)
-
-    def _accumulated(self, tokens: Tensor, targets: Tensor) -> Tensor:
+    def _accumulated(self, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
         """All micro-batches without a pipeline; gradients are sent with the last."""
         module = self.stages[0]
         total = torch.zeros((), device=self.mesh.device)
-        pairs = list(zip(tokens.chunk(self.micro_batches), targets.chunk(self.micro_batches), strict=True))
-        for number, (x, y) in enumerate(pairs):
-            with _without_sending(module, number < len(pairs) - 1):
-                loss = self._loss(module(x), y)
+        chunks = zip(*(one.chunk(self.micro_batches) for one in (*inputs, targets)), strict=True)
+        for number, (*given, wanted) in enumerate(chunks):
+            with _without_sending(module, number < self.micro_batches - 1):
+                loss = self._loss(module(*given), wanted)
                 loss.backward()
             self.clock.backward_done()
             total += loss.detach()
@@ -155,19 +133,18 @@ def _gathered(told: dict[str, float]) -> list[dict[str, float]]:
     return found
 
 
-def _summed_up(config: TrainConfig, step: int, told: list[dict[str, float]], peak: float) -> dict[str, Any]:
+def _summed_up(task: Task, step: int, told: list[dict[str, float]], peak: float) -> dict[str, Any]:
     """A step of all ranks: the loss, the slowest rank's time, and the mean of the parts."""
     time_s = max(one["time"] for one in told)
     names = dict.fromkeys(name for one in told for name in one if name not in ("time", "loss"))
     parts = {name: sum(one.get(name, 0.0) for one in told) / len(told) for name in names}
     parts["stragglers"] = time_s - sum(one["time"] for one in told) / len(told)
-    flops = model_flops(config.model, config.seq, config.global_batch) if isinstance(config.model, Model) else 0.0
     return {
         "step": step,
         "loss": sum(one["loss"] for one in told),
-        "tokens_per_s": config.global_batch * config.seq / time_s,
+        "tokens_per_s": task.units / time_s,
         "time_s": time_s,
-        "mfu": flops / time_s / peak,
+        "mfu": task.flops / time_s / peak,
         "parts": parts,
     }
 

@@ -20,7 +20,7 @@ from choreo.train.ranks import run_ranks
 from choreo.train.result import TrainingRun, TrainingStep
 from choreo.train.scale import scaled
 from choreo.units import format_bytes
-from choreo.workload import Model, Plan, Workload, get_workload
+from choreo.workload import Model, Plan, Recommender, Workload, get_workload
 
 __all__ = ["train"]
 
@@ -118,9 +118,32 @@ def _batch_of(plan: Plan) -> int:
 
 def _check(config: TrainConfig, ranks: int) -> None:
     """Refuse what cannot be trained, before any process is started."""
-    model, plan = config.model, config.plan
-    if not isinstance(model, Model):
-        raise UsageError(f"{model.name} cannot be trained yet; a transformer can")
+    model = config.model
+    if isinstance(model, Model):
+        _check_transformer(config, model, ranks)
+    else:
+        _check_replicas(config, ranks)
+    _check_memory(config)
+
+
+def _check_replicas(config: TrainConfig, ranks: int) -> None:
+    """ResNet and DLRM are cut over data parallel ranks alone, and have samples of their own."""
+    plan, batch = config.plan, config.global_batch
+    plan.data_parallel_only(config.model.name)
+    if plan.dp != ranks:
+        raise PlanError(f"dp {plan.dp} is not the {ranks} ranks there are; dp {ranks} would be")
+    each = plan.dp * plan.micro_batch
+    if batch % each:
+        raise PlanError(
+            f"global batch {batch} does not divide by dp {plan.dp} × micro-batch {plan.micro_batch} = {each}; a global "
+            f"batch of {max(1, round(batch / each)) * each} would"
+        )
+    if config.data not in ("", SYNTHETIC):
+        raise UsageError(f"{config.model.name} does not read text; leave out --data, its samples are synthetic")
+
+
+def _check_transformer(config: TrainConfig, model: Model, ranks: int) -> None:
+    plan = config.plan
     if model.latent is not None:
         raise UsageError(f"{model.name} has latent attention, which choreo train does not build; a Mixtral would do")
     if not model.rotary and not model.learned_positions:
@@ -132,13 +155,13 @@ def _check(config: TrainConfig, ranks: int) -> None:
         )
     plan.check(model, ranks, config.global_batch, config.seq, uneven_stages=True, trained=True)
     open_text(config.data, config.seq, config.seed)
-    _check_memory(config)
 
 
 def _check_memory(config: TrainConfig) -> None:
     model, plan = config.model, config.plan
-    assert isinstance(model, Model)
     each = model.parameters / (plan.tp * plan.pp)
+    if isinstance(model, Recommender):
+        each = model.dense_parameters + model.embedding_parameters / plan.dp
     state = sum(model_state_bytes(each, plan.dp * plan.cp, plan.zero, get_software("torch-eager"), "fp32"))
     needed, there = float(state) * config.ranks, available_bytes()
     if config.device == "cpu" and there and needed > there:

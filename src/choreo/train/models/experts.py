@@ -28,7 +28,7 @@ class Experts(nn.Module):
         numbers = range(start, start + count)
         self.experts = nn.ModuleList(Mlp(make, model, f"{name}.experts.{e}", model.expert_ffn) for e in numbers)
         for parameter in self.experts.parameters():
-            parameter.expert = True
+            parameter.alone = mesh.size("ep") > 1
         self.shared = Mlp(make, model, f"{name}.shared", model.shared_ffn) if model.shared_experts else None
         for mlp in (*self.experts, *((self.shared,) if self.shared is not None else ())):
             if mlp.down.bias is not None:

@@ -36,7 +36,7 @@ def replicate(stage: nn.Module, mesh: Mesh, *, by_hand: bool, on_bucket: Callabl
         return stage
     if plan.zero >= 2:
         return _fully_sharded(stage, mesh, plan)
-    ignored = [name for name, one in stage.named_parameters() if _alone(one, plan)]
+    ignored = [name for name, one in stage.named_parameters() if _alone(one)]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(stage, ignored)
     wrapped = DistributedDataParallel(
         stage,
@@ -65,7 +65,7 @@ def _fully_sharded(stage: nn.Module, mesh: Mesh, plan: Plan) -> nn.Module:
     options: dict[str, Any] = {
         "mesh": DeviceMesh.from_group(mesh.group("replicas"), mesh.device.type, mesh=mesh.members["replicas"]),
         "reshard_after_forward": plan.zero == 3,
-        "ignored_params": {one for one in stage.parameters() if _alone(one, plan)},
+        "ignored_params": {one for one in stage.parameters() if _alone(one)},
     }
     notes = {name: dict(vars(one)) for name, one in stage.named_parameters()}
     for block in getattr(stage, "blocks", nn.ModuleDict()).values():
@@ -76,9 +76,9 @@ def _fully_sharded(stage: nn.Module, mesh: Mesh, plan: Plan) -> nn.Module:
     return sharded
 
 
-def _alone(parameter: Tensor, plan: Plan) -> bool:
+def _alone(parameter: Tensor) -> bool:
     """Whether the replicas of the dense parameters do not all hold this one."""
-    return plan.ep > 1 and getattr(parameter, "expert", False)
+    return getattr(parameter, "alone", False)
 
 
 def finish_gradients(parameters: Iterable[Tensor], mesh: Mesh, *, by_hand: bool) -> None:
@@ -89,7 +89,7 @@ def finish_gradients(parameters: Iterable[Tensor], mesh: Mesh, *, by_hand: bool)
         if one.grad is None:
             continue
         grad = one.grad.to_local() if hasattr(one.grad, "to_local") else one.grad
-        alone = _alone(one, mesh.plan)
+        alone = _alone(one)
         reduced = None
         if (alone or by_hand) and not (by_optimizer and mesh.group("edp" if alone else "replicas")):
             grad /= mesh.size("replicas")
@@ -115,7 +115,7 @@ class Optimizers:
         if mesh.plan.zero == 1 and replicas > 1:
             whole = []
             for alone, axis in ((False, "replicas"), (True, "edp")):
-                some = [one for one in parameters if _alone(one, mesh.plan) is alone]
+                some = [one for one in parameters if _alone(one) is alone]
                 if some and mesh.group(axis) is not None:
                     self.made.append(ZeroOptimizer(some, mesh.group(axis), replicas, **options))
                 else:

@@ -55,10 +55,10 @@ class Pipeline:
         kind = getattr(pipelining, (SEVERAL_STAGES if several else ONE_STAGE)[schedule])
         self._schedule = kind(self._made if several else self._made[0], micro_batches, loss_fn=loss, scale_grads=False)
 
-    def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
+    def step(self, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
         """Run a batch forward and backward; the sum of the losses, which is zero but on the last stage."""
         losses: list[Tensor] = []
-        first = (tokens,) if any(stage.is_first for stage in self._made) else ()
+        first = inputs if any(stage.is_first for stage in self._made) else ()
         last = any(stage.is_last for stage in self._made)
         self._schedule.step(*first, target=targets if last else None, losses=losses, return_outputs=False)
         return torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros(())
