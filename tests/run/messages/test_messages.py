@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -87,6 +88,7 @@ def nothing_is_left(comm: Communicator) -> None:
         group.barrier()
         group.close()
         del group, work
+    gc.collect()  # what is left of a closed communicator refers to itself
     assert threading.active_count() == threads == 1
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert not [path for path in Path("/dev/shm").glob("choreo-*") if f"-{os.getpid()}-" in path.name]
@@ -364,18 +366,19 @@ def test_what_a_rank_has_sent_outlives_it() -> None:
 
 def called_back(comm: Communicator) -> None:
     """Nobody waits for the receives, and yet somebody hears of them, and answers."""
-    peer, heard = 1 - comm.rank, threading.Event()
+    peer, heard, came = 1 - comm.rank, threading.Event(), threading.Event()
     x, large = np.zeros(1), np.zeros(200_000)
 
     def answer(work: Any) -> None:
         assert work.result() == peer
         comm.isend(large, peer, 2)
+        came.set()
 
     comm.irecv(x, peer, 1).add_done_callback(answer)
     comm.irecv(large.copy(), peer, 2).add_done_callback(lambda _: heard.set())
     comm.barrier()
     comm.send(np.ones(1), peer, 1)
-    assert heard.wait(20.0)
+    assert heard.wait(20.0) and came.wait(20.0)
     assert x == 1
     comm.barrier()
 
