@@ -45,6 +45,7 @@ INSIDE = {
         ("transport",),
         ("rendezvous",),
         ("execute", "work"),
+        ("stats",),
         ("consensus",),
         ("connection",),
         ("connect", "engine"),

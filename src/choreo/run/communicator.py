@@ -27,6 +27,7 @@ from choreo.run.object_calls import ObjectCalls
 from choreo.run.recover.grow import GROWN, grow
 from choreo.run.recover.shrink import SHRINK_S, SHRUNK, shrink
 from choreo.run.rendezvous.environment import job_address
+from choreo.run.stats import Traffic
 
 __all__ = ["DEFAULT_TIMEOUT_S", "Communicator", "Mesh"]
 
@@ -79,6 +80,7 @@ class Communicator(ObjectCalls, MessageCalls):
             raise
         engine.debug = debug_wanted() if debug is None else debug
         self._cached_calls.clear()
+        engine.traffic.traffic(reset=True)
         self._introduced = True
         _ALIVE.add(self)
 
@@ -215,6 +217,20 @@ class Communicator(ObjectCalls, MessageCalls):
         True
         """
         return self._engine.chooser.explain(collective, size_bytes)
+
+    def stats(self, *, reset: bool = False) -> list[Traffic]:
+        """What this rank has sent and received, by collective and by peer, since it began or was last `reset`.
+
+        Calls that ended well count, with what their algorithms really moved. `pandas.DataFrame(comm.stats())` is a
+        table of it.
+
+        >>> import choreo, numpy as np
+        >>> with choreo.init() as comm:
+        ...     x = comm.all_reduce(np.ones(2))
+        ...     comm.stats()
+        []
+        """
+        return self._engine.traffic.traffic(reset=reset)
 
     def close(self) -> None:
         """Wait for work under way, and leave. Nothing can be called afterwards; closing twice does nothing.

@@ -22,6 +22,7 @@ from choreo.run.execute.calls import CallSpec, Failed, PreparedCall, prepare_cal
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.dtypes import ReduceOp, dtype_code, operation_code
 from choreo.run.execute.heap import Heap
+from choreo.run.stats import TrafficCounter
 from choreo.run.work import QueuedWork, Work
 
 __all__ = ["CallRequest", "Engine", "debug_wanted"]
@@ -67,6 +68,7 @@ class Engine:
         self.readable = False  # whether all peers on this host may read this process's memory
         self.progress = executor().ProgressQueue(connection.endpoint, self.failure, self.check)
         self.call_cache = executor().CallCache(connection.endpoint, np.ndarray, self.failure, self.progress)
+        self.traffic = TrafficCounter()
         self._prepared: dict[Hashable, PreparedCall] = {}
 
     def cache(self, key: object, prepared: PreparedCall, request: CallRequest) -> None:
@@ -86,6 +88,7 @@ class Engine:
     def forget(self) -> None:
         """Drop everything that was kept for further calls; there are none."""
         self.call_cache.close()
+        self.traffic.forget_programs()
         self._prepared.clear()
         self.heap.forget()
 
@@ -106,9 +109,12 @@ class Engine:
         key = (request.collective, request.blocks, request.dtype, request.op, request.root, same, registered, wants)
         prepared = self._prepared.get(key)
         if prepared is None:
-            if len(self._prepared) >= MAX_PREPARED:
+            if len(self._prepared) >= MAX_PREPARED and not self.progress.pending:
+                self.call_cache.clear()
+                self.traffic.forget_programs()
                 self._prepared.clear()
             prepared = self._prepared[key] = self._make(request, same=same, registered=registered)
+            self.traffic.watch(prepared)
             self.connection.detector.directory.add(prepared.signature, describe_call(prepared.call))
         return prepared
 

@@ -187,6 +187,7 @@ static int run_call(Endpoint *here, Task *task, uint64_t signature, int stages) 
     here->used[slot] = here->call;
     if (task->parts) here->used[slot ^ 1] = here->call;
     here->done = here->call;
+    atomic_store_explicit(&task->program->runs, atomic_load_explicit(&task->program->runs, memory_order_relaxed) + 1, memory_order_relaxed);
     return OK;
 }
 

@@ -207,8 +207,12 @@ static const char *check_endpoint(const Endpoint *here, Program *program) {
 }
 
 static PyTypeObject *program_type;
+static PyMemberDef program_members[] = {
+    {"runs", T_ULONGLONG, offsetof(Program, runs), READONLY, "How often it has run to its end."},
+    {NULL, 0, 0, 0, NULL},
+};
 static PyType_Slot program_slots[] = {
-    {Py_tp_new, PyType_GenericNew}, {Py_tp_init, program_init}, {Py_tp_dealloc, program_dealloc},
+    {Py_tp_members, program_members}, {Py_tp_new, PyType_GenericNew}, {Py_tp_init, program_init}, {Py_tp_dealloc, program_dealloc},
     {Py_tp_doc, "What one rank does in a call, checked once."}, {0, NULL},
 };
 static PyType_Spec program_spec = {"choreo.run.execute._core.Program", sizeof(Program), 0, Py_TPFLAGS_DEFAULT, program_slots};

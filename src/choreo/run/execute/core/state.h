@@ -56,6 +56,7 @@ typedef struct {
     PyObject_HEAD
     int world, parts;           /* parts: whether there are several */
     int staged, exposed, remote; /* whether anything is sent this way; known once it was checked for an endpoint */
+    _Atomic uint64_t runs;       /* to its end */
     Op *ops;
     Guard *guards;
     uint32_t *sent, *received; /* messages, by peer */
@@ -73,7 +74,7 @@ typedef struct {
 } Program;
 
 typedef struct {
-    const Program *program;
+    Program *program;
     char *input, *work, *stage; /* stage: the staging slot in use */
     size_t slot, slot_at;
     int uncached; /* the result is larger than the caches, and is written past them */

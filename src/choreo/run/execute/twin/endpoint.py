@@ -119,7 +119,9 @@ class Endpoint(Transfers):
             if report := self._words.report:
                 return report[0], report[1], -1
             task = self._task(program, given, work, dtype, operation, timeout_s, stages)
-            return self._run(task, call, signature, stages)
+            failed = self._run(task, call, signature, stages)
+            program.runs += failed is None
+            return failed
         finally:
             self._busy.release()
 

@@ -56,7 +56,9 @@ class Op:
 
 
 class Program:
-    """What one rank does in a call, checked once."""
+    """What one rank does in a call, checked once. `runs` counts how often it has run to its end."""
+
+    runs = 0
 
     def __init__(  # noqa: PLR0917 - called as the compiled one is, by position
         self, ops: bytes, guards: bytes, sent: bytes, received: bytes, scratch_bytes: int, work_at: int, /

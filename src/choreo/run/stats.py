@@ -1,0 +1,104 @@
+"""What a communicator has moved, counted from the programs that were run: by collective and by peer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from choreo.results import Result, result
+from choreo.run.execute.layout import RECEIVE, SEND, TO_SCRATCH
+from choreo.run.execute.program import Ints
+
+if TYPE_CHECKING:
+    from choreo.run.execute.calls import PreparedCall
+
+__all__ = ["Traffic", "TrafficCounter"]
+
+
+@result
+class Traffic(Result):
+    """What this rank has exchanged with one peer in the calls of one collective.
+
+    `calls` are those in which the two exchanged something, be it an empty message.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "collective",
+        "peer",
+        "calls",
+        "sent_messages",
+        "received_messages",
+        "sent_bytes",
+        "received_bytes",
+    )
+
+    collective: str
+    peer: int
+    calls: int
+    sent_messages: int
+    received_messages: int
+    sent_bytes: int
+    received_bytes: int
+
+
+class TrafficCounter:
+    """Sums of what was exchanged.
+
+    An executor counts how often each program has run, and nothing else; what one run moves is worked out when somebody
+    asks. Calls that are no programs are added one by one, with `add`.
+
+    >>> counter = TrafficCounter()
+    >>> counter.add("send", 1, sent_bytes=8)
+    >>> counter.traffic()
+    [<Traffic collective='send', peer=1, calls=1, sent_messages=1, received_messages=0, sent_bytes=8, received_bytes=0>]
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, int], Ints] = {}
+        self._programs: dict[PreparedCall, int] = {}  # and how many of their runs are in the sums
+
+    def add(
+        self, collective: str, peer: int, *, sent_bytes: int | None = None, received_bytes: int | None = None
+    ) -> None:
+        """Count one message to a peer, or one from it."""
+        out, into = sent_bytes is not None, received_bytes is not None
+        self._add(collective, peer, np.array([1, out, into, sent_bytes or 0, received_bytes or 0], np.int64))
+
+    def watch(self, prepared: PreparedCall) -> None:
+        """Count the runs of a program from now on."""
+        self._programs[prepared] = prepared.ready.runs
+
+    def traffic(self, *, reset: bool = False) -> list[Traffic]:
+        """The sums, by collective and peer; with `reset` they begin again."""
+        self._sum_up()
+        found = [Traffic(*key, *row.tolist()) for key, row in sorted(self._sums.items())]
+        if reset:
+            self._sums.clear()
+        return found
+
+    def forget_programs(self) -> None:
+        """Keep what the programs have moved, and let go of them."""
+        self._sum_up()
+        self._programs.clear()
+
+    def _sum_up(self) -> None:
+        for prepared, counted in list(self._programs.items()):
+            runs = prepared.ready.runs
+            if runs == counted:
+                continue
+            self._programs[prepared] = runs
+            ops, peers = prepared.program.ops, len(prepared.program.sent)
+            kind, peer, length = ops["kind"], ops["peer"], ops["length"].astype(np.int64)
+            sends, receives = kind == SEND, (kind == RECEIVE) | (kind == TO_SCRATCH)
+            moved = np.zeros((peers, 5), np.int64)
+            moved[:, 1], moved[:, 2] = prepared.program.sent, prepared.program.received
+            moved[:, 0] = (moved[:, 1] + moved[:, 2]) > 0
+            np.add.at(moved[:, 3], peer[sends], length[sends])
+            np.add.at(moved[:, 4], peer[receives], length[receives])
+            for number in np.flatnonzero(moved[:, 0]).tolist():
+                self._add(prepared.call.collective, number, moved[number] * (runs - counted))
+
+    def _add(self, collective: str, peer: int, row: Ints) -> None:
+        before = self._sums.get((collective, peer))
+        self._sums[collective, peer] = row if before is None else before + row
