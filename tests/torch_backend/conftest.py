@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-import torch
-import torch.distributed as dist
-
 from tests.helpers.run import Job
+from tests.helpers.torch import dist, torch
 
 
 def start(comm: Any, path: str, backend: str) -> str:
@@ -30,6 +25,7 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int],
     started: dict[int, Job] = {}
 
     def of(ranks: int) -> Job:
+        assert dist.is_available()  # imported here, rather than in each rank
         job = started.get(ranks)
         if job is None or not job.processes:
             job = started[ranks] = Job(ranks)

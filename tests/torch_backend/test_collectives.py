@@ -6,17 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
 
 from tests.helpers.run import Job
+from tests.helpers.torch import dist, torch
 
 Groups = Callable[[int], Job]
 RANKS = [1, 2, 3, 4]
 TYPES = ["float32", "bfloat16", "float16", "float64", "int64", "uint8", "bool", "complex64", "float8_e5m2"]
 
 
-def of(rank: int, count: int, dtype: torch.dtype) -> Any:
+def of(rank: int, count: int, dtype: Any) -> Any:
     """What a rank gives: small whole numbers, which all types have."""
     return ((torch.arange(count) + rank) % 3).to(dtype)
 

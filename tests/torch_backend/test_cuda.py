@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-dist, mp = torch.distributed, torch.multiprocessing
+from tests.helpers.torch import dist, mp, torch
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+# As text it is asked when a test starts, so that collecting imports no torch.
+pytestmark = pytest.mark.skipif("not torch.cuda.is_available()", reason="there is no GPU")
 
 
 def in_ranks(work: Callable[[int, int], None], ranks: int) -> None:
