@@ -74,6 +74,16 @@ def test_a_run_is_a_result(pretended: list[TrainConfig]) -> None:
     assert run.check is None
 
 
+def test_a_page_has_both_timelines(pretended: list[TrainConfig], tmp_path: Path) -> None:
+    file = tmp_path / "run.html"
+    ran = run_choreo("train", "gpt2-124m", "--scale", "tiny", "-n", "2", "--steps", "3", "--html", str(file))
+    assert (ran.code, "open it in a browser" in ran.err) == (0, True)
+    page = file.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "where the time went" in page
+    assert "<title>tp all_reduce: 30.0 ms</title>" in page
+
+
 def test_a_check_that_fails_is_exit_code_1(pretended: list[TrainConfig], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "ROUNDING", {"fp32": 1e-9})
     ran = run_choreo("train", "gpt2-124m", "--scale", "tiny", "-n", "2", "--check")

@@ -78,6 +78,12 @@ def _benchmark() -> Kind:
     return Kind(benchmark_sheet)
 
 
+def _training_run() -> Kind:
+    from choreo.show.train import training_sheet, training_svg
+
+    return Kind(training_sheet, picture=training_svg)
+
+
 def _any_result() -> Kind:
     from choreo.show.values import result_sheet
 
@@ -93,8 +99,9 @@ KINDS: Mapping[str, Callable[[], Kind]] = {
     "Planned": _planned,
     "Step": _step,
     "Benchmark": _benchmark,
+    "TrainingRun": _training_run,
 }
-PICTURES = "Schedule, Topology, Simulation"
+PICTURES = "Schedule, Topology, Simulation, TrainingRun"
 
 
 def to_text(thing: object, *, width: int | None = None, color: bool = False) -> str:

@@ -37,17 +37,18 @@ def train_rank(config: TrainConfig, report: Report) -> None:
     compare_fingerprints(config)
     reset_peak()
     mesh = Mesh(config.plan, rank, torch.device(config.device))
-    clock = Clock(mesh.axis_of)
+    on_gpu = mesh.device.type == "cuda"
+    clock = Clock(mesh.axis_of, torch.cuda.synchronize) if on_gpu else Clock(mesh.axis_of)
     try:
         trainer = Trainer(config, mesh, clock)
-        peak = _peak_flops_per_s(config) if rank == 0 else 0.0
+        peak = _peak_flops_per_s(config, mesh.device) if rank == 0 else 0.0
         with clock.listening():
             for step in range(config.steps):
                 told = _gathered(trainer.step(step))
                 if rank == 0:
                     report({"step": _summed_up(trainer.task, step, told, peak)})
                 _refuse_nan(step, told)
-        sizes = _gathered({"memory": float(peak_bytes())})
+        sizes = _gathered({"memory": float(torch.cuda.max_memory_allocated() if on_gpu else peak_bytes())})
         if rank == 0:
             report({"memory_bytes": max(one["memory"] for one in sizes)})
     finally:
@@ -158,12 +159,16 @@ def _refuse_nan(step: int, told: list[dict[str, float]]) -> None:
         )
 
 
-def _peak_flops_per_s(config: TrainConfig) -> float:
-    """What the cores that the ranks use could compute: one core's best product, times the cores."""
-    size, best = 512, 0.0
-    a, b = torch.randn(size, size), torch.randn(size, size)
+def _peak_flops_per_s(config: TrainConfig, device: torch.device) -> float:
+    """What the ranks' cores could compute, one core's best product times the cores; or the GPU that they share."""
+    on_gpu = device.type == "cuda"
+    size, best = 8192 if on_gpu else 512, 0.0
+    dtype = AUTOCAST.get(config.plan.precision, torch.float32) if on_gpu else torch.float32
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     for _ in range(5):
         start_s = time.perf_counter()
         torch.mm(a, b)
+        if on_gpu:
+            torch.cuda.synchronize()
         best = max(best, 2 * size**3 / (time.perf_counter() - start_s))
-    return best * min(len(os.sched_getaffinity(0)), config.ranks)
+    return best if on_gpu else best * min(len(os.sched_getaffinity(0)), config.ranks)

@@ -32,10 +32,10 @@ BUBBLE, SEND = "bubble", "pp send"
 
 
 class Clock:
-    """Seconds of one step by part; `axis_of` names the axis of a process group."""
+    """Seconds of one step by part; `axis_of` names the axis of a process group, `wait` waits for the device."""
 
-    def __init__(self, axis_of: Callable[[Any], str]) -> None:
-        self.axis_of = axis_of
+    def __init__(self, axis_of: Callable[[Any], str], wait: Callable[[], None] = lambda: None) -> None:
+        self.axis_of, self._wait = axis_of, wait
         self.spent: defaultdict[str, float] = defaultdict(float)
         self._bucket_at_s: float | None = None
         self._inside = False
@@ -44,10 +44,12 @@ class Clock:
         """Start a step."""
         self.spent = defaultdict(float)
         self._bucket_at_s = None
+        self._wait()
         self._start_s = time.perf_counter()
 
     def end(self) -> dict[str, float]:
         """Seconds by part since `begin`; "time" is all of them."""
+        self._wait()
         total = time.perf_counter() - self._start_s
         return {"time": total, "compute": max(0.0, total - sum(self.spent.values())), **self.spent}
 

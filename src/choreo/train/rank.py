@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from choreo.errors import ChoreoError
+from choreo.errors import ChoreoError, UsageError
 from choreo.train.config import TrainConfig
 from choreo.train.ranks import MARK
 
@@ -30,6 +30,10 @@ def main() -> int:
     torch.set_num_threads(1)  # a rank is one core's worth, so that plans can be compared
     dist.init_process_group(config.backend)
     try:
+        if config.device == "cuda" and not torch.cuda.is_available():
+            raise UsageError(
+                "torch sees no GPU here; leave out --device cuda, or install a torch that is built for yours"
+            )
         train_rank(config, _report)
     except ChoreoError as error:
         _report({"error": str(error), "kind": type(error).__name__})

@@ -92,6 +92,13 @@ class TrainingRun(Result):
         """The median time of a step; the first, which warms up, does not count where there are others."""
         return median(one.time_s for one in self.steps[1:] or self.steps)
 
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds of the mean step by part, without the first where there are others."""
+        counted_steps = self.steps[1:] or self.steps
+        names = dict.fromkeys(name for one in counted_steps for name in one.parts)
+        return {name: sum(one.parts.get(name, 0.0) for one in counted_steps) / len(counted_steps) for name in names}
+
     def to_dict(self) -> dict[str, Any]:
         """The run, with its plan's fields and all steps."""
         return {name: self.plan.fields() if name == "plan" else self._plain(name) for name in self.columns}

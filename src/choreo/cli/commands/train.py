@@ -11,6 +11,7 @@ import click
 from choreo.cli.command import Command, grouped
 from choreo.cli.commands.plan import FIXING
 from choreo.cli.options import json_option, ranks_option
+from choreo.cli.output.files import write_page
 from choreo.cli.output.table import echo_json
 from choreo.cli.plan_options import FIXED, SWITCHES, fixed_of
 from choreo.errors import UsageError, shown
@@ -46,10 +47,16 @@ if TYPE_CHECKING:
 )
 @grouped(
     "What to print",
+    click.option(
+        "--html",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write a page: measured beside predicted.",
+    ),
     click.option("--check", is_flag=True, help="Train with one process too, and compare the losses."),
     json_option,
 )
-def command(*, as_json: bool, model: str, plan_file: Path | None, **options: object) -> int:
+def command(*, as_json: bool, model: str, plan_file: Path | None, html: Path | None, **options: object) -> int:
     """Train MODEL under a parallel plan, in processes on this machine, with the prediction beside every step.
 
     \b
@@ -70,6 +77,10 @@ def command(*, as_json: bool, model: str, plan_file: Path | None, **options: obj
         echo_json(run.to_dict())
     else:
         print_run(run)
+    if html is not None:
+        from choreo.show import to_html
+
+        write_page(html, to_html(run))
     return 1 if run.check is not None and not run.check["same"] else 0
 
 

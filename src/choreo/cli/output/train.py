@@ -65,9 +65,7 @@ def _ms(seconds: float) -> str:
 
 def print_run(run: TrainingRun) -> None:
     """Print where a step's time went, the memory, and whether one process agrees."""
-    counted = run.steps[1:] or run.steps
-    names = dict.fromkeys(name for one in counted for name in one.parts)
-    mean = {name: sum(one.parts.get(name, 0.0) for one in counted) / len(counted) for name in names}
+    mean = run.parts
     total = sum(mean.values())
     rows = []
     for name, seconds in sorted(mean.items(), key=lambda part: -part[1]):
