@@ -35,11 +35,14 @@ class CollectiveCalls(CallBase, ABC):
         timeout: float | None = None,
         async_op: bool = False,
         survive: bool = False,
+        patience: float | None = None,
     ) -> Any:
         """Reduce the arrays of all ranks; every rank gets the result, in place or in `out`.
 
         With `survive=True` ranks may die during the call. The survivors then repeat it among themselves, and the
-        communicator goes on with them. They get the result and the ranks whose arrays are in it.
+        communicator goes on with them. They get the result and the ranks whose arrays are in it. A rank that does not
+        come within `timeout` is left out if its process is stopped or its host is cut off, and otherwise after
+        `patience` seconds.
 
         >>> import choreo, numpy as np
         >>> with choreo.init() as comm:
@@ -57,7 +60,7 @@ class CollectiveCalls(CallBase, ABC):
         if survive:
             if async_op:
                 raise UsageError("survive=True cannot be asynchronous, since it may shrink the communicator")
-            return self._all_reduce_surviving(x, op, out, timeout)
+            return self._all_reduce_surviving(x, op, out, timeout, patience)
         taken = take(x, writable=out is None)
         into = taken if out is None else check_out(out, taken.array.shape, taken.array.dtype)
         given = into.array if out is x else apart(taken.array, into.array)
@@ -351,7 +354,7 @@ class CollectiveCalls(CallBase, ABC):
 
     @abstractmethod
     def _all_reduce_surviving(
-        self, x: Any, op: ReduceOp, out: Any, timeout: float | None
+        self, x: Any, op: ReduceOp, out: Any, timeout: float | None, patience: float | None
     ) -> tuple[Any, tuple[int, ...]]:
         """`all_reduce` with `survive=True`."""
 

@@ -24,6 +24,7 @@ from choreo.run.groups import NonMember, connect_axes, connect_group, mesh_sides
 from choreo.run.messages.calls import MessageCalls
 from choreo.run.messages.point_to_point import PointToPoint
 from choreo.run.object_calls import ObjectCalls
+from choreo.run.recover.door import Door, open_door
 from choreo.run.recover.grow import GROWN, grow
 from choreo.run.recover.shrink import SHRINK_S, SHRUNK, shrink
 from choreo.run.rendezvous.environment import job_address
@@ -57,6 +58,7 @@ class Communicator(ObjectCalls, MessageCalls):
     """
 
     _introduced = False
+    _door: Door | None = None
 
     def __init__(
         self,
@@ -149,14 +151,38 @@ class Communicator(ObjectCalls, MessageCalls):
         choreo.errors.JoinError: ...came within 0.1 s
         """
         job, seconds = job_address(address, secret), self._seconds(timeout)
-        connection, ranks = grow(
-            self._engine, self.ranks, new_ranks, job, timeout_s=seconds, call_timeout_s=self.timeout_s
-        )
+        try:
+            connection, ranks = grow(
+                self._engine,
+                self.ranks,
+                new_ranks,
+                job,
+                timeout_s=seconds,
+                call_timeout_s=self.timeout_s,
+                door=self._door,
+            )
+        finally:
+            self._close_door()
         self._retire(GROWN)
         return self._successor(connection, ranks, SHRINK_S)
 
+    def waiting(self, *, address: str | None = None, secret: str | bytes | None = None) -> int:
+        """How many new processes wait for `grow`, without waiting for any. Only the rank that admits them knows.
+
+        All other ranks get 0. From the first call on that rank listens for new processes.
+
+        >>> import choreo
+        >>> with choreo.init() as comm:
+        ...     comm.waiting(address="127.0.0.1:29513")
+        0
+        """
+        self.check()
+        if self._door is None and bool(self._engine.connection.remote[: self.rank].all()):
+            self._door = open_door(job_address(address, secret), self.world_size)
+        return 0 if self._door is None else self._door.server.waiting()
+
     def _all_reduce_surviving(
-        self, x: Any, op: ReduceOp, out: Any, timeout: float | None
+        self, x: Any, op: ReduceOp, out: Any, timeout: float | None, patience: float | None
     ) -> tuple[Any, tuple[int, ...]]:
         """An all_reduce that every survivor completes: the result, and the original ranks that are in it.
 
@@ -168,20 +194,22 @@ class Communicator(ObjectCalls, MessageCalls):
         into = taken if out is None else check_out(out, taken.array.shape, taken.array.dtype)
         given = taken.array.copy()
         seconds = self._seconds(timeout)
+        patience_s = max(seconds, self._seconds(timeout if patience is None else patience))
         self._engine.progress.drain(None)
         while True:
             connection = self._engine.connection
             if connection.failure is not None:
                 with contextlib.suppress(PeerFailure):  # a rank was lost while they introduced themselves
-                    self._move_to(*shrink(connection, seconds))
+                    self._move_to(*shrink(connection, patience_s))
                 continue
             contributors, call, end_s = self.ranks, connection.calls + 1, time.monotonic() + seconds
             np.copyto(into.array, given)
-            connection.survive = (call, end_s)
+            connection.survive = (call, end_s - seconds + patience_s)
             try:
                 self.all_reduce(into.array, op, timeout=seconds)
                 connection.detector.publish(reduced=call)
-                self.barrier(timeout=max(0.001, end_s - time.monotonic()))
+                left_s = end_s - time.monotonic()
+                self.barrier(timeout=seconds if patience is not None else max(0.001, left_s))
                 connection.detector.publish(returned=call)
             except PeerFailure as error:
                 failure = connection.failure
@@ -257,6 +285,7 @@ class Communicator(ObjectCalls, MessageCalls):
         # If the introduction failed, the connection is still needed to shrink it.
         if self._introduced and not self._engine.connection.closed:
             with contextlib.suppress(ChoreoError, RuntimeError):
+                self._close_door()
                 self._engine.progress.stop()
                 self._messages.close()
                 self._engine.connection.close()
@@ -299,6 +328,7 @@ class Communicator(ObjectCalls, MessageCalls):
     def _move_to(self, connection: Connection, members: tuple[int, ...]) -> None:
         """Go on with these ranks of the old connection, on another connection."""
         ranks, engine = tuple(self.ranks[member] for member in members), self._engine
+        self._close_door()
         engine.progress.stop()
         self._messages.close()
         chooser, debug = engine.chooser.for_ranks(len(ranks)), engine.debug
@@ -307,17 +337,26 @@ class Communicator(ObjectCalls, MessageCalls):
     def _retire(self, reason: CommunicatorClosed) -> None:
         """Release everything. From now on every call raises this reason."""
         _ALIVE.discard(self)
+        self._close_door()
         self._engine.progress.stop()
         self._engine.refusal = reason
         self._engine.forget()
         self._messages.close()
         self._engine.connection.close()
 
+    def _close_door(self) -> None:
+        if self._door is not None:
+            self._door.close()
+            self._door = None
+
     def _disown(self) -> None:
         """Release what a fork has inherited: only the parent may use the ranks' memory and connections."""
         reason = f"this communicator belongs to process {os.getppid()}, of which {os.getpid()} is a fork"
         self._engine.call_cache.open = 0
         self._engine.refusal = CommunicatorClosed(f"{reason}; a fork must call choreo.init() itself")
+        if self._door is not None:
+            self._door.drop()
+            self._door = None
         self._messages.drop()
         self._engine.connection.close()
 

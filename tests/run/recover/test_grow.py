@@ -64,6 +64,30 @@ def test_several_come_at_once_and_to_one_who_was_alone(port: int) -> None:
     assert [one.value for one in ended] == [(at, (0, 1, 2), [0, 1, 2]) for at in range(3)], ended
 
 
+def sees_them_waiting(comm: Communicator, talk: Pipe, variables: dict[str, str]) -> Any:
+    """Calls go on while a process waits; then all let it in."""
+    os.environ.update(variables)
+    seen = [comm.waiting()]
+    talk.send("open")
+    while not comm.all_reduce(np.array([comm.waiting()]))[0]:
+        time.sleep(0.002)
+    seen.append(comm.waiting())
+    return seen, works(comm.grow(timeout=20.0))
+
+
+@pytest.mark.parametrize("secret", [True, False], ids=["secret", "no-secret"])
+def test_ranks_see_who_waits_before_they_grow(port: int, secret: bool) -> None:
+    before, variables = segments(), environment(port, secret=secret)
+    with Job(2, sees_them_waiting, variables) as job:
+        job.hear_all()
+        with Job(1, joins, variables) as joiner:
+            ended = [*job.ended(), *joiner.ended()]
+    seen = [one.value[0] for one in ended[:2]]
+    assert seen == [[0, 1], [0, 0]], ended
+    assert [*(one.value[1] for one in ended[:2]), ended[2].value] == [(at, (0, 1, 2), [0, 1, 2]) for at in range(3)]
+    assert eventually(lambda: segments() <= before)
+
+
 def grows_there(comm: Communicator, talk: Pipe, port: int) -> Any:
     return works(comm.grow(address=f"127.0.0.1:{port}", secret=SECRET.encode(), timeout=20.0))
 

@@ -87,7 +87,9 @@ def agree_on_failure(
         end_s = began_s + (GRACE_LATE_S if late else GRACE_DEAD_S)
         if wait_for_all_until_s is not None:
             end_s = max(wait_for_all_until_s, end_s)
-        if not silent or time.monotonic() >= end_s or consensus.is_under_way(TOPIC):
+        # Who is stopped or cut off gets no time beyond the deadline of the call.
+        hopeless = late and not silent - detector.hopeless(silent)
+        if not silent or hopeless or time.monotonic() >= end_s or consensus.is_under_way(TOPIC):
             proposal = _propose(detector, dead, statuses, silent, late=late, survive=survive)
             failed = proposal.ranks
             decided = consensus.decide(

@@ -17,6 +17,7 @@ from choreo.run.consensus import status as segments
 from choreo.run.consensus.control_channel import ControlChannel, HostReport, StatusUpdate
 from choreo.run.consensus.status import CallDirectory, Status
 from choreo.run.execute.failures import INTERRUPTED, LEFT
+from choreo.run.rendezvous.processes import is_stopped
 from choreo.run.transport.peer_info import PeerInfo
 
 __all__ = ["TEXT_LENGTH", "FailureDetector"]
@@ -124,6 +125,14 @@ class FailureDetector:
         """Ranks that make no more calls, and why: they have left, or were interrupted."""
         outcomes = {rank: self.gave_up(rank)[0] for rank in self._others()}
         return {rank: outcome for rank, outcome in outcomes.items() if outcome in (LEFT, INTERRUPTED)}
+
+    def hopeless(self, ranks: Iterable[int]) -> frozenset[int]:
+        """Those of these ranks that will not answer soon: their process is stopped, or their host is cut off."""
+        return frozenset(
+            rank
+            for rank in ranks
+            if (is_stopped(self.peers[rank].pid) if self._channel_to(rank) is None else self.is_cut_off(rank))
+        )
 
     def is_cut_off(self, rank: int) -> bool:
         """Whether a rank's host does not acknowledge what was sent to it; something must have been sent a while ago."""

@@ -17,6 +17,7 @@ from choreo.errors import CollectiveMismatch, CommunicatorClosed, JoinError, Pee
 from choreo.run.connection import Connection
 from choreo.run.engine import Engine
 from choreo.run.recover.commit import OK, check_all_ok, connect_and_commit, error_blob, own_network_config
+from choreo.run.recover.door import Door
 from choreo.run.rendezvous.admission import AdmissionServer, can_admit_here, open_admission
 from choreo.run.rendezvous.environment import JobAddress
 from choreo.run.rendezvous.messages import Admission
@@ -31,13 +32,21 @@ GROWN = CommunicatorClosed("this communicator has grown; use the one that grow()
 
 
 def grow(
-    engine: Engine, ranks: tuple[int, ...], new_ranks: int, job: JobAddress, *, timeout_s: float, call_timeout_s: float
+    engine: Engine,
+    ranks: tuple[int, ...],
+    new_ranks: int,
+    job: JobAddress,
+    *,
+    timeout_s: float,
+    call_timeout_s: float,
+    door: Door | None = None,
 ) -> tuple[Connection, tuple[int, ...]]:
     """A connection of all ranks and `new_ranks` new processes, and the numbers of all. The old connection is closed.
 
     All ranks call it, with the same arguments. `ranks` are the numbers of the present ranks (`Communicator.ranks`); new
     processes get the lowest that are free. If they do not come in time, all ranks raise JoinError, and the old
-    connection is as it was. `call_timeout_s` is the default timeout of calls, which new processes take over.
+    connection is as it was. `call_timeout_s` is the default timeout of calls, which new processes take over. `door` is
+    where processes wait already.
     """
     try:
         wanted = operator.index(new_ranks)
@@ -54,9 +63,13 @@ def grow(
         bootstrap = _GrowBootstrap(engine, wanted, admitting, deadline, _network(engine, job, deadline))
         if engine.rank == admitting:
             try:
-                server = stack.enter_context(
-                    open_admission(job, engine.world_size, wanted, deadline, bootstrap.has_lost_rank)
-                )
+                if door is not None:
+                    server = door.server
+                    server.expect(wanted, bootstrap.has_lost_rank)
+                else:
+                    server = stack.enter_context(
+                        open_admission(job, engine.world_size, wanted, deadline, bootstrap.has_lost_rank)
+                    )
                 bootstrap.server = server
                 server.wait_for_joiners(deadline)
                 server.admit(lambda rank: Admission(rank, numbers, deadline.left_s, call_timeout_s, chooser))

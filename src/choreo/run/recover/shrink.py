@@ -20,6 +20,7 @@ __all__ = ["SHRINK_S", "shrink"]
 
 SHRINK_S = 30.0
 PAUSE_S = 0.002
+HOPELESS_S = 0.5  # after which a rank that is stopped or cut off is not waited for
 ATTEMPTS = 100
 SHRUNK = CommunicatorClosed("this communicator was shrunk; use the one that shrink() returned")
 
@@ -140,7 +141,7 @@ def _wait(
     is_decided: Callable[[], bool],
 ) -> tuple[frozenset[int], frozenset[int]]:
     """Wait for these ranks. Returns those that are lost (dead, gone, or late), and all that are missing."""
-    end_s = time.monotonic() + timeout_s
+    began_s = time.monotonic()
     missing = set(ranks) - {detector.rank}
     while True:
         dead = detector.dead()
@@ -149,6 +150,7 @@ def _wait(
         lost = missing & (dead | detector.gone().keys())
         if missing == lost or is_decided():
             return frozenset(lost), frozenset(missing)
-        if time.monotonic() >= end_s:
+        waited_s = time.monotonic() - began_s
+        if waited_s >= timeout_s or (waited_s >= HOPELESS_S and missing - lost <= detector.hopeless(missing - lost)):
             return frozenset(missing), frozenset(missing)
         time.sleep(PAUSE_S)

@@ -44,6 +44,8 @@ __all__ = ["AdmissionServer", "can_admit_here", "find_admission", "open_admissio
 
 TAKEN_S = 5.0  # how long to wait for a port or name that is taken: the process that has it may be about to end
 POLL_S = 0.05  # how often to check for lost ranks
+GREETING_S = 0.05  # that a look at the door waits for a process that has just connected
+ENOUGH = "the job has admitted as many processes as it wants"
 
 
 class AdmissionServer:
@@ -59,6 +61,22 @@ class AdmissionServer:
         self._exchange = 1  # the number of the next exchange
         self._complete = False
         self._joiner_lost = ""
+
+    def waiting(self) -> int:
+        """How many processes have asked to join. Does not wait, except for one that is just saying who it is."""
+        end = Deadline.after(GREETING_S)
+        self._server.poll(Deadline.after(1e-6))
+        while self._server.greeting and not end.passed:
+            self._server.poll(end)
+        return len(self._joiners)
+
+    def expect(self, wanted: int, rank_lost: Callable[[], bool]) -> None:
+        """Admit so many of those that wait and come; the rest are told to try again."""
+        self._wanted, self._rank_lost = wanted, rank_lost
+        for client in self._joiners[wanted:]:
+            self._server.send(client, FrameKind.ABORT, encode(Abort(ENOUGH, [])))
+            client.ignored = True
+        del self._joiners[wanted:]
 
     def wait_for_joiners(self, deadline: Deadline) -> None:
         """Wait until enough processes have asked to join."""
@@ -129,7 +147,7 @@ class AdmissionServer:
                 client.member = Member(self._first_rank, request.pid, request.host, request.host_id, client.address)
                 self._joiners.append(client)
                 return
-            reason = "the job has admitted as many processes as it wants"
+            reason = ENOUGH
         elif frame.kind == FrameKind.JOIN:
             reason = "this job runs already; a process that is to join it calls choreo.join()"
         else:

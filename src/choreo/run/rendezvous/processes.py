@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["is_alive", "start_time"]
+__all__ = ["is_alive", "is_stopped", "start_time"]
 
 
 def start_time(pid: int) -> int:
@@ -13,13 +13,23 @@ def start_time(pid: int) -> int:
 
     Pids are used again; a pid together with a start time is not. A zombie counts as gone.
     """
+    state, *fields = _facts(pid)
+    return 0 if state in ("Z", "X", "") else int(fields[18])
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, as by SIGSTOP or a debugger."""
+    return _facts(pid)[0] in ("T", "t")
+
+
+def _facts(pid: int) -> list[str]:
+    """The fields of the kernel's line on a process, from its state on; one empty field if there is no such process."""
     try:
         facts = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
-        return 0
+        return [""]
     # The second field is the program's name in parentheses, which may itself contain blanks and parentheses.
-    state, *fields = facts[facts.rindex(b")") + 2 :].split()
-    return 0 if state in (b"Z", b"X") else int(fields[18])
+    return facts[facts.rindex(b")") + 2 :].decode().split()
 
 
 def is_alive(pid: int, started: int) -> bool:

@@ -83,6 +83,11 @@ class Server:
         for client in [client for client in self._unregistered() if client.expires.passed]:
             self._drop(client)
 
+    @property
+    def greeting(self) -> bool:
+        """Whether a client has connected, and has not said yet what it wants."""
+        return any(not client.ignored for client in self._unregistered())
+
     def send(self, client: Client, kind: FrameKind, payload: bytes) -> None:
         """Queue a frame for an authenticated client, and write what its socket takes."""
         if client.sealed is not None and client.sock in self._clients:
