@@ -44,6 +44,7 @@ SURFACE = [
     "Device",
     "DeviceError",
     "EVEN",
+    "Elastic",
     "FormatError",
     "Job",
     "JoinError",

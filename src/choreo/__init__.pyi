@@ -93,6 +93,7 @@ from choreo.simulate import suggested_schedule as suggested_schedule
 from choreo.topology import Topology as Topology
 from choreo.topology import get_topology as get_topology
 from choreo.topology import list_topologies as list_topologies
+from choreo.train import Elastic as Elastic
 from choreo.train import TrainingRun as TrainingRun
 from choreo.train import TrainingStep as TrainingStep
 from choreo.train import train as train

@@ -1,0 +1,148 @@
+"""The ranks of an elastic job: they reduce together whoever is lost, and let new ones in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.errors import CommunicatorClosed, JoinError, PeerFailure, TrainingError
+from choreo.run import Communicator, ReduceOp, init, join
+from choreo.run.rendezvous.admission import can_admit_here
+from choreo.run.rendezvous.environment import job_address, read_environment
+from choreo.run.transport.deadline import Deadline
+
+__all__ = ["LeftOutError", "Members"]
+
+JOIN_S = 60.0
+GROW_S = 3.0
+FIRST_S, LEAST_S, STEPS = 1.0, 0.3, 2.0  # how soon a rank is looked at: at first, and later so many steps after that
+ATTEMPTS = 50
+WORD = np.dtype(np.int64)
+
+Words = npt.NDArray[np.int64]
+
+
+class LeftOutError(Exception):
+    """The others go on without this rank."""
+
+
+class Members:
+    """The ranks that live. `live` are those that took part in the last call; all of them know the same."""
+
+    def __init__(self, patience_s: float) -> None:
+        self.patience_s = patience_s
+        self.comm: Communicator | None = None
+        self.live: tuple[int, ...] = ()
+        self.wanted = 1
+        self.steps_s: deque[float] = deque(maxlen=9)
+        self.has_door = False
+
+    @property
+    def me(self) -> int:
+        """This rank's number, which it keeps when others are lost."""
+        assert self.comm is not None
+        return self.comm.ranks[self.comm.rank]
+
+    def come(self) -> bool:
+        """Become a rank; whether this is the beginning of the job, and not a job that runs already."""
+        self.wanted = read_environment().world_size
+        self.has_door = can_admit_here(job_address(None, None), Deadline.after(10.0))
+        if os.environ.get("CHOREO_JOIN") == "1":
+            self.come_back()
+            return False
+        self.comm = init()
+        self.live = self.comm.ranks
+        return True
+
+    def come_back(self) -> None:
+        """Join the job that runs."""
+        self.leave()
+        self.steps_s.clear()
+        end_s = time.monotonic() + JOIN_S
+        while True:
+            try:
+                self.comm = join(timeout=max(0.1, end_s - time.monotonic()))
+                break
+            except PeerFailure:
+                pass
+            except JoinError as error:
+                if time.monotonic() >= end_s:
+                    raise JoinError(f"the job let nobody in for {JOIN_S:g} s; it has ended, perhaps: {error}") from None
+        self.live = self.comm.ranks
+
+    def leave(self) -> None:
+        """Close the communicator, if there is one."""
+        comm, self.comm = self.comm, None
+        if comm is not None:
+            with contextlib.suppress(CommunicatorClosed, PeerFailure, RuntimeError):
+                comm.close()
+
+    def reduce(self, x: Any, op: ReduceOp = ReduceOp.SUM) -> Any:
+        """The sum of the ranks' arrays, or what `op` says. Whoever is not in `live` then is not in the result."""
+        assert self.comm is not None
+        out, timeout_s = np.empty_like(x), self._timeout_s()
+        for _ in range(ATTEMPTS):
+            try:
+                _, self.live = self.comm.all_reduce(
+                    x, op, out=out, survive=True, timeout=timeout_s, patience=max(self.patience_s, timeout_s)
+                )
+            except PeerFailure:  # all came in the end, or somebody was lost before this call: once more, with more time
+                timeout_s *= 2
+            except CommunicatorClosed as error:
+                raise LeftOutError(str(error)) from None
+            else:
+                return out
+        raise TrainingError(f"{len(self.live)} ranks could not complete a call in {ATTEMPTS} attempts")
+
+    def hand_over(self, speakers: Sequence[int], data: bytes | None) -> bytes:
+        """Give everybody what one of the speakers holds: the first of them that is alive until everybody has it."""
+        while True:
+            speaker = next((rank for rank in speakers if rank in self.live), None)
+            if speaker is None:
+                raise StateLostError
+            mine = data if speaker == self.me else None
+            length = int(self.reduce(np.array([0 if mine is None else len(mine)], WORD))[0])
+            if speaker not in self.live:
+                continue
+            words = np.zeros(-(-length // WORD.itemsize), WORD)
+            if mine is not None:
+                words.view(np.uint8)[:length] = np.frombuffer(mine, np.uint8)
+            words = self.reduce(words, ReduceOp.BOR) if length else words
+            if speaker in self.live:
+                return words.tobytes()[:length]
+
+    def waiting(self) -> int:
+        """How many processes wait to be let in, if this rank is the one that knows, and there is room."""
+        assert self.comm is not None
+        room = self.wanted - len(self.live)
+        if room < 1 or not self.has_door:
+            return 0
+        with contextlib.suppress(CommunicatorClosed, PeerFailure):
+            return min(room, self.comm.waiting())
+        return 0
+
+    def grow(self, new_ranks: int) -> bool:
+        """Let so many in that wait; whether they came."""
+        assert self.comm is not None
+        try:
+            self.comm = self.comm.grow(new_ranks, timeout=GROW_S)
+        except (JoinError, PeerFailure):
+            return False
+        except CommunicatorClosed as error:
+            raise LeftOutError(str(error)) from None
+        return True
+
+    def _timeout_s(self) -> float:
+        return LEAST_S + STEPS * median(self.steps_s) if self.steps_s else FIRST_S
+
+
+class StateLostError(Exception):
+    """All ranks that held something are lost."""

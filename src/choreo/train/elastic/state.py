@@ -1,0 +1,99 @@
+"""Parameters and the optimizer's state as bytes, and gradients as one flat array."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Bucket", "pack", "pack_optimizer", "unpack", "unpack_optimizer"]
+
+Floats = npt.NDArray[Any]
+
+
+class Bucket:
+    """Some parameters whose gradients are summed in one call, with a few numbers after them."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], notes: int) -> None:
+        self.parameters, self._notes = parameters, notes
+        double = any(one.dtype == torch.float64 for one in parameters)
+        self._dtype = torch.float64 if double else torch.float32
+        self._count = sum(one.numel() for one in parameters)
+        self.norm = 0.0
+
+    def packed(self, notes: Sequence[float]) -> Floats:
+        """The gradients of this rank, which of them there are, and the notes."""
+        flat = torch.zeros(self._count + len(self.parameters) + self._notes, dtype=self._dtype)
+        at = 0
+        for number, one in enumerate(self.parameters):
+            if one.grad is not None:
+                flat[at : at + one.numel()].view(one.shape).copy_(one.grad.detach())
+                flat[self._count + number] = 1
+                one.grad = None
+            at += one.numel()
+        flat[self._count + len(self.parameters) :] = torch.tensor(list(notes), dtype=self._dtype)
+        found: Floats = flat.numpy()
+        return found
+
+    def notes(self, flat: Floats) -> list[float]:
+        """The sums of the notes."""
+        found: list[float] = flat[self._count + len(self.parameters) :].tolist()
+        return found
+
+    def unpacked(self, flat: Floats, *, keep: bool) -> None:
+        """Give the parameters their gradients; with `keep` False only the norm is taken."""
+        values, at = torch.from_numpy(flat), 0
+        self.norm = float(torch.linalg.vector_norm(values[: self._count]))
+        for number, one in enumerate(self.parameters):
+            used = keep and flat[self._count + number] > 0
+            place = values[at : at + one.numel()].view(one.shape)
+            one.grad = place.to(one.device, one.dtype) if used else None
+            at += one.numel()
+
+
+def pack(tensors: Iterable[Tensor]) -> bytes:
+    """The bytes of tensors, one after another."""
+    return b"".join(_bytes_of(one).tobytes() for one in tensors)
+
+
+@torch.no_grad()
+def unpack(data: bytes, tensors: Iterable[Tensor]) -> int:
+    """Fill tensors with bytes; how many they took."""
+    at = 0
+    for one in tensors:
+        size = one.numel() * one.element_size()
+        if one.numel():
+            values = torch.frombuffer(bytearray(data[at : at + size]), dtype=one.dtype)
+            one.copy_(values.view(one.shape))
+        at += size
+    return at
+
+
+def _bytes_of(tensor: Tensor) -> npt.NDArray[np.uint8]:
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    found: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+    return found
+
+
+def pack_optimizer(optimizer: Any, parameters: Sequence[nn.Parameter]) -> bytes:
+    """The optimizer's state of some parameters."""
+    file = io.BytesIO()
+    torch.save([dict(optimizer.state.get(one, {})) for one in parameters], file)
+    return file.getvalue()
+
+
+def unpack_optimizer(optimizer: Any, parameters: Sequence[nn.Parameter], data: bytes) -> None:
+    """Replace the optimizer's state of some parameters."""
+    for one, state in zip(parameters, torch.load(io.BytesIO(data), weights_only=True), strict=True):
+        optimizer.state.pop(one, None)
+        if state:
+            on_device = {
+                name: value.to(one.device) if isinstance(value, Tensor) and value.dim() else value
+                for name, value in state.items()
+            }
+            optimizer.state[one] = on_device

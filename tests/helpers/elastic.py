@@ -1,0 +1,234 @@
+"""A job of `choreo.Elastic` for tests: forked ranks train a small model, and a driver does bad things to them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing as mp
+import os
+import random
+import signal
+import socket
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import choreo
+
+__all__ = ["BATCH", "ElasticJob", "Trained", "losses_alone", "make"]
+
+CONTEXT = mp.get_context("fork")
+BATCH = 8
+SECRET = "what only this test knows"
+HANG_S = 90.0
+
+
+def make(optimizer: str = "adamw") -> tuple[Any, Any, Any]:
+    """A small model with dropout, its optimizer and a scheduler."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 16), torch.nn.Tanh(),
+        torch.nn.Linear(16, 1),
+    )  # fmt: skip
+    if optimizer == "adamw":
+        made: Any = torch.optim.AdamW(model.parameters(), lr=0.01)
+    else:
+        made = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+    return model, made, torch.optim.lr_scheduler.LambdaLR(made, lambda step: 1 / (1 + 0.01 * step))
+
+
+def loss_of(model: Any, step: int, sample: int) -> Any:
+    """The loss of a sample, which depends on the step and the sample alone."""
+    import torch
+
+    noise = torch.Generator().manual_seed(1000 * step + sample)
+    x = torch.randn(4, 6, generator=noise)
+    return (model(x)[:, 0] - x.sum(1).sin()).square().mean()
+
+
+@dataclass
+class Trained:
+    """What a rank tells: the steps that it completed, and what it held."""
+
+    losses: dict[int, float] = field(default_factory=dict)
+    at_s: dict[int, float] = field(default_factory=dict)
+    changes: list[Any] = field(default_factory=list)
+    held: list[tuple[int, ...]] = field(default_factory=list)
+    parameters: Any = None
+
+
+def train(steps: int, options: dict[str, Any], tell: Any, pause_s: float = 0.0) -> Trained:
+    """One rank's loop."""
+    options = dict(options)
+    model, optimizer, scheduler = make(options.pop("optimizer", "adamw"))
+    clip, found = options.pop("clip", None), Trained()
+    with choreo.Elastic(model, optimizer, also=[scheduler], **options) as job:
+        for step in job.steps(steps):
+            time.sleep(pause_s)
+            loss = job.backward(partial(loss_of, model, step), samples=range(BATCH))
+            job.step(clip=clip)
+            scheduler.step()
+            if not math.isnan(loss):
+                tell(("step", step, loss, time.monotonic(), job.ranks))
+            if step % 10 == 9:
+                found.held.append(_held())
+        found.changes = job.changes
+    found.held.append(_held())
+    found.parameters = [one.detach().numpy().copy() for one in model.parameters()]
+    return found
+
+
+def _held() -> tuple[int, ...]:
+    maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/choreo-" in line]
+    return len(list(Path("/proc/self/fd").iterdir())), len(maps), threading.active_count()
+
+
+def losses_alone(steps: int, **options: Any) -> list[float]:
+    """The losses of one process that nothing happens to."""
+    found: list[float] = []
+    train(steps, options, lambda told: found.append(told[2]))
+    return found
+
+
+@dataclass
+class Process:
+    """One process of the job."""
+
+    process: Any
+    pipe: Pipe
+    stopped: bool = False
+
+
+class ElasticJob:
+    """Ranks of one job; `look` hears them, `kill`, `stop` and `wake` do something to one of them."""
+
+    def __init__(self, ranks: int, steps: int, seed: int = 0, pause_s: float = 0.0, **options: Any) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self.ranks, self.steps, self.options, self.pause_s = ranks, steps, options, pause_s
+        self.random = random.Random(seed)
+        self.losses: dict[int, float] = {}
+        self.at_s: dict[int, float] = {}  # when the first rank completed a step
+        self.live: dict[int, tuple[int, ...]] = {}
+        self.differences: list[str] = []
+        self.ended: list[Trained] = []
+        self.errors: list[str] = []
+        self._held = socket.socket()
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind(("127.0.0.1", 0))
+        self.processes: list[Process] = []
+        for rank in range(ranks):
+            self.start(rank)
+
+    def start(self, rank: int | None = None) -> None:
+        """Start a rank, or a process that joins."""
+        ours, theirs = CONTEXT.Pipe()
+        variables = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self._held.getsockname()[1]),
+            "CHOREO_SECRET": SECRET,
+            "WORLD_SIZE": str(self.ranks),
+            "RANK": str(rank or 0),
+            "CHOREO_JOIN": "1" if rank is None else "",
+        }
+        process = CONTEXT.Process(target=_life, args=(self, theirs, variables), daemon=True)
+        process.start()
+        theirs.close()
+        self.processes.append(Process(process, ours))
+
+    @property
+    def step(self) -> int:
+        """The last step that was heard of."""
+        return max(self.losses, default=-1)
+
+    def look(self, seconds: float = 0.0, until_step: int | None = None) -> None:
+        """Hear the ranks for a while, or until a step is done."""
+        end_s = time.monotonic() + (HANG_S if until_step is not None else seconds)
+        while self.processes and not self.errors:
+            pipes = {one.pipe: one for one in self.processes}
+            for pipe in wait(list(pipes), min(0.02, max(0.0, end_s - time.monotonic()))):
+                self._hear(pipes[pipe])  # type: ignore[index]
+            if until_step is not None and self.step >= until_step:
+                return
+            if time.monotonic() >= end_s:
+                assert until_step is None, f"nothing happened for {HANG_S} s after step {self.step}"
+                return
+
+    def finish(self) -> None:
+        """Wake everybody, and hear them to the end."""
+        for one in self.processes:
+            if one.stopped:
+                self.wake(one)
+        end_s = time.monotonic() + HANG_S
+        while self.processes and not self.errors and time.monotonic() < end_s:
+            self.look(0.1)
+        left = len(self.processes)
+        self.close()
+        assert not self.errors, self.errors[0]
+        assert not left, f"{left} ranks did not end"
+
+    def close(self) -> None:
+        """End everything."""
+        for one in self.processes:
+            one.process.kill()
+            one.process.join()
+            one.pipe.close()
+        self.processes = []
+        self._held.close()
+
+    def kill(self, one: Process, *, replace: bool = True) -> None:
+        """Kill a rank, and start another in its place."""
+        one.process.kill()
+        if replace:
+            self.start()
+
+    def stop(self, one: Process) -> None:
+        """Stop a rank."""
+        one.stopped = True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one.process.pid, signal.SIGSTOP)
+
+    def wake(self, one: Process) -> None:
+        """Let a stopped rank go on."""
+        one.stopped = False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one.process.pid, signal.SIGCONT)
+
+    def _hear(self, one: Process) -> None:
+        try:
+            kind, *told = one.pipe.recv()
+        except (EOFError, OSError):
+            one.process.join()
+            one.pipe.close()
+            self.processes.remove(one)
+            return
+        if kind == "step":
+            step, loss, at_s, live = told
+            if abs(self.losses.setdefault(step, loss) - loss) > 1e-9:
+                self.differences.append(f"step {step}: {self.losses[step]} and {loss}")
+            self.at_s.setdefault(step, at_s)
+            self.live.setdefault(step, live)
+        elif kind == "ended":
+            self.ended.append(told[0])
+        else:
+            self.errors.append(told[0])
+
+
+def _life(job: ElasticJob, pipe: Pipe, variables: dict[str, str]) -> None:
+    for other in job.processes:
+        other.pipe.close()
+    os.environ.update(variables)
+    try:
+        pipe.send(("ended", train(job.steps, job.options, pipe.send, job.pause_s)))
+    except BaseException:
+        pipe.send(("error", traceback.format_exc()))
