@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +31,9 @@ TINY: dict[str, Any] = {"scale": "tiny", "steps": 2, "seq": 16}
 
 def test_two_ranks_from_the_command_line() -> None:
     """The whole way: launcher, processes, backend, reports, JSON."""
-    ran = run_choreo("train", "gpt2-124m", "--scale", "tiny", "-n", "2", "--steps", "3", "--seq", "16", "--json")
+    ran = run_choreo(
+        "train", "gpt2-124m", "--scale", "tiny", "-n", "2", "--dp", "2", "--steps", "3", "--seq", "16", "--json"
+    )
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
     assert {"model", "plan", "ranks", "device", "steps", "memory_bytes", "predicted_memory_bytes"} <= set(found)
@@ -67,7 +72,7 @@ def test_a_table_says_where_the_time_went(pretended: list[TrainConfig]) -> None:
 
 
 def test_a_run_is_a_result(pretended: list[TrainConfig]) -> None:
-    run = choreo.train("gpt2-124m", ranks=2, **TINY)
+    run = choreo.train("gpt2-124m", plan=Plan(dp=2, precision="fp32"), **TINY)
     assert repr(run).startswith("<TrainingRun gpt2-124m (tiny) on 2 ranks, dp2 mb1 fp32: loss 5.0000 to 4.9000")
     assert "tokens" in run._repr_html_()
     assert run.to_dict()["steps"][1]["loss"] == pytest.approx(4.9, abs=1e-5)
@@ -216,3 +221,33 @@ def test_ranks_that_differ_are_told_apart() -> None:
     with pytest.raises(UsageError, match=r"the ranks differ in the seed: rank 1 has 7, the others 0; start all with"):
         ranks.train(tiny_config(plan=Plan(dp=2, precision="fp32")), {1: {"seed": 7}})
     ranks.stop()
+
+
+def killing(step: object) -> None:
+    """Kill a rank that this process has started."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+    ranks = [int(pid) for pid in children if b"choreo.train.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(ranks[-1], signal.SIGKILL)
+
+
+@pytest.mark.grid
+def test_a_rank_that_is_killed_ends_the_run_with_a_sentence() -> None:
+    with pytest.raises(TrainingError, match=r"rank 1 \(pid \d+\) was killed by SIGKILL \(9\); the other rank was"):
+        choreo.train("gpt2-124m", ranks=2, scale="tiny", seq=16, steps=100000, on_step=killing)
+
+
+def test_without_a_plan_it_is_the_best_that_can_be_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what the planner finds, the first that fits and that torch can run."""
+    best = importlib.import_module("choreo.train.best")
+    job: dict[str, Any] = {"cluster": "hgx-h100", "gpus": 2, "global_batch": 4, "seq": 64, "precision": "fp32"}
+    model = scaled(get_model("gpt2-124m"), "tiny")
+    right = choreo.plan(model, **job, tp=2).best
+    wrong = SimpleNamespace(plan=Plan(pp=2, schedule="interleaved", precision="fp32"), step=right.step)
+    monkeypatch.setattr(best, "plan", lambda *_, **__: SimpleNamespace(plans=(wrong, right)))
+    assert best.best_plan(model, 2, 4, 64) == right.plan
+
+    def unmeasured(*_: object, **__: object) -> None:
+        raise UsageError("run choreo calibrate --device cpu first")
+
+    monkeypatch.setattr(best, "plan", unmeasured)
+    assert best.best_plan(model, 2, 4, 64) == Plan(dp=2, precision="fp32")

@@ -12,6 +12,7 @@ from choreo.checks import check_ranks, whole_number
 from choreo.errors import PlanError, TrainingError, UsageError
 from choreo.plan.memory import model_state_bytes
 from choreo.plan.software import get_software
+from choreo.train.best import best_plan
 from choreo.train.config import TrainConfig
 from choreo.train.data import SYNTHETIC, open_text
 from choreo.train.memory import available_bytes
@@ -50,10 +51,10 @@ def train(
 ) -> TrainingRun:
     """Train a model under a plan, in as many processes as it has ranks.
 
-    `model` is a name of the catalogue or a config.json, made small by `scale` ("tiny", or a factor). Without a plan the
-    batch is cut over the ranks. `data` is any file, of which the bytes are the tokens, "synthetic", or the text that
-    comes with Choreo. `check` trains with one process as well, and compares the losses. `on_step` is called after
-    every step.
+    `model` is a name of the catalogue or a config.json, made small by `scale` ("tiny", or a factor). Without a plan it
+    is the planner's best for this machine, or, where that was not measured, the batch cut over the ranks. `data` is any
+    file, of which the bytes are the tokens, "synthetic", or the text that comes with Choreo. `check` trains with one
+    process as well, and compares the losses. `on_step` is called after every step.
 
     >>> run = train("gpt2-124m", scale="tiny", ranks=1, steps=2, global_batch=2, seq=16)
     >>> len(run.steps), run.losses[1] < run.losses[0]
@@ -92,14 +93,17 @@ def make_config(
     if not lr > 0:
         raise UsageError(f"lr must be above 0, not {lr}")
     ranks = check_ranks(ranks if ranks is not None else plan.gpus if plan is not None else 1)
-    plan = Plan(dp=ranks, precision="fp32") if plan is None else plan
+    seq = SEQ if seq is None else whole_number("seq", seq)
+    if plan is None:
+        batch = ranks if global_batch is None else whole_number("global_batch", global_batch)
+        plan = best_plan(workload, ranks, batch, seq, device)
     if plan.precision not in PRECISIONS:
         raise PlanError(f"choreo train computes in {' or '.join(PRECISIONS)}, not {plan.precision}")
     config = TrainConfig(
         workload,
         plan,
         whole_number("global_batch", _batch_of(plan) if global_batch is None else global_batch),
-        whole_number("seq", SEQ if seq is None else seq),
+        seq,
         whole_number("steps", steps),
         str(Path(data).absolute()) if data and data != SYNTHETIC else str(data),
         whole_number("seed", seed, least=0),
