@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.plan.data_parallel.overlap import backward_exposed, forward_exposed, slowed
-from choreo.plan.data_parallel.send_times import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, SendTimes
+from choreo.plan.data_parallel.send_times import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, SendTimes, gathered_bytes
 from choreo.plan.software import Software
 from choreo.plan.stages import Kinds, PlanBatch
 from choreo.workload.plan import RECOMPUTE
@@ -30,7 +30,7 @@ Bools = npt.NDArray[np.bool_]
 Figures = dict[Kinds, Floats]
 Fields = tuple[Floats, Floats, Floats, Floats]  # of a DataParallelCost
 
-# FSDP copies what was gathered into place, and widens gradients to what they are summed in: bytes a parameter.
+# FSDP copies what was gathered into place, and widens gradients for their sum: bytes of a 16-bit parameter.
 COPIED_FORWARD, COPIED_BACKWARD = 4, 10
 # FSDP keeps two layers gathered: the current one and the next.
 AHEAD = 2
@@ -186,14 +186,16 @@ def _every_tensor(units: _Units) -> Fields:
 def _every_layer(units: _Units) -> Fields:
     """ZeRO-3: gather, use, gather again, use, reduce, layer by layer; ZeRO-2 keeps what it gathered."""
     share, contention = units.software.dp_bandwidth, units.software.contention
-    copy, sizes = units.batch.job.device.memory_time, _figures(units.batch, units.order, "parameters")
+    job = units.batch.job
+    copy, sizes = job.device.memory_time, _figures(units.batch, units.order, "parameters")
+    wide = gathered_bytes(job.software, job.precision) / 2
     gathers, reduces = (units.sent(name, bucketed=False) for name in (ALL_GATHER, REDUCE_SCATTER))
     gather, again, reduce, forward, backward = {}, {}, {}, {}, {}
     for unit, size in sizes.items():
         gather[unit], reduce[unit] = gathers[unit] / share, reduces[unit] / share
         again[unit] = np.where(units.zero == 3, gather[unit], 0.0)
-        ahead = units.forward_s[unit] + copy(size * COPIED_FORWARD, "copy")
-        back = units.backward_s[unit] + copy(size * COPIED_BACKWARD, "copy")
+        ahead = units.forward_s[unit] + copy(size * COPIED_FORWARD * wide, "copy")
+        back = units.backward_s[unit] + copy(size * COPIED_BACKWARD * wide, "copy")
         forward[unit] = slowed(ahead, gather[unit], contention)
         backward[unit] = slowed(back, again[unit] + reduce[unit], contention)
     front = forward_exposed(units.each(forward), units.each(gather), ahead=AHEAD)
