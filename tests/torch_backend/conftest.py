@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.helpers.torch import dist, torch
 def start(comm: Any, path: str, backend: str) -> str:
     """Make the default process group of a rank."""
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", DeprecationWarning)  # torch's own
     dist.init_process_group(backend, init_method=f"file://{path}", rank=comm.rank, world_size=comm.world_size)
     return str(dist.get_backend())
 

@@ -170,6 +170,9 @@ def sparse(_: Any) -> None:
     dense[:, 0] = 2.0
     dense[0, 1] = size
     assert torch.equal(x.to_dense(), dense), x.to_dense()
+    one = torch.sparse_coo_tensor([[rank]], [1.0], (size,), check_invariants=True)
+    dist.all_reduce(one)
+    assert one._nnz() == size
 
 
 @pytest.mark.parametrize("ranks", RANKS)

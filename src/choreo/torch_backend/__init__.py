@@ -6,6 +6,8 @@ imported before the first process group is made.
 
 from __future__ import annotations
 
+import functools
+from datetime import timedelta
 from typing import Any
 
 __all__ = ["autoload", "register"]
@@ -37,6 +39,7 @@ def register() -> None:
 
     if dist.is_available() and not dist.is_backend_available(NAME):
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
+        _allow_monitored_barrier(dist)
 
 
 def _create(options: Any, backend_options: Any) -> Any:
@@ -44,3 +47,18 @@ def _create(options: Any, backend_options: Any) -> Any:
     from choreo.torch_backend.create import create_process_group
 
     return create_process_group(options, backend_options)
+
+
+def _allow_monitored_barrier(dist: Any) -> None:
+    """Let `torch.distributed.monitored_barrier` take Choreo's groups: it refuses all backends but Gloo by name."""
+    original = dist.monitored_barrier
+
+    @functools.wraps(original)
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
+        member = not dist.distributed_c10d._rank_not_in_group(group)
+        if not member or dist.get_backend(group) != NAME:
+            return original(group, timeout, wait_all_ranks)
+        seconds = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
+        return (group or dist.group.WORLD).monitored_barrier(seconds, wait_all_ranks=wait_all_ranks)
+
+    dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = monitored_barrier

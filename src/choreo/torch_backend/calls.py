@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,23 +24,17 @@ __all__ = ["Calls", "Reduction", "group_call", "only", "options", "reduction"]
 _profiling = torch.autograd._profiler_enabled
 
 
-def group_call(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A method that raises Choreo's errors as torch's, and shows in a profile as "choreo:NAME"."""
+def group_call(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that raises Choreo's errors as torch's."""
 
-    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(method)
-        def call(self: Calls, *args: Any, **kwargs: Any) -> Any:
-            try:
-                if _profiling():
-                    with torch.profiler.record_function(f"choreo:{name}"):
-                        return method(self, *args, **kwargs)
-                return method(self, *args, **kwargs)
-            except ChoreoError as error:
-                raise torch_error(error) from error
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except ChoreoError as error:
+            raise torch_error(error) from error
 
-        return call
-
-    return decorate
+    return call
 
 
 def options(kind: type, given: Any, timeout: timedelta | None, **fields: Any) -> Any:
@@ -69,26 +64,44 @@ def only(tensors: Any) -> Any:
 class Calls(dist.ProcessGroup):
     """Runs calls on a communicator. `others` are the process groups for tensors that are not in CPU memory."""
 
+    profiled_as = "choreo"
+
     def __init__(self, comm: Communicator, store: Any, others: dict[str, Any]) -> None:
         super().__init__(comm.rank, comm.world_size)
         self.comm, self.store, self.others = comm, store, others
         self._size = comm.world_size
         self._batch: list[Work] | None = None  # what is under way between _start_coalescing and _end_coalescing
 
-    def _run(self, opts: Any, results: list[Any], finish: Finish, *calls: partial[Any]) -> Work:
+    def _run(
+        self, name: str, inputs: list[Any], opts: Any, results: list[Any], finish: Finish, *calls: partial[Any]
+    ) -> Work:
         """Run calls in order, and then `finish`: now, or while the program goes on."""
         timeout = opts.timeout.total_seconds()
         seconds = timeout if timeout > 0 else None
-        if not opts.asyncOp and self._batch is None:
+        waits = not opts.asyncOp and self._batch is None
+        if waits and not _profiling():
             for call in calls:
                 call(timeout=seconds)
             for one in finish:
                 one()
             return DONE
-        return self._under_way([call(timeout=seconds, async_op=True) for call in calls], results, finish)
+        work = self._under_way(
+            name, inputs, lambda: [call(timeout=seconds, async_op=True) for call in calls], results, finish
+        )
+        if waits:
+            work.wait()
+        return work
 
-    def _under_way(self, calls: list[Any], results: list[Any], finish: Finish) -> Work:
-        work = Work(calls, results, finish)
+    def _under_way(
+        self, name: str, inputs: list[Any], begin: Callable[[], list[Any]], results: list[Any], finish: Finish
+    ) -> Work:
+        """Begin asynchronous calls. A profile shows them as "choreo:NAME", until they are over."""
+        record = None
+        if _profiling():
+            record = torch.autograd._record_function_with_args_enter(f"{self.profiled_as}:{name}", *inputs)
+        work = Work(begin(), results, finish)
+        if record is not None:
+            work.when_over(partial(_end_on_a_thread, record))
         if self._batch is not None:
             self._batch.append(work)
         return work
@@ -102,6 +115,13 @@ class Calls(dist.ProcessGroup):
                 f'init_process_group("cpu:choreo,{tensor.device.type}:nccl")'
             )
         return found
+
+
+def _end_on_a_thread(record: Any) -> None:
+    """End an event of a profile. One that ends on another thread than it began on shows as asynchronous."""
+    thread = threading.Thread(target=torch.autograd._record_function_with_args_exit, args=(record,))
+    thread.start()
+    thread.join()
 
 
 @dataclass(slots=True, frozen=True)

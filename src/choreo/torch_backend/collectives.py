@@ -31,7 +31,7 @@ __all__ = ["Collectives"]
 class Collectives(Calls):
     """The collectives of a process group."""
 
-    @group_call("all_reduce")
+    @group_call
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Every rank gets the reduction, in place."""
         opts, tensor = options(AllreduceOptions, opts, timeout), only(tensors)
@@ -39,20 +39,29 @@ class Collectives(Calls):
             return self._other(tensor).allreduce([tensor], opts)
         if tensor.is_sparse:
             all_reduce_sparse(self.comm, tensor, reduction(opts.reduceOp, self._size))
-            return self._under_way([], [tensor], [])
+            return self._under_way("all_reduce", [tensor], list, [tensor], [])
         finish: Finish = []
-        return self._run(opts, [tensor], finish, self._all_reduce(tensor, opts.reduceOp, finish))
+        return self._run(
+            "all_reduce", [tensor], opts, [tensor], finish, self._all_reduce(tensor, opts.reduceOp, finish)
+        )
 
-    @group_call("all_reduce")
+    @group_call
     def allreduce_coalesced(self, tensors: list[Any], opts: Any = None) -> Any:
         """`allreduce` of each tensor."""
         opts = options(AllreduceCoalescedOptions, opts, None)
         if not tensors[0].is_cpu:
             return self._other(tensors[0]).allreduce_coalesced(tensors, opts)
         finish: Finish = []
-        return self._run(opts, tensors, finish, *(self._all_reduce(one, opts.reduceOp, finish) for one in tensors))
+        return self._run(
+            "all_reduce",
+            tensors,
+            opts,
+            tensors,
+            finish,
+            *(self._all_reduce(one, opts.reduceOp, finish) for one in tensors),
+        )
 
-    @group_call("broadcast")
+    @group_call
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Every rank gets the root's tensor, in place."""
         opts = options(BroadcastOptions, opts, timeout, rootRank=opts if type(opts) is int else None)
@@ -61,9 +70,11 @@ class Collectives(Calls):
             return self._other(tensor).broadcast([tensor], opts)
         finish: Finish = []
         array = into(tensor, finish, flat_bytes)
-        return self._run(opts, [tensor], finish, partial(self.comm.broadcast, array, opts.rootRank))
+        return self._run(
+            "broadcast", [tensor], opts, [tensor], finish, partial(self.comm.broadcast, array, opts.rootRank)
+        )
 
-    @group_call("reduce")
+    @group_call
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> Any:
         """The root gets the reduction, in place."""
         opts = options(ReduceOptions, opts, timeout, rootRank=opts if type(opts) is int else None, reduceOp=op)
@@ -77,9 +88,11 @@ class Collectives(Calls):
             how.after(tensor, finish)
             if how.factor is not None:
                 tensor.mul_(how.factor)
-        return self._run(opts, [tensor], finish, partial(self.comm.reduce, array, opts.rootRank, how.op))
+        return self._run(
+            "reduce", [tensor], opts, [tensor], finish, partial(self.comm.reduce, array, opts.rootRank, how.op)
+        )
 
-    @group_call("all_gather")
+    @group_call
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Every rank gets the tensors of all, which may differ in size."""
         opts, tensor = options(AllgatherOptions, opts, timeout), only(inputs)
@@ -87,9 +100,9 @@ class Collectives(Calls):
         if not tensor.is_cpu:
             return self._other(tensor).allgather([found], [tensor], opts)
         finish: Finish = []
-        return self._run(opts, found, finish, self._all_gather(found, tensor, finish))
+        return self._run("all_gather", [tensor], opts, found, finish, self._all_gather(found, tensor, finish))
 
-    @group_call("all_gather")
+    @group_call
     def allgather_coalesced(self, outputs: list[list[Any]], inputs: list[Any], opts: Any = None) -> Any:
         """`allgather` of each tensor; `outputs` has a list for each rank."""
         opts = options(AllgatherOptions, opts, None)
@@ -101,14 +114,14 @@ class Collectives(Calls):
         calls = [
             self._all_gather([by_rank[at] for by_rank in outputs], tensor, finish) for at, tensor in enumerate(inputs)
         ]
-        return self._run(opts, [one for by_rank in outputs for one in by_rank], finish, *calls)
+        return self._run("all_gather", inputs, opts, [one for by_rank in outputs for one in by_rank], finish, *calls)
 
-    @group_call("all_gather")
+    @group_call
     def all_gather_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """Every rank gets the tensors of all, one after another in `output`."""
         return self.all_gather_single_coalesced([output], [tensor], opts)
 
-    @group_call("all_gather")
+    @group_call
     def all_gather_single_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Any:
         """`all_gather_single` of each tensor."""
         opts = options(AllgatherOptions, opts, None)
@@ -125,9 +138,9 @@ class Collectives(Calls):
             given = flat_bytes(tensor)
             room = into(output, finish, flat_bytes).reshape(self._size, -1)
             calls.append(partial(self.comm.all_gather, given, out=room))
-        return self._run(opts, outputs, finish, *calls)
+        return self._run("all_gather", inputs, opts, outputs, finish, *calls)
 
-    @group_call("reduce_scatter")
+    @group_call
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Each rank gets its tensor of the reduced lists; the tensors of a list may differ in size."""
         opts, output = options(ReduceScatterOptions, opts, timeout), only(outputs)
@@ -144,15 +157,20 @@ class Collectives(Calls):
         room = into(output, finish)
         how.after(output, finish)
         return self._run(
-            opts, [output], finish, partial(self.comm.reduce_scatter, array, how.op, sizes=sizes, out=room)
+            "reduce_scatter",
+            given,
+            opts,
+            [output],
+            finish,
+            partial(self.comm.reduce_scatter, array, how.op, sizes=sizes, out=room),
         )
 
-    @group_call("reduce_scatter")
+    @group_call
     def reduce_scatter_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """Each rank gets its part of the reduced tensors."""
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
-    @group_call("reduce_scatter")
+    @group_call
     def reduce_scatter_single_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Any:
         """`reduce_scatter_single` of each tensor."""
         opts = options(ReduceScatterOptions, opts, None)
@@ -171,9 +189,9 @@ class Collectives(Calls):
             room = into(output, finish)
             how.after(output, finish)
             calls.append(partial(self.comm.reduce_scatter, array, how.op, out=room))
-        return self._run(opts, outputs, finish, *calls)
+        return self._run("reduce_scatter", inputs, opts, outputs, finish, *calls)
 
-    @group_call("gather")
+    @group_call
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """The root gets the tensors of all."""
         opts = options(GatherOptions, opts, timeout, rootRank=opts if type(opts) is int else None)
@@ -186,9 +204,11 @@ class Collectives(Calls):
         if self.comm.rank == opts.rootRank:
             found = outputs[0] if outputs and isinstance(outputs[0], list) else outputs
             room = self._room(found, tensor, finish, given.size, "gather")
-        return self._run(opts, found, finish, partial(self.comm.gather, given, opts.rootRank, out=room))
+        return self._run(
+            "gather", [tensor], opts, found, finish, partial(self.comm.gather, given, opts.rootRank, out=room)
+        )
 
-    @group_call("scatter")
+    @group_call
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Each rank gets its tensor of the root's list."""
         opts = options(ScatterOptions, opts, timeout, rootRank=opts if type(opts) is int else None)
@@ -197,14 +217,17 @@ class Collectives(Calls):
             return self._other(output).scatter([output], inputs, opts)
         finish: Finish = []
         room, array = into(output, finish, flat_bytes), None
+        given: list[Any] = []
         if self.comm.rank == opts.rootRank:
             given = inputs[0] if inputs and isinstance(inputs[0], list) else inputs
             if len(given) != self._size or any(one.numel() != output.numel() for one in given):
                 raise UsageError(f"scatter: the root must give {self._size} tensors of {output.numel()} elements")
             array = flat_bytes(_concatenated(given))
-        return self._run(opts, [output], finish, partial(self.comm.scatter, array, opts.rootRank, out=room))
+        return self._run(
+            "scatter", given, opts, [output], finish, partial(self.comm.scatter, array, opts.rootRank, out=room)
+        )
 
-    @group_call("all_to_all")
+    @group_call
     def all_to_all_single(  # noqa: PLR0917 - as C++ calls it
         self,
         output: Any,
@@ -226,9 +249,9 @@ class Collectives(Calls):
             sent = _elements(tensor, given, input_sizes, self._size)
             received = _elements(output, room, output_sizes, self._size)
             call = partial(self.comm.all_to_all, given, send_sizes=sent, recv_sizes=received, out=room)
-        return self._run(opts, [output], finish, call)
+        return self._run("all_to_all", [tensor], opts, [output], finish, call)
 
-    @group_call("all_to_all")
+    @group_call
     def alltoall(self, outputs: list[Any], inputs: list[Any], opts: Any = None, timeout: Any = None) -> Any:
         """A tensor goes to each rank, and one comes from each."""
         opts = options(AllToAllOptions, opts, timeout)
@@ -240,12 +263,12 @@ class Collectives(Calls):
         counts = [one.numel() * item for one in inputs], [one.numel() * item for one in outputs]
         room = _scattered(outputs, finish)
         call = partial(self.comm.all_to_all, given, send_sizes=counts[0], recv_sizes=counts[1], out=room)
-        return self._run(opts, outputs, finish, call)
+        return self._run("all_to_all", inputs, opts, outputs, finish, call)
 
-    @group_call("barrier")
+    @group_call
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
         """Wait until all ranks have called it."""
-        return self._run(options(BarrierOptions, opts, timeout), [], [], partial(self.comm.barrier))
+        return self._run("barrier", [], options(BarrierOptions, opts, timeout), [], [], partial(self.comm.barrier))
 
     # The names that these had before torch 2.13.
     _allgather_base = all_gather_single

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from choreo.errors import ChoreoError
+from choreo.errors import ChoreoError, PeerFailure
 
 __all__ = ["ProcessGroupError", "torch_error"]
 
@@ -21,4 +21,7 @@ def torch_error(error: Exception) -> Exception:
     """The error to raise for one of Choreo's; others stay as they are."""
     if not isinstance(error, ChoreoError):
         return error
-    return ProcessGroupError(str(error), frozenset(getattr(error, "ranks", ())))
+    text = str(error)
+    if isinstance(error, PeerFailure) and "deadline" in text:
+        text += " (the timeout of the call has passed)"  # the word that programs look for
+    return ProcessGroupError(text, frozenset(getattr(error, "ranks", ())))

@@ -15,44 +15,44 @@ TAG = -0x6D6F6E69746F72  # no program sends with this tag
 
 
 def monitored_barrier(comm: Communicator, timeout_s: float, *, wait_all_ranks: bool) -> None:
-    """Wait until all ranks are there. Rank 0 names those that are not; with `wait_all_ranks` all of them."""
-    end_s = time.monotonic() + timeout_s
-    token = np.zeros(1, np.uint8)
+    """Wait until all ranks are there. Rank 0 names the first that is not, or with `wait_all_ranks` all of them.
 
-    def left_s() -> float:
-        return max(0.001, end_s - time.monotonic())
-
-    if comm.rank:
-        comm.isend(token, 0, TAG, timeout=left_s())
+    The messages are Gloo's, since programs look for them.
+    """
+    end_s, token = time.monotonic() + timeout_s, np.zeros(1, np.uint8)
+    if comm.rank > 0:
         try:
-            comm.recv(token, 0, TAG, timeout=left_s())
+            comm.isend(token, 0, TAG, timeout=_left_s(end_s))
+            comm.recv(token, 0, TAG, timeout=_left_s(end_s))
         except ChoreoError as error:
-            raise _failure(comm, [0], timeout_s, "hear from", error) from None
+            raise _failure(
+                f"[Rank {comm.rank}]: Rank {comm.rank} successfully reached monitoredBarrier, but received errors "
+                f"while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank. {error}",
+                [0],
+            ) from None
         return
-    receives = [(rank, comm.irecv(token, rank, TAG, timeout=left_s())) for rank in range(1, comm.world_size)]
+    if timeout_s <= 0:
+        raise _failure(f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {timeout_s * 1e3:.0f} ms.", [0])
+    others = range(1, comm.world_size)
+    receives = [comm.irecv(token, rank, TAG, timeout=_left_s(end_s)) for rank in others]
     absent: list[int] = []
-    reason: Exception | None = None
-    for rank, receive in receives:
+    for rank, receive in zip(others, receives, strict=True):
         try:
             receive.wait()
-        except ChoreoError as error:
-            reason = reason or error
+        except ChoreoError:
             absent.append(rank)
             if not wait_all_ranks:
                 break
     if absent:
-        raise _failure(comm, absent, timeout_s, "be reached by", reason)
-    for rank in range(1, comm.world_size):
-        comm.isend(token, rank, TAG, timeout=left_s())
+        who = f"Rank {absent[0]}" if len(absent) == 1 else f"Ranks {', '.join(map(str, absent))}"
+        raise _failure(f"[Rank 0]: {who} failed to pass monitoredBarrier in {timeout_s * 1e3:.0f} ms", absent)
+    for rank in others:
+        comm.isend(token, rank, TAG, timeout=_left_s(end_s)).wait()
 
 
-def _failure(
-    comm: Communicator, absent: list[int], timeout_s: float, what: str, reason: Exception | None
-) -> PeerFailure:
-    ranks = f"rank {absent[0]}" if len(absent) == 1 else f"ranks {', '.join(map(str, absent))}"
-    verb = "did not come" if what != "hear from" else "did not answer"
-    return PeerFailure(
-        f"[Rank {comm.rank}]: {ranks} {verb} in monitored_barrier within {timeout_s * 1e3:.0f} ms: {reason}",
-        ranks=absent,
-        collective="monitored_barrier",
-    )
+def _left_s(end_s: float) -> float:
+    return max(0.001, end_s - time.monotonic())
+
+
+def _failure(message: str, ranks: list[int]) -> PeerFailure:
+    return PeerFailure(message, ranks=ranks, collective="monitored_barrier")

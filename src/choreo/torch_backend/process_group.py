@@ -27,15 +27,15 @@ class ProcessGroup(Collectives):
 
     # Messages
 
-    @group_call("send")
+    @group_call
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
         """Send a tensor to a rank; it must not change until the work is done."""
         tensor = only(tensors)
         if not tensor.is_cpu:
             return self._other(tensor).send([tensor], dst, tag)
-        return self._under_way([self.comm.isend(flat_bytes(tensor), dst, tag)], [tensor], [])
+        return self._under_way("send", [tensor], lambda: [self.comm.isend(flat_bytes(tensor), dst, tag)], [tensor], [])
 
-    @group_call("recv")
+    @group_call
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
         """Receive a tensor from a rank."""
         tensor = only(tensors)
@@ -43,9 +43,19 @@ class ProcessGroup(Collectives):
             return self._other(tensor).recv([tensor], src, tag)
         finish: Finish = []
         array = into(tensor, finish, flat_bytes)
-        return self._under_way([self.comm.irecv(array, src, tag)], [tensor], finish)
+        return self._under_way("recv", [tensor], lambda: [self.comm.irecv(array, src, tag)], [tensor], finish)
 
-    @group_call("monitored_barrier")
+    @group_call
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        """Receive a tensor from whichever rank sends one; the work's `source_rank` says which."""
+        tensor = only(tensors)
+        if not tensor.is_cpu:
+            return self._other(tensor).recv_anysource([tensor], tag)
+        finish: Finish = []
+        array = into(tensor, finish, flat_bytes)
+        return self._under_way("recvAnySource", [tensor], lambda: [self.comm.irecv(array, None, tag)], [tensor], finish)
+
+    @group_call
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier that says which ranks did not come."""
         seconds = self.comm.timeout_s if timeout is None else timeout.total_seconds()

@@ -32,7 +32,8 @@ def all_reduce_sparse(comm: Communicator, tensor: Any, how: Reduction) -> None:
     total = total.coalesce()
     if how.divisor > 1:
         total = total / how.divisor
-    tensor.detach().copy_(total)
+    with torch.no_grad():
+        tensor.copy_(total)  # of a detached alias, the original would keep its indices
 
 
 def _gathered(comm: Communicator, rows: Any, most: int) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,8 @@ from choreo.torch_backend.errors import torch_error
 from choreo.torch_backend.tensors import Finish
 
 __all__ = ["DONE", "Work"]
+
+_callbacks = threading.local()  # whether this thread runs one
 
 
 class Work(dist.Work):
@@ -90,18 +93,30 @@ class Work(dist.Work):
                 return self._future
             begun: Any = torch.futures.Future()
             self._future = begun.then(lambda _: self.wait() and self._results)
+        if getattr(_callbacks, "running", False):
+            # A callback asks, and may wait for the future, which only its own thread could complete.
+            with contextlib.suppress(dist.DistBackendError):  # the future raises it
+                self.wait()
+        self.when_over(lambda: begun.set_result(None))
+        return self._future
+
+    def when_over(self, callback: Callable[[], object]) -> None:
+        """Call this when the last call is over."""
         left = [None] * len(self._calls)
 
         def one_is_over(_: object) -> None:
             left.pop()
             if not left:
-                begun.set_result(None)
+                outer, _callbacks.running = getattr(_callbacks, "running", False), True
+                try:
+                    callback()
+                finally:
+                    _callbacks.running = outer
 
         for call in self._calls:
             call.add_done_callback(one_is_over)
         if not self._calls:
-            begun.set_result(None)
-        return self._future
+            callback()
 
     def _complete(self) -> None:
         with self._lock:
