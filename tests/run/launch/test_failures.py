@@ -135,6 +135,31 @@ def test_survivors_go_on_where_that_is_asked_for(script: Path) -> None:
     assert re.fullmatch(r"rank 1 \(pid \d+\) was killed by SIGKILL \(9\); the others go on", sentence(ran.err))
 
 
+def test_ranks_are_started_again_where_that_is_asked_for(script: Path) -> None:
+    script.write_text(
+        "import os, sys, time\n"
+        "if os.environ.get('CHOREO_JOIN'): print('again', flush=True)\n"
+        "elif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\n"
+        "elif os.environ['RANK'] == '2': sys.exit(2)\n"
+        "time.sleep(0.8); print('survived')"
+    )
+    ran = launched("-n", 3, "--restarts", 1, script)
+    assert (ran.code, ran.of(0), ran.of(1), ran.of(2)) == (0, ["survived"], ["again", "survived"], [])
+    assert re.search(r"rank 1 \(pid \d+\) was killed by SIGKILL \(9\); it is started again", ran.err)
+    assert re.search(r"rank 2 \(pid \d+\) ended with exit code 2; the others go on", ran.err)
+
+
+def test_a_rank_that_comes_back_too_late_is_stopped(script: Path) -> None:
+    script.write_text(
+        "import os, time\n"
+        "if os.environ.get('CHOREO_JOIN'): time.sleep(600)\n"
+        "if os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\n"
+        "time.sleep(0.5)"
+    )
+    ran = launched("-n", 2, "--restarts", 1, "--grace", 0.2, script)
+    assert ran.code == 0
+
+
 def test_nobody_survives(script: Path) -> None:
     script.write_text("import os, sys, time; time.sleep(0.2 * int(os.environ['RANK'])); sys.exit(5)")
     ran = launched("-n", 2, "--keep-going", script)

@@ -29,6 +29,9 @@ from choreo.run.launch.on_ray.cluster import PLACEMENTS
 )
 @click.option("--placement", type=click.Choice(PLACEMENTS), default="pack", help="How Ray places the ranks (pack).")
 @click.option("--keep-going", is_flag=True, help="Leave the others alone when a rank fails.")
+@click.option(
+    "--restarts", type=int, default=0, metavar="N", help="Start up to N ranks again that fail; the others go on (0)."
+)
 @click.argument("script_and_args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def command(
     *,
@@ -40,6 +43,7 @@ def command(
     secret_file: Path | None,
     grace: float,
     keep_going: bool,
+    restarts: int,
     on: str | None,
     address: str | None,
     placement: str,
@@ -65,6 +69,8 @@ def command(
     if on == "ray":
         if nodes != 1 or master is not None:
             raise UsageError("--nodes and --master are for machines without Ray; Ray finds the nodes itself")
+        if restarts:
+            raise UsageError("--restarts is for ranks on this machine; choreo.run.on_ray(restarts=) has it for Ray")
         return launch_on_ray(
             script_and_args,
             count,
@@ -86,4 +92,5 @@ def command(
         secret_file=secret_file,
         grace_s=grace,
         keep_going=keep_going,
+        restarts=restarts,
     )

@@ -6,14 +6,14 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from choreo.errors import UsageError, shown
 from choreo.run.launch.rank_process import RankProcess
 from choreo.run.launch.relay import Lines, Output, prefix, standard_outputs
-from choreo.run.launch.running_job import RunningJob
+from choreo.run.launch.running_job import RunningJob, Start
 from choreo.run.transport.addresses import LOOPBACK, parse_address
 from choreo.run.transport.limits import MAX_RANKS
 from choreo.run.transport.secret import check_secret, make_secret, read_secret_file
@@ -32,6 +32,7 @@ def launch(
     secret_file: str | Path | None = None,
     grace_s: float = 5.0,
     keep_going: bool = False,
+    restarts: int = 0,
     out: Output | None = None,
     err: Output | None = None,
 ) -> int:
@@ -40,10 +41,13 @@ def launch(
     On several hosts, each calls it with the same `n`, `nodes`, `master` ("HOST:PORT" of rank 0's host) and secret, and
     with its own `node_rank`. When a rank fails, the others get SIGTERM, and SIGKILL after `grace_s` seconds. The exit
     code is that of the first rank that failed, or 128 plus the signal that killed it. With `keep_going` the other ranks
-    go on, for a program that survives failures; the exit code is then 0 if any rank succeeded. `out` and `err` take the
-    ranks' output in place of this process's own.
+    go on, for a program that survives failures; the exit code is then 0 if any rank succeeded. With `restarts` they go
+    on too, and up to that many ranks are started again, with CHOREO_JOIN=1 in their environment. `out` and `err` take
+    the ranks' output in place of this process's own.
     """
     _check(script_and_args, n=n, module=module, nodes=nodes, node_rank=node_rank, master=master, grace_s=grace_s)
+    if restarts < 0:
+        raise UsageError(f"--restarts must be 0 or more, not {restarts}")
     secret = _secret(secret_file, nodes)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -65,20 +69,22 @@ def launch(
         out_is_terminal, err_is_terminal = out_is_terminal and out is None, err_is_terminal and err is None
         out, err = out or own_out, err or own_err
 
-        def start(local_rank: int) -> Callable[[], RankProcess]:
+        def start(local_rank: int) -> Start:
             rank = node_rank * n + local_rank
             own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
-            return lambda: RankProcess(
+            return lambda joins: RankProcess(
                 rank,
                 command,
-                inherited | shared | own,
+                inherited | shared | own | ({"CHOREO_JOIN": "1"} if joins else {}),
                 out=Lines(out, prefix(rank, out_is_terminal)),
                 err=Lines(err, prefix(rank, err_is_terminal)),
                 # Rank 0 gets what is piped into the launcher; no rank gets a terminal.
-                inherits_stdin=rank == 0 and _is_piped_in(),
+                inherits_stdin=rank == 0 and not joins and _is_piped_in(),
             )
 
-        return RunningJob(out, err, grace_s, keep_going).run([start(local_rank) for local_rank in range(n)])
+        return RunningJob(out, err, grace_s, keep_going or restarts > 0, restarts).run(
+            [start(local_rank) for local_rank in range(n)]
+        )
 
 
 # Variables of another launcher around this one, about its own ranks.
@@ -88,6 +94,7 @@ _OTHERS = (
     "TORCHELASTIC_RESTART_COUNT",
     "CHOREO_SECRET_FILE",
     "CHOREO_PORT",
+    "CHOREO_JOIN",
 )
 
 

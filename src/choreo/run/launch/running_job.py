@@ -13,26 +13,33 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from choreo.run.launch.rank_process import RankProcess, adopt_orphans
 from choreo.run.launch.relay import Output
 from choreo.units import counted
 
-__all__ = ["RunningJob"]
+__all__ = ["RunningJob", "Start"]
 
 UNKILLABLE_S = 5.0
 _SLOW_S, _QUICK_S = 0.5, 0.02
+_MISTAKE = 2  # the exit code of a program that was used wrongly, which would fail again
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+Start: TypeAlias = Callable[[bool], RankProcess]  # starts a rank, or starts it again in a job that runs
 
 
 class RunningJob:
     """Starts ranks, relays their output, and stops all of them when one fails or when a signal comes."""
 
-    def __init__(self, out: Output, err: Output, grace_s: float, keep_going: bool) -> None:
+    def __init__(self, out: Output, err: Output, grace_s: float, keep_going: bool, restarts: int = 0) -> None:
         self._outputs = list(dict.fromkeys((out, err)))
         self._err = err
         self._grace_s = grace_s
         self._keep_going = keep_going
+        self._restarts = restarts  # that are left
+        self._restarted: list[RankProcess] = []
+        self._over_at_s: float | None = None  # when ranks that were started again are too late
         self._ranks: list[RankProcess] = []
         self._selector = selectors.DefaultSelector()
         self._paused: list[tuple[RankProcess, int]] = []
@@ -42,17 +49,15 @@ class RunningJob:
         self._kill_at_s: float | None = None
         self._killed: list[RankProcess] = []
         self._failed: list[RankProcess] = []  # the first comes first
+        self._starts: dict[RankProcess, Start] = {}
 
-    def run(self, starts: Sequence[Callable[[], RankProcess]]) -> int:
+    def run(self, starts: Sequence[Start]) -> int:
         """Start the ranks and wait for them; the exit code of the first that failed, or 0."""
-        with self._collecting_signals(), _guarded(self._grace_s) as watch_group:
+        with self._collecting_signals(), _guarded(self._grace_s) as self._watch_group:
             adopt_orphans(True)
             try:
                 for start in starts:
-                    rank = start()
-                    self._ranks.append(rank)
-                    watch_group(rank.pid)
-                    self._watch(rank)
+                    self._begin(start(False), start)
                 while any(rank.left for rank in self._ranks):
                     self._poll()
                     if self._kill_at_s is not None and time.monotonic() > self._kill_at_s + UNKILLABLE_S:
@@ -62,6 +67,12 @@ class RunningJob:
                 adopt_orphans(False)
             self._finish()
         return self._code or 0
+
+    def _begin(self, rank: RankProcess, start: Start) -> None:
+        self._ranks.append(rank)
+        self._starts[rank] = start
+        self._watch_group(rank.pid)
+        self._watch(rank)
 
     # Events
 
@@ -80,6 +91,7 @@ class RunningJob:
                 self._selector.unregister(key.fd)
         self._resume()
         self._look([*ended, *(rank for rank in self._ranks if rank.left and rank.watch is None)])
+        self._stop_latecomers()
         self._handle_signals()
         self._check_outputs()
         if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s and not self._killed:
@@ -131,10 +143,28 @@ class RunningJob:
             self._stop(signal.SIGTERM)  # processes that they have left behind
 
     def _go_on(self, failed: list[RankProcess]) -> None:
-        for rank in failed:
-            self._say(f"{rank} {rank.how_it_ended()}; the others go on")
+        for rank in failed if self._kill_at_s is None else ():
+            others = any(one.code is None for one in self._ranks)
+            again = self._restarts > 0 and others and rank.code != _MISTAKE
+            self._say(f"{rank} {rank.how_it_ended()}; {'it is started again' if again else 'the others go on'}")
+            if again:
+                self._restarts -= 1
+                started = self._starts[rank](True)
+                self._restarted.append(started)
+                self._begin(started, self._starts[rank])
         if len(self._failed) == len(self._ranks):
             self._decide(_exit_code(self._failed[0]), "")
+
+    def _stop_latecomers(self) -> None:
+        """When a job has ended well, do not wait long for ranks that were started again and did not get in."""
+        running = [rank for rank in self._ranks if rank.code is None]
+        if not running or not set(running) <= set(self._restarted) or not any(rank.code == 0 for rank in self._ranks):
+            self._over_at_s = None
+        elif self._over_at_s is None:
+            self._over_at_s = time.monotonic() + self._grace_s
+        elif time.monotonic() >= self._over_at_s and self._kill_at_s is None:
+            self._decide(0, "")
+            self._stop(signal.SIGTERM)
 
     def _handle_signals(self) -> None:
         while self._signals:
