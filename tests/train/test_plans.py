@@ -111,7 +111,9 @@ def same(found: list[float], expected: list[float]) -> None:
     assert found == pytest.approx(expected, rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("model", ["gpt2", "mixtral", "resnet", "dlrm"])
+@pytest.mark.parametrize(
+    "model", ["gpt2", "dlrm", *(pytest.param(name, marks=pytest.mark.grid) for name in ("mixtral", "resnet"))]
+)
 def test_the_loss_falls(ranks: Callable[[int], TorchRanks], model: str) -> None:
     batch, steps, lr = (128, 20, 1e-2) if model == "dlrm" else (16, 12, 5e-3)
     losses = ranks(1).losses(config(model, plan(micro_batch=batch), global_batch=batch, steps=steps, lr=lr))
@@ -135,3 +137,13 @@ def test_every_plan_gives_the_losses_of_one_process(
         return same(ranks(3).losses(changed), ranks(1).losses(replace(changed, plan=plan(micro_batch=9))))
     same(ranks(one.gpus).losses(config(model, one)), alone(model))
     return None
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("fields", [{"dp": 2, "zero": 3}, {"tp": 2}, {"pp": 2}, {"cp": 2}], ids=str)
+def test_bf16_gives_nearly_the_losses_of_one_process(
+    ranks: Callable[[int], TorchRanks], fields: dict[str, object]
+) -> None:
+    one = Plan(precision="bf16", **fields)  # type: ignore[arg-type]
+    found = ranks(2).losses(config("llama", one))
+    assert found == pytest.approx(ranks(1).losses(config("llama", Plan(micro_batch=8))), rel=5e-3)
