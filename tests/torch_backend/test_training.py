@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
-from torch import nn
 
 from tests.helpers.run import Job
+from tests.helpers.torch import dist, nn, torch
 
 Groups = Callable[[int], Job]
 BATCH = 12
@@ -167,6 +165,7 @@ def test_pipelines(groups: Groups, ranks: int, schedule: str) -> None:
 
 
 def functional(_: Any) -> None:
+    from torch.distributed import _coalescing_manager
     from torch.distributed import _functional_collectives as funcol
 
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -180,13 +179,13 @@ def functional(_: Any) -> None:
     same(many[1], torch.full((1, 3), float(size)))
     same(funcol.all_to_all_single(torch.full((size,), float(rank)), None, None, group), torch.arange(float(size)))
     same(funcol.broadcast(x, size - 1, group), torch.full((2, 3), float(size)))
-    with dist._coalescing_manager() as manager:
+    with _coalescing_manager() as manager:
         parts = [torch.ones(3) for _ in range(3)]
         for one in parts:
             dist.all_reduce(one)
     del manager
     assert all(one[0] == size for one in parts)
-    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as works:
+    with _coalescing_manager(device=torch.device("cpu"), async_ops=True) as works:
         for one in parts:
             dist.all_reduce(one)
     works.wait()
