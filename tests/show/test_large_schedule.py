@@ -102,7 +102,7 @@ def test_every_transfer_is_in_the_packed_columns(monkeypatch: pytest.MonkeyPatch
     for rows, expected in zip(found, steps, strict=True):
         for name, column in dict(expected.take(np.argsort(expected.src, kind="stable"))).items():
             np.testing.assert_array_equal(rows[name], column, err_msg=name)
-    assert data["messages"] == [len(messages(rows)) for rows in steps]
+    assert data["num_messages"] == [len(messages(rows)) for rows in steps]
     assert sum(data["sent"]) == pytest.approx(2 * 35)
 
 

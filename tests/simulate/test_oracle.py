@@ -341,13 +341,13 @@ def core(*, begun: bool = True, mark: bool = False, alone: bool | None = None) -
     return made
 
 
-ROW = ("step", "src", "dst", "chunk", "count", "weight", "reduce", "from_input")
+ROW = ("step", "src", "dst", "chunk", "count", "weight", "message", "reduce", "from_input")
 
 
 def rows(**columns: Any) -> list[Any]:
     """All chunks both ways in one step, with some columns exchanged."""
     table = Transfers(I8[:2], *ONE_TWO, I8[:2], np.array([4, 4]), YES[:2], YES[:2])
-    given = {**dict(table), "weight": np.array([4, 4])} | columns
+    given = {**dict(table), "weight": np.array([4, 4]), "message": np.arange(2)} | columns
     return [given[name] for name in ROW]
 
 
@@ -408,6 +408,10 @@ BROKEN: dict[str, Callable[[], object]] = {
     **{f"{name} of another kind": partial(gather, **{name: F8[:2]}) for name in ROW},
     "flags that are numbers": lambda: core(alone=True).alone(*rows(reduce=np.zeros(2, np.int8))),
     "a short column": lambda: core(alone=True).alone(*rows(weight=I8[:1])),
+    "messages that jump": lambda: core(alone=True).alone(*rows(message=np.array([0, 2]))),
+    "messages that fall": lambda: core(alone=True).alone(*rows(message=np.array([0, -1]))),
+    "messages far apart": lambda: core(alone=False).gather(*rows(message=np.array([-(2**63), 2**63 - 1]))),
+    "a message both ways": lambda: core(alone=False).gather(*rows(message=np.zeros(2, np.int64))),
     "chunks beyond": lambda: core(alone=True).alone(*rows(chunk=np.array([0, 1]))),
     "no chunks": lambda: gather(count=I8[:2]),
     "a count of too many": lambda: gather(count=np.array([1, np.iinfo(np.int64).max])),

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from choreo.collectives import Layout
 from choreo.errors import UsageError
-from choreo.schedule import Schedule, Transfers, algorithm_label, merge_by_pair
+from choreo.schedule import Schedule, Transfers, algorithm_label, first_rows, message_of
 
 __all__ = ["PORTS", "Profile", "StepKind", "Terms", "profile"]
 
@@ -172,9 +172,11 @@ class _Block:
         if members > ranks:
             self.of_switch = (np.arange(self.entries) if present is None else present) % members >= ranks
             self.reduced[self.of_switch] = 0
-        if np.bincount(out_port).max() > 1 and np.bincount(in_port).max() > 1:  # otherwise each row is a message
-            pair, sizes = merge_by_pair(out_port * self.entries + in_port, sizes, self.entries**2)
-            out_port, in_port = np.divmod(pair, self.entries)
+        message = message_of(rows)
+        if message.max() + 1 < len(rows):
+            first = first_rows(message)
+            sizes = np.bincount(message, weights=sizes).astype(np.int64)
+            out_port, in_port = out_port[first], in_port[first]
         self.sizes, self.out_port, self.in_port = sizes, out_port, in_port
 
     def _sum(self, port: Ints, values: Ints) -> Ints:

@@ -13,7 +13,7 @@ from choreo.schedule.compose import (
 )
 from choreo.schedule.files import load, save
 from choreo.schedule.groups import along_axis, in_groups, mesh_groups, on_ranks
-from choreo.schedule.messages import merge_by_pair
+from choreo.schedule.messages import first_rows, message_of
 from choreo.schedule.schedule import Phase, Schedule, algorithm_label
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import Move, StepMoves, Transfers, move
@@ -31,10 +31,11 @@ __all__ = [
     "as_collective",
     "backwards",
     "beside",
+    "first_rows",
     "in_groups",
     "load",
-    "merge_by_pair",
     "mesh_groups",
+    "message_of",
     "move",
     "on_ranks",
     "pipelined",

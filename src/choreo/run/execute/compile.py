@@ -27,7 +27,7 @@ from choreo.run.execute.layout import (
     TO_SCRATCH,
 )
 from choreo.run.execute.program import Ints, Parts, Program
-from choreo.schedule import Schedule, Transfers
+from choreo.schedule import Schedule, Transfers, message_of
 
 __all__ = ["compile_program"]
 
@@ -154,16 +154,18 @@ class _Compiler:
 
     def _ranges(self, rows: Transfers) -> list[_Range]:
         """The rows in order of (src, dst, chunk), numbered by message, each with its offset in the sender's staging."""
+        order = (rows.from_input, rows.reduce, rows.count, rows.chunk, rows.dst, rows.src)
+        rows = rows.take(np.lexsort(order))
         columns = (rows.src, rows.dst, rows.chunk, rows.count, rows.reduce, rows.from_input)
-        table = sorted(_Row(*values) for values in zip(*(column.tolist() for column in columns), strict=True))
+        table = [_Row(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
+        message = [-1, *message_of(rows).tolist(), len(rows)]  # the ends differ from every row's
         offsets: dict[tuple[int, int, int, bool], int] = {}
         found: list[_Range] = []
         for at, row in enumerate(table):
             if self.same and row.from_input and self.written[row.src, row.chunk : row.chunk + row.span].any():
                 name = self.schedule.algorithm
                 raise UsageError(f"{name} sends inputs after results came in: they cannot share an array; use out=")
-            first = at == 0 or table[at - 1][:2] != row[:2]
-            last = at + 1 == len(table) or table[at + 1][:2] != row[:2]
+            first, last = message[at] != message[at + 1], message[at + 1] != message[at + 2]
             self.numbers[row.src, row.dst] += first
             key = (row.src, row.chunk, row.span, row.from_input)
             if key not in offsets:  # what goes to several is staged once

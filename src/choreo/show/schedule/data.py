@@ -13,7 +13,7 @@ from choreo.show.schedule.holdings import Mask
 from choreo.show.schedule.limits import check_size
 from choreo.show.schedule.outcome import outcome_of
 from choreo.show.schedule.phases import phases_of
-from choreo.show.schedule.words import describe
+from choreo.show.schedule.words import describe, messages
 
 __all__ = ["PAGE_LIMITS", "Data", "Heading", "Transfer", "heading", "to_data"]
 
@@ -32,6 +32,16 @@ class Transfer(TypedDict):
     count: int
     reduce: bool
     from_input: bool
+
+
+class MessageData(TypedDict):
+    """All that one member sends another in one step: its runs [first, last] of chunks, and whether any is added."""
+
+    src: int
+    dst: int
+    spans: list[list[int]]
+    chunks: int
+    reduce: bool
 
 
 class Cell(TypedDict):
@@ -99,6 +109,7 @@ class Data(Heading):
     before: list[list[list[int]]]
     after: list[list[list[int]]]
     steps: list[list[Transfer]]
+    messages: list[list[MessageData]]
     words: list[str]
     grid: GridData
 
@@ -118,6 +129,7 @@ def to_data(schedule: Schedule) -> Data:
         "before": _runs(schedule.held_before()),
         "after": _runs(schedule.held_after()),
         "steps": [_transfers(rows) for rows in steps],
+        "messages": [_messages(rows) for rows in steps],
         "words": [describe(schedule, rows) for rows in steps],
         "grid": {
             "columns": grid.columns,
@@ -161,6 +173,19 @@ def _transfers(rows: Transfers) -> list[Transfer]:
     return [
         {"src": src, "dst": dst, "chunk": chunk, "count": count, "reduce": reduce, "from_input": from_input}
         for src, dst, chunk, count, reduce, from_input in zip(*(c.tolist() for c in columns), strict=True)
+    ]
+
+
+def _messages(rows: Transfers) -> list[MessageData]:
+    return [
+        {
+            "src": one.src,
+            "dst": one.dst,
+            "spans": [list(s) for s in one.spans],
+            "chunks": one.chunks,
+            "reduce": one.reduce,
+        }
+        for one in messages(rows)
     ]
 
 

@@ -13,7 +13,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from choreo.schedule import Schedule, Transfers, merge_by_pair
+from choreo.schedule import Schedule, Transfers, first_rows, message_of
 from choreo.show.schedule.data import Heading, heading
 from choreo.show.schedule.limits import check_size
 from choreo.show.schedule.words import describe
@@ -41,13 +41,13 @@ class Block(TypedDict):
 class PackedData(Heading):
     """A schedule as the page of many ranks needs it.
 
-    `before` and `after` name the contract's layouts. `messages`, `sent` (in units of n) and `adds` have an entry for
-    each step. `said` has for each step the place of its words in `words`.
+    `before` and `after` name the contract's layouts. `num_messages`, `sent` (in units of n) and `adds` have an entry
+    for each step. `said` has for each step the place of its words in `words`.
     """
 
     before: str
     after: str
-    messages: list[int]
+    num_messages: list[int]
     sent: list[float]
     adds: list[bool]
     words: list[str]
@@ -57,14 +57,14 @@ class PackedData(Heading):
 
 def to_packed(schedule: Schedule) -> PackedData:
     """The schedule with all transfers as packed columns; see `PackedData`."""
-    contract, members = schedule.contract, schedule.members
+    contract = schedule.contract
     check_size(schedule, "page", places=SUMMED_PLACES if contract.reduces else HELD_PLACES, **LARGE_LIMITS)
     unit = contract.total_bytes(1.0, schedule.ranks) / schedule.total_weight
     words: dict[str, int] = {}
-    messages, sent, adds, said, blocks = [], [], [], [], []
+    num_messages, sent, adds, said, blocks = [], [], [], [], []
     for first, steps in _runs_of_steps(schedule):
         for rows in steps:
-            messages.append(len(merge_by_pair(rows.src * members + rows.dst, rows.count, members**2)[0]))
+            num_messages.append(len(first_rows(message_of(rows))))
             sent.append(float(schedule.weights_of(rows).sum()) * unit)
             adds.append(bool(rows.reduce.any()))
             said.append(words.setdefault(describe(schedule, rows), len(words)))
@@ -73,7 +73,7 @@ def to_packed(schedule: Schedule) -> PackedData:
         **heading(schedule),
         "before": contract.before.name,
         "after": contract.after.name,
-        "messages": messages,
+        "num_messages": num_messages,
         "sent": sent,
         "adds": adds,
         "words": list(words),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from choreo.collectives import Layout
-from choreo.schedule import Schedule, Transfers, merge_by_pair
+from choreo.schedule import Schedule, Transfers, first_rows, message_of
 from choreo.schedule.transfers import IntColumn
 from choreo.units import counted
 
@@ -30,21 +31,28 @@ class Message:
 
 def messages(rows: Transfers) -> list[Message]:
     """The transfers of a step as messages, in order of sender and receiver."""
-    found: dict[tuple[int, int], list[int]] = {}
-    for row in np.lexsort((rows.chunk, rows.dst, rows.src)).tolist():
-        found.setdefault((int(rows.src[row]), int(rows.dst[row])), []).append(row)
+    rows = rows.take(np.lexsort((rows.chunk, rows.dst, rows.src)))
+    starts = first_rows(message_of(rows))
     made = []
-    for (src, dst), members in found.items():
+    for start, end in pairwise([*starts.tolist(), len(rows)]):
         spans: list[tuple[int, int]] = []
-        for row in members:
-            first, last = int(rows.chunk[row]), int(rows.chunk[row] + rows.count[row]) - 1
+        for first, count in zip(rows.chunk[start:end].tolist(), rows.count[start:end].tolist(), strict=True):
             if spans and spans[-1][1] + 1 == first:
-                spans[-1] = (spans[-1][0], last)
+                spans[-1] = (spans[-1][0], first + count - 1)
             else:
-                spans.append((first, last))
-        chunks = sum(last - first + 1 for first, last in spans)
-        made.append(Message(src, dst, tuple(spans), chunks, bool(rows.reduce[members].any())))
+                spans.append((first, first + count - 1))
+        chunks, reduce = int(rows.count[start:end].sum()), bool(rows.reduce[start:end].any())
+        made.append(Message(int(rows.src[start]), int(rows.dst[start]), tuple(spans), chunks, reduce))
     return made
+
+
+def _ends(rows: Transfers) -> tuple[IntColumn, IntColumn, IntColumn]:
+    """Sender, receiver and number of chunks of a step's messages, in order of sender and receiver."""
+    message = message_of(rows)
+    first = first_rows(message)
+    carried = np.bincount(message, rows.count).astype(np.int64)
+    order = np.lexsort((rows.dst[first], rows.src[first]))
+    return rows.src[first][order], rows.dst[first][order], carried[order]
 
 
 def chunk_label(schedule: Schedule, message: Message) -> str:
@@ -98,14 +106,13 @@ def describe(schedule: Schedule, rows: Transfers) -> str:
 
 def _between_ranks(schedule: Schedule, rows: Transfers) -> str:
     ranks = schedule.ranks
-    pair, carried = merge_by_pair(rows.src * ranks + rows.dst, rows.count, ranks * ranks)
-    src, dst = pair // ranks, pair % ranks
+    src, dst, carried = _ends(rows)
     what = _amount(schedule, carried)
     adds = _added(rows, what)
     senders, receivers = (int(np.count_nonzero(np.bincount(who))) for who in (src, dst))
-    if len(pair) == 1:
+    if len(src) == 1:
         return f"rank {src[0]} sends {_named(schedule, rows) or what} to rank {dst[0]}{adds}"
-    if len(pair) == ranks * (ranks - 1) and ranks > 2:
+    if len(src) == ranks * (ranks - 1) and ranks > 2:
         return f"every rank sends {what} to every other rank{adds}"
     if senders == 1:
         others = "every other rank" if len(dst) == ranks - 1 else f"{len(dst)} ranks"
@@ -113,7 +120,7 @@ def _between_ranks(schedule: Schedule, rows: Transfers) -> str:
     if receivers == 1:
         others = "every other rank sends" if len(src) == ranks - 1 else f"{len(src)} ranks send"
         return f"{others} {what} to rank {dst[0]}{adds}"
-    if senders == len(pair) == receivers:
+    if senders == len(src) == receivers:
         return _one_each(src, dst, ranks, what, adds)
     who = "every rank sends" if senders == ranks else f"{senders} ranks send"
     return f"{who} {what} to {_several(src)} others{adds.replace('which adds', 'which add')}"
@@ -121,12 +128,11 @@ def _between_ranks(schedule: Schedule, rows: Transfers) -> str:
 
 def _at_switches(schedule: Schedule, rows: Transfers) -> str:
     """What ranks and switches send each other."""
-    members = schedule.members
-    pair, carried = merge_by_pair(rows.src * members + rows.dst, rows.count, members**2)
-    senders, receivers = np.unique(pair // members), np.unique(pair % members)
+    src, dst, carried = _ends(rows)
+    senders, receivers = np.unique(src), np.unique(dst)
     what = _amount(schedule, carried)
     to = _all_of(schedule, receivers)
-    if len(receivers) > 1 and len(pair) == len(senders):
+    if len(receivers) > 1 and len(src) == len(senders):
         to = "a switch" if receivers[0] >= schedule.ranks else "a rank"
     who, adds = _all_of(schedule, senders), _added(rows, what)
     if to.endswith("s"):

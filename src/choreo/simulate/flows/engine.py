@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import UsageError
-from choreo.schedule import Schedule, Transfers
+from choreo.schedule import Schedule, Transfers, message_of
 from choreo.simulate.jobs import Placed
 from choreo.topology import Routes, Topology
 
@@ -185,7 +185,8 @@ def _columns(core: Core, job: Placed, topology: Topology, rows: Transfers) -> tu
         routes = topology.routes(start, end)
         ways = routes.offsets, _leaving(topology, start, routes), routes.links, routes.share
         core.add_routes(missing, *ways, routes.latency_s, routes.bandwidth_bytes_per_s)
-    numbers = map(_ints, (rows.chunk, rows.count, job.schedule.weights_of(rows)))
+    message = message_of(rows)
+    numbers = map(_ints, (rows.chunk, rows.count, job.schedule.weights_of(rows), message))
     flags = (np.ascontiguousarray(column, np.bool_) for column in (rows.reduce, rows.from_input))
     return (_ints(rows.step), src, dst, *numbers, *flags)
 

@@ -209,16 +209,17 @@ class Core:
         return [range(*ends) for ends in zip(low.tolist(), high.tolist(), strict=True)]
 
     def _gather_step(self, rows: list[tuple[int, ...]], reads: list[range], writes: list[range]) -> None:
-        made: dict[tuple[int, int], _Message] = {}
+        made: dict[int, _Message] = {}
         written: dict[_Message, list[range]] = defaultdict(list)
-        for (step, src, dst, _, _, weight, reduce, from_input), read, write in zip(rows, reads, writes, strict=True):
-            message = made.get((src, dst))
+        for row, read, write in zip(rows, reads, writes, strict=True):
+            step, src, dst, _, _, weight, number, reduce, from_input = row
+            message = made.get(number)
             if message is None:
                 route = self.route_of[self.place[src] * self.nodes + self.place[dst]]
                 message = _Message(
                     len(self.all_messages), route, step, src, dst, self.first_engine + dst, self.job_start
                 )
-                made[src, dst] = message
+                made[number] = message
                 self.all_messages.append(message)
                 self._join_ports(message)
             message.bytes += weight * self.unit

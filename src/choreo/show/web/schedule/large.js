@@ -17,7 +17,7 @@ const map = new HeatMap(data, groups, find("matrix"), choose);
 const transfers = new Transfers(data);
 const replay = new Replay(data, transfers, map);
 const traffic = element("canvas", {}, find("phases"));
-const opening = data.proof.holds ? busyStep(data, data.messages) : data.proof.step + 1;
+const opening = data.proof.holds ? busyStep(data, data.num_messages) : data.proof.step + 1;
 const asked = askedPlaces();
 let position = 0, playing = false, drawn = null, wanted = 0, touched = false;
 let chosen = { rank: data.proof.rank ?? data.root ?? 0, chunk: data.proof.chunk, group: false };
@@ -108,7 +108,7 @@ function askedPlaces() {
 }
 
 function totals() {
-  const step = position - 1, count = position ? data.messages[step] : 0;
+  const step = position - 1, count = position ? data.num_messages[step] : 0;
   find("messages").textContent = count.toLocaleString("en");
   find("messages-word").textContent = `${count === 1 ? "message" : "messages"} in this step`;
   const sum = (list) => list.reduce((all, one) => all + one, 0);

@@ -11,7 +11,7 @@ const data = JSON.parse(document.getElementById("schedule").textContent);
 const find = (name) => document.getElementById(name);
 const replay = new Replay(data);
 const stage = new Stage(data, find("ring"), find("stage-hint"));
-const messages = data.steps.map(messagesOf);
+const { messages } = data;
 const sent = sentByRank(data);
 const still = window.matchMedia("(prefers-reduced-motion: reduce)");
 const opening = data.proof.holds ? busyStep(data, messages.map(({ length }) => length)) : data.proof.step + 1;

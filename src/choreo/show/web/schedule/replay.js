@@ -105,20 +105,6 @@ function memberName(data, member) {
   return member < data.ranks ? `rank ${member}` : `switch ${member - data.ranks}`;
 }
 
-// Transfers of one step between the same two members travel as one message.
-function messagesOf(transfers) {
-  const found = new Map();
-  for (const transfer of transfers) {
-    const key = `${transfer.src} ${transfer.dst}`;
-    const message = found.get(key) || { src: transfer.src, dst: transfer.dst, spans: [], chunks: 0, reduce: false };
-    message.spans.push([transfer.chunk, transfer.chunk + transfer.count - 1]);
-    message.chunks += transfer.count;
-    message.reduce = message.reduce || transfer.reduce;
-    found.set(key, message);
-  }
-  return [...found.values()];
-}
-
 function chunkLabel(data, message) {
   const sign = message.reduce ? "+" : "";
   if (message.chunks === data.chunks) return `${sign}all`;
@@ -126,12 +112,6 @@ function chunkLabel(data, message) {
     const chunk = message.spans[0][0];
     return `${sign}${Math.floor(chunk / data.ranks)}→${chunk % data.ranks}`;
   }
-  const spans = [];
-  for (const [first, last] of message.spans.slice().sort((a, b) => a[0] - b[0])) {
-    const before = spans[spans.length - 1];
-    if (before && before[1] + 1 === first) before[1] = last;
-    else spans.push([first, last]);
-  }
-  const label = spans.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`)).join(",");
+  const label = message.spans.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`)).join(",");
   return sign + (label.length > 9 || data.collective === "all_to_all" ? `×${message.chunks}` : label);
 }

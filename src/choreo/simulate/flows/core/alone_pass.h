@@ -32,14 +32,14 @@ static int alone_step(Core *core, const Rows *rows, int64_t first, int64_t last,
     Step *step = &core->step;
     Job *job = &core->job;
     Routes *routes = &core->routes;
-    int64_t made = group_rows(core, rows, first, last), width = last - first;
+    int64_t made = look_up_step(core, rows, first, last), width = last - first;
     if (made < 0) return -1;
     AloneCell *cells = alone->cells;
     const int64_t ahead = 16;
     for (int64_t m = 0; m < made; m++) messages[m] = (AloneMessage){0.0, 0.0, 0.0, 0.0};
     for (int64_t i = 0; i < width; i++) {
         int64_t row = first + i;
-        AloneMessage *message = &messages[step->message[i]];
+        AloneMessage *message = &messages[message_in_step(rows, first, i)];
         double bytes = (double)rows->weight[row] * job->unit;
         message->bytes += bytes;
         if (rows->reduce[row]) message->reduced += bytes;
@@ -83,7 +83,7 @@ static int alone_step(Core *core, const Rows *rows, int64_t first, int64_t last,
         if (out > alone->rank_finish[src]) alone->rank_finish[src] = out;
     }
     for (int64_t i = 0; i < width; i++) {
-        double out = messages[step->message[i]].ready;
+        double out = messages[message_in_step(rows, first, i)].ready;
         EACH_CELL(job, step->reads[i], cell)
             if (cells[cell].read < out) cells[cell].read = out;
     }
@@ -129,7 +129,7 @@ static PyObject *core_alone(Core *core, PyObject *args) {
         }
         free(messages);
     }
-    release(rows.in, 8);
+    release(rows.in, 9);
     return answer < 0 ? NULL : PyBool_FromLong(answer);
 }
 

@@ -91,7 +91,7 @@ static int shared_step(Core *core, const Rows *rows, int64_t first, int64_t last
     Step *step = &core->step;
     Job *job = &core->job;
     Routes *routes = &core->routes;
-    int64_t made = group_rows(core, rows, first, last), width = last - first;
+    int64_t made = look_up_step(core, rows, first, last), width = last - first;
     if (made < 0) return -1;
     int32_t base = (int32_t)shared->messages_count;
     int64_t total = shared->messages_count + made;
@@ -123,7 +123,7 @@ static int shared_step(Core *core, const Rows *rows, int64_t first, int64_t last
     }
     for (int64_t i = 0; i < width; i++) {
         int64_t row = first + i;
-        int32_t id = base + step->message[i];
+        int32_t id = base + (int32_t)message_in_step(rows, first, i);
         double bytes = (double)rows->weight[row] * job->unit;
         shared->messages[id].bytes += bytes;
         if (rows->reduce[row]) shared->messages[id].reduce_s += bytes * job->gamma[rows->dst[row]];
@@ -144,7 +144,7 @@ static PyObject *core_gather(Core *core, PyObject *args) {
         for (last = first + 1; last < rows.rows && rows.step[last] == rows.step[first];) last++;
         bad = shared_step(core, &rows, first, last);
     }
-    release(rows.in, 8);
+    release(rows.in, 9);
     if (bad) return NULL;
     Py_RETURN_NONE;
 }

@@ -119,13 +119,6 @@ static PyObject *core_add_routes(Core *core, PyObject *args) {
                   ROOM(routes, latency, total) || ROOM(routes, alone, total) ||
                   ROOM(routes, leaving, total) || ROOM(routes, hop_link, base + hops) ||
                   ROOM(routes, hop_share, base + hops);
-        if (!bad && total > routes->stamp_room) {
-            int64_t room = routes->stamp_room;
-            bad = grow((void **)&routes->stamp, &room, total, 8);
-            room = routes->stamp_room;
-            if (!bad) bad = grow((void **)&routes->message, &room, total, 4);
-            if (!bad) routes->stamp_room = room;
-        }
         if (!bad) {
             for (int64_t i = 0; i < count; i++) {
                 routes->key[first + i] = key[i];
@@ -133,7 +126,6 @@ static PyObject *core_add_routes(Core *core, PyObject *args) {
                 routes->latency[first + i] = latency[i];
                 routes->alone[first + i] = alone[i];
                 routes->leaving[first + i] = (int32_t)leaving[i];
-                routes->stamp[first + i] = NONE;
             }
             routes->first_hop[total] = base + hops;
             memcpy(routes->hop_link + base, link, (size_t)hops * 4);
@@ -150,5 +142,5 @@ static PyObject *core_add_routes(Core *core, PyObject *args) {
 
 static void free_routes(Routes *routes) {
     FREE_ALL(routes->key, routes->first_hop, routes->latency, routes->alone, routes->leaving, routes->hop_link,
-             routes->hop_share, routes->table, routes->stamp, routes->message);
+             routes->hop_share, routes->table);
 }

@@ -1,36 +1,42 @@
-/* The rows of a step, grouped into messages: the rows of one step between the same two ranks are one message. */
+/* The rows of some whole steps, and what both passes look up about one step. */
 
 typedef struct {
     int64_t *step, *src, *dst, *chunk, *count, *weight;
+    int64_t *message; /* the number of each row's message; see schedule/messages.py */
     uint8_t *reduce, *from_input;
     Py_ssize_t rows;
-    Column in[8];
+    Column in[9];
 } Rows;
 
 static int read_rows(const Core *core, PyObject *args, Rows *rows) {
-    PyObject *o[8];
+    PyObject *o[9];
     memset(rows, 0, sizeof(*rows));
     rows->rows = -1;
-    if (!PyArg_ParseTuple(args, "OOOOOOOO", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6], &o[7])) return -1;
-    int64_t **numbers[6] = {&rows->step, &rows->src, &rows->dst, &rows->chunk, &rows->count, &rows->weight};
-    for (int i = 0; i < 6; i++)
+    if (!PyArg_ParseTuple(args, "OOOOOOOOO", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6], &o[7], &o[8])) return -1;
+    int64_t **numbers[7] = {&rows->step,  &rows->src,    &rows->dst,    &rows->chunk,
+                            &rows->count, &rows->weight, &rows->message};
+    for (int i = 0; i < 7; i++)
         if (!(*numbers[i] = column(o[i], &rows->in[i], INT64, &rows->rows))) return -1;
     uint8_t **flags[2] = {&rows->reduce, &rows->from_input};
     for (int i = 0; i < 2; i++)
-        if (!(*flags[i] = column(o[6 + i], &rows->in[6 + i], FLAG, &rows->rows))) return -1;
+        if (!(*flags[i] = column(o[7 + i], &rows->in[7 + i], FLAG, &rows->rows))) return -1;
     return inside(core, rows->src, rows->dst, rows->rows) || in_vector(core, rows->chunk, rows->count, rows->rows);
 }
 
-/* Put the rows first..last - 1 of one step together to messages, one for each two ends: `row_message[i]` is row i's,
- * `row_lead[m]` the first row of message m, `row_next[i]` the next row of row i's message, and `row_order` the messages
- * in order of src. `row_reads` and `row_writes` are the rows' cells; an input is none. Returns how many there are. */
-static int64_t group_rows(Core *core, const Rows *rows, int64_t first, int64_t last) {
+/* The message of row i of the step that begins with row `first`. */
+static inline int64_t message_in_step(const Rows *rows, int64_t first, int64_t i) {
+    return (int64_t)((uint64_t)rows->message[first + i] - (uint64_t)rows->message[first]);
+}
+
+/* Look up the rows first..last - 1, which are one step. Its messages are numbered from 0 in the order of their first rows.
+ * `reads` and `writes` are the rows' cells (an input is none). `next[i]` is the next row of row i's message. `lead[m]` is
+ * the first row of message m, and `route[lead[m]]` its route. `order` has the messages by src. Returns their number. */
+static int64_t look_up_step(Core *core, const Rows *rows, int64_t first, int64_t last) {
     Step *step = &core->step;
     Job *job = &core->job;
     Routes *routes = &core->routes;
     int64_t width = last - first, made = 0;
-    if (ROOM(step, message, width) || ROOM(step, lead, width) || ROOM(step, order, width) ||
-        ROOM(step, tail, width) || ROOM(step, next, width) || ROOM(step, other, width) ||
+    if (ROOM(step, lead, width) || ROOM(step, order, width) || ROOM(step, tail, width) || ROOM(step, next, width) ||
         ROOM(step, reads, width) || ROOM(step, writes, width))
         return -1;
     if (step->route_count < width) {
@@ -57,34 +63,26 @@ static int64_t group_rows(Core *core, const Rows *rows, int64_t first, int64_t l
     int sorted = 1;
     int64_t before = -1;
     for (int64_t i = 0; i < width; i++) {
-        int64_t row = first + i, key = job->place[rows->src[row]] * routes->num_nodes + job->place[rows->dst[row]];
+        int64_t row = first + i, src = rows->src[row], dst = rows->dst[row], message = message_in_step(rows, first, i);
+        step->next[i] = NONE;
+        if (message < 0 || message > made) return refuse("the messages are not numbered in the order of their rows");
+        if (message < made) {
+            int64_t lead = first + step->lead[message];
+            if (rows->src[lead] != src || rows->dst[lead] != dst) return refuse("a message has more than two ends");
+            step->next[step->tail[message]] = (int32_t)i;
+            step->tail[message] = (int32_t)i;
+            continue;
+        }
+        int64_t key = job->place[src] * routes->num_nodes + job->place[dst];
         /* The same row of the step before usually went the same way. */
         int32_t route = step->route[i];
         if (route == NONE || routes->key[route] != key) step->route[i] = route = find_route(core, key);
-        if (route == NONE) { PyErr_SetString(PyExc_ValueError, "a row has no route"); return -1; }
-        int32_t message = routes->stamp[route] == step->stamp ? routes->message[route] : NONE, other = message;
-        /* Of several switches of a schedule at one node each has messages of its own on the same route. */
-        while (message != NONE && (rows->src[first + step->lead[message]] != rows->src[row] ||
-                                   rows->dst[first + step->lead[message]] != rows->dst[row]))
-            message = step->other[message];
-        if (message == NONE) {
-            message = (int32_t)made;
-            routes->stamp[route] = step->stamp;
-            routes->message[route] = message;
-            step->other[made] = other;
-            step->lead[made] = (int32_t)i;
-            step->order[made] = (int32_t)made;
-            step->tail[made] = (int32_t)i;
-            sorted &= rows->src[row] >= before;
-            before = rows->src[row];
-            made++;
-        }
-        step->message[i] = message;
-        step->next[i] = NONE;
-        if (step->tail[message] != i) {
-            step->next[step->tail[message]] = (int32_t)i;
-            step->tail[message] = (int32_t)i;
-        }
+        if (route == NONE) return refuse("a row has no route");
+        step->lead[made] = step->tail[made] = (int32_t)i;
+        step->order[made] = (int32_t)made;
+        sorted &= src >= before;
+        before = src;
+        made++;
     }
     if (!sorted) { /* by src; a counting sort keeps the order of equal ones */
         int64_t *starts = calloc((size_t)job->ranks + 1, 8);
@@ -98,6 +96,5 @@ static int64_t group_rows(Core *core, const Rows *rows, int64_t first, int64_t l
 }
 
 static void free_step(Step *step) {
-    FREE_ALL(step->message, step->route, step->order, step->lead, step->tail, step->next, step->other, step->reads,
-             step->writes);
+    FREE_ALL(step->route, step->order, step->lead, step->tail, step->next, step->reads, step->writes);
 }

@@ -18,9 +18,6 @@ typedef struct {
     VECTOR(double, hop_share);  /* the part of a message that crosses the link */
     int32_t *table;
     int64_t table_size;
-    int64_t *stamp;             /* the step in which a route last had a message, */
-    int32_t *message;           /* and that message */
-    int64_t stamp_room;
 } Routes;
 
 /* 64 chunks of a rank: which of them begin a cell, and how many cells begin before them. */
@@ -42,16 +39,14 @@ typedef struct {
     int32_t first_engine;
 } Job;
 
-/* The rows of the current step, grouped into messages; see group_rows. */
+/* The rows and messages of the current step; see look_up_step. */
 typedef struct {
     int64_t stamp; /* counts the steps */
-    VECTOR(int32_t, message);
     VECTOR(int32_t, route);
     VECTOR(int32_t, order);
     VECTOR(int32_t, lead);
     VECTOR(int32_t, tail);
     VECTOR(int32_t, next);
-    VECTOR(int32_t, other);
     VECTOR(Range, reads);
     VECTOR(Range, writes);
 } Step;
