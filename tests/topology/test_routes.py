@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from itertools import product
 
@@ -28,6 +29,15 @@ from choreo.topology.graph import hashed_index
 from tests.oracles.topology import MANY, all_pairs, check_all_routes, check_route, distances, named, route, routes
 
 GB = 1e9
+
+
+@pytest.mark.parametrize("text", MANY)
+def test_a_topology_can_be_sent_to_another_process(text: str) -> None:
+    topology = get_topology(text)
+    sent = pickle.loads(pickle.dumps(topology))
+    assert repr(sent) == repr(topology)
+    ends = tuple(ends[:200] for ends in all_pairs(topology))
+    assert routes(sent, *ends) == routes(topology, *ends)
 
 
 @pytest.mark.parametrize("routing", ["spread", "hashed"])

@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from choreo.errors import UsageError
-from choreo.topology.graph import Bools, Ints, Links, Paths, shortest_paths
+from choreo.topology.graph import Bools, Floats, Ints, Links, Paths, shortest_paths
 from choreo.units import bandwidth_of, time_of
 
 __all__ = ["Block", "fully_connected", "graph", "line", "link_figures", "plain_block", "ring", "switch"]
 
 MAX_LINKS = 1 << 26
 
+# A module's function with some arguments bound, so that a topology can be pickled.
 Router = Callable[[Ints, Ints, Ints, str], Paths]
 
 
@@ -59,18 +61,18 @@ def ring(size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str) 
     src = np.concatenate((at, at if size > 2 else at + 1))
     dst = np.concatenate(((at + 1) % size, (at - 1) % size if size > 2 else at))
     links = Links.uniform(src, dst, bandwidth_bytes_per_s, latency_s)
+    return plain_block("ring", size, 0, links, partial(_around_ring, size=size, latency_s=links.latency_s))
 
-    def route(a: Ints, b: Ints, key: Ints, routing: str) -> Paths:
-        if size <= 2:
-            return Paths.single(np.where(a == b, -1, a)[:, None], links.latency_s)
-        up, down = (b - a) % size, (a - b) % size
-        hop = np.arange(int(np.minimum(up, down).max(initial=0)))
-        forward = (up <= down)[:, None]
-        table = np.where(forward, (a[:, None] + hop) % size, size + (a[:, None] - hop) % size)
-        table[hop >= np.minimum(up, down)[:, None]] = -1
-        return Paths.single(table, links.latency_s)
 
-    return plain_block("ring", size, 0, links, route)
+def _around_ring(a: Ints, b: Ints, key: Ints, routing: str, *, size: int, latency_s: Floats) -> Paths:
+    if size <= 2:
+        return Paths.single(np.where(a == b, -1, a)[:, None], latency_s)
+    up, down = (b - a) % size, (a - b) % size
+    hop = np.arange(int(np.minimum(up, down).max(initial=0)))
+    forward = (up <= down)[:, None]
+    table = np.where(forward, (a[:, None] + hop) % size, size + (a[:, None] - hop) % size)
+    table[hop >= np.minimum(up, down)[:, None]] = -1
+    return Paths.single(table, latency_s)
 
 
 def line(size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str) -> Block:
@@ -82,14 +84,14 @@ def line(size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str) 
     bandwidth_bytes_per_s, latency_s = link_figures(size, bandwidth_bytes_per_s, latency_s)
     at = np.arange(size - 1)
     links = Links.uniform(np.concatenate((at, at + 1)), np.concatenate((at + 1, at)), bandwidth_bytes_per_s, latency_s)
+    return plain_block("line", size, 0, links, partial(_along_line, size=size, latency_s=links.latency_s))
 
-    def route(a: Ints, b: Ints, key: Ints, routing: str) -> Paths:
-        hop = np.arange(int(np.abs(b - a).max(initial=0)))
-        table = np.where((b > a)[:, None], a[:, None] + hop, size - 2 + a[:, None] - hop)
-        table[hop >= np.abs(b - a)[:, None]] = -1
-        return Paths.single(table, links.latency_s)
 
-    return plain_block("line", size, 0, links, route)
+def _along_line(a: Ints, b: Ints, key: Ints, routing: str, *, size: int, latency_s: Floats) -> Paths:
+    hop = np.arange(int(np.abs(b - a).max(initial=0)))
+    table = np.where((b > a)[:, None], a[:, None] + hop, size - 2 + a[:, None] - hop)
+    table[hop >= np.abs(b - a)[:, None]] = -1
+    return Paths.single(table, latency_s)
 
 
 def fully_connected(size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str) -> Block:
@@ -103,11 +105,11 @@ def fully_connected(size: int, bandwidth_bytes_per_s: float | str, latency_s: fl
     dst = np.tile(np.arange(size - 1), size)
     dst += dst >= src
     links = Links.uniform(src, dst, bandwidth_bytes_per_s, latency_s)
+    return plain_block("fully_connected", size, 0, links, partial(_directly, size=size, latency_s=links.latency_s))
 
-    def route(a: Ints, b: Ints, key: Ints, routing: str) -> Paths:
-        return Paths.single(np.where(a == b, -1, a * (size - 1) + b - (b > a))[:, None], links.latency_s)
 
-    return plain_block("fully_connected", size, 0, links, route)
+def _directly(a: Ints, b: Ints, key: Ints, routing: str, *, size: int, latency_s: Floats) -> Paths:
+    return Paths.single(np.where(a == b, -1, a * (size - 1) + b - (b > a))[:, None], latency_s)
 
 
 def switch(
@@ -130,7 +132,7 @@ def switch(
     if not (math.isfinite(oversubscribed) and oversubscribed >= 1):
         raise UsageError(f"a switch is oversubscribed by a factor of at least 1, not {oversubscribed:g}")
     if size == 1:
-        return plain_block("switch", 1, 0, Links.join([]), lambda a, b, key, routing: _nowhere(a), reduces=reduces)
+        return plain_block("switch", 1, 0, Links.join([]), _nowhere, reduces=reduces)
     port, narrow = np.arange(size), oversubscribed > 1
     if narrow and reduces:
         raise UsageError("an oversubscribed switch cannot reduce what passes; leave out one of the two")
@@ -143,12 +145,13 @@ def switch(
     if narrow:
         fabric = Links.uniform([size], [size + 1], size * bandwidth_bytes_per_s / oversubscribed, 0.0)
         links = Links.join([links, fabric])
-
-    def route(a: Ints, b: Ints, key: Ints, routing: str) -> Paths:
-        hops = (a, np.full(len(a), 2 * size), size + b) if narrow else (a, size + b)
-        return Paths.single(np.where((a == b)[:, None], -1, np.stack(hops, axis=1)), links.latency_s)
-
+    route = partial(_through_switch, size=size, narrow=narrow, latency_s=links.latency_s)
     return plain_block("switch", size, 1 + narrow, links, route, reduces=reduces)
+
+
+def _through_switch(a: Ints, b: Ints, key: Ints, routing: str, *, size: int, narrow: bool, latency_s: Floats) -> Paths:
+    hops = (a, np.full(len(a), 2 * size), size + b) if narrow else (a, size + b)
+    return Paths.single(np.where((a == b)[:, None], -1, np.stack(hops, axis=1)), latency_s)
 
 
 def graph(
@@ -161,19 +164,22 @@ def graph(
     text: str = "graph",
 ) -> Block:
     """Any graph of ports and switches; paths are the shortest in links."""
-
-    def route(a: Ints, b: Ints, key: Ints, routing: str) -> Paths:
-        # In a product of blocks the same two ports come up once for every line of devices.
-        pairs, which = np.unique(a * size + b, return_inverse=True)
-        paths = shortest_paths(links, size + switches, pairs // size, pairs % size, routing)
-        if isinstance(paths, tuple):
-            here, there = (names[node] if names else node for node in paths)
-            raise UsageError(f"there is no way from device {here} to device {there}; add a link, or leave one out")
-        share = None if paths.share is None else paths.share[which]
-        return Paths(paths.links[which], share, paths.latency_s[which])
-
+    route = partial(_shortest, size=size, switches=switches, links=links, names=names)
     marks = np.zeros(switches, np.bool_) if reduces is None else reduces
     return replace(plain_block("graph", size, switches, links, route), reduces=marks, names=names, text=text)
+
+
+def _shortest(
+    a: Ints, b: Ints, key: Ints, routing: str, *, size: int, switches: int, links: Links, names: tuple[str, ...]
+) -> Paths:
+    # In a product of blocks the same two ports come up once for every line of devices.
+    pairs, which = np.unique(a * size + b, return_inverse=True)
+    paths = shortest_paths(links, size + switches, pairs // size, pairs % size, routing)
+    if isinstance(paths, tuple):
+        here, there = (names[node] if names else node for node in paths)
+        raise UsageError(f"there is no way from device {here} to device {there}; add a link, or leave one out")
+    share = None if paths.share is None else paths.share[which]
+    return Paths(paths.links[which], share, paths.latency_s[which])
 
 
 def plain_block(kind: str, size: int, switches: int, links: Links, route: Router, *, reduces: bool = False) -> Block:
@@ -181,7 +187,7 @@ def plain_block(kind: str, size: int, switches: int, links: Links, route: Router
     return Block(kind, size, switches, links, route, np.full(switches, reduces), f"{kind}({size})")
 
 
-def _nowhere(a: Ints) -> Paths:
+def _nowhere(a: Ints, b: Ints, key: Ints, routing: str) -> Paths:
     return Paths(np.full((len(a), 0), -1, np.int64), None, np.zeros(len(a)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -44,13 +45,13 @@ def fat_tree(
         each = below * bandwidth_bytes_per_s / oversubscribed / (tree.planes(level - 1) * spines)
         parts += [Links.uniform(*ends, each, latency_s) for ends in tree.between(level)]
     links = Links.join(parts)
+    return plain_block("fat_tree", size, tree.switches, links, partial(_up_and_down, tree=tree, latency_s=latency_s))
 
-    def route(a: Ints, b: Ints, key: Ints, routing: str) -> Paths:
-        table, share = tree.paths(a, b, key, routing)
-        crossed = 2.0 * np.where(a == b, 0, tree.meeting(a, b) + 1)
-        return Paths(table, share, crossed * latency_s)
 
-    return plain_block("fat_tree", size, tree.switches, links, route)
+def _up_and_down(a: Ints, b: Ints, key: Ints, routing: str, *, tree: _Tree, latency_s: float) -> Paths:
+    table, share = tree.paths(a, b, key, routing)
+    crossed = 2.0 * np.where(a == b, 0, tree.meeting(a, b) + 1)
+    return Paths(table, share, crossed * latency_s)
 
 
 class _Tree:
