@@ -64,7 +64,9 @@ MISTAKES: list[tuple[str, Callable[[Communicator], object], str]] = [
         lambda c: c.all_reduce(ones.copy(), survive=True, async_op=True),
         "cannot be asynchronous",
     ),
-    ("shrink's timeout", lambda c: c.shrink(timeout="soon"), "timeout must be a finite"),  # type: ignore[arg-type]
+    ("shrink's timeout", lambda c: c.shrink(timeout="soon"), "'soon' is not a time"),
+    ("text of no time", lambda c: c.barrier(timeout="0s"), "timeout must be a finite"),
+    ("text without a unit", lambda c: c.barrier(timeout="30"), "30 what"),
     ("grow's timeout", lambda c: c.grow(timeout=-1), "timeout must be a finite"),
     ("no end", lambda c: c.all_reduce(ones.copy(), timeout=float("inf")), "timeout must be a finite"),
     ("0-d", lambda c: c.reduce_scatter(np.array(1.0)), "x has no dimension"),
@@ -588,10 +590,11 @@ def with_tensors(comm: Communicator) -> None:
         comm.all_reduce(torch.ones(2, dtype=torch.complex64).conj())
 
 
-def test_tensors(jobs: Callable[[int], Job]) -> None:
+def test_tensors() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("ml_dtypes")
-    jobs(2).run(with_tensors)
+    with Job(2) as job:  # ranks that are forked now have torch already
+        job.run(with_tensors)
 
 
 def whether_torch_is_there(comm: Communicator) -> bool:
@@ -611,6 +614,12 @@ def test_a_timeout_may_be_text(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     with init(timeout="30s") as comm:
         assert comm.timeout_s == 30.0
+        comm.barrier(timeout="20s")
+        assert comm.all_reduce(np.ones(1), timeout="20000ms").tolist() == [1.0]
+        assert comm.all_gather_object(3, timeout="20s") == [3]
+        comm.barrier(async_op=True).wait(timeout="20s")
+        comm.isend(np.ones(1), dst=0, timeout="20s").wait(timeout="20s")
+        assert comm.irecv(np.empty(1), src=0).result(timeout="20s") == 0
     with pytest.raises(UsageError, match="'soon' is not a time"):
         init(timeout="soon")
     with pytest.raises(UsageError, match="timeout must be a time of at least 0 seconds"):

@@ -20,9 +20,11 @@ def load_algorithms(path: str | Path) -> list[Algorithm]:
     What the file prints goes to stderr, so that a command's output stays its own.
 
     >>> from pathlib import Path
-    >>> text = "import choreo\\n@choreo.algorithm('barrier')\\ndef barrier(ranks): ..."
-    >>> _ = Path("mine.py").write_text(text)
-    >>> [one.name for one in load_algorithms("mine.py")]
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "mine.py"
+    ...     _ = file.write_text("import choreo\\n@choreo.algorithm('barrier')\\ndef barrier(ranks): ...")
+    ...     [one.name for one in load_algorithms(file)]
     ['mine']
     """
     file = Path(path).resolve()

@@ -21,7 +21,7 @@ from choreo.price import profile
 from choreo.price.price import price_of
 from choreo.run.execute.backend import warn_if_slow
 from choreo.run.execute.constants import Constants, load_constants
-from choreo.units import size_of
+from choreo.units import size_of, time_of
 
 __all__ = ["bench", "measure", "predicted_s"]
 
@@ -46,14 +46,16 @@ def bench(
     iterations: int | None = None,
     warmup: int = 5,
     checks: int = 1,
-    timeout_s: float = 120.0,
+    round_s: float | str = 0.02,
+    timeout_s: float | str = 120.0,
 ) -> Benchmark:
     """Measure a collective between ranks of this machine, which are started for it.
 
     `sizes` are bytes, or texts such as "4KiB". `algorithm` is one by name, "all" of them, or None for the one that is
     chosen. `against` are other libraries that take turns with Choreo: "gloo", "openmpi". Types and operations have the
     names of nccl-tests. `registered` takes arrays that peers can read in place. A time is the median of `rounds`, each
-    of as many calls as fill 20 ms, or of `iterations`. `checks` calls of each size are checked element by element.
+    of as many calls as fill `round_s` (seconds, or text like "20ms"), or of `iterations`. `checks` calls of each size
+    are checked element by element.
 
     >>> import choreo
     >>> found = choreo.bench("all_reduce", 2, ["8", "4KiB"], rounds=1, iterations=1)
@@ -76,7 +78,8 @@ def bench(
         against=tuple(against),
         registered=registered,
         pin=pin,
-        timeout_s=timeout_s,
+        round_s=time_of(round_s, "round_s"),
+        timeout_s=time_of(timeout_s, "timeout_s"),
     )
     return measure(options)
 

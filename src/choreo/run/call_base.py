@@ -8,6 +8,7 @@ import numpy as np
 
 from choreo.errors import UsageError
 from choreo.run.engine import Engine
+from choreo.units import parse_time
 
 __all__ = ["CallBase"]
 
@@ -30,8 +31,9 @@ class CallBase:
             raise UsageError(f"{name} must be a rank from 0 to {self.world_size - 1}, not {rank!r:.60}")
         return int(rank)
 
-    def _seconds(self, timeout: float | None) -> float:
-        seconds = self.timeout_s if timeout is None else timeout
+    def _seconds(self, timeout: float | str | None) -> float:
+        given = self.timeout_s if timeout is None else timeout
+        seconds = parse_time(given) if isinstance(given, str) else given
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise UsageError(f"timeout must be a finite number of seconds, more than 0, not {seconds!r:.60}")
+            raise UsageError(f"timeout must be a finite number of seconds, more than 0, not {given!r:.60}")
         return float(seconds)

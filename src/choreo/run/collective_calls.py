@@ -32,10 +32,10 @@ class CollectiveCalls(CallBase, ABC):
         op: ReduceOp = _SUM,
         *,
         out: Any = None,
-        timeout: float | None = None,
+        timeout: float | str | None = None,
         async_op: bool = False,
         survive: bool = False,
-        patience: float | None = None,
+        patience: float | str | None = None,
     ) -> Any:
         """Reduce the arrays of all ranks; every rank gets the result, in place or in `out`.
 
@@ -73,7 +73,7 @@ class CollectiveCalls(CallBase, ABC):
 
         return self._do(request, finish, async_op, cache=out is None and op is not _AVG, key=op)
 
-    def broadcast(self, x: Any, root: int = 0, *, timeout: float | None = None, async_op: bool = False) -> Any:
+    def broadcast(self, x: Any, root: int = 0, *, timeout: float | str | None = None, async_op: bool = False) -> Any:
         """Every rank gets the root's array, in place.
 
         >>> import choreo, numpy as np
@@ -105,7 +105,7 @@ class CollectiveCalls(CallBase, ABC):
         op: ReduceOp = _SUM,
         *,
         out: Any = None,
-        timeout: float | None = None,
+        timeout: float | str | None = None,
         async_op: bool = False,
     ) -> Any:
         """Reduce the arrays of all ranks; the root gets the result, in place or in `out`, the others get None.
@@ -132,7 +132,7 @@ class CollectiveCalls(CallBase, ABC):
 
         return self._do(request, finish, async_op)
 
-    def all_gather(self, x: Any, *, out: Any = None, timeout: float | None = None, async_op: bool = False) -> Any:
+    def all_gather(self, x: Any, *, out: Any = None, timeout: float | str | None = None, async_op: bool = False) -> Any:
         """The arrays of all ranks, by rank: shape (world_size, *x.shape).
 
         >>> import choreo, numpy as np
@@ -172,7 +172,7 @@ class CollectiveCalls(CallBase, ABC):
         *,
         sizes: Sequence[int] | None = None,
         out: Any = None,
-        timeout: float | None = None,
+        timeout: float | str | None = None,
         async_op: bool = False,
     ) -> Any:
         """Reduce the arrays of all ranks; each rank gets its rows of the result.
@@ -213,7 +213,7 @@ class CollectiveCalls(CallBase, ABC):
         return self._do(request, finish, async_op, cache=sizes is None and op is not _AVG, key=op)
 
     def gather(
-        self, x: Any, root: int = 0, *, out: Any = None, timeout: float | None = None, async_op: bool = False
+        self, x: Any, root: int = 0, *, out: Any = None, timeout: float | str | None = None, async_op: bool = False
     ) -> Any:
         """The root gets the arrays of all ranks, shape (world_size, *x.shape); the others get None.
 
@@ -242,7 +242,13 @@ class CollectiveCalls(CallBase, ABC):
         return self._do(request, finish, async_op)
 
     def scatter(
-        self, x: Any = None, root: int = 0, *, out: Any = None, timeout: float | None = None, async_op: bool = False
+        self,
+        x: Any = None,
+        root: int = 0,
+        *,
+        out: Any = None,
+        timeout: float | str | None = None,
+        async_op: bool = False,
     ) -> Any:
         """Each rank gets its rows of the root's x. Other ranks give `out`, or an x of the root's shape and type.
 
@@ -282,7 +288,7 @@ class CollectiveCalls(CallBase, ABC):
         send_sizes: Sequence[int] | None = None,
         recv_sizes: Sequence[int] | None = None,
         out: Any = None,
-        timeout: float | None = None,
+        timeout: float | str | None = None,
         async_op: bool = False,
     ) -> Any:
         """Block d of x goes to rank d; block s of the result comes from rank s. A block is a number of rows.
@@ -335,7 +341,7 @@ class CollectiveCalls(CallBase, ABC):
 
         return self._engine.in_order(uneven, "all_to_all", async_op)
 
-    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Any:
+    def barrier(self, *, timeout: float | str | None = None, async_op: bool = False) -> Any:
         """Wait until all ranks have called it.
 
         >>> import choreo
@@ -354,7 +360,7 @@ class CollectiveCalls(CallBase, ABC):
 
     @abstractmethod
     def _all_reduce_surviving(
-        self, x: Any, op: ReduceOp, out: Any, timeout: float | None, patience: float | None
+        self, x: Any, op: ReduceOp, out: Any, timeout: float | str | None, patience: float | str | None
     ) -> tuple[Any, tuple[int, ...]]:
         """`all_reduce` with `survive=True`."""
 
@@ -364,7 +370,7 @@ class CollectiveCalls(CallBase, ABC):
         given: Array | None,
         work: Array | None,
         blocks: int | tuple[int, ...],
-        timeout: float | None,
+        timeout: float | str | None,
         *,
         op: ReduceOp | None = None,
         root: int | None = None,

@@ -47,9 +47,9 @@ class _Contact(msgspec.Struct):
 class Communicator(ObjectCalls, MessageCalls):
     """Ranks that run collectives together. Every rank makes the same calls in the same order, from one thread.
 
-    With `async_op=True` a call returns a `Work` at once; asynchronous calls run in order. `timeout` is in seconds; if
-    it is not given, `timeout_s` holds. `ranks` are the numbers that the ranks had at first: they stay the same when the
-    communicator shrinks or grows.
+    With `async_op=True` a call returns a `Work` at once; asynchronous calls run in order. `timeout` is in seconds, or
+    text like "30s"; if it is not given, `timeout_s` holds. `ranks` are the numbers that the ranks had at first: they
+    stay the same when the communicator shrinks or grows.
 
     >>> import choreo, numpy as np
     >>> with choreo.init() as comm:
@@ -88,7 +88,7 @@ class Communicator(ObjectCalls, MessageCalls):
 
     # Groups
 
-    def new_group(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | NonMember:
+    def new_group(self, ranks: Sequence[int], *, timeout: float | str | None = None) -> Communicator | NonMember:
         """A communicator of some ranks, numbered in this order. All ranks call it; the others get a NonMember.
 
         >>> import choreo
@@ -99,7 +99,7 @@ class Communicator(ObjectCalls, MessageCalls):
         made = connect_group(self._engine, ranks, self._seconds(timeout))
         return made if isinstance(made, NonMember) else self._on(made)
 
-    def mesh(self, shape: Sequence[int], names: Sequence[str], *, timeout: float | None = None) -> Mesh:
+    def mesh(self, shape: Sequence[int], names: Sequence[str], *, timeout: float | str | None = None) -> Mesh:
         """The ranks in a grid with named axes, the last varying fastest, with a communicator along each axis.
 
         >>> import choreo
@@ -113,7 +113,7 @@ class Communicator(ObjectCalls, MessageCalls):
 
     # When ranks are lost, and when new ones join
 
-    def shrink(self, timeout: float = SHRINK_S) -> Communicator:
+    def shrink(self, timeout: float | str = SHRINK_S) -> Communicator:
         """A communicator of the ranks that are left, which replaces this one. All of them call it.
 
         >>> import choreo
@@ -136,7 +136,7 @@ class Communicator(ObjectCalls, MessageCalls):
         *,
         address: str | None = None,
         secret: str | bytes | None = None,
-        timeout: float = SHRINK_S,
+        timeout: float | str = SHRINK_S,
     ) -> Communicator:
         """A communicator of all ranks and of new processes that call `choreo.join()`. It replaces this one.
 
@@ -182,7 +182,7 @@ class Communicator(ObjectCalls, MessageCalls):
         return 0 if self._door is None else self._door.server.waiting()
 
     def _all_reduce_surviving(
-        self, x: Any, op: ReduceOp, out: Any, timeout: float | None, patience: float | None
+        self, x: Any, op: ReduceOp, out: Any, timeout: float | str | None, patience: float | str | None
     ) -> tuple[Any, tuple[int, ...]]:
         """An all_reduce that every survivor completes: the result, and the original ranks that are in it.
 

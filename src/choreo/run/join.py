@@ -30,13 +30,16 @@ from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.errors import FrameError
 from choreo.run.transport.frames import FrameKind, SealedFrame
 from choreo.run.transport.tcp import NetworkConfig
+from choreo.units import time_of
 
 __all__ = ["join"]
 
 EXTRA_S = 3.0  # how much longer a joining process waits than the rank that admits it
 
 
-def join(*, address: str | None = None, secret: str | bytes | None = None, timeout: float = SHRINK_S) -> Communicator:
+def join(
+    *, address: str | None = None, secret: str | bytes | None = None, timeout: float | str = SHRINK_S
+) -> Communicator:
     """Join a running job whose ranks call `grow`, and return its new communicator.
 
     The job's address and secret are read from MASTER_ADDR, MASTER_PORT and CHOREO_SECRET, unless `address`
@@ -49,7 +52,7 @@ def join(*, address: str | None = None, secret: str | bytes | None = None, timeo
     choreo.errors.JoinError: ...
     """
     job = job_address(address, secret)
-    deadline = Deadline.after(timeout)
+    deadline = Deadline.after(time_of(timeout, "timeout"))
     if job.secret is None:
         check_local(job.address, deadline)
     while True:

@@ -17,7 +17,7 @@ __all__ = ["ObjectCalls"]
 class ObjectCalls(CollectiveCalls):
     """The collectives, and those of Python objects."""
 
-    def broadcast_object(self, given: Any = None, root: int = 0, *, timeout: float | None = None) -> Any:
+    def broadcast_object(self, given: Any = None, root: int = 0, *, timeout: float | str | None = None) -> Any:
         """Every rank gets the root's object; the arguments of other ranks do not matter.
 
         >>> import choreo
@@ -33,7 +33,7 @@ class ObjectCalls(CollectiveCalls):
         self.broadcast(found, root, timeout=timeout)
         return given if self.rank == root else pickle.loads(found.tobytes())
 
-    def all_gather_object(self, given: Any, *, timeout: float | None = None) -> list[Any]:
+    def all_gather_object(self, given: Any, *, timeout: float | str | None = None) -> list[Any]:
         """The objects of all ranks, by rank.
 
         >>> import choreo
@@ -43,7 +43,9 @@ class ObjectCalls(CollectiveCalls):
         """
         return [pickle.loads(blob) for blob in self._engine.all_gather_bytes(_pickle(given), self._seconds(timeout))]
 
-    def scatter_object(self, given: Sequence[Any] | None = None, root: int = 0, *, timeout: float | None = None) -> Any:
+    def scatter_object(
+        self, given: Sequence[Any] | None = None, root: int = 0, *, timeout: float | str | None = None
+    ) -> Any:
         """Each rank gets its object of the root's list; the arguments of other ranks do not matter.
 
         >>> import choreo

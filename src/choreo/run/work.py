@@ -12,12 +12,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from choreo.units import time_of
+
 if TYPE_CHECKING:
     from choreo.run.execute.twin import QueuedCall
 
-__all__ = ["QueuedWork", "Work"]
+__all__ = ["QueuedWork", "Work", "seconds_to_wait"]
 
 Result = TypeVar("Result")
+
+
+def seconds_to_wait(timeout: float | str | None) -> float | None:
+    """The timeout of a wait in seconds; None is no limit."""
+    return None if timeout is None else time_of(timeout, "timeout")
 
 
 class Work(Generic[Result]):
@@ -44,15 +51,16 @@ class Work(Generic[Result]):
         """Whether the call is over, with a result or an error."""
         return self._over.is_set()
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: float | str | None = None) -> None:
         """Wait until the call is over. After `timeout` seconds TimeoutError is raised, and the call goes on."""
-        if not self._over.wait(timeout):
-            raise TimeoutError(f"{self.what} is not done after {timeout} s; it goes on, so wait again")
+        seconds = seconds_to_wait(timeout)
+        if not self._over.wait(seconds):
+            raise TimeoutError(f"{self.what} is not done after {seconds} s; it goes on, so wait again")
         if self._error is not None:
             self._raised = True
             raise self._error.with_traceback(None)
 
-    def result(self, timeout: float | None = None) -> Result:
+    def result(self, timeout: float | str | None = None) -> Result:
         """Wait for the call, and return its result."""
         self.wait(timeout)
         return self._value  # type: ignore[return-value]  # there is one once it is over
@@ -98,21 +106,22 @@ class QueuedWork(Work[Result]):
         """Whether the call is over, with a result or an error."""
         return self._call.done()
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: float | str | None = None) -> None:
         """Wait until the call is over. After `timeout` seconds TimeoutError is raised, and the call goes on."""
+        seconds = seconds_to_wait(timeout)
         try:
-            over = self._call.wait(timeout)
+            over = self._call.wait(seconds)
         except BaseException:  # such as Ctrl-C, which may have ended this call
             self._raised = True
             raise
         if not over:
-            raise TimeoutError(f"{self.what} is not done after {timeout} s; it goes on, so wait again")
+            raise TimeoutError(f"{self.what} is not done after {seconds} s; it goes on, so wait again")
         error = self._call.error
         if error is not None:
             self._raised = True
             raise error.with_traceback(None)
 
-    def result(self, timeout: float | None = None) -> Result:
+    def result(self, timeout: float | str | None = None) -> Result:
         """Wait for the call, and return its result."""
         self.wait(timeout)
         return self._call.value  # type: ignore[no-any-return]

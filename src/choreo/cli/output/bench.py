@@ -5,9 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
-import click
-
-from choreo.cli.output.table import Column, NcclTable
+from choreo.cli.output.table import Column, NcclTable, echo_comment
 from choreo.errors import shown
 from choreo.units import counted
 
@@ -28,8 +26,8 @@ class BenchTable:
         self.options = options
         self.waiting: list[Measurement] = []
         place = "in place" if options.collective in IN_PLACE else "out of place"
-        click.echo(
-            f"# {options.collective} over {counted(options.ranks, 'rank')} of this machine, {place}"
+        echo_comment(
+            f"{options.collective} over {counted(options.ranks, 'rank')} of this machine, {place}"
             f"{', registered' if options.registered else ''}"
         )
         columns = [
@@ -68,17 +66,17 @@ class BenchTable:
         self._print_waiting()
         self.table.end()
         wrong = sum(row.wrong or 0 for row in report.results)
-        click.echo(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
-        click.echo(f"# Avg bus bandwidth    : {statistics.fmean(row.busbw_GBps for row in report.results):.6g}")
+        echo_comment(f"Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
+        echo_comment(f"Avg bus bandwidth    : {statistics.fmean(row.busbw_GBps for row in report.results):.6g}")
         # A rank alone sends nothing, so nothing is predicted.
         off = [abs(row.predicted_s / row.time_s - 1) for row in report.results if row.predicted_s > 0]
         if off:
-            click.echo(f"# Prediction off by    : {100 * statistics.median(off):.0f} % in the median row")
+            echo_comment(f"Prediction off by    : {100 * statistics.median(off):.0f} % in the median row")
         for name in report.options.against:
             ratios = [row.ratio(name) for row in report.results if name in row.peer_times_s]
             if ratios:
-                click.echo(
-                    f"# {name + ' takes':<20} : {geometric_mean(ratios):.2f} times as long (geometric mean), "
+                echo_comment(
+                    f"{name + ' takes':<20} : {geometric_mean(ratios):.2f} times as long (geometric mean), "
                     f"at least {min(ratios):.2f} times"
                 )
 

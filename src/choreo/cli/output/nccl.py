@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import Column, echo_json, echo_nccl_table
+from choreo.cli.output.table import Column, echo_comment, echo_json, echo_nccl_table
 from choreo.cli.schedule_options import ScheduleOptions
 from choreo.cli.topology_options import Placement
 from choreo.errors import UsageError, shown
@@ -59,8 +59,8 @@ def _print_sweep(rows: list[NcclSimulation]) -> None:
     first = rows[0]
     redop = "sum" if get_collective(first.collective).reduces else "none"
     ranks, where = counted(first.ranks, "rank"), shown(first.topology)
-    click.echo(f"# {first.collective} over {ranks} on {where}, NCCL's model")
-    click.echo("#")
+    echo_comment(f"{first.collective} over {ranks} on {where}, NCCL's model")
+    echo_comment("")
     echo_nccl_table(
         [
             Column("size"),
@@ -87,4 +87,4 @@ def _print_sweep(rows: list[NcclSimulation]) -> None:
             for row in rows
         ],
     )
-    click.echo(f"# Avg bus bandwidth    : {sum(row.busbw_GBps for row in rows) / len(rows):.6g}")
+    echo_comment(f"Avg bus bandwidth    : {sum(row.busbw_GBps for row in rows) / len(rows):.6g}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.output.labels import axes_lines, print_axes, row_label
-from choreo.cli.output.table import Column, echo_line, echo_nccl_table, echo_table
+from choreo.cli.output.table import Column, echo_comment, echo_line, echo_nccl_table, echo_table
 from choreo.errors import shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 
@@ -99,11 +99,11 @@ def print_sweep(sizes: list[list[Simulation]], algorithms: int) -> None:
     first = sizes[0][0]
     schedule = first.jobs[0].schedule
     redop, root = "sum" if schedule.contract.reduces else "none", -1 if schedule.root is None else schedule.root
-    click.echo(f"# {first.collective} over {counted(first.ranks, 'rank')} on {shown(first.topology.name)}, simulated")
+    echo_comment(f"{first.collective} over {counted(first.ranks, 'rank')} on {shown(first.topology.name)}, simulated")
     several = len(sizes[0]) > 1
     for line in axes_lines(one for runs in sizes for one in runs):
-        click.echo(f"# {line}")
-    click.echo("#" if several or algorithms == 1 else f"# the fastest of {algorithms} algorithms at each size")
+        echo_comment(line)
+    echo_comment("" if several or algorithms == 1 else f"the fastest of {algorithms} algorithms at each size")
     rows, best_busbw = [], []
     for runs in sizes:
         fastest = min(runs, key=lambda one: one.job_time_s(0))
@@ -138,7 +138,7 @@ def print_sweep(sizes: list[list[Simulation]], algorithms: int) -> None:
         ("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", ""),
         rows,
     )
-    click.echo(f"# Avg bus bandwidth    : {sum(best_busbw) / len(best_busbw):.6g}{' (the best)' if several else ''}")
+    echo_comment(f"Avg bus bandwidth    : {sum(best_busbw) / len(best_busbw):.6g}{' (the best)' if several else ''}")
 
 
 def _print_dimensions(simulation: Simulation) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Column",
     "NcclTable",
+    "echo_comment",
     "echo_json",
     "echo_line",
     "echo_nccl_table",
@@ -112,6 +113,11 @@ def echo_table(
     # Not by rich itself, which ends the process when nobody reads.
     click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
     _echo_left_out([column.name for number, column in enumerate(columns) if number not in kept])
+
+
+def echo_comment(text: str) -> None:
+    """Print a line that begins with #, as nccl-tests does, broken where the terminal is too narrow for it."""
+    click.echo("\n".join(textwrap.wrap(f"# {text}", width(piped=1 << 20), subsequent_indent="#   ")))
 
 
 def echo_nccl_table(columns: Sequence[Column], units: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -22,7 +22,7 @@ class MessageCalls(CallBase):
 
     _messages: PointToPoint
 
-    def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> None:
+    def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | str | None = None) -> None:
         """Send an array to a rank; returns when it may be changed again.
 
         >>> import choreo, numpy as np
@@ -33,7 +33,7 @@ class MessageCalls(CallBase):
         """
         self._send(x, dst, tag, timeout, blocking=True).wait()
 
-    def isend(self, x: Any, dst: int, tag: int = 0, *, timeout: float | None = None) -> Work[int]:
+    def isend(self, x: Any, dst: int, tag: int = 0, *, timeout: float | str | None = None) -> Work[int]:
         """Send an array to a rank; it must not be changed until the work is done.
 
         >>> import choreo, numpy as np
@@ -43,7 +43,7 @@ class MessageCalls(CallBase):
         """
         return self._send(x, dst, tag, timeout)
 
-    def recv(self, x: Any, src: int | None, tag: int = 0, *, timeout: float | None = None) -> Any:
+    def recv(self, x: Any, src: int | None, tag: int = 0, *, timeout: float | str | None = None) -> Any:
         """Receive into an array, which has the size and type that the other rank sends with this tag.
 
         With `src=None` it comes from any rank; `irecv` tells from which.
@@ -57,7 +57,7 @@ class MessageCalls(CallBase):
         self._receive(x, src, tag, timeout).wait()
         return x
 
-    def irecv(self, x: Any, src: int | None, tag: int = 0, *, timeout: float | None = None) -> Work[int]:
+    def irecv(self, x: Any, src: int | None, tag: int = 0, *, timeout: float | str | None = None) -> Work[int]:
         """Receive into an array, which must not be used until the work is done; the result is the rank that sent it.
 
         With `src=None` it comes from any rank, and the ranks take turns.
@@ -76,14 +76,14 @@ class MessageCalls(CallBase):
         """
         return self._receive(x, src, tag, timeout)
 
-    def _send(self, x: Any, dst: int, tag: int, timeout: float | None, *, blocking: bool = False) -> Work[int]:
+    def _send(self, x: Any, dst: int, tag: int, timeout: float | str | None, *, blocking: bool = False) -> Work[int]:
         self.check()
         array = take(x, writable=False).array
         peer, seconds = self._rank(dst, "dst"), self._seconds(timeout)
         code = dtype_code(array.dtype)
         return self._messages.send(_bytes(array), code, peer, _tag(tag), seconds, blocking=blocking)
 
-    def _receive(self, x: Any, src: int | None, tag: int, timeout: float | None) -> Work[int]:
+    def _receive(self, x: Any, src: int | None, tag: int, timeout: float | str | None) -> Work[int]:
         self.check()
         taken = take(x, writable=True)
         peer = ANY_SOURCE if src is None else self._rank(src, "src")

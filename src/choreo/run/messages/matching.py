@@ -14,7 +14,7 @@ from typing import Protocol
 from choreo.errors import CollectiveMismatch, PeerFailure
 from choreo.run.execute.dtypes import dtype_name
 from choreo.run.transport.peer_info import PeerInfo
-from choreo.run.work import Work
+from choreo.run.work import Work, seconds_to_wait
 
 __all__ = ["ANY_SOURCE", "GONE", "NOT_TAKEN", "Matcher", "Message", "MessageWork", "Progress", "Receive", "Send"]
 
@@ -59,13 +59,13 @@ class MessageWork(Work[int]):
             progress.poll(self)
         return self.over
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: float | str | None = None) -> None:
         """Wait until it is over. After `timeout` seconds TimeoutError is raised, and it goes on."""
-        progress = self._progress
+        progress, seconds = self._progress, seconds_to_wait(timeout)
         if progress is not None:
-            progress.wait(self, timeout)
+            progress.wait(self, seconds)
         if not self.over:
-            raise TimeoutError(f"{self.what} is not done after {timeout} s; it goes on, so wait again")
+            raise TimeoutError(f"{self.what} is not done after {seconds} s; it goes on, so wait again")
         if self._error is not None:
             self._raised = True
             raise self._error.with_traceback(None)

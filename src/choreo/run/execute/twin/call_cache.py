@@ -19,43 +19,43 @@ class CallCache:
     ) -> None:
         self.open = 0
 
-    def all_reduce(self, x: object, op: object, timeout_s: float, /) -> bool:
+    def all_reduce(self, x: object, op: object, timeout_s: float | str, /) -> bool:
         """Reduce an array in place, if such a call was cached."""
         return False
 
-    def broadcast(self, x: object, root: object, timeout_s: float, /) -> bool:
+    def broadcast(self, x: object, root: object, timeout_s: float | str, /) -> bool:
         """Send the root's array, or receive it, if such a call was cached."""
         return False
 
-    def all_gather(self, x: object, out: object, key: None, timeout_s: float, /) -> bool:
+    def all_gather(self, x: object, out: object, key: None, timeout_s: float | str, /) -> bool:
         """Gather every rank's array, if such a call was cached."""
         return False
 
-    def reduce_scatter(self, x: object, out: object, op: object, timeout_s: float, /) -> bool:
+    def reduce_scatter(self, x: object, out: object, op: object, timeout_s: float | str, /) -> bool:
         """Reduce to every rank's part, if such a call was cached."""
         return False
 
-    def barrier(self, timeout_s: float, /) -> bool:
+    def barrier(self, timeout_s: float | str, /) -> bool:
         """Run a barrier, if it was cached."""
         return False
 
-    def start_all_reduce(self, x: object, op: object, timeout_s: float, /) -> QueuedCall | None:
+    def start_all_reduce(self, x: object, op: object, timeout_s: float | str, /) -> QueuedCall | None:
         """Queue an all_reduce in place, if such a call was cached."""
         return None
 
-    def start_broadcast(self, x: object, root: object, timeout_s: float, /) -> QueuedCall | None:
+    def start_broadcast(self, x: object, root: object, timeout_s: float | str, /) -> QueuedCall | None:
         """Queue a broadcast, if such a call was cached."""
         return None
 
-    def start_all_gather(self, x: object, out: object, key: None, timeout_s: float, /) -> QueuedCall | None:
+    def start_all_gather(self, x: object, out: object, key: None, timeout_s: float | str, /) -> QueuedCall | None:
         """Queue an all_gather, if such a call was cached."""
         return None
 
-    def start_reduce_scatter(self, x: object, out: object, op: object, timeout_s: float, /) -> QueuedCall | None:
+    def start_reduce_scatter(self, x: object, out: object, op: object, timeout_s: float | str, /) -> QueuedCall | None:
         """Queue a reduce_scatter, if such a call was cached."""
         return None
 
-    def start_barrier(self, timeout_s: float, /) -> QueuedCall | None:
+    def start_barrier(self, timeout_s: float | str, /) -> QueuedCall | None:
         """Queue a barrier, if it was cached."""
         return None
 
