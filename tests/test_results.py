@@ -66,8 +66,7 @@ def test_a_list_of_results_is_a_table(name: str) -> None:
     assert len(table) == 2
 
 
-# A topology has routing functions, so what holds one does not pickle.
-@pytest.mark.parametrize("name", sorted(RESULTS.keys() - {"simulation", "planning"}))
+@pytest.mark.parametrize("name", RESULTS)
 def test_a_result_can_be_sent_to_another_process(name: str) -> None:
     assert pickle.loads(pickle.dumps(result(name))).to_dict() == result(name).to_dict()
 
@@ -76,12 +75,20 @@ def test_the_columns_of_a_schedule_are_a_table() -> None:
     table = pd.DataFrame(RING.to_dict())
     assert len(table) == RING.num_transfers
     assert table[table.step == 0].src.tolist() == RING.columns().src[RING.columns().step == 0].tolist()
+    pd.testing.assert_frame_equal(pd.DataFrame(RING.columns()), table)
+
+
+def test_a_list_of_nouns_is_a_table() -> None:
+    for nouns in (choreo.list_devices(), choreo.list_models(), [choreo.Plan(tp=2), choreo.Plan(dp=4)]):
+        assert {"name", "tp"} & set(pd.DataFrame(nouns).columns)
 
 
 def test_json_is_the_result() -> None:
     words = ("simulate", "all_reduce", "-t", NETWORK, "--size", "1MiB", "-a", "ring", "--json")
     document = run_choreo(*words).json
     assert isinstance(document, dict)
+    simulation = choreo.simulate(RING, NETWORK, 1 << 20)
+    assert simulation.to_dict(details=True) | {"settings": {}} == document
     assert result("simulation").to_dict().items() <= document.items()
 
 

@@ -184,6 +184,13 @@ def test_a_verb_is_its_function_however_its_folder_is_imported() -> None:
         "from choreo.prove import prove as again\n"
         "import choreo.prove.replay, choreo.price.compare\n"
         "assert again is choreo.prove is prove\n"
+        "import choreo.simulate.nccl as nccl\n"
+        "import choreo.prove.replay as replay\n"
+        "assert nccl is sys.modules['choreo.simulate.nccl'] is choreo.simulate.nccl\n"
+        "assert replay is sys.modules['choreo.prove.replay']\n"
+        "import inspect, pickle\n"
+        "assert pickle.loads(pickle.dumps(choreo.simulate)) is choreo.simulate\n"
+        "assert next(iter(inspect.signature(choreo.simulate).parameters)) == 'schedule'\n"
         "assert isinstance(choreo.price, types.FunctionType)\n"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 import types
 
 __all__ = ["lazy_package", "public_names"]
@@ -23,7 +24,8 @@ def lazy_package(homes: dict[str, str]) -> type[types.ModuleType]:
     """A class of module whose `homes` are imported on demand.
 
     A verb's folder and its function have one name, and `choreo.prove` is the function. Importing `choreo.prove` (the
-    folder) would otherwise put the module where the function belongs.
+    folder) would otherwise put the module where the function belongs. The function has the folder's names as its
+    attributes, so that `import choreo.simulate.nccl as nccl` finds the module.
     """
 
     class LazyPackage(types.ModuleType):
@@ -31,6 +33,9 @@ def lazy_package(homes: dict[str, str]) -> type[types.ModuleType]:
             if name not in homes:
                 raise AttributeError(f"module 'choreo' has no attribute {name!r}")
             value = getattr(importlib.import_module(homes[name]), name)
+            folder = sys.modules.get(f"{self.__name__}.{name}")
+            if isinstance(value, types.FunctionType) and folder is not None:
+                value.__dict__ = vars(folder)
             self.__dict__[name] = value
             return value
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform, overload
 
 import numpy as np
 
-__all__ = ["Result", "drawn", "plain", "result"]
+__all__ = ["Result", "drawn", "plain", "plain_size", "result"]
 
 T = TypeVar("T", bound=type)
 
@@ -31,9 +31,7 @@ class Result(Mapping[str, Any]):
 
     def _plain(self, name: str) -> Any:
         value = plain(getattr(self, name))
-        if name == "size_bytes" and value == int(value):
-            return int(value)  # sizes are floats where they are computed with, and whole numbers where they are read
-        return value
+        return plain_size(value) if name == "size_bytes" else value
 
     def summary(self) -> str:
         """The result in one line."""
@@ -104,3 +102,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, Fraction):
         return str(value)
     return value
+
+
+def plain_size(size_bytes: float) -> int | float:
+    """A size as an int if it is a whole number: sizes are floats where they are computed with.
+
+    >>> plain_size(1024.0)
+    1024
+    """
+    return int(size_bytes) if size_bytes == int(size_bytes) else size_bytes

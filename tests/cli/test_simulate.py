@@ -20,6 +20,7 @@ SUMMARY = [
     "ranks",
     "size_bytes",
     "algorithm",
+    "axes",
     "time_s",
     "bound_s",
     "efficiency",

@@ -164,7 +164,12 @@ class Schedule:
             yield from block.each_step()
 
     def columns(self) -> Transfers:
-        """All transfers as columns: `s.columns().src`."""
+        """All transfers as columns: `s.columns().src`; `pandas.DataFrame(s.columns())` is their table.
+
+        >>> from choreo import build
+        >>> next(iter(build("all_gather", "ring", 4).columns()))
+        Transfer(step=0, src=0, dst=1, chunk=0, count=1, reduce=False, from_input=False)
+        """
         return Transfers.join(list(self.blocks()))
 
     def to_dict(self) -> dict[str, IntColumn | BoolColumn]:

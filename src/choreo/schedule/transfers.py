@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import ScheduleError
 
-__all__ = ["BoolColumn", "IntColumn", "Move", "StepMoves", "Transfers", "move"]
+__all__ = ["BoolColumn", "IntColumn", "Move", "StepMoves", "Transfer", "Transfers", "move"]
 
 IntColumn: TypeAlias = npt.NDArray[np.int64]
 BoolColumn: TypeAlias = npt.NDArray[np.bool_]
@@ -58,9 +58,25 @@ def move(
 StepMoves: TypeAlias = Move | Sequence[Move]
 
 
+class Transfer(NamedTuple):
+    """One row of `Transfers`."""
+
+    step: int
+    src: int
+    dst: int
+    chunk: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of this name, which no table needs
+    reduce: bool
+    from_input: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Transfers:
-    """A table of transfers, one NumPy column a field, all of the same length and ordered by step."""
+    """A table of transfers, one NumPy column a field, all of the same length and ordered by step.
+
+    Its columns are attributes. It has a length and gives its rows in turn, so `pandas.DataFrame(transfers)` works;
+    `dict(transfers)` is faster where there are many.
+    """
 
     step: IntColumn
     src: IntColumn
@@ -72,6 +88,9 @@ class Transfers:
 
     def __len__(self) -> int:
         return len(self.step)
+
+    def __iter__(self) -> Iterator[Transfer]:
+        return (Transfer(*row) for row in zip(*(self[name].tolist() for name in self.keys()), strict=True))
 
     def keys(self) -> Iterator[str]:
         """The column names, so that `dict(transfers)` works."""

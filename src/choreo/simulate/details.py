@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from choreo.simulate.result import Simulation, whole
+from choreo.results import plain_size
 
-__all__ = ["details", "is_followed"]
+if TYPE_CHECKING:
+    from choreo.simulate.result import Simulation
+
+__all__ = ["details_of", "is_followed"]
 
 # Of more links, ranks or messages than these only the busiest, the first and the last are listed.
 MOST_LINKS = 4096
@@ -18,7 +21,7 @@ MOST_LEGS = 1000
 MOST_FOLLOWED = 1 << 18
 
 
-def details(simulation: Simulation) -> dict[str, Any]:
+def details_of(simulation: Simulation) -> dict[str, Any]:
     """Everything beyond the summary: by rank, by link, along the critical path, and the other collectives.
 
     Long lists are cut; `left_out` says how many entries are missing.
@@ -34,7 +37,7 @@ def details(simulation: Simulation) -> dict[str, Any]:
                 "collective": job.schedule.collective,
                 "algorithm": job.schedule.algorithm,
                 "ranks": job.schedule.ranks,
-                "size_bytes": whole(job.size_bytes),
+                "size_bytes": plain_size(job.size_bytes),
                 "time_s": simulation.job_time_s(number),
             }
             for number, job in enumerate(simulation.jobs[1:], 1)

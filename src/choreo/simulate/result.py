@@ -12,6 +12,7 @@ from choreo.collectives import Bandwidths
 from choreo.errors import UsageError, shown
 from choreo.results import Result, result
 from choreo.simulate.critical_path import Leg, critical_path
+from choreo.simulate.details import details_of
 from choreo.simulate.flows.backend import core_type
 from choreo.simulate.flows.engine import Loads, Messages, Progress, run_shared
 from choreo.simulate.jobs import Placed
@@ -64,6 +65,7 @@ class Simulation(Bandwidths, Result):
         "ranks",
         "size_bytes",
         "algorithm",
+        "axes",
         "time_s",
         "bound_s",
         "efficiency",
@@ -82,10 +84,15 @@ class Simulation(Bandwidths, Result):
     compiled: bool | None = None
     kept: Messages | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The figures that matter most: of several collectives, those of the first, with its own time."""
+    def to_dict(self, *, details: bool = False) -> dict[str, Any]:
+        """The figures that matter most: of several collectives, those of the first, with its own time.
+
+        With `details`, also by rank, by link, along the critical path, and for the other collectives. This is what
+        `choreo simulate --json` prints for one run. Long lists are cut; `left_out` says how many entries are missing.
+        """
         values = {"topology": self.topology.name, "time_s": self.collective_time_s}
-        return {name: values[name] if name in values else self._plain(name) for name in self.columns}
+        found = {name: values[name] if name in values else self._plain(name) for name in self.columns}
+        return found | details_of(self) if details else found
 
     def summary(self) -> str:
         """What ran where, and how long it took."""
@@ -218,8 +225,3 @@ class Simulation(Bandwidths, Result):
             self.jobs, self.topology, make, store_and_forward=self.store_and_forward, progress=progress
         )
         return messages
-
-
-def whole(size_bytes: float) -> int | float:
-    """A size as an int if it is a whole number."""
-    return int(size_bytes) if size_bytes == int(size_bytes) else size_bytes

@@ -205,14 +205,13 @@ def _ranks(chosen: ScheduleOptions, ranks: int | None) -> int | None:
 
 def _one(asked: Asked, size: int, as_json: bool, trace: Path | None, html: Path | None) -> None:
     from choreo.cli.output.simulation import print_simulation
-    from choreo.simulate.details import details
 
     schedule = asked.schedule()
     simulation = asked.run(schedule, size)
     if as_json:
         options = click.get_current_context().params
         settings = {name: options[name] for name in SETTINGS if options[name]}
-        echo_json(simulation.to_dict() | {"axes": schedule.axes, "settings": settings} | details(simulation))
+        echo_json(simulation.to_dict(details=True) | {"settings": settings})
     else:
         print_simulation(simulation)
     if html is not None:

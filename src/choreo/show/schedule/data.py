@@ -15,7 +15,7 @@ from choreo.show.schedule.outcome import outcome_of
 from choreo.show.schedule.phases import phases_of
 from choreo.show.schedule.words import describe, messages
 
-__all__ = ["PAGE_LIMITS", "Data", "Heading", "Transfer", "heading", "to_data"]
+__all__ = ["PAGE_LIMITS", "Data", "Heading", "TransferData", "heading", "to_data"]
 
 PAGE_LIMITS = {"ranks": 64, "transfers": 20_000, "places": 1 << 18}
 
@@ -23,7 +23,7 @@ PAGE_LIMITS = {"ranks": 64, "transfers": 20_000, "places": 1 << 18}
 PAGE_COLUMNS, PAGE_ROWS, PAGE_CELLS = 64, 16, 4096
 
 
-class Transfer(TypedDict):
+class TransferData(TypedDict):
     """One transfer: a row of the schedule without its step."""
 
     src: int
@@ -108,7 +108,7 @@ class Data(Heading):
     chunk_shares: list[float]
     before: list[list[list[int]]]
     after: list[list[list[int]]]
-    steps: list[list[Transfer]]
+    steps: list[list[TransferData]]
     messages: list[list[MessageData]]
     words: list[str]
     grid: GridData
@@ -168,7 +168,7 @@ def heading(schedule: Schedule) -> Heading:
     }
 
 
-def _transfers(rows: Transfers) -> list[Transfer]:
+def _transfers(rows: Transfers) -> list[TransferData]:
     columns = (rows.src, rows.dst, rows.chunk, rows.count, rows.reduce, rows.from_input)
     return [
         {"src": src, "dst": dst, "chunk": chunk, "count": count, "reduce": reduce, "from_input": from_input}
