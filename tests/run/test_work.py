@@ -215,13 +215,13 @@ def test_cached_calls_under_way_fail_together(job: Callable[[int], Job]) -> None
     assert said[1].count("\n") == 1
 
 
-def fork_with_work(comm: Communicator) -> None:
-    """A fork does not wait for its parent's calls for ever."""
+def fork_with_work(comm: Communicator, pause_s: float) -> None:
+    """A fork does not wait for its parent's calls for ever, and leaves them alone."""
     x = np.ones(3)
     for _ in range(2):
         comm.all_reduce(x)
     if comm.rank:
-        time.sleep(0.5)
+        time.sleep(pause_s)
     work = comm.all_reduce(x, async_op=True)
     if comm.rank == 0:
         child = os.fork()
@@ -237,13 +237,19 @@ def fork_with_work(comm: Communicator) -> None:
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     work.wait()
+    comm.barrier()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.skipif(not is_compiled(), reason="a fork may inherit a lock that the Python executor holds")
-def test_a_fork_does_not_wait_for_its_parents_calls() -> None:
+@pytest.mark.parametrize("pause_s", [0.5, 0.0])
+@pytest.mark.parametrize("pure_python", [False, True])
+def test_a_fork_does_not_wait_for_its_parents_calls(
+    pause_s: float, pure_python: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if pure_python:
+        monkeypatch.setenv("CHOREO_PURE_PYTHON", "1")
     with Job(2) as ranks:
-        ranks.run(fork_with_work)
+        ranks.run(fork_with_work, pause_s)
 
 
 def no_thread(comm: Communicator) -> None:

@@ -78,7 +78,7 @@ class Communicator(ObjectCalls, MessageCalls):
             self._introduce(connection)
         except BaseException:
             self._messages.close()
-            engine.progress.stop()
+            engine.close()
             raise
         engine.debug = debug_wanted() if debug is None else debug
         self._cached_calls.clear()
@@ -285,10 +285,10 @@ class Communicator(ObjectCalls, MessageCalls):
         # If the introduction failed, the connection is still needed to shrink it.
         if self._introduced and not self._engine.connection.closed:
             with contextlib.suppress(ChoreoError, RuntimeError):
-                self._close_door()
-                self._engine.progress.stop()
-                self._messages.close()
-                self._engine.connection.close()
+                if self._engine.progress.pending:
+                    self._engine.progress.submit(self._release)  # after those calls
+                else:
+                    self._release()
 
     def __repr__(self) -> str:
         state = "" if self._engine.refusal is None else f", {type(self._engine.refusal).__name__}"
@@ -329,18 +329,21 @@ class Communicator(ObjectCalls, MessageCalls):
         """Go on with these ranks of the old connection, on another connection."""
         ranks, engine = tuple(self.ranks[member] for member in members), self._engine
         self._close_door()
-        engine.progress.stop()
         self._messages.close()
+        engine.close()
         chooser, debug = engine.chooser.for_ranks(len(ranks)), engine.debug
         self.__init__(connection, chooser, timeout_s=self.timeout_s, debug=debug, ranks=ranks)  # type: ignore[misc]
 
     def _retire(self, reason: CommunicatorClosed) -> None:
         """Release everything. From now on every call raises this reason."""
         _ALIVE.discard(self)
-        self._close_door()
-        self._engine.progress.stop()
         self._engine.refusal = reason
-        self._engine.forget()
+        self._release()
+
+    def _release(self) -> None:
+        """Let go of threads, memory and descriptors."""
+        self._close_door()
+        self._engine.close()
         self._messages.close()
         self._engine.connection.close()
 
@@ -352,7 +355,7 @@ class Communicator(ObjectCalls, MessageCalls):
     def _disown(self) -> None:
         """Release what a fork has inherited: only the parent may use the ranks' memory and connections."""
         reason = f"this communicator belongs to process {os.getppid()}, of which {os.getpid()} is a fork"
-        self._engine.call_cache.open = 0
+        self._engine.close()
         self._engine.refusal = CommunicatorClosed(f"{reason}; a fork must call choreo.init() itself")
         if self._door is not None:
             self._door.drop()

@@ -85,8 +85,9 @@ class Engine:
         if self.refusal is None:
             self.refusal = copy.copy(error)  # the one that is raised refers to all frames that it passes through
 
-    def forget(self) -> None:
-        """Drop everything that was kept for further calls; there are none."""
+    def close(self) -> None:
+        """End the thread, and drop everything that was kept for further calls; there are none."""
+        self.progress.stop()
         self.call_cache.close()
         self.traffic.forget_programs()
         self._prepared.clear()

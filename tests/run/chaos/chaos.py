@@ -35,14 +35,14 @@ PER_JOB = 150  # events, after which the next job begins
 
 def run(
     events: int, seed: int, seconds: float = float("inf"), make: Callable[..., Chaos] = Chaos, per_job: int = PER_JOB
-) -> tuple[int, list[str], dict[str, int]]:
+) -> tuple[int, list[str], collections.Counter[str]]:
     """Chaos in one job after another; how many events there were, what was wrong, and a count of what happened."""
     began_s = time.monotonic()
     end_s = began_s + seconds
     done, counted = 0, collections.Counter[str]()
     wrong: list[str] = []
     while done < events and time.monotonic() < end_s and not wrong:
-        job_seed, job_events = seed + done, min(events - done, per_job)
+        job_seed, job_events = seed + counted["jobs"], min(events - done, per_job)
         chaos = make(job_seed)
         try:
             done += chaos.run(job_events, end_s)
@@ -51,13 +51,15 @@ def run(
         counted += chaos.counted
         counted["jobs"] += 1
         wrong = chaos.wrong
+        if counted["jobs that lost everybody"] > events:
+            wrong.append(f"more jobs lost everybody than there were events ({done}): the machine is too slow for this")
         if wrong:
             option = " --network" if make is chaos_network.NetworkChaos else ""
             wrong.append(f"again: python -m tests.run.chaos.chaos{option} --seed {job_seed} --events {job_events}")
             print("\n".join(["what happened last:", *chaos.recent]))
         took_s, silence_s = time.monotonic() - began_s, chaos.longest_s
         print(f"{done} events in {counted['jobs']} jobs, {took_s:.0f} s; longest silence {silence_s:.1f} s", flush=True)
-    return done, wrong, dict(counted)
+    return done, wrong, counted
 
 
 def descriptors() -> int:
@@ -85,7 +87,7 @@ def main() -> None:
         done, wrong, counted = run(given.events, seed, given.seconds, chaos_network.NetworkChaos, chaos_network.PER_JOB)
     else:
         done, wrong, counted = run(given.events, seed, given.seconds)
-    print(f"{done} events in {time.monotonic() - began_s:.0f} s: {counted}")
+    print(f"{done} events in {time.monotonic() - began_s:.0f} s: {dict(counted)}")
     if descriptors() > before:
         wrong.append(f"{descriptors() - before} descriptors of the driver are left open")
     print("\n".join(wrong) or "nothing hung, no result was wrong, nothing was left behind")

@@ -54,6 +54,7 @@ class Chaos:
         settings = self.settings
         self.processes: dict[int, Process] = {}
         self.counted: collections.Counter[str] = collections.Counter()
+        self._last_s = time.monotonic()  # when something happened, or somebody was in the communicator
         self.longest_s = 0.0  # that somebody who was awake said nothing
         self.recent: collections.deque[str] = collections.deque(maxlen=60)  # what happened last, to be read by people
         self.wrong: list[str] = []
@@ -69,21 +70,23 @@ class Chaos:
 
     def run(self, events: int, end_s: float = float("inf")) -> int:
         """Make so many things happen, or as many as there is time for; how many that were."""
-        # First all ranks must have joined.
-        while sum(one.inside for one in self.processes.values()) < self.settings.ranks and not self.wrong:
+        # First all ranks have joined, and had a result that can be compared. On a busy machine they may lose each other
+        # before that, all by themselves.
+        while self.counted["began"] < self.settings.ranks and not self.wrong:
+            self.look(0.05)
+        while self.counted["same"] < self.settings.ranks and not self.wrong:
+            if self._lost_everybody():
+                return 0
             self.look(0.05)
         for _ in range(SPARE):
             self.start(self.random.randrange(self.settings.ranks))
-        done, last_s = 0, time.monotonic()
-        while done < events and time.monotonic() < end_s and not self.wrong:
+        done = 0
+        while done < events and time.monotonic() < end_s and not self.wrong and not self._lost_everybody():
             # What an event is like depends on the seed and its number alone, however long the others took.
             self.random = random.Random(f"{self.seed} {done}")
             pause_s = self.random.uniform(0.0, self.pause_s)
             if self._event():
-                done, last_s = done + 1, time.monotonic()
-            elif time.monotonic() - last_s > self.lost_s and not any(one.inside for one in self.processes.values()):
-                self.counted["jobs that lost everybody"] += 1  # the last ones were stopped beyond their deadline
-                break
+                done, self._last_s = done + 1, time.monotonic()
             self.look(pause_s)
         return done
 
@@ -99,16 +102,24 @@ class Chaos:
         while self.processes and time.monotonic() < end_s and not self.wrong:
             self.look(0.05, replace=False)
         if self.processes and not self.wrong:
+            for pid in self.processes:
+                self.signal(pid, signal.SIGUSR1)  # it says where it is
+            time.sleep(0.5)
             self.wrong.append(f"pids {sorted(self.processes)} did not stop")
         for one in self.processes.values():
             one.process.kill()
             one.process.join()
             one.talk.close()
         self._held.close()
-        choreo.init().close()  # what a killed rank had under a name is the next start's to remove
-        # Others on this machine have names there for a moment.
+        # What a killed rank had under a name is the next start's to remove. Others on this machine have names there for a
+        # moment, and may be killed as well.
         left = segments() - self._before
-        if not eventually(lambda: not left & segments()):
+
+        def is_removed() -> bool:
+            choreo.init().close()
+            return not left & segments()
+
+        if not eventually(is_removed):
             self.wrong.append(f"left in shared memory: {sorted(left & segments())}")
 
     # What kinds of events are made of
@@ -191,6 +202,15 @@ class Chaos:
             time.sleep(min(0.01, left_s))
 
     # Inside
+
+    def _lost_everybody(self) -> bool:
+        """Whether nobody is left who could let others in: the last ones were stopped beyond their deadline."""
+        if any(one.inside for one in self.processes.values()):
+            self._last_s = time.monotonic()
+        if time.monotonic() - self._last_s <= self.lost_s:
+            return False
+        self.counted["jobs that lost everybody"] += 1
+        return True
 
     def _event(self) -> bool:
         inside, outside = self.victims(), self.awake(inside=False)

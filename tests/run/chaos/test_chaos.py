@@ -9,7 +9,9 @@ import pytest
 from tests.helpers.faults import start_server
 from tests.helpers.hosts import why_no_hosts
 from tests.run.chaos import chaos
+from tests.run.chaos.driver import Chaos
 from tests.run.chaos.network import NetworkChaos
+from tests.run.chaos.rank import Settings
 
 EVENTS, NETWORK_EVENTS = 300, 10
 
@@ -21,7 +23,7 @@ def test_chaos() -> None:
     start_server()
     before = chaos.descriptors()
     done, wrong, counted = chaos.run(events, seed)
-    print(f"{done} events: {counted}")
+    print(f"{done} events: {dict(counted)}")
     assert not wrong, f"seed {seed}: {wrong}"
     assert done == events and chaos.descriptors() <= before
     # It was about something: ranks failed, others came, and what they had was compared.
@@ -37,7 +39,24 @@ def test_chaos_between_machines() -> None:
     start_server()
     before = chaos.descriptors()
     done, wrong, counted = chaos.run(NETWORK_EVENTS, seed, make=NetworkChaos)
-    print(f"{done} events: {counted}")
+    print(f"{done} events: {dict(counted)}")
     assert not wrong, f"seed {seed}: {wrong}"
     assert done == NETWORK_EVENTS and chaos.descriptors() <= before
-    assert counted["same"], f"seed {seed}: {counted}"
+    assert counted["same"], f"seed {seed}: {counted}"  # every job begins with that
+
+
+class LosesEverybody(Chaos):
+    """A job of which nobody is left before anything has happened."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, Settings(ranks=0))
+
+    def run(self, events: int, end_s: float = 0.0) -> int:
+        self.counted["jobs that lost everybody"] += 1
+        return 0
+
+
+def test_jobs_that_lose_everybody_are_counted_and_do_not_go_on_for_ever() -> None:
+    done, wrong, counted = chaos.run(2, 0, make=LosesEverybody)
+    assert done == 0 and counted["same"] == 0 and counted["jobs that lost everybody"] == 3
+    assert "too slow" in wrong[0] and "--seed 2 --events 2" in wrong[1]

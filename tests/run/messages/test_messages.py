@@ -19,8 +19,11 @@ from choreo.errors import CommunicatorClosed, PeerFailure, UsageError
 from choreo.run import communicator
 from choreo.run.communicator import Communicator
 from choreo.run.execute.heap import Heap
+from choreo.run.groups import NonMember
 from choreo.run.messages import channel, point_to_point, send_buffers, words
 from choreo.run.messages.channel import BUFFERED_BYTES, EAGER_BYTES
+from choreo.run.work import Work
+from tests.helpers.faults import eventually
 from tests.helpers.run import Job, RankError
 
 LENGTHS = (0, 1, 7, 8, EAGER_BYTES, EAGER_BYTES + 1, BUFFERED_BYTES, BUFFERED_BYTES + 1, 300_001)
@@ -72,25 +75,46 @@ def test_where_nobody_may_read_private_memory(monkeypatch: pytest.MonkeyPatch) -
         job.run(all_lengths)
 
 
-def nothing_is_left(comm: Communicator) -> None:
-    peer = 1 - comm.rank
-    comm.send(np.ones(1), peer)
-    comm.recv(np.empty(1), peer)
-    before, threads = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+def held() -> tuple[int, int, int]:
+    """The descriptors, maps of segments, and threads of this process."""
+    maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/choreo-" in line]
+    return len(list(Path("/proc/self/fd").iterdir())), len(maps), len(list(Path("/proc/self/task").iterdir()))
+
+
+def use_all(group: Communicator | NonMember) -> Communicator:
+    """Messages of all kinds, and calls of all kinds."""
+    assert isinstance(group, Communicator)
+    peer, x = 1 - group.rank, np.ones(3)
+    work: list[Work[Any]] = [group.isend(np.ones(size), peer) for size in (1, 100_000)]
+    for size in (1, 100_000):
+        group.recv(np.empty(size), peer)
     for _ in range(3):
-        group = comm.new_group([0, 1])
-        assert isinstance(group, Communicator)
-        work = [group.isend(np.ones(size), peer) for size in (1, 100_000)]
-        for size in (1, 100_000):
-            group.recv(np.empty(size), peer)
-        for one in work:
-            one.wait()
-        group.barrier()
-        group.close()
-        del group, work
-    gc.collect()  # what is left of a closed communicator refers to itself
-    assert threading.active_count() == threads == 1
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+        group.all_reduce(x)
+    work += [group.all_reduce(x, async_op=True), group.all_reduce(np.ones(300_000), async_op=True)]
+    for one in work:
+        one.wait()
+    group.barrier()
+    return group
+
+
+def nothing_is_left(comm: Communicator) -> None:
+    """The garbage collector is not needed, except where somebody else has made a cycle."""
+    use_all(comm)
+    x = np.ones(3)
+    before = held()
+    gc.disable()
+    for how in ("closed", "dropped", "dropped with work") * 2:
+        group = use_all(comm.new_group([0, 1]))
+        if how == "closed":
+            group.close()
+        elif how == "dropped with work":
+            if comm.rank:
+                time.sleep(0.05)
+            group.all_reduce(x, async_op=True)
+        del group
+        comm.barrier()
+        assert eventually(lambda: held() == before), (how, held(), before)
+    gc.enable()
     assert not [path for path in Path("/dev/shm").glob("choreo-*") if f"-{os.getpid()}-" in path.name]
 
 

@@ -203,9 +203,10 @@ class PointToPoint:
         """Close everything; what is under way fails. Closing twice does nothing."""
         with self._lock:
             self._fail(CommunicatorClosed("the communicator was closed while this was under way"))
+            sockets, self._sockets = self._sockets, None  # they refer to this
         self._call_back()
-        if self._sockets is not None:
-            self._sockets.close()
+        if sockets is not None:
+            sockets.close()
 
     def drop(self) -> None:
         """Let go of what a fork inherited; the parent's messages stay as they are."""
@@ -214,11 +215,7 @@ class PointToPoint:
         self._release()
         if self._sockets is not None:
             self._sockets.drop()
-
-    def __del__(self) -> None:
-        # Of a communicator that was never closed.
-        for descriptor in getattr(self, "_pidfds", ()):
-            os.close(descriptor)
+            self._sockets = None
 
     def _call_back(self) -> None:
         while self._ended:

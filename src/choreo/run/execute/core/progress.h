@@ -159,6 +159,13 @@ static int run_next(ProgressQueue *queue, int in_interpreter) {
     return interrupted ? -1 : 1;
 }
 
+/* They refer to the engine, which refers to the queue. */
+static int queue_clear(ProgressQueue *queue) {
+    Py_CLEAR(queue->failure);
+    Py_CLEAR(queue->check);
+    return 0;
+}
+
 static void *run_queue(void *argument) {
     ProgressQueue *queue = argument;
     pthread_mutex_lock(&queue->lock);
@@ -170,6 +177,7 @@ static void *run_queue(void *argument) {
     }
     pthread_mutex_unlock(&queue->lock);
     PyGILState_STATE gil = PyGILState_Ensure();
+    queue_clear(queue);
     Py_DECREF((PyObject *)queue);
     PyGILState_Release(gil);
     return NULL;
@@ -315,7 +323,10 @@ static PyObject *queue_drain(ProgressQueue *queue, PyObject *timeout) {
 }
 
 static PyObject *queue_stop(ProgressQueue *queue, PyObject *Py_UNUSED(ignored)) {
-    if (queue->fork_generation != fork_generation) Py_RETURN_NONE;
+    if (queue->fork_generation != fork_generation) { /* the thread stayed with the parent */
+        queue_clear(queue);
+        Py_RETURN_NONE;
+    }
     pthread_mutex_lock(&queue->lock);
     int joins = queue->started && !queue->stopped;
     queue->stopped = 1;
@@ -333,6 +344,7 @@ static PyObject *queue_stop(ProgressQueue *queue, PyObject *Py_UNUSED(ignored)) 
         }
         if (failed) pthread_detach(queue->thread);
     }
+    if (!queue->started) queue_clear(queue);
     drop_finished(NULL);
     Py_RETURN_NONE;
 }
@@ -361,12 +373,6 @@ static int queue_traverse(ProgressQueue *queue, visitproc visit, void *arg) {
     Py_VISIT((PyObject *)queue->endpoint);
     Py_VISIT(queue->failure);
     Py_VISIT(queue->check);
-    return 0;
-}
-
-static int queue_clear(ProgressQueue *queue) {
-    Py_CLEAR(queue->failure);
-    Py_CLEAR(queue->check);
     return 0;
 }
 

@@ -37,16 +37,6 @@ from choreo.run.execute.twin.transfers import Task, Transfers, store
 
 __all__ = ["Endpoint"]
 
-_forks = 0
-
-
-def _count_fork() -> None:
-    global _forks  # noqa: PLW0603 - one for the process, as the forks are
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
-
 
 class Endpoint(Transfers):
     """One rank's end of a communicator.
@@ -69,7 +59,7 @@ class Endpoint(Transfers):
     ) -> None:
         if not 0 <= rank < world or len(peers) != world:
             raise ValueError("there must be one peer a rank")
-        self._forks = _forks
+        self._process = os.getpid()  # a fork must leave the segments alone
         if not belongs_to(bytes_of(own), own, rank, world, stage_bytes):
             raise ValueError("the own segment has not been prepared for this communicator")
         known: list[Peer] = []
@@ -107,7 +97,7 @@ class Endpoint(Transfers):
         """Run a program; None, or (outcome, culprit, operation)."""
         if self._words is None:
             raise ValueError("this communicator is closed")
-        if self._forks != _forks:
+        if os.getpid() != self._process:
             raise RuntimeError("this communicator was made before a fork, and belongs to the parent")
         if not isinstance(program, Program):
             raise TypeError("run takes a Program")
@@ -148,7 +138,7 @@ class Endpoint(Transfers):
         """Leave, and release the segments."""
         if self._words is None:
             return
-        ours = self._forks == _forks
+        ours = os.getpid() == self._process
         if ours and self._busy.locked():
             raise RuntimeError("another thread is in a call of this communicator")
         if ours and not self._words.outcome:
