@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from choreo.errors import PeerFailure
 from choreo.run.communicator import Communicator
 from choreo.run.execute.backend import is_compiled
 from tests.helpers.run import Job
@@ -64,6 +65,37 @@ def test_what_is_sent_is_received() -> None:
     assert all(one["reduce_scatter"]["received_bytes"] >= 2 * size // 3 for one in found)
     assert [one["all_to_all"]["sent_bytes"] for one in found] == [2 * 2 * size // 3] * 3
     assert [one["broadcast"]["received_bytes"] for one in found] == [size, size, 0]
+
+
+def messages(comm: Communicator) -> None:
+    """Every rank sends to the next, and to itself; what failed does not count."""
+    right, left = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
+    sizes = (0, 1, 5000, 100_000)  # in the ring and beside it
+    works = [comm.isend(np.ones(size), right) for size in sizes]
+    for size in sizes:
+        comm.recv(np.empty(size), left if size % 2 else None)
+    for work in works:
+        work.wait()
+    comm.send(np.ones(3), comm.rank, tag=1)
+    comm.recv(np.ones(3), comm.rank, tag=1)
+    with pytest.raises(PeerFailure):
+        comm.recv(np.ones(3), right, tag=2, timeout=0.01)
+    total = 8 * sum(sizes)
+    rows = {(row.collective, row.peer): tuple(row[name] for name in row.columns[2:]) for row in comm.stats(reset=True)}
+    assert rows == {
+        ("send", right): (4, 4, 0, total, 0),
+        ("recv", left): (4, 0, 4, 0, total),
+        ("send", comm.rank): (1, 1, 0, 24, 0),
+        ("recv", comm.rank): (1, 0, 1, 0, 24),
+    }, rows
+    assert comm.stats() == []
+    comm.barrier()
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_messages_count_when_they_are_done(ranks: int) -> None:
+    with Job(ranks) as job:
+        job.run(messages)
 
 
 def test_both_executors_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ class Communicator(ObjectCalls, MessageCalls):
         engine = Engine(connection, chooser, debug=False)
         super().__init__(engine, timeout_s)
         self.ranks = tuple(range(self.world_size)) if ranks is None else ranks
-        self._messages = PointToPoint(connection, engine.heap)
+        self._messages = PointToPoint(connection, engine.heap, engine.traffic)
         try:
             self._introduce(connection)
         except BaseException:
@@ -249,16 +249,17 @@ class Communicator(ObjectCalls, MessageCalls):
     def stats(self, *, reset: bool = False) -> list[Traffic]:
         """What this rank has sent and received, by collective and by peer, since it began or was last `reset`.
 
-        Calls that ended well count, with what their algorithms really moved. `pandas.DataFrame(comm.stats())` is a
-        table of it.
+        Messages are rows of "send" and "recv". Calls that ended well count, with what their algorithms really moved.
+        `pandas.DataFrame(comm.stats())` is a table of it.
 
         >>> import choreo, numpy as np
         >>> with choreo.init() as comm:
-        ...     x = comm.all_reduce(np.ones(2))
-        ...     comm.stats()
-        []
+        ...     comm.send(np.ones(2), dst=0)
+        ...     comm.stats()[0].sent_bytes
+        16
         """
-        return self._engine.traffic.traffic(reset=reset)
+        with self._messages.lock:
+            return self._engine.traffic.traffic(reset=reset)
 
     def close(self) -> None:
         """Wait for work under way, and leave. Nothing can be called afterwards; closing twice does nothing.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from choreo.results import Result, result
 from choreo.run.execute.layout import RECEIVE, SEND, TO_SCRATCH
-from choreo.run.execute.program import Ints
 
 if TYPE_CHECKING:
     from choreo.run.execute.calls import PreparedCall
@@ -18,7 +18,7 @@ __all__ = ["Traffic", "TrafficCounter"]
 
 @result
 class Traffic(Result):
-    """What this rank has exchanged with one peer in the calls of one collective.
+    """What this rank has exchanged with one peer in the calls of one collective, or in its `send`s or `recv`s.
 
     `calls` are those in which the two exchanged something, be it an empty message.
     """
@@ -55,7 +55,7 @@ class TrafficCounter:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[str, int], Ints] = {}
+        self._sums: dict[tuple[str, int], list[int]] = {}  # the columns from `calls` on
         self._programs: dict[PreparedCall, int] = {}  # and how many of their runs are in the sums
 
     def add(
@@ -63,7 +63,7 @@ class TrafficCounter:
     ) -> None:
         """Count one message to a peer, or one from it."""
         out, into = sent_bytes is not None, received_bytes is not None
-        self._add(collective, peer, np.array([1, out, into, sent_bytes or 0, received_bytes or 0], np.int64))
+        self._add(collective, peer, (1, out, into, sent_bytes or 0, received_bytes or 0))
 
     def watch(self, prepared: PreparedCall) -> None:
         """Count the runs of a program from now on."""
@@ -72,7 +72,7 @@ class TrafficCounter:
     def traffic(self, *, reset: bool = False) -> list[Traffic]:
         """The sums, by collective and peer; with `reset` they begin again."""
         self._sum_up()
-        found = [Traffic(*key, *row.tolist()) for key, row in sorted(self._sums.items())]
+        found = [Traffic(*key, *row) for key, row in sorted(self._sums.items())]
         if reset:
             self._sums.clear()
         return found
@@ -97,8 +97,9 @@ class TrafficCounter:
             np.add.at(moved[:, 3], peer[sends], length[sends])
             np.add.at(moved[:, 4], peer[receives], length[receives])
             for number in np.flatnonzero(moved[:, 0]).tolist():
-                self._add(prepared.call.collective, number, moved[number] * (runs - counted))
+                self._add(prepared.call.collective, number, (moved[number] * (runs - counted)).tolist())
 
-    def _add(self, collective: str, peer: int, row: Ints) -> None:
-        before = self._sums.get((collective, peer))
-        self._sums[collective, peer] = row if before is None else before + row
+    def _add(self, collective: str, peer: int, row: Sequence[int]) -> None:
+        sums = self._sums.setdefault((collective, peer), [0] * len(row))
+        for at, count in enumerate(row):
+            sums[at] += count

@@ -111,8 +111,8 @@ class Chaos:
             one.process.join()
             one.talk.close()
         self._held.close()
-        # What a killed rank had under a name is the next start's to remove. Others on this machine have names there for a
-        # moment, and may be killed as well.
+        # What a killed rank had under a name is the next start's to remove. Others on this machine have names there for
+        # a moment, and may be killed as well.
         left = segments() - self._before
 
         def is_removed() -> bool:

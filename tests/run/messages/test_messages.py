@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import threading
 import time
@@ -369,7 +370,7 @@ def outlives(comm: Communicator) -> None:
         comm.send(np.arange(200_000), 0, 2)
         comm.isend(np.arange(200_000), 0, 3)
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.1)
+    assert select.select([comm._engine.connection.pidfds[1]], [], [], 60)[0]  # it has ended
     waiting = comm.irecv(np.empty(1), None, 9)
     assert (comm.recv(np.empty(200_000, np.int64), 1, 2) == np.arange(200_000)).all()
     assert (comm.recv(np.empty(3, np.int64), 1, 1) == np.arange(3)).all()

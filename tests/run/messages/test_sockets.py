@@ -39,7 +39,7 @@ class Side:
     def poll(self, work: MessageWork) -> None:
         pass
 
-    attend = call_back = poll
+    attend = ended = poll
 
     def send(self, x: Any, tag: int, timeout_s: float = 20.0) -> Send:
         send = Send(self, "send", 1, time.monotonic() + timeout_s, data=memoryview(x.tobytes()), dtype=9, tag=tag)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from choreo.errors import CollectiveMismatch, PeerFailure
 from choreo.run.execute.dtypes import dtype_name
+from choreo.run.stats import TrafficCounter
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.work import Work, seconds_to_wait
 
@@ -35,8 +36,8 @@ class Progress(Protocol):
     def attend(self, work: MessageWork) -> None:
         """Somebody is to be called when this work is over, and may wait for nothing."""
 
-    def call_back(self, work: MessageWork) -> None:
-        """This work is over: call those who asked for it, once the messages are as they should be."""
+    def ended(self, work: MessageWork) -> None:
+        """This work is over: count it, and call those who asked for it once the messages are as they should be."""
 
 
 class MessageWork(Work[int]):
@@ -74,8 +75,8 @@ class MessageWork(Work[int]):
         """It is over, with a result or an error."""
         self._value, self._error = value, error
         progress, self.over, self._progress = self._progress, True, None
-        if self._callbacks and progress is not None:
-            progress.call_back(self)
+        if progress is not None:
+            progress.ended(self)
 
     def add_done_callback(self, callback: Callable[[Work[int]], object]) -> None:
         """Call this with the work when it is over: on the thread that ends it, or at once if it is over already."""
@@ -83,6 +84,15 @@ class MessageWork(Work[int]):
         super().add_done_callback(callback)
         if progress is not None and not self.over:
             progress.attend(self)
+
+    def count(self, traffic: TrafficCounter) -> None:
+        """Count the message, if it went to the other rank or came from it."""
+        raise NotImplementedError
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether somebody is to be called."""
+        return bool(self._callbacks)
 
     def call_back(self) -> None:
         """Call those who asked for it."""
@@ -109,6 +119,11 @@ class Send(MessageWork):
         self.number = 0  # among those that its receiver reads where they are
         self.ends_at = 0  # where in the ring the next one begins
 
+    def count(self, traffic: TrafficCounter) -> None:
+        """Count the message, if it was sent."""
+        if self._value is not None:
+            traffic.add("send", self._value, sent_bytes=len(self.data))
+
 
 class Receive(MessageWork):
     """A receive under way; `finish` is called when its buffer is full."""
@@ -128,6 +143,11 @@ class Receive(MessageWork):
         super().__init__(progress, what, peer, deadline_s)
         self.into, self.dtype, self.tag, self.finish = into, dtype, tag, finish
         self.order = 0  # in which receives were posted
+
+    def count(self, traffic: TrafficCounter) -> None:
+        """Count the message, if it has come."""
+        if self._value is not None:
+            traffic.add("recv", self._value, received_bytes=len(self.into))
 
     def complete(self, source: int) -> None:
         """The message is in the buffer."""

@@ -26,6 +26,7 @@ from choreo.run.messages.matching import ANY_SOURCE, GONE, Matcher, Message, Mes
 from choreo.run.messages.send_buffers import SendBuffers
 from choreo.run.messages.sockets import SocketMessages
 from choreo.run.messages.words import Words, message_core
+from choreo.run.stats import TrafficCounter
 
 if TYPE_CHECKING:
     from choreo.run.connection import Connection
@@ -46,13 +47,13 @@ ROUNDS = 64  # of taking one message from each peer, before whoever waits looks 
 class PointToPoint:
     """All messages of one rank."""
 
-    def __init__(self, connection: Connection, heap: Heap) -> None:
+    def __init__(self, connection: Connection, heap: Heap, traffic: TrafficCounter) -> None:
         self._connection, self._rank, self._peers = connection, connection.rank, connection.peers
         self._names = [str(peer) for peer in self._peers]
         self._matcher = Matcher(self._rank, self._peers)
-        self._lock = threading.RLock()  # of everything here
+        self.lock = threading.RLock()  # of everything here, and of the counts of messages
         self._core = message_core()
-        self._segment, self._heap = connection.segment, heap
+        self._segment, self._heap, self._traffic = connection.segment, heap, traffic
         self._local = [int(rank) for rank in np.flatnonzero(~connection.remote)]  # the ranks of this host
         self.at = self._segment.take(CHANNEL_BYTES * len(self._local))  # where the channels begin
         self._channels: dict[int, Channel] = {}
@@ -72,7 +73,7 @@ class PointToPoint:
                 self._rank,
                 self._peers,
                 self._matcher,
-                lock=self._lock,
+                lock=self.lock,
                 wake=self._wake,
                 lose=self._lose,
                 fail=self._fail,
@@ -110,7 +111,7 @@ class PointToPoint:
         """Send these bytes; done when they may be changed again. `blocking` if the caller waits for that at once."""
         what = f"send of {len(data)} bytes with tag {tag} to {self._names[peer]}"
         send = Send(self, what, peer, time.monotonic() + timeout_s, data=data, dtype=dtype, tag=tag)
-        with self._lock:
+        with self.lock:
             self._check()
             self._look_for_dead()
             if peer in self._gone:
@@ -135,7 +136,7 @@ class PointToPoint:
         what = f"recv of {len(into)} bytes with tag {tag} from {source}"
         deadline_s = time.monotonic() + timeout_s
         receive = Receive(self, what, peer, deadline_s, into=into, dtype=dtype, tag=tag, finish=finish)
-        with self._lock:
+        with self.lock:
             self._check()
             self._matcher.post(receive)
             if not receive.over:
@@ -149,7 +150,7 @@ class PointToPoint:
         """Move messages until this work is over, or for so many seconds."""
         began_s = time.monotonic()
         end_s = math.inf if timeout is None else began_s + timeout
-        with self._lock:
+        with self.lock:
             self._waiters += 1
         try:
             while True:
@@ -167,13 +168,13 @@ class PointToPoint:
                         return
                 words.wait(bells, max(1e-5, sleep_s))
         finally:
-            with self._lock:
+            with self.lock:
                 self._waiters -= 1
             self._call_back()
 
     def poll(self, work: MessageWork) -> None:
         """Move messages as far as they go now, and end this work if its time is up."""
-        with self._lock:
+        with self.lock:
             try:
                 if self._refusal is not None and not work.over:
                     work.end(error=self._refusal)
@@ -191,17 +192,19 @@ class PointToPoint:
 
     def attend(self, work: MessageWork) -> None:
         """Have a thread move messages until this work is over."""
-        with self._lock:
+        with self.lock:
             self._attended.append(work)
             self._start_helper()
 
-    def call_back(self, work: MessageWork) -> None:
-        """Call those who asked for this work when the lock is free: they may send messages."""
-        self._ended.append(work)
+    def ended(self, work: MessageWork) -> None:
+        """This work is over. Those who asked for it are called when the lock is free: they may send messages."""
+        work.count(self._traffic)
+        if work.has_callbacks:
+            self._ended.append(work)
 
     def close(self) -> None:
         """Close everything; what is under way fails. Closing twice does nothing."""
-        with self._lock:
+        with self.lock:
             self._fail(CommunicatorClosed("the communicator was closed while this was under way"))
             sockets, self._sockets = self._sockets, None  # they refer to this
         self._call_back()
@@ -210,7 +213,7 @@ class PointToPoint:
 
     def drop(self) -> None:
         """Let go of what a fork inherited; the parent's messages stay as they are."""
-        self._lock = threading.RLock()  # a thread of the parent may have held it
+        self.lock = threading.RLock()  # a thread of the parent may have held it
         self._refusal = CommunicatorClosed("this communicator belongs to the process that this one is a fork of")
         self._release()
         if self._sockets is not None:
@@ -271,7 +274,7 @@ class PointToPoint:
         while True:
             words = self._words
             bells = words.bells()
-            with self._lock:
+            with self.lock:
                 self._attended = [work for work in self._attended if not work.over]
                 queued = [channel.queue[0] for channel in self._order if channel.queue]
                 if not queued and not self._attended:
@@ -286,7 +289,7 @@ class PointToPoint:
         """Copy a message that has waited for too long."""
         if waited_s < PATIENCE_S + len(send.data) * PATIENCE_S_PER_BYTE:
             return
-        with self._lock:
+        with self.lock:
             channel = self._channels.get(send.peer)
             if channel is not None and not send.over and (waited_s > UNSEEN_PATIENCE_S or channel.has_seen(send)):
                 channel.buffer(send)
@@ -350,7 +353,7 @@ class PointToPoint:
 
     def _fail(self, error: ChoreoError) -> None:
         """End everything that is under way with this error, and let nothing follow."""
-        with self._lock:
+        with self.lock:
             if self._refusal is not None:
                 return
             self._refusal = error
