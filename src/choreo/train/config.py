@@ -34,6 +34,7 @@ class TrainConfig:
     lr: float = 1e-3
     device: str = "cpu"
     backend: str = "choreo"
+    compile: bool = False
 
     @property
     def ranks(self) -> int:

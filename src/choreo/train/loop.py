@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
-import os
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from choreo.errors import TrainingError
+from choreo.train.accelerator import Accelerator
 from choreo.train.config import TrainConfig
 from choreo.train.fingerprint import compare_fingerprints
-from choreo.train.memory import peak_bytes, reset_peak
 from choreo.train.parallel.data import Optimizers, finish_gradients, replicate
 from choreo.train.parallel.mesh import Mesh
 from choreo.train.parts import Clock
@@ -37,20 +35,20 @@ def train_rank(config: TrainConfig, report: Report) -> None:
     rank = dist.get_rank()
     compare_fingerprints(config)
     _load_libraries(config)
-    reset_peak()
-    mesh = Mesh(config.plan, rank, torch.device(config.device))
-    on_gpu = mesh.device.type == "cuda"
-    clock = Clock(mesh.axis_of, torch.cuda.synchronize) if on_gpu else Clock(mesh.axis_of)
+    accelerator = Accelerator(config.device)
+    accelerator.reset_peak()
+    mesh = Mesh(config.plan, rank, accelerator.device)
+    clock = Clock(mesh.axis_of, accelerator.synchronize)
     try:
         trainer = Trainer(config, mesh, clock)
-        peak = _peak_flops_per_s(config, mesh.device) if rank == 0 else 0.0
+        peak = accelerator.peak_flops_per_s(config.plan.precision, config.ranks) if rank == 0 else 0.0
         with clock.listening():
             for step in range(config.steps):
                 told = _gathered(trainer.step(step))
                 if rank == 0:
                     report({"step": _summed_up(trainer.task, step, told, peak)})
                 _refuse_nan(step, told)
-        sizes = _gathered({"memory": float(torch.cuda.max_memory_allocated() if on_gpu else peak_bytes())})
+        sizes = _gathered({"memory": float(accelerator.peak_bytes())})
         if rank == 0:
             report({"memory_bytes": max(one["memory"] for one in sizes)})
     finally:
@@ -75,6 +73,9 @@ class Trainer:
         # DDP knows neither of a backward pass in two halves nor of several stages whose passes mix.
         self.by_hand = plan.zero < 2 and plan.pp > 1 and (plan.schedule == "zero-bubble" or plan.interleave > 1)
         self.task = make_task(config, mesh)
+        if config.compile:
+            for stage in self.task.stages.values():
+                stage.compile()
         self.stages: dict[int, nn.Module] = {
             number: replicate(stage, mesh, by_hand=self.by_hand, on_bucket=clock.bucket_ready)
             for number, stage in self.task.stages.items()
@@ -168,18 +169,3 @@ def _refuse_nan(step: int, told: list[dict[str, float]]) -> None:
             f"the loss is not a number at step {step} on rank {', '.join(map(str, bad))}; try a smaller --lr, and look "
             "at the data of that step and at the precision"
         )
-
-
-def _peak_flops_per_s(config: TrainConfig, device: torch.device) -> float:
-    """What the ranks' cores could compute, one core's best product times the cores; or the GPU that they share."""
-    on_gpu = device.type == "cuda"
-    size, best = 8192 if on_gpu else 512, 0.0
-    dtype = AUTOCAST.get(config.plan.precision, torch.float32) if on_gpu else torch.float32
-    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    for _ in range(5):
-        start_s = time.perf_counter()
-        torch.mm(a, b)
-        if on_gpu:
-            torch.cuda.synchronize()
-        best = max(best, 2 * size**3 / (time.perf_counter() - start_s))
-    return best if on_gpu else best * min(len(os.sched_getaffinity(0)), config.ranks)

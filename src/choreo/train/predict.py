@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from choreo.errors import UsageError
+from choreo.hardware import get_device
 from choreo.plan import Software, evaluate, get_software
 from choreo.plan.network import Cluster, get_cluster
 from choreo.plan.network.this_machine import THIS_MACHINE
@@ -18,17 +19,24 @@ SOFTWARE = "choreo-train"
 ADDED_BYTES = 12  # a gradient and the sum are read, the sum is written
 
 
-def predict(config: TrainConfig, cluster: str | Cluster = THIS_MACHINE) -> Prediction:
+def predict(config: TrainConfig, cluster: str | Cluster | None = None) -> Prediction:
     """Seconds of a step, where they go, and what a rank holds beside the libraries.
 
-    It needs what `choreo calibrate` and `choreo calibrate --device cpu` measured, and says so where that is missing.
+    On processors it needs what `choreo calibrate` and `choreo calibrate --device cpu` measured, and says so where that
+    is missing. On a GPU it takes the device of the catalogue that has the GPU's name, and one rank.
     """
     if not isinstance(config.model, Model):
         raise UsageError(f"{config.model.name} is not a transformer, and nothing is predicted of it")
+    on_gpu = config.device == "cuda"
+    if on_gpu and config.ranks > 1:
+        raise UsageError(f"{config.ranks} ranks on GPUs of this machine are not predicted, one is")
+    if cluster is None:
+        cluster = f"{get_device(gpu_name()).cluster}:1" if on_gpu else THIS_MACHINE
     step = evaluate(
         config.model,
         config.plan,
         cluster=get_cluster(cluster),
+        gpus=1 if on_gpu else None,
         global_batch=config.global_batch,
         seq=config.seq,
         software=_software(config),
@@ -40,9 +48,7 @@ def predict(config: TrainConfig, cluster: str | Cluster = THIS_MACHINE) -> Predi
 
 
 def prediction_of(config: TrainConfig) -> Prediction | None:
-    """The prediction of a run, or None where there is none: on a GPU, or where this machine was not measured."""
-    if config.device != "cpu" or not isinstance(config.model, Model):
-        return None
+    """The prediction of a run, or None where there is none, as on a machine that was not measured."""
     try:
         return predict(config)
     except UsageError:
@@ -54,6 +60,19 @@ def _software(config: TrainConfig) -> Software:
 
     The first micro-batch's gradients are kept as they come; every further one is added to them.
     """
-    found, count = get_software(SOFTWARE), config.plan.micro_batches(config.global_batch)
+    count = config.plan.micro_batches(config.global_batch)
+    if config.device == "cuda":
+        found = get_software("torch-compile" if config.compile else "torch-eager")
+        return replace(found, attention=2, accumulate_moved=ADDED_BYTES * (count - 1) / count)
+    found = get_software(SOFTWARE)
     found = replace(found, accumulate_moved=ADDED_BYTES * (count - 1) / count)
     return found if config.plan.precision == "fp32" else replace(found, stream_bytes=4, cast_weights=True)
+
+
+def gpu_name() -> str:
+    """What this machine's GPU calls itself."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UsageError("torch sees no GPU here")
+    return str(torch.cuda.get_device_name())

@@ -46,6 +46,7 @@ def train(
     lr: float = 1e-3,
     device: str = "cpu",
     backend: str = "choreo",
+    compile: bool = False,  # noqa: A002 - as torch calls it
     check: bool = False,
     on_step: Callable[[TrainingStep], None] | None = None,
 ) -> TrainingRun:
@@ -62,7 +63,7 @@ def train(
     """
     config = make_config(
         model, ranks=ranks, plan=plan, steps=steps, global_batch=global_batch, seq=seq, data=data, scale=scale,
-        seed=seed, lr=lr, device=device, backend=backend,
+        seed=seed, lr=lr, device=device, backend=backend, compile=compile,
     )  # fmt: skip
     run = _run(config, on_step)
     return _checked(run, config) if check else run
@@ -82,6 +83,7 @@ def make_config(
     lr: float,
     device: str,
     backend: str,
+    compile: bool = False,  # noqa: A002 - as torch calls it
 ) -> TrainConfig:
     """Everything that was asked for, refused in a sentence where it cannot be done."""
     if importlib.util.find_spec("torch") is None:
@@ -110,6 +112,7 @@ def make_config(
         float(lr),
         device,
         backend,
+        compile,
     )
     _check(config, ranks)
     return config

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of first values and shuffling."),
     click.option("--lr", type=float, default=1e-3, show_default=True, metavar="X", help="AdamW's learning rate."),
     click.option("--device", default="cpu", show_default=True, metavar="D", help="cpu or cuda."),
+    click.option("--compile", is_flag=True, help="Compile the model with torch.compile."),
     click.option(
         "--backend", default="choreo", show_default=True, metavar="B", help="What carries the collectives; or gloo."
     ),
