@@ -106,6 +106,8 @@ def _serve(rank: int, ranks: int, backend: str, store: str, pipe: Pipe) -> None:
         def report(told: dict[str, Any], found: dict[str, Any] = found) -> None:
             if "step" in told:
                 found["steps"].append(told["step"])
+            elif "note" in told:
+                found.setdefault("notes", []).append(told["note"])
             else:
                 found.update(told)
 

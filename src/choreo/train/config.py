@@ -35,6 +35,9 @@ class TrainConfig:
     device: str = "cpu"
     backend: str = "choreo"
     compile: bool = False
+    checkpoint: str = ""  # a folder; "" writes none
+    checkpoint_every: int = 100  # steps
+    resume: bool = False  # whether there must be a checkpoint to go on from
 
     @property
     def ranks(self) -> int:

@@ -22,6 +22,7 @@ from choreo.train.parts import Clock
 from choreo.train.task import Task, make_task
 
 if TYPE_CHECKING:
+    from choreo.train.checkpoint.checkpoint import Checkpoints
     from choreo.train.parallel.pipeline import Pipeline
 
 __all__ = ["train_rank"]
@@ -39,19 +40,26 @@ def train_rank(config: TrainConfig, report: Report) -> None:
     accelerator.reset_peak()
     mesh = Mesh(config.plan, rank, accelerator.device)
     clock = Clock(mesh.axis_of, accelerator.synchronize)
+    checkpoints = None
     try:
         trainer = Trainer(config, mesh, clock)
+        checkpoints = _checkpoints(config, trainer)
+        first = 0 if checkpoints is None else checkpoints.resume(lambda sentence: report({"note": sentence}))
         peak = accelerator.peak_flops_per_s(config.plan.precision, config.ranks) if rank == 0 else 0.0
         with clock.listening():
-            for step in range(config.steps):
+            for step in range(first, config.steps):
                 told = _gathered(trainer.step(step))
                 if rank == 0:
                     report({"step": _summed_up(trainer.task, step, told, peak)})
                 _refuse_nan(step, told)
+                if checkpoints is not None:
+                    checkpoints.after(step + 1)
         sizes = _gathered({"memory": float(accelerator.peak_bytes())})
         if rank == 0:
             report({"memory_bytes": max(one["memory"] for one in sizes)})
     finally:
+        if checkpoints is not None:
+            checkpoints.close()
         mesh.close()
 
 
@@ -62,6 +70,14 @@ def _load_libraries(config: TrainConfig) -> None:
     torch.optim.AdamW([parameter], fused=True).step()
     if config.plan.zero >= 2:
         importlib.import_module("torch.distributed.fsdp")
+
+
+def _checkpoints(config: TrainConfig, trainer: Trainer) -> Checkpoints | None:
+    if not config.checkpoint:
+        return None
+    from choreo.train.checkpoint.checkpoint import Checkpoints
+
+    return Checkpoints(config, trainer)
 
 
 class Trainer:

@@ -47,15 +47,24 @@ def train(
     device: str = "cpu",
     backend: str = "choreo",
     compile: bool = False,  # noqa: A002 - as torch calls it
+    checkpoint: str | Path = "",
+    checkpoint_every: int = 100,
+    resume: bool = False,
     check: bool = False,
     on_step: Callable[[TrainingStep], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> TrainingRun:
     """Train a model under a plan, in as many processes as it has ranks.
 
     `model` is a name of the catalogue or a config.json, made small by `scale` ("tiny", or a factor). Without a plan it
     is the planner's best for this machine, or, where that was not measured, the batch cut over the ranks. `data` is any
     file, of which the bytes are the tokens, "synthetic", or the text that comes with Choreo. `check` trains with one
-    process as well, and compares the losses. `on_step` is called after every step.
+    process as well, and compares the losses. `on_step` is called after every step, and `on_note` with what a reader
+    should know beside.
+
+    `checkpoint` is a folder that gets a checkpoint every so many steps and at the end. A run whose folder has one goes
+    on from there, under any plan and number of ranks; `steps` counts from the beginning. With `resume` there must be
+    one.
 
     >>> run = train("gpt2-124m", scale="tiny", ranks=1, steps=2, global_batch=2, seq=16)
     >>> len(run.steps), run.losses[1] < run.losses[0]
@@ -63,9 +72,10 @@ def train(
     """
     config = make_config(
         model, ranks=ranks, plan=plan, steps=steps, global_batch=global_batch, seq=seq, data=data, scale=scale,
-        seed=seed, lr=lr, device=device, backend=backend, compile=compile,
+        seed=seed, lr=lr, device=device, backend=backend, compile=compile, checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every, resume=resume,
     )  # fmt: skip
-    run = _run(config, on_step)
+    run = _run(config, on_step, on_note)
     return _checked(run, config) if check else run
 
 
@@ -84,6 +94,9 @@ def make_config(
     device: str,
     backend: str,
     compile: bool = False,  # noqa: A002 - as torch calls it
+    checkpoint: str | Path = "",
+    checkpoint_every: int = 100,
+    resume: bool = False,
 ) -> TrainConfig:
     """Everything that was asked for, refused in a sentence where it cannot be done."""
     if importlib.util.find_spec("torch") is None:
@@ -113,7 +126,12 @@ def make_config(
         device,
         backend,
         compile,
+        str(Path(checkpoint).absolute()) if checkpoint else "",
+        whole_number("checkpoint_every", checkpoint_every),
+        resume,
     )
+    if resume and not checkpoint:
+        raise UsageError("there is nothing to resume from; name the folder with --checkpoint DIR")
     _check(config, ranks)
     return config
 
@@ -180,7 +198,11 @@ def _check_memory(config: TrainConfig) -> None:
         )
 
 
-def _run(config: TrainConfig, on_step: Callable[[TrainingStep], None] | None) -> TrainingRun:
+def _run(
+    config: TrainConfig,
+    on_step: Callable[[TrainingStep], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
+) -> TrainingRun:
     prediction = prediction_of(config)
     steps: list[TrainingStep] = []
     memory = [0.0]
@@ -190,11 +212,14 @@ def _run(config: TrainConfig, on_step: Callable[[TrainingStep], None] | None) ->
             steps.append(TrainingStep(**report["step"], predicted_s=prediction.time_s if prediction else None))
             if on_step is not None:
                 on_step(steps[-1])
+        elif "note" in report:
+            if on_note is not None:
+                on_note(report["note"])
         else:
             memory[0] = report["memory_bytes"]
 
     run_ranks(config, take)
-    if len(steps) != config.steps:
+    if not steps or steps[-1].step != config.steps - 1:
         raise TrainingError(f"the ranks ended after {len(steps)} of {config.steps} steps without a word")
     return TrainingRun(
         model=config.model.name,
@@ -214,13 +239,14 @@ def _run(config: TrainConfig, on_step: Callable[[TrainingStep], None] | None) ->
 def _checked(run: TrainingRun, config: TrainConfig) -> TrainingRun:
     """The run with the losses of one process beside its own."""
     alone = Plan(micro_batch=config.plan.micro_batch, precision=config.plan.precision)
-    losses = _run(replace(config, plan=alone), None).losses
+    first = run.steps[0].step  # of a run that went on from a checkpoint
+    losses = _run(replace(config, plan=alone, checkpoint="", resume=False)).losses[first:]
     errors = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(run.losses, losses, strict=True)]
     worst = max(range(len(errors)), key=errors.__getitem__)
     found = {
         "losses": losses,
         "error": errors[worst],
-        "step": worst,
+        "step": first + worst,
         "same": errors[worst] <= ROUNDING[config.plan.precision],
     }
     return TrainingRun(**{name: getattr(run, name) for name in TrainingRun.columns} | {"check": found})

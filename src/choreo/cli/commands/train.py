@@ -12,7 +12,7 @@ from choreo.cli.command import Command, grouped
 from choreo.cli.commands.plan import FIXING
 from choreo.cli.options import json_option, ranks_option
 from choreo.cli.output.files import write_page
-from choreo.cli.output.table import echo_json
+from choreo.cli.output.table import echo_json, echo_note
 from choreo.cli.plan_options import FIXED, SWITCHES, fixed_of
 from choreo.errors import UsageError, shown
 
@@ -38,6 +38,16 @@ if TYPE_CHECKING:
     click.option(
         "--backend", default="choreo", show_default=True, metavar="B", help="What carries the collectives; or gloo."
     ),
+)
+@grouped(
+    "Checkpoints",
+    click.option(
+        "--checkpoint", default="", metavar="DIR", help="Write checkpoints to DIR, and go on from the last one there."
+    ),
+    click.option(
+        "--checkpoint-every", type=int, default=100, show_default=True, metavar="N", help="Steps between two of them."
+    ),
+    click.option("--resume", is_flag=True, help="Fail if there is no checkpoint to go on from."),
 )
 @grouped(
     "The plan",
@@ -73,7 +83,7 @@ def command(*, as_json: bool, model: str, plan_file: Path | None, html: Path | N
     plan = _plan(options, plan_file)
     asked = {name: value for name, value in options.items() if name not in (*FIXED, *SWITCHES, "precision")}
     table = None if as_json else StepTable()
-    run = train(model, plan=plan, on_step=None if table is None else table.step, **asked)  # type: ignore[arg-type]
+    run = train(model, plan=plan, on_step=None if table is None else table.step, on_note=echo_note, **asked)  # type: ignore[arg-type]
     if as_json:
         echo_json(run.to_dict())
     else:

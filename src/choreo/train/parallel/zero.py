@@ -21,7 +21,7 @@ class ZeroOptimizer:
 
     def __init__(self, parameters: list[Tensor], group: Any, divide: float, **options: Any) -> None:
         self.group, self.divide, self.parameters = group, divide, parameters
-        parts, own = dist.get_world_size(group), dist.get_rank(group)
+        parts, self.own = dist.get_world_size(group), dist.get_rank(group)
         sizes = [one.numel() for one in parameters]
         each = -(-sum(sizes) // parts)
         first = parameters[0]
@@ -34,8 +34,14 @@ class ZeroOptimizer:
             one.data = place
             one.grad = self.grads[start : start + size].view_as(one)
             start += size
-        self.share = torch.nn.Parameter(self.flat[own * each : (own + 1) * each].clone())
+        self.share = torch.nn.Parameter(torch.empty_like(self.flat[:each]))
+        self.take_share()
         self.adam = torch.optim.AdamW([self.share], **options)
+
+    @torch.no_grad()
+    def take_share(self) -> None:
+        """Copy this rank's share out of the parameters, whose values are new."""
+        self.share.copy_(self.flat.chunk(self.flat.numel() // self.share.numel())[self.own])
 
     def zero_grad(self) -> None:
         """Set the gradients to zero, in place: they are views of one buffer."""
