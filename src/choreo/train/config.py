@@ -38,6 +38,9 @@ class TrainConfig:
     checkpoint: str = ""  # a folder; "" writes none
     checkpoint_every: int = 100  # steps
     resume: bool = False  # whether there must be a checkpoint to go on from
+    on: str = ""  # "ray": on a Ray cluster, in place of this machine
+    address: str = ""  # of the Ray cluster; "" is the one that is running, or a new one here
+    placement: str = "pack"  # how Ray places the ranks
 
     @property
     def ranks(self) -> int:

@@ -1,4 +1,4 @@
-"""One rank of `choreo train` as a process: `python -m choreo.train.rank CONFIG.json`, started by a launcher.
+"""One rank of `choreo train` as a process: `python -m choreo.train.rank CONFIG`, started by a launcher.
 
 What it has to say goes to stdout as lines of JSON that begin with a mark; everything else there is somebody's print.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 from choreo.errors import ChoreoError, UsageError
@@ -20,7 +19,7 @@ __all__ = ["main"]
 
 def main() -> int:
     """Join the job, train, and leave it."""
-    config = TrainConfig.from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    config = TrainConfig.from_json(sys.argv[1])
     warnings.simplefilter("ignore")  # torch's own, about its own future
     import torch
     import torch.distributed as dist

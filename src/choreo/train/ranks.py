@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from choreo.errors import TrainingError
 from choreo.run.launch.launch import launch
+from choreo.run.launch.on_ray.script import launch_on_ray
 from choreo.run.launch.relay import Output
 from choreo.train.config import TrainConfig
 
@@ -58,10 +57,20 @@ def run_ranks(config: TrainConfig, on_report: Callable[[dict[str, Any]], None]) 
         (errors.append if "error" in report else on_report)(report)
 
     kept = _Errors()
-    with tempfile.TemporaryDirectory(prefix="choreo-train-") as folder:
-        file = Path(folder) / "config.json"
-        file.write_text(config.to_json(), encoding="utf-8")
-        code = launch(["choreo.train.rank", str(file)], config.ranks, module=True, out=_Reports(take), err=kept)
+    program = ["choreo.train.rank", config.to_json()]
+    if config.on == "ray":
+        code = launch_on_ray(
+            program,
+            config.ranks,
+            module=True,
+            placement=config.placement,
+            address=config.address or None,
+            resources={"CPU": 1} | ({"GPU": 1} if config.device == "cuda" else {}),
+            out=_Reports(take),
+            err=kept,
+        )
+    else:
+        code = launch(program, config.ranks, module=True, out=_Reports(take), err=kept)
     if errors:
         raise TrainingError(errors[0]["error"])
     if code >= 128:

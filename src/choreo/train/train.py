@@ -50,6 +50,9 @@ def train(
     checkpoint: str | Path = "",
     checkpoint_every: int = 100,
     resume: bool = False,
+    on: str | None = None,
+    address: str = "",
+    placement: str = "pack",
     check: bool = False,
     on_step: Callable[[TrainingStep], None] | None = None,
     on_note: Callable[[str], None] | None = None,
@@ -64,7 +67,7 @@ def train(
 
     `checkpoint` is a folder that gets a checkpoint every so many steps and at the end. A run whose folder has one goes
     on from there, under any plan and number of ranks; `steps` counts from the beginning. With `resume` there must be
-    one.
+    one. `on="ray"` runs the ranks on the Ray cluster at `address`, placed as `placement` says.
 
     >>> run = train("gpt2-124m", scale="tiny", ranks=1, steps=2, global_batch=2, seq=16)
     >>> len(run.steps), run.losses[1] < run.losses[0]
@@ -73,7 +76,7 @@ def train(
     config = make_config(
         model, ranks=ranks, plan=plan, steps=steps, global_batch=global_batch, seq=seq, data=data, scale=scale,
         seed=seed, lr=lr, device=device, backend=backend, compile=compile, checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every, resume=resume,
+        checkpoint_every=checkpoint_every, resume=resume, on=on, address=address, placement=placement,
     )  # fmt: skip
     run = _run(config, on_step, on_note)
     return _checked(run, config) if check else run
@@ -97,6 +100,9 @@ def make_config(
     checkpoint: str | Path = "",
     checkpoint_every: int = 100,
     resume: bool = False,
+    on: str | None = None,
+    address: str = "",
+    placement: str = "pack",
 ) -> TrainConfig:
     """Everything that was asked for, refused in a sentence where it cannot be done."""
     if importlib.util.find_spec("torch") is None:
@@ -111,7 +117,7 @@ def make_config(
     seq = SEQ if seq is None else whole_number("seq", seq)
     if plan is None:
         batch = ranks if global_batch is None else whole_number("global_batch", global_batch)
-        plan = best_plan(workload, ranks, batch, seq, device)
+        plan = Plan(dp=ranks, precision="fp32") if on else best_plan(workload, ranks, batch, seq, device)
     if plan.precision not in PRECISIONS:
         raise PlanError(f"choreo train computes in {' or '.join(PRECISIONS)}, not {plan.precision}")
     config = TrainConfig(
@@ -129,7 +135,14 @@ def make_config(
         str(Path(checkpoint).absolute()) if checkpoint else "",
         whole_number("checkpoint_every", checkpoint_every),
         resume,
+        on or "",
+        address,
+        placement,
     )
+    if on not in (None, "ray"):
+        raise UsageError(f"on must be ray, or None for this machine, not {on!r}")
+    if not on and (address or placement != "pack"):
+        raise UsageError("--address and --placement need --on ray")
     if resume and not checkpoint:
         raise UsageError("there is nothing to resume from; name the folder with --checkpoint DIR")
     _check(config, ranks)
@@ -148,7 +161,8 @@ def _check(config: TrainConfig, ranks: int) -> None:
         _check_transformer(config, model, ranks)
     else:
         _check_replicas(config, ranks)
-    _check_memory(config)
+    if not config.on:
+        _check_memory(config)
 
 
 def _check_replicas(config: TrainConfig, ranks: int) -> None:
@@ -203,7 +217,7 @@ def _run(
     on_step: Callable[[TrainingStep], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> TrainingRun:
-    prediction = prediction_of(config)
+    prediction = None if config.on else prediction_of(config)
     steps: list[TrainingStep] = []
     memory = [0.0]
 
@@ -240,7 +254,7 @@ def _checked(run: TrainingRun, config: TrainConfig) -> TrainingRun:
     """The run with the losses of one process beside its own."""
     alone = Plan(micro_batch=config.plan.micro_batch, precision=config.plan.precision)
     first = run.steps[0].step  # of a run that went on from a checkpoint
-    losses = _run(replace(config, plan=alone, checkpoint="", resume=False)).losses[first:]
+    losses = _run(replace(config, plan=alone, checkpoint="", resume=False, on="")).losses[first:]
     errors = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(run.losses, losses, strict=True)]
     worst = max(range(len(errors)), key=errors.__getitem__)
     found = {

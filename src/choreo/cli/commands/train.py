@@ -15,6 +15,7 @@ from choreo.cli.output.files import write_page
 from choreo.cli.output.table import echo_json, echo_note
 from choreo.cli.plan_options import FIXED, SWITCHES, fixed_of
 from choreo.errors import UsageError, shown
+from choreo.run.launch.on_ray.cluster import PLACEMENTS
 
 if TYPE_CHECKING:
     from choreo.workload import Plan
@@ -48,6 +49,17 @@ if TYPE_CHECKING:
         "--checkpoint-every", type=int, default=100, show_default=True, metavar="N", help="Steps between two of them."
     ),
     click.option("--resume", is_flag=True, help="Fail if there is no checkpoint to go on from."),
+)
+@grouped(
+    "Where",
+    click.option("--on", type=click.Choice(["ray"]), help="Train on a Ray cluster, instead of on this machine."),
+    click.option(
+        "--address",
+        default="",
+        metavar="ADDRESS",
+        help="The Ray cluster; without it the one that is running, or a new one here.",
+    ),
+    click.option("--placement", type=click.Choice(PLACEMENTS), default="pack", help="How Ray places the ranks (pack)."),
 )
 @grouped(
     "The plan",

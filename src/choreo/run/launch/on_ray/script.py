@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,17 @@ def launch_on_ray(
     module: bool = False,
     placement: str = "pack",
     address: str | None = None,
+    resources: Mapping[str, float] | None = None,
     grace_s: float = 5.0,
     keep_going: bool = False,
+    out: Output | None = None,
+    err: Output | None = None,
 ) -> int:
     """Run a script (or module) as the ranks of a job on a Ray cluster, relay its output, and return its exit code.
 
     A script that a node does not have is sent there. When a rank fails, the others are stopped, unless `keep_going`.
+    Each rank gets one CPU unless `resources` says otherwise. `out` and `err` take the ranks' output in place of this
+    process's own.
     """
     check_ranks(ranks)
     if not script_and_args:
@@ -39,18 +44,28 @@ def launch_on_ray(
     if not module and not Path(name).is_file():
         raise UsageError(f"{shown(name)}: there is no such script; for a module write -m")
     program = Module(name, arguments) if module else Script(Path(name), arguments)
+    wanted = dict(resources or {"CPU": 1})
     with ExitStack() as stack:
         ray = stack.enter_context(connected(address))
-        group = stack.enter_context(reserved(ray, ranks, placement, {"CPU": 1}, PLACE_S))
-        job = ActorJob(ray, group, {"CPU": 1}, {})
+        group = stack.enter_context(reserved(ray, ranks, placement, wanted, PLACE_S))
+        job = ActorJob(ray, group, wanted, {})
         stack.callback(job.kill)
         job.start(ranks, PLACE_S)
-        return _relay(job, program, grace_s, keep_going)
+        return _relay(job, program, (out, err), grace_s, keep_going)
 
 
-def _relay(job: ActorJob, program: Script | Module, grace_s: float, keep_going: bool) -> int:
+def _relay(
+    job: ActorJob,
+    program: Script | Module,
+    outputs: tuple[Output | None, Output | None],
+    grace_s: float,
+    keep_going: bool,
+) -> int:
     """Run the program as all ranks, print what they print, and return the exit code."""
-    out, err, out_is_terminal, err_is_terminal = standard_outputs()
+    own_out, own_err, out_is_terminal, err_is_terminal = standard_outputs()
+    out, err = outputs
+    out_is_terminal, err_is_terminal = out_is_terminal and out is None, err_is_terminal and err is None
+    out, err = out or own_out, err or own_err
     running: dict[Any, ActorRank] = {}
     lines: dict[tuple[int, str], Lines] = {}
     for one in job.ranks:
