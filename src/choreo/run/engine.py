@@ -6,6 +6,7 @@ import copy
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -66,8 +67,16 @@ class Engine:
         self.heap = Heap(connection.segment)
         self.refusal: ChoreoError | None = None
         self.readable = False  # whether all peers on this host may read this process's memory
-        self.progress = executor().ProgressQueue(connection.endpoint, self.failure, self.check)
-        self.call_cache = executor().CallCache(connection.endpoint, np.ndarray, self.failure, self.progress)
+        me: Engine = weakref.proxy(self)  # so that shared memory is freed with the last reference to the engine
+
+        def failure(prepared: PreparedCall, failed: Failed) -> ChoreoError:
+            return me.failure(prepared, failed)
+
+        def check() -> None:
+            me.check()
+
+        self.progress = executor().ProgressQueue(connection.endpoint, failure, check)
+        self.call_cache = executor().CallCache(connection.endpoint, np.ndarray, failure, self.progress)
         self.traffic = TrafficCounter()
         self._prepared: dict[Hashable, PreparedCall] = {}
 

@@ -1,0 +1,113 @@
+"""A script with the backend "choreo" under torchrun and `choreo run`: groups come and go, and a dead peer is named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+# What torch itself keeps is there after the second group, so the third must leave everything as it was.
+SCRIPT = """
+import contextlib, os, signal, socket, sys
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+
+def held():
+    mine = [one for one in os.listdir("/dev/shm") if str(os.getpid()) in one]
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), mine
+
+def group(method, rank, timeout_s=60):
+    dist.init_process_group(
+        "choreo", init_method=method, rank=rank, world_size=2, timeout=timedelta(seconds=timeout_s)
+    )
+
+def use():
+    x = torch.ones(1000, dtype=torch.bfloat16)
+    dist.all_reduce(x)
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    assert dist.get_backend() == "choreo" and bool((x == 4).all())
+    rank = dist.get_rank()
+    works = [dist.isend(x * rank, 1 - rank), dist.irecv(x, 1 - rank)]
+    for work in works:
+        work.wait()
+    assert bool((x == 4 * (1 - rank)).all())
+
+torch.set_num_threads(1)
+rank = int(os.environ["RANK"])
+dist.init_process_group("choreo", timeout=timedelta(seconds=60))
+use()
+ports = torch.zeros(3, dtype=torch.int64)
+with contextlib.ExitStack() as stack:
+    for at in range(3):
+        free = stack.enter_context(socket.socket())
+        free.bind(("127.0.0.1", 0))
+        ports[at] = free.getsockname()[1]
+dist.broadcast(ports, 0)
+os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # torchrun's: with it rank 0 would not listen
+methods = [f"tcp://127.0.0.1:{port}" for port in ports.tolist()]
+dist.destroy_process_group()
+group(methods[0], rank)
+use()
+dist.destroy_process_group()
+before = held()
+group(methods[1], rank)
+use()
+dist.destroy_process_group()
+assert held() == before, (before, held())
+
+os.environ["CHOREO_DEBUG"] = "1"
+if rank == 1:
+    child = os.fork()
+    if child:
+        os._exit(0 if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL else 1)
+group(methods[2], rank, 30)
+dist.all_reduce(torch.ones(10))
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while True:
+        dist.all_reduce(torch.ones(10))
+except dist.DistBackendError as error:
+    sys.stdout.write(f"raised: {error} {sorted(error.ranks)}\\n")
+dist.destroy_process_group()
+"""
+LAUNCHERS = {
+    "choreo run": ["-m", "choreo", "run", "-n", "2"],
+    "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node", "2"],
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_groups_come_and_go_and_a_dead_peer_is_named(launcher: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    ran = subprocess.run(
+        [sys.executable, *LAUNCHERS[launcher], str(script)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    raised = ran.stdout.partition("raised: ")[2]
+    assert "rank 1" in raised and "died" in raised and "[1]" in raised, ran.stdout
+    assert "choreo: rank 0: all_reduce of 40 bytes by " in ran.stderr
+
+
+def test_collecting_does_not_import_torch() -> None:
+    """Collecting takes two seconds a worker otherwise."""
+    program = (
+        "import pytest, sys\n"
+        "code = pytest.main(['--collect-only', '-qq', 'tests/torch_backend', 'tests/train'])\n"
+        "sys.exit(int(code) or 'torch' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
