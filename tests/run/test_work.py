@@ -19,6 +19,7 @@ from choreo.errors import ChoreoError, PeerFailure
 from choreo.run.communicator import Communicator
 from choreo.run.execute.backend import is_compiled
 from choreo.run.work import Work
+from tests.helpers.faults import eventually
 from tests.helpers.run import Job
 
 
@@ -282,9 +283,10 @@ def two_threads(comm: Communicator) -> None:
         comm.barrier()
         comm.all_reduce(y)
     else:
+        before = comm._engine.connection.calls
         thread = threading.Thread(target=comm.barrier)
         thread.start()
-        time.sleep(0.1)
+        assert eventually(lambda: comm._engine.connection.calls > before)  # the thread is in the barrier
         comm.all_reduce(y, async_op=True).wait()
         thread.join()
     assert (y == comm.world_size).all()

@@ -13,40 +13,34 @@ before it looks whether it was claimed. So at least one of them sees what the ot
 from __future__ import annotations
 
 import select
-import struct
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from choreo.run.execute.arrays import Array
 from choreo.run.messages.matching import GONE, NOT_TAKEN, Matcher, Message, Send
+from choreo.run.messages.ring import BESIDE, IN_RING, NONSENSE, RING_BYTES, WANTS_ROOM, Entry, RingReader, RingWriter
 from choreo.run.messages.send_buffers import SendBuffers
 from choreo.run.messages.words import WORDS, MessageCore, Words
 
 __all__ = ["CHANNEL_BYTES", "CHANNEL_WORDS", "Channel", "LocalPeer", "SenderMemory"]
 
 SLOTS = 64  # exposed or buffered messages to one peer at once
-RING_BYTES = 64 << 10
-# A message up to this size is in the ring, unless that would leave less than the reserve, which is for what the ring
-# says of others. One up to the larger size is copied into a buffer at once, so that nobody waits.
-EAGER_BYTES, BUFFERED_BYTES, RESERVE_BYTES = 8 << 10, 32 << 10, 16 << 10
+# A message up to this size is in the ring, if there is room. One up to the larger size is copied into a buffer at once,
+# so that nobody waits.
+EAGER_BYTES, BUFFERED_BYTES = 8 << 10, 32 << 10
 # What a rank keeps of one peer's small messages that it did not ask for; then the peer waits.
 KEPT_BYTES = 64 << 20
-# Words after the bell and whether this rank sleeps: how far it has written its ring, and read the peer's; whether it
-# has closed; whether it waits for room. Then one for each slot: the message that it has claimed, and finished, of the
-# peer's; and of its own messages how to read one, and where that is when exposed, and when in a buffer.
-TAIL, HEAD, CLOSED, WANTS_ROOM = 2, 3, 4, 5
+# Words after the bell and whether this rank sleeps: those of the ring, and whether this rank has closed. Then one for
+# each slot: the message that it has claimed, and finished, of the peer's; and of its own messages how to read one, and
+# where that is when exposed, and when in a buffer.
+CLOSED = 4
 CLAIMED, FINISHED, STATE, EXPOSED_AT, BUFFERED_AT = (WORDS + number * SLOTS for number in range(5))
 CHANNEL_WORDS = WORDS + 5 * SLOTS
 _RING_AT = -(-8 * CHANNEL_WORDS // 64) * 64
 CHANNEL_BYTES = _RING_AT + RING_BYTES
 # How to read a message: in bits 0 and 1 of its state. Its number is above them.
 PRIVATE, REGISTERED, BUFFERED, WITHDRAWN = 0, 1, 2, 3
-# What stands before each message in the ring: what it is, its element type, the bytes from here to the next, its tag,
-# its length, and its number if it is not in the ring. UNUSED is the rest of the ring's end.
-HEADER = struct.Struct("<BBHIqQQ")
-_START = struct.Struct("<BBHI")
-UNUSED, IN_RING, BESIDE = 0, 1, 2
 
 
 @dataclass(slots=True, eq=False)
@@ -89,14 +83,12 @@ class Channel:
         self._process = select.poll()
         self._process.register(peer.pidfd, select.POLLIN)
         self._theirs = memoryview(peer.segment)
-        self._their_ring = self._theirs[peer.at + _RING_AT : peer.at + CHANNEL_BYTES]
-        self._ring = memoryview(memory.segment)[at + _RING_AT : at + CHANNEL_BYTES]
+        self._reader = RingReader(self._theirs[peer.at + _RING_AT :][:RING_BYTES], words, self._index)
+        self._writer = RingWriter(memoryview(memory.segment)[at + _RING_AT :][:RING_BYTES], words, self._index)
         self.queue: deque[Send] = deque()  # that the ring has no room for
         self.exposed: dict[int, Send] = {}  # by number
         self._buffered: dict[int, Array] = {}
         self._numbers = 0
-        self._written = self._taken = 0  # of the ring, and of that the peer has read
-        self._read = 0  # of the peer's ring
         self.gone = False
 
     # Sending
@@ -135,7 +127,7 @@ class Channel:
 
     def has_seen(self, send: Send) -> bool:
         """Whether the peer has come to this message in the ring."""
-        return self._words.read(self._index, HEAD) >= send.ends_at
+        return self._writer.has_been_read(send.ends_at)
 
     def buffer(self, send: Send) -> None:
         """Copy a message that nobody takes, so that its send is done; if there is room, and nobody claims it now."""
@@ -162,12 +154,8 @@ class Channel:
     def _put(self, send: Send) -> bool:
         """Put a message into the ring; False if there is no room."""
         length = len(send.data)
-        if length <= EAGER_BYTES and (at := self._take_room(HEADER.size + length, RESERVE_BYTES)) >= 0:
-            size = self._size(HEADER.size + length)
-            HEADER.pack_into(self._ring, at, IN_RING, send.dtype, 0, size, send.tag, length, 0)
-            at += HEADER.size
-            self._ring[at : at + length] = send.data
-            self._words.tell(self._index, TAIL, self._written)
+        if length <= EAGER_BYTES and self._writer.put(IN_RING, send.dtype, send.tag, length, data=send.data):
+            self._writer.tell()
             send.end(self.peer)
             return True
         return self._put_beside(send, length)
@@ -185,20 +173,18 @@ class Channel:
                 state = BUFFERED
             elif not (registered or memory.readable):
                 return False
-        at = self._take_room(HEADER.size)
-        if at < 0:
+        if not self._writer.put(BESIDE, send.dtype, send.tag, length, number=number):
             if state == BUFFERED:
                 memory.buffers.give_back(self._buffered.pop(number))
             return False
         self._numbers = number
         words.write(self._index, EXPOSED_AT + slot, address - memory.at if registered else address)
         words.write(self._index, STATE + slot, number << 2 | state)
-        HEADER.pack_into(self._ring, at, BESIDE, send.dtype, 0, HEADER.size, send.tag, length, number)
-        words.tell(self._index, TAIL, self._written)
+        self._writer.tell()
         if state == BUFFERED:
             send.end(self.peer)
         else:
-            send.number, send.ends_at = number, self._written
+            send.number, send.ends_at = number, self._writer.written
             self.exposed[number] = send
         return True
 
@@ -214,54 +200,24 @@ class Channel:
         self._words.write(self._index, BUFFERED_AT + number % SLOTS, at)
         return True
 
-    @staticmethod
-    def _size(length: int) -> int:
-        return -(-length // 8) * 8
-
-    def _take_room(self, length: int, reserve: int = 0) -> int:
-        """Where in the ring there is room for so many bytes and a reserve; -1 if there is none."""
-        size, at = self._size(length), self._written % RING_BYTES
-        skipped = RING_BYTES - at if at + size > RING_BYTES else 0
-        end = self._written + skipped + size
-        if end - self._taken > RING_BYTES - reserve:
-            self._taken = self._words.read(self._index, HEAD)
-            if end - self._taken > RING_BYTES - reserve:
-                return -1
-        if skipped:
-            _START.pack_into(self._ring, at, UNUSED, 0, 0, skipped)
-            at = 0
-        self._written = end
-        return at
-
     # Receiving
 
     def read_one(self, bounded: bool = True) -> bool:
         """Take one message out of the peer's ring, if there is one; ValueError if it is none that a rank writes."""
-        tail = self._words.read(self._index, TAIL)
-        if tail == self._read or (bounded and self.is_full):
+        if bounded and self.is_full:
             return False
-        at = self._read % RING_BYTES
-        kind, _, _, size = _START.unpack_from(self._their_ring, at)
-        if size < 8 or size % 8 or at + size > RING_BYTES or size > tail - self._read:
-            raise ValueError("wrote nonsense into its ring")
-        if kind != UNUSED:
-            self._on_message(at, size)
-        self._read += size
-        self._words.write(self._index, HEAD, self._read)
-        if self._words.read(self._index, WANTS_ROOM):
-            self._words.tell(self._index, HEAD, self._read)
+        entry = self._reader.look()
+        if entry is None:
+            return False
+        self._on_message(entry)
+        self._reader.advance()
         return True
 
-    def _on_message(self, at: int, size: int) -> None:
-        if size < HEADER.size:
-            raise ValueError("wrote nonsense into its ring")
-        kind, dtype, _, _, tag, length, number = HEADER.unpack_from(self._their_ring, at)
+    def _on_message(self, entry: Entry) -> None:
+        kind, dtype, tag, length, number, data = entry
         if kind == BESIDE:
             self._matcher.arrive(self.peer, MessageBeside(self, tag, dtype, length, number))
             return
-        if kind != IN_RING or length > size - HEADER.size:
-            raise ValueError("wrote nonsense into its ring")
-        data = self._their_ring[at + HEADER.size : at + HEADER.size + length]
         receive = self._matcher.find(self.peer, tag)
         if receive is None:
             self._matcher.arrive(self.peer, Message(tag, dtype, length, [bytes(data)]))
@@ -277,7 +233,7 @@ class Channel:
         words.write(peer, CLAIMED + slot, number)
         state = words.read(peer, STATE + slot)
         if state >> 2 != number:
-            raise ConnectionAbortedError("wrote nonsense into its ring")
+            raise ConnectionAbortedError(NONSENSE)
         mode = state & 3
         if into is not None and mode != WITHDRAWN:
             self._read_beside(mode, slot, into, length)
@@ -291,7 +247,7 @@ class Channel:
             raise ConnectionResetError(GONE)
         if mode != PRIVATE:
             if at > len(self._theirs) or length > len(self._theirs) - at:
-                raise ConnectionAbortedError("wrote nonsense into its ring")
+                raise ConnectionAbortedError(NONSENSE)
             self._core.copy(into, self._theirs[at : at + length])
         else:
             try:

@@ -39,7 +39,8 @@ typedef struct { Py_buffer map; Word *ours; const Word *theirs; } Channel; /* ou
 
 typedef struct {
     PyObject_HEAD
-    int rank, world, mapped, spins, patience, no_waitv;
+    int rank, world, mapped, spins;
+    _Atomic int patience, no_waitv; /* several threads may wait */
     Py_buffer own;
     Word *local; /* the bell of this process's own threads */
     size_t words;
@@ -78,7 +79,8 @@ static int words_init(Words *self, PyObject *args, PyObject *Py_UNUSED(keywords)
     self->mapped = 1;
     self->rank = rank;
     self->world = world;
-    self->spins = self->patience = spins;
+    self->spins = spins;
+    atomic_init(&self->patience, spins);
     self->words = words;
     size_t bytes = stride * (size_t)world;
     if (!fits(&self->own, at, bytes)) { PyErr_SetString(PyExc_ValueError, "the own segment is too small"); return -1; }
@@ -216,13 +218,12 @@ static PyObject *words_wait(Words *self, PyObject *args) {
     for (int spin = 0; spin < MIN_SPINS && spin < self->spins; spin++, relax())
         if (sum_of_bells(self) != sum) Py_RETURN_NONE;
     Py_BEGIN_ALLOW_THREADS
-    int spin = 0;
-    while (spin < self->patience && sum_of_bells(self) == sum) { spin++; relax(); }
-    if (spin < self->patience) self->patience = 2 * self->patience < self->spins ? 2 * self->patience : self->spins;
-    else {
-        self->patience = self->patience / 2 > MIN_SPINS ? self->patience / 2 : self->spins < MIN_SPINS ? self->spins : MIN_SPINS;
-        sleep_for(self, sum, seconds);
-    }
+    int spin = 0, most = self->spins, least = most < MIN_SPINS ? most : MIN_SPINS;
+    int patience = atomic_load_explicit(&self->patience, memory_order_relaxed);
+    while (spin < patience && sum_of_bells(self) == sum) { spin++; relax(); }
+    int paid = spin < patience, next = paid ? 2 * patience : patience / 2;
+    atomic_store_explicit(&self->patience, next > most ? most : next < least ? least : next, memory_order_relaxed);
+    if (!paid) sleep_for(self, sum, seconds);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }

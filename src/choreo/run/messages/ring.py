@@ -1,0 +1,121 @@
+"""The ring of a channel: a rank writes messages into its own segment one after another, and one peer reads them.
+
+What the peer has not read yet is never written over. The peer sees a message when it is told how far the ring is
+written, and the writer sees how far it was read.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from choreo.run.messages.words import Words
+
+__all__ = ["BESIDE", "IN_RING", "NONSENSE", "RING_BYTES", "WANTS_ROOM", "Entry", "RingReader", "RingWriter"]
+
+RING_BYTES = 64 << 10
+RESERVE_BYTES = 16 << 10  # that messages in the ring leave free, for what the ring says of others
+# Words of a channel: how far this rank has written its ring, and read the peer's; whether it waits for room.
+TAIL, HEAD, WANTS_ROOM = 2, 3, 5
+# What stands before each message: what it is, its element type, the bytes from here to the next, its tag, its length,
+# and its number if it is not in the ring. UNUSED is the rest of the ring's end.
+_HEADER = struct.Struct("<BBHIqQQ")
+_START = struct.Struct("<BBHI")
+UNUSED, IN_RING, BESIDE = 0, 1, 2
+NONSENSE = "wrote nonsense into its ring"
+
+
+class Entry(NamedTuple):
+    """A message of the ring; `data` is empty if it is beside the ring."""
+
+    kind: int
+    dtype: int
+    tag: int
+    length: int
+    number: int
+    data: memoryview
+
+
+class RingWriter:
+    """What this rank writes for a peer."""
+
+    def __init__(self, ring: memoryview, words: Words, index: int) -> None:
+        self._ring, self._words, self._index = ring, words, index
+        self.written = self._taken = 0  # and of that the peer has read
+
+    def put(
+        self, kind: int, dtype: int, tag: int, length: int, *, number: int = 0, data: memoryview | None = None
+    ) -> bool:
+        """Write a message, which the peer does not see yet; False if there is no room."""
+        size = _rounded(_HEADER.size + (0 if data is None else length))
+        at = self._take_room(size, 0 if data is None else RESERVE_BYTES)
+        if at < 0:
+            return False
+        _HEADER.pack_into(self._ring, at, kind, dtype, 0, size, tag, length, number)
+        if data is not None:
+            self._ring[at + _HEADER.size : at + _HEADER.size + length] = data
+        return True
+
+    def tell(self) -> None:
+        """Let the peer see what was written."""
+        self._words.tell(self._index, TAIL, self.written)
+
+    def has_been_read(self, end: int) -> bool:
+        """Whether the peer has read up to here."""
+        return self._words.read(self._index, HEAD) >= end
+
+    def _take_room(self, size: int, reserve: int) -> int:
+        """Where there is room for so many bytes and a reserve; -1 if there is none."""
+        at = self.written % RING_BYTES
+        skipped = RING_BYTES - at if at + size > RING_BYTES else 0
+        end = self.written + skipped + size
+        if end - self._taken > RING_BYTES - reserve:
+            self._taken = self._words.read(self._index, HEAD)
+            if end - self._taken > RING_BYTES - reserve:
+                return -1
+        if skipped:
+            _START.pack_into(self._ring, at, UNUSED, 0, 0, skipped)
+            at = 0
+        self.written = end
+        return at
+
+
+class RingReader:
+    """What a peer has written for this rank."""
+
+    def __init__(self, ring: memoryview, words: Words, index: int) -> None:
+        self._ring, self._words, self._index = ring, words, index
+        self._read = self._size = 0  # and the size of the next message
+
+    def look(self) -> Entry | None:
+        """The next message, which stays there until `advance`; ValueError if it is none that a rank writes."""
+        while (tail := self._words.read(self._index, TAIL)) != self._read:
+            at = self._read % RING_BYTES
+            kind, _, _, size = _START.unpack_from(self._ring, at)
+            if size < _START.size or size % 8 or at + size > RING_BYTES or size > tail - self._read:
+                raise ValueError(NONSENSE)
+            self._size = size
+            if kind != UNUSED:
+                return self._entry(at, size)
+            self.advance()
+        return None
+
+    def advance(self) -> None:
+        """The message was taken: its room can be used again."""
+        self._read += self._size
+        self._words.write(self._index, HEAD, self._read)
+        if self._words.read(self._index, WANTS_ROOM):
+            self._words.tell(self._index, HEAD, self._read)
+
+    def _entry(self, at: int, size: int) -> Entry:
+        if size < _HEADER.size:
+            raise ValueError(NONSENSE)
+        kind, dtype, _, _, tag, length, number = _HEADER.unpack_from(self._ring, at)
+        if kind not in {IN_RING, BESIDE} or (kind == IN_RING and length > size - _HEADER.size):
+            raise ValueError(NONSENSE)
+        begin = at + _HEADER.size
+        return Entry(kind, dtype, tag, length, number, self._ring[begin : begin + length if kind == IN_RING else begin])
+
+
+def _rounded(length: int) -> int:
+    return -(-length // 8) * 8
