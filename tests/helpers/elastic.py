@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import multiprocessing as mp
 import os
@@ -12,6 +13,7 @@ import socket
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
@@ -19,7 +21,10 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import choreo
+from choreo.train import TrainConfig
 
 __all__ = ["BATCH", "ElasticJob", "Trained", "losses_alone", "make"]
 
@@ -27,6 +32,8 @@ CONTEXT = mp.get_context("fork")
 BATCH = 8
 SECRET = "what only this test knows"
 HANG_S = 90.0
+FOREVER = 1_000_000
+MORE = 10  # steps until all have heard that it ends
 
 
 def make(optimizer: str = "adamw") -> tuple[Any, Any, Any]:
@@ -66,37 +73,71 @@ class Trained:
     parameters: Any = None
 
 
-def train(steps: int, options: dict[str, Any], tell: Any, pause_s: float = 0.0) -> Trained:
-    """One rank's loop."""
+def train(last: Any, options: dict[str, Any], tell: Any, pause_s: float = 0.0) -> Trained:
+    """One rank's loop, to the step that `last` holds."""
     options = dict(options)
+    if "config" in options:
+        return train_config(options["config"], tell, pause_s)
     model, optimizer, scheduler = make(options.pop("optimizer", "adamw"))
     clip, found = options.pop("clip", None), Trained()
     with choreo.Elastic(model, optimizer, also=[scheduler], **options) as job:
-        for step in job.steps(steps):
+        for step in job.steps(FOREVER):
             time.sleep(pause_s)
             loss = job.backward(partial(loss_of, model, step), samples=range(BATCH))
             job.step(clip=clip)
             scheduler.step()
             if not math.isnan(loss):
                 tell(("step", step, loss, time.monotonic(), job.ranks))
-            if step % 10 == 9:
+            if step == 3:
                 found.held.append(_held())
+            if step >= last.value:
+                break
         found.changes = job.changes
     found.held.append(_held())
     found.parameters = [one.detach().numpy().copy() for one in model.parameters()]
     return found
 
 
+def train_config(config: TrainConfig, tell: Any, pause_s: float) -> Trained:
+    """One rank of `choreo train --elastic`."""
+    from choreo.train.elastic.loop import train_elastic
+
+    def report(told: dict[str, Any]) -> None:
+        if "step" in told:
+            one = told["step"]
+            assert sum(one["parts"].values()) == pytest.approx(one["time_s"])
+            tell(("step", one["step"], one["loss"], time.monotonic(), ()))
+            time.sleep(pause_s)
+
+    train_elastic(config, report)
+    return Trained(held=[_held()])
+
+
 def _held() -> tuple[int, ...]:
+    gc.collect()
     maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/choreo-" in line]
     return len(list(Path("/proc/self/fd").iterdir())), len(maps), threading.active_count()
 
 
-def losses_alone(steps: int, **options: Any) -> list[float]:
-    """The losses of one process that nothing happens to."""
-    found: list[float] = []
-    train(steps, options, lambda told: found.append(told[2]))
-    return found
+def losses_alone(optimizer: str = "adamw", clip: float | None = None) -> Iterator[float]:
+    """The losses of one process in plain torch, one after another."""
+    import torch
+
+    model, made, scheduler = make(optimizer)
+    seeds = choreo.Elastic(model, made)
+    for step in range(FOREVER):
+        made.zero_grad()
+        seeds._number, total = step, 0.0
+        for sample in range(BATCH):
+            torch.manual_seed(seeds._random_seed(sample))
+            loss = loss_of(model, step, sample) / BATCH
+            loss.backward()
+            total += float(loss.detach())
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        made.step()
+        scheduler.step()
+        yield total
 
 
 @dataclass
@@ -111,11 +152,10 @@ class Process:
 class ElasticJob:
     """Ranks of one job; `look` hears them, `kill`, `stop` and `wake` do something to one of them."""
 
-    def __init__(self, ranks: int, steps: int, seed: int = 0, pause_s: float = 0.0, **options: Any) -> None:
-        import torch
-
-        torch.set_num_threads(1)
-        self.ranks, self.steps, self.options, self.pause_s = ranks, steps, options, pause_s
+    def __init__(self, ranks: int, *, seed: int = 0, pause_s: float = 0.0, **options: Any) -> None:
+        next(losses_alone())  # what torch imports with the first step is imported once
+        self.ranks, self.options, self.pause_s = ranks, options, pause_s
+        self.last = CONTEXT.Value("q", FOREVER, lock=False)
         self.random = random.Random(seed)
         self.losses: dict[int, float] = {}
         self.at_s: dict[int, float] = {}  # when the first rank completed a step
@@ -169,6 +209,7 @@ class ElasticJob:
         for one in self.processes:
             if one.stopped:
                 self.wake(one)
+        self.last.value = self.step + MORE
         end_s = time.monotonic() + HANG_S
         while self.processes and not self.errors and time.monotonic() < end_s:
             self.look(0.1)
@@ -185,6 +226,13 @@ class ElasticJob:
             one.pipe.close()
         self.processes = []
         self._held.close()
+
+    def look_until_all_are_back(self) -> None:
+        """Hear the ranks until there are as many as at first."""
+        end_s = time.monotonic() + HANG_S
+        while (len(self.live[self.step]) < self.ranks or len(self.processes) > self.ranks) and not self.errors:
+            assert time.monotonic() < end_s, f"not all came back: {self.live[self.step]}"
+            self.look(0.01)
 
     def kill(self, one: Process, *, replace: bool = True) -> None:
         """Kill a rank, and start another in its place."""
@@ -229,6 +277,6 @@ def _life(job: ElasticJob, pipe: Pipe, variables: dict[str, str]) -> None:
         other.pipe.close()
     os.environ.update(variables)
     try:
-        pipe.send(("ended", train(job.steps, job.options, pipe.send, job.pause_s)))
+        pipe.send(("ended", train(job.last, job.options, pipe.send, job.pause_s)))
     except BaseException:
         pipe.send(("error", traceback.format_exc()))

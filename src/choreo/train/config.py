@@ -41,11 +41,19 @@ class TrainConfig:
     on: str = ""  # "ray": on a Ray cluster, in place of this machine
     address: str = ""  # of the Ray cluster; "" is the one that is running, or a new one here
     placement: str = "pack"  # how Ray places the ranks
+    elastic: bool = False  # whether the run survives its ranks
+    restarts: int = 3  # how many ranks are started again
 
     @property
     def ranks(self) -> int:
         """How many ranks it takes."""
         return self.plan.gpus
+
+    @property
+    def survives(self) -> bool:
+        """Whether ranks may come and go; under other plans all are started again from a checkpoint."""
+        plan = self.plan
+        return self.elastic and not self.checkpoint and plan.tp == plan.pp == plan.cp == plan.ep == 1 and plan.zero <= 2
 
     def to_dict(self) -> dict[str, Any]:
         """It as values that JSON knows."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from choreo.train.checkpoint.checkpoint import Checkpoints
     from choreo.train.parallel.pipeline import Pipeline
 
-__all__ = ["train_rank"]
+__all__ = ["AUTOCAST", "Report", "train_rank"]
 
 Report = Callable[[dict[str, Any]], None]
 AUTOCAST = {"bf16": torch.bfloat16}

@@ -24,21 +24,24 @@ def main() -> int:
     import torch
     import torch.distributed as dist
 
+    from choreo.train.elastic.loop import train_elastic
     from choreo.train.loop import train_rank
 
     torch.set_num_threads(1)  # a rank is one core's worth, so that plans can be compared
-    dist.init_process_group(config.backend)
+    if not config.survives:
+        dist.init_process_group(config.backend)
     try:
         if config.device == "cuda" and not torch.cuda.is_available():
             raise UsageError(
                 "torch sees no GPU here; leave out --device cuda, or install a torch that is built for yours"
             )
-        train_rank(config, _report)
+        (train_elastic if config.survives else train_rank)(config, _report)
     except ChoreoError as error:
         _report({"error": str(error), "kind": type(error).__name__})
         return 2
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
     return 0
 
 

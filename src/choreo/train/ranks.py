@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from choreo.run.launch.launch import launch
 from choreo.run.launch.on_ray.script import launch_on_ray
 from choreo.run.launch.relay import Output
 from choreo.train.config import TrainConfig
+from choreo.train.elastic.restart import with_checkpoint
 
 __all__ = ["MARK", "run_ranks"]
 
@@ -38,25 +40,46 @@ class _Reports(Output):
 
 
 class _Errors(Output):
-    """The ranks' stderr, kept back: it matters only where no rank could say what was wrong."""
+    """The ranks' stderr, kept back: it matters only where no rank could say what was wrong.
 
-    def __init__(self) -> None:
+    Of an elastic run, what the launcher says of ranks that were lost is shown at once.
+    """
+
+    def __init__(self, elastic: bool) -> None:
         super().__init__(2)
         self.lines: list[str] = []
+        self._elastic = elastic
 
     def put(self, lines: bytes) -> None:
         """Keep whole lines."""
         self.lines += lines.decode(errors="replace").splitlines()
+        if self._elastic and lines.startswith(b"choreo: "):
+            super().put(lines)
 
 
 def run_ranks(config: TrainConfig, on_report: Callable[[dict[str, Any]], None]) -> None:
     """Run a configuration to its end. What rank 0 reports is passed on; an error of a rank is raised here."""
+    if not config.elastic or config.survives:
+        killed = _run_once(config, on_report)
+    else:
+        with with_checkpoint(config) as saved:
+            for left in reversed(range(config.restarts + 1)):
+                killed = _run_once(saved, on_report)
+                if not (killed and left):
+                    break
+                on_report({"note": f"{killed}; all ranks start again"})
+    if killed:
+        raise TrainingError(killed)
+
+
+def _run_once(config: TrainConfig, on_report: Callable[[dict[str, Any]], None]) -> str:
+    """Run the ranks once; a sentence on who was killed, if somebody was."""
     errors: list[dict[str, Any]] = []
 
     def take(report: dict[str, Any]) -> None:
         (errors.append if "error" in report else on_report)(report)
 
-    kept = _Errors()
+    kept = _Errors(config.survives)
     program = ["choreo.train.rank", config.to_json()]
     if config.on == "ray":
         code = launch_on_ray(
@@ -70,11 +93,26 @@ def run_ranks(config: TrainConfig, on_report: Callable[[dict[str, Any]], None]) 
             err=kept,
         )
     else:
-        code = launch(program, config.ranks, module=True, out=_Reports(take), err=kept)
+        code = launch(
+            program,
+            config.ranks,
+            module=True,
+            keep_going=config.survives,
+            restarts=config.restarts if config.survives else 0,
+            out=_Reports(take),
+            err=kept,
+        )
+    if config.survives and code == 0:
+        return ""  # whatever happened to some of them
+    if code >= 128:
+        # What other ranks say of a rank that was killed is a consequence.
+        killed = kept.lines[-1].removeprefix("choreo: ") if kept.lines else "the ranks were stopped"
+        if code - 128 in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # somebody wants it to end
+            raise TrainingError(killed)
+        return killed
     if errors:
         raise TrainingError(errors[0]["error"])
-    if code >= 128:
-        raise TrainingError(f"{kept.lines[-1].removeprefix('choreo: ') if kept.lines else 'the ranks were stopped'}")
     if code:
         sys.stderr.write("".join(f"{line}\n" for line in kept.lines))
         raise TrainingError("a rank failed; its own words are above")
+    return ""

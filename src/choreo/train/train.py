@@ -53,6 +53,8 @@ def train(
     on: str | None = None,
     address: str = "",
     placement: str = "pack",
+    elastic: bool = False,
+    restarts: int = 3,
     check: bool = False,
     on_step: Callable[[TrainingStep], None] | None = None,
     on_note: Callable[[str], None] | None = None,
@@ -67,7 +69,8 @@ def train(
 
     `checkpoint` is a folder that gets a checkpoint every so many steps and at the end. A run whose folder has one goes
     on from there, under any plan and number of ranks; `steps` counts from the beginning. With `resume` there must be
-    one. `on="ray"` runs the ranks on the Ray cluster at `address`, placed as `placement` says.
+    one. `on="ray"` runs the ranks on the Ray cluster at `address`, placed as `placement` says. With `elastic` the run
+    survives ranks that are killed or stopped, and up to `restarts` of them are started again.
 
     >>> run = train("gpt2-124m", scale="tiny", ranks=1, steps=2, global_batch=2, seq=16)
     >>> len(run.steps), run.losses[1] < run.losses[0]
@@ -77,6 +80,7 @@ def train(
         model, ranks=ranks, plan=plan, steps=steps, global_batch=global_batch, seq=seq, data=data, scale=scale,
         seed=seed, lr=lr, device=device, backend=backend, compile=compile, checkpoint=checkpoint,
         checkpoint_every=checkpoint_every, resume=resume, on=on, address=address, placement=placement,
+        elastic=elastic, restarts=restarts,
     )  # fmt: skip
     run = _run(config, on_step, on_note)
     return _checked(run, config) if check else run
@@ -103,6 +107,8 @@ def make_config(
     on: str | None = None,
     address: str = "",
     placement: str = "pack",
+    elastic: bool = False,
+    restarts: int = 3,
 ) -> TrainConfig:
     """Everything that was asked for, refused in a sentence where it cannot be done."""
     if importlib.util.find_spec("torch") is None:
@@ -138,11 +144,15 @@ def make_config(
         on or "",
         address,
         placement,
+        elastic,
+        whole_number("restarts", restarts, least=0),
     )
     if on not in (None, "ray"):
         raise UsageError(f"on must be ray, or None for this machine, not {on!r}")
     if not on and (address or placement != "pack"):
         raise UsageError("--address and --placement need --on ray")
+    if on and elastic:
+        raise UsageError("--elastic is for ranks on this machine; for Ray, use choreo.Elastic with choreo.run.on_ray")
     if resume and not checkpoint:
         raise UsageError("there is nothing to resume from; name the folder with --checkpoint DIR")
     _check(config, ranks)
@@ -219,18 +229,23 @@ def _run(
 ) -> TrainingRun:
     prediction = None if config.on else prediction_of(config)
     steps: list[TrainingStep] = []
+    early: dict[int, dict[str, Any]] = {}  # steps that were reported before the one before them
     memory = [0.0]
 
     def take(report: dict[str, Any]) -> None:
         if "step" in report:
-            steps.append(TrainingStep(**report["step"], predicted_s=prediction.time_s if prediction else None))
-            if on_step is not None:
-                on_step(steps[-1])
+            # In an elastic run every rank reports every step, and after a restart some are reported again.
+            early.setdefault(report["step"]["step"], report["step"])
+            while (number := steps[-1].step + 1 if steps else 0 if config.survives else min(early)) in early:
+                told = early[number]
+                steps.append(TrainingStep(**told, predicted_s=prediction.time_s if prediction else None))
+                if on_step is not None:
+                    on_step(steps[-1])
         elif "note" in report:
             if on_note is not None:
                 on_note(report["note"])
         else:
-            memory[0] = report["memory_bytes"]
+            memory[0] = max(memory[0], report["memory_bytes"])
 
     run_ranks(config, take)
     if not steps or steps[-1].step != config.steps - 1:
@@ -254,7 +269,7 @@ def _checked(run: TrainingRun, config: TrainConfig) -> TrainingRun:
     """The run with the losses of one process beside its own."""
     alone = Plan(micro_batch=config.plan.micro_batch, precision=config.plan.precision)
     first = run.steps[0].step  # of a run that went on from a checkpoint
-    losses = _run(replace(config, plan=alone, checkpoint="", resume=False, on="")).losses[first:]
+    losses = _run(replace(config, plan=alone, checkpoint="", resume=False, on="", elastic=False)).losses[first:]
     errors = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(run.losses, losses, strict=True)]
     worst = max(range(len(errors)), key=errors.__getitem__)
     found = {

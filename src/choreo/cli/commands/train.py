@@ -62,6 +62,13 @@ if TYPE_CHECKING:
     click.option("--placement", type=click.Choice(PLACEMENTS), default="pack", help="How Ray places the ranks (pack)."),
 )
 @grouped(
+    "Failures",
+    click.option("--elastic", is_flag=True, help="Go on when ranks are killed or stopped."),
+    click.option(
+        "--restarts", type=int, default=3, show_default=True, metavar="N", help="Start up to N of them again."
+    ),
+)
+@grouped(
     "The plan",
     click.option(
         "--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="What choreo plan --json wrote."

@@ -105,6 +105,11 @@ class Elastic:
         """The numbers of the ranks that live, as they were at first."""
         return self._members.live
 
+    @property
+    def left_out(self) -> bool:
+        """Whether the others have gone on without this rank; it comes back with the next step."""
+        return self._out
+
     def steps(self, count: int, first: int = 0) -> Iterator[int]:
         """The numbers of the steps up to `count`; a rank that comes later begins where the others are."""
         self._number = first

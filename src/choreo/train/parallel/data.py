@@ -21,7 +21,7 @@ from choreo.train.parallel.mesh import Mesh
 from choreo.train.parallel.zero import ZeroOptimizer
 from choreo.workload import Plan
 
-__all__ = ["Optimizers", "finish_gradients", "replicate"]
+__all__ = ["Optimizers", "adamw_options", "finish_gradients", "replicate"]
 
 WITHOUT_OVERLAP_MB = 1 << 20  # one bucket for all gradients
 
@@ -104,11 +104,16 @@ def finish_gradients(parameters: Iterable[Tensor], mesh: Mesh, *, by_hand: bool)
             grad.copy_(value)
 
 
+def adamw_options(lr: float) -> dict[str, Any]:
+    """The same for every plan, so that losses can be compared."""
+    return {"lr": lr, "betas": (0.9, 0.95), "weight_decay": 0.0, "fused": True}
+
+
 class Optimizers:
     """AdamW over all parameters of a rank; ZeRO-1 cuts its state over the replicas of each."""
 
     def __init__(self, parameters: list[Tensor], mesh: Mesh, lr: float) -> None:
-        options: dict[str, Any] = {"lr": lr, "betas": (0.9, 0.95), "weight_decay": 0.0, "fused": True}
+        options = adamw_options(lr)
         replicas = mesh.size("replicas")
         self.made: list[Any] = []
         whole = parameters
