@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from choreo.run import collective_calls
 from tests.helpers.run import Job
 from tests.helpers.torch import dist, torch
 
@@ -154,6 +156,21 @@ def no_copy(_: Any) -> None:
     whole = torch.zeros(dist.get_world_size(), 3)
     dist.all_gather(list(whole.unbind()), torch.full((3,), dist.get_rank() + 1.0))
     assert whole[:, 0].tolist() == [one + 1.0 for one in range(dist.get_world_size())]
+
+
+def gathered_in_place(_: Any) -> None:
+    """As FSDP2 does: each rank's part is in its place of the result already."""
+    whole = torch.zeros(dist.get_world_size(), 977)
+    whole[dist.get_rank()] = dist.get_rank() + 1.0
+    for unused in ("apart", "take"):  # no copy is made, and the second call is a cached one
+        with mock.patch.object(collective_calls, unused, side_effect=AssertionError):
+            dist.all_gather_single(whole, whole[dist.get_rank()])
+        assert torch.equal(whole, torch.arange(1.0, dist.get_world_size() + 1)[:, None].expand_as(whole))
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_part_in_its_place_is_not_copied(groups: Groups, ranks: int) -> None:
+    groups(ranks).run(gathered_in_place)
 
 
 @pytest.mark.parametrize("ranks", RANKS)

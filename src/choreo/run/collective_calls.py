@@ -11,7 +11,7 @@ import numpy as np
 from choreo.errors import UsageError
 from choreo.run.call_base import CallBase
 from choreo.run.engine import CallRequest
-from choreo.run.execute.arrays import Array, apart, averaged, check_out, like_given, take
+from choreo.run.execute.arrays import Array, apart, averaged, check_out, is_row, like_given, take
 from choreo.run.execute.dtypes import ReduceOp
 from choreo.run.rows import check_sizes, exchange_sizes, share_rows
 from choreo.run.work import QueuedWork, Work
@@ -154,7 +154,7 @@ class CollectiveCalls(CallBase, ABC):
         dtype = taken.array.dtype
         into = None if out is None else check_out(out, shape, dtype)
         work = np.empty(shape, dtype) if into is None else into.array
-        given = apart(taken.array, work)
+        given = taken.array if is_row(taken.array, work, self.rank) else apart(taken.array, work)
         request = self._request("all_gather", given, work, given.size, timeout)
 
         def finish(_: Array) -> Any:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from choreo.errors import UsageError
 from choreo.run.execute.dtypes import BFLOAT16_BITS, ReduceOp, dtype_code
 
-__all__ = ["Array", "Taken", "apart", "averaged", "check_out", "like_given", "take"]
+__all__ = ["Array", "Taken", "apart", "averaged", "check_out", "is_row", "like_given", "take"]
 
 Array = npt.NDArray[Any]
 
@@ -72,6 +72,12 @@ def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Taken:
 def apart(given: Array, work: Array) -> Array:
     """The given array, or a copy if writing into `work` would change it."""
     return given.copy() if given is not work and np.may_share_memory(given, work) else given
+
+
+def is_row(given: Array, work: Array, row: int) -> bool:
+    """Whether the given array is this row of `work`; gathering then writes there what is there."""
+    at, start = given.__array_interface__["data"][0], work.__array_interface__["data"][0]
+    return bool(at == start + row * given.nbytes)
 
 
 def averaged(array: Array, op: ReduceOp | None, world_size: int) -> None:
