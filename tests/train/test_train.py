@@ -211,7 +211,7 @@ def tiny_config(**changes: Any) -> TrainConfig:
 
 def test_a_loss_that_is_no_number_is_told_with_step_and_rank() -> None:
     ranks = TorchRanks(2)
-    with pytest.raises(TrainingError, match=r"not a number at step \d on rank 0, 1; try a smaller --lr"):
+    with pytest.raises(TrainingError, match=r"not a number at step \d on ranks 0, 1; try a smaller --lr"):
         ranks.train(tiny_config(plan=Plan(dp=2, precision="fp32"), lr=1e30, steps=5))
     ranks.stop()
 

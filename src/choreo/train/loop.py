@@ -182,6 +182,7 @@ def _refuse_nan(step: int, told: list[dict[str, float]]) -> None:
     bad = [rank for rank, one in enumerate(told) if not math.isfinite(one["loss"])]
     if bad:
         raise TrainingError(
-            f"the loss is not a number at step {step} on rank {', '.join(map(str, bad))}; try a smaller --lr, and look "
+            f"the loss is not a number at step {step} on {'rank' if len(bad) == 1 else 'ranks'} "
+            f"{', '.join(map(str, bad))}; try a smaller --lr, and look "
             "at the data of that step and at the precision"
         )
