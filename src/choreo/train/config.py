@@ -43,11 +43,19 @@ class TrainConfig:
     placement: str = "pack"  # how Ray places the ranks
     elastic: bool = False  # whether the run survives its ranks
     restarts: int = 3  # how many ranks are started again
+    data_parallel: str = "all-reduce"  # one of experiments.KINDS
+    servers: int = 0  # of parameters, beside the ranks of the plan
+    staleness: int = 0  # by how many steps workers may be ahead of the slowest
 
     @property
     def ranks(self) -> int:
         """How many ranks it takes."""
-        return self.plan.gpus
+        return self.plan.gpus + self.servers
+
+    def role(self, rank: int) -> str:
+        """What a rank is, where there are servers beside the workers."""
+        server = rank - self.plan.gpus
+        return f"server {server} (rank {rank})" if server >= 0 else f"worker {rank}" if self.servers else f"rank {rank}"
 
     @property
     def survives(self) -> bool:

@@ -30,6 +30,7 @@ def fingerprint(config: TrainConfig) -> dict[str, str]:
         "data": _data(config),
         "model": repr(sorted(config.to_dict()["model"].items(), key=str)),
         "plan": str(config.plan),
+        "data parallelism": f"{config.data_parallel}, {config.servers} servers, staleness {config.staleness}",
         "options": f"batch {config.global_batch}, seq {config.seq}, {config.steps} steps, lr {config.lr}",
     }
 

@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from choreo.errors import TrainingError
 from choreo.train.accelerator import Accelerator
 from choreo.train.config import TrainConfig
+from choreo.train.experiments.kinds import KINDS
 from choreo.train.fingerprint import compare_fingerprints
 from choreo.train.parallel.data import Optimizers, finish_gradients, replicate
 from choreo.train.parallel.mesh import Mesh
 from choreo.train.parts import Clock
 from choreo.train.task import Task, make_task
+from choreo.train.traffic import take_traffic, total_traffic
 
 if TYPE_CHECKING:
     from choreo.train.checkpoint.checkpoint import Checkpoints
@@ -38,29 +40,73 @@ def train_rank(config: TrainConfig, report: Report) -> None:
     _load_libraries(config)
     accelerator = Accelerator(config.device)
     accelerator.reset_peak()
-    mesh = Mesh(config.plan, rank, accelerator.device)
+    mesh = Mesh(config.plan, rank, accelerator.device, KINDS[config.data_parallel], grouped=not config.servers)
     clock = Clock(mesh.axis_of, accelerator.synchronize)
-    checkpoints = None
+    peak = accelerator.peak_flops_per_s(config.plan.precision, config.plan.gpus) if rank == 0 else 0.0
     try:
-        trainer = Trainer(config, mesh, clock)
-        checkpoints = _checkpoints(config, trainer)
+        found = (_train_with_servers if config.servers else _train)(config, mesh, clock, peak, report)
+        everybody = _gathered({"memory": float(accelerator.peak_bytes()), **found})
+        if rank == 0:
+            traffic = total_traffic([one["traffic"] for one in everybody], config.steps if config.servers else 1)
+            seen = [ahead for one in everybody for ahead in one.get("staleness", ())]
+            report(
+                {
+                    "memory_bytes": max(one["memory"] for one in everybody),
+                    "traffic": traffic,
+                    "staleness": {str(ahead): seen.count(ahead) for ahead in sorted(set(seen))},
+                }
+            )
+    finally:
+        mesh.close()
+
+
+def _train(config: TrainConfig, mesh: Mesh, clock: Clock, peak: float, report: Report) -> dict[str, Any]:
+    """Train together with all ranks; what this rank sent in the last step, when everything had been set up."""
+    trainer = Trainer(config, mesh, clock)
+    checkpoints = _checkpoints(config, trainer)
+    traffic: dict[str, list[int]] = {}
+    try:
         first = 0 if checkpoints is None else checkpoints.resume(lambda sentence: report({"note": sentence}))
-        peak = accelerator.peak_flops_per_s(config.plan.precision, config.ranks) if rank == 0 else 0.0
         with clock.listening():
             for step in range(first, config.steps):
-                told = _gathered(trainer.step(step))
-                if rank == 0:
+                take_traffic(mesh)  # what was sent between steps does not count
+                spent = trainer.step(step)
+                traffic = take_traffic(mesh)
+                told = _gathered(spent)
+                if mesh.rank == 0:
                     report({"step": _summed_up(trainer.task, step, told, peak)})
                 _refuse_nan(step, told)
                 if checkpoints is not None:
                     checkpoints.after(step + 1)
-        sizes = _gathered({"memory": float(accelerator.peak_bytes())})
-        if rank == 0:
-            report({"memory_bytes": max(one["memory"] for one in sizes)})
     finally:
         if checkpoints is not None:
             checkpoints.close()
-        mesh.close()
+    return {"traffic": traffic}
+
+
+def _train_with_servers(config: TrainConfig, mesh: Mesh, clock: Clock, peak: float, report: Report) -> dict[str, Any]:
+    """Be a server, or a worker, which meets others only there; the steps are put together at the end."""
+    from choreo.train.experiments.parameter_server import serve
+
+    told: list[dict[str, float]] = []
+    staleness: list[int] = []
+    take_traffic(mesh)  # what was sent before does not count, nor do the first values
+    if mesh.rank >= config.plan.gpus:
+        serve(config)
+    else:
+        trainer = Trainer(config, mesh, clock)
+        staleness = trainer.optimizer.staleness
+        take_traffic(mesh)
+        for step in range(config.steps):
+            told.append(trainer.step(step))
+            _refuse_nan(step, told[-1:], mesh.rank)
+    traffic = take_traffic(mesh)
+    everybody: list[Any] = _gathered({"told": told})
+    if mesh.rank == 0:
+        for step in range(config.steps):
+            of_step = [one["told"][step] for one in everybody[: config.plan.gpus]]
+            report({"step": _summed_up(trainer.task, step, of_step, peak, together=False)})
+    return {"traffic": traffic, "staleness": staleness}
 
 
 def _load_libraries(config: TrainConfig) -> None:
@@ -97,7 +143,7 @@ class Trainer:
             for number, stage in self.task.stages.items()
         }
         self.parameters = [one for stage in self.stages.values() for one in stage.parameters()]
-        self.optimizer = Optimizers(self.parameters, mesh, config.lr)
+        self.optimizer = _optimizer(self.parameters, config, mesh, clock)
         self.pipeline = self._pipeline() if plan.pp > 1 else None
 
     def _pipeline(self) -> Pipeline:
@@ -143,6 +189,14 @@ class Trainer:
         return torch.autocast(self.mesh.device.type, dtype) if dtype else contextlib.nullcontext()
 
 
+def _optimizer(parameters: list[Tensor], config: TrainConfig, mesh: Mesh, clock: Clock) -> Any:
+    if not config.servers:
+        return Optimizers(parameters, mesh, config.lr)
+    from choreo.train.experiments.parameter_server import ServerOptimizer
+
+    return ServerOptimizer(parameters, config, clock)
+
+
 @contextlib.contextmanager
 def _without_sending(module: nn.Module, yes: bool) -> Iterator[None]:
     """Keep gradients at this rank for now."""
@@ -156,18 +210,24 @@ def _without_sending(module: nn.Module, yes: bool) -> Iterator[None]:
         yield
 
 
-def _gathered(told: dict[str, float]) -> list[dict[str, float]]:
+def _gathered(told: dict[str, Any]) -> list[dict[str, Any]]:
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, told)
     return found
 
 
-def _summed_up(task: Task, step: int, told: list[dict[str, float]], peak: float) -> dict[str, Any]:
-    """A step of all ranks: the loss, the slowest rank's time, and the mean of the parts."""
-    time_s = max(one["time"] for one in told)
+def _summed_up(
+    task: Task, step: int, told: list[dict[str, float]], peak: float, *, together: bool = True
+) -> dict[str, Any]:
+    """A step of all ranks: the loss, the slowest rank's time, and the mean of the parts.
+
+    Ranks that do not wait for each other (not `together`) take what they take on average.
+    """
+    times = [one["time"] for one in told]
+    time_s = max(times) if together else sum(times) / len(times)
     names = dict.fromkeys(name for one in told for name in one if name not in ("time", "loss"))
     parts = {name: sum(one.get(name, 0.0) for one in told) / len(told) for name in names}
-    parts["stragglers"] = time_s - sum(one["time"] for one in told) / len(told)
+    parts["stragglers"] = time_s - sum(times) / len(times)
     return {
         "step": step,
         "loss": sum(one["loss"] for one in told),
@@ -178,8 +238,9 @@ def _summed_up(task: Task, step: int, told: list[dict[str, float]], peak: float)
     }
 
 
-def _refuse_nan(step: int, told: list[dict[str, float]]) -> None:
-    bad = [rank for rank, one in enumerate(told) if not math.isfinite(one["loss"])]
+def _refuse_nan(step: int, told: list[dict[str, float]], first: int = 0) -> None:
+    """Stop where a loss is no number; `first` is the rank that told the first of them."""
+    bad = [rank for rank, one in enumerate(told, first) if not math.isfinite(one["loss"])]
     if bad:
         raise TrainingError(
             f"the loss is not a number at step {step} on {'rank' if len(bad) == 1 else 'ranks'} "

@@ -107,6 +107,7 @@ def _run_once(config: TrainConfig, on_report: Callable[[dict[str, Any]], None]) 
     if code >= 128:
         # What other ranks say of a rank that was killed is a consequence.
         killed = kept.lines[-1].removeprefix("choreo: ") if kept.lines else "the ranks were stopped"
+        killed = re.sub(r"\brank (\d+)", lambda found: config.role(int(found[1])), killed)
         if code - 128 in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # somebody wants it to end
             raise TrainingError(killed)
         return killed

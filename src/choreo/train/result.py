@@ -66,6 +66,9 @@ class TrainingRun(Result):
         "memory_bytes",
         "predicted_memory_bytes",
         "predicted_parts",
+        "data_parallel",
+        "traffic",
+        "staleness",
         "check",
     )
 
@@ -80,6 +83,9 @@ class TrainingRun(Result):
     memory_bytes: float
     predicted_memory_bytes: float | None = None
     predicted_parts: Mapping[str, float] = field(default_factory=dict)
+    data_parallel: str = "all-reduce"
+    traffic: tuple[Mapping[str, Any], ...] = ()  # what all ranks send in a step, by axis and collective
+    staleness: Mapping[str, int] = field(default_factory=dict)  # steps ahead of the slowest worker, and how often
     check: Mapping[str, Any] | None = None  # the losses of one process, and how far off these are
 
     @property

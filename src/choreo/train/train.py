@@ -15,6 +15,7 @@ from choreo.plan.software import get_software
 from choreo.train.best import best_plan
 from choreo.train.config import TrainConfig
 from choreo.train.data import SYNTHETIC, open_text
+from choreo.train.experiments.kinds import ALL_REDUCE, check_kind
 from choreo.train.memory import available_bytes
 from choreo.train.predict import prediction_of
 from choreo.train.ranks import run_ranks
@@ -55,6 +56,9 @@ def train(
     placement: str = "pack",
     elastic: bool = False,
     restarts: int = 3,
+    data_parallel: str = ALL_REDUCE,
+    servers: int | None = None,
+    staleness: int | None = None,
     check: bool = False,
     on_step: Callable[[TrainingStep], None] | None = None,
     on_note: Callable[[str], None] | None = None,
@@ -72,6 +76,9 @@ def train(
     one. `on="ray"` runs the ranks on the Ray cluster at `address`, placed as `placement` says. With `elastic` the run
     survives ranks that are killed or stopped, and up to `restarts` of them are started again.
 
+    `data_parallel` is how replicas sum their gradients, one of `KINDS`; `servers` and `staleness` are for its
+    asynchronous parameter servers.
+
     >>> run = train("gpt2-124m", scale="tiny", ranks=1, steps=2, global_batch=2, seq=16)
     >>> len(run.steps), run.losses[1] < run.losses[0]
     (2, True)
@@ -80,7 +87,7 @@ def train(
         model, ranks=ranks, plan=plan, steps=steps, global_batch=global_batch, seq=seq, data=data, scale=scale,
         seed=seed, lr=lr, device=device, backend=backend, compile=compile, checkpoint=checkpoint,
         checkpoint_every=checkpoint_every, resume=resume, on=on, address=address, placement=placement,
-        elastic=elastic, restarts=restarts,
+        elastic=elastic, restarts=restarts, data_parallel=data_parallel, servers=servers, staleness=staleness,
     )  # fmt: skip
     run = _run(config, on_step, on_note)
     return _checked(run, config) if check else run
@@ -109,6 +116,9 @@ def make_config(
     placement: str = "pack",
     elastic: bool = False,
     restarts: int = 3,
+    data_parallel: str = ALL_REDUCE,
+    servers: int | None = None,
+    staleness: int | None = None,
 ) -> TrainConfig:
     """Everything that was asked for, refused in a sentence where it cannot be done."""
     if importlib.util.find_spec("torch") is None:
@@ -123,9 +133,13 @@ def make_config(
     seq = SEQ if seq is None else whole_number("seq", seq)
     if plan is None:
         batch = ranks if global_batch is None else whole_number("global_batch", global_batch)
-        plan = Plan(dp=ranks, precision="fp32") if on else best_plan(workload, ranks, batch, seq, device)
+        told = on or data_parallel != ALL_REDUCE
+        plan = Plan(dp=ranks, precision="fp32") if told else best_plan(workload, ranks, batch, seq, device)
     if plan.precision not in PRECISIONS:
         raise PlanError(f"choreo train computes in {' or '.join(PRECISIONS)}, not {plan.precision}")
+    servers, staleness = check_kind(
+        data_parallel, plan, workload, servers=servers, staleness=staleness, device=device, backend=backend
+    )
     config = TrainConfig(
         workload,
         plan,
@@ -146,6 +160,9 @@ def make_config(
         placement,
         elastic,
         whole_number("restarts", restarts, least=0),
+        data_parallel,
+        servers,
+        staleness,
     )
     if on not in (None, "ray"):
         raise UsageError(f"on must be ray, or None for this machine, not {on!r}")
@@ -155,6 +172,10 @@ def make_config(
         raise UsageError("--elastic is for ranks on this machine; for Ray, use choreo.Elastic with choreo.run.on_ray")
     if resume and not checkpoint:
         raise UsageError("there is nothing to resume from; name the folder with --checkpoint DIR")
+    if elastic and data_parallel != ALL_REDUCE:
+        raise UsageError(f"--elastic sums gradients by an all_reduce that survives; leave out {data_parallel}")
+    if checkpoint and servers:
+        raise UsageError(f"--data-parallel {data_parallel} writes no checkpoints; leave out --checkpoint")
     _check(config, ranks)
     return config
 
@@ -230,7 +251,7 @@ def _run(
     prediction = None if config.on else prediction_of(config)
     steps: list[TrainingStep] = []
     early: dict[int, dict[str, Any]] = {}  # steps that were reported before the one before them
-    memory = [0.0]
+    ended: dict[str, Any] = {}  # what rank 0 says at the end
 
     def take(report: dict[str, Any]) -> None:
         if "step" in report:
@@ -245,7 +266,8 @@ def _run(
             if on_note is not None:
                 on_note(report["note"])
         else:
-            memory[0] = max(memory[0], report["memory_bytes"])
+            most = max(ended.get("memory_bytes", 0.0), report["memory_bytes"])
+            ended.update(report, memory_bytes=most)
 
     run_ranks(config, take)
     if not steps or steps[-1].step != config.steps - 1:
@@ -259,9 +281,12 @@ def _run(
         global_batch=config.global_batch,
         seq=config.seq,
         steps=tuple(steps),
-        memory_bytes=memory[0],
+        memory_bytes=ended["memory_bytes"],
         predicted_memory_bytes=prediction.memory_bytes if prediction else None,
         predicted_parts={} if prediction is None else prediction.parts,
+        data_parallel=config.data_parallel,
+        traffic=tuple(ended.get("traffic", ())),
+        staleness=ended.get("staleness", {}),
     )
 
 
@@ -269,7 +294,11 @@ def _checked(run: TrainingRun, config: TrainConfig) -> TrainingRun:
     """The run with the losses of one process beside its own."""
     alone = Plan(micro_batch=config.plan.micro_batch, precision=config.plan.precision)
     first = run.steps[0].step  # of a run that went on from a checkpoint
-    losses = _run(replace(config, plan=alone, checkpoint="", resume=False, on="", elastic=False)).losses[first:]
+    one = replace(
+        config, plan=alone, checkpoint="", resume=False, on="", elastic=False, data_parallel=ALL_REDUCE, servers=0,
+        staleness=0,
+    )  # fmt: skip
+    losses = _run(one).losses[first:]
     errors = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(run.losses, losses, strict=True)]
     worst = max(range(len(errors)), key=errors.__getitem__)
     found = {

@@ -76,6 +76,19 @@ if TYPE_CHECKING:
     *FIXING,
 )
 @grouped(
+    "Data parallelism",
+    click.option(
+        "--data-parallel",
+        default="all-reduce",
+        show_default=True,
+        metavar="KIND",
+        help="How replicas sum gradients: all-reduce, ring, partitioned, staggered, parameter-server, "
+        "async-parameter-server; all compares them.",
+    ),
+    click.option("--servers", type=int, metavar="N", help="Servers beside the ranks (1), if they are asynchronous."),
+    click.option("--staleness", type=int, metavar="S", help="Steps a worker may be ahead of the slowest (2)."),
+)
+@grouped(
     "What to print",
     click.option(
         "--html",
@@ -101,6 +114,8 @@ def command(*, as_json: bool, model: str, plan_file: Path | None, html: Path | N
 
     plan = _plan(options, plan_file)
     asked = {name: value for name, value in options.items() if name not in (*FIXED, *SWITCHES, "precision")}
+    if asked["data_parallel"] == "all":
+        return _compare(model, plan, asked, as_json=as_json, html=html)
     table = None if as_json else StepTable()
     run = train(model, plan=plan, on_step=None if table is None else table.step, on_note=echo_note, **asked)  # type: ignore[arg-type]
     if as_json:
@@ -112,6 +127,22 @@ def command(*, as_json: bool, model: str, plan_file: Path | None, html: Path | N
 
         write_page(html, to_html(run))
     return 1 if run.check is not None and not run.check["same"] else 0
+
+
+def _compare(model: str, plan: Plan | None, asked: dict[str, object], *, as_json: bool, html: Path | None) -> int:
+    """Train with every kind of data parallelism, and print a row for each."""
+    from choreo.cli.output.train import print_kinds
+    from choreo.train.experiments.compare import compare_kinds
+
+    if html is not None:
+        raise UsageError("--html is for one run; name one kind of data parallelism")
+    del asked["data_parallel"]
+    runs = compare_kinds(model, plan=plan, on_note=None if as_json else echo_note, **asked)  # type: ignore[arg-type]
+    if as_json:
+        echo_json({"runs": [run.to_dict() for run in runs]})
+    else:
+        print_kinds(runs)
+    return 0
 
 
 def _plan(options: dict[str, object], file: Path | None) -> Plan | None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.output.table import Column, NcclTable, echo_line, echo_table
-from choreo.units import format_bytes, format_time
+from choreo.units import counted, format_bytes, format_time
 
 if TYPE_CHECKING:
     from choreo.train import TrainingRun, TrainingStep
 
-__all__ = ["StepTable", "print_run"]
+__all__ = ["StepTable", "print_kinds", "print_run"]
 
 COLUMNS = (
     Column("step"),
@@ -59,6 +59,10 @@ class StepTable:
         self._table.row(cells)
 
 
+def _bytes(size: float) -> str:
+    return format_bytes(size, binary=False)
+
+
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.2f}"
 
@@ -77,9 +81,55 @@ def print_run(run: TrainingRun) -> None:
     echo_line(run.summary())
     echo_table((Column("part", left=True), Column("measured"), Column("share"), Column("predicted")), rows)
     predicted = run.predicted_memory_bytes
-    beside = "" if predicted is None else f", predicted {format_bytes(predicted, binary=False)}"
-    echo_line(f"memory of the fullest rank: {format_bytes(run.memory_bytes, binary=False)}{beside}")
+    beside = "" if predicted is None else f", predicted {_bytes(predicted)}"
+    echo_line(f"memory of the fullest rank: {_bytes(run.memory_bytes)}{beside}")
+    if run.traffic:
+        sent = ", ".join(f"{one['axis']} {one['collective']} {_bytes(one['bytes'])}" for one in run.traffic)
+        echo_line(f"sent in a step by all ranks: {sent}")
+    if run.staleness:
+        echo_line(_ahead(run))
     if run.check is not None:
         verdict = "the same" if run.check["same"] else "NOT the same"
         worst = f"{run.check['error']:.1e} off at most, at step {run.check['step']}"
         echo_line(f"losses are {verdict} as with one process: {worst}")
+
+
+def print_kinds(runs: list[TrainingRun]) -> None:
+    """Print a row for each kind of data parallelism, and how stale the parameters of the asynchronous one were."""
+    columns = (
+        Column("data parallelism", left=True),
+        Column("time"),
+        Column("predicted"),
+        Column("comm"),
+        Column("sent"),
+        Column("busiest", drop=1),
+        Column("first loss", drop=2),
+        Column("last loss"),
+    )
+    rows = []
+    for run in runs:
+        predicted = run.steps[-1].predicted_s
+        rows.append(
+            [
+                run.data_parallel,
+                format_time(run.time_s),
+                "-" if predicted is None else format_time(predicted),
+                format_time(sum(seconds for name, seconds in run.parts.items() if name not in OTHERS)),
+                _bytes(sum(one["bytes"] for one in run.traffic)),
+                _bytes(sum(one["busiest_rank_bytes"] for one in run.traffic)),
+                f"{run.losses[0]:.4f}",
+                f"{run.losses[-1]:.4f}",
+            ]
+        )
+    echo_line(f"{runs[0].model} on {runs[0].plan.dp} replicas, the median of {counted(len(runs[0].steps), 'step')}")
+    click.echo()
+    echo_table(columns, rows)
+    for run in runs:
+        if run.staleness:
+            echo_line(f"{run.data_parallel}: {_ahead(run)}")
+
+
+def _ahead(run: TrainingRun) -> str:
+    total = sum(run.staleness.values())
+    shares = ", ".join(f"{ahead} ({100 * times / total:.0f} %)" for ahead, times in run.staleness.items())
+    return f"steps that a worker was ahead of the slowest when it got its parameters: {shares}"

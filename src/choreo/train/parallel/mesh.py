@@ -5,7 +5,9 @@ Ranks are numbered as `Plan` says: tensor parallel innermost, then context, then
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,24 +18,32 @@ from choreo.workload import Plan, stage_layers
 
 __all__ = ["Mesh"]
 
+VARIABLE = "CHOREO_ALGORITHM"
+
 
 @dataclass(eq=False)
 class Mesh:
     """This rank's place in a plan. Making one is a collective call: every rank makes the same groups in the same order.
 
     `replicas` are the ranks that hold the same dense parameters (context × data), "edp" those that hold the same
-    experts, and "ends" the first and the last stage, which share a tied embedding.
+    experts, and "ends" the first and the last stage, which share a tied embedding. `algorithm` is that of the replicas'
+    all_reduce, if it is not to be chosen by price. Without `grouped` there are no groups, for ranks that only send.
     """
 
     plan: Plan
     rank: int
     device: torch.device
+    algorithm: str = ""
+    grouped: bool = True
     groups: dict[str, Any] = field(default_factory=dict)  # by axis; an axis of one rank has none
     members: dict[str, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         plan, ranks = self.plan, range(self.plan.gpus)
         self.index = self._place(self.rank)
+        if not self.grouped:
+            self.members["replicas"] = list(ranks)
+            return
         keys: dict[str, Callable[[dict[str, int]], tuple[int, ...]]] = {
             "tp": lambda i: (i["cp"], i["dp"], i["pp"]),
             "cp": lambda i: (i["tp"], i["dp"], i["pp"]),
@@ -74,7 +84,10 @@ class Mesh:
         for ranks in groups:
             if len(ranks) == 1:
                 continue
-            group = None if len(ranks) == self.plan.gpus else dist.new_group(ranks, group_desc=axis)
+            algorithm = self.algorithm if axis == "replicas" else ""
+            whole = len(ranks) == self.plan.gpus and not algorithm
+            with _forced(algorithm):
+                group = None if whole else dist.new_group(ranks, group_desc=axis)
             if self.rank in ranks:
                 self.groups[axis] = dist.group.WORLD if group is None else group
                 self.members[axis] = ranks
@@ -98,9 +111,24 @@ class Mesh:
         for axis, one in self.groups.items():
             if one is group:
                 return {"replicas": "dp", "edp": "dp", "ends": "pp"}.get(axis, axis)
-        return "all"
+        return "all" if self.grouped else "dp"
 
     def close(self) -> None:
         """Destroy the groups."""
         for group in {id(one): one for one in self.groups.values() if one is not dist.group.WORLD}.values():
             dist.destroy_process_group(group)
+
+
+@contextmanager
+def _forced(algorithm: str) -> Iterator[None]:
+    """Force the algorithm of all_reduce in the groups that are made inside; "" forces none."""
+    before = os.environ.get(VARIABLE)
+    if algorithm:
+        os.environ[VARIABLE] = f"{before or ''},all_reduce:{algorithm}"
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[VARIABLE] = before
+        elif algorithm:
+            del os.environ[VARIABLE]
