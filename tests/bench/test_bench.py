@@ -233,6 +233,41 @@ def test_a_peer_takes_part_or_is_said_to_be_missing(peer: str) -> None:
         assert row["peers"][peer]["time_us"] > 0
 
 
+@pytest.mark.grid
+def test_the_naive_way_through_an_object_store_is_right_and_counts_its_traffic() -> None:
+    pytest.importorskip("ray")
+    case = Case("all_reduce", 4, 1000)
+    with RankProcesses("ray", 4) as ranks:
+        ranks.ask({"do": "open"})
+        one = Contestant("ray", ranks)
+        one.prepare(case, 60)
+        assert one.check(60) == 0
+        one.time(2, 1, 60)
+        assert one.received_bytes == (3 * 4000, 4000, 4000, 4000)
+        with pytest.raises(BenchmarkError, match="only all_reduce of sums is done through the object store"):
+            one.prepare(Case("broadcast", 4, 1000), 60)
+    ran = run_choreo("bench", "all_reduce", "-n", "4", "-b", "4K", "-e", "4K", "--rounds", "1", "--against", "ray")
+    assert ran.code == 0, ran.err
+    assert "3 N to reduce and 6 N in all, through rank 0; through a rank of a ring go 1.5 N each way" in ran.out
+
+
+def test_ray_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "find_spec", lambda name: None)
+    with pytest.raises(BenchmarkError, match=r"Ray is not installed here; pip install 'choreo\[ray\]' brings it"):
+        RankProcesses("ray", 2)
+
+
+@pytest.mark.grid
+def test_the_naive_example_of_the_how_to_page_runs(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "measure.md").read_text(encoding="utf-8")
+    script = tmp_path / "naive_all_reduce.py"
+    script.write_text(page.partition("file: naive_all_reduce.py -->\n```python\n")[2].partition("```")[0])
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "every worker has the sum: True; 3 N to reduce, 6 N in all\n"
+
+
 def sleepers(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[bytes]]:
     return [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)]
 

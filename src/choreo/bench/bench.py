@@ -52,10 +52,10 @@ def bench(
     """Measure a collective between ranks of this machine, which are started for it.
 
     `sizes` are bytes, or texts such as "4KiB". `algorithm` is one by name, "all" of them, or None for the one that is
-    chosen. `against` are other libraries that take turns with Choreo: "gloo", "openmpi". Types and operations have the
-    names of nccl-tests. `registered` takes arrays that peers can read in place. A time is the median of `rounds`, each
-    of as many calls as fill `round_s` (seconds, or text like "20ms"), or of `iterations`. `checks` calls of each size
-    are checked element by element.
+    chosen. `against` are other libraries that take turns with Choreo: "gloo", "openmpi", and "ray", the naive way
+    through its object store. Types and operations have the names of nccl-tests. `registered` takes arrays that peers
+    can read in place. A time is the median of `rounds`, each of as many calls as fill `round_s` (seconds, or text like
+    "20ms"), or of `iterations`. `checks` calls of each size are checked element by element.
 
     >>> import choreo
     >>> found = choreo.bench("all_reduce", 2, ["8", "4KiB"], rounds=1, iterations=1)
@@ -145,7 +145,8 @@ def _rows(options: BenchOptions, session: BenchSession, size: int) -> Iterator[M
             wrong = (wrong or 0) + one.check(options.timeout_s)
         peers = {name: contestant.median_s for name, contestant in theirs.items()}
         predicted = predicted_s(case, one.algorithm, session.constants, registered=options.registered)
-        yield Measurement(case, one.algorithm, one.median_s, wrong, predicted, peers, one.iterations)
+        received = {name: one.received_bytes for name, one in theirs.items() if any(one.received_bytes)}
+        yield Measurement(case, one.algorithm, one.median_s, wrong, predicted, peers, one.iterations, received)
     for processes in {id(one.processes): one.processes for one in [*ours, *theirs.values()]}.values():
         processes.ask({"do": "forget"}, options.timeout_s)
 

@@ -11,7 +11,7 @@ from choreo.errors import ChoreoError, UsageError
 
 __all__ = ["PEERS", "BenchOptions"]
 
-PEERS = ("gloo", "openmpi")
+PEERS = ("gloo", "openmpi", "ray")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class BenchOptions:
             get_algorithm(self.collective, str(self.algorithm))
         for name in self.against:
             if name not in PEERS:
-                raise UsageError(f"there is no library {name!r} to run against; use {' or '.join(PEERS)}")
+                raise UsageError(f"there is no library {name!r} to run against; use {', '.join(PEERS)}")
         if self.rounds < 1 or self.warmup < 0 or self.checks < 0 or not self.sizes:
             raise UsageError("there must be at least one round and one size, and nothing can be done less than 0 times")
 

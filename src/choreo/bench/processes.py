@@ -241,6 +241,16 @@ def start_openmpi(ranks: int, environment: dict[str, str]) -> list[subprocess.Po
     return [_process([*command, sys.executable, "-m", "choreo.bench.rank"], environment, "stderr")]
 
 
+def start_ray(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[bytes]]:
+    """Ranks that are actors of a local Ray."""
+    if find_spec("ray") is None:
+        raise BenchmarkError("Ray is not installed here; pip install 'choreo[ray]' brings it")
+    # Not -m: Ray would send an actor of __main__ by value.
+    command = [sys.executable, "-c", "from choreo.bench.ray_ranks import main; main()"]
+    own = {"WORLD_SIZE": str(ranks), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    return [_process(command, environment | own, "stderr")]
+
+
 def _process(command: list[str], environment: dict[str, str], said: str) -> subprocess.Popen[bytes]:
     with (Path(environment["CHOREO_BENCH_FOLDER"]) / said).open("wb") as stderr:
         return subprocess.Popen(
@@ -259,4 +269,4 @@ def _source() -> str:
     return str(Path(__file__).parents[2])
 
 
-STARTERS: dict[str, Starter] = {"choreo": start_local, "gloo": start_gloo, "openmpi": start_openmpi}
+STARTERS: dict[str, Starter] = {"choreo": start_local, "gloo": start_gloo, "openmpi": start_openmpi, "ray": start_ray}

@@ -11,6 +11,7 @@ import numpy as np
 
 from choreo.bench.inputs import Case, dtype_of, expected, given, input_count
 from choreo.bench.libraries import Choreo, Gloo, Library, OpenMpi
+from choreo.bench.object_store import RayObjectStore
 from choreo.bench.processes import Message, receive, send
 from choreo.run.execute.arrays import Array
 
@@ -46,10 +47,8 @@ class RankServer:
         name = request.get("name", "")
         if name not in self.libraries:
             kind = os.environ["CHOREO_BENCH_LIBRARY"]
-            if kind == "choreo":
-                self.libraries[name] = Choreo(self.link, request)
-            else:
-                self.libraries[name] = Gloo() if kind == "gloo" else OpenMpi()
+            peers: dict[str, Callable[[], Library]] = {"gloo": Gloo, "openmpi": OpenMpi, "ray": RayObjectStore}
+            self.libraries[name] = Choreo(self.link, request) if kind == "choreo" else peers[kind]()
         return {}
 
     def _prepare(self, request: Message) -> Message:
@@ -68,15 +67,16 @@ class RankServer:
 
     def _time(self, request: Message) -> Message:
         call = self.ready[request["name"]][3]
-        barrier, clock = self.libraries[request.get("library", "")].barrier, time.perf_counter
+        library, clock = self.libraries[request.get("library", "")], time.perf_counter
         turns = range(request["iterations"])
         for _ in range(request["warmup"]):
             call()
-        barrier()
+        library.barrier()
         began = clock()
+        before = getattr(library, "received_bytes", 0)
         for _ in turns:
             call()
-        return {"time_s": clock() - began}
+        return {"time_s": clock() - began, "received_bytes": getattr(library, "received_bytes", 0) - before}
 
     def _check(self, name: str) -> int:
         case, x, y, call = self.ready[name]

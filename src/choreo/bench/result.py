@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from dataclasses import field
+from typing import Any, ClassVar
 
 from choreo.bench.inputs import Case, dtype_of
 from choreo.bench.options import BenchOptions
@@ -47,6 +48,7 @@ class Measurement(Bandwidths, Result):
     predicted_s: float
     peer_times_s: Mapping[str, float]
     iterations: int = 1
+    peer_received_bytes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # of a call, by rank
 
     @property
     def collective(self) -> str:
@@ -79,9 +81,13 @@ class Measurement(Bandwidths, Result):
         return self.predicted_s * 1e6
 
     @property
-    def peers(self) -> dict[str, dict[str, float]]:
-        """The times of the peers in microseconds, by name."""
-        return {name: {"time_us": time_s * 1e6} for name, time_s in self.peer_times_s.items()}
+    def peers(self) -> dict[str, dict[str, Any]]:
+        """The times of the peers in microseconds, by name, and what ranks received where it was counted."""
+        return {
+            name: {"time_us": time_s * 1e6}
+            | ({"received_bytes": [*received]} if (received := self.peer_received_bytes.get(name)) else {})
+            for name, time_s in self.peer_times_s.items()
+        }
 
     def ratio(self, peer: str) -> float:
         """How many times as long a peer took."""

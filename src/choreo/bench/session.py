@@ -27,6 +27,7 @@ class Contestant:
     times_s: list[float] = field(default_factory=list)
     iterations: int = 1
     first_s: float = 0.0
+    received_bytes: tuple[float, ...] = ()  # a call, by rank, where the library counts them
 
     def prepare(self, case: Case, timeout_s: float) -> None:
         """Allocate the arrays, and find out which algorithm runs."""
@@ -40,6 +41,7 @@ class Contestant:
         """Seconds a call of the slowest rank."""
         request: Message = {"do": "time", "name": self.label, "library": self.library}
         answers = self.processes.ask(request | {"iterations": iterations, "warmup": warmup}, timeout_s)
+        self.received_bytes = tuple(answer["received_bytes"] / iterations for answer in answers)
         return max(float(answer["time_s"]) for answer in answers) / iterations
 
     def check(self, timeout_s: float) -> int:

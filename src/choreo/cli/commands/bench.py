@@ -25,7 +25,7 @@ from choreo.units import parse_size
         "-r", "--root", type=int, default=0, show_default=True, metavar="RANK", help="Of a rooted collective."
     ),
     click.option("--registered", is_flag=True, help="Use arrays that peers can read where they are."),
-    click.option("--against", default="", metavar="NAME,...", help="Measure other libraries too: gloo,openmpi."),
+    click.option("--against", default="", metavar="NAME,...", help="Measure other libraries too: gloo,openmpi,ray."),
     load_option,
 )
 @grouped(

@@ -79,6 +79,17 @@ class BenchTable:
                     f"{name + ' takes':<20} : {geometric_mean(ratios):.2f} times as long (geometric mean), "
                     f"at least {min(ratios):.2f} times"
                 )
+            self._traffic(name, report.results[-1])
+
+    def _traffic(self, name: str, row: Measurement) -> None:
+        """Say what a peer that counts them has sent, in arrays of N bytes."""
+        arrays = [received / row.size_bytes for received in row.peer_received_bytes.get(name, ())]
+        if arrays:
+            ring = 2 * (row.ranks - 1) / row.ranks
+            echo_comment(
+                f"{name + ' moves':<20} : {arrays[0]:.3g} N to reduce and {sum(arrays):.3g} N in all, through rank 0; "
+                f"through a rank of a ring go {ring:.3g} N each way"
+            )
 
     def _print_waiting(self) -> None:
         fastest = min((row.time_s for row in self.waiting), default=0.0)
