@@ -147,6 +147,7 @@ class Process:
     process: Any
     pipe: Pipe
     stopped: bool = False
+    awaited: int = 0  # the step that it must complete to count as being there
 
 
 class ElasticJob:
@@ -184,7 +185,7 @@ class ElasticJob:
         process = CONTEXT.Process(target=_life, args=(self, theirs, variables), daemon=True)
         process.start()
         theirs.close()
-        self.processes.append(Process(process, ours))
+        self.processes.append(Process(process, ours, awaited=max(1, self.step + 1)))
 
     @property
     def step(self) -> int:
@@ -230,7 +231,11 @@ class ElasticJob:
     def look_until_all_are_back(self) -> None:
         """Hear the ranks until there are as many as at first."""
         end_s = time.monotonic() + HANG_S
-        while (len(self.live[self.step]) < self.ranks or len(self.processes) > self.ranks) and not self.errors:
+        while not self.errors and (
+            len(self.processes) > self.ranks
+            or len(self.live[self.step]) < self.ranks
+            or any(one.awaited for one in self.processes)
+        ):
             assert time.monotonic() < end_s, f"not all came back: {self.live[self.step]}"
             self.look(0.01)
 
@@ -248,7 +253,7 @@ class ElasticJob:
 
     def wake(self, one: Process) -> None:
         """Let a stopped rank go on."""
-        one.stopped = False
+        one.stopped, one.awaited = False, self.step + 2
         with contextlib.suppress(ProcessLookupError):
             os.kill(one.process.pid, signal.SIGCONT)
 
@@ -264,6 +269,7 @@ class ElasticJob:
             step, loss, at_s, live = told
             if abs(self.losses.setdefault(step, loss) - loss) > 1e-9:
                 self.differences.append(f"step {step}: {self.losses[step]} and {loss}")
+            one.awaited = 0 if step >= one.awaited else one.awaited
             self.at_s.setdefault(step, at_s)
             self.live.setdefault(step, live)
         elif kind == "ended":

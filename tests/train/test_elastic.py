@@ -176,6 +176,7 @@ def test_other_plans_and_refusals() -> None:
 def random_events(job: ElasticJob, events: int) -> dict[str, int]:
     """Kills and stops at random moments; each waits until all are back, so that no two copies are lost at once."""
     counted = {"kill": 0, "stop": 0, "stop and kill": 0}
+    job.look(until_step=2)
     for _ in range(events):
         job.look(job.random.uniform(0, 0.2))
         kind = job.random.choices(list(counted), (6, 3, 1))[0]
