@@ -73,3 +73,20 @@ def test_there_is_no_prediction_without_a_calibration(tmp_path: Path, monkeypatc
     assert prediction_of(config()) is None
     with pytest.raises(UsageError, match="run choreo calibrate and choreo calibrate --device cpu"):
         predict(config())
+
+
+def test_kinds_of_data_parallelism_are_predicted_by_their_schedules() -> None:
+    """A kind that sends more takes longer than the cheapest; servers that are shared by fewer workers, less."""
+    one = config(dp=4, micro_batch=2)
+    times = {kind: predict(replace(one, data_parallel=kind)).time_s for kind in ("all-reduce", "ring", "staggered")}
+    assert times["all-reduce"] <= times["ring"] < times["staggered"]
+    served = [
+        predict(replace(one, data_parallel="async-parameter-server", servers=servers, staleness=staleness))
+        for servers, staleness in ((1, 0), (2, 0), (1, 2))
+    ]
+    assert "dp all_reduce" not in served[0].parts
+    assert sum(served[0].parts.values()) == pytest.approx(served[0].time_s)
+    assert served[0].parts["dp server"] == pytest.approx(2 * served[1].parts["dp server"])
+    assert served[2].time_s < served[0].time_s
+    with pytest.raises(UsageError, match="ring is predicted for replicas alone, not for dp2 tp2"):
+        predict(replace(config(dp=2, tp=2), data_parallel="ring"))

@@ -8,8 +8,10 @@ from choreo.errors import UsageError
 from choreo.hardware import get_device
 from choreo.plan import Software, evaluate, get_software
 from choreo.plan.network import Cluster, get_cluster
-from choreo.plan.network.this_machine import THIS_MACHINE
+from choreo.plan.network.this_machine import THIS_MACHINE, ThisMachineModel
+from choreo.plan.parameter_server import parameter_server
 from choreo.train.config import TrainConfig
+from choreo.train.experiments.kinds import KINDS
 from choreo.train.result import Prediction
 from choreo.workload import Model
 
@@ -32,19 +34,48 @@ def predict(config: TrainConfig, cluster: str | Cluster | None = None) -> Predic
         raise UsageError(f"{config.ranks} ranks on GPUs of this machine are not predicted, one is")
     if cluster is None:
         cluster = f"{get_device(gpu_name()).cluster}:1" if on_gpu else THIS_MACHINE
+    found = _summing(config, get_cluster(cluster))
     step = evaluate(
         config.model,
         config.plan,
-        cluster=get_cluster(cluster),
+        cluster=found,
         gpus=1 if on_gpu else None,
         global_batch=config.global_batch,
         seq=config.seq,
         software=_software(config),
     )
     parts = {**step.exposed_comm_s, "bubble": step.bubble_s, "optimizer": step.parts["optimizer"]}
+    time_s = step.step_time_s
+    if config.servers:
+        alone_s = step.step_time_s - parts.pop("dp all_reduce", 0.0)
+        parts["dp server"] = _served_s(config, found, alone_s)
+        time_s = alone_s + parts["dp server"]
     # Copies of gradients and parameters are counted as compute, as they are where a step is measured.
-    compute = step.step_time_s - sum(parts.values())
-    return Prediction(step.step_time_s, {"compute": compute, **parts}, step.peak_reserved_bytes)
+    compute = time_s - sum(parts.values())
+    return Prediction(time_s, {"compute": compute, **parts}, step.peak_reserved_bytes)
+
+
+def _summing(config: TrainConfig, cluster: Cluster) -> Cluster:
+    """The cluster with the all_reduce that gradients take."""
+    algorithm, plan = KINDS[config.data_parallel], config.plan
+    if not algorithm or not isinstance(cluster.network, ThisMachineModel):
+        return cluster
+    if plan.gpus != plan.dp:
+        raise UsageError(f"{config.data_parallel} is predicted for replicas alone, not for {plan}")
+    return replace(cluster, network=replace(cluster.network, all_reduce=algorithm))
+
+
+def _served_s(config: TrainConfig, cluster: Cluster, alone_s: float) -> float:
+    """What a step takes longer than `alone_s`, because parameters are at servers.
+
+    The bytes of all workers go into a server and out again. A worker waits for that if it waits for all others; if not,
+    only for its own bytes, as long as the servers keep up.
+    """
+    workers, size = config.plan.dp, 4.0 * config.model.parameters
+    bandwidth = cluster.network.bandwidth_bytes_per_s(config.ranks, 1)
+    server = parameter_server(size / config.servers, workers, 1 / alone_s, bandwidth)
+    all_s = 2 / server.most_steps_per_s
+    return all_s if config.staleness == 0 else max(2 * size / bandwidth, all_s - alone_s)
 
 
 def prediction_of(config: TrainConfig) -> Prediction | None:

@@ -34,9 +34,10 @@ class ThisMachineModel:
     constants: Constants
     call_s: float  # of torch, for each collective
     ranks: int = 1
+    all_reduce: str = ""  # the algorithm of every all_reduce, if it is not the cheapest
 
     def __hash__(self) -> int:
-        return hash((self.constants.host, self.constants.date, self.call_s, self.ranks))
+        return hash((self.constants.host, self.constants.date, self.call_s, self.ranks, self.all_reduce))
 
     @property
     def name(self) -> str:
@@ -75,7 +76,11 @@ def _prices(model: ThisMachineModel, collective: str, ranks: int) -> Floats:
     cores = max(1, model.constants.cores // groups)
     # Ranks of other groups take turns with these on the cores that are left.
     waited = max(1.0, groups * min(ranks, cores) / model.constants.cores)
-    return np.array([waited * chooser.ranked(collective, float(size), cores=cores)[0][0] for size in SIZES])
+    if collective == "all_reduce" and model.all_reduce:
+        times = [chooser.time_s(collective, model.all_reduce, float(size), cores=cores) for size in SIZES]
+    else:
+        times = [chooser.ranked(collective, float(size), cores=cores)[0][0] for size in SIZES]
+    return waited * np.array(times)
 
 
 def cpu_path() -> Path:

@@ -60,6 +60,12 @@ class Chooser:
             (time_s, one.algorithm) for time_s, _, one in sorted(priced, key=lambda row: (*row[:2], row[2].algorithm))
         ]
 
+    def time_s(self, collective: str, algorithm: str, size_bytes: float, *, cores: int | None = None) -> float:
+        """The price of one algorithm in seconds, also of one that is never chosen."""
+        cores = (cores or self.constants.cores) if self.ports == "read" else None
+        counted = _profile(collective, algorithm, self.world_size, self.ports, cores or None)
+        return price_of(counted, size_bytes, self.constants.cost_model_for(size_bytes, self.world_size)).total_s
+
     def explain(self, collective: str, size_bytes: float) -> str:
         """Which algorithm a call of this size takes, and why, in a few lines."""
         get_collective(collective)
@@ -100,6 +106,11 @@ def _profiles(collective: str, world_size: int, ports: str, cores: int | None) -
         if not schedule.switches:
             found.append(profile(schedule, ports, cores=cores))
     return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _profile(collective: str, algorithm: str, world_size: int, ports: str, cores: int | None) -> Profile:
+    return profile(build(collective, algorithm, world_size), ports, cores=cores)
 
 
 def forced_algorithms(text: str) -> dict[str, str]:
