@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from choreo.errors import UsageError
-from choreo.plan import evaluate
+from choreo.plan import evaluate, get_software
+from choreo.plan.layer.work import layer_work
 from choreo.train.config import TrainConfig
 from choreo.train.predict import predict, prediction_of
 from choreo.workload import Model, Plan, get_workload
@@ -47,8 +49,7 @@ def test_parts_add_up_to_the_step_that_plan_tells(one: TrainConfig) -> None:
     assert min(found.parts.values()) >= -1e-12
     assert found.parts["compute"] > 0
     step = evaluate(MODEL, one.plan, cluster="this-machine", global_batch=8, seq=64, software="choreo-train")
-    # `plan` does not count the sums of gradients over micro-batches.
-    assert step.step_time_s <= found.time_s < 1.2 * step.step_time_s
+    assert step.step_time_s == found.time_s
     assert found.memory_bytes == step.peak_reserved_bytes
 
 
@@ -62,6 +63,28 @@ def test_what_costs_more_is_predicted_to_cost_more() -> None:
     assert predict(config(micro_batch=1)).time_s > alone.time_s
     half = replace(config(micro_batch=8), plan=Plan(micro_batch=8, precision="bf16"))
     assert predict(half).time_s != alone.time_s
+
+
+def test_zero_reduces_once_a_step_and_keeps_whole_gradients_until_then() -> None:
+    one, four = (predict(config(dp=2, zero=3, micro_batch=size)) for size in (4, 1))
+    reduced = "dp reduce_scatter"
+    assert four.parts[reduced] < 1.5 * one.parts[reduced]
+    shared = 4 * MODEL.parameters * (1 - 1 / 2)
+    assert evaluated(zero=3, micro_batch=1)["gradients"] - evaluated(zero=3, micro_batch=4)["gradients"] >= 0.9 * shared
+
+
+def evaluated(**fields: int) -> Mapping[str, float]:
+    one = config(dp=2, **fields)
+    software = "choreo-train"
+    return evaluate(MODEL, one.plan, cluster="this-machine", global_batch=8, seq=64, software=software).memory
+
+
+def test_a_norm_of_root_mean_square_keeps_one_tensor_more() -> None:
+    plan, style = Plan(micro_batch=8, precision="fp32"), get_software("choreo-train").style
+    layers = [layer_work("dense", replace(MODEL, norm=norm), plan, 64, style) for norm in ("layer", "rms")]
+    # Two norms; a layer norm keeps a mean and a deviation a token as well.
+    more = layers[1].saved_bytes - layers[0].saved_bytes
+    assert more == pytest.approx(2 * 8 * 64 * MODEL.hidden * 4, rel=0.05)
 
 
 def test_there_is_no_prediction_without_a_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

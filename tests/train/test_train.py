@@ -163,6 +163,13 @@ def test_a_model_that_does_not_fit_is_told_with_what_would(pretended: list[Train
         choreo.train("llama3-405b", ranks=1)
 
 
+def test_a_vocabulary_that_lacks_bytes_of_the_text(pretended: list[TrainConfig]) -> None:
+    small = Model("small", layers=2, hidden=16, heads=2, vocab=64)
+    with pytest.raises(UsageError, match=r"has bytes up to \d+, and small a vocabulary of 64; one of 256 holds"):
+        choreo.train(small, steps=1, seq=16)
+    assert not pretended
+
+
 def test_data_that_is_too_short(tmp_path: Path) -> None:
     file = tmp_path / "short.txt"
     file.write_text("short", encoding="utf-8")

@@ -23,7 +23,7 @@ from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import LayerTable
 from choreo.plan.memory import stage_memory
 from choreo.plan.space import Space
-from choreo.plan.stages import PlanBatch, batch_plans, message_s, optimizer_s
+from choreo.plan.stages import PlanBatch, accumulation_s, batch_plans, message_s, optimizer_s
 from choreo.workload.plan import SCHEDULES
 
 __all__ = ["Estimate", "estimate"]
@@ -64,7 +64,8 @@ def _step_s(batch: PlanBatch, sends: SendTimes) -> Floats:
     backward = batch.total("backward_s") + np.where(often, shared.backward_s, 0.0)
     after = np.max(np.where(often, 0.0, shared.total_s), axis=0)
     piped = _pipeline_s(batch, forward, backward)
-    lone = piped + after + np.max(optimizer_s(batch), axis=0) + batch.job.software.step_s
+    last = np.max(optimizer_s(batch), axis=0) + np.max(accumulation_s(batch), axis=0)
+    lone = piped + after + last + batch.job.software.step_s
     return np.asarray(lone * (1 + batch.job.straggling))
 
 

@@ -68,6 +68,8 @@ def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
     activations, logits = _activations(batch)
     working = _working(batch)
     parameters, gradients, optimizer = _state(batch)
+    if software.reduces == "step" and batch.pp == 1:
+        gradients = np.where((zero >= 2) & (micro_batches > 1), 4 * batch.parameters, gradients)
     weights = np.zeros_like(parameters)
     if software.cast_weights:
         # Layers that are computed again cast their weights again; copies of those last no longer than the layer.
@@ -102,6 +104,7 @@ def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
 def _holes(batch: PlanBatch, activations: Floats) -> Floats:
     """What malloc holds in pieces that nothing fits into again, because what was allocated between them stays.
 
+    A layer that is computed again dropped its activations between tensors that stay, so it needs as much room again.
     Gradients of the first micro-batch lie where its activations were, so the next needs room of its own. DDP makes its
     buckets a second time after the first step. ZeRO cuts a model that was built whole, and has its share in one piece.
     """
@@ -111,7 +114,8 @@ def _holes(batch: PlanBatch, activations: Floats) -> Floats:
         several, whole + np.where(zero == 1, 2, 1) * whole / batch.replicas * ((zero == 1) | (zero == 2)), 0.0
     )
     buckets = np.where(several, whole, 0.0)
-    return np.where(zero > 0, cut, buckets) + np.where(batch.micro_batches > 1, activations, 0.0)
+    again = np.where(batch.columns["recompute"] == FULL, _working(batch), 0.0)
+    return np.where(zero > 0, cut, buckets) + np.where(batch.micro_batches > 1, activations, 0.0) + again
 
 
 def _state(batch: PlanBatch) -> tuple[Floats, Floats, Floats]:

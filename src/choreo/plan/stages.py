@@ -26,6 +26,7 @@ from choreo.workload.plan import WIDE
 __all__ = [
     "PipelineStage",
     "PlanBatch",
+    "accumulation_s",
     "batch_plans",
     "cost_split",
     "message_bytes",
@@ -191,6 +192,12 @@ def message_s(batch: PlanBatch) -> Floats:
     return seconds
 
 
+def accumulation_s(batch: PlanBatch) -> Floats:
+    """Seconds a step at each stage to add the gradients of the micro-batches after the first to those kept."""
+    moved = batch.parameters * batch.job.software.further_moved
+    return (batch.micro_batches - 1) * batch.job.device.memory_time(moved, "elementwise") * (moved > 0)
+
+
 def optimizer_s(batch: PlanBatch) -> Floats:
     """Seconds of the optimizer at each stage: it moves the rank's share of the state, and the gradients it has."""
     held, experts = batch.parameters, batch.expert_parameters
@@ -199,5 +206,8 @@ def optimizer_s(batch: PlanBatch) -> Floats:
     owned += experts / np.where(zero > 0, replicas // batch.columns["ep"], 1)
     gradients = held / np.where(zero >= 2, replicas, 1)
     copies = COPY_BYTES if batch.job.software.parameter_bytes == 2 else 0
-    moved = owned * (ADAM_BYTES + copies + NORM_BYTES) + gradients * ZERO_BYTES
+    normed = batch.job.software.gradient_norm
+    # Without the norm, gradients are dropped; only those in ZeRO-1's buffer are set to zero.
+    zeroed = gradients * (normed | (zero == 1))
+    moved = owned * (ADAM_BYTES + copies + NORM_BYTES * normed) + zeroed * ZERO_BYTES
     return batch.job.device.memory_time(moved, "optimizer")

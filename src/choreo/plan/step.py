@@ -27,7 +27,7 @@ from choreo.plan.pipeline import Pipeline, simulate_pipeline
 from choreo.plan.software import Software, get_software
 from choreo.plan.software.ability import ability_of
 from choreo.plan.space import space_of
-from choreo.plan.stages import PipelineStage, PlanBatch, batch_plans, message_s, optimizer_s
+from choreo.plan.stages import PipelineStage, PlanBatch, accumulation_s, batch_plans, message_s, optimizer_s
 from choreo.results import Result, result
 from choreo.topology import Topology
 from choreo.units import format_bytes, format_time
@@ -136,7 +136,8 @@ def evaluate(
     # The first stage ends last, so what it still has to send is exposed. All wait for the slowest stage.
     after = 0.0 if often else float(np.max(cost.total_s))
     optimizer = float(np.max(optimizer_s(batch)))
-    lone = run.time_s + after + optimizer + job.software.step_s
+    added = float(np.max(accumulation_s(batch)))
+    lone = run.time_s + after + added + optimizer + job.software.step_s
     total = lone * (1 + job.straggling)
 
     busiest = run.busiest
@@ -157,7 +158,7 @@ def evaluate(
         seconds * pace for seconds in (recompute, host, forward, backward, communication)
     )
     times = {
-        "compute": (forward + backward - recompute - host - communication) * micro_batches,
+        "compute": (forward + backward - recompute - host - communication) * micro_batches + added,
         "recompute": recompute * micro_batches,
         "communication": communication * micro_batches,
         "host": host * micro_batches,

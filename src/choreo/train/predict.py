@@ -18,7 +18,6 @@ from choreo.workload import Model
 __all__ = ["predict", "prediction_of"]
 
 SOFTWARE = "choreo-train"
-ADDED_BYTES = 12  # a gradient and the sum are read, the sum is written
 
 
 def predict(config: TrainConfig, cluster: str | Cluster | None = None) -> Prediction:
@@ -87,16 +86,11 @@ def prediction_of(config: TrainConfig) -> Prediction | None:
 
 
 def _software(config: TrainConfig) -> Software:
-    """What choreo train runs: in bf16 by autocast, which casts fp32 weights for each use and sums in fp32.
-
-    The first micro-batch's gradients are kept as they come; every further one is added to them.
-    """
-    count = config.plan.micro_batches(config.global_batch)
-    if config.device == "cuda":
-        found = get_software("torch-compile" if config.compile else "torch-eager")
-        return replace(found, attention=2, accumulate_moved=ADDED_BYTES * (count - 1) / count)
+    """What choreo train runs: in bf16 by autocast, which casts fp32 weights for each use and sums in fp32."""
     found = get_software(SOFTWARE)
-    found = replace(found, accumulate_moved=ADDED_BYTES * (count - 1) / count)
+    if config.device == "cuda":
+        on_gpu = get_software("torch-compile" if config.compile else "torch-eager")
+        return replace(on_gpu, attention=2, further_moved=found.further_moved)
     return found if config.plan.precision == "fp32" else replace(found, stream_bytes=4, cast_weights=True)
 
 

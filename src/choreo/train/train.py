@@ -224,7 +224,13 @@ def _check_transformer(config: TrainConfig, model: Model, ranks: int) -> None:
             f"{model.learned_positions} is the most"
         )
     plan.check(model, ranks, config.global_batch, config.seq, uneven_stages=True, trained=True)
-    open_text(config.data, config.seq, config.seed)
+    text = open_text(config.data, config.seq, config.seed)
+    largest = int(text.tokens.max())
+    if largest >= model.vocab:
+        raise UsageError(
+            f"{text.name} has bytes up to {largest}, and {model.name} a vocabulary of {model.vocab}; one of 256 "
+            "holds every byte"
+        )
 
 
 def _check_memory(config: TrainConfig) -> None:

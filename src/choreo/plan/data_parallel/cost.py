@@ -2,7 +2,7 @@
 
 Without ZeRO-3 gradients are summed once a step, in buckets, during the backward pass of the last micro-batch or after
 it. ZeRO-1 and 2 gather the new parameters before the next forward pass, or during it. With ZeRO-3 every micro-batch
-gathers each layer forward and again backward, and reduces its gradients.
+gathers each layer forward and again backward, and reduces its gradients, unless the program does that once a step.
 
 Results are arrays of stages by plans.
 """
@@ -31,7 +31,7 @@ Figures = dict[Kinds, Floats]
 Fields = tuple[Floats, Floats, Floats, Floats]  # of a DataParallelCost
 
 # FSDP copies what was gathered into place, and widens gradients for their sum: bytes of a 16-bit parameter.
-COPIED_FORWARD, COPIED_BACKWARD = 4, 10
+COPIED_FORWARD, COPIED_REDUCED = 4, 6
 # FSDP keeps two layers gathered: the current one and the next.
 AHEAD = 2
 OUTSIDE = ("embedding", "head")
@@ -190,12 +190,14 @@ def _every_layer(units: _Units) -> Fields:
     copy, sizes = job.device.memory_time, _figures(units.batch, units.order, "parameters")
     wide = gathered_bytes(job.software, job.precision) / 2
     gathers, reduces = (units.sent(name, bucketed=False) for name in (ALL_GATHER, REDUCE_SCATTER))
+    # What is done once a step, as a share of every micro-batch.
+    once = 1 / units.batch.micro_batches if job.software.reduces == "step" else np.ones(len(units.batch.plans))
     gather, again, reduce, forward, backward = {}, {}, {}, {}, {}
     for unit, size in sizes.items():
-        gather[unit], reduce[unit] = gathers[unit] / share, reduces[unit] / share
+        gather[unit], reduce[unit] = gathers[unit] / share, once * reduces[unit] / share
         again[unit] = np.where(units.zero == 3, gather[unit], 0.0)
         ahead = units.forward_s[unit] + copy(size * COPIED_FORWARD * wide, "copy")
-        back = units.backward_s[unit] + copy(size * COPIED_BACKWARD * wide, "copy")
+        back = units.backward_s[unit] + copy(size * (COPIED_FORWARD + COPIED_REDUCED * once) * wide, "copy")
         forward[unit] = slowed(ahead, gather[unit], contention)
         backward[unit] = slowed(back, again[unit] + reduce[unit], contention)
     front = forward_exposed(units.each(forward), units.each(gather), ahead=AHEAD)

@@ -51,11 +51,19 @@ def layer_work(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> L
     kept = recomputed(forward, plan.recompute, style, plan.precision) if inside else recomputed(forward, "none", style)
     again = replace(forward, nodes=kept.nodes)
     repeat = list_kernels(_fused(again, style).operators, "recompute", model, forward, plan, style)
+    working = recomputed(forward, "none", style).saved_bytes
+    saved = kept.saved_bytes
+    if model.norm == "rms":
+        beside = style.norm_kept * forward.bytes_of(
+            name for op in forward.operators if op.kind == "norm" for name in op.outputs
+        )
+        working += beside
+        saved += 0.0 if inside and plan.recompute == "full" else beside
     return LayerWork(
         passes=(ahead, replace(repeat, collectives=again.collectives), dgrad, wgrad),
-        saved_bytes=kept.saved_bytes,
+        saved_bytes=saved,
         input_bytes=forward.bytes_of(forward.inputs) * max(1.0, style.stream_bytes / plan.activation_bytes),
-        working_bytes=recomputed(forward, "none", style).saved_bytes,
+        working_bytes=working,
         widths_bytes=widths,
         parameters=forward.parameters,
         expert_parameters=forward.expert_parameters,

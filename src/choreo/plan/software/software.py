@@ -37,6 +37,7 @@ class Style:
     regather: bool
     selective: str
     accumulate_moved: float
+    norm_kept: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,10 @@ class Software:
     bucket_moved: float
     accumulate_bytes: int
     accumulate_moved: float
+    further_moved: float
+    reduces: str  # ZeRO-2 and 3 reduce gradients with every "micro-batch", or once a "step"
+    gradient_norm: bool
+    norm_kept: int
     gather: str  # what ZeRO-3 gathers at a time: "layer" or "tensor"
     stage_split: str  # "even", or by "cost"
     p2p_blocks: bool
