@@ -218,7 +218,9 @@ def test_an_all_reduce_sends_twice_that(ranks: TorchRanks) -> None:
 def test_a_pipeline_sends_d_b_over_p_to_the_next_stage_only(ranks: TorchRanks, schedule: str) -> None:
     """With as many micro-batches as stages a message is d B / P; so many go forward, and as many backward."""
     p = 4
-    found = traffic(ranks.train(config(plan(pp=p, micro_batch=BATCH // p, schedule=schedule))))
+    ran = ranks.train(config(plan(pp=p, micro_batch=BATCH // p, schedule=schedule)))
+    assert ran["steps"][-1]["parts"]["bubble"] > 0
+    found = traffic(ran)
     db = MODEL.hidden * BATCH * SEQ * FLOAT
     assert found["pp send"]["messages"] == 2 * (p - 1) * p
     assert found["pp send"]["bytes"] == found["pp send"]["messages"] * db // p

@@ -7,6 +7,7 @@ left of it when the pass is over. The rest of the step is compute.
 from __future__ import annotations
 
 import inspect
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ COLLECTIVES = {
     "broadcast": "broadcast",
 }
 BUBBLE, SEND = "bubble", "pp send"
+SCHEDULES, BATCH = "torch.distributed.pipelining.schedules", "_batch_p2p"
 
 
 class Clock:
@@ -72,15 +74,22 @@ class Clock:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Time every collective that is called through torch.distributed."""
-        originals = {name: getattr(dist, name) for name in (*COLLECTIVES, "batch_isend_irecv") if hasattr(dist, name)}
+        """Time every collective that is called through torch.distributed, and what a pipeline sends and receives."""
+        originals = {name: getattr(dist, name) for name in COLLECTIVES if hasattr(dist, name)}
         for name, function in originals.items():
-            setattr(dist, name, self._p2p(function) if name == "batch_isend_irecv" else self._timed(name, function))
+            setattr(dist, name, self._timed(name, function))
+        # Batches of sends alone or receives alone do not go through batch_isend_irecv.
+        schedules = sys.modules.get(SCHEDULES)
+        batched = getattr(schedules, BATCH, None)
+        if batched is not None:
+            setattr(schedules, BATCH, self._p2p(batched))
         try:
             yield
         finally:
             for name, function in originals.items():
                 setattr(dist, name, function)
+            if batched is not None:
+                setattr(schedules, BATCH, batched)
 
     def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         place = list(inspect.signature(function).parameters).index("group")
@@ -101,9 +110,9 @@ class Clock:
         return call
 
     def _p2p(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(operations: list[Any]) -> Any:
+        def call(operations: list[Any], desc: str | None = None) -> Any:
             receives = [one.op is dist.irecv for one in operations]
-            works = function(operations)
+            works = function(operations, desc)
             if len(works) != len(operations):
                 receives = [any(receives)] * len(works)
             return [
