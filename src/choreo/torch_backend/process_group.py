@@ -144,5 +144,5 @@ class ProcessGroup(Collectives):
             other.shutdown()
 
     def abort(self) -> None:
-        """Leave at once."""
+        """Leave, as `shutdown` does: calls under way end by their deadlines."""
         self.shutdown()
