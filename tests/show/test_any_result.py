@@ -40,6 +40,14 @@ def _two_jobs() -> choreo.Simulation:
     return choreo.simulate_together(jobs, choreo.get_topology("ring(4, 50GB/s, 1us)"))
 
 
+def _training() -> choreo.TrainingRun:
+    step = choreo.TrainingStep(0, 5.5, 1000.0, 0.02, 0.021, 0.1, {"compute": 0.018, "dp all_reduce": 0.002})
+    return choreo.TrainingRun(
+        model="gpt2-124m", plan=choreo.Plan(dp=2, precision="fp32"), ranks=2, device="cpu", backend="choreo",
+        global_batch=2, seq=64, steps=(step, step), memory_bytes=1e8,
+    )  # fmt: skip
+
+
 # A thing of every kind, and words that its text must have.
 THINGS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "Schedule": (lambda: choreo.build("all_reduce", "ring", 4), ("all_reduce by ring", "proved")),
@@ -56,6 +64,7 @@ THINGS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         lambda: choreo.winners([choreo.build("all_reduce", name, 8) for name in ("ring", "direct")], 1, 1 << 30, LINK),
         ("algorithm",),
     ),
+    "TrainingRun": (_training, ("gpt2-124m", "5.5", "dp all_reduce")),
     "Bound": (lambda: choreo.bound("all_reduce", "ring(8, 50GB/s, 1us)", 1 << 20), ("bandwidth bound", "7/")),
 }
 

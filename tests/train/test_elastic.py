@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import choreo
 from choreo.errors import TrainingError, UsageError
@@ -27,6 +26,7 @@ from choreo.train.scale import scaled
 from choreo.workload import Plan, get_model
 from tests.helpers.elastic import ElasticJob, losses_alone, train_config
 from tests.helpers.faults import eventually, segments
+from tests.helpers.torch import torch
 
 TOLERANCE = 1e-6
 

@@ -52,10 +52,10 @@ def _named_backends() -> dict[str, str]:
     torch does not tell them to a backend's creator, and takes a group that is made in Python for all devices. So they
     are read from the function of torch that makes the group.
     """
-    frame: Any = sys._getframe()
+    frame: Any = sys._getframe(1)  # not this one: with its own locals it would refer to itself, and outlive the group
     while frame is not None:
-        config = frame.f_locals.get("backend_config")
-        if frame.f_code.co_name == "_new_process_group_helper" and config is not None:
+        if frame.f_code.co_name == "_new_process_group_helper":
+            config = frame.f_locals["backend_config"]
             return {device: str(backend) for device, backend in config.get_device_backend_map().items()}
         frame = frame.f_back
     return {}

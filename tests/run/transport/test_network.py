@@ -261,7 +261,7 @@ def test_a_rank_that_dies_on_another_host(two_hosts: Hosts, where: tuple[int, ..
 
 
 def test_a_rank_that_is_stopped_is_given_up_at_the_deadline_and_hears_of_it(two_hosts: Hosts) -> None:
-    with NetworkJob(two_hosts, MIXED, until_failure, 100_000, 1.0, 3, signal.SIGSTOP) as job:
+    with NetworkJob(two_hosts, MIXED, until_failure, 100_000, 3.0, 3, signal.SIGSTOP) as job:
         go(job, 0, 1, 2, 3)
         found = values(job.ended(0, 1, 2))
         assert [(failed, ranks, total) for failed, _, ranks, total in found] == [([3], (0, 1, 2), 6.0)] * 3
