@@ -7,8 +7,8 @@
 
 Twenty plans of two small models are trained for a few steps each. The median step and the peak memory of the fullest
 rank stand beside the prediction. A plan that fails or takes longer than its limit is told and left out, which counts
-as a missed bar. The bars are those of CONTRIBUTING: the median error of the time under 12 % with two
-ranks and 20 % with four, that of the memory under 10 %. Nothing is fitted to the grid.
+as a missed bar. The bars: the median error of the time under 12 % with two ranks and 20 % with four, that of the memory
+under 10 %. Nothing is fitted to the grid.
 """
 
 from __future__ import annotations

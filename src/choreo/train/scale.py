@@ -16,7 +16,7 @@ __all__ = ["TINY", "scaled"]
 
 TINY = "tiny"
 BYTES = 256
-LAYERS, HEADS, HEAD_DIM, EXPERTS, EXPERTS_PER_TOKEN = 4, 4, 16, 8, 2
+LAYERS, HEADS, HEAD_DIM, EXPERTS = 4, 4, 16, 8
 
 
 def scaled(workload: Workload, scale: str | float) -> Workload:

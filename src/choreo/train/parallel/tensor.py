@@ -65,12 +65,7 @@ class _Scatter(torch.autograd.Function):
         return _gathered(grad, ctx.group, ctx.dim), None, None
 
 
-class _Whole(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any, dim: int) -> Tensor:
-        ctx.group, ctx.dim = group, dim
-        return _gathered(x, group, dim)
-
+class _Whole(_Gather):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         own = dist.get_rank(ctx.group)
