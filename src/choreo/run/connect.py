@@ -156,14 +156,17 @@ def connect(  # noqa: PLR0915 - everything that is opened here is closed here if
     )
 
 
-def _scheduling_group() -> str:
-    """What shares the processor's time with this process as one: its autogroup, which is its session's, and cgroup."""
+def _scheduling_group(kernel: Path = Path("/proc")) -> str:
+    """What shares the processor's time with this process as one: its autogroup, which is its session's, and cgroup.
+
+    A process whose ancestors never made a session is in no autogroup: the kernel's file is empty then.
+    """
     found = []
     with contextlib.suppress(OSError):
-        if Path("/proc/sys/kernel/sched_autogroup_enabled").read_text().strip() != "0":
-            found.append(Path("/proc/self/autogroup").read_text().split()[0])
+        if (kernel / "sys/kernel/sched_autogroup_enabled").read_text().strip() != "0":
+            found.append((kernel / "self/autogroup").read_text().partition(" ")[0])
     with contextlib.suppress(OSError):
-        found.append(Path("/proc/self/cgroup").read_text())
+        found.append((kernel / "self/cgroup").read_text())
     return " ".join(found)
 
 

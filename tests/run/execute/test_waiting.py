@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from choreo.run.communicator import Communicator
+from choreo.run.connect import _scheduling_group
 from choreo.run.execute.backend import is_compiled
 from tests.helpers.run import Job
 
@@ -63,3 +64,19 @@ def waits_apart(comm: Communicator) -> float:
 def test_a_rank_learns_to_sleep_where_a_yield_hands_the_core_to_nobody() -> None:
     with Job(2) as job:
         assert job.run(waits_apart)[0] < 0.010  # of processor time; half a millisecond in every wait would be 0.0125
+
+
+@pytest.mark.parametrize(
+    ("session", "group"),
+    [("/autogroup-85 nice 0\n", "/autogroup-85 0::/\n"), ("", " 0::/\n"), (None, "0::/\n")],
+    ids=["in a session", "a session that nobody made", "no autogroups"],
+)
+def test_the_scheduling_group(tmp_path: Path, session: str | None, group: str) -> None:
+    """A container's first process may start ranks without a session; the kernel's file is empty there."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text("0::/\n")
+    if session is not None:
+        (tmp_path / "sys/kernel").mkdir(parents=True)
+        (tmp_path / "sys/kernel/sched_autogroup_enabled").write_text("1\n")
+        (tmp_path / "self/autogroup").write_text(session)
+    assert _scheduling_group(tmp_path) == group
