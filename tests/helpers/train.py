@@ -75,7 +75,7 @@ class TorchRanks:
             import torch.distributed.fsdp
             import torch.distributed.pipelining
 
-            import choreo.train.loop  # noqa: F401 - once, rather than in each rank
+            import choreo.train.rank.loop  # noqa: F401 - once, rather than in each rank
         torch.set_num_threads(1)  # a process whose threads have run cannot be forked
         store = Path(tempfile.mkdtemp(prefix="choreo-test-")) / "store"
         for rank in range(self.ranks):
@@ -91,7 +91,7 @@ def _serve(rank: int, ranks: int, backend: str, store: str, pipe: Pipe) -> None:
     import torch
     import torch.distributed as dist
 
-    from choreo.train.loop import train_rank
+    from choreo.train.rank.loop import train_rank
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

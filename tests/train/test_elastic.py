@@ -212,7 +212,7 @@ def test_two_hundred_random_kills_and_stops(seed: int) -> None:
 
 def test_other_plans_start_again_from_a_checkpoint_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the ranks, a launcher that reports; `choreo train` itself is tried by hand and in the benchmark."""
-    ranks = importlib.import_module("choreo.train.ranks")
+    ranks = importlib.import_module("choreo.train.launch")
     ran: list[TrainConfig] = []
 
     def launch(words: list[str], count: int, *, out: Any, err: Any, restarts: int, **_: Any) -> int:

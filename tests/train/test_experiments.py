@@ -20,7 +20,7 @@ from choreo.errors import TrainingError, UsageError
 from choreo.run.launch.relay import Output
 from choreo.train import TrainConfig
 from choreo.train.experiments import ASYNC_PARAMETER_SERVER, KINDS
-from choreo.train.ranks import run_ranks
+from choreo.train.launch import run_ranks
 from choreo.train.scale import scaled
 from choreo.workload import Model, Plan, get_model
 from tests.helpers.command import run_choreo
@@ -135,7 +135,7 @@ def test_a_server_that_dies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         err.put(b"choreo: rank 3 (pid 7) was killed by SIGKILL (9); the other 3 ranks were stopped\n")
         return 137
 
-    monkeypatch.setattr(importlib.import_module("choreo.train.ranks"), "launch", launch)
+    monkeypatch.setattr(importlib.import_module("choreo.train.launch"), "launch", launch)
     one = config(plan(dp=2), data_parallel=ASYNC_PARAMETER_SERVER, servers=2)
     with pytest.raises(TrainingError, match=r"^server 1 \(rank 3\) \(pid 7\) was killed"):
         run_ranks(one, lambda _: None)

@@ -18,7 +18,7 @@ import pytest
 import choreo
 from choreo.errors import PlanError, TrainingError, UsageError
 from choreo.train import TrainConfig
-from choreo.train.data import open_text
+from choreo.train.data.text import open_text
 from choreo.train.plan_file import plan_of, read_plan
 from choreo.train.scale import scaled
 from choreo.workload import Model, Plan, get_model

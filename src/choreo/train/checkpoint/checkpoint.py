@@ -15,13 +15,13 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from choreo.errors import TrainingError, shown
 from choreo.train.checkpoint.chunks import held_by
 from choreo.train.checkpoint.folder import CheckpointFolder, Manifest, checksum, writing_folder
-from choreo.train.fingerprint import fingerprint
 from choreo.train.parallel.zero import ZeroOptimizer
+from choreo.train.rank.fingerprint import fingerprint
 from choreo.units import counted
 
 if TYPE_CHECKING:
     from choreo.train.config import TrainConfig
-    from choreo.train.loop import Trainer
+    from choreo.train.rank.loop import Trainer
 
 __all__ = ["Checkpoints"]
 

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from choreo.train.parallel.zero import ZeroOptimizer
 
 if TYPE_CHECKING:
-    from choreo.train.loop import Trainer
+    from choreo.train.rank.loop import Trainer
 
 __all__ = ["Chunks", "boxes_of_range", "held_by"]
 

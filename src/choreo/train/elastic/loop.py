@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from choreo.errors import TrainingError
-from choreo.train.accelerator import Accelerator
 from choreo.train.config import TrainConfig
 from choreo.train.elastic.elastic import Elastic
-from choreo.train.loop import AUTOCAST, Report
 from choreo.train.parallel.data import adamw_options
 from choreo.train.parallel.mesh import Mesh
-from choreo.train.task import make_task
+from choreo.train.rank.accelerator import Accelerator
+from choreo.train.rank.loop import AUTOCAST, Report
+from choreo.train.rank.task import make_task
 
 __all__ = ["train_elastic"]
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from choreo.errors import UsageError
 from choreo.train.config import TrainConfig
-from choreo.train.data import SYNTHETIC, open_text
+from choreo.train.data.text import SYNTHETIC, open_text
 from choreo.workload import Model
 
 __all__ = ["compare_fingerprints", "fingerprint"]
@@ -19,7 +19,7 @@ __all__ = ["compare_fingerprints", "fingerprint"]
 
 def fingerprint(config: TrainConfig) -> dict[str, str]:
     """What must be equal on all ranks, each part by a name that a message can use."""
-    folder = Path(__file__).parent
+    folder = Path(__file__).parent.parent
     code = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
         code.update(file.read_bytes())

@@ -12,7 +12,7 @@ from typing import Any
 
 from choreo.errors import ChoreoError, UsageError
 from choreo.train.config import TrainConfig
-from choreo.train.ranks import MARK
+from choreo.train.launch import MARK
 
 __all__ = ["main"]
 
@@ -25,7 +25,7 @@ def main() -> int:
     import torch.distributed as dist
 
     from choreo.train.elastic.loop import train_elastic
-    from choreo.train.loop import train_rank
+    from choreo.train.rank.loop import train_rank
 
     torch.set_num_threads(1)  # a rank is one core's worth, so that plans can be compared
     if not config.survives:

@@ -10,14 +10,14 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor, nn
 
 from choreo.train.config import TrainConfig
-from choreo.train.data import open_text
+from choreo.train.data.samples import click, image
+from choreo.train.data.text import open_text
 from choreo.train.models.dlrm import Dlrm, tables_of
 from choreo.train.models.parameters import Builder
 from choreo.train.models.resnet import ResNet
 from choreo.train.models.transformer import Stage
 from choreo.train.parallel.context import positions_of
 from choreo.train.parallel.mesh import Mesh
-from choreo.train.samples import click, image
 from choreo.workload import ConvNet, Model, Recommender, model_flops
 
 __all__ = ["Task", "make_task"]

@@ -13,15 +13,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from choreo.errors import TrainingError
-from choreo.train.accelerator import Accelerator
 from choreo.train.config import TrainConfig
 from choreo.train.experiments.kinds import KINDS
-from choreo.train.fingerprint import compare_fingerprints
 from choreo.train.parallel.data import Optimizers, finish_gradients, replicate
 from choreo.train.parallel.mesh import Mesh
-from choreo.train.parts import Clock
-from choreo.train.task import Task, make_task
-from choreo.train.traffic import take_traffic, total_traffic
+from choreo.train.rank.accelerator import Accelerator
+from choreo.train.rank.fingerprint import compare_fingerprints
+from choreo.train.rank.parts import Clock
+from choreo.train.rank.task import Task, make_task
+from choreo.train.rank.traffic import take_traffic, total_traffic
 
 if TYPE_CHECKING:
     from choreo.train.checkpoint.checkpoint import Checkpoints

@@ -9,7 +9,7 @@ import torch
 
 from choreo.errors import DeviceError
 from choreo.hardware import get_device
-from choreo.train.memory import peak_bytes, reset_peak
+from choreo.train.rank.memory import peak_bytes, reset_peak
 
 __all__ = ["Accelerator"]
 
