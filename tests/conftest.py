@@ -89,6 +89,7 @@ SLOW = (
     "tests/run/rendezvous/test_unauthenticated.py",
     "tests/run/test_api.py",
     "tests/run/test_communicator.py",
+    "tests/run/test_failed_calls.py",
     "tests/run/transport",
     "tests/schedule/test_compose.py",
     "tests/schedule/test_files_archives.py",

@@ -1,13 +1,10 @@
-"""What a communicator promises besides its results: mistakes told, work, messages, groups, objects, memory, the end."""
+"""What a communicator promises besides its results: arrays of any kind, work, messages, groups, memory, the end."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
-import io
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -17,90 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from choreo.algorithms import build, list_algorithms
-from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, PeerFailure, UsageError
+from choreo.errors import CollectiveMismatch, CommunicatorClosed, PeerFailure, UsageError
 from choreo.run.communicator import Communicator
-from choreo.run.execute.choice import Chooser, forced_algorithms
-from choreo.run.execute.constants import Band, Constants
-from choreo.run.execute.dtypes import ReduceOp
 from choreo.run.init import init
-from tests.helpers.run import Job, RankError
+from tests.helpers.run import Job
 
 Array = npt.NDArray[Any]
-
-
-# Mistakes
-
-ones = np.ones(4, np.float32)
-read_only = np.ones(4, np.float32)
-read_only.flags.writeable = False
-
-MISTAKES: list[tuple[str, Callable[[Communicator], object], str]] = [
-    ("a list", lambda c: c.all_reduce([1, 2]), "x must be a NumPy array or a CPU tensor, not list"),
-    ("read-only", lambda c: c.all_reduce(read_only), "x is read-only"),
-    ("read-only out", lambda c: c.all_reduce(ones, out=read_only), "out is read-only"),
-    ("objects", lambda c: c.all_reduce(np.array([{}])), "arrays of object cannot be sent"),
-    ("text", lambda c: c.broadcast(np.array(["a"])), "arrays of <U1 cannot be sent"),
-    ("byte order", lambda c: c.all_reduce(np.ones(4, ">f4")), "in the machine's byte order"),
-    ("masked", lambda c: c.all_reduce(np.ma.array([1.0], mask=[True])), "masked array"),
-    ("out's shape", lambda c: c.all_reduce(ones, out=np.ones(3, "f4")), r"out is float32 of shape \(3,\), and must be"),
-    ("out's type", lambda c: c.all_gather(ones, out=np.ones((2, 4))), "out is float64 of shape"),
-    ("part's shape", lambda c: c.reduce_scatter(ones, out=np.ones(3, "f4")), "out is float32 of shape"),
-    ("root", lambda c: c.broadcast(ones.copy(), root=2), "root must be a rank from 0 to 1, not 2"),
-    ("negative root", lambda c: c.reduce(ones.copy(), root=-1), "root must be a rank from 0 to 1, not -1"),
-    ("root of a kind", lambda c: c.gather(ones, root="0"), "root must be a rank"),  # type: ignore[arg-type]
-    ("op", lambda c: c.all_reduce(ones.copy(), "sum"), "op must be a ReduceOp"),  # type: ignore[arg-type]
-    ("op of type", lambda c: c.all_reduce(ones.copy(), ReduceOp.BXOR), "bitwise xor has no meaning for float32"),
-    ("timeout", lambda c: c.barrier(timeout=0), "timeout must be a finite"),
-    ("no op", lambda c: c.all_reduce(ones.copy(), None), "op must be a ReduceOp"),  # type: ignore[arg-type]
-    ("survivors' out", lambda c: c.all_reduce(ones, out=np.empty(3), survive=True), "out is float64 of shape"),
-    (
-        "survivors' timeout",
-        lambda c: c.all_reduce(ones.copy(), survive=True, timeout=0),
-        "timeout must be a finite",
-    ),
-    (
-        "survivors at leisure",
-        lambda c: c.all_reduce(ones.copy(), survive=True, async_op=True),
-        "cannot be asynchronous",
-    ),
-    ("shrink's timeout", lambda c: c.shrink(timeout="soon"), "'soon' is not a time"),
-    ("text of no time", lambda c: c.barrier(timeout="0s"), "timeout must be a finite"),
-    ("text without a unit", lambda c: c.barrier(timeout="30"), "30 what"),
-    ("grow's timeout", lambda c: c.grow(timeout=-1), "timeout must be a finite"),
-    ("no end", lambda c: c.all_reduce(ones.copy(), timeout=float("inf")), "timeout must be a finite"),
-    ("0-d", lambda c: c.reduce_scatter(np.array(1.0)), "x has no dimension"),
-    ("rows", lambda c: c.all_to_all(np.ones(3)), "x has 3 rows, which 2 ranks do not divide"),
-    ("sizes", lambda c: c.reduce_scatter(ones, sizes=[1, 2]), "sizes must be 2 numbers of rows that add up to 4"),
-    ("sizes' kind", lambda c: c.reduce_scatter(ones, sizes=[1.5, 2.5]), "sizes must be"),  # type: ignore[list-item]
-    ("recv_sizes alone", lambda c: c.all_to_all(ones, recv_sizes=[2, 2]), "without send_sizes"),
-    ("scatter of nothing", lambda c: c.scatter(None, root=c.rank), "the root must give x"),
-    ("scatter into nothing", lambda c: c.scatter(None, root=1 - c.rank), "must give out, or x"),
-    ("dst", lambda c: c.send(ones, 5), "dst must be a rank"),
-    ("tag", lambda c: c.recv(ones.copy(), 0, tag="x"), "tag must be a whole number"),  # type: ignore[arg-type]
-    ("group", lambda c: c.new_group([0, 0]), "ranks must be different ranks from 0 to 1"),
-    ("mesh", lambda c: c.mesh((2, 2), ("a", "b")), "has 4 places for 2 ranks"),
-    ("names", lambda c: c.mesh((2, 1), ("a", "a")), "2 different names"),
-    ("empty", lambda c: c.empty((-1,)), "negative side"),
-    ("empty's dtype", lambda c: c.empty(3, object), "arrays of object"),
-    ("explain", lambda c: c.explain("allreduce", 8), "there is no collective 'allreduce'"),
-    ("a pickle", lambda c: c.all_gather_object(lambda: 0), "cannot be pickled"),
-]
-
-
-def mistaken(comm: Communicator, name: str) -> None:
-    wrong, sentence = next((call, text) for known, call, text in MISTAKES if known == name)
-    with pytest.raises(UsageError, match=sentence) as caught:
-        wrong(comm)
-    assert "\n" not in str(caught.value)
-    x = np.ones(3)
-    comm.all_reduce(x)  # nothing was sent, so the communicator is as good as before
-    assert (x == comm.world_size).all()
-
-
-@pytest.mark.parametrize("name", [name for name, _, _ in MISTAKES])
-def test_mistakes_are_told_before_anything_is_sent(jobs: Callable[[int], Job], name: str) -> None:
-    jobs(2).run(mistaken, name)
 
 
 def odd_arrays(comm: Communicator) -> None:
@@ -193,70 +112,6 @@ def test_waiting_for_work_can_end_before_it(jobs: Callable[[int], Job]) -> None:
     jobs(2).run(late)
 
 
-# Failures
-
-
-def alone(comm: Communicator) -> list[str]:
-    """Calls that nobody else makes."""
-    if comm.rank:
-        time.sleep(1.5)
-        return []
-    work = comm.all_reduce(np.ones(3), timeout=0.3, async_op=True)
-    after = comm.barrier(async_op=True)
-    with pytest.raises(PeerFailure):
-        work.wait()
-    said = []
-    for call in (after.wait, comm.barrier, lambda: comm.all_reduce(ones.copy()), lambda: comm.send(ones, 1)):
-        began = time.monotonic()
-        with pytest.raises(PeerFailure) as caught:
-            call()
-        said.append(str(caught.value))
-        assert caught.value.ranks == {1}
-        assert time.monotonic() - began < comm.timeout_s
-    comm.close()
-    return said
-
-
-def test_after_a_failure_every_call_raises_it_at_once() -> None:
-    with Job(2) as job:
-        said = job.run(alone)[0]
-    assert len(set(said)) == 1
-    assert "rank 1 (host" in said[0]
-    assert "all_reduce" in said[0]
-
-
-def without_the_dead(comm: Communicator) -> None:
-    if comm.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(PeerFailure, match="died"):
-        comm.all_reduce(np.ones(3))
-    with pytest.raises(PeerFailure, match="rank 1 is gone"):
-        comm._messages.receive(memoryview(bytearray(8)), 0, 1, 0, 20.0, finish=lambda: None).wait()
-
-
-def test_a_dead_peer_is_noticed() -> None:
-    with Job(2) as job, pytest.raises(RankError) as caught:
-        job.run(without_the_dead)
-    assert caught.value.errors == {1: "died"}
-
-
-def different(comm: Communicator) -> None:
-    with pytest.raises(CollectiveMismatch, match=r"called all_reduce\(3 x float64, sum\)"):
-        comm.all_reduce(np.ones(3 + comm.rank))
-    with pytest.raises(CollectiveMismatch, match=r"called all_reduce\(3 x float64, sum\)"):
-        comm.barrier()
-
-
-def sum_and_average(comm: Communicator) -> None:
-    with pytest.raises(CollectiveMismatch, match="average"):
-        comm.all_reduce(np.ones(3), (ReduceOp.SUM, ReduceOp.AVG)[comm.rank])
-
-
-def test_an_average_is_not_a_sum() -> None:
-    with Job(2) as job:
-        job.run(sum_and_average)
-
-
 def views_into_views(comm: Communicator) -> None:
     """Parts of an array, into parts of another, and of the same: what is sent is what was there before."""
     room = np.zeros((comm.world_size + 1, 4))
@@ -269,9 +124,8 @@ def views_into_views(comm: Communicator) -> None:
         assert (found == np.arange(comm.world_size)[:, None]).all()
 
 
-def test_views_into_views() -> None:
-    with Job(2) as job:
-        job.run(views_into_views)
+def test_views_into_views(jobs: Callable[[int], Job]) -> None:
+    jobs(2).run(views_into_views)
 
 
 def large_calls(comm: Communicator) -> None:
@@ -288,14 +142,8 @@ def large_calls(comm: Communicator) -> None:
             assert (comm.reduce_scatter(both) == 2 * x).all()
 
 
-def test_large_calls() -> None:
-    with Job(2) as job:
-        job.run(large_calls)
-
-
-def test_different_calls() -> None:
-    with Job(2) as job:
-        job.run(different)
+def test_large_calls(jobs: Callable[[int], Job]) -> None:
+    jobs(2).run(large_calls)
 
 
 def many_shapes(comm: Communicator) -> None:
@@ -375,7 +223,7 @@ def grouped(comm: Communicator) -> None:
         assert comm.rank == 1
         assert not group
         with pytest.raises(UsageError, match=r"rank 1 is not a member of the group \[2, 0\]"):
-            group.all_reduce(ones)
+            group.all_reduce(np.ones(4, np.float32))
     group.close()
     with pytest.raises(CollectiveMismatch, match="new_group: rank"):
         comm.new_group([0, 1] if comm.rank else [1, 0])
@@ -429,87 +277,6 @@ def leased(comm: Communicator) -> None:
 
 def test_memory_is_used_again(jobs: Callable[[int], Job]) -> None:
     jobs(2).run(leased)
-
-
-# What ran, and why
-
-
-def explained(comm: Communicator) -> str:
-    return comm.explain("all_reduce", 1 << 20)
-
-
-def test_explain(jobs: Callable[[int], Job]) -> None:
-    said = jobs(3).run(explained)
-    assert said[0] == said[1] == said[2]
-    assert said[0].startswith("all_reduce of 1048576 bytes over 3 ranks: ")
-    assert "the cheapest by price" in said[0]
-    assert "naive" not in said[0]
-    assert "staggered" not in said[0]
-
-
-def test_rank_0s_choice_is_everybodys() -> None:
-    mine = Chooser(
-        4, Constants((Band(4, 1 << 62, 1e-3, 1e9, 1e-10),)), forced_algorithms("all_reduce:ring, broadcast:mst")
-    )
-    theirs = Chooser.from_json(mine.to_json(), 4)
-    assert theirs.explain("all_reduce", 100) == mine.explain("all_reduce", 100)
-    assert theirs.ranked("gather", 100) == mine.ranked("gather", 100)
-    with pytest.raises(UsageError, match="write all_reduce:ring"):
-        forced_algorithms("ring")
-    with pytest.raises(UsageError, match="CHOREO_ALGORITHM: there is no all_reduce algorithm 'rin'"):
-        forced_algorithms("all_reduce:rin")
-
-
-def reported(comm: Communicator) -> str:
-    err = io.StringIO()
-    with contextlib.redirect_stderr(err):
-        comm.all_reduce(np.ones(2, np.float32))
-        comm.all_reduce(np.ones(2, np.float32))
-    return err.getvalue()
-
-
-def test_debug_prints_a_line_a_call() -> None:
-    with Job(2, {"all_reduce": "ring"}, {"debug": True}) as job:
-        for rank, said in enumerate(job.run(reported)):
-            lines = said.splitlines()
-            assert len(lines) == 2
-            for line in lines:
-                assert line.startswith(f"choreo: rank {rank}: all_reduce of 8 bytes by ring in ")
-                assert line.endswith(" us")
-
-
-def sums(algorithm: str, ranks: int) -> Array:
-    """For every rank and chunk, a number that stands for the order in which contributions were added."""
-    schedule = build("all_reduce", algorithm, ranks)
-    rng = np.random.default_rng(0)
-    mine = rng.integers(1, 1 << 62, (schedule.members, schedule.num_chunks), dtype=np.uint64)
-    work, has = mine.copy(), np.ones(mine.shape, bool)
-    has[ranks:] = False
-    for rows in schedule.steps():
-        before = work.copy()
-        order = np.lexsort((rows.chunk, rows.src))
-        for at in order:
-            span = slice(int(rows.chunk[at]), int(rows.chunk[at] + rows.count[at]))
-            source, target = int(rows.src[at]), int(rows.dst[at])
-            comes = (mine if rows.from_input[at] else before)[source, span]
-            if rows.reduce[at]:
-                low, high = np.minimum(work[target, span], comes), np.maximum(work[target, span], comes)
-                added = (low * np.uint64(0x9E3779B97F4A7C15)) ^ (high * np.uint64(0xC2B2AE3D27D4EB4F) >> np.uint64(7))
-                comes = np.where(has[target, span], added, comes)
-            work[target, span], has[target, span] = comes, True
-    return work[:ranks]
-
-
-@pytest.mark.parametrize("algorithm", [one.name for one in list_algorithms("all_reduce") if one.in_library])
-def test_only_those_marked_give_ranks_different_bits(algorithm: str) -> None:
-    same = next(one.same_bits for one in list_algorithms("all_reduce") if one.name == algorithm)
-    found = []
-    for ranks in (3, 4, 5, 8):
-        with contextlib.suppress(ChoreoError):
-            order = sums(algorithm, ranks)
-            found.append(bool((order == order[0]).all()))
-    assert found
-    assert all(found) == same
 
 
 # The end

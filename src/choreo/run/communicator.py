@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from choreo.errors import ChoreoError, CommunicatorClosed, PeerFailure, UsageError
+from choreo.errors import ChoreoError, CommunicatorClosed, PeerFailure
 from choreo.run.connection import Connection
 from choreo.run.engine import Engine, debug_wanted
 from choreo.run.execute.arrays import Array, check_out, take
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.dtypes import ReduceOp
 from choreo.run.execute.peer_memory import Probe, can_read
-from choreo.run.groups import NonMember, connect_axes, connect_group, mesh_sides
+from choreo.run.groups import Mesh, NonMember, connect_axes, connect_group, mesh_sides
 from choreo.run.messages.calls import MessageCalls
 from choreo.run.messages.point_to_point import PointToPoint
 from choreo.run.object_calls import ObjectCalls
@@ -30,7 +30,7 @@ from choreo.run.recover.shrink import SHRINK_S, SHRUNK, shrink
 from choreo.run.rendezvous.environment import job_address
 from choreo.run.stats import Traffic
 
-__all__ = ["DEFAULT_TIMEOUT_S", "Communicator", "Mesh"]
+__all__ = ["DEFAULT_TIMEOUT_S", "Communicator"]
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -363,39 +363,6 @@ class Communicator(ObjectCalls, MessageCalls):
             self._door = None
         self._messages.drop()
         self._engine.connection.close()
-
-
-class Mesh:
-    """Ranks in a grid, the last axis varying fastest. `mesh["tp"]` is the communicator along that axis.
-
-    >>> import choreo
-    >>> with choreo.init() as comm:
-    ...     mesh = comm.mesh((1, 1), names=("dp", "tp"))
-    ...     mesh.coordinates, mesh["tp"].world_size
-    ...     mesh.close()
-    ((0, 0), 1)
-    """
-
-    def __init__(
-        self, shape: tuple[int, ...], names: tuple[str, ...], rank: int, axes: tuple[Communicator, ...]
-    ) -> None:
-        self.shape, self.names = shape, names
-        self.coordinates = tuple(int(at) for at in np.unravel_index(rank, shape))
-        self._axes = dict(zip(names, axes, strict=True))
-
-    def __getitem__(self, name: str) -> Communicator:
-        found = self._axes.get(name)
-        if found is None:
-            raise UsageError(f"the mesh has no axis {name!r}; its axes are {', '.join(self.names)}")
-        return found
-
-    def close(self) -> None:
-        """Close the communicators of all axes."""
-        for axis in self._axes.values():
-            axis.close()
-
-    def __repr__(self) -> str:
-        return f"<Mesh {' x '.join(f'{name} {side}' for name, side in zip(self.names, self.shape, strict=True))}>"
 
 
 def form_communicator(

@@ -1,4 +1,4 @@
-"""Connections between some ranks of a communicator: for groups, and for the axes of a mesh."""
+"""Some ranks of a communicator: groups, the axes of a mesh, and the connections of both."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import operator
 import os
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 import numpy as np
@@ -16,7 +16,10 @@ from choreo.run.connect import connect
 from choreo.run.connection import Connection
 from choreo.run.engine import Engine
 
-__all__ = ["NonMember", "connect_axes", "connect_group", "mesh_sides"]
+if TYPE_CHECKING:
+    from choreo.run.communicator import Communicator
+
+__all__ = ["Mesh", "NonMember", "connect_axes", "connect_group", "mesh_sides"]
 
 # The first byte of a rank's blob in an exchange: it is still connecting, it is done, or it failed.
 CONNECTING, DONE, FAILED = b"+", b".", b"!"
@@ -43,6 +46,39 @@ class NonMember:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+class Mesh:
+    """Ranks in a grid, the last axis varying fastest. `mesh["tp"]` is the communicator along that axis.
+
+    >>> import choreo
+    >>> with choreo.init() as comm:
+    ...     mesh = comm.mesh((1, 1), names=("dp", "tp"))
+    ...     mesh.coordinates, mesh["tp"].world_size
+    ...     mesh.close()
+    ((0, 0), 1)
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], names: tuple[str, ...], rank: int, axes: tuple[Communicator, ...]
+    ) -> None:
+        self.shape, self.names = shape, names
+        self.coordinates = tuple(int(at) for at in np.unravel_index(rank, shape))
+        self._axes = dict(zip(names, axes, strict=True))
+
+    def __getitem__(self, name: str) -> Communicator:
+        found = self._axes.get(name)
+        if found is None:
+            raise UsageError(f"the mesh has no axis {name!r}; its axes are {', '.join(self.names)}")
+        return found
+
+    def close(self) -> None:
+        """Close the communicators of all axes."""
+        for axis in self._axes.values():
+            axis.close()
+
+    def __repr__(self) -> str:
+        return f"<Mesh {' x '.join(f'{name} {side}' for name, side in zip(self.names, self.shape, strict=True))}>"
 
 
 class _GroupBootstrap:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,14 +15,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from choreo.simulate.flows.fair_shares import NONE, Flow, SharedLinks
+
 __all__ = ["Core"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 SAME_MOMENT = 1e-12
-SAME_RATE = 1e-14
-NONE = -1
 BY_WRITE, BY_OUT = 0, 1
 # After this much work `progress` is called. An action is one unit of work, a moment a few.
 LONG_WORK, WORK_OF_MOMENT = 4096, 16
@@ -84,18 +83,6 @@ class _Cell:
 
 
 @dataclass(slots=True, eq=False)
-class _Flow:
-    message: _Message
-    hop: int
-    links: list[int]
-    share: list[float]
-    remaining: float
-    since: float
-    rate: float = 0.0
-    finish: float = math.inf
-
-
-@dataclass(slots=True, eq=False)
 class _Engine:
     """A rank's reductions, one at a time."""
 
@@ -115,21 +102,16 @@ class Core:
         store_and_forward: bool,
         progress: Callable[[int, int], None] | None,
     ) -> None:
-        self.bandwidth: list[float] = bandwidth.tolist()
         self.latency: list[float] = latency.tolist()
         self.store_and_forward = store_and_forward
         self.progress = progress
         self.route_of: dict[int, _Route] = {}
         self.all_messages: list[_Message] = []
         self.engines: list[_Engine] = []
-        self.link_bytes = [0.0] * len(self.bandwidth)
-        self.link_busy = [0.0] * len(self.bandwidth)
-        self.busy_since = [0.0] * len(self.bandwidth)
-        self.on_link: dict[int, dict[_Flow, float]] = defaultdict(dict)
-        self.flows: dict[_Flow, None] = {}
+        self.shared = SharedLinks(bandwidth.tolist())
+        self.flows: dict[Flow, tuple[_Message, int]] = {}  # the message, and which hop of its route
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self.actions: deque[tuple[Callable[[float], None], float]] = deque()
-        self.touched_links: dict[int, None] = {}
         self.touched_engines: dict[int, None] = {}
         self.moment = 0
         self.written = 0
@@ -286,7 +268,7 @@ class Core:
         while True:
             ended = sorted(
                 (flow for flow in self.flows if flow.finish <= limit),
-                key=lambda flow: (flow.finish, flow.message.number),
+                key=lambda flow: (flow.finish, self.flows[flow][0].number),
             )
             for flow in ended:
                 now = max(now, flow.finish)
@@ -307,7 +289,7 @@ class Core:
             self.touched_engines.clear()
             if not (self.events and self.events[0][0] <= limit):
                 break
-        self._share_links(now)
+        self.shared.share(now)
 
     def _later(self, time: float, number: int, happens: Callable[[float], None]) -> None:
         heapq.heappush(self.events, _Event((time, number, happens)))
@@ -383,92 +365,35 @@ class Core:
         for other in message.lets_write.values():
             self._may_write(other, time, 2 * message.number + BY_WRITE)
 
-    # Flows and the links they share.
+    # Flows over links.
 
     def _start_flow(self, message: _Message, hop: int, time: float) -> None:
         route = message.route
         part = slice(hop, hop + 1) if self.store_and_forward else slice(None)
-        flow = _Flow(message, hop, route.links[part], route.share[part], message.bytes, time)
-        self.flows[flow] = None
-        for link, share in zip(flow.links, flow.share, strict=True):
-            self.link_bytes[link] += message.bytes * share
-            if not self.on_link[link]:
-                self.busy_since[link] = time
-            self.on_link[link][flow] = share
-            self.touched_links[link] = None
+        flow = Flow(route.links[part], route.share[part], message.bytes, time)
+        self.flows[flow] = message, hop
+        self.shared.add(flow)
 
-    def _flow_ended(self, flow: _Flow) -> None:
-        message, time = flow.message, flow.finish
-        del self.flows[flow]
-        for link in flow.links:
-            del self.on_link[link][flow]
-            if not self.on_link[link]:
-                self.link_busy[link] += time - self.busy_since[link]
-            self.touched_links[link] = None
-        if flow.hop == 0:
+    def _flow_ended(self, flow: Flow) -> None:
+        (message, hop), time = self.flows.pop(flow), flow.finish
+        self.shared.remove(flow)
+        message.bottleneck = flow.bottleneck
+        if hop == 0:
             self.actions.append((lambda at: self._out(message, at), time))
         if not self.store_and_forward:
             self._later(time + message.route.latency, message.number, lambda at: self._arrived(message, at))
             return
-        time += self.latency[message.route.links[flow.hop]]
-        if flow.hop + 1 == len(message.route.links):
+        time += self.latency[message.route.links[hop]]
+        if hop + 1 == len(message.route.links):
             self._later(time, message.number, lambda at: self._arrived(message, at))
         else:
-            self._later(time, message.number, lambda at: self._start_flow(message, flow.hop + 1, at))
-
-    def _share_links(self, now: float) -> None:
-        """Max-min fair rates for every flow that shares a link, directly or through others, with one that changed."""
-        links, flows = self._sharing()
-        self.touched_links.clear()
-        left = {link: self.bandwidth[link] for link in links}
-        weight = {link: math.fsum(self.on_link[link].values()) for link in links}
-        unsettled = {link: len(self.on_link[link]) for link in links}
-        heap = [(left[link] / weight[link], link) for link in links if unsettled[link]]
-        heapq.heapify(heap)
-        while heap:
-            rate, link = heapq.heappop(heap)
-            if not unsettled[link]:
-                continue
-            # Shares so small that nothing is left of them after rounding stay where they are.
-            fair = max(left[link], 0.0) / weight[link] if weight[link] > 0 else 0.0
-            if fair > rate * (1 + SAME_RATE):
-                heapq.heappush(heap, (fair, link))
-                continue
-            for flow in [one for one in self.on_link[link] if one in flows]:
-                del flows[flow]
-                for other, share in zip(flow.links, flow.share, strict=True):
-                    left[other] -= rate * share
-                    weight[other] -= share
-                    unsettled[other] -= 1
-                self._give_rate(flow, rate, link, now)
-
-    def _sharing(self) -> tuple[dict[int, None], dict[_Flow, None]]:
-        links, flows = dict(self.touched_links), dict[_Flow, None]()
-        waiting = list(links)
-        while waiting:
-            for flow in self.on_link[waiting.pop()]:
-                if flow not in flows:
-                    flows[flow] = None
-                    fresh = [link for link in flow.links if link not in links]
-                    links.update(dict.fromkeys(fresh))
-                    waiting += fresh
-        return links, flows
-
-    def _give_rate(self, flow: _Flow, rate: float, link: int, now: float) -> None:
-        flow.message.bottleneck = link
-        if abs(rate - flow.rate) <= SAME_RATE * rate:
-            return
-        if flow.rate > 0:
-            flow.remaining = max(0.0, flow.remaining - flow.rate * (now - flow.since))
-            flow.since = now
-        flow.rate = rate
-        flow.finish = flow.since + flow.remaining / rate
+            self._later(time, message.number, lambda at: self._start_flow(message, hop + 1, at))
 
     # What is left behind.
 
     def links(self) -> tuple[bytes, bytes]:
         """Bytes and busy seconds of each link."""
-        return np.array(self.link_bytes).tobytes(), np.array(self.link_busy).tobytes()
+        return np.array(self.shared.bytes).tobytes(), np.array(self.shared.busy_s).tobytes()
 
     def finish(self) -> bytes:
         """When each rank was done, after an alone pass; here that is one without messages."""

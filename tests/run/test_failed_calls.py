@@ -1,0 +1,158 @@
+"""Calls that fail: mistakes told before anything is sent, ranks whose calls differ, and ranks that are gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from choreo.errors import CollectiveMismatch, PeerFailure, UsageError
+from choreo.run.communicator import Communicator
+from choreo.run.execute.dtypes import ReduceOp
+from tests.helpers.run import Job, RankError
+
+Array = npt.NDArray[Any]
+
+
+ones = np.ones(4, np.float32)
+read_only = np.ones(4, np.float32)
+read_only.flags.writeable = False
+
+MISTAKES: list[tuple[str, Callable[[Communicator], object], str]] = [
+    ("a list", lambda c: c.all_reduce([1, 2]), "x must be a NumPy array or a CPU tensor, not list"),
+    ("read-only", lambda c: c.all_reduce(read_only), "x is read-only"),
+    ("read-only out", lambda c: c.all_reduce(ones, out=read_only), "out is read-only"),
+    ("objects", lambda c: c.all_reduce(np.array([{}])), "arrays of object cannot be sent"),
+    ("text", lambda c: c.broadcast(np.array(["a"])), "arrays of <U1 cannot be sent"),
+    ("byte order", lambda c: c.all_reduce(np.ones(4, ">f4")), "in the machine's byte order"),
+    ("masked", lambda c: c.all_reduce(np.ma.array([1.0], mask=[True])), "masked array"),
+    ("out's shape", lambda c: c.all_reduce(ones, out=np.ones(3, "f4")), r"out is float32 of shape \(3,\), and must be"),
+    ("out's type", lambda c: c.all_gather(ones, out=np.ones((2, 4))), "out is float64 of shape"),
+    ("part's shape", lambda c: c.reduce_scatter(ones, out=np.ones(3, "f4")), "out is float32 of shape"),
+    ("root", lambda c: c.broadcast(ones.copy(), root=2), "root must be a rank from 0 to 1, not 2"),
+    ("negative root", lambda c: c.reduce(ones.copy(), root=-1), "root must be a rank from 0 to 1, not -1"),
+    ("root of a kind", lambda c: c.gather(ones, root="0"), "root must be a rank"),  # type: ignore[arg-type]
+    ("op", lambda c: c.all_reduce(ones.copy(), "sum"), "op must be a ReduceOp"),  # type: ignore[arg-type]
+    ("op of type", lambda c: c.all_reduce(ones.copy(), ReduceOp.BXOR), "bitwise xor has no meaning for float32"),
+    ("timeout", lambda c: c.barrier(timeout=0), "timeout must be a finite"),
+    ("no op", lambda c: c.all_reduce(ones.copy(), None), "op must be a ReduceOp"),  # type: ignore[arg-type]
+    ("survivors' out", lambda c: c.all_reduce(ones, out=np.empty(3), survive=True), "out is float64 of shape"),
+    (
+        "survivors' timeout",
+        lambda c: c.all_reduce(ones.copy(), survive=True, timeout=0),
+        "timeout must be a finite",
+    ),
+    (
+        "survivors at leisure",
+        lambda c: c.all_reduce(ones.copy(), survive=True, async_op=True),
+        "cannot be asynchronous",
+    ),
+    ("shrink's timeout", lambda c: c.shrink(timeout="soon"), "'soon' is not a time"),
+    ("text of no time", lambda c: c.barrier(timeout="0s"), "timeout must be a finite"),
+    ("text without a unit", lambda c: c.barrier(timeout="30"), "30 what"),
+    ("grow's timeout", lambda c: c.grow(timeout=-1), "timeout must be a finite"),
+    ("no end", lambda c: c.all_reduce(ones.copy(), timeout=float("inf")), "timeout must be a finite"),
+    ("0-d", lambda c: c.reduce_scatter(np.array(1.0)), "x has no dimension"),
+    ("rows", lambda c: c.all_to_all(np.ones(3)), "x has 3 rows, which 2 ranks do not divide"),
+    ("sizes", lambda c: c.reduce_scatter(ones, sizes=[1, 2]), "sizes must be 2 numbers of rows that add up to 4"),
+    ("sizes' kind", lambda c: c.reduce_scatter(ones, sizes=[1.5, 2.5]), "sizes must be"),  # type: ignore[list-item]
+    ("recv_sizes alone", lambda c: c.all_to_all(ones, recv_sizes=[2, 2]), "without send_sizes"),
+    ("scatter of nothing", lambda c: c.scatter(None, root=c.rank), "the root must give x"),
+    ("scatter into nothing", lambda c: c.scatter(None, root=1 - c.rank), "must give out, or x"),
+    ("dst", lambda c: c.send(ones, 5), "dst must be a rank"),
+    ("tag", lambda c: c.recv(ones.copy(), 0, tag="x"), "tag must be a whole number"),  # type: ignore[arg-type]
+    ("group", lambda c: c.new_group([0, 0]), "ranks must be different ranks from 0 to 1"),
+    ("mesh", lambda c: c.mesh((2, 2), ("a", "b")), "has 4 places for 2 ranks"),
+    ("names", lambda c: c.mesh((2, 1), ("a", "a")), "2 different names"),
+    ("empty", lambda c: c.empty((-1,)), "negative side"),
+    ("empty's dtype", lambda c: c.empty(3, object), "arrays of object"),
+    ("explain", lambda c: c.explain("allreduce", 8), "there is no collective 'allreduce'"),
+    ("a pickle", lambda c: c.all_gather_object(lambda: 0), "cannot be pickled"),
+]
+
+
+def mistaken(comm: Communicator, name: str) -> None:
+    wrong, sentence = next((call, text) for known, call, text in MISTAKES if known == name)
+    with pytest.raises(UsageError, match=sentence) as caught:
+        wrong(comm)
+    assert "\n" not in str(caught.value)
+    x = np.ones(3)
+    comm.all_reduce(x)  # nothing was sent, so the communicator is as good as before
+    assert (x == comm.world_size).all()
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in MISTAKES])
+def test_mistakes_are_told_before_anything_is_sent(jobs: Callable[[int], Job], name: str) -> None:
+    jobs(2).run(mistaken, name)
+
+
+def alone(comm: Communicator) -> list[str]:
+    """Calls that nobody else makes."""
+    if comm.rank:
+        time.sleep(1.5)
+        return []
+    work = comm.all_reduce(np.ones(3), timeout=0.3, async_op=True)
+    after = comm.barrier(async_op=True)
+    with pytest.raises(PeerFailure):
+        work.wait()
+    said = []
+    for call in (after.wait, comm.barrier, lambda: comm.all_reduce(ones.copy()), lambda: comm.send(ones, 1)):
+        began = time.monotonic()
+        with pytest.raises(PeerFailure) as caught:
+            call()
+        said.append(str(caught.value))
+        assert caught.value.ranks == {1}
+        assert time.monotonic() - began < comm.timeout_s
+    comm.close()
+    return said
+
+
+def test_after_a_failure_every_call_raises_it_at_once() -> None:
+    with Job(2) as job:
+        said = job.run(alone)[0]
+    assert len(set(said)) == 1
+    assert "rank 1 (host" in said[0]
+    assert "all_reduce" in said[0]
+
+
+def without_the_dead(comm: Communicator) -> None:
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(PeerFailure, match="died"):
+        comm.all_reduce(np.ones(3))
+    with pytest.raises(PeerFailure, match="rank 1 is gone"):
+        comm._messages.receive(memoryview(bytearray(8)), 0, 1, 0, 20.0, finish=lambda: None).wait()
+
+
+def test_a_dead_peer_is_noticed() -> None:
+    with Job(2) as job, pytest.raises(RankError) as caught:
+        job.run(without_the_dead)
+    assert caught.value.errors == {1: "died"}
+
+
+def different(comm: Communicator) -> None:
+    with pytest.raises(CollectiveMismatch, match=r"called all_reduce\(3 x float64, sum\)"):
+        comm.all_reduce(np.ones(3 + comm.rank))
+    with pytest.raises(CollectiveMismatch, match=r"called all_reduce\(3 x float64, sum\)"):
+        comm.barrier()
+
+
+def sum_and_average(comm: Communicator) -> None:
+    with pytest.raises(CollectiveMismatch, match="average"):
+        comm.all_reduce(np.ones(3), (ReduceOp.SUM, ReduceOp.AVG)[comm.rank])
+
+
+def test_an_average_is_not_a_sum() -> None:
+    with Job(2) as job:
+        job.run(sum_and_average)
+
+
+def test_different_calls() -> None:
+    with Job(2) as job:
+        job.run(different)
