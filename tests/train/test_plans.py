@@ -147,3 +147,23 @@ def test_bf16_gives_nearly_the_losses_of_one_process(
     one = Plan(precision="bf16", **fields)  # type: ignore[arg-type]
     found = ranks(2).losses(config("llama", one))
     assert found == pytest.approx(ranks(1).losses(config("llama", Plan(micro_batch=8))), rel=5e-3)
+
+
+def test_a_vocabulary_that_is_rounded_up_has_the_same_loss_and_gradients() -> None:
+    import torch
+
+    from choreo.train.models.transformer import output_layer
+    from choreo.train.parallel.tensor import cross_entropy
+
+    x, weight = torch.randn(6, 8), torch.randn(13, 8)
+    found = []
+    for multiple in (1, 16):
+        given = x.clone().requires_grad_(), weight.clone().requires_grad_()
+        logits = output_layer(*given, None, multiple)
+        loss = cross_entropy(logits, torch.tensor([0, 12, 5, 3, 12, 1]), 0, 13, None)
+        loss.backward()
+        found.append((logits.shape[1], loss, *(one.grad for one in given)))
+    (narrow, *one), (wide, *other) = found
+    assert (narrow, wide) == (13, 16)
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b)

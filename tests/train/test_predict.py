@@ -13,7 +13,7 @@ from choreo.plan import evaluate, get_software
 from choreo.plan.layer.work import layer_work
 from choreo.train.config import TrainConfig
 from choreo.train.predict import predict, prediction_of
-from choreo.workload import Model, Plan, get_workload
+from choreo.workload import Model, Plan, get_model, get_workload
 from tests.helpers.processor import keep_calibration, processor
 
 MODEL = Model("small", layers=4, hidden=128, heads=4, vocab=256, norm="layer", bias=True, learned_positions=64)
@@ -113,3 +113,14 @@ def test_kinds_of_data_parallelism_are_predicted_by_their_schedules() -> None:
     assert served[2].time_s < served[0].time_s
     with pytest.raises(UsageError, match="ring is predicted for replicas alone, not for dp2 tp2"):
         predict(replace(config(dp=2, tp=2), data_parallel="ring"))
+
+
+def test_a_slow_host_makes_small_steps_on_a_gpu_longer_and_large_ones_not() -> None:
+    def seconds(batch: int, host_layer_s: float) -> float:
+        plan = Plan(micro_batch=batch, precision="bf16")
+        one = TrainConfig(get_model("gpt2-124m"), plan, batch, seq=1024, device="cuda")
+        return predict(one, "hgx-h200:1", host_layer_s=host_layer_s).time_s
+
+    assert seconds(1, 4e-3) == pytest.approx(4 * seconds(1, 1e-3), rel=0.2)
+    assert seconds(1, 4e-3) > 12 * 4e-3
+    assert seconds(64, 4e-3) == pytest.approx(seconds(64, 1e-3), rel=0.01)

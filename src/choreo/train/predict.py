@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from choreo.errors import UsageError
 from choreo.hardware import get_device
-from choreo.plan import Software, evaluate, get_software
+from choreo.plan import Software, Step, evaluate, get_software
 from choreo.plan.network import Cluster, get_cluster
 from choreo.plan.network.this_machine import THIS_MACHINE, ThisMachineModel
 from choreo.plan.parameter_server import parameter_server
 from choreo.train.config import TrainConfig
 from choreo.train.experiments.kinds import KINDS
 from choreo.train.result import Prediction
+from choreo.train.scale import LAYERS_BETWEEN, shallow
 from choreo.workload import Model
 
 __all__ = ["predict", "prediction_of"]
@@ -20,11 +21,14 @@ __all__ = ["predict", "prediction_of"]
 SOFTWARE = "choreo-train"
 
 
-def predict(config: TrainConfig, cluster: str | Cluster | None = None) -> Prediction:
+def predict(
+    config: TrainConfig, cluster: str | Cluster | None = None, *, host_layer_s: float | None = None
+) -> Prediction:
     """Seconds of a step, where they go, and what a rank holds beside the libraries.
 
     On processors it needs what `choreo calibrate` and `choreo calibrate --device cpu` measured, and says so where that
-    is missing. On a GPU it takes the device of the catalogue that has the GPU's name, and one rank.
+    is missing. On a GPU it takes the device of the catalogue that has the GPU's name, and one rank. `host_layer_s` is
+    what the GPU's host was measured to take for a layer (`measure_host_pace`).
     """
     if not isinstance(config.model, Model):
         raise UsageError(f"{config.model.name} is not a transformer, and nothing is predicted of it")
@@ -34,15 +38,10 @@ def predict(config: TrainConfig, cluster: str | Cluster | None = None) -> Predic
     if cluster is None:
         cluster = f"{get_device(gpu_name()).cluster}:1" if on_gpu else THIS_MACHINE
     found = _summing(config, get_cluster(cluster))
-    step = evaluate(
-        config.model,
-        config.plan,
-        cluster=found,
-        gpus=1 if on_gpu else None,
-        global_batch=config.global_batch,
-        seq=config.seq,
-        software=_software(config),
-    )
+    software = _software(config)
+    if on_gpu and host_layer_s is not None:
+        software = replace(software, host_s=software.host_s * host_layer_s / _host_layer_s(config, found))
+    step = _evaluate(config, found, software)
     parts = {**step.exposed_comm_s, "bubble": step.bubble_s, "optimizer": step.parts["optimizer"]}
     time_s = step.step_time_s
     if config.servers:
@@ -52,6 +51,20 @@ def predict(config: TrainConfig, cluster: str | Cluster | None = None) -> Predic
     # Copies of gradients and parameters are counted as compute, as they are where a step is measured.
     compute = time_s - sum(parts.values())
     return Prediction(time_s, {"compute": compute, **parts}, step.peak_reserved_bytes)
+
+
+def _evaluate(config: TrainConfig, cluster: Cluster, software: Software) -> Step:
+    gpus = 1 if config.device == "cuda" else None
+    batch = config.global_batch
+    return evaluate(
+        config.model, config.plan, cluster=cluster, gpus=gpus, global_batch=batch, seq=config.seq, software=software
+    )
+
+
+def _host_layer_s(config: TrainConfig, cluster: Cluster) -> float:
+    """What the planner says that a layer of a tiny model takes, which is the host's time alone."""
+    less, more = (_evaluate(one, cluster, _software(one)).step_time_s for one in shallow(config))
+    return (more - less) / LAYERS_BETWEEN
 
 
 def _summing(config: TrainConfig, cluster: Cluster) -> Cluster:
@@ -77,10 +90,10 @@ def _served_s(config: TrainConfig, cluster: Cluster, alone_s: float) -> float:
     return all_s if config.staleness == 0 else max(2 * size / bandwidth, all_s - alone_s)
 
 
-def prediction_of(config: TrainConfig) -> Prediction | None:
+def prediction_of(config: TrainConfig, host_layer_s: float | None = None) -> Prediction | None:
     """The prediction of a run, or None where there is none, as on a machine that was not measured."""
     try:
-        return predict(config)
+        return predict(config, host_layer_s=host_layer_s)
     except UsageError:
         return None
 

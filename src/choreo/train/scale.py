@@ -10,13 +10,16 @@ import math
 from dataclasses import replace
 
 from choreo.errors import UsageError
+from choreo.train.config import TrainConfig
+from choreo.train.data.text import SYNTHETIC
 from choreo.workload import ConvNet, Model, Recommender, Workload
 
-__all__ = ["TINY", "scaled"]
+__all__ = ["LAYERS_BETWEEN", "TINY", "scaled", "shallow"]
 
 TINY = "tiny"
 BYTES = 256
 LAYERS, HEADS, HEAD_DIM, EXPERTS = 4, 4, 16, 8
+FEW_LAYERS, LAYERS_BETWEEN = 2, 4
 
 
 def scaled(workload: Workload, scale: str | float) -> Workload:
@@ -57,6 +60,22 @@ def scaled(workload: Workload, scale: str | float) -> Workload:
         bottom=(*(_number(width, factor, 16) for width in workload.bottom[:-1]), dim),
         top=(*(_number(width, factor, 16) for width in workload.top[:-1]), workload.top[-1]),
     )
+
+
+def shallow(config: TrainConfig) -> tuple[TrainConfig, TrainConfig]:
+    """Two tiny models of a kind, with few layers and with more: their steps differ by what a layer costs the host.
+
+    >>> from choreo.workload import get_model
+    >>> [one.model.layers for one in shallow(TrainConfig(get_model("gpt2-124m")))]
+    [2, 6]
+    """
+    tiny = scaled(config.model, TINY)
+    assert isinstance(tiny, Model)
+    tiny = replace(tiny, dense_layers=min(tiny.dense_layers, 1))
+    plan = replace(config.plan, micro_batch=1)
+    small = replace(config, plan=plan, global_batch=1, seq=64, data=SYNTHETIC, compile=False, checkpoint="")
+    few = replace(tiny, layers=FEW_LAYERS)
+    return replace(small, model=few), replace(small, model=replace(few, layers=FEW_LAYERS + LAYERS_BETWEEN))
 
 
 def _transformer(model: Model, factor: float) -> Model:

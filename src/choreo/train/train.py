@@ -134,6 +134,7 @@ def _run(
     ended: dict[str, Any] = {}  # what rank 0 says at the end
 
     def take(report: dict[str, Any]) -> None:
+        nonlocal prediction
         if "step" in report:
             # In an elastic run every rank reports every step, and after a restart some are reported again.
             early.setdefault(report["step"]["step"], report["step"])
@@ -142,6 +143,8 @@ def _run(
                 steps.append(TrainingStep(**told, predicted_s=prediction.time_s if prediction else None))
                 if on_step is not None:
                     on_step(steps[-1])
+        elif "host_layer_s" in report:
+            prediction = prediction_of(config, report["host_layer_s"])
         elif "note" in report:
             if on_note is not None:
                 on_note(report["note"])

@@ -122,13 +122,13 @@ class _CrossEntropy(torch.autograd.Function):
     """The loss of logits whose vocabulary is cut over the group; only three numbers a token are sent."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, start: int, group: Any) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, start: int, count: int, group: Any) -> Tensor:  # noqa: PLR0917
         most = logits.amax(-1)
         dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
         shifted = (logits - most[:, None]).exp_()
         own = targets - start
-        here = (own >= 0) & (own < logits.shape[-1])
-        own = own.clamp(0, logits.shape[-1] - 1)
+        here = (own >= 0) & (own < count)
+        own = own.clamp(0, count - 1)
         chosen = logits.gather(1, own[:, None])[:, 0].where(here, torch.zeros_like(most))
         both = torch.stack((shifted.sum(-1), chosen))
         dist.all_reduce(both, group=group)
@@ -136,16 +136,16 @@ class _CrossEntropy(torch.autograd.Function):
         return (both[0].log() + most - both[1]).sum()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         shares, own, here = ctx.saved_tensors
         out = shares.clone()
         out.scatter_add_(1, own[:, None], -here[:, None].to(out.dtype))
-        return out * grad, None, None, None
+        return out * grad, None, None, None, None
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, start: int, group: Any) -> Tensor:
-    """The summed loss of some tokens; this rank has the logits of the vocabulary from `start` on."""
+def cross_entropy(logits: Tensor, targets: Tensor, start: int, count: int, group: Any) -> Tensor:
+    """The summed loss of some tokens; this rank has the logits of `count` words from `start` on, and maybe padding."""
     logits = logits.float()
     if group is None:
         return torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
-    return _CrossEntropy.apply(logits, targets, start, group)
+    return _CrossEntropy.apply(logits, targets, start, count, group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 
@@ -31,6 +32,8 @@ class Accelerator:
     def reset_peak(self) -> None:
         """Forget what memory was held before."""
         if self.on_gpu:
+            gc.collect()
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         else:
             reset_peak()

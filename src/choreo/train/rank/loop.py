@@ -19,9 +19,11 @@ from choreo.train.parallel.data import Optimizers, finish_gradients, replicate
 from choreo.train.parallel.mesh import Mesh
 from choreo.train.rank.accelerator import Accelerator
 from choreo.train.rank.fingerprint import compare_fingerprints
+from choreo.train.rank.host_pace import measure_host_pace
 from choreo.train.rank.parts import Clock
 from choreo.train.rank.task import Task, make_task
 from choreo.train.rank.traffic import take_traffic, total_traffic
+from choreo.workload import Model
 
 if TYPE_CHECKING:
     from choreo.train.checkpoint.checkpoint import Checkpoints
@@ -43,6 +45,10 @@ def train_rank(config: TrainConfig, report: Report) -> None:
     mesh = Mesh(config.plan, rank, accelerator.device, KINDS[config.data_parallel], grouped=not config.servers)
     clock = Clock(mesh.axis_of, accelerator.synchronize)
     peak = accelerator.peak_flops_per_s(config.plan.precision, config.plan.gpus) if rank == 0 else 0.0
+    if accelerator.on_gpu and config.ranks == 1 and isinstance(config.model, Model):
+        pace_s = measure_host_pace(config, lambda small: Trainer(small, mesh, clock).step)
+        report({"host_layer_s": pace_s})
+        accelerator.reset_peak()
     try:
         found = (_train_with_servers if config.servers else _train)(config, mesh, clock, peak, report)
         everybody = _gathered({"memory": float(accelerator.peak_bytes()), **found})
@@ -144,6 +150,8 @@ class Trainer:
         }
         self.parameters = [one for stage in self.stages.values() for one in stage.parameters()]
         self.optimizer = _optimizer(self.parameters, config, mesh, clock)
+        # With tensor ranks the loss sends, which a compiler would cut out of it.
+        self._summed_loss = torch.compile(self.task.loss) if config.compile and plan.tp == 1 else self.task.loss
         self.pipeline = self._pipeline() if plan.pp > 1 else None
 
     def _pipeline(self) -> Pipeline:
@@ -169,7 +177,7 @@ class Trainer:
 
     def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """This micro-batch's share of the mean over a step, times the replicas that torch divides by."""
-        return self.task.loss(outputs, targets) * (self.mesh.size("replicas") / self.task.units)
+        return self._summed_loss(outputs, targets) * (self.mesh.size("replicas") / self.task.units)
 
     def _accumulated(self, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
         """All micro-batches without a pipeline; gradients are sent with the last."""

@@ -1,0 +1,24 @@
+"""How fast the host starts the kernels of a layer: measured on a model so small that the GPU waits for the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+
+from choreo.train.config import TrainConfig
+from choreo.train.scale import LAYERS_BETWEEN, shallow
+
+__all__ = ["measure_host_pace"]
+
+WARM, STEPS = 3, 9
+Steps = Callable[[int], dict[str, float]]
+
+
+def measure_host_pace(config: TrainConfig, make_steps: Callable[[TrainConfig], Steps]) -> float:
+    """Seconds of a step for each layer of this model; `make_steps` builds a model and returns what trains it."""
+    few_s, many_s = (_step_s(make_steps(small)) for small in shallow(config))
+    return max(0.0, many_s - few_s) / LAYERS_BETWEEN
+
+
+def _step_s(step: Steps) -> float:
+    return median([step(number)["time"] for number in range(WARM + STEPS)][WARM:])
