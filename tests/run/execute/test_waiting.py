@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -64,6 +67,33 @@ def waits_apart(comm: Communicator) -> float:
 def test_a_rank_learns_to_sleep_where_a_yield_hands_the_core_to_nobody() -> None:
     with Job(2) as job:
         assert job.run(waits_apart)[0] < 0.010  # of processor time; half a millisecond in every wait would be 0.0125
+
+
+def beside_a_busy_program(comm: Communicator, core: int, pid: int) -> float:
+    """The processor time that another program on the core of all ranks gets in a call, in seconds."""
+    os.sched_setaffinity(0, {core})
+    spent = []
+    for _ in range(8):
+        before = int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+        for _ in range(25):
+            comm.barrier()
+        spent.append((int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) - before) * 1e-9 / 25)
+    return statistics.median(spent)
+
+
+@pytest.mark.skipif(not is_compiled(), reason="the Python executor only polls")
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count processor time so")
+def test_a_rank_stops_yielding_to_other_programs() -> None:
+    """A yield hands the core to the other program until the next tick, 1 to 10 ms later; a sleeper gets it back."""
+    core = min(os.sched_getaffinity(0))
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        os.sched_setaffinity(busy.pid, {core})
+        with Job(2) as job:
+            assert min(job.run(beside_a_busy_program, core, busy.pid)) < 0.0001
+    finally:
+        busy.kill()
+        busy.wait()
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
     here->world = world;
     here->spins = here->patience = spins;
     here->apart = apart;
-    here->yields = YIELDS;
+    here->yields = apart ? YIELDS : MAX_YIELDS;
     here->stage_bytes = stage_bytes;
     here->slot_bytes = stage_bytes / STAGING_SLOTS / 64 * 64;
     here->stage_at = staging_offset(world, stage_bytes, here->own.len);

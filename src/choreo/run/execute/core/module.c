@@ -36,6 +36,7 @@
 #include <unistd.h>
 
 #include "copy.h"
+#include "scheduling.h"
 #include "reductions.h"
 #include "layout.h"
 #include "state.h"

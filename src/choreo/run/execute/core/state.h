@@ -18,7 +18,7 @@ typedef struct {
     uint64_t verified;                     /* the last call that both are known to have made alike */
     Py_buffer map;
     int pidfd, pid; /* pidfd: of a peer on another host, its control connection */
-    int sleeps_often; /* because ranks share cores */
+    int sleeps_often, wary; /* because ranks share cores; how many messages ago it slept, counted down */
     int num_streams;
     Stream *streams;
     uint32_t outcome, culprit; /* what it said on its control connection before it went */
@@ -30,7 +30,8 @@ typedef struct {
     _Atomic int busy; /* a thread is in a call */
     int rank, world, mapped, fork_generation, in_main_thread, in_interpreter;
     int spins, patience; /* how often it spins at most, and at present */
-    int apart, yields;   /* whether ranks of this host are in several scheduling groups; how often it yields then before it sleeps */
+    int apart, yields;   /* whether ranks of this host are in several scheduling groups; how often it yields before it sleeps */
+    unsigned sleeps;     /* since it stopped yielding */
     uint64_t serial;
     Py_buffer own;
     Header *header;

@@ -1,36 +1,36 @@
 /* Waiting for a counter of a peer in shared memory: spin, then yield, then sleep on a futex. Every wait ends: by the counter,
  * by the deadline, by a failure, or by a signal.
  *
- * A yield hands the core to another rank only within one scheduling group. Ranks in sessions of their own, as torchrun starts
- * them, are apart: Linux gives each session a share of the core, and a rank that yields just uses up its own. So such ranks
- * learn from each wait how often to yield before they sleep, and ask for a short slice, so that they run soon after a wake-up.
+ * A yield pays only where it hands the core to another rank. A program of somebody else keeps the core for milliseconds, and a
+ * rank that yields waits behind it. Ranks in sessions of their own, as torchrun starts them, are apart: Linux gives each session
+ * a share of the core, and a rank that yields just uses up its own. So ranks learn how often to yield before they sleep. A rank
+ * that sleeps asks for a short slice, and runs soon after a wake-up.
  */
 #define MIN_SPINS 20      /* a rank spins at least this often, where it may spin at all */
 #define YIELDS 16         /* how often it yields before it reads the clock and releases the GIL */
 #define YIELD_S 0.0005    /* how long it yields before it sleeps */
-#define MAX_YIELDS 1024   /* how often it yields before it sleeps, where ranks are apart: as often as that has paid off */
-#define SLICE_NS 100000   /* the shortest slice that Linux gives */
+#define MAX_YIELDS 1024   /* how often it yields before it sleeps: as often as that has paid off */
+#define LONG_YIELD_S 0.001 /* another program had the core */
+#define TRIAL_SLEEPS 256  /* a rank that has stopped yielding tries it again after so many sleeps */
+#define WARY_SENDS 64     /* so many messages after a sleep, both sides take care that no wake-up is missed */
 #define SLEEP_NS 2000000  /* the longest sleep at once, because a wake-up can be missed */
 #define MOVE_S 0.005      /* how often it changes its core at most */
 #define MOVE_CALLS 16     /* it looks for another core in every 16th call, where ranks share cores */
 
-static inline void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* A full barrier would wait until all stores are done. Without it a peer that falls asleep within these few nanoseconds can miss
- * the wake-up; it wakes by itself after SLEEP_NS. So there is one only where ranks share cores, because they sleep often. */
-static inline void wake_if_asleep(const Peer *other, _Atomic uint64_t *counter) {
-    if (other->sleeps_often) atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&other->to_us->asleep, memory_order_relaxed))
+ * the wake-up; it wakes by itself after SLEEP_NS. So there is one only where ranks share cores or have slept lately. */
+static inline void wake_if_asleep(Peer *other, _Atomic uint64_t *counter) {
+    if (other->sleeps_often || other->wary) {
+        other->wary -= other->wary > 0;
+        atomic_thread_fence(memory_order_seq_cst);
+    }
+    if (atomic_load_explicit(&other->to_us->asleep, memory_order_relaxed)) {
+        other->wary = WARY_SENDS;
         syscall(SYS_futex, (uint32_t *)counter, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    }
 }
 
-static inline void publish(_Atomic uint64_t *counter, uint64_t value, const Peer *other) {
+static inline void publish(_Atomic uint64_t *counter, uint64_t value, Peer *other) {
     atomic_store_explicit(counter, value, memory_order_release);
     wake_if_asleep(other, counter);
 }
@@ -90,29 +90,32 @@ static void move_to_free_core(Endpoint *here) {
     if (!sched_setaffinity(0, sizeof(one), &one)) sched_setaffinity(0, sizeof(all), &all);
 }
 
-/* Ask the scheduler to run this thread soon after it wakes up: a thread with a shorter slice preempts one with a longer slice
- * (Linux 6.12 and later; others ignore it). Its share of the core stays the same. */
-static void ask_for_short_slice(void) {
-    static _Thread_local int asked;
-    struct { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t runtime, deadline, period; } attributes = {0};
-    if (asked) return;
-    asked = 1;
-    if (syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) || attributes.policy != SCHED_OTHER) return;
-    attributes.runtime = SLICE_NS;
-    syscall(SYS_sched_setattr, 0, &attributes, 0);
+/* Yield, and learn if another program had the core meanwhile. */
+static void yield_core(Endpoint *here) {
+    double before = now_s();
+    sched_yield();
+    if (now_s() - before > LONG_YIELD_S) here->yields /= 4;
+}
+
+/* Before the first sleep of a wait: how often it yields in the next one. */
+static void prepare_to_sleep(Endpoint *here, int peer) {
+    ask_for_short_slice();
+    here->peers[peer].wary = WARY_SENDS;
+    if (here->apart && here->yields > 1) here->yields /= 2;
+    if (!here->yields && ++here->sleeps % TRIAL_SLEEPS == 0) here->yields = 1;
 }
 
 static int wait_slowly(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
     if (spin_for(here, counter, value)) return OK;
     if (here->spins > MIN_SPINS || here->call % MOVE_CALLS == 0) move_to_free_core(here);
     double began = 0;
-    int slept = 0;
+    int slept = 0, yields = here->yields;
     for (int round = 1;; round++) {
         if (atomic_load_explicit(counter, memory_order_acquire) >= value) {
-            if (here->apart && !slept && 2 * here->yields <= MAX_YIELDS) here->yields *= 2;
+            if (!slept && here->yields == yields && 2 * yields <= MAX_YIELDS) here->yields *= 2; /* it has paid off */
             return OK;
         }
-        if (round % YIELDS == 0 || (here->apart && round > here->yields)) {
+        if (round % YIELDS == 0 || round > here->yields) {
             release_gil(here);
             int culprit, outcome = check_health(here, peer, deadline, &culprit);
             /* A peer may have done its part of this call before it died or stopped. */
@@ -120,20 +123,17 @@ static int wait_slowly(Endpoint *here, const _Atomic uint64_t *counter, uint64_t
             if (outcome) return give_up(here, outcome, culprit);
             double time = now_s();
             if (!began) began = time;
-            int tired = here->apart ? round > here->yields : time - began > YIELD_S;
+            int tired = round > here->yields || (!here->apart && time - began > YIELD_S);
             if (here->pending) {
                 if ((outcome = write_and_poll(here, -1, 0, tired))) return outcome;
             } else if (tired) {
-                if (here->apart && !slept) {
-                    ask_for_short_slice();
-                    if (here->yields > 1) here->yields /= 2;
-                }
+                if (!slept) prepare_to_sleep(here, peer);
                 slept = 1;
                 sleep_until_changed(here, counter, value, peer);
             }
             if (tired) { round--; continue; }
         }
-        sched_yield();
+        yield_core(here);
     }
 }
 
