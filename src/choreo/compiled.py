@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import warnings
 from importlib import import_module
 from types import ModuleType
+
+from choreo.errors import UsageError
 
 __all__ = ["ChoreoWarning", "import_compiled", "prefers_python", "warn_missing"]
 
@@ -19,12 +22,16 @@ class ChoreoWarning(UserWarning):
 def import_compiled(name: str) -> ModuleType | None:
     """A compiled module of Choreo, or None where it was not built.
 
+    One that is there, and cannot be opened for want of a descriptor, is an error: slow Python would run for good.
+
     >>> import_compiled("choreo.no_such_module") is None
     True
     """
     try:
         return import_module(name)
-    except ImportError:
+    except ImportError as error:
+        if os.strerror(errno.EMFILE) in str(error):
+            raise UsageError(f"{error}: this process has too many; allow more with ulimit -n") from None
         return None
 
 

@@ -81,7 +81,10 @@ def parse_time(text: str) -> float:
         return 0.0
     if unit not in _SECONDS:
         raise SizeError(f"{text!r} is not a time: unit {unit!r} is unknown; write 5us, 500ns or 1.5ms")
-    return float(value * Fraction(_SECONDS[unit]))
+    seconds = value * Fraction(_SECONDS[unit])
+    if seconds > MOST:
+        raise SizeError(f"{text!r} is not a time: it is beyond all measure; write 5us, 500ns or 1.5ms")
+    return float(seconds)
 
 
 def parse_bandwidth(text: str, *, may_be_zero: bool = False) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pkgutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -137,11 +136,12 @@ def registered() -> dict[tuple[str, str], Algorithm]:
     """The registry itself, with every file of the library in it."""
     global _DISCOVERED  # noqa: PLW0603 - the registry is the one piece of state of this module
     if not _DISCOVERED:
-        _DISCOVERED = True
-        package = importlib.import_module("choreo.algorithms")
-        for module in pkgutil.iter_modules(package.__path__):
-            if not module.name.startswith("_"):
-                importlib.import_module(f"choreo.algorithms.{module.name}")
+        # `pkgutil` would find nothing in a folder that it cannot list, and say nothing.
+        folders = map(Path, importlib.import_module("choreo.algorithms").__path__)
+        for file in sorted(file for folder in folders for file in folder.iterdir()):
+            if file.suffix == ".py" and not file.name.startswith("_"):
+                importlib.import_module(f"choreo.algorithms.{file.stem}")
+        _DISCOVERED = True  # only now: if a file could not be read, the next call tries again
     return _FOUND
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
+import sys
 
 import numpy as np
 
 from choreo.errors import UsageError
 from choreo.run.engine import Engine
+from choreo.run.work import LONGEST_S
 from choreo.units import parse_time
 
 __all__ = ["CallBase"]
@@ -34,6 +35,6 @@ class CallBase:
     def _seconds(self, timeout: float | str | None) -> float:
         given = self.timeout_s if timeout is None else timeout
         seconds = parse_time(given) if isinstance(given, str) else given
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= sys.float_info.max:
             raise UsageError(f"timeout must be a finite number of seconds, more than 0, not {given!r:.60}")
-        return float(seconds)
+        return float(min(seconds, LONGEST_S))

@@ -27,6 +27,7 @@ from choreo.run.object_calls import ObjectCalls
 from choreo.run.recover.door import Door, open_door
 from choreo.run.recover.grow import GROWN, grow
 from choreo.run.recover.shrink import SHRINK_S, SHRUNK, shrink
+from choreo.run.rendezvous.bootstrap import exchange_made
 from choreo.run.rendezvous.environment import job_address
 from choreo.run.stats import Traffic
 
@@ -73,13 +74,16 @@ class Communicator(ObjectCalls, MessageCalls):
         engine = Engine(connection, chooser, debug=False)
         super().__init__(engine, timeout_s)
         self.ranks = tuple(range(self.world_size)) if ranks is None else ranks
-        self._messages = PointToPoint(connection, engine.heap, engine.traffic)
-        try:
-            self._introduce(connection)
-        except BaseException:
-            self._messages.close()
-            engine.close()
-            raise
+        with contextlib.ExitStack() as undo:
+            undo.callback(engine.close)
+            try:
+                self._introduce(connection, undo)
+            except PeerFailure:  # the connection is still needed to shrink it
+                raise
+            except BaseException:
+                undo.callback(connection.close)
+                raise
+            undo.pop_all()
         engine.debug = debug_wanted() if debug is None else debug
         self._cached_calls.clear()
         engine.traffic.traffic(reset=True)
@@ -283,7 +287,7 @@ class Communicator(ObjectCalls, MessageCalls):
 
     def __del__(self) -> None:
         # A rank that was given up drops its communicator without closing it, and joins again: nothing may stay open.
-        # If the introduction failed, the connection is still needed to shrink it.
+        # If the introduction failed, the connection is closed already, or needed to shrink it.
         if self._introduced and not self._engine.connection.closed:
             with contextlib.suppress(ChoreoError, RuntimeError):
                 if self._engine.progress.pending:
@@ -297,11 +301,17 @@ class Communicator(ObjectCalls, MessageCalls):
 
     # Inside
 
-    def _introduce(self, connection: Connection) -> None:
+    def _introduce(self, connection: Connection, undo: contextlib.ExitStack) -> None:
         """Exchange addresses for messages, and find out whether peers on this host may read this rank's memory."""
         engine, probe = self._engine, Probe()
-        me = _Contact(probe.address, probe.value, self._messages.at, self._messages.port)
-        blobs = engine.all_gather_bytes(msgspec.msgpack.encode(me), self.timeout_s)
+
+        def contact() -> bytes:
+            self._messages = PointToPoint(connection, engine.heap, engine.traffic)
+            undo.callback(self._messages.close)
+            me = _Contact(probe.address, probe.value, self._messages.at, self._messages.port)
+            return msgspec.msgpack.encode(me)
+
+        blobs = exchange_made(engine.all_gather_bytes, contact, self.timeout_s)
         ranks = list(zip(connection.peers, (msgspec.msgpack.decode(one, type=_Contact) for one in blobs), strict=True))
         remote = connection.remote
         can = [

@@ -21,8 +21,9 @@ from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.consensus.ledger import Ledger
 from choreo.run.consensus.status import DIRECTORY_BYTES
 from choreo.run.execute.backend import executor
+from choreo.run.execute.choice import load_algorithms
 from choreo.run.execute.segment import Segment, open_segment, remove_stale
-from choreo.run.rendezvous.bootstrap import Bootstrap
+from choreo.run.rendezvous.bootstrap import Bootstrap, exchange_made
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.tcp import NetworkConfig, PeerListener, TcpConnections, connection_lost
 
@@ -51,109 +52,158 @@ class _Introduction(msgspec.Struct):
     scheduling_group: str
 
 
-def connect(  # noqa: PLR0915 - everything that is opened here is closed here if it fails
+def connect(
     bootstrap: Bootstrap, name: str, host: str, timeout_s: float, network: NetworkConfig | None = None
 ) -> Connection:
     """Connect this rank to all others; every rank calls it. It takes two exchanges.
 
     `name` is part of the segment's file name. `host` is the same text on ranks that share memory. If there may be
-    several hosts, every rank gives a `network`, all with the same secret.
+    several hosts, every rank gives a `network`, all with the same secret. A rank that cannot go on tells the others why
+    in the next exchange, and all raise.
     """
-    rank, world_size, end_s = bootstrap.rank, bootstrap.world_size, time.monotonic() + timeout_s
-    remove_stale()
-    segment = Segment(f"choreo-{name}-{rank}", world_size, STAGE_BYTES)
-    log = segment.path.with_name(segment.path.name.replace("choreo-", "choreo-log-", 1))
-    with contextlib.ExitStack() as undo:
-        undo.callback(segment.close)
-        # In the end every rank has opened the files that it needs. Without names, nothing can be left behind.
-        names = contextlib.ExitStack()
-        names.callback(segment.unlink)
-        names.callback(log.unlink, missing_ok=True)
-        with names:
-            ledger = Ledger(log, create=True)
-            undo.callback(lambda: ledger.close())  # noqa: PLW0108 - the one that is open by then
-            executor().prepare_segment(segment.map, rank, world_size, STAGE_BYTES)
-            listener = None if network is None else PeerListener(network.address)
-            if listener is not None:
-                names.callback(listener.close)
-            me = _Introduction(
-                host,
-                socket.gethostname(),
-                os.getpid(),
-                str(segment.path),
-                segment.bytes,
-                str(log),
-                "" if network is None else network.address,
-                0 if listener is None else listener.port,
-                secrets.token_bytes(16),
-                _scheduling_group(),
-            )
-            blobs = bootstrap.exchange(msgspec.json.encode(me), timeout_s)
-            ranks = [msgspec.json.decode(blob, type=_Introduction) for blob in blobs]
-            peers = tuple(PeerInfo(number, one.host_name, one.pid, one.address) for number, one in enumerate(ranks))
-            here = [number for number, one in enumerate(ranks) if one.host == host]
-            maps: list[mmap.mmap | None] = [None] * world_size
-            pidfds = [-1] * world_size
-            for number in here:
-                if number != rank:
-                    try:
-                        maps[number] = open_segment(Path(ranks[number].segment), ranks[number].segment_bytes)
-                        pidfds[number] = os.pidfd_open(ranks[number].pid)
-                    except OSError as error:
-                        raise connection_lost(peers[number], error) from None
-                    undo.callback(os.close, pidfds[number])
-            if here[0] != rank:
-                ledger.close()
-                try:
-                    ledger = Ledger(Path(ranks[here[0]].ledger), create=False)
-                except OSError as error:
-                    raise connection_lost(peers[here[0]], error) from None
-            tcp, elsewhere = TcpConnections(), [peer for peer in peers if peer.rank not in here]
-            if elsewhere:
-                network = _communicator_network(network, ranks)
-                assert listener is not None
-                ports = [ranks[peer.rank].port for peer in elsewhere]
-                tcp = listener.connect(peers[rank], elsewhere, ports, network.secret, end_s)
-                undo.callback(lambda: tcp.close())  # noqa: PLW0108 - the ones that there are by then
-            bootstrap.exchange(b"", timeout_s)
-            if elsewhere and listener is not None:
-                tcp = listener.finish(tcp, elsewhere, max(end_s, time.monotonic() + FINISH_S))
-            controls = {number: ControlConnection(one) for number, one in tcp.control.items()}
-            detector = FailureDetector(
-                rank,
-                peers,
-                segment.map,
-                maps=maps,
-                pidfds=pidfds,
-                directory_at=segment.take(DIRECTORY_BYTES),
-                channel=ControlChannel(controls) if elsewhere else None,
-            )
-            # The executor closes its descriptors when it ends, and the detector still needs its own then.
-            watched = [controls[at].socket.fileno() if at in controls else fd for at, fd in enumerate(pidfds)]
-            watched = [os.dup(fd) if fd >= 0 else -1 for fd in watched]
-            streams = {number: tuple(one.fileno() for one in several) for number, several in tcp.streams.items()}
-            others = [(maps[at], one.pid, watched[at], streams.get(at, ())) for at, one in enumerate(ranks)]
-            spins = SPINS_ALONE if len(here) <= (os.cpu_count() or 1) else SPINS_SHARED
-            apart = len({ranks[number].scheduling_group for number in here}) > 1
-            endpoint = executor().Endpoint(rank, world_size, segment.map, STAGE_BYTES, others, spins, apart)
-            if detector.channel is not None:
-                detector.channel.progress_of = endpoint.progress_of
+    with contextlib.ExitStack() as undo, contextlib.ExitStack() as names:
+        mine = _Connecting(bootstrap, host, network, timeout_s=timeout_s, undo=undo, names=names)
+        blobs = exchange_made(bootstrap.exchange, lambda: mine.introduce(name), timeout_s)
+        ranks = [msgspec.json.decode(blob, type=_Introduction) for blob in blobs]
+        exchange_made(bootstrap.exchange, lambda: mine.open(ranks), timeout_s)
+        made = mine.finish(ranks)
+        names.close()  # without names, nothing can be left behind
         undo.pop_all()
-    return Connection(
-        rank,
-        world_size,
-        peers,
-        segment,
-        endpoint,
-        remote=np.array([one.host != host for one in ranks]),
-        sockets=[one for several in tcp.streams.values() for one in several],
-        host=host,
-        detector=detector,
-        consensus=Consensus(detector, ledger, _ranks_by_host(ranks)),
-        maps=maps,
-        pidfds=pidfds,
-        network=network,
-    )
+    return made
+
+
+class _Connecting:
+    """A rank that connects. `undo` closes what it has opened so far, `names` removes what the others open by name."""
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap,
+        host: str,
+        network: NetworkConfig | None,
+        *,
+        timeout_s: float,
+        undo: contextlib.ExitStack,
+        names: contextlib.ExitStack,
+    ) -> None:
+        self._rank, self._world_size, self._host, self._network = bootstrap.rank, bootstrap.world_size, host, network
+        self._end_s, self._undo, self._names = time.monotonic() + timeout_s, undo, names
+        self._listener: PeerListener | None = None
+        self._tcp = TcpConnections()
+        self._maps: list[mmap.mmap | None] = [None] * self._world_size
+        self._pidfds, self._watched = [-1] * self._world_size, [-1] * self._world_size
+        self._until_watched = undo.enter_context(contextlib.ExitStack())  # the executor closes these
+
+    def introduce(self, name: str) -> bytes:
+        """Make what the other ranks open, and say where it is."""
+        remove_stale()
+        load_algorithms()
+        self._segment = segment = Segment(f"choreo-{name}-{self._rank}", self._world_size, STAGE_BYTES)
+        self._undo.callback(segment.map.close)
+        self._undo.callback(segment.close)
+        log = segment.path.with_name(segment.path.name.replace("choreo-", "choreo-log-", 1))
+        self._names.callback(segment.unlink)
+        self._names.callback(log.unlink, missing_ok=True)
+        self._ledger = Ledger(log, create=True)
+        self._undo.callback(lambda: self._ledger.close())  # noqa: PLW0108 - the one that is open by then
+        executor().prepare_segment(segment.map, self._rank, self._world_size, STAGE_BYTES)
+        if self._network is not None:
+            self._listener = PeerListener(self._network.address)
+            self._names.callback(self._listener.close)
+        me = _Introduction(
+            self._host,
+            socket.gethostname(),
+            os.getpid(),
+            str(segment.path),
+            segment.bytes,
+            str(log),
+            "" if self._network is None else self._network.address,
+            0 if self._listener is None else self._listener.port,
+            secrets.token_bytes(16),
+            _scheduling_group(),
+        )
+        return msgspec.json.encode(me)
+
+    def open(self, ranks: list[_Introduction]) -> bytes:
+        """Open what the others have made, and dial the lower ranks on other hosts."""
+        self._peers = tuple(PeerInfo(number, one.host_name, one.pid, one.address) for number, one in enumerate(ranks))
+        here = [number for number, one in enumerate(ranks) if one.host == self._host]
+        for number in here:
+            if number != self._rank:
+                try:
+                    self._maps[number] = theirs = open_segment(Path(ranks[number].segment), ranks[number].segment_bytes)
+                    self._undo.callback(theirs.close)
+                    self._pidfds[number] = os.pidfd_open(ranks[number].pid)
+                except OSError as error:
+                    raise connection_lost(self._peers[number], error) from None
+                self._undo.callback(os.close, self._pidfds[number])
+                self._watch(number, self._pidfds[number])
+        if here[0] != self._rank:
+            self._ledger.close()
+            try:
+                self._ledger = Ledger(Path(ranks[here[0]].ledger), create=False)
+            except OSError as error:
+                raise connection_lost(self._peers[here[0]], error) from None
+        self._elsewhere = [peer for peer in self._peers if peer.rank not in here]
+        if self._elsewhere:
+            self._network = _communicator_network(self._network, ranks)
+            assert self._listener is not None
+            ports = [ranks[peer.rank].port for peer in self._elsewhere]
+            me, key = self._peers[self._rank], self._network.secret
+            self._undo.callback(lambda: self._tcp.close())  # noqa: PLW0108 - the ones that there are by then
+            self._tcp = self._listener.connect(me, self._elsewhere, ports, key, self._end_s)
+        return b""
+
+    def finish(self, ranks: list[_Introduction]) -> Connection:
+        """The connection, once all ranks have opened what they need."""
+        rank, segment = self._rank, self._segment
+        if self._elsewhere:
+            assert self._listener is not None
+            end_s = max(self._end_s, time.monotonic() + FINISH_S)
+            self._tcp = self._listener.finish(self._tcp, self._elsewhere, end_s)
+        controls = {number: ControlConnection(one) for number, one in self._tcp.control.items()}
+        detector = FailureDetector(
+            rank,
+            self._peers,
+            segment.map,
+            maps=self._maps,
+            pidfds=self._pidfds,
+            directory_at=segment.take(DIRECTORY_BYTES),
+            channel=ControlChannel(controls) if self._elsewhere else None,
+        )
+        # The executor closes its descriptors when it ends, and the detector still needs its own then.
+        for number, one in controls.items():
+            self._watch(number, one.socket.fileno())
+        streams = {number: tuple(one.fileno() for one in several) for number, several in self._tcp.streams.items()}
+        others = [
+            (self._maps[number], one.pid, self._watched[number], streams.get(number, ()))
+            for number, one in enumerate(ranks)
+        ]
+        here = [one for one in ranks if one.host == self._host]
+        spins = SPINS_ALONE if len(here) <= (os.cpu_count() or 1) else SPINS_SHARED
+        apart = len({one.scheduling_group for one in here}) > 1
+        self._until_watched.pop_all()
+        endpoint = executor().Endpoint(rank, self._world_size, segment.map, STAGE_BYTES, others, spins, apart)
+        if detector.channel is not None:
+            detector.channel.progress_of = endpoint.progress_of
+        return Connection(
+            rank,
+            self._world_size,
+            self._peers,
+            segment,
+            endpoint,
+            remote=np.array([one.host != self._host for one in ranks]),
+            sockets=[one for several in self._tcp.streams.values() for one in several],
+            host=self._host,
+            detector=detector,
+            consensus=Consensus(detector, self._ledger, _ranks_by_host(ranks)),
+            maps=self._maps,
+            pidfds=self._pidfds,
+            network=self._network,
+        )
+
+    def _watch(self, number: int, descriptor: int) -> None:
+        self._watched[number] = os.dup(descriptor)
+        self._until_watched.callback(os.close, self._watched[number])
 
 
 def _scheduling_group(kernel: Path = Path("/proc")) -> str:

@@ -33,7 +33,8 @@ def check_sizes(sizes: Sequence[int], world_size: int, total: int | None) -> tup
         counts = tuple(operator.index(size) for size in sizes)
     except TypeError:
         counts = ()
-    if len(counts) != world_size or min(counts) < 0 or (total is not None and sum(counts) != total):
+    fits = len(counts) == world_size and min(counts) >= 0 and max(counts) < 2**63
+    if not fits or (total is not None and sum(counts) != total):
         must = "" if total is None else f" that add up to {total}, the rows of x"
         raise UsageError(f"sizes must be {world_size} numbers of rows{must}, not {sizes!r:.80}")
     return counts

@@ -17,14 +17,16 @@ from choreo.units import time_of
 if TYPE_CHECKING:
     from choreo.run.execute.twin import QueuedCall
 
-__all__ = ["QueuedWork", "Work", "seconds_to_wait"]
+__all__ = ["LONGEST_S", "QueuedWork", "Work", "seconds_to_wait"]
 
 Result = TypeVar("Result")
+
+LONGEST_S = 1e9  # thirty years: the system's calls take no more
 
 
 def seconds_to_wait(timeout: float | str | None) -> float | None:
     """The timeout of a wait in seconds; None is no limit."""
-    return None if timeout is None else time_of(timeout, "timeout")
+    return None if timeout is None else min(time_of(timeout, "timeout"), LONGEST_S)
 
 
 class Work(Generic[Result]):

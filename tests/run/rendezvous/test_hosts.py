@@ -81,8 +81,8 @@ def test_probes_of_the_killed_are_swept_away(tmp_path: Path, monkeypatch: pytest
     }
     for name in names.values():
         (tmp_path / name).touch()
-    with hosts._Probe():
-        pass
+    with hosts._Probe() as probe:
+        probe.make()
     assert {path.name for path in tmp_path.iterdir()} == set(names.values()) - {names["dead"]}
 
 

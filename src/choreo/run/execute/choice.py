@@ -10,12 +10,12 @@ import msgspec
 
 from choreo.algorithms import build, get_algorithm, list_algorithms
 from choreo.collectives import get_collective
-from choreo.errors import ChoreoError, UsageError
+from choreo.errors import ChoreoError, RefusedError, UsageError
 from choreo.price import Profile, profile
 from choreo.price.price import price_of
 from choreo.run.execute.constants import Constants
 
-__all__ = ["Chooser", "forced_algorithms", "forced_by_environment"]
+__all__ = ["Chooser", "forced_algorithms", "forced_by_environment", "load_algorithms"]
 
 
 class Chooser:
@@ -92,6 +92,11 @@ class Chooser:
         return Chooser(world_size, constants, forced)
 
 
+def load_algorithms() -> None:
+    """Read the files that a choice needs now, so that no call has to open them."""
+    _profiles("all_gather", 2, "read", None)
+
+
 @lru_cache(maxsize=64)
 def _profiles(collective: str, world_size: int, ports: str, cores: int | None) -> tuple[Profile, ...]:
     """The algorithms to choose from: those of Choreo that can run here and give all ranks the same bits."""
@@ -101,7 +106,7 @@ def _profiles(collective: str, world_size: int, ports: str, cores: int | None) -
             continue
         try:
             schedule = build(collective, algorithm.name, world_size)
-        except ChoreoError:
+        except RefusedError:
             continue
         if not schedule.switches:
             found.append(profile(schedule, ports, cores=cores))

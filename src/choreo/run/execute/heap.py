@@ -98,4 +98,6 @@ def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
         raise UsageError(f"shape must be a number or several, not {shape!r:.60}") from None
     if any(side < 0 for side in sides):
         raise UsageError(f"shape {sides} has a negative side")
+    if any(side >= 2**63 for side in sides):
+        raise UsageError(f"shape {sides!r:.80} is larger than any array")
     return sides

@@ -20,6 +20,7 @@ from choreo.errors import UsageError
 from choreo.run.execute.layout import PAGE, staging_at
 from choreo.run.rendezvous.hosts import pid_namespace
 from choreo.run.rendezvous.processes import is_alive, start_time
+from choreo.run.transport.shortage import no_room, why
 
 __all__ = ["Segment", "open_segment", "owned_name", "remove_stale", "reserve_ahead"]
 
@@ -42,19 +43,21 @@ class Segment:
         try:
             self._descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise UsageError(f"no shared memory can be made: {self.path.parent}: {error.strerror}") from None
+            raise UsageError(f"no shared memory can be made: {self.path.parent}: {why(error)}") from None
         try:
             os.ftruncate(self._descriptor, self.bytes)
             self._reserve(0, self.heap_at)
             self.map = mmap.mmap(self._descriptor, self.bytes)
         except OSError as error:
-            self.unlink()
+            self.close()
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # Python opens the file once more to map it
+                raise UsageError(f"no shared memory can be mapped: {why(error)}") from None
             raise UsageError(
                 f"{self.bytes >> 30} GiB of addresses for shared memory cannot be had ({error.strerror}); most of them "
                 "are never used, but a limit (ulimit -v, ulimit -f) forbids to ask"
             ) from None
         except BaseException:
-            self.unlink()
+            self.close()
             raise
         self._free: list[tuple[int, int]] = [(self.heap_at, HEAP_BYTES)]
 
@@ -94,12 +97,7 @@ class Segment:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.ENOMEM):
                 raise
-            disk = os.statvfs(SHARED)
-            raise UsageError(
-                f"there is no room for {_mib(length)} of shared memory: {_mib(disk.f_bavail * disk.f_frsize)} of "
-                f"{_mib(disk.f_blocks * disk.f_frsize)} are left in {SHARED}; remove what is in it, or make it larger "
-                "(mount -o remount,size=, docker run --shm-size=)"
-            ) from None
+            raise UsageError(no_room(length, SHARED)) from None
 
 
 def reserve_ahead(descriptor: int, length: int) -> None:
@@ -142,10 +140,6 @@ def remove_stale() -> list[str]:
                 path.unlink()
                 removed.append(path.name)
     return removed
-
-
-def _mib(length: int) -> str:
-    return f"{length / 2**20:.3g} MiB"
 
 
 def _pages(length: int) -> int:

@@ -58,7 +58,7 @@ class PointToPoint:
         self.at = self._segment.take(CHANNEL_BYTES * len(self._local))  # where the channels begin
         self._channels: dict[int, Channel] = {}
         self._order: list[Channel] = []  # whose turn it is to be read first
-        self._pidfds: list[int] = []
+        self._pidfds: dict[int, int] = {}
         self._gone: set[int] = set()
         self._looked_s = 0.0
         self._refusal: ChoreoError | None = None
@@ -68,16 +68,23 @@ class PointToPoint:
         self._ended: deque[MessageWork] = deque()  # whose callbacks are to be called
         self._words = _no_words()
         self._sockets: SocketMessages | None = None
-        if connection.remote.any():
-            self._sockets = SocketMessages(
-                self._rank,
-                self._peers,
-                self._matcher,
-                lock=self.lock,
-                wake=self._wake,
-                lose=self._lose,
-                fail=self._fail,
-            )
+        try:
+            for peer in self._local:
+                if peer != self._rank:
+                    self._pidfds[peer] = os.dup(connection.pidfds[peer])
+            if connection.remote.any():
+                self._sockets = SocketMessages(
+                    self._rank,
+                    self._peers,
+                    self._matcher,
+                    lock=self.lock,
+                    wake=self._wake,
+                    lose=self._lose,
+                    fail=self._fail,
+                )
+        except BaseException:
+            self._release()
+            raise
 
     @property
     def port(self) -> int:
@@ -95,9 +102,8 @@ class PointToPoint:
         for index, (peer, found) in enumerate(zip(self._local, maps, strict=True)):
             if found is None:
                 continue
-            self._pidfds.append(os.dup(connection.pidfds[peer]))
             at, their_at = self.at + index * CHANNEL_BYTES, found[1] + me * CHANNEL_BYTES
-            theirs = LocalPeer(peer, index, self._peers[peer].pid, self._pidfds[-1], found[0], their_at)
+            theirs = LocalPeer(peer, index, self._peers[peer].pid, self._pidfds[peer], found[0], their_at)
             self._channels[peer] = Channel(self._core, self._words, self._matcher, memory=memory, peer=theirs, at=at)
         self._order = list(self._channels.values())
         if self._sockets is not None:
@@ -373,8 +379,8 @@ class PointToPoint:
         self._channels.clear()
         self._order.clear()
         self._words = _no_words()  # a thread may still sleep in those that there were
-        descriptors, self._pidfds = self._pidfds, []
-        for descriptor in descriptors:
+        descriptors, self._pidfds = self._pidfds, {}
+        for descriptor in descriptors.values():
             os.close(descriptor)
 
 

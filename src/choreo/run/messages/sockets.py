@@ -24,6 +24,8 @@ from choreo.run.transport.peer_info import PeerInfo
 
 __all__ = ["SocketMessages"]
 
+LONGEST_POLL_MS = 1e6  # poll(2) takes no more than an int
+
 
 class SocketMessages:
     """The sockets of one rank, and their thread.
@@ -166,7 +168,7 @@ class SocketMessages:
         for peer, out in outgoing.connections.items():
             writes = out.connecting or (out.handshake is None and outgoing.queues[peer])
             watch.register(out.socket, (select.POLLOUT if writes else 0) | (select.POLLIN if out.handshake else 0))
-        return watch, max(0.0, (min(ends) - now_s) * 1e3 + 1) if ends else None
+        return watch, min(max(0.0, (min(ends) - now_s) * 1e3 + 1), LONGEST_POLL_MS) if ends else None
 
     def _handle(self, events: dict[int, int]) -> None:
         incoming, outgoing = self._incoming, self._outgoing

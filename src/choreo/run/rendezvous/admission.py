@@ -39,6 +39,7 @@ from choreo.run.transport.errors import FrameError
 from choreo.run.transport.frames import FrameKind, SealedFrame
 from choreo.run.transport.limits import MAX_REASON
 from choreo.run.transport.secret import check_secret
+from choreo.run.transport.shortage import SHORT, why
 
 __all__ = ["AdmissionServer", "can_admit_here", "find_admission", "open_admission"]
 
@@ -188,6 +189,7 @@ def open_admission(
             except OSError as error:
                 reason = os.strerror(error.errno or 0)
                 if error.errno != errno.EADDRINUSE:
+                    reason = why(error) if error.errno in SHORT else reason
                     raise JoinError(f"cannot listen at {where}: {reason}") from None
             if port_deadline.passed or rank_lost():
                 raise JoinError(f"cannot listen at {where}: {reason}; choose another MASTER_PORT")

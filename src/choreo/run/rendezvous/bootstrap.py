@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Bootstrap"]
+from choreo.errors import ChoreoError, RendezvousError
+from choreo.run.transport.shortage import why
+
+__all__ = ["Bootstrap", "exchange_made"]
+
+# The first byte of a blob: what was made, or why it could not be.
+MADE, FAILED = b"+", b"!"
+MAX_REASON_BYTES = 1000
 
 
 class Bootstrap(Protocol):
@@ -23,3 +32,34 @@ class Bootstrap(Protocol):
     def exchange(self, blob: bytes, timeout_s: float) -> list[bytes]:
         """The blobs of all ranks, by rank; every rank calls it."""
         ...
+
+
+def exchange_made(
+    exchange: Callable[[bytes, float], list[bytes]], make: Callable[[], bytes], timeout_s: float
+) -> list[bytes]:
+    """Exchange what each rank makes. If one cannot make it, no rank waits for it: all raise why.
+
+    >>> exchange_made(lambda blob, _: [blob], lambda: b"mine", 1.0)
+    [b'mine']
+    """
+    failed: ChoreoError | None = None
+    try:
+        blob = MADE + make()
+    except ChoreoError as error:
+        failed, reason = error, str(error)
+    except OSError as error:
+        reason = why(error)
+        failed = RendezvousError(f"this rank could not connect: {reason}")
+    if failed is not None:
+        who = f"(pid {os.getpid()} on {os.uname().nodename})"
+        blob = FAILED + f"{who} could not connect: {reason}".encode()[:MAX_REASON_BYTES]
+    blobs = exchange(blob, timeout_s)
+    if failed is not None:
+        try:
+            raise failed
+        finally:
+            del failed  # it refers to this frame, and that to all that was made
+    for rank, theirs in enumerate(blobs):
+        if theirs.startswith(FAILED):
+            raise RendezvousError(f"rank {rank} {theirs[1:].decode(errors='replace')}", ranks=(rank,))
+    return [theirs[1:] for theirs in blobs]

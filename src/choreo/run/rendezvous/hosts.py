@@ -7,15 +7,17 @@ processes that share a kernel but not a network were separated on purpose.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
 from contextlib import suppress
 from pathlib import Path
 
-from choreo.errors import RendezvousError
-from choreo.run.rendezvous.bootstrap import Bootstrap
+from choreo.errors import RendezvousError, UsageError
+from choreo.run.rendezvous.bootstrap import Bootstrap, exchange_made
 from choreo.run.rendezvous.processes import is_alive, start_time
+from choreo.run.transport.shortage import SHORT, no_room
 
 __all__ = ["boot_of", "host_id", "host_name", "lowest_rank_per_host", "pid_namespace"]
 
@@ -63,16 +65,20 @@ def lowest_rank_per_host(bootstrap: Bootstrap, timeout_s: float) -> list[int]:
     All ranks call it and get the same answer. It takes two exchanges: each rank puts a file into shared memory, and
     looks for the files of ranks with the same host id.
     """
+    mine, lowest = host_id().encode(), bootstrap.rank
     with _Probe() as probe:
-        mine = host_id().encode()
-        probes = bootstrap.exchange(probe.token_and_name + b"\0" + mine, timeout_s)
-        lowest = bootstrap.rank
-        for rank, blob in enumerate(probes[: bootstrap.rank]):
-            name, _, theirs = blob[PROBE_BYTES:].partition(b"\0")
-            if theirs == mine and _sees(blob[:PROBE_BYTES], name):
-                lowest = rank
-                break
-        found = bootstrap.exchange(lowest.to_bytes(4, "big"), timeout_s)
+        probes = exchange_made(bootstrap.exchange, lambda: probe.make() + b"\0" + mine, timeout_s)
+
+        def find() -> bytes:
+            nonlocal lowest
+            for rank, blob in enumerate(probes[: bootstrap.rank]):
+                name, _, theirs = blob[PROBE_BYTES:].partition(b"\0")
+                if theirs == mine and _sees(blob[:PROBE_BYTES], name):
+                    lowest = rank
+                    break
+            return lowest.to_bytes(4, "big")
+
+        found = exchange_made(bootstrap.exchange, find, timeout_s)
     lowest_of = [int.from_bytes(blob, "big") for blob in found]
     for rank, first in enumerate(lowest_of):
         if first > rank or lowest_of[first] != first:
@@ -87,22 +93,28 @@ class _Probe:
 
     def __init__(self) -> None:
         self._path: Path | None = None
-        self.token_and_name = bytes(PROBE_BYTES)  # without a name if the file cannot be made
 
     def __enter__(self) -> _Probe:
+        return self
+
+    def make(self) -> bytes:
+        """What the file has in it, and its name; without a name if there is no shared memory to make it in."""
         _sweep()
         token = secrets.token_bytes(PROBE_BYTES)
         name = f"{PROBE}-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(8)}"
         path = SHARED_MEMORY / name
         try:
             descriptor = os.open(path, _CREATE, 0o600)
-        except OSError:
-            return self
-        self._path = path
-        with os.fdopen(descriptor, "wb", buffering=0) as file, suppress(OSError):
-            if file.write(token) == PROBE_BYTES:
-                self.token_and_name = token + name.encode()
-        return self
+            self._path = path
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                file.write(token)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise UsageError(no_room(PROBE_BYTES, SHARED_MEMORY)) from None
+            if error.errno in SHORT:
+                raise
+            return bytes(PROBE_BYTES)
+        return token + name.encode()
 
     def __exit__(self, *_: object) -> None:
         if self._path is not None:
@@ -114,7 +126,9 @@ def _sees(token: bytes, name: bytes) -> bool:
         return False
     try:
         descriptor = os.open(SHARED_MEMORY / os.fsdecode(name), _READ)
-    except OSError:
+    except OSError as error:
+        if error.errno in SHORT:
+            raise
         return False
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         return file.read(PROBE_BYTES + 1) == token

@@ -27,6 +27,7 @@ from choreo.run.transport.errors import AbortError, FrameError, ProtocolError, W
 from choreo.run.transport.frames import FrameKind
 from choreo.run.transport.handshake import HANDSHAKE_S
 from choreo.run.transport.limits import MAX_REASON
+from choreo.run.transport.shortage import why
 
 __all__ = ["CoordinatorAddress", "NotReadyError", "Participant", "dial_until_accepted", "register"]
 
@@ -152,7 +153,7 @@ def dial_until_accepted(
         except NotReadyError as error:
             reason = str(error)
         except OSError as error:
-            reason = error.strerror or str(error) or type(error).__name__
+            reason = why(error)
         if deadline.passed:
             raise NotReadyError(reason)
         # Ranks that start together should not all dial at the same moment.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
+
+from choreo.run.transport.shortage import SHORT
 
 __all__ = ["is_alive", "is_stopped", "start_time"]
 
@@ -11,7 +14,8 @@ __all__ = ["is_alive", "is_stopped", "start_time"]
 def start_time(pid: int) -> int:
     """When a process was started, in the kernel's ticks since boot; 0 if there is no such process.
 
-    Pids are used again; a pid together with a start time is not. A zombie counts as gone.
+    Pids are used again; a pid together with a start time is not. A zombie counts as gone. An OSError if this process
+    has no descriptor to find out with.
     """
     state, *fields = _facts(pid)
     return 0 if state in ("Z", "X", "") else int(fields[18])
@@ -19,14 +23,18 @@ def start_time(pid: int) -> int:
 
 def is_stopped(pid: int) -> bool:
     """Whether a process is stopped, as by SIGSTOP or a debugger."""
-    return _facts(pid)[0] in ("T", "t")
+    with suppress(OSError):
+        return _facts(pid)[0] in ("T", "t")
+    return False
 
 
 def _facts(pid: int) -> list[str]:
     """The fields of the kernel's line on a process, from its state on; one empty field if there is no such process."""
     try:
         facts = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+    except OSError as error:
+        if error.errno in SHORT:
+            raise
         return [""]
     # The second field is the program's name in parentheses, which may itself contain blanks and parentheses.
     return facts[facts.rindex(b")") + 2 :].decode().split()

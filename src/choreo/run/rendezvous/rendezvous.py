@@ -23,6 +23,7 @@ from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.errors import AbortError
 from choreo.run.transport.limits import MAX_RANKS
 from choreo.run.transport.secret import check_secret
+from choreo.run.transport.shortage import SHORT, why
 
 __all__ = ["Rendezvous", "check_local", "rendezvous"]
 
@@ -135,7 +136,10 @@ def _coordinate(listener: socket.socket, secret: bytes, me: Join, deadline: Dead
 def _coordinate_locally(job: str, address: str, port: int, me: Join, deadline: Deadline) -> Rendezvous:
     name_deadline = deadline.capped(TAKEN_S)
     while True:
-        listener = socket.create_server((LOOPBACK, 0), backlog=socket.SOMAXCONN)
+        try:
+            listener = socket.create_server((LOOPBACK, 0), backlog=socket.SOMAXCONN)
+        except OSError as error:
+            raise _cannot_listen(me, LOOPBACK, error) from None
         try:
             with publish(job, LOOPBACK, listener.getsockname()[1], deadline) as secret:
                 return _coordinate(listener, secret, me, deadline)
@@ -148,10 +152,18 @@ def _coordinate_locally(job: str, address: str, port: int, me: Join, deadline: D
                     f"another job of yours uses {spelled(address, port)} (pid {other.pid}); choose another MASTER_PORT",
                     ranks=(0,),
                 ) from None
+        except OSError as error:
+            listener.close()
+            raise _cannot_listen(me, LOOPBACK, error) from None
         except BaseException:
             listener.close()
             raise
         time.sleep(0.1)
+
+
+def _cannot_listen(me: Join, where: object, error: OSError) -> RendezvousError:
+    reason = why(error) if error.errno in SHORT else f"{os.strerror(error.errno or 0)}; choose another MASTER_PORT"
+    return RendezvousError(f"rank 0 (pid {me.pid} on {me.host}) cannot listen at {where}: {reason}", ranks=(0,))
 
 
 def _register_locally(job: str, where: str, me: Join, deadline: Deadline) -> Rendezvous:
@@ -184,11 +196,7 @@ def _listen(coordinator: CoordinatorAddress, me: Join, deadline: Deadline) -> tu
             return listen(coordinator.address, coordinator.port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or port_deadline.passed:
-                raise RendezvousError(
-                    f"rank 0 (pid {me.pid} on {me.host}) cannot listen at {coordinator}: "
-                    f"{os.strerror(error.errno or 0)}; choose another MASTER_PORT",
-                    ranks=(0,),
-                ) from None
+                raise _cannot_listen(me, coordinator, error) from None
         _claim(coordinator, me, deadline)
         time.sleep(0.1)
 

@@ -28,6 +28,7 @@ from choreo.run.transport.frames import OVERHEAD_BYTES, FrameKind
 from choreo.run.transport.handshake import HANDSHAKE_S, ServerHandshake
 from choreo.run.transport.limits import MAX_UNAUTHENTICATED
 from choreo.run.transport.peer_info import PeerInfo
+from choreo.run.transport.shortage import SHORT, why
 
 __all__ = ["NetworkConfig", "PeerListener", "TcpConnections", "address_toward", "connection_lost", "dial_peer", "tune"]
 
@@ -251,8 +252,9 @@ def tune(sock: socket.socket, timeout_s: float) -> None:
 
 def connection_lost(peer: PeerInfo, error: OSError) -> RendezvousError:
     """The error for a peer that was lost while the ranks of a communicator connected."""
-    reason = error.strerror or str(error) or type(error).__name__
-    return RendezvousError(f"{peer} was lost while the ranks connected: {reason}", ranks=(peer.rank,))
+    if error.errno in SHORT:
+        return RendezvousError(f"this rank cannot connect to {peer}: {why(error)}")
+    return RendezvousError(f"{peer} was lost while the ranks connected: {why(error)}", ranks=(peer.rank,))
 
 
 def _family(address: str) -> socket.AddressFamily:

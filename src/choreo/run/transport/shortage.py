@@ -1,0 +1,59 @@
+"""What the system has no more of: descriptors, threads, shared memory. Says so, and how to get more."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+from pathlib import Path
+
+from choreo.errors import ChoreoError
+
+__all__ = ["SHORT", "no_room", "start_thread", "why"]
+
+# Why a call fails that would have succeeded in a process, or on a machine, that has more left.
+SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
+
+
+def why(error: OSError) -> str:
+    """What the system said; if it is short of something, also how to get more.
+
+    >>> why(OSError(2, "No such file or directory"))
+    'No such file or directory'
+    >>> why(OSError(24, "Too many open files")).endswith("allow more with ulimit -n")
+    True
+    """
+    said = error.strerror or str(error) or type(error).__name__
+    if error.errno == errno.EMFILE:
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return f"{said}: this process may have {most}; allow more with ulimit -n"
+    if error.errno == errno.ENFILE:
+        return f"{said}: all processes together have too many; allow more with sysctl fs.file-max"
+    return said
+
+
+def no_room(length: int, folder: Path) -> str:
+    """The sentence for shared memory that is full."""
+    disk = os.statvfs(folder)
+    return (
+        f"there is no room for {_mib(length)} of shared memory: {_mib(disk.f_bavail * disk.f_frsize)} of "
+        f"{_mib(disk.f_blocks * disk.f_frsize)} are left in {folder}; remove what is in it, or make it larger "
+        "(mount -o remount,size=, docker run --shm-size=)"
+    )
+
+
+def start_thread(thread: threading.Thread, purpose: str) -> threading.Thread:
+    """Start a thread; a ChoreoError if the system has none, and then it may be tried again with another."""
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        raise ChoreoError(
+            f"the thread for {purpose} cannot be started: {error or 'out of memory'}; allow more (ulimit -u, ulimit "
+            "-v, the container's pids.max)"
+        ) from None
+    return thread
+
+
+def _mib(length: int) -> str:
+    return f"{length / 2**20:.3g} MiB"
