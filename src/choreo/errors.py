@@ -59,6 +59,9 @@ __all__ = [
 ]
 
 
+MAX_SHOWN = 400  # characters of a path or name
+
+
 class ChoreoError(Exception):
     """The root of everything Choreo raises on purpose. Each one pickles, so that it survives a process pool."""
 
@@ -74,7 +77,7 @@ class UnknownNameError(UsageError):
     """A name that is not there; the message lists the nearest ones that are."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        names = sorted(known)
+        names, name = sorted(known), short(name)
         close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         hint = f"did you mean {_either(close)}?" if close else f"known: {', '.join(names) or 'none'}"
         super().__init__(f"there is no {kind} {name!r}; {hint}")
@@ -235,9 +238,20 @@ def _restored(kind: type[ChoreoError], args: tuple[object, ...], state: dict[str
 
 
 def shown(path: object) -> str:
-    """A path as a message may have it: on one line, whatever is in it."""
+    """A path or a name as a message may have it: on one line, and not endless, whatever is in it."""
     text = str(path)
+    if len(text) > MAX_SHOWN:
+        text = f"{text[: MAX_SHOWN // 2]}...{text[-MAX_SHOWN // 2 :]}"
     return text if text.isprintable() and text else repr(text)
+
+
+def short(text: str, most: int = 80) -> str:
+    """A text from a file, cut to fit into a message and to be compared with names.
+
+    >>> short("x" * 100, most=10)
+    'xxxxxxx...'
+    """
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _either(names: list[str]) -> str:

@@ -1,27 +1,105 @@
-"""Files that a user names: read up to a limit, or written; an error says why not, and in which field."""
+"""Files that a user names: read up to a limit, or written; an error says why not, and in which field.
+
+One rule holds for all that are read. Time and memory are in proportion to the file. Where a few bytes ask for more, as
+`"ranks": 1000000` does, the reader says with `check_work` how much data that is before it begins, and above the limit
+the file is refused. The limit is 256 MiB; `--limit 4GiB` or `CHOREO_LIMIT=4GiB` raises it.
+"""
 
 from __future__ import annotations
 
 import difflib
 import errno
+import json
+import math
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from choreo.errors import ChoreoError, UsageError, shown
-from choreo.units import format_bytes
+from choreo.errors import ChoreoError, SizeError, UsageError, short, shown
+from choreo.units import format_bytes, parse_size
 
-__all__ = ["convert", "read_bytes", "read_text", "write_bytes", "write_text"]
+__all__ = [
+    "VARIABLE",
+    "check_work",
+    "convert",
+    "parse_json",
+    "parse_toml",
+    "raised_limit",
+    "read_bytes",
+    "read_text",
+    "work_limit",
+    "write_bytes",
+    "write_text",
+]
 
 T = TypeVar("T")
+Refuse = Callable[[str], ChoreoError]
+
+VARIABLE = "CHOREO_LIMIT"
+DEFAULT_LIMIT_BYTES = 256 << 20
+# What is in proportion to a file: a number in JSON or TOML takes a few bytes there, and an object of Python's here.
+PROPORTION = 32
+MAX_DOTS = 64  # of one key in TOML; Python's parser takes their square in time and memory
+
+# Possessive, so that the search takes time in proportion to the text.
+_NAME = r"""(?:(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_DOTTED = re.compile(rf"{_NAME}(?:[ \t]*+\.[ \t]*+{_NAME}){{{MAX_DOTS}}}")
 
 
-def read_bytes(
-    path: str | Path, limit_bytes: int, what: str, refuse: Callable[[str], ChoreoError] = UsageError
-) -> bytes:
+def work_limit() -> int:
+    """The most data that a file may ask to work on, in bytes: CHOREO_LIMIT, or 256 MiB.
+
+    >>> with raised_limit("4GiB"):
+    ...     work_limit() == 4 << 30
+    True
+    """
+    given = os.environ.get(VARIABLE, "").strip()
+    try:
+        return parse_size(given) if given else DEFAULT_LIMIT_BYTES
+    except SizeError as error:
+        raise UsageError(f"{VARIABLE}: {error}") from None
+
+
+@contextmanager
+def raised_limit(size: str) -> Iterator[None]:
+    """Another limit for a while, for this process and those it starts."""
+    parse_size(size)
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = size
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+def check_work(what: str, work_bytes: int, file_bytes: int = 0, refuse: Refuse = UsageError) -> None:
+    """Refuse work that a file asks for, if its data is beyond the limit and out of proportion to the file.
+
+    >>> check_work("a ring of 4194304 devices", 1 << 30)
+    Traceback (most recent call last):
+    choreo.errors.UsageError: a ring of 4194304 devices is about 1 GiB of data, and the limit is 256 MiB; --limit 1GiB \
+or CHOREO_LIMIT=1GiB allows it
+    """
+    limit = work_limit()
+    if work_bytes <= max(limit, PROPORTION * file_bytes):
+        return
+    if work_bytes >= 1 << 62:
+        raise refuse(f"{what} is more data than a computer holds; use smaller numbers")
+    enough = format_bytes(1 << math.ceil(math.log2(work_bytes))).replace(" ", "")
+    raise refuse(
+        f"{what} is about {format_bytes(work_bytes, binary=True)} of data, and the limit is {format_bytes(limit)}; "
+        f"--limit {enough} or {VARIABLE}={enough} allows it"
+    )
+
+
+def read_bytes(path: str | Path, limit_bytes: int, what: str, refuse: Refuse = UsageError) -> bytes:
     """The content of a file of at most `limit_bytes`.
 
     `what` names the kind of file in messages ("a topology file"). A file that is too large is the error that `refuse`
@@ -57,13 +135,47 @@ def _opened(path: str, flags: int) -> int:
     return descriptor
 
 
-def read_text(path: str | Path, limit_bytes: int, what: str, refuse: Callable[[str], ChoreoError] = UsageError) -> str:
+def read_text(path: str | Path, limit_bytes: int, what: str, refuse: Refuse = UsageError) -> str:
     """The text of a UTF-8 file of at most `limit_bytes`; a byte-order mark is dropped."""
     content = read_bytes(path, limit_bytes, what, refuse)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise refuse(f"{shown(path)} is not text in UTF-8") from None
+
+
+def parse_json(text: str, path: str | Path, refuse: Refuse) -> Any:
+    """What a file in JSON holds; Python would also read `NaN` and `Infinity`, which JSON does not have.
+
+    >>> parse_json('{"ranks": NaN}', "a.json", UsageError)
+    Traceback (most recent call last):
+    choreo.errors.UsageError: a.json is not JSON: it has NaN, which is not a number there
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:  # also a number of more digits than Python reads
+        raise refuse(f"{shown(path)} is not JSON: {shown(error)}") from None
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"it has {name}, which is not a number there")
+
+
+def parse_toml(text: str, path: str | Path, refuse: Refuse) -> dict[str, Any]:
+    """What a file in TOML holds.
+
+    >>> parse_toml("ranks = ", "a.toml", UsageError)
+    Traceback (most recent call last):
+    choreo.errors.UsageError: a.toml is not TOML: Invalid value (at end of document)
+    """
+    import tomllib
+
+    if _DOTTED.search(text):
+        raise refuse(f"{shown(path)} has a key of more than {MAX_DOTS} names joined by dots; no key here has so many")
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise refuse(f"{shown(path)} is not TOML: {shown(error)}") from None
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
@@ -84,7 +196,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def convert(document: object, kind: type[T], path: str | Path, what: str, refuse: Callable[[str], ChoreoError]) -> T:
+def convert(document: object, kind: type[T], path: str | Path, what: str, refuse: Refuse) -> T:
     """The document of a file as a `kind`, a msgspec struct; an error names the file, the field and the nearest field.
 
     >>> import msgspec
@@ -104,16 +216,17 @@ def convert(document: object, kind: type[T], path: str | Path, what: str, refuse
 def _explained(message: str, kind: type, what: str) -> str:
     """What msgspec found wrong, with the place as the file's author would name it: `links[1].bandwidth`."""
     told, _, place = message.partition(" - at ")
-    where = place.strip("`").removeprefix("$").removeprefix(".")
+    where = shown(place.strip("`").removeprefix("$").removeprefix(".") or what)
     field = re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", told, re.DOTALL)
     if field is None:
-        return f"{where or what}: {told[:1].lower()}{told[1:]}"
+        return f"{where}: {shown(told[:1].lower() + told[1:])}"
     if field[1] == "missing required":
-        return f"{where or what} lacks the field `{field[2]}`"
-    known = _fields(kind, where)
-    close = difflib.get_close_matches(field[2], known, n=1, cutoff=0.6)
+        return f"{where} lacks the field `{field[2]}`"
+    known = _fields(kind, "" if where == what else where)
+    name = short(field[2])
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean `{close[0]}`?" if close else f"its fields are {', '.join(known)}"
-    return f"{where or what} has no field {shown(f'`{field[2]}`')}; {hint}"
+    return f"{where} has no field {shown(f'`{name}`')}; {hint}"
 
 
 def _fields(kind: type, where: str) -> list[str]:

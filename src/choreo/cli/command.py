@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from choreo.errors import UsageError
+from choreo.files import raised_limit
 
 __all__ = ["Command", "Option", "grouped", "refuse_beside"]
 
@@ -19,7 +21,11 @@ GROUP = "choreo_group"
 
 
 class Command(click.Command):
-    """A command whose --help has groups of options."""
+    """A command whose --help has groups of options, and that takes --limit."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.params.append(_limit())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and refuse an option that takes one value and was given two: one of them would be ignored."""
@@ -47,6 +53,23 @@ class Command(click.Command):
         for title, records in groups.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+def _limit() -> click.Option:
+    """How much data a file may ask to work on."""
+
+    def raise_it(ctx: click.Context, param: click.Parameter, size: str | None) -> None:
+        if size is not None:
+            ctx.with_resource(raised_limit(size))
+
+    return click.Option(
+        ["--limit"],
+        is_eager=True,
+        expose_value=False,
+        callback=raise_it,
+        metavar="SIZE",
+        help="The most data that a file or network may ask for (256MiB).",
+    )
 
 
 def grouped(title: str, *options: Option) -> Option:

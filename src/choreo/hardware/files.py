@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
@@ -26,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from choreo.errors import DeviceError, UnknownNameError, shown
-from choreo.files import convert, read_text
+from choreo.files import convert, parse_toml, read_text
 from choreo.hardware.attention import AttentionCurve
 from choreo.hardware.cpu import Cpu
 from choreo.hardware.cpu_file import cpu_of, cpu_text
@@ -208,7 +207,4 @@ def _curves(path: Path, entry: _CurvesEntry) -> Curves:
 
 def _document(path: Path) -> dict[str, object]:
     text = read_text(path, MAX_FILE_BYTES, WHAT, DeviceError)
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise DeviceError(f"{shown(path)} is not TOML: {error}") from None
+    return parse_toml(text, path, DeviceError)

@@ -17,8 +17,9 @@ from typing import ClassVar
 import numpy as np
 
 from choreo.errors import ContradictionError, ProofError, UsageError, shown
+from choreo.files import check_work
 from choreo.prove.replay import AbsentError, Algebra, Counting, Fingerprint, replay
-from choreo.prove.trace import explain_absent, explain_wrong
+from choreo.prove.trace import can_be_traced, explain_absent, explain_wrong
 from choreo.results import Result, result
 from choreo.schedule import Schedule
 from choreo.units import counted
@@ -29,10 +30,10 @@ __all__ = ["Proof", "prove"]
 EXACT_BYTES = 1 << 22
 # What the places of one slice of chunks may take.
 SLICE_BYTES, ROW_BYTES = 1 << 28, 64
+# A chunk that is sent takes so many times the work of one that is only held.
+MOVED = 4
 # Of the places that end up wrong, this many chunks are traced to find the first step that goes wrong.
 TRACED_CHUNKS, TRACED_RANKS = 16, 4096
-# Tracing a sum takes up to ranks x ranks bytes; beyond this many ranks the story is only where it ends up wrong.
-MAX_TRACED = 1 << 14
 # Of more places than these the slices after the first that fails are not searched for an earlier failure.
 SEARCHED_PLACES = 1 << 30
 
@@ -88,6 +89,8 @@ def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
     if not isinstance(schedule, Schedule):
         raise UsageError(f"only a Schedule can be proved, not {type(schedule).__name__}")
     algebra = _choose(schedule, exact)
+    if schedule.file_bytes is not None:
+        _check_work(schedule, algebra, schedule.file_bytes)
     failures: list[ProofError] = []
     transfers = 0
     for low, high in _slices(schedule, algebra):
@@ -105,7 +108,7 @@ def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
         right = algebra.right(places)
         wrong = schedule.held_after(low, high) & ~right
         chunks = low + np.flatnonzero(wrong.any(axis=0))
-        if len(chunks) and schedule.ranks > MAX_TRACED and schedule.contract.reduces:
+        if len(chunks) and not can_be_traced(schedule, int(chunks[0])):
             failures.append(_untraced(schedule, int(np.flatnonzero(wrong[:, chunks[0] - low])[0]), int(chunks[0])))
             continue
         traced = max(1, min(TRACED_CHUNKS, TRACED_RANKS // schedule.members))
@@ -125,11 +128,23 @@ def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
     )
 
 
+def _check_work(schedule: Schedule, algebra: Algebra, file_bytes: int) -> None:
+    """Refuse a schedule from a file whose proof takes far more than its size would suggest."""
+    places = schedule.members * schedule.num_chunks
+    moved = sum(int(block.count.sum()) for block in schedule.blocks())
+    what = (
+        f"the proof of {schedule.collective} over {counted(schedule.members, 'member')} in "
+        f"{counted(schedule.num_chunks, 'chunk')}, of which {moved} are sent,"
+    )
+    check_work(what, (places + moved * MOVED) * algebra.width * algebra.contributions.itemsize, file_bytes)
+
+
 def _untraced(schedule: Schedule, rank: int, chunk: int) -> ProofError:
     last = max(schedule.num_steps - 1, 0)
+    what = "the sum of" if schedule.contract.reduces else "just one of"
     story = (
-        f"in the end, after step {last}: rank {rank} does not have the sum of chunk {chunk}; among more than "
-        f"{MAX_TRACED} ranks it is not traced how, so try it with fewer"
+        f"in the end, after step {last}: rank {rank} does not have {what} chunk {chunk}; among so many ranks or "
+        "transfers it is not traced how, so try it with fewer"
     )
     return ProofError(story, kind="missing", step=last, rank=rank, chunk=chunk)
 

@@ -130,13 +130,21 @@ def _replay_step(rows: Transfers, work: Values, algebra: Algebra, given: Mask, l
     if met is None:
         _write(flat, target, values, units.reduce, algebra)
         return
-    order, first_at_place = met
-    check_step_agreement(rows, first_chunk=low, ranks=ranks)
-    row = np.arange(len(order))
-    turn = row - np.maximum.accumulate(np.where(first_at_place, row, 0))
-    # First the first transfer into each place, then the second, and so on, in order of src.
-    for chosen in np.split(order[np.argsort(turn, kind="stable")], np.cumsum(np.bincount(turn))[:-1]):
-        _write(flat, target[chosen], values[chosen], units.reduce[chosen], algebra)
+    check_step_agreement(rows, first_chunk=low, ranks=ranks)  # so what meets in a place is added there
+    _write(flat, *_summed(target[met], values[met], units.reduce[met], algebra), algebra)
+
+
+def _summed(target: Ints, values: Values, reduce: Mask, algebra: Algebra) -> tuple[Ints, Values, Mask]:
+    """One row for each place: of those that meet, which are neighbours, each takes the next one's value, and again."""
+    while True:
+        row = np.arange(len(target))
+        first = np.concatenate(([True], target[1:] != target[:-1]))
+        if first.all():
+            return target, values, reduce
+        second = (row - np.maximum.accumulate(np.where(first, row, 0))) % 2 == 1
+        taken = np.flatnonzero(second)
+        values[taken - 1] = algebra.add(values[taken - 1], values[taken])
+        target, values, reduce = target[~second], values[~second], reduce[~second]
 
 
 def _write(flat: Values, target: Ints, values: Values, reduce: Mask, algebra: Algebra) -> None:

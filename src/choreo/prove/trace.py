@@ -7,6 +7,7 @@ the story goes back to the transfer where a contribution was first counted twice
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,10 +19,12 @@ from choreo.errors import ProofError
 from choreo.prove.replay import AbsentError
 from choreo.schedule import Schedule
 
-__all__ = ["explain_absent", "explain_wrong"]
+__all__ = ["can_be_traced", "explain_absent", "explain_wrong"]
 
+TRACED_ROWS, TRACED_BYTES = 1 << 17, 1 << 28
 # How many ranks a story lists by name.
 NAMED = 4
+NEVER = -2  # before the step of an input, which is -1
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +56,13 @@ class _History:
     def at(self, rank: int) -> _Value | None:
         held = self.values.get(rank)
         return held[-1] if held else None
+
+
+def can_be_traced(schedule: Schedule, chunk: int) -> bool:
+    """Whether the story of a chunk takes a moment and little memory: every value counts the contributions it has."""
+    rows = sum(int(((b.chunk <= chunk) & (chunk < b.chunk + b.count)).sum()) for b in schedule.blocks())
+    givers = len(_origins(schedule, chunk))
+    return rows <= TRACED_ROWS and (givers + rows) * givers <= TRACED_BYTES
 
 
 def explain_absent(schedule: Schedule, absent: AbsentError) -> ProofError:
@@ -176,10 +186,14 @@ def _missing(schedule: Schedule, history: _History, held: _Value, *, place: int,
     overwritten = _overwritten(history, made_of, held, chunk)
     if overwritten is not None:
         return overwritten
+    with_it: dict[int, list[_Value]] = {}  # what each member held that has the contribution
     for value, source in made_of:
         if value.from_input:
             continue  # an input never gets anybody else's contribution, however long one waits
-        later = [v for v in history.values[source.rank] if v.step >= value.step and v.counts[place]]
+        if source.rank not in with_it:
+            with_it[source.rank] = [v for v in history.values[source.rank] if v.counts[place]]
+        held_with = with_it[source.rank]
+        later = held_with[bisect_left(held_with, value.step, key=lambda v: v.step) :]
         if not later:
             continue
         reaches = f"only in step {later[0].step}" if later[0].step > value.step else "only in that same step"
@@ -246,8 +260,7 @@ def _dead_end(schedule: Schedule, history: _History, held: _Value, chunk: int) -
             story = f"step {value.step}: {value.holder} gets chunk {chunk} complete, but nobody sends it on to "
             contributor = history.givers[int(np.flatnonzero(new)[0])]
             return _miss(f"{story}{held.holder}", value.step, value.rank, chunk, contributor)
-    trails = [_trail(history, int(place)) for place in np.flatnonzero(held.counts == 0)]
-    step, furthest, contributor = max(trails, key=lambda trail: trail[0])
+    step, furthest, contributor = _longest_trail(history, held.counts == 0)
     if step < 0:
         story = (
             f"the contribution of rank {contributor} to chunk {chunk} has never reached rank {held.rank}: it never "
@@ -261,12 +274,18 @@ def _dead_end(schedule: Schedule, history: _History, held: _Value, chunk: int) -
     return _miss(story, step, furthest, chunk, contributor)
 
 
-def _trail(history: _History, place: int) -> tuple[int, int, int]:
-    """The last step in which a contribution reaches a new member, that member, and whose contribution it is."""
-    first = {r: next((v.step for v in held if v.counts[place]), None) for r, held in history.values.items()}
-    reached = {r: step for r, step in first.items() if step is not None}
-    furthest = max(reached, key=lambda r: reached[r])
-    return reached[furthest], furthest, history.givers[place]
+def _longest_trail(history: _History, missing: npt.NDArray[np.bool_]) -> tuple[int, int, int]:
+    """The last step in which a missing contribution reaches a new member, that member, and whose contribution it is."""
+    places = len(history.givers)
+    last, furthest = np.full(places, NEVER), np.zeros(places, np.int64)
+    for rank, values in history.values.items():
+        first = np.full(places, NEVER)
+        for value in values:
+            first[(value.counts > 0) & (first == NEVER)] = value.step
+        later = first > last
+        last[later], furthest[later] = first[later], rank
+    place = int(np.argmax(np.where(missing, last, NEVER)))
+    return int(last[place]), int(furthest[place]), history.givers[place]
 
 
 def _at_the_end(schedule: Schedule, story: str, rank: int, chunk: int, contributor: int) -> ProofError:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections import Counter
 from typing import Annotated
 
 import msgspec
@@ -26,7 +27,7 @@ from msgspec import Meta
 
 from choreo.checks import MAX_RANKS
 from choreo.collectives import get_collective
-from choreo.errors import FormatError, ScheduleError, UsageError
+from choreo.errors import FormatError, ScheduleError, UsageError, short, shown
 from choreo.schedule.schedule import MAX_AXES, MAX_CHUNKS, MAX_NAME, Schedule
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import IntColumn, Transfers
@@ -67,13 +68,15 @@ def from_document(text: bytes | str) -> Schedule:
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at ")
         field = path.strip("`").removeprefix("$").removeprefix(".") or "the document"
-        raise FormatError(f"{field}: {problem[0].lower()}{problem[1:]}{_hint(problem, field)}", field=field) from None
+        told = shown(problem[0].lower() + problem[1:])
+        raise FormatError(f"{field}: {told}{_hint(problem, field)}", field=field) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"the document is not JSON: {_place_of(text, error)}", field="the document") from None
     if len(text) <= WRITTEN_BY_HAND:
         json.loads(text, object_pairs_hook=_refuse_twice)
     columns = _columns(document)
     return from_parts(
+        len(text),
         document.collective,
         document.ranks,
         len(document.steps),
@@ -93,7 +96,7 @@ def _hint(problem: str, field: str) -> str:
     if unknown is None:
         return ""
     known = [f.name for f in msgspec.structs.fields(_Row if field.startswith("steps") else _Document)]
-    close = difflib.get_close_matches(unknown[1], known, n=1)
+    close = difflib.get_close_matches(short(unknown[1]), known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
 
 
@@ -112,13 +115,14 @@ def _place_of(text: bytes | str, error: Exception) -> str:
 
 def _refuse_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
     names = [name for name, _ in pairs]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
+    if len(set(names)) < len(names):
+        twice = short(next(name for name, times in Counter(names).items() if times > 1))
         raise FormatError(f"{twice}: the field is there twice; leave one out", field=twice)
     return dict(pairs)
 
 
 def from_parts(
+    file_bytes: int,
     collective: str,
     ranks: int,
     num_steps: int,
@@ -150,7 +154,9 @@ def from_parts(
         )
     try:
         body = Steps.from_transfers(ranks + switches, chunks, num_steps, columns)
-        schedule = Schedule(collective, body, root, algorithm, weights, switches=switches, axes=axes)
+        schedule = Schedule(
+            collective, body, root, algorithm, weights, switches=switches, axes=axes, file_bytes=file_bytes
+        )
     except ScheduleError as error:
         raise FormatError(f"weights: {error}", field="weights") from None
     try:

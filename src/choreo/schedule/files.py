@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from choreo.checks import MAX_RANKS
 from choreo.errors import ContradictionError, FormatError, UsageError, shown
-from choreo.files import read_bytes, write_bytes
+from choreo.files import check_work, read_bytes, write_bytes
 from choreo.schedule.document import from_document, from_parts, to_document
 from choreo.schedule.places import check_agreement
 from choreo.schedule.schedule import MAX_AXES, MAX_CHUNKS, MAX_NAME, Schedule
@@ -32,6 +32,7 @@ __all__ = ["load", "save"]
 MAX_DOCUMENT_BYTES = 1 << 30
 MAX_ROWS = 1 << 26
 MAX_ARRAY_HEADER = 256
+ROW_BYTES = 128  # of a transfer in memory, with what is made of it on the way
 COLUMNS = ("step", "src", "dst", "chunk", "count", "reduce", "from_input")
 
 
@@ -82,7 +83,7 @@ def load(path: str | Path) -> Schedule:
     Traceback (most recent call last):
     choreo.errors.UsageError: nowhere.json cannot be read: No such file or directory
     """
-    content = read_bytes(path, MAX_DOCUMENT_BYTES, "a schedule file", lambda m: FormatError(m, field="the file"))
+    content = read_bytes(path, MAX_DOCUMENT_BYTES, "a schedule file", _refused)
     try:
         schedule = _from_archive(content) if content[:2] == b"PK" else from_document(content)
     except FormatError as error:
@@ -94,6 +95,10 @@ def load(path: str | Path) -> Schedule:
         error.args = (f"{shown(path)}: not a schedule: {error}",)
         raise
     return schedule
+
+
+def _refused(message: str) -> FormatError:
+    return FormatError(message, field="the file")
 
 
 def _to_archive(schedule: Schedule) -> bytes:
@@ -122,7 +127,8 @@ def _narrow(column: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> npt.NDArra
 def _from_archive(content: bytes) -> Schedule:
     try:
         archive = zipfile.ZipFile(io.BytesIO(content))
-        present = {name for name in (*COLUMNS, "header", "weights") if f"{name}.npy" in archive.namelist()}
+        inside = set(archive.namelist())
+        present = {name for name in (*COLUMNS, "header", "weights") if f"{name}.npy" in inside}
     except _DAMAGED as error:
         raise FormatError(f"the archive is damaged: {error}", field="the archive") from None
     for name in ("header", *COLUMNS):
@@ -133,6 +139,8 @@ def _from_archive(content: bytes) -> Schedule:
     if len(set(lengths.values())) != 1:
         shortest = min(lengths, key=lambda name: lengths[name])
         raise FormatError(f"{shortest}: the columns differ in length: {lengths}", field=shortest)
+    most = max(length for _, length, _ in shapes.values())
+    check_work(f"a table of {most} transfers", most * ROW_BYTES, len(content), _refused)
     arrays = {name: _array(archive, name, *shapes[name]) for name in sorted(present)}
     try:
         header = msgspec.json.decode(arrays["header"].tobytes(), type=_Header)
@@ -140,6 +148,7 @@ def _from_archive(content: bytes) -> Schedule:
         raise FormatError(f"header: {error}", field="header") from None
     columns = _checked_columns(arrays)
     return from_parts(
+        len(content),
         header.collective,
         header.ranks,
         int(columns.step[-1]) + 1 if len(columns) else 0,

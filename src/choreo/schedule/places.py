@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from choreo.errors import ContradictionError
 from choreo.schedule.schedule import Schedule
@@ -22,15 +21,14 @@ def in_units(rows: Transfers, num_chunks: int) -> tuple[Transfers, int]:
     return replace(rows, chunk=rows.chunk // unit, count=rows.count // unit).expanded(), unit
 
 
-def meetings(units: Transfers) -> tuple[IntColumn, npt.NDArray[np.bool_]] | None:
-    """The rows ordered by place and src, and which of them is the first at its place; None if no two meet."""
+def meetings(units: Transfers) -> IntColumn | None:
+    """The rows ordered by place; None if no two meet."""
     if np.bincount(units.dst).max() == 1:
         return None
     place = units.dst * (int(units.chunk.max()) + 1) + units.chunk
     order = np.argsort(place, kind="stable")
     ordered = place[order]
-    first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
-    return None if first.all() else (np.lexsort((units.src, place)), first)
+    return order if (ordered[1:] == ordered[:-1]).any() else None
 
 
 def check_step_agreement(rows: Transfers, first_chunk: int = 0, ranks: int | None = None) -> None:

@@ -44,6 +44,8 @@ class Schedule:
 
     `axes` are those of the mesh that a hierarchical schedule was built along: `8x4:direct,ring`.
 
+    `file_bytes` is the size of the file that it was read from: what a file may ask for is limited.
+
     Make one with `Schedule.from_list`, `from_function` or `from_rule`, or compose existing ones (`then`,
     `backwards`, `pipelined` and the others in `choreo.schedule`).
     """
@@ -56,6 +58,7 @@ class Schedule:
     phases: tuple[Phase, ...] = ()
     switches: int = 0
     axes: str | None = None
+    file_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, Steps):

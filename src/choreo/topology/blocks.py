@@ -13,13 +13,16 @@ from functools import partial
 
 import numpy as np
 
-from choreo.errors import UsageError
+from choreo.errors import UsageError, short
+from choreo.files import check_work
 from choreo.topology.graph import Bools, Floats, Ints, Links, Paths, shortest_paths
 from choreo.units import bandwidth_of, time_of
 
-__all__ = ["Block", "fully_connected", "graph", "line", "link_figures", "plain_block", "ring", "switch"]
+__all__ = ["Block", "check_links", "fully_connected", "graph", "line", "link_figures", "plain_block", "ring", "switch"]
 
 MAX_LINKS = 1 << 26
+# What a link and a node with a name take in memory, with what is made of them on the way.
+LINK_BYTES, NODE_BYTES = 160, 400
 
 # A module's function with some arguments bound, so that a topology can be pickled.
 Router = Callable[[Ints, Ints, Ints, str], Paths]
@@ -189,6 +192,17 @@ def plain_block(kind: str, size: int, switches: int, links: Links, route: Router
 
 def _nowhere(a: Ints, b: Ints, key: Ints, routing: str) -> Paths:
     return Paths(np.full((len(a), 0), -1, np.int64), None, np.zeros(len(a)))
+
+
+def check_links(name: str, devices: int, links: int) -> None:
+    """Refuse a network that cannot be held, or that is beyond the limit on what a text or file may ask for.
+
+    >>> check_links("a ring", devices=8, links=16)
+    """
+    what = f"{short(name)} has {devices} devices and {links} links"
+    if links > MAX_LINKS:
+        raise UsageError(f"{what}; at most {MAX_LINKS} links can be held")
+    check_work(f"{what}, which", links * LINK_BYTES)
 
 
 def link_figures(

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from choreo.errors import TopologyError, UnknownNameError, UsageError, shown
-from choreo.topology.blocks import MAX_LINKS, Block
+from choreo.topology.blocks import Block, check_links
 from choreo.topology.files import TopologyFile, graph_block, read_file
 from choreo.topology.language import parse_blocks
 from choreo.topology.topology import Topology, compose
@@ -106,6 +106,5 @@ def _blocks(found: TopologyFile, nodes: int | None) -> tuple[Block, ...]:
 def _composed(name: str, blocks: Sequence[Block], device: str, routing: str) -> Topology:
     devices = math.prod(block.size for block in blocks)
     links = sum(devices // block.size * len(block.links) for block in blocks)
-    if links > MAX_LINKS:
-        raise UsageError(f"{name[:80]} has {devices} devices and {links} links; at most {MAX_LINKS} links can be held")
+    check_links(name, devices, links)
     return compose(name, blocks, device=device, routing=routing)

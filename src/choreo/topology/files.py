@@ -25,18 +25,18 @@ Beside these: names (others that the catalogue knows it by), description, device
 
 from __future__ import annotations
 
-import json
 import textwrap
-import tomllib
 from collections import Counter
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from choreo.errors import TopologyError, UsageError, shown
-from choreo.files import convert, read_text
-from choreo.topology.blocks import Block, graph
+from choreo.files import check_work, convert, parse_json, parse_toml, read_text
+from choreo.topology.blocks import NODE_BYTES, Block, graph
 from choreo.topology.graph import ROUTINGS, Links
 from choreo.topology.topology import MAX_DEVICES
 from choreo.units import bandwidth_of, time_of
@@ -44,15 +44,19 @@ from choreo.units import bandwidth_of, time_of
 __all__ = ["LinkEntry", "Source", "TopologyFile", "graph_block", "read_file"]
 
 MAX_FILE_BYTES = 64 << 20
+MAX_NAME = 200  # characters
+
+
+Name = Annotated[str, Meta(max_length=MAX_NAME)]
 
 
 class LinkEntry(msgspec.Struct, forbid_unknown_fields=True):
     """One line of a file's links: both ways, unless it says otherwise."""
 
-    from_: str | int = msgspec.field(name="from")
-    to: str | int
-    bandwidth: str | int | float
-    latency: str | int | float = 0
+    from_: Name | int = msgspec.field(name="from")
+    to: Name | int
+    bandwidth: Name | int | float
+    latency: Name | int | float = 0
     one_way: bool = False
 
 
@@ -66,19 +70,19 @@ class Source(msgspec.Struct, forbid_unknown_fields=True):
 class TopologyFile(msgspec.Struct, forbid_unknown_fields=True):
     """What a file may hold."""
 
-    name: str
-    names: list[str] = []
+    name: Name
+    names: list[Name] = []
     description: str = ""
-    device: str = ""
+    device: Name = ""
     topology: str | None = None
-    devices: int | list[str] | None = None
-    switches: int | list[str] = []
-    reducing_switches: list[str] = []
+    devices: int | list[Name] | None = None
+    switches: int | list[Name] = []
+    reducing_switches: list[Name] = []
     links: list[LinkEntry] | None = None
     across: str | None = None
-    medium: str = ""
+    medium: Name = ""
     nodes: int = 1
-    routing: str = "spread"
+    routing: Name = "spread"
     sources: list[Source] = []
 
     def __repr__(self) -> str:
@@ -89,11 +93,8 @@ class TopologyFile(msgspec.Struct, forbid_unknown_fields=True):
 def read_file(path: Path) -> TopologyFile:
     """A file's contents, checked field by field."""
     text = read_text(path, MAX_FILE_BYTES, "a topology file", TopologyError)
-    kind = "TOML" if path.suffix.lower() == ".toml" else "JSON"
-    try:
-        document = tomllib.loads(text) if kind == "TOML" else json.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number of more digits than Python reads
-        raise TopologyError(f"{shown(path)} is not {kind}: {shown(error)}") from None
+    parse = parse_toml if path.suffix.lower() == ".toml" else parse_json
+    document = parse(text, path, TopologyError)
     found = convert(document, TopologyFile, path, "a topology file", TopologyError)
     _check(path, found)
     return found
@@ -117,6 +118,8 @@ def graph_block(found: TopologyFile) -> Block:
     for field, least, given in (("devices", 1, found.devices or 0), ("switches", 0, found.switches)):
         if not least <= (given if isinstance(given, int) else len(given)) <= MAX_DEVICES:
             raise TopologyError(f"{found.name}: `{field}` must be {least} to {MAX_DEVICES} names, or their number")
+    nodes = sum(one for one in (found.devices, found.switches) if isinstance(one, int))
+    check_work(f"{found.name}: a graph of {nodes} nodes", nodes * NODE_BYTES, refuse=TopologyError)
     devices, switches = _names(found.devices or 0, ""), _names(found.switches, "switch")
     names = (*devices, *switches)
     node = {name: number for number, name in enumerate(names)}

@@ -16,10 +16,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from choreo.errors import SizeError, UnknownNameError, UsageError
-from choreo.topology.blocks import Block, fully_connected, line, ring, switch
+from choreo.errors import SizeError, UnknownNameError, UsageError, short
+from choreo.topology.blocks import MAX_LINKS, Block, check_links, fully_connected, line, ring, switch
 from choreo.topology.topology import MAX_DEVICES
-from choreo.topology.trees import fat_tree
+from choreo.topology.trees import fat_tree, fat_tree_links
 from choreo.units import parse_bandwidth, parse_time
 
 __all__ = ["KINDS", "parse_blocks"]
@@ -46,12 +46,12 @@ class _Call:
         try:
             return float(text)
         except ValueError:
-            raise UsageError(f"{self.text}: {name} must be a number, not {_short(text)!r}") from None
+            raise UsageError(f"{self.text}: {name} must be a number, not {short(text)!r}") from None
 
     def one_size(self) -> int:
         if len(self.sizes) > 1:
             raise UsageError(
-                f"{self.text} has one size, not {_short('x'.join(map(str, self.sizes)))}; torus and mesh take several"
+                f"{self.text} has one size, not {short('x'.join(map(str, self.sizes)))}; torus and mesh take several"
             )
         return self.sizes[0]
 
@@ -102,17 +102,17 @@ def parse_blocks(text: str, machine: Machine) -> list[Block]:
     for factor in factors:
         called = re.fullmatch(r"([A-Za-z_]+)\s*\((.*)\)", factor, re.DOTALL)
         if called is not None:
-            blocks += _blocks(_short(factor), called[1], called[2])
+            blocks += _blocks(short(factor), called[1], called[2], math.prod(block.size for block in blocks))
             continue
         named = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9_.-]*)(?::([0-9]{1,7}))?", factor)
         if named is None:
             raise UsageError(
-                f"{_short(factor)!r} is not part of a topology; write 'ring(8, 50GB/s, 500ns)', blocks joined by x, "
+                f"{short(factor)!r} is not part of a topology; write 'ring(8, 50GB/s, 500ns)', blocks joined by x, "
                 "the name of a machine like hgx-h100:4 (see choreo list topologies), or a .json, .toml or .xml file"
             )
         if named[1] in KINDS:
             raise UsageError(f"{named[1]} needs a size; write '{named[1]}(8, 50GB/s, 500ns)'")
-        blocks += machine(_short(named[1]), int(named[2]) if named[2] else None)
+        blocks += machine(short(named[1]), int(named[2]) if named[2] else None)
     return blocks
 
 
@@ -122,16 +122,18 @@ def _factors(text: str) -> list[str]:
     factors = [part.strip() for part in parts]
     if not all(factors):
         raise UsageError(
-            f"{_short(text)!r} is not a topology; write blocks joined by x, like 'ring(4, 50GB/s) x switch(8, 25GB/s)'"
+            f"{short(text)!r} is not a topology; write blocks joined by x, like 'ring(4, 50GB/s) x switch(8, 25GB/s)'"
         )
     return factors
 
 
-def _blocks(text: str, kind: str, inside: str) -> list[Block]:
+def _blocks(text: str, kind: str, inside: str, inner: int) -> list[Block]:
+    """The blocks of one call; there are `inner` devices in the blocks before it."""
     if kind not in KINDS:
-        raise UnknownNameError("kind of block", _short(kind), KINDS)
+        raise UnknownNameError("kind of block", short(kind), KINDS)
     make, options = KINDS[kind]
     call = _read(text, kind, [part.strip() for part in inside.split(",")], {*options, "medium"})
+    _check_links(call, kind, inner)
     written = _written(kind, call)
     return [
         replace(
@@ -143,11 +145,25 @@ def _blocks(text: str, kind: str, inside: str) -> list[Block]:
     ]
 
 
+def _check_links(call: _Call, kind: str, inner: int) -> None:
+    """Refuse blocks that have more links than can be held, before they are made; `inner` devices are before them."""
+    devices = math.prod(call.sizes) * inner
+    if devices > MAX_DEVICES:
+        raise UsageError(f"{call.text} has more than {MAX_DEVICES} devices, with the blocks before it; use fewer")
+    if kind == "fat_tree":
+        spines = call.number("spines", 1)
+        links = inner * fat_tree_links(call.sizes, int(spines) if 1 <= spines <= MAX_LINKS else 1)
+    elif kind == "fully_connected":
+        links = devices * (call.sizes[0] - 1)
+    else:  # a ring of two is one link each way
+        links = sum(devices * (2 if size > 2 else size - 1) for size in call.sizes)
+    check_links(call.text, devices, links)
+
+
 def _read(text: str, kind: str, parts: list[str], known: set[str]) -> _Call:
     if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})*", parts[0].replace(" ", "")):
         raise UsageError(
-            f"{text}: the first thing in the brackets is a size, like {kind}(8, 50GB/s, 500ns), "
-            f"not {_short(parts[0])!r}"
+            f"{text}: the first thing in the brackets is a size, like {kind}(8, 50GB/s, 500ns), not {short(parts[0])!r}"
         )
     sizes = tuple(int(size) for size in parts[0].replace(" ", "").split("x"))
     if min(sizes) < 1 or math.prod(sizes) > MAX_DEVICES:
@@ -160,7 +176,7 @@ def _read(text: str, kind: str, parts: list[str], known: set[str]) -> _Call:
             options[name] = value
         elif options or len(figures) == 2 or equals:
             raise UsageError(
-                f"{text}: {_short(part)!r} is not understood here; {kind} takes a size, a bandwidth, a latency, then "
+                f"{text}: {short(part)!r} is not understood here; {kind} takes a size, a bandwidth, a latency, then "
                 f"{', '.join(sorted(known))}"
             )
         else:
@@ -188,11 +204,6 @@ def _figures(call: _Call) -> str:
     bandwidth = _exact(call.bandwidth, (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("KB/s", 1e3), ("B/s", 1.0)))
     latency = _exact(call.latency, (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("ps", 1e-12)))
     return f", {bandwidth}, {latency}{options}"
-
-
-def _short(text: str) -> str:
-    """A text cut to fit into an error message."""
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _exact(value: float, units: tuple[tuple[str, float], ...]) -> str:

@@ -69,7 +69,7 @@ def pci_bandwidth(link_speed: str, lanes: int) -> float:
 def between_cpus(arch: str, vendor: str, family: int, model: int) -> float:
     """The link between two CPUs of a machine: QPI, UPI, Infinity Fabric."""
     if arch == "x86_64" and vendor == "GenuineIntel":
-        return GB * next(speed for least, speed in _INTEL_GB if (model if family == 6 else 0) >= least)
+        return GB * next(speed for least, speed in _INTEL_GB if (max(model, 0) if family == 6 else 0) >= least)
     return GB * _CPU_GB.get(vendor if arch == "x86_64" else arch, _CPU_UNKNOWN_GB)
 
 

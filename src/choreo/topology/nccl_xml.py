@@ -32,8 +32,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from choreo.errors import TopologyError, shown
-from choreo.files import read_text
-from choreo.topology.blocks import graph
+from choreo.files import check_work, read_text
+from choreo.topology.blocks import LINK_BYTES, graph
 from choreo.topology.graph import Links
 from choreo.topology.nccl_figures import (
     DEVICES,
@@ -64,6 +64,7 @@ class _Element:
     xml: ElementTree.Element
     where: str
     file: str
+    size: int  # of the file, in bytes
 
     def fail(self, what: str) -> TopologyError:
         return TopologyError(f"{self.file}: {self.where} {what}")
@@ -71,7 +72,7 @@ class _Element:
     def child(self, xml: ElementTree.Element, named: str | None = None) -> _Element:
         """An element inside this one, called by an attribute of its own or after this one."""
         name = "" if named is None else f" {named}={shown(xml.get(named, '')[:40])}"
-        return _Element(xml, f"<{shown(xml.tag)}{name}>" + ("" if named else f" in {self.where}"), self.file)
+        return _Element(xml, f"<{shown(xml.tag)}{name}>" + ("" if named else f" in {self.where}"), self.file, self.size)
 
     def text(self, attribute: str) -> str:
         found = self.xml.get(attribute)
@@ -163,6 +164,8 @@ def read_nccl_xml(path: Path) -> Topology:
         raise root.fail(
             "has no <gpu> below its CPUs, so the NVLinks are unknown; let NCCL write it, with NCCL_TOPO_DUMP_FILE"
         )
+    joined = sum(len(pairs) ** 2 for pairs in cpus.values())
+    check_work(f"{root.file}: {joined} links between CPUs", joined * LINK_BYTES, root.size, TopologyError)
     for pairs in cpus.values():
         for here, bandwidth in pairs:
             for there, _ in pairs:
@@ -191,7 +194,7 @@ def _parsed(path: Path) -> _Element:
         xml = ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError) as error:
         raise TopologyError(f"{shown(path)} is not XML: {shown(error)}") from None
-    return _Element(xml, f"<{shown(xml.tag)}>", shown(path))
+    return _Element(xml, f"<{shown(xml.tag)}>", shown(path), len(text))
 
 
 def _read_cpu(machine: _Machine, cpu: _Element, cpus: dict[int, list[tuple[str, float]]]) -> None:
@@ -229,7 +232,7 @@ def _read_pci(machine: _Machine, pci: _Element, host: int, above: list[str]) -> 
     name = machine.add_switch(_name("PCI" if nic is None else "NIC", host, bus), pci)
     machine.join_both_ways(name, above[-1], bandwidth, PCI_LATENCY_S)
     if gpus:
-        element = _Element(gpus[0], f"<gpu> in {pci.where}", pci.file)
+        element = _Element(gpus[0], f"<gpu> in {pci.where}", pci.file, pci.size)
         numbers = element.whole("dev"), element.whole("rank", -1)
         machine.gpus.append(_Gpu(element, host, bus, above[0], pci.xml.get("device", ""), *numbers))
         machine.join_both_ways(machine.gpus[-1].name, name, bandwidth, PCI_LATENCY_S)

@@ -12,7 +12,7 @@ from choreo.errors import UsageError
 from choreo.topology.blocks import Block, link_figures, plain_block
 from choreo.topology.graph import Floats, Ints, Links, Paths, hashed_index
 
-__all__ = ["fat_tree"]
+__all__ = ["fat_tree", "fat_tree_links"]
 
 
 def fat_tree(
@@ -46,6 +46,15 @@ def fat_tree(
         parts += [Links.uniform(*ends, each, latency_s) for ends in tree.between(level)]
     links = Links.join(parts)
     return plain_block("fat_tree", size, tree.switches, links, partial(_up_and_down, tree=tree, latency_s=latency_s))
+
+
+def fat_tree_links(sizes: Sequence[int], spines: int = 1) -> int:
+    """How many links a fat tree has, without making it.
+
+    >>> fat_tree_links((8, 4), spines=2) == len(fat_tree((8, 4), "50GB/s", "1us", spines=2).links)
+    True
+    """
+    return _Tree(tuple(sizes), spines).num_links
 
 
 def _up_and_down(a: Ints, b: Ints, key: Ints, routing: str, *, tree: _Tree, latency_s: float) -> Paths:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from choreo.errors import PlanError, shown
+from choreo.files import parse_json, read_text
 from choreo.workload import Plan
 
 __all__ = ["plan_of", "read_plan"]
 
+MAX_FILE_BYTES = 16 << 20
 NAMES = tuple(field.name for field in fields(Plan))
 
 
 def read_plan(file: str | Path) -> Plan:
     """The best plan of what `choreo plan --json` wrote, or the plan of a `choreo train --json`."""
-    try:
-        found: Any = json.loads(Path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        told = error.strerror if isinstance(error, OSError) else f"it is not JSON: {error}"
-        raise PlanError(f"the plan {shown(file)} cannot be read: {told}") from None
+    found = parse_json(read_text(file, MAX_FILE_BYTES, "a plan", PlanError), file, PlanError)
     if isinstance(found, dict) and isinstance(found.get("plans"), list) and found["plans"]:
         found = found["plans"][0]
     if isinstance(found, dict) and isinstance(found.get("plan"), dict):

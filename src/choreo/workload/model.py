@@ -121,7 +121,7 @@ class Model:
     def _positive(self, name: str, least: int = 1) -> None:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ModelError(f"{self.name}: {name} must be a whole number of at least {least}, not {value!r}")
+            raise ModelError(f"{self.name}: {name} must be a whole number of at least {least}, not {value!r:.60}")
 
     def __repr__(self) -> str:
         return f"<Model {shown(self.name)}: {format_count(self.parameters)} parameters>"
@@ -150,7 +150,7 @@ class Model:
     @property
     def moe_layers(self) -> int:
         """How many layers have experts."""
-        return sum(self.has_experts(layer) for layer in range(self.layers))
+        return self.layers // self.moe_every - self.dense_layers // self.moe_every if self.experts else 0
 
     # Parameters
 
@@ -207,15 +207,13 @@ class Model:
         return self.norm_parameters + self.vocab * ((not self.tied_embeddings) * self.hidden + self.head_bias)
 
     def _sum(self, active: bool) -> int:
-        experts = self.moe_layers
-        first_dense = next((layer for layer in range(self.layers) if not self.has_experts(layer)), 0)
-        first_moe = next((layer for layer in range(self.layers) if self.has_experts(layer)), 0)
-        return (
-            self.embedding_parameters
-            + (self.layers - experts) * self.parameters_per_layer(first_dense, active=active)
-            + experts * self.parameters_per_layer(first_moe, active=active)
-            + self.head_parameters
-        )
+        total, experts = self.embedding_parameters + self.head_parameters, self.moe_layers
+        if experts < self.layers:
+            total += (self.layers - experts) * self.parameters_per_layer(0, active=active)
+        if experts:
+            first_moe = (self.dense_layers // self.moe_every + 1) * self.moe_every - 1
+            total += experts * self.parameters_per_layer(first_moe, active=active)
+        return total
 
     @property
     def parameters(self) -> int:
@@ -245,4 +243,6 @@ class Model:
 
 def _divisor(number: int, near: int) -> int:
     """The divisor of a number nearest to another number."""
-    return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: (abs(d - near), d))
+    from choreo.workload.legal import divisors
+
+    return min(divisors(number), key=lambda d: (abs(d - near), d))

@@ -15,7 +15,9 @@ from typing import Literal
 
 import msgspec
 
+from choreo.checks import MAX_RANKS
 from choreo.errors import UsageError, shown
+from choreo.files import read_bytes
 from choreo.price import CostModel
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 FORMAT = "choreo-constants-1"
+MAX_FILE_BYTES = 4 << 20
 Buffers = Literal["private", "registered"]
 # The least cost of a byte and of a step: if either were free, the choice of an algorithm would be arbitrary.
 FASTEST_BYTES_PER_S, LEAST_ALPHA_S = 1e12, 1e-7
@@ -97,7 +100,7 @@ def decode_constants(document: bytes, where: str = "constants") -> Constants:
             _ = band.cost_model
         except UsageError as error:
             raise UsageError(f"{where}: bands[{number}]: {error}") from None
-        if band.ranks < 1 or band.to_bytes < 0:
+        if not (1 <= band.ranks <= MAX_RANKS and 0 <= band.to_bytes < 1 << 63):
             raise UsageError(f"{where}: bands[{number}] is of {band.ranks} ranks and {band.to_bytes} bytes")
     return found
 
@@ -121,15 +124,14 @@ def load_constants() -> Constants:
     except UsageError:  # a user without a home, as in some containers: nothing was kept
         return default_constants()
     try:
-        document = path.read_bytes()
-    except FileNotFoundError:
-        if os.environ.get("CHOREO_CONSTANTS"):
-            raise UsageError(
-                f"CHOREO_CONSTANTS: there is no {shown(path)}; make it with choreo calibrate, or unset it"
-            ) from None
-        return default_constants()
+        there = path.exists()
     except OSError as error:
         raise UsageError(f"{shown(path)} cannot be read: {error.strerror}") from None
+    if not there:
+        if os.environ.get("CHOREO_CONSTANTS"):
+            raise UsageError(f"CHOREO_CONSTANTS: there is no {shown(path)}; make it with choreo calibrate, or unset it")
+        return default_constants()
+    document = read_bytes(path, MAX_FILE_BYTES, "a file of constants")
     found = decode_constants(document, shown(path))
     # A home folder may be shared between machines. A file that CHOREO_CONSTANTS names is used as it is.
     if found.host != socket.gethostname() and not os.environ.get("CHOREO_CONSTANTS"):

@@ -6,12 +6,12 @@ Every architecture has its own words for the same numbers; `families.py` knows t
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from choreo.errors import ModelError, shown
-from choreo.files import read_text
+from choreo.errors import ModelError, short, shown
+from choreo.files import check_work, parse_json, read_text
+from choreo.units import format_count
 from choreo.workload.huggingface.families import FAMILIES
 from choreo.workload.huggingface.fields import Config, brief
 from choreo.workload.model import Model
@@ -19,6 +19,8 @@ from choreo.workload.model import Model
 __all__ = ["read_config"]
 
 MAX_FILE_BYTES = 16 << 20
+MAX_PARAMETERS = 1 << 60
+LAYER_BYTES = 16 << 10  # of data that planning makes for a layer
 
 
 def read_config(source: str | Path | Mapping[str, object], *, name: str = "") -> Model:
@@ -42,15 +44,24 @@ def read_config(source: str | Path | Mapping[str, object], *, name: str = "") ->
             data = {**data, **_object(data[inner])}
             family = _family(data, where)
     if family not in FAMILIES:
+        family = short(family)
         close = difflib.get_close_matches(family, FAMILIES, n=3, cutoff=0.5)
         hint = f"the nearest known are {', '.join(close)}" if close else f"known: {', '.join(sorted(FAMILIES))}"
         raise ModelError(f"{where}: model_type {family!r} is not an architecture known here; {hint}")
     name = name or str(data.get("_name_or_path") or family).rstrip("/").rsplit("/", maxsplit=1)[-1]
     try:
-        return FAMILIES[family](Config(data, where, family), name)
+        return _checked(FAMILIES[family](Config(data, where, family), short(name)))
     except ModelError as error:
         text = str(error)
         raise ModelError(text if text.startswith(where) else f"{where}: {text}") from None
+
+
+def _checked(model: Model) -> Model:
+    """The model, unless planning it would take for ever."""
+    if model.parameters > MAX_PARAMETERS:
+        raise ModelError(f"{model.name} has {format_count(model.parameters)} parameters, more than can be counted here")
+    check_work(f"{model.name}: a model of {model.layers} layers", model.layers * LAYER_BYTES, refuse=ModelError)
+    return model
 
 
 def _family(data: Mapping[str, object], where: str) -> str:
@@ -69,10 +80,7 @@ def _object(value: object) -> dict[str, object]:
 
 def _read(path: Path) -> dict[str, object]:
     text = read_text(path, MAX_FILE_BYTES, "a config.json", ModelError)
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{shown(path)} is not JSON: {shown(error)}") from None
+    data = parse_json(text, path, ModelError)
     if not isinstance(data, dict):
         raise ModelError(f"{shown(path)} must hold an object with the fields of a model, not {brief(data)}")
     return data

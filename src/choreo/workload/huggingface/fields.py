@@ -6,9 +6,11 @@ import difflib
 import json
 from collections.abc import Mapping
 
-from choreo.errors import ModelError
+from choreo.errors import ModelError, short
 
 __all__ = ["Config", "brief"]
+
+MAX_NUMBER = 1 << 32  # of anything that a model has: features, words, experts
 
 
 class Config:
@@ -33,9 +35,18 @@ class Config:
             if default is not None:
                 return default
             raise self._missing(names)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 or not value >= 0:
             raise ModelError(f"{self.where}: {self.prefix}{name} must be a whole number, not {brief(value)}")
+        if value > MAX_NUMBER:
+            raise ModelError(f"{self.where}: {self.prefix}{name} must be at most {MAX_NUMBER}, not {brief(value)}")
         return int(value)
+
+    def divisor(self, *names: str, default: int | None = None) -> int:
+        """A whole number of at least 1."""
+        value = self.number(*names, default=default)
+        if value < 1:
+            raise ModelError(f"{self.where}: {self.prefix}{self._find(names)[0]} must be at least 1, not {value}")
+        return value
 
     def flag(self, *names: str, default: bool) -> bool:
         """True or false under the first of these names that is present."""
@@ -73,7 +84,8 @@ class Config:
 
     def _missing(self, names: tuple[str, ...]) -> ModelError:
         others = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
-        close = difflib.get_close_matches(names[0], list(self.data), n=1, cutoff=0.75)
+        near = [name for name in self.data if len(name) <= 2 * len(names[0])]
+        close = difflib.get_close_matches(names[0], near, n=1, cutoff=0.75)
         hint = f"the nearest field there is {close[0]!r}" if close else "add it"
         return ModelError(
             f"{self.where}: {self.prefix}{names[0]}{others} is missing, which a {self.family} model has; {hint}"
@@ -82,5 +94,6 @@ class Config:
 
 def brief(value: object) -> str:
     """A value of JSON, cut to 40 characters."""
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    if isinstance(value, list | dict) and len(value) > 4:
+        return f"a list of {len(value)}" if isinstance(value, list) else f"an object of {len(value)} fields"
+    return short(json.dumps(short(value, 40) if isinstance(value, str) else value, default=str), 40)

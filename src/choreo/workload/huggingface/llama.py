@@ -129,7 +129,7 @@ def gpt_oss(config: Config, name: str) -> Model:
 
 def qwen_moe(config: Config, name: str, *, qk_norm: bool) -> Model:
     """Qwen's experts; Qwen 2 has a shared one with a gate."""
-    width = config.number("moe_intermediate_size")
+    width = config.divisor("moe_intermediate_size")
     shared = 0 if qk_norm else config.number("shared_expert_intermediate_size", default=0)
     listed = config.data.get("mlp_only_layers")
     return replace(

@@ -1,0 +1,163 @@
+"""A few bytes that ask for much: refused in a sentence, before the work begins, up to a limit that --limit raises."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from choreo.errors import UsageError
+from choreo.files import work_limit
+from tests.helpers.cli import fine, mistake
+from tests.helpers.command import run_choreo
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "intermediate_size": 11008,
+    "vocab_size": 32000,
+}
+QWEN_MOE = LLAMA | {"model_type": "qwen2_moe", "num_experts": 8, "num_experts_per_tok": 2}
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+LONG = "x" * 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (LLAMA | {"hidden_size": float("nan")}, "is not JSON: it has NaN, which is not a number there"),
+        (LLAMA | {"vocab_size": float("inf")}, "is not JSON: it has Infinity, which is not a number there"),
+        (LLAMA | {"hidden_size": 1e308}, "hidden_size must be at most 4294967296, not 1e+308"),
+        (LLAMA | {"hidden_size": 10**400}, "hidden_size must be at most 4294967296, not 1000"),
+        (QWEN_MOE | {"moe_intermediate_size": 0}, "moe_intermediate_size must be at least 1, not 0"),
+        (LLAMA | {"num_hidden_layers": 10**9}, "a model of 1000000000 layers is about 14.9 TiB of data"),
+        (MIXTRAL | {"num_hidden_layers": 10**9}, "a model of 1000000000 layers is about 14.9 TiB of data"),
+        (
+            LLAMA | {"hidden_size": 2**31 - 1},
+            "hidden 2147483647 does not divide by heads 32; give head_dim, or 1 heads",
+        ),
+        (LLAMA | {"hidden_size": 2**32, "vocab_size": 2**32}, "parameters, more than can be counted here"),
+        (LLAMA | {"model_type": LONG}, "model_type 'xxxxxxxxxx"),
+        (LLAMA | {"hidden_size": LONG}, 'hidden_size must be a whole number, not "xxxxxxxxxx'),
+        (LLAMA | {"hidden_size": ["x" * 1000] * 9}, "hidden_size must be a whole number, not a list of 9"),
+    ],
+)
+def test_models(config: dict[str, object], sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    told = mistake("plan", str(tmp_path / "config.json"))
+    assert sentence in told
+    assert len(told) < 1000
+
+
+def test_a_number_in_scientific_notation_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA).replace("4096", "4.096e3"))
+    fine("plan", str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("ring.json", '{"name": "a", "topology": "ring(1000000, 1GB/s)"}', "has 1000000 devices and 2000000 links"),
+        ("nodes.json", '{"name": "a", "devices": 4000000, "links": []}', "a graph of 4000000 nodes is about 1.49 GiB"),
+        ("tree.toml", 'name = "a"\ntopology = "fat_tree(2x2x2x2, 1GB/s, spines=2000)"', "has 16 devices and"),
+        ("dots.toml", ".".join("a" * 100_000) + " = 1", "has a key of more than 64 names joined by dots"),
+        ("dots.toml", "[a" + ' . "a"' * 99_000 + "]", "has a key of more than 64 names joined by dots"),
+        ("field.json", json.dumps({"name": "a", LONG: 1}), "a topology file has no field `xxxxxxxxxx"),
+        ("name.json", json.dumps({"name": LONG, "topology": "ring(4)"}), "name: expected `str` of length <= 200"),
+        ("nan.json", '{"name": "a", "nodes": NaN}', "is not JSON: it has NaN"),
+    ],
+)
+def test_networks(name: str, text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    told = mistake("topology", "show", str(tmp_path / name))
+    assert sentence in told
+    assert len(told) < 1000
+
+
+@pytest.mark.parametrize("text", ["fully_connected(8000)", "ring(20) x fully_connected(500)", "hgx-h100:250000"])
+def test_networks_as_they_are_typed(text: str) -> None:
+    assert "and the limit is 256 MiB; --limit" in mistake("topology", "show", text)
+
+
+def test_the_limit_can_be_raised_and_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.json").write_text('{"name": "a", "topology": "ring(1000, 1GB/s)"}')
+    show = ("topology", "show", str(tmp_path / "a.json"))
+    fine(*show)
+    assert "--limit 512KiB or CHOREO_LIMIT=512KiB allows it" in mistake(*show, "--limit", "1KiB")
+    assert work_limit() == 256 << 20
+    monkeypatch.setenv("CHOREO_LIMIT", "1KiB")
+    assert "and the limit is 1 KiB" in mistake(*show)
+    fine(*show, "--limit", "512KiB")
+    monkeypatch.setenv("CHOREO_LIMIT", "much")
+    with pytest.raises(UsageError, match="CHOREO_LIMIT: 'much' is not a size"):
+        work_limit()
+
+
+def schedule(**fields: object) -> bytes:
+    steps = [[{"src": 0, "dst": 1, "chunk": 0, "reduce": True}], [{"src": 1, "dst": 2, "chunk": 0, "reduce": True}]]
+    return json.dumps({"collective": "all_reduce", "ranks": 8192, "steps": steps} | fields).encode()
+
+
+def archive(rows: int, chunks: int, count: int = 1) -> bytes:
+    """So many transfers from rank 0 to rank 1, all in one step, and all added."""
+    zeros, ones = np.zeros(rows, np.uint8), np.ones(rows, np.bool_)
+    columns = {"step": zeros, "src": zeros, "dst": zeros + 1, "chunk": zeros, "reduce": ones, "from_input": ones}
+    header = json.dumps({"collective": "all_reduce", "ranks": 2, "chunks": chunks}).encode()
+    columns |= {"count": np.full(rows, count, np.uint32), "header": np.frombuffer(header, np.uint8)}
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as opened:
+        for name, values in columns.items():
+            array = io.BytesIO()
+            np.save(array, values)
+            opened.writestr(f"{name}.npy", array.getvalue())
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: archive(4_000_000, 1), "a table of 4000000 transfers is about 488 MiB of data"),
+        (lambda: archive(1000, 1 << 28, (1 << 28) - 1), "of which 268435455000 are sent, is about"),
+        (lambda: schedule(collective="all_to_all"), "the proof of all_to_all over 8192 members in 67108864 chunks"),
+        (lambda: schedule(collective=LONG), "there is no collective 'xxxxxxxxxx"),
+        (lambda: schedule(**{LONG: 1}), "object contains unknown field `xxxxxxxxxx"),
+        (lambda: schedule()[:-1] + b', "x": 1' * 100_000 + b"}", "object contains unknown field `x`"),
+    ],
+)
+def test_schedules(make: Callable[[], bytes], sentence: str, tmp_path: Path) -> None:
+    content = make()
+    file = tmp_path / ("s.npz" if content[:2] == b"PK" else "s.json")
+    file.write_bytes(content)
+    told = mistake("prove", "--schedule", str(file))
+    assert sentence in told
+    assert len(told) < 1500
+
+
+def test_a_wrong_sum_of_many_ranks_is_traced_at_once(tmp_path: Path) -> None:
+    """Following every one of 8,192 contributions by itself took more than a minute."""
+    (tmp_path / "s.json").write_bytes(schedule())
+    ran = run_choreo("prove", "--schedule", str(tmp_path / "s.json"))
+    assert ran.code == 1
+    assert "step 1: the contribution of rank 1 to chunk 0 gets as far as rank 2 and no further" in " ".join(
+        ran.out.split()
+    )
+
+
+def test_many_transfers_into_one_place_are_added_at_once(tmp_path: Path) -> None:
+    (tmp_path / "s.npz").write_bytes(archive(200_000, 1))
+    ran = run_choreo("prove", "--schedule", str(tmp_path / "s.npz"))
+    assert ran.code == 1
+    assert "not traced how" in " ".join(ran.out.split())
+
+
+def test_nccl_takes_a_processor_of_a_negative_model(tmp_path: Path) -> None:
+    xml = (Path(__file__).parent.parent / "data" / "nccl-dgx-1.xml").read_text()
+    (tmp_path / "a.xml").write_text(xml.replace('modelid="', 'modelid="-'))
+    assert "8 devices" in fine("topology", "show", str(tmp_path / "a.xml")).out
