@@ -1,9 +1,10 @@
 """What a program keeps of a layer for the backward pass, and what it computes a second time.
 
-"full" keeps the layer's input and repeats everything. Megatron's "selective" repeats the core of attention: with fused
-attention that is one kernel, whose result is small and is kept anyway. torchtitan's goes by operation: fused attention
-and every other matrix product are kept, everything between is computed again. A compiler also computes again what only
-memory-bound operators need, if it can be recomputed from tensors that are kept anyway.
+"full" keeps the layer's input and repeats everything, or as much as the backward pass needs. Megatron's "selective"
+repeats the core of attention: with fused attention that is one kernel, whose result is small and is kept anyway.
+torchtitan's goes by operation: fused attention and every other matrix product are kept, everything between is computed
+again. A compiler also computes again what only memory-bound operators need, if it can be recomputed from tensors that
+are kept anyway.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def recomputed(graph: Graph, recompute: str, style: Style, precision: str = "bf1
     if recompute == "selective" and style.selective == "op":
         return _by_operation(graph, style)
     if recompute == "full":
-        return Recomputed(_bytes(graph, set(graph.saved("full")), style), graph.nodes)
+        again = graph.nodes if style.recomputes_all else _needed(graph)
+        return Recomputed(_bytes(graph, set(graph.saved("full")), style), again)
     nodes: tuple[Operator | CollectiveOp, ...] = ()
     if recompute == "selective":
         nodes = graph.core_attention or tuple(op for op in graph.operators if op.kind == "attention")
@@ -47,6 +49,13 @@ def recomputed(graph: Graph, recompute: str, style: Style, precision: str = "bf1
         linear = {name for op in graph.operators if op.kind == "matmul" and op.weights for name in op.saves}
         saved -= graph.bytes_of((linear & names) - wanted) / 2
     return Recomputed(saved, nodes)
+
+
+def _needed(graph: Graph) -> tuple[Operator | CollectiveOp, ...]:
+    """The nodes up to the last that keeps something for the backward pass; a product keeps only what it was given."""
+    last = max((at for at, node in enumerate(graph.nodes) if isinstance(node, Operator) and node.saves), default=-1)
+    node = graph.nodes[last]
+    return graph.nodes[: last + (isinstance(node, Operator) and node.kind != "matmul")]
 
 
 def _bytes(graph: Graph, names: set[str], style: Style) -> float:

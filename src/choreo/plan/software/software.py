@@ -36,6 +36,7 @@ class Style:
     loss_kind: str
     regather: bool
     selective: str
+    recomputes_all: bool
     accumulate_moved: float
     norm_kept: int
 
@@ -81,6 +82,7 @@ class Software:
     pipelined_hop_s: float
     logit_bytes: float
     selective: str  # what selective recomputation leaves out: "core" attention, or by operation ("op")
+    recomputes_all: bool  # full recomputation repeats a layer to its end
     jitter: float
     allocator: str  # "caching", or "malloc"
     fragmentation: float
