@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from choreo.run.consensus.control_channel import ControlConnection
 from choreo.run.execute import backend, twin
 from choreo.run.execute.compile import compile_program
 from choreo.run.execute.layout import staging_at
 from choreo.run.execute.program import Program
+from choreo.run.transport.dial import AuthenticatedSocket
+from choreo.run.transport.frames import FrameReader, FrameWriter
 from choreo.schedule import Schedule
 from tests.helpers.programs import Array, places
 
@@ -29,6 +32,8 @@ BOTH = (COMPILED, TWIN)
 KINDS = {"compiled": (COMPILED,) * 3, "twin": (TWIN,) * 3, "mixed": (COMPILED, TWIN, COMPILED)}
 HOSTS = {"one host": (0, 0, 0), "three hosts": (0, 1, 2), "two hosts": (0, 1, 1)}
 FLOAT32, FLOAT64 = 8, 9
+KEYS = (bytes(range(32)), bytes(range(32, 64)))  # of what the lower rank of two sends, and the higher
+REKEY_RECORDS = 3
 
 
 @dataclass
@@ -40,7 +45,7 @@ class Rank:
     endpoint: twin.Endpoint
     compiled: bool
     segment: mmap.mmap
-    peers: list[tuple[Any, int, int, tuple[int, ...]]]
+    peers: list[tuple[Any, ...]]
     hosts: Sequence[int]
     calls: int = 0
 
@@ -101,6 +106,12 @@ def segment_of(world: int, heap_bytes: int = 0) -> mmap.mmap:
     return mmap.mmap(-1, heap_at(world) + heap_bytes)
 
 
+def control_over(sock: socket.socket, higher: bool) -> ControlConnection:
+    """One end of a control connection: of the higher of two ranks, or of the lower."""
+    sends, receives = KEYS[higher], KEYS[not higher]
+    return ControlConnection(AuthenticatedSocket(sock, FrameReader(receives), FrameWriter(sends)))
+
+
 def run_ranks(  # noqa: PLR0912 - what is started is ended here, whatever happens
     kinds: Sequence[bool],
     body: Callable[[Rank], Any],
@@ -108,6 +119,7 @@ def run_ranks(  # noqa: PLR0912 - what is started is ended here, whatever happen
     hosts: Sequence[int] | None = None,
     heap_bytes: int = 0,
     timeout_s: float = 60,
+    sealed: bool = True,
 ) -> list[Any]:
     """Run the body in a process a rank, compiled or twin; what they return. Ranks of other hosts have only sockets."""
     world, at = len(kinds), hosts or [0] * len(kinds)
@@ -121,7 +133,7 @@ def run_ranks(  # noqa: PLR0912 - what is started is ended here, whatever happen
                 wires[low, high], wires[high, low] = [one for one, _ in pairs], [one for _, one in pairs]
     pipes = [context.Pipe() for _ in kinds]
     started = [
-        context.Process(target=_rank, args=(rank, kinds, at, segments, wires, pipes, body), daemon=True)
+        context.Process(target=_rank, args=(rank, kinds, at, segments, wires, pipes, body, sealed), daemon=True)
         for rank in range(world)
     ]
     for one in started:
@@ -175,6 +187,7 @@ def _rank(
     wires: dict[tuple[int, int], list[socket.socket]],
     pipes: list[tuple[Connection, Connection]],
     body: Callable[[Rank], Any],
+    sealed: bool,
 ) -> None:
     for number, (here, there) in enumerate(pipes):
         here.close()
@@ -189,16 +202,19 @@ def _rank(
         backend.executor(kinds[rank]).prepare_segment(segments[rank], rank, len(kinds), STAGE_BYTES)
         pipe.send((True, None))
         pipe.recv()
-        peers = []
+        peers: list[tuple[Any, ...]] = []
+        backend.prepare_sealing(kinds[rank])
         for number, pid in enumerate(pids):
             local = number != rank and hosts[number] == hosts[rank]
-            mine = wires.get((rank, number), [])
+            mine, higher = wires.get((rank, number), []), rank > number
+            keys = (KEYS[higher], KEYS[not higher], REKEY_RECORDS)
             peers.append(
                 (
                     segments[number] if local else None,
                     pid,
                     os.pidfd_open(pid) if local else os.dup(mine[0].fileno()) if mine else -1,
-                    tuple(wire.fileno() for wire in mine[1:]),
+                    tuple((wire.fileno(), *keys) if sealed else wire.fileno() for wire in mine[1:]),
+                    control_over(mine[0], higher) if mine else None,
                 )
             )
         endpoint = backend.executor(kinds[rank]).Endpoint(rank, len(kinds), segments[rank], STAGE_BYTES, peers, 20)

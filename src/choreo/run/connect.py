@@ -8,7 +8,9 @@ import os
 import secrets
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -20,12 +22,15 @@ from choreo.run.consensus.control_channel import ControlChannel, ControlConnecti
 from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.consensus.ledger import Ledger
 from choreo.run.consensus.status import DIRECTORY_BYTES
-from choreo.run.execute.backend import executor
+from choreo.run.execute.backend import executor, prepare_sealing
 from choreo.run.execute.choice import load_algorithms
 from choreo.run.execute.segment import Segment, open_segment, remove_stale
 from choreo.run.rendezvous.bootstrap import Bootstrap, exchange_made
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.tcp import NetworkConfig, PeerListener, TcpConnections, connection_lost
+
+if TYPE_CHECKING:
+    from choreo.run.execute.twin.sockets import StreamSpec
 
 __all__ = ["connect"]
 
@@ -146,6 +151,8 @@ class _Connecting:
         self._elsewhere = [peer for peer in self._peers if peer.rank not in here]
         if self._elsewhere:
             self._network = _communicator_network(self._network, ranks)
+            if self._network.sealed:
+                prepare_sealing()
             assert self._listener is not None
             ports = [ranks[peer.rank].port for peer in self._elsewhere]
             me, key = self._peers[self._rank], self._network.secret
@@ -173,9 +180,9 @@ class _Connecting:
         # The executor closes its descriptors when it ends, and the detector still needs its own then.
         for number, one in controls.items():
             self._watch(number, one.socket.fileno())
-        streams = {number: tuple(one.fileno() for one in several) for number, several in self._tcp.streams.items()}
+        streams = _streams(self._tcp, sealed=self._network is not None and self._network.sealed)
         others = [
-            (self._maps[number], one.pid, self._watched[number], streams.get(number, ()))
+            (self._maps[number], one.pid, self._watched[number], streams.get(number, ()), controls.get(number))
             for number, one in enumerate(ranks)
         ]
         here = [one for one in ranks if one.host == self._host]
@@ -183,8 +190,6 @@ class _Connecting:
         apart = len({one.scheduling_group for one in here}) > 1
         self._until_watched.pop_all()
         endpoint = executor().Endpoint(rank, self._world_size, segment.map, STAGE_BYTES, others, spins, apart)
-        if detector.channel is not None:
-            detector.channel.progress_of = endpoint.progress_of
         return Connection(
             rank,
             self._world_size,
@@ -192,7 +197,7 @@ class _Connecting:
             segment,
             endpoint,
             remote=np.array([one.host != self._host for one in ranks]),
-            sockets=[one for several in self._tcp.streams.values() for one in several],
+            sockets=[one.socket for several in self._tcp.streams.values() for one in several],
             host=self._host,
             detector=detector,
             consensus=Consensus(detector, self._ledger, _ranks_by_host(ranks)),
@@ -228,7 +233,15 @@ def _communicator_network(network: NetworkConfig | None, ranks: list[_Introducti
             f"the ranks are on several hosts, but rank {unreachable[0]} has no address at which the others reach it",
             ranks=unreachable,
         )
-    return NetworkConfig(network.address, network.derive_key("communicator", (one.nonce for one in ranks)))
+    return replace(network, secret=network.derive_key("communicator", (one.nonce for one in ranks)))
+
+
+def _streams(tcp: TcpConnections, *, sealed: bool) -> dict[int, tuple[StreamSpec, ...]]:
+    """The streams as the executor takes them: descriptors, and keys where they are sealed."""
+    return {
+        number: tuple((one.socket.fileno(), *one.record_keys) if sealed else one.socket.fileno() for one in several)
+        for number, several in tcp.streams.items()
+    }
 
 
 def _ranks_by_host(ranks: list[_Introduction]) -> tuple[tuple[int, ...], ...]:

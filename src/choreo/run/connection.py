@@ -113,8 +113,6 @@ class Connection:
 
     def end(self, error: ChoreoError) -> None:
         """Close the executor. From now on every call raises this error."""
-        if self.detector.channel is not None and not isinstance(self.endpoint, Ended):
-            self.detector.channel.keep_progress()
         self.endpoint.close()
         self.endpoint = Ended(error, self.endpoint.calls)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,28 +23,24 @@ from choreo.run.consensus.between_hosts import decide_between_hosts, known_decis
 from choreo.run.consensus.control_channel import ControlChannel, ControlConnection, Decision, Proposal, StatusUpdate
 from choreo.run.consensus.ledger import Ledger
 from choreo.run.execute import backend
-from choreo.run.execute.failures import BROKEN, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
+from choreo.run.execute.failures import ALTERED, BROKEN, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
 from choreo.run.execute.layout import (
     CHAIN_FACTOR,
     FRAME,
-    GOODBYE,
     GUARD,
     LAST,
     OP,
-    PROGRESS,
     RECEIVE,
     REDUCE,
-    SEALED,
     Frame,
 )
 from choreo.run.execute.twin.sockets import stripes
-from choreo.run.transport.dial import AuthenticatedSocket
-from choreo.run.transport.frames import FrameReader, FrameWriter
+from choreo.run.transport.frames import FrameKind
 from choreo.run.transport.handshake import MAGIC
 from choreo.run.transport.nonblocking_handshake import NonblockingClient, NonblockingServer
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.tcp import STREAMS, NetworkConfig, PeerListener, TcpConnections
-from tests.helpers.executors import COMPILED, STAGE_BYTES, TWIN, segment_of
+from tests.helpers.executors import COMPILED, STAGE_BYTES, TWIN, control_over, segment_of
 
 KEY = bytes(range(32))
 FLOAT32 = 8
@@ -145,24 +140,21 @@ def test_who_does_not_hold_the_key_does_not_get_in(noise: bytes) -> None:
 
 def pair() -> tuple[ControlConnection, ControlConnection]:
     mine, theirs = socket.socketpair()
-    keys = secrets.token_bytes(32), secrets.token_bytes(32)
-    return (
-        ControlConnection(AuthenticatedSocket(mine, FrameReader(keys[0]), FrameWriter(keys[1]))),
-        ControlConnection(AuthenticatedSocket(theirs, FrameReader(keys[1]), FrameWriter(keys[0]))),
-    )
+    return control_over(mine, higher=False), control_over(theirs, higher=True)
 
 
-@given(st.binary(max_size=300), st.sampled_from((0, GOODBYE, PROGRESS, SEALED)), st.integers(0, 2**64 - 1))
+@given(st.binary(max_size=300), st.sampled_from((None, *FrameKind)), st.integers(0, 2**32 - 1))
 @settings(max_examples=200)
-def test_noise_on_a_control_connection(noise: bytes, magic: int, length: int) -> None:
-    """Whatever comes is a known word, or the end of the connection; a length alone takes no memory."""
+def test_noise_on_a_control_connection(noise: bytes, kind: FrameKind | None, length: int) -> None:
+    """Nothing comes of it but the end of the connection; a length alone takes no memory."""
     mine, theirs = pair()
-    head = Frame(magic, 1, 2, 3, length).pack() if magic else b""
+    head = b"" if kind is None else length.to_bytes(4, "big") + bytes([kind])
     theirs.socket.sendall(head + noise)
     theirs.close()
     assert mine.receive() == []
     assert mine.lost
-    assert len(mine._incoming) <= len(head) + len(noise)
+    assert (mine.gave_up, mine.progress) == ((0, 0, 0), [0, 0])
+    assert len(mine._reader._buffer) <= len(head) + len(noise)
     mine.close()
 
 
@@ -170,16 +162,16 @@ def test_what_is_said_on_a_control_connection() -> None:
     mine, theirs = pair()
     theirs.send_progress(1, 5)
     theirs.send(Proposal("it", 2, b"value"))
-    theirs.socket.sendall(Frame(GOODBYE, 7, 9, 1, 0).pack())
+    theirs.say_goodbye(7, 1, 9)
     assert mine.receive() == [Proposal("it", 2, b"value")]
     assert mine.progress == [0, 5]
     assert mine.gave_up == (7, 1, 9)
     assert not mine.lost
-    sealed = bytearray(theirs._writer.seal(3, b"forged"))  # type: ignore[arg-type]
+    sealed = bytearray(theirs._writer.seal(FrameKind.BLOB, b"forged"))
     sealed[7] ^= 1
-    theirs.socket.sendall(Frame(SEALED, 0, 0, 0, len(sealed)).pack() + sealed)
+    theirs.socket.sendall(sealed)
     assert mine.receive() == []
-    assert mine.lost
+    assert mine.lost and mine.altered
     for one in (mine, theirs):
         one.close()
 
@@ -272,10 +264,11 @@ def test_parts_cover_a_range_without_cutting_an_element(length: int, streams: in
 CHAIN = 7 * CHAIN_FACTOR % 2**64  # of one call, whose signature is 7
 
 
-def endpoint(kind: bool, control: int, streams: tuple[int, ...]) -> Any:
+def endpoint(kind: bool, control: ControlConnection, streams: tuple[Any, ...]) -> Any:
     own = segment_of(2)
     backend.executor(kind).prepare_segment(own, 0, 2, STAGE_BYTES)
-    peers = [(None, 0, -1, ()), (None, 1, os.dup(control), streams)]
+    backend.prepare_sealing(kind)
+    peers = [(None, 0, -1, ()), (None, 1, os.dup(control.socket.fileno()), streams, control)]
     return backend.executor(kind).Endpoint(0, 2, own, STAGE_BYTES, peers, 5)
 
 
@@ -313,7 +306,7 @@ def test_frames_that_are_not_due(changes: list[tuple[int, int]], length: int, ki
             return
 
     threads = [threading.Thread(target=send, args=(number,)) for number in range(len(frames))]
-    made = endpoint(kind, control.fileno(), tuple(near.fileno() for near, _ in streams))
+    made = endpoint(kind, control_over(control, higher=False), tuple(near.fileno() for near, _ in streams))
     for one in threads:
         one.start()
     x = np.ones(length // 4, np.float32)
@@ -337,30 +330,30 @@ def test_frames_that_are_not_due(changes: list[tuple[int, int]], length: int, ki
 
 @pytest.mark.parametrize("kind", [COMPILED, TWIN])
 @pytest.mark.parametrize(
-    ("said", "outcome"),
+    ("says", "outcome"),
     [
-        (b"", TIMED_OUT),
-        (None, PEER_DIED),
-        (Frame(PROGRESS, 1, 3, 0, 0).pack(), TIMED_OUT),
-        (Frame(PROGRESS, 1, 3, 0, 0).pack() + Frame(GOODBYE, 1, 1, 0, 0).pack(), PEER_GAVE_UP),
-        (Frame(GOODBYE, 7, 1, 1, 0).pack(), TIMED_OUT),  # it left after this very call, so it has done its part
-        (Frame(GOODBYE, 7, 0, 1, 0).pack(), PEER_GAVE_UP),
-        (struct.pack("<4s28x", b"what"), PEER_GAVE_UP),
+        (lambda _: None, TIMED_OUT),
+        (lambda them: them.socket.shutdown(socket.SHUT_WR), PEER_DIED),
+        (lambda them: them.send_progress(1, 3), TIMED_OUT),
+        (lambda them: (them.send_progress(1, 3), them.say_goodbye(1, 0, 1)), PEER_GAVE_UP),
+        (lambda them: them.say_goodbye(7, 1, 1), TIMED_OUT),  # it left after this very call, so it has done its part
+        (lambda them: (them.say_goodbye(7, 1, 1), them.close()), TIMED_OUT),
+        (lambda them: them.say_goodbye(7, 1, 0), PEER_GAVE_UP),
+        (lambda them: them.send(Decision("it", b"")), PEER_GAVE_UP),
+        (lambda them: them.socket.sendall(b"what" * 20), ALTERED),
+        (lambda them: them.socket.sendall(Frame(FRAME, 7, 0, 1, 0).pack() * 9), ALTERED),
     ],
 )
-def test_what_an_executor_makes_of_the_control_connection(kind: bool, said: bytes | None, outcome: int) -> None:
-    (control, theirs), (near, far) = socket.socketpair(), socket.socketpair()
-    with control, theirs, near, far:
-        made = endpoint(kind, control.fileno(), (near.fileno(),))
-        if said is None:
-            theirs.shutdown(socket.SHUT_WR)
-        else:
-            theirs.sendall(said)
+def test_what_an_executor_makes_of_the_control_connection(kind: bool, says: Any, outcome: int) -> None:
+    (near, far), (mine, theirs) = socket.socketpair(), pair()
+    with near, far, mine.socket, theirs.socket:
+        made = endpoint(kind, mine, (near.fileno(),))
+        says(theirs)
         x = np.zeros(16, np.float32)
         failed = made.run(1, 7, receive(kind, 64), None, x, FLOAT32, 0, 0.2, False)
         assert failed is not None
         assert failed[:2] == (outcome, 1)
-        assert made.progress_of(1) == ((0, 3) if said is not None and b"NOTE" in said else (0, 0))
+        assert mine.progress == ([0, 3] if mine.progress[1] else [0, 0])
         made.close()
 
 

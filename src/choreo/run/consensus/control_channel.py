@@ -1,7 +1,8 @@
 """What ranks on different hosts tell each other about failures, over their control connections.
 
-While all is well nothing is sent there but PROGRESS frames, so anything else that arrives tells the executor that
-something is wrong. Messages are sealed. Only a rank that takes part in a consensus reads them: there is no thread.
+All frames are sealed. While all is well nothing is sent there but PROGRESS frames, so anything else that arrives tells
+the executor that something is wrong. There is no thread: the executor looks when something has arrived while it waits,
+and so does a rank that takes part in a consensus.
 """
 
 from __future__ import annotations
@@ -11,21 +12,24 @@ import fcntl
 import socket
 import struct
 import termios
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import msgspec
 
-from choreo.errors import RendezvousError
 from choreo.run.consensus.status import Status
-from choreo.run.execute.layout import FRAME_BYTES, GOODBYE, PROGRESS, SEALED, Frame
+from choreo.run.execute.failures import ALTERED, PEER_DIED, PEER_GAVE_UP
 from choreo.run.transport.dial import AuthenticatedSocket
-from choreo.run.transport.frames import FrameKind
+from choreo.run.transport.errors import FrameError
+from choreo.run.transport.frames import FrameKind, SealedFrame
 
 __all__ = ["ControlChannel", "ControlConnection", "Decision", "HostReport", "Proposal", "StatusUpdate"]
 
 MAX_MESSAGE_BYTES = 64 << 10
 CHUNK_BYTES = 64 << 10
+_GOODBYE = struct.Struct("<IIQ")  # the outcome, the culprit, the call
+_PROGRESS = struct.Struct("<BQ")  # 0: has the result of the call; 1: has returned from it
 
 
 class StatusUpdate(msgspec.Struct, array_like=True, frozen=True, tag="status"):
@@ -67,24 +71,37 @@ class ControlConnection:
         self.socket, self._reader, self._writer = sealed.socket, sealed.reader, sealed.writer
         self._reader.limit_bytes = MAX_MESSAGE_BYTES
         self.socket.setblocking(False)
-        self._incoming, self._outgoing = bytearray(), bytearray()
+        self._outgoing = bytearray()
+        self._found: list[Message] = []
+        self._lock = threading.Lock()  # the executor's thread looks as well
         self.gave_up = (0, 0, 0)  # why its executor gave up, which rank it blames, and in which call
         self.progress = [0, 0]  # the last call that it has reduced, and the last that it has returned from
-        self.lost = False  # the rank has died or left, or has broken the protocol
+        self.lost = False  # the rank has died or left, or what came is not what it sent
+        self.altered = False  # what came is not what it sent
 
     def send(self, message: Message) -> None:
         """Queue a message, and write what the socket takes."""
-        sealed = self._writer.seal(FrameKind.BLOB, msgspec.msgpack.encode(message))
-        self._outgoing += Frame(SEALED, 0, 0, 0, len(sealed)).pack() + sealed
-        self.flush()
+        self._send(FrameKind.BLOB, msgspec.msgpack.encode(message))
 
     def send_progress(self, which: int, call: int) -> None:
         """Tell that this rank has reduced a call (0), or returned from it (1)."""
-        self._outgoing += Frame(PROGRESS, which, call, 0, 0).pack()
-        self.flush()
+        self._send(FrameKind.PROGRESS, _PROGRESS.pack(which, call))
+
+    def say_goodbye(self, outcome: int, culprit: int, call: int) -> None:
+        """Tell that this rank's executor has given up or left: why, by whose fault, and in which call."""
+        self._send(FrameKind.GOODBYE, _GOODBYE.pack(outcome, culprit, call))
 
     def flush(self) -> None:
         """Write what is queued, as far as the socket takes it."""
+        with self._lock:
+            self._flush()
+
+    def _send(self, kind: FrameKind, payload: bytes) -> None:
+        with self._lock:
+            self._outgoing += self._writer.seal(kind, payload)
+            self._flush()
+
+    def _flush(self) -> None:
         try:
             while self._outgoing and not self.lost:
                 sent = self.socket.send(self._outgoing[:CHUNK_BYTES], socket.MSG_NOSIGNAL)
@@ -96,21 +113,20 @@ class ControlConnection:
 
     def receive(self) -> list[Message]:
         """The messages that have arrived."""
-        found: list[Message] = []
-        while not self.lost:
-            try:
-                data = self.socket.recv(CHUNK_BYTES)
-            except (BlockingIOError, InterruptedError):
-                break
-            except OSError:
-                data = b""
-            self.lost = not data
-            self._incoming += data
-            try:
-                self._parse(found)
-            except (RendezvousError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                self.lost = True
-        return found
+        with self._lock:
+            self._read()
+            found, self._found = self._found, []
+            return found
+
+    def look(self) -> tuple[int, int, int, int]:
+        """Why nothing more comes from this rank (0: it may), and why it gave up, by whose fault, in which call.
+
+        The executor asks this. A rank that said goodbye has done its part of all calls before.
+        """
+        with self._lock:
+            self._read()
+            ended = ALTERED if self.altered else PEER_DIED if self.lost else PEER_GAVE_UP if self._found else 0
+            return (0 if self.gave_up[0] and not self.altered else ended, *self.gave_up)
 
     def is_cut_off(self) -> bool:
         """Whether something was sent that the other host's kernel has not acknowledged."""
@@ -135,23 +151,32 @@ class ControlConnection:
         self.lost = True
         self.socket.close()
 
-    def _parse(self, found: list[Message]) -> None:
-        while len(self._incoming) >= FRAME_BYTES:
-            frame = Frame.unpack(self._incoming[:FRAME_BYTES])
-            end = FRAME_BYTES
-            if frame.magic == GOODBYE:
-                self.gave_up = (frame.number, frame.signature & 0xFFFFFFFF, frame.call)
-            elif frame.magic == PROGRESS:
-                self.progress[frame.number & 1] = frame.call
-            elif frame.magic == SEALED and frame.length <= 2 * MAX_MESSAGE_BYTES:
-                end += frame.length
-                if len(self._incoming) < end:
-                    return
-                frames = self._reader.feed(bytes(self._incoming[FRAME_BYTES:end]))
-                found += [_DECODER.decode(one.payload) for one in frames]
-            else:
-                raise RendezvousError("a control frame of unknown kind came")
-            del self._incoming[:end]
+    def _read(self) -> None:
+        while not self.lost:
+            try:
+                data = self.socket.recv(CHUNK_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data = b""
+            self.lost = not data
+            try:
+                for frame in self._reader.feed(data):
+                    self._handle(frame)
+            except FrameError:
+                self.lost = self.altered = True
+            except (msgspec.DecodeError, struct.error, UnicodeDecodeError, RecursionError):
+                self.lost = True
+
+    def _handle(self, frame: SealedFrame) -> None:
+        if frame.kind == FrameKind.GOODBYE:
+            outcome, culprit, call = _GOODBYE.unpack(frame.payload)
+            self.gave_up = (outcome, culprit, call)
+        elif frame.kind == FrameKind.PROGRESS:
+            which, call = _PROGRESS.unpack(frame.payload)
+            self.progress[which & 1] = call
+        else:
+            self._found.append(_DECODER.decode(frame.payload))
 
 
 class ControlChannel:
@@ -165,8 +190,6 @@ class ControlChannel:
         self.proposals: dict[tuple[str, int], bytes] = {}
         self.topics: set[str] = set()  # with a consensus under way
         self._dead: set[int] = set()
-        # Progress that the executor has read from a connection. Set once there is an executor.
-        self.progress_of: Callable[[int], tuple[int, int]] = lambda _: (0, 0)
 
     def poll(self) -> None:
         """Receive what has arrived, and send what could not be sent before."""
@@ -188,17 +211,12 @@ class ControlChannel:
 
     def status_of(self, rank: int) -> Status:
         """What a rank says of itself."""
-        reduced, returned = map(max, self.progress_of(rank), self.connections[rank].progress)
+        reduced, returned = self.connections[rank].progress
         status = self.statuses.get(rank, Status())
         if status.reduced >= reduced and status.returned >= returned:
             return status
         reduced, returned = max(status.reduced, reduced), max(status.returned, returned)
         return msgspec.structs.replace(status, reduced=reduced, returned=returned)
-
-    def keep_progress(self) -> None:
-        """Copy what the executor knows of the others' progress, before it is closed."""
-        kept = {rank: self.progress_of(rank) for rank in self.connections}
-        self.progress_of = kept.__getitem__
 
     def dead(self) -> Iterable[int]:
         """Ranks whose connection has ended, or that ranks on their host report dead."""

@@ -20,7 +20,7 @@ import msgspec
 from choreo.run.consensus.consensus import Consensus
 from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.consensus.status import Status
-from choreo.run.execute.failures import MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
+from choreo.run.execute.failures import ALTERED, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
 
 __all__ = ["Failure", "RankFailure", "agree_on_failure"]
 
@@ -124,7 +124,8 @@ def _propose(
             for rank in silent
             if rank in suspects or detector.is_cut_off(rank) or 0 <= detector.call_of(rank)[0] < call
         }
-    failed = dict.fromkeys(sorted(stuck), TIMED_OUT) | dict.fromkeys(dead, PEER_DIED) | gone
+    lost = {rank: ALTERED if detector.is_altered(rank) else PEER_DIED for rank in dead}
+    failed = dict.fromkeys(sorted(stuck), TIMED_OUT) | lost | gone
     failed.pop(detector.rank, None)
     survivors = [one for rank, one in statuses.items() if rank not in failed]
     details = [RankFailure(rank, failed[rank], *detector.call_of(rank)) for rank in sorted(failed)[:4]]
@@ -140,7 +141,7 @@ def _propose(
     elif failed:
         cause, culprit = failed[min(failed)], min(failed)
     else:
-        worst = causes[min(causes)] if causes else detector.status
+        worst = causes[ALTERED if ALTERED in causes else min(causes)] if causes else detector.status
         cause, culprit = worst.cause, worst.culprit
     return Failure(_pack(failed, detector.world_size), cause, call, culprit, reduced, first, tuple(details))
 

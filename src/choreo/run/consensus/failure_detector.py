@@ -139,6 +139,11 @@ class FailureDetector:
         channel = self._channel_to(rank)
         return channel is not None and channel.connections[rank].is_cut_off()
 
+    def is_altered(self, rank: int) -> bool:
+        """Whether something else came over a rank's control connection than it sent."""
+        channel = self._channel_to(rank)
+        return channel is not None and channel.connections[rank].altered
+
     def report_host(self) -> None:
         """Tell other hosts what this rank sees on its own, if that has changed."""
         if self.channel is None:

@@ -9,11 +9,13 @@ from choreo.run.consensus.failure import Failure, RankFailure
 from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.execute.calls import CallSpec
 from choreo.run.execute.dtypes import ReduceOp, dtype_name, operation_code
-from choreo.run.execute.failures import INTERRUPTED, LEFT, MISMATCHED, PEER_DIED, TIMED_OUT
+from choreo.run.execute.failures import ALTERED, INTERRUPTED, LEFT, MISMATCHED, PEER_DIED, TIMED_OUT
 
 __all__ = ["describe_call", "failure_error"]
 
 MOST_BLOCKS = 8  # whose sizes are listed, where they differ
+_ALTERED = "arrived altered: something between the hosts changed, dropped, repeated or moved bytes of it"
+_CUT = "a connection to it was cut: something between the hosts closed it"
 _OPERATIONS = {
     operation_code(op, np.dtype(np.float64 if op is ReduceOp.AVG else np.int64)): op.value for op in reversed(ReduceOp)
 }
@@ -48,6 +50,14 @@ def failure_error(
     if failure.cause == MISMATCHED:
         return CollectiveMismatch(f"call {failure.call}: {_mismatch(detector, failure)}")
     culprit = detector.peers[failure.culprit]
+    if failure.cause in (ALTERED, PEER_DIED) and not failure.ranks:
+        what = f"what {culprit} sent {_ALTERED}" if failure.cause == ALTERED else f"{culprit} lives, but {_CUT}"
+        return PeerFailure(
+            f"{where}: {what}; no rank is given up, shrink() connects them anew",
+            ranks=(),
+            collective=call.collective,
+            step=step,
+        )
     if failure.ranks:
         what = "; ".join(_what_happened(detector, one) for one in failure.details)
         rest = len(failure.ranks) - len(failure.details)
@@ -66,6 +76,8 @@ def failure_error(
 
 
 def _what_happened(detector: FailureDetector, one: RankFailure) -> str:
+    if one.outcome == ALTERED:
+        return f"what {detector.peers[one.rank]} sent {_ALTERED}"
     what = {
         PEER_DIED: "died",
         TIMED_OUT: "did not answer before the deadline",

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Protocol, cast
 from choreo.compiled import import_compiled, prefers_python, warn_missing
 from choreo.errors import UsageError
 from choreo.run.execute import layout
+from choreo.run.transport.aes_gcm import libcrypto_path
 
 if TYPE_CHECKING:
     from choreo.run.execute import twin
 
-__all__ = ["Executor", "executor", "is_compiled", "warn_if_slow"]
+__all__ = ["Executor", "executor", "is_compiled", "prepare_sealing", "warn_if_slow"]
 
 
 class Executor(Protocol):
@@ -55,6 +56,14 @@ def executor(compiled: bool | None = None) -> Executor:
     from choreo.run.execute import twin
 
     return cast("Executor", twin)
+
+
+def prepare_sealing(compiled: bool | None = None) -> None:
+    """Find what seals streams between hosts; UsageError if it is not there."""
+    path = libcrypto_path()
+    load = getattr(executor(compiled), "load_libcrypto", None)
+    if load is not None:  # Python finds it by itself
+        load(path)
 
 
 def is_compiled() -> bool:

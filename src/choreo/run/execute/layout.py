@@ -52,12 +52,6 @@ REDUCE, LAST, THEIR_INPUT, OWN_INPUT, EXPOSED, ALREADY_STAGED = 1, 2, 4, 8, 16, 
 
 # On a stream: this many bytes of a message follow.
 FRAME = int.from_bytes(b"FRAM", "little")
-# On a control connection: the sender has given up or left. `number` is the outcome, `signature` the culprit.
-GOODBYE = int.from_bytes(b"BYE!", "little")
-# The sender has the result of `call` (number 0), or has returned from it (1).
-PROGRESS = int.from_bytes(b"NOTE", "little")
-# A sealed frame of `length` bytes follows; only Python sends and reads these.
-SEALED = int.from_bytes(b"SEAL", "little")
 MAX_STREAMS, STRIPE_BYTES = 8, 512 << 10
 
 CALL_RECORD = np.dtype([("number", "<u8"), ("signature", "<u8"), ("chain", "<u8"), ("pad", "V40")])
@@ -122,7 +116,7 @@ FRAME_BYTES = _PACKED_FRAME.size
 
 
 class Frame(NamedTuple):
-    """What stands before each range of bytes on a stream, and begins whatever is said on a control connection.
+    """What stands before each range of bytes on a stream.
 
     >>> Frame.unpack(Frame(FRAME, 1, 7, 0, 4096).pack()).length
     4096
@@ -194,5 +188,4 @@ def constants() -> dict[str, int]:
     """Every constant that both executors must agree on; likewise."""
     own = {name: value for name, value in globals().items() if name.isupper() and isinstance(value, int)}
     outcomes = {name: value for name, value in vars(failures).items() if name.isupper() and isinstance(value, int)}
-    only_python = ("FRAME_BYTES", "SEALED")
-    return {name: value for name, value in {**own, **outcomes}.items() if name not in only_python}
+    return {name: value for name, value in {**own, **outcomes}.items() if name != "FRAME_BYTES"}

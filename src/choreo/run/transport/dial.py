@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from choreo.run.transport.addresses import Target
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.frames import FrameReader, FrameWriter
-from choreo.run.transport.handshake import MAGIC, NONCE_BYTES, REPLY_BYTES, ClientHandshake
+from choreo.run.transport.handshake import MAGIC, NONCE_BYTES, REPLY_BYTES, ClientHandshake, RecordKeys
 
 __all__ = ["AuthenticatedSocket", "dial"]
 
@@ -20,6 +20,7 @@ class AuthenticatedSocket:
     socket: socket.socket
     reader: FrameReader
     writer: FrameWriter
+    record_keys: RecordKeys = field(default=RecordKeys(b"", b""), repr=False)  # for what follows its frames
 
 
 def dial(target: Target, secret: bytes, deadline: Deadline) -> AuthenticatedSocket:
@@ -34,7 +35,7 @@ def dial(target: Target, secret: bytes, deadline: Deadline) -> AuthenticatedSock
         handshake.check_magic(_receive_exactly(sock, len(MAGIC), deadline))
         sock.sendall(handshake.answer(_receive_exactly(sock, NONCE_BYTES, deadline)))
         reader, writer = handshake.accept(_receive_exactly(sock, REPLY_BYTES, deadline))
-        return AuthenticatedSocket(sock, reader, writer)
+        return AuthenticatedSocket(sock, reader, writer, handshake.record_keys)
     except BaseException:
         sock.close()
         raise

@@ -34,6 +34,8 @@ class FrameKind(enum.IntEnum):
     ABORT = 5  # rank 0 ends the rendezvous, and says why
     LEAVE = 6  # a side leaves, and says why
     REQUEST_ADMISSION = 7  # a process asks to join a running job
+    GOODBYE = 8  # on a control connection: a rank's executor has given up, or left
+    PROGRESS = 9  # on a control connection: how far a rank has come
 
 
 class SealedFrame(NamedTuple):

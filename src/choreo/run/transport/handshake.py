@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from typing import NamedTuple
 
 from choreo.run.transport.errors import ProtocolError, WrongSecretError
 from choreo.run.transport.frames import FrameReader, FrameWriter
 from choreo.run.transport.limits import MAX_FRAME_BYTES
 from choreo.run.transport.secret import DIGEST_BYTES, derive
 
-__all__ = ["HANDSHAKE_S", "MAGIC", "NONCE_BYTES", "REPLY_BYTES", "ClientHandshake", "ServerHandshake"]
+__all__ = ["HANDSHAKE_S", "MAGIC", "NONCE_BYTES", "REPLY_BYTES", "ClientHandshake", "RecordKeys", "ServerHandshake"]
 
 HANDSHAKE_S = 5.0  # for one attempt, on either side
 MAGIC = b"choreo\x00\x02"  # the last byte is the protocol's version
@@ -31,6 +32,13 @@ JOIN_LIMIT_BYTES = 4096
 _REFUSED, _ACCEPTED = b"\x00", b"\x01"
 
 
+class RecordKeys(NamedTuple):
+    """The keys of a connection's sealed records: of those that this side sends, and of those that come."""
+
+    sends: bytes
+    receives: bytes
+
+
 class ServerHandshake:
     """The side that listens."""
 
@@ -39,7 +47,7 @@ class ServerHandshake:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._nonce = secrets.token_bytes(NONCE_BYTES)
-        self._answer = b""
+        self._answer = self._theirs = b""
         self.challenge = MAGIC + self._nonce
 
     @property
@@ -61,6 +69,7 @@ class ServerHandshake:
             return None
         theirs = self._answer[len(MAGIC) : len(MAGIC) + NONCE_BYTES]
         proof = self._answer[len(MAGIC) + NONCE_BYTES :]
+        self._theirs = theirs
         if not hmac.compare_digest(proof, derive(self._secret, "proof of the client", self._nonce, theirs)):
             raise WrongSecretError("it does not hold this job's secret")
         return (
@@ -68,6 +77,12 @@ class ServerHandshake:
             FrameReader(derive(self._secret, "frames of the client", self._nonce, theirs), JOIN_LIMIT_BYTES),
             FrameWriter(derive(self._secret, "frames of the server", self._nonce, theirs)),
         )
+
+    @property
+    def record_keys(self) -> RecordKeys:
+        """The keys of this connection's records, once the client has answered."""
+        sends = derive(self._secret, "records of the server", self._nonce, self._theirs)
+        return RecordKeys(sends, derive(self._secret, "records of the client", self._nonce, self._theirs))
 
 
 class ClientHandshake:
@@ -93,6 +108,12 @@ class ClientHandshake:
         assert len(nonce) == NONCE_BYTES
         self._theirs = nonce
         return MAGIC + self._nonce + derive(self._secret, "proof of the client", self._theirs, self._nonce)
+
+    @property
+    def record_keys(self) -> RecordKeys:
+        """The keys of this connection's records, once the server has sent its nonce."""
+        sends = derive(self._secret, "records of the client", self._theirs, self._nonce)
+        return RecordKeys(sends, derive(self._secret, "records of the server", self._theirs, self._nonce))
 
     def accept(self, reply: bytes) -> tuple[FrameReader, FrameWriter]:
         """The two directions of the connection, if the server accepted and proved that it holds the secret."""

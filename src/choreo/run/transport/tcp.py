@@ -48,6 +48,7 @@ class NetworkConfig:
 
     address: str
     secret: bytes = field(repr=False)
+    sealed: bool = True  # whether data is encrypted and authenticated
 
     def derive_key(self, purpose: str, nonces: Iterable[bytes] = ()) -> bytes:
         """A key for one purpose, the same on all ranks that have the same nonces."""
@@ -59,7 +60,7 @@ class TcpConnections:
     """The connections to ranks on other hosts, by rank."""
 
     control: dict[int, AuthenticatedSocket] = field(default_factory=dict)
-    streams: dict[int, list[socket.socket]] = field(default_factory=dict)
+    streams: dict[int, list[AuthenticatedSocket]] = field(default_factory=dict)
 
     def add(self, rank: int, which: int, made: AuthenticatedSocket) -> bool:
         """Add a connection; False if it is not the one that is due from this rank."""
@@ -69,7 +70,7 @@ class TcpConnections:
         mine = self.streams.setdefault(rank, [])
         if which != len(mine) + 1 or which > STREAMS:
             return False
-        mine.append(made.socket)
+        mine.append(made)
         return True
 
     def missing(self, ranks: Iterable[int]) -> list[int]:
@@ -81,7 +82,7 @@ class TcpConnections:
         for one in self.control.values():
             one.socket.close()
         for stream in (one for several in self.streams.values() for one in several):
-            stream.close()
+            stream.socket.close()
 
 
 class PeerListener:
@@ -196,7 +197,7 @@ class PeerListener:
                 accepted = client.handshake.feed(data)
                 if accepted is not None:
                     reply, reader, writer = accepted
-                    client.sealed = AuthenticatedSocket(client.socket, reader, writer)
+                    client.sealed = AuthenticatedSocket(client.socket, reader, writer, client.handshake.record_keys)
                     client.socket.send(reply)
                 return True
             client.received += len(data)

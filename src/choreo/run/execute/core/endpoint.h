@@ -61,6 +61,7 @@ static PyObject *endpoint_run(Endpoint *here, PyObject *const *args, Py_ssize_t 
 
 static void free_streams(Peer *other) {
     for (int i = 0; i < other->num_streams; i++) {
+        free_seal(other->streams[i].seal);
         free(other->streams[i].queue);
         free(other->streams[i].numbers);
     }
@@ -75,6 +76,8 @@ static void release(Endpoint *here) {
         if (!atomic_load(&here->header->outcome)) {
             here->call = here->done;
             give_up(here, LEFT, here->rank);
+            here->in_interpreter = 1;
+            here->thread_state = NULL;
             say_goodbye(here, LEFT, (uint64_t)here->rank, here->done);
         }
     }
@@ -83,6 +86,7 @@ static void release(Endpoint *here) {
             Peer *other = &here->peers[peer];
             if (other->header) PyBuffer_Release(&other->map);
             if (other->pidfd >= 0) close(other->pidfd);
+            Py_CLEAR(other->control);
             free_streams(other);
         }
     free(here->peers);
@@ -136,26 +140,44 @@ static int belongs_to(const Py_buffer *map, const Endpoint *here, int rank) {
            header->world == (uint32_t)here->world && header->stage_bytes == here->stage_bytes && header->bytes == (uint64_t)map->len;
 }
 
+/* A stream is a descriptor; or, where it is sealed, a descriptor, the key of what is sent and that of what comes. */
+static int open_stream(Stream *stream, PyObject *given) {
+    const char *seals, *opens;
+    Py_ssize_t seals_length, opens_length;
+    unsigned long long rekey_records = REKEY_RECORDS;
+    if (PyTuple_Check(given)) {
+        if (!PyArg_ParseTuple(given, "iy#y#|K", &stream->fd, &seals, &seals_length, &opens, &opens_length, &rekey_records)) return -1;
+        if (seals_length != KEY_BYTES || opens_length != KEY_BYTES || !rekey_records || !libcrypto.library) {
+            PyErr_Format(PyExc_ValueError, "a sealed stream needs libcrypto, and two keys of %d bytes", KEY_BYTES);
+            return -1;
+        }
+        stream->seal = new_seal(seals, opens, rekey_records);
+        if (!stream->seal) { PyErr_NoMemory(); return -1; }
+    } else {
+        long descriptor = PyLong_AsLong(given);
+        if (descriptor == -1 && PyErr_Occurred()) return -1;
+        stream->fd = descriptor > INT32_MAX ? -1 : (int)descriptor;
+    }
+    if (stream->fd < 0) PyErr_SetString(PyExc_ValueError, "a stream is a descriptor");
+    return stream->fd < 0 ? -1 : 0;
+}
+
 static int open_streams(Peer *other, PyObject *descriptors) {
     Py_ssize_t count = PyTuple_GET_SIZE(descriptors);
     if (count > MAX_STREAMS) { PyErr_Format(PyExc_ValueError, "a peer has at most %d streams", MAX_STREAMS); return -1; }
     if (!count) return 0;
     other->streams = calloc((size_t)count, sizeof(Stream));
     if (!other->streams) { PyErr_NoMemory(); return -1; }
-    for (; other->num_streams < count; other->num_streams++) {
-        long descriptor = PyLong_AsLong(PyTuple_GET_ITEM(descriptors, other->num_streams));
-        if (descriptor < 0 || descriptor > INT32_MAX) {
-            if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a stream is a descriptor");
-            return -1;
-        }
-        other->streams[other->num_streams].fd = (int)descriptor;
-    }
+    other->num_streams = (int)count;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (open_stream(&other->streams[i], PyTuple_GET_ITEM(descriptors, i))) return -1;
     return 0;
 }
 
 static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(keywords)) {
     /* rank, world, own segment, bytes of its staging, peers, spins, whether ranks of this host are in several scheduling groups.
-     * A peer on this host is (segment, pid, pidfd, ()), and on another one (None, pid, control connection, streams). */
+     * A peer on this host is (segment, pid, pidfd, ()). On another one it is (None, pid, the descriptor of its control
+     * connection, streams, the connection itself). */
     static uint64_t serial;
     PyObject *own, *peers;
     int rank, world, spins, apart = 0;
@@ -199,10 +221,10 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
     size_t num_streams = 0;
     for (int peer = 0; peer < world; peer++) {
         Peer *other = &here->peers[peer];
-        PyObject *map, *streams, *item = PyList_GET_ITEM(peers, peer);
+        PyObject *map, *streams, *control = NULL, *item = PyList_GET_ITEM(peers, peer);
         int pid, pidfd;
         if (!PyTuple_Check(item)) { PyErr_SetString(PyExc_TypeError, "a peer is a tuple"); return -1; }
-        if (!PyArg_ParseTuple(item, "OiiO!", &map, &pid, &pidfd, &PyTuple_Type, &streams)) return -1;
+        if (!PyArg_ParseTuple(item, "OiiO!|O", &map, &pid, &pidfd, &PyTuple_Type, &streams, &control)) return -1;
         if (peer == rank) continue;
         if (map != Py_None) {
             if (PyObject_GetBuffer(map, &other->map, PyBUF_C_CONTIGUOUS)) return -1;
@@ -218,6 +240,7 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
         other->pid = pid;
         other->sleeps_often = spins < MIN_SPINS;
         if (!other->header && open_streams(other, streams)) return -1;
+        if (!other->header && control && control != Py_None) other->control = Py_NewRef(control);
         num_streams += (size_t)other->num_streams;
     }
     if (num_streams) {
@@ -246,15 +269,6 @@ static PyObject *endpoint_outcome_of(Endpoint *here, PyObject *args) {
     if (!outcome) Py_RETURN_NONE;
     uint32_t culprit = header ? atomic_load(&header->culprit) : other->culprit;
     return Py_BuildValue("iiK", (int)outcome, (int)culprit, (unsigned long long)(header ? atomic_load(&header->outcome_call) : other->outcome_call));
-}
-
-static PyObject *endpoint_progress_of(Endpoint *here, PyObject *args) {
-    /* The last call whose result a peer on another host has, and the last that it has returned from. */
-    int peer;
-    if (!PyArg_ParseTuple(args, "i", &peer)) return NULL;
-    if (peer < 0 || peer >= here->world) { PyErr_SetString(PyExc_IndexError, "there is no such rank"); return NULL; }
-    const uint64_t *progress = here->peers[peer].progress;
-    return Py_BuildValue("KK", (unsigned long long)progress[0], (unsigned long long)progress[1]);
 }
 
 static PyObject *prepare_segment(PyObject *Py_UNUSED(self), PyObject *args) {
@@ -286,7 +300,6 @@ static PyObject *prepare_segment(PyObject *Py_UNUSED(self), PyObject *args) {
 static PyMethodDef endpoint_methods[] = {
     {"run", (PyCFunction)(void (*)(void))endpoint_run, METH_FASTCALL, "Run a program; None, or (outcome, culprit, operation)."},
     {"outcome_of", (PyCFunction)endpoint_outcome_of, METH_VARARGS, "Why a rank stopped."},
-    {"progress_of", (PyCFunction)endpoint_progress_of, METH_VARARGS, "Which calls a rank on another host has finished."},
     {"close", (PyCFunction)endpoint_close, METH_NOARGS, "Leave, and release the segments."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,9 +1,7 @@
 /* The failure detector: who died, gave up, left, or made another call. Also how a rank says that it has given up itself.
  *
- * Peers on this host are watched through a pidfd and their segment, peers elsewhere through their control connection. Only
- * the first 32 bytes of that connection are looked at here. GOODBYE says that the peer gave up or left. PROGRESS says which
- * call it has finished; it is read and kept. Anything else is for Python and stays in the socket: it means that the peer
- * has given up. The end of the connection means that the peer is gone.
+ * Peers on this host are watched through a pidfd and their segment, peers elsewhere through their control connection. What
+ * comes there is sealed, and Python reads it: the connection is only asked when it has something to read.
  */
 #define HEALTH_CHECK_S 0.02 /* how often a waiting rank checks on its peers */
 #define SIGNAL_CHECK_S 0.05 /* and whether Python has a signal to handle */
@@ -55,43 +53,76 @@ static int made_same_calls(Endpoint *here, Peer *other) {
     return 1;
 }
 
-/* Read what a peer on another host says on its control connection. */
-static int check_control(Endpoint *here, int peer) {
-    Peer *other = &here->peers[peer];
-    Frame frame;
-    if (other->pidfd < 0) return OK;
-    for (;;) {
-        ssize_t got = recv(other->pidfd, &frame, sizeof(frame), MSG_PEEK | MSG_DONTWAIT);
-        if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? OK : PEER_DIED;
-        if (got == 0) return PEER_DIED;
-        if ((size_t)got < sizeof(frame)) return OK;
-        if (frame.magic != PROGRESS) break;
-        got = recv(other->pidfd, &frame, sizeof(frame), MSG_DONTWAIT);
-        if (got != sizeof(frame)) return PEER_DIED;
-        other->progress[frame.number & 1] = frame.call;
+/* Hold the GIL for a while, in whatever way this thread can. */
+static PyGILState_STATE enter_python(Endpoint *here) {
+    if (here->thread_state) PyEval_RestoreThread(here->thread_state);
+    return here->in_interpreter ? PyGILState_LOCKED : PyGILState_Ensure();
+}
+static void leave_python(Endpoint *here, PyGILState_STATE state) {
+    if (!here->in_interpreter) PyGILState_Release(state);
+    else if (here->thread_state) here->thread_state = PyEval_SaveThread();
+}
+
+/* Read what a peer on another host says on its control connection: why nothing more comes from it, if that is so, and why,
+ * by whose fault and in which call it has given up. */
+static int ask_control(Endpoint *here, Peer *other) {
+    int outcome = OK;
+    unsigned long long call;
+    PyGILState_STATE state = enter_python(here);
+    PyObject *said = PyObject_CallMethod(other->control, "look", NULL);
+    if (said && PyArg_ParseTuple(said, "iIIK", &other->ended, &other->outcome, &other->culprit, &call)) {
+        other->outcome_call = call;
+        other->asked = 1;
+    } else if (here->in_interpreter && !PyErr_ExceptionMatches(PyExc_Exception)) {
+        outcome = INTERRUPTED; /* by a signal; the exception is kept for the caller */
+    } else {
+        PyErr_WriteUnraisable(other->control);
+        other->ended = PEER_DIED;
     }
-    if (frame.magic != GOODBYE) return PEER_GAVE_UP;
-    other->outcome = frame.number;
-    other->culprit = (uint32_t)frame.signature;
-    other->outcome_call = frame.call;
-    return has_ended(frame.number, frame.call, here->call) ? PEER_GAVE_UP : OK;
+    Py_XDECREF(said);
+    leave_python(here, state);
+    return outcome;
+}
+
+/* What a peer on another host has said, and whether that ends this call. */
+static int check_control(Endpoint *here, int peer, int readable) {
+    Peer *other = &here->peers[peer];
+    if (!other->control) return OK;
+    if ((readable || !other->asked) && !other->ended && !other->outcome) {
+        int outcome = ask_control(here, other);
+        if (outcome) return outcome;
+    }
+    if (other->ended) return other->ended;
+    return has_ended(other->outcome, other->outcome_call, here->call) ? PEER_GAVE_UP : OK;
 }
 
 /* Tell peers on other hosts that this rank has given up, or left. */
 static void say_goodbye(Endpoint *here, uint32_t outcome, uint64_t culprit, uint64_t call) {
-    Frame frame = {GOODBYE, outcome, call, culprit, 0};
+    PyGILState_STATE state = PyGILState_LOCKED;
+    PyObject *type, *error, *trace;
+    int entered = 0;
     for (int peer = 0; peer < here->world; peer++) {
         Peer *other = &here->peers[peer];
-        if (!other->num_streams || other->pidfd < 0) continue;
-        ssize_t ignored = send(other->pidfd, &frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT);
-        (void)ignored; /* if it fails, the end of the connection says the same */
+        if (!other->control) continue;
+        if (!entered++) {
+            state = enter_python(here);
+            PyErr_Fetch(&type, &error, &trace);
+        }
+        /* If it fails, the end of the connection says the same. */
+        PyObject *said = PyObject_CallMethod(other->control, "say_goodbye", "IIK", outcome, (uint32_t)culprit, (unsigned long long)call);
+        if (!said && !PyErr_ExceptionMatches(PyExc_Exception)) PyErr_SetInterrupt(); /* Ctrl-C: it is raised after this */
+        PyErr_Clear();
+        Py_XDECREF(said);
     }
+    if (!entered) return;
+    PyErr_Restore(type, error, trace);
+    leave_python(here, state);
 }
 
 /* Has any peer died, given up, left, or made another call? All are checked, not only the one that is waited for. Of several
  * outcomes a death is reported first. */
 static int check_peers(Endpoint *here, int *culprit) {
-    static const int weight[] = {[OK] = 0, [PEER_GAVE_UP] = 1, [MISMATCHED] = 2, [PEER_DIED] = 3};
+    static const int weight[] = {[OK] = 0, [PEER_GAVE_UP] = 1, [MISMATCHED] = 2, [PEER_DIED] = 3, [ALTERED] = 4, [INTERRUPTED] = 5};
     int found = OK, count = 0;
     for (int peer = 0; peer < here->world; peer++)
         if (here->peers[peer].pidfd >= 0) {
@@ -105,13 +136,13 @@ static int check_peers(Endpoint *here, int *culprit) {
         while (next < count && here->polled_ranks[next] < peer) next++;
         if (next < count && here->polled_ranks[next] == peer) dead = here->polled_peers[next].revents != 0;
         if (peer == here->rank) continue;
-        if (!other->header) outcome = dead ? check_control(here, peer) : OK;
+        if (!other->header) outcome = check_control(here, peer, dead);
         else {
             if (!made_same_calls(here, other)) outcome = MISMATCHED;
             else if (has_stopped(other->to_us, here->call)) outcome = PEER_GAVE_UP;
             else if (dead && !atomic_load(&other->to_us->outcome)) outcome = PEER_DIED;
         }
-        if (weight[outcome] > weight[found]) { found = outcome; *culprit = peer; }
+        if (weight[outcome] > weight[found]) { found = outcome; *culprit = outcome == INTERRUPTED ? here->rank : peer; }
     }
     return found;
 }

@@ -9,8 +9,6 @@
 #define PAGE 4096
 #define MAGIC 0x32306F65726F6843ULL /* "Choreo02" */
 #define FRAME 0x4D415246U           /* "FRAM" */
-#define GOODBYE 0x21455942U         /* "BYE!": number is the outcome, signature the culprit */
-#define PROGRESS 0x45544F4EU        /* "NOTE": this rank has the result of a call (number 0), or has returned from it (1) */
 #define MAX_STREAMS 8
 #define STRIPE_BYTES ((size_t)512 << 10) /* a stripe of a long range is at least this long */
 #define WINDOW 8                    /* mailboxes a peer: a call reuses the one of eight calls ago */
@@ -26,8 +24,8 @@ enum { REDUCE = 1, LAST = 2, THEIR_INPUT = 4, OWN_INPUT = 8, EXPOSED = 16, ALREA
 /* How peers read an array: from staging, at an offset of the segment, or at an address of the process. */
 enum { STAGED, REGISTERED, PRIVATE };
 
-/* How a call ends. LEFT: the communicator was closed after its last call. */
-enum { OK, TIMED_OUT, PEER_DIED, PEER_GAVE_UP, MISMATCHED, BROKEN, INTERRUPTED, LEFT };
+/* How a call ends. LEFT: the communicator was closed after its last call. ALTERED: sealed bytes do not open. */
+enum { OK, TIMED_OUT, PEER_DIED, PEER_GAVE_UP, MISMATCHED, BROKEN, INTERRUPTED, LEFT, ALTERED };
 
 /* One of the last calls of a rank. Its chain is a hash of this call's signature and of all calls before. */
 typedef struct {

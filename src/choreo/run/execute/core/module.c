@@ -39,6 +39,7 @@
 #include "scheduling.h"
 #include "reductions.h"
 #include "layout.h"
+#include "record.h"
 #include "state.h"
 #include "failure_detector.h"
 #include "socket_send.h"
@@ -72,13 +73,13 @@ static const struct { const char *name; size_t offset, bytes; } FIELDS[] = {
 
 #define CONSTANT(name) {#name, (unsigned long long)(name)}
 static const struct { const char *name; unsigned long long value; } CONSTANTS[] = {
-    CONSTANT(PAGE), CONSTANT(MAGIC), CONSTANT(FRAME), CONSTANT(GOODBYE), CONSTANT(PROGRESS), CONSTANT(MAX_STREAMS),
+    CONSTANT(PAGE), CONSTANT(MAGIC), CONSTANT(FRAME), CONSTANT(MAX_STREAMS),
     CONSTANT(STRIPE_BYTES), CONSTANT(WINDOW), CONSTANT(STAGING_SLOTS), CONSTANT(INLINE_BYTES), CONSTANT(MESSAGE_BITS),
     CONSTANT(CHAIN_FACTOR), CONSTANT(INLINED), CONSTANT(ACKNOWLEDGED), CONSTANT(STAGED), CONSTANT(REGISTERED), CONSTANT(PRIVATE),
     CONSTANT(SEND), CONSTANT(RECEIVE), CONSTANT(TO_SCRATCH), CONSTANT(FROM_SCRATCH), CONSTANT(COPY), CONSTANT(NEXT_PART),
     CONSTANT(REDUCE), CONSTANT(LAST), CONSTANT(THEIR_INPUT), CONSTANT(OWN_INPUT), CONSTANT(EXPOSED), CONSTANT(ALREADY_STAGED),
     CONSTANT(TIMED_OUT), CONSTANT(PEER_DIED), CONSTANT(PEER_GAVE_UP), CONSTANT(MISMATCHED), CONSTANT(BROKEN),
-    CONSTANT(INTERRUPTED), CONSTANT(LEFT),
+    CONSTANT(INTERRUPTED), CONSTANT(LEFT), CONSTANT(ALTERED),
 };
 
 /* Add a new item to a dictionary of the module, and let go of it. */
@@ -102,6 +103,7 @@ static int add_layout(PyObject *made) {
 }
 
 static PyMethodDef functions[] = {
+    {"load_libcrypto", load_libcrypto, METH_VARARGS, "Find what seals streams in the library at this path."},
     {"prepare_segment", prepare_segment, METH_VARARGS, "Write the header of a rank's own segment."},
     {NULL, NULL, 0, NULL},
 };

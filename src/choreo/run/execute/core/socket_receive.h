@@ -10,10 +10,42 @@ typedef struct {
     size_t filled;  /* bytes in the buffer that are not reduced yet */
 } Stripe;
 
+/* Open what is there, up to the ranges asked for. Only whole records are opened, each to where it belongs. */
+static int read_sealed(Endpoint *here, int peer, Stream *stream, struct iovec *into, size_t count, size_t *got) {
+    Seal *seal = stream->seal;
+    size_t wanted = 0;
+    for (size_t i = 0; i < count; i++) wanted += sealed_bytes(into[i].iov_len);
+    size_t have = seal->in_end - seal->in_at;
+    if (seal->in_at && (!have || SEALED_ROOM - seal->in_at < RECORD_BYTES + TAG_BYTES)) {
+        memmove(seal->in, seal->in + seal->in_at, have);
+        seal->in_at = 0;
+        seal->in_end = have;
+    }
+    *got = 0;
+    if (wanted > have) {
+        size_t room = SEALED_ROOM - seal->in_end, rest = wanted - have;
+        ssize_t found = recv(stream->fd, seal->in + seal->in_end, rest < room ? rest : room, MSG_DONTWAIT);
+        if (!found || (found < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) return lose_peer(here, peer);
+        if (found > 0) seal->in_end += (size_t)found;
+    }
+    for (; count; into++, count--)
+        while (into->iov_len) {
+            size_t part = into->iov_len < RECORD_BYTES ? into->iov_len : RECORD_BYTES;
+            if (seal->in_end - seal->in_at < part + TAG_BYTES) return OK;
+            if (!open_record(&seal->opens, seal->in + seal->in_at, part, into->iov_base)) return give_up(here, ALTERED, peer);
+            seal->in_at += part + TAG_BYTES;
+            into->iov_base = (char *)into->iov_base + part;
+            into->iov_len -= part;
+            *got += part;
+        }
+    return OK;
+}
+
 /* Read what is there, up to the length asked for; it may be nothing. */
-static int read_some(Endpoint *here, int peer, int fd, struct iovec *into, size_t count, size_t *got) {
+static int read_some(Endpoint *here, int peer, Stream *stream, struct iovec *into, size_t count, size_t *got) {
+    if (stream->seal) return read_sealed(here, peer, stream, into, count, got);
     struct msghdr message = {.msg_iov = into, .msg_iovlen = count};
-    ssize_t found = recvmsg(fd, &message, MSG_DONTWAIT);
+    ssize_t found = recvmsg(stream->fd, &message, MSG_DONTWAIT);
     *got = found > 0 ? (size_t)found : 0;
     if (found > 0 || (found < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))) return OK;
     return lose_peer(here, peer);
@@ -49,7 +81,7 @@ static int receive_small(Endpoint *here, const Task *task, const Op *op) {
     while (have < whole) {
         size_t head = have < sizeof(frame) ? sizeof(frame) - have : 0, body = have < sizeof(frame) ? 0 : have - sizeof(frame);
         struct iovec into[2] = {{(char *)&frame + have, head}, {here->buffer + body, op->length - body}};
-        if ((outcome = read_some(here, op->peer, stream->fd, into + !head, head ? 2 : 1, &got))) return outcome;
+        if ((outcome = read_some(here, op->peer, stream, into + !head, head ? 2 : 1, &got))) return outcome;
         have += got;
         if (!checked && have >= sizeof(frame)) {
             if ((outcome = check_frame(here, op, &frame, op->length))) return outcome;
@@ -67,10 +99,11 @@ static int receive_small(Endpoint *here, const Task *task, const Op *op) {
 
 /* Read more of a stripe: first its frame, then its payload, in place or through a buffer from which it is reduced. */
 static int read_stripe(Endpoint *here, const Task *task, const Op *op, int which, Stripe *stripe, size_t *got) {
-    int fd = here->peers[op->peer].streams[which].fd, outcome;
+    Stream *stream = &here->peers[op->peer].streams[which];
+    int outcome;
     if (stripe->head < sizeof(Frame)) {
         struct iovec into = {(char *)&stripe->frame + stripe->head, sizeof(Frame) - stripe->head};
-        if ((outcome = read_some(here, op->peer, fd, &into, 1, got))) return outcome;
+        if ((outcome = read_some(here, op->peer, stream, &into, 1, got))) return outcome;
         stripe->head += *got;
         if (stripe->head < sizeof(Frame)) return OK;
         if ((outcome = check_frame(here, op, &stripe->frame, stripe->end - stripe->at))) return outcome;
@@ -79,14 +112,14 @@ static int read_stripe(Endpoint *here, const Task *task, const Op *op, int which
     size_t left = stripe->end - stripe->at;
     if (op->kind == TO_SCRATCH || !(op->flags & REDUCE)) {
         struct iovec into = {(op->kind == TO_SCRATCH ? here->scratch : task->work) + op->at + stripe->at, left};
-        if ((outcome = read_some(here, op->peer, fd, &into, 1, got))) return outcome;
+        if ((outcome = read_some(here, op->peer, stream, &into, 1, got))) return outcome;
         stripe->at += *got;
         return OK;
     }
     char *buffer = here->stream_buffers + (size_t)which * BUFFER_BYTES;
     size_t room = (left < BUFFER_BYTES ? left : BUFFER_BYTES) - stripe->filled;
     struct iovec into = {buffer + stripe->filled, room};
-    if ((outcome = read_some(here, op->peer, fd, &into, 1, got))) return outcome;
+    if ((outcome = read_some(here, op->peer, stream, &into, 1, got))) return outcome;
     size_t have = stripe->filled + *got, whole = have - have % task->item;
     if (!whole) { stripe->filled = have; return OK; }
     store(task, op, buffer, stripe->at, whole);

@@ -2,23 +2,28 @@
  *
  * A peer elsewhere has a control connection and one or more streams. A stream carries frames of 32 bytes, each followed by
  * its payload straight from the sender's array, in the order of the sender's program. A long range is cut into stripes, one
- * a stream, in a way that both ends derive from its length.
+ * a stream, in a way that both ends derive from its length. Where streams are sealed, frames and payloads are cut into records
+ * (`record.h`), which are encrypted from the array into a buffer.
  */
 static void clear_queues(Endpoint *here) {
     for (int peer = 0; peer < here->world; peer++)
-        for (int i = 0; i < here->peers[peer].num_streams; i++)
-            here->peers[peer].streams[i].queued = here->peers[peer].streams[i].written = 0;
+        for (int i = 0; i < here->peers[peer].num_streams; i++) {
+            Stream *stream = &here->peers[peer].streams[i];
+            stream->queued = stream->written = 0;
+            if (stream->seal) stream->seal->out_at = stream->seal->out_end = 0;
+        }
     here->pending = 0;
 }
 
 /* A stream has ended: the peer is gone, or has said why on its control connection. */
 static int lose_peer(Endpoint *here, int peer) {
-    int outcome = check_control(here, peer);
-    return give_up(here, outcome ? outcome : PEER_DIED, peer);
+    int outcome = check_control(here, peer, 1);
+    return give_up(here, outcome ? outcome : PEER_DIED, outcome == INTERRUPTED ? here->rank : peer);
 }
 
 static int queue_range(Endpoint *here, Stream *stream, const void *data, size_t length, uint32_t number) {
     if (!length) return OK;
+    int idle = !stream->queued;
     if (stream->written == stream->queued) stream->written = stream->queued = 0;
     if (stream->queued == stream->room) {
         size_t room = stream->room ? 2 * stream->room : 16;
@@ -29,13 +34,51 @@ static int queue_range(Endpoint *here, Stream *stream, const void *data, size_t 
         stream->numbers = numbers;
         stream->room = room;
     }
-    here->pending += stream->queued == 0;
+    here->pending += idle;
     stream->queue[stream->queued] = (struct iovec){(void *)data, length};
     stream->numbers[stream->queued++] = number;
     return OK;
 }
 
+/* Seal what is queued, as far as there is room. */
+static int seal_queued(Endpoint *here, Stream *stream) {
+    Seal *seal = stream->seal;
+    while (stream->written < stream->queued) {
+        struct iovec *range = &stream->queue[stream->written];
+        size_t part = range->iov_len < RECORD_BYTES ? range->iov_len : RECORD_BYTES;
+        if (part + TAG_BYTES > SEALED_ROOM - seal->out_end) break;
+        if (!seal_record(&seal->seals, range->iov_base, part, seal->out + seal->out_end)) return give_up(here, BROKEN, here->rank);
+        seal->out_end += part + TAG_BYTES;
+        range->iov_base = (char *)range->iov_base + part;
+        range->iov_len -= part;
+        if (!range->iov_len) stream->written++;
+    }
+    return OK;
+}
+
+static int write_sealed(Endpoint *here, int peer, Stream *stream) {
+    Seal *seal = stream->seal;
+    for (;;) {
+        if (seal->out_at == seal->out_end) {
+            seal->out_at = seal->out_end = 0;
+            int outcome = seal_queued(here, stream);
+            if (outcome) return outcome;
+            if (!seal->out_end) break;
+        }
+        ssize_t sent = send(stream->fd, seal->out + seal->out_at, seal->out_end - seal->out_at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent >= 0) seal->out_at += (size_t)sent;
+        else if (errno == EAGAIN || errno == EWOULDBLOCK) return OK;
+        else if (errno != EINTR) return lose_peer(here, peer);
+    }
+    if (stream->queued) {
+        stream->queued = stream->written = 0;
+        here->pending--;
+    }
+    return OK;
+}
+
 static int write_stream(Endpoint *here, int peer, Stream *stream) {
+    if (stream->seal) return write_sealed(here, peer, stream);
     while (stream->written < stream->queued) {
         size_t count = stream->queued - stream->written;
         struct msghdr message = {.msg_iov = stream->queue + stream->written, .msg_iovlen = count < 64 ? count : 64};
@@ -70,11 +113,11 @@ static int write_all(Endpoint *here) {
     return outcome;
 }
 
-/* Has everything up to this message been handed to the system? */
+/* Has everything up to this message been handed to the system? A sealed stream may have sealed all, and not sent all. */
 static int has_written(const Peer *other, uint32_t number) {
     for (int i = 0; i < other->num_streams; i++) {
         const Stream *stream = &other->streams[i];
-        if (stream->queued && stream->numbers[stream->written] <= number) return 0;
+        if (stream->queued && (stream->written == stream->queued || stream->numbers[stream->written] <= number)) return 0;
     }
     return 1;
 }

@@ -2,6 +2,7 @@
 
 typedef struct {
     int fd;
+    Seal *seal;          /* NULL: its bytes are plain */
     struct iovec *queue; /* ranges to write */
     uint32_t *numbers;   /* the message that each range belongs to */
     size_t room, queued, written;
@@ -17,12 +18,14 @@ typedef struct {
     uint64_t posted, part_ends[2];         /* the last message that was made ready: by now, and in the last two parts */
     uint64_t verified;                     /* the last call that both are known to have made alike */
     Py_buffer map;
-    int pidfd, pid; /* pidfd: of a peer on another host, its control connection */
+    PyObject *control; /* the control connection to a peer on another host, which Python reads and writes */
+    int pidfd, pid;    /* pidfd: of a peer on another host, its control connection */
     int sleeps_often, wary; /* because ranks share cores; how many messages ago it slept, counted down */
     int num_streams;
     Stream *streams;
+    int asked, ended;          /* whether its control connection was read; why nothing more comes from it */
     uint32_t outcome, culprit; /* what it said on its control connection before it went */
-    uint64_t outcome_call, progress[2];
+    uint64_t outcome_call;
 } Peer;
 
 typedef struct {

@@ -42,8 +42,9 @@ class Endpoint(Transfers):
     """One rank's end of a communicator.
 
     `peers` holds (segment, pid, descriptor of the process or -1, ()) for every rank of this host, and (None, pid,
-    control connection or -1, streams) for every other. After header and channels a segment has `stage_bytes` of
-    staging. The descriptors of processes and control connections are closed with the endpoint.
+    descriptor of the control connection or -1, streams, control connection) for every other. After header and channels
+    a segment has `stage_bytes` of staging. The descriptors of processes and control connections are closed with the
+    endpoint.
     """
 
     def __init__(  # noqa: PLR0917 - called as the compiled one is, by position
@@ -52,7 +53,7 @@ class Endpoint(Transfers):
         world: int,
         own: object,
         stage_bytes: int,
-        peers: list[tuple[Any, int, int, tuple[int, ...]]],
+        peers: list[tuple[Any, ...]],
         spins: int,
         apart: bool = False,
         /,
@@ -63,17 +64,19 @@ class Endpoint(Transfers):
         if not belongs_to(bytes_of(own), own, rank, world, stage_bytes):
             raise ValueError("the own segment has not been prepared for this communicator")
         known: list[Peer] = []
-        for number, (segment, pid, _, _) in enumerate(peers):
+        for number, (segment, pid, *_) in enumerate(peers):
             there = segment is not None and number != rank
             data = bytes_of(segment) if there else None
             if data is not None and not belongs_to(data, segment, number, world, stage_bytes):
                 raise ValueError(f"the segment of rank {number} is not one of this communicator")
             words = SegmentWords(segment, world) if there else None
             known.append(Peer(number, words, data, pid, -1, None))
-        for peer, (_, _, pidfd, streams) in zip(known, peers, strict=True):
+        for peer, (_, _, pidfd, streams, *control) in zip(known, peers, strict=True):
             if peer.rank != rank:
                 peer.pidfd = pidfd
-                peer.sockets = PeerSockets(pidfd, streams) if streams and peer.words is None else None
+            if peer.rank != rank and peer.words is None:
+                peer.sockets = PeerSockets(streams) if streams else None
+                peer.control = control[0] if control else None
         super().__init__(rank, world, own, stage_bytes, known)
         self._done = 0
         self._used = [0] * STAGING_SLOTS  # the last call that sent something from each slot
@@ -126,13 +129,6 @@ class Endpoint(Transfers):
             raise IndexError("there is no such rank")
         words = self._words if peer == self._rank else self._peers[peer].words
         return self._peers[peer].report if words is None else words.report
-
-    def progress_of(self, peer: int, /) -> tuple[int, int]:
-        """The last call whose result a peer on another host has, and the last that it has returned from."""
-        if self._words is None or not 0 <= peer < self._world:
-            raise IndexError("there is no such rank")
-        sockets = self._peers[peer].sockets
-        return (0, 0) if sockets is None else (sockets.progress[0], sockets.progress[1])
 
     def close(self) -> None:
         """Leave, and release the segments."""

@@ -7,32 +7,31 @@ up by itself after 2 ms.
 from __future__ import annotations
 
 import select
-import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from choreo.run.execute.failures import MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
+from choreo.run.execute.failures import ALTERED, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
 from choreo.run.execute.layout import (
     CALL_RECORD,
     CHANNEL,
-    GOODBYE,
     HEADER,
     MESSAGE_BITS,
     WINDOW,
-    Frame,
     channel_at,
     offset_of,
 )
 from choreo.run.execute.twin.segment import Bytes, SegmentWords, call_record_at, ends_call
 from choreo.run.execute.twin.sockets import PeerSockets, Stream
+from choreo.run.transport.aes_gcm import AlteredError
 
-__all__ = ["Peer", "PeerWatch", "Stop", "is_dead"]
+__all__ = ["Control", "Peer", "PeerWatch", "Stop", "is_dead"]
 
 HEALTH_CHECK_S, YIELD_S, LONGEST_SLEEP_S = 0.02, 0.0005, 0.001
 # Of several failed peers, the one with the most informative outcome is reported.
-SEVERITY = {PEER_GAVE_UP: 1, MISMATCHED: 2, PEER_DIED: 3}
+SEVERITY = {PEER_GAVE_UP: 1, MISMATCHED: 2, PEER_DIED: 3, ALTERED: 4}
 
 
 class Stop(Exception):  # noqa: N818 - an outcome rather than an error
@@ -41,6 +40,18 @@ class Stop(Exception):  # noqa: N818 - an outcome rather than an error
     def __init__(self, outcome: int, culprit: int) -> None:
         super().__init__(outcome, culprit)
         self.outcome, self.culprit = outcome, culprit
+
+
+class Control(Protocol):
+    """The control connection to a peer on another host."""
+
+    def look(self) -> tuple[int, int, int, int]:
+        """Why nothing more comes from it (0: it may), and why it gave up, by whose fault, in which call."""
+        ...
+
+    def say_goodbye(self, outcome: int, culprit: int, call: int) -> None:
+        """Tell it why this rank gives up, or that it leaves."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +64,7 @@ class Peer:
     pid: int
     pidfd: int
     sockets: PeerSockets | None
+    control: Control | None = None
     posted: int = 0  # the last message that was made ready for it
     part_ends: list[int] = field(default_factory=lambda: [0, 0])  # and the last of each of the last two parts
     mailbox_written: int = 0  # the last call whose mailbox was written
@@ -133,10 +145,12 @@ class PeerWatch:
     def _read(self, peer: Peer, stream: Stream, into: memoryview, deadline_s: float) -> None:
         while len(into):
             try:
-                got = stream.socket.recv_into(into, 0, socket.MSG_DONTWAIT)
+                got = stream.read(into)
             except (BlockingIOError, InterruptedError):
                 self._wait_for_sockets(stream, peer.rank, deadline_s)
                 continue
+            except AlteredError:
+                raise Stop(ALTERED, peer.rank) from None
             except OSError:
                 got = 0
             if not got:
@@ -181,18 +195,12 @@ class PeerWatch:
         return found
 
     def _check_control(self, peer: Peer) -> int:
-        if peer.sockets is None:
+        if peer.control is None:
             return 0
-        try:
-            frame = peer.sockets.peek_control()
-        except (OSError, EOFError):
-            return PEER_DIED
-        if frame is None:
-            return 0
-        if frame.magic != GOODBYE:
-            return PEER_GAVE_UP
-        peer.report = (frame.number, frame.signature & 0xFFFFFFFF, frame.call)
-        return PEER_GAVE_UP if ends_call(frame.number, frame.call, self._call) else 0
+        ended, outcome, culprit, call = peer.control.look()
+        if outcome:
+            peer.report = (outcome, culprit, call)
+        return ended or (PEER_GAVE_UP if ends_call(outcome, call, self._call) else 0)
 
     def _made_same_calls(self, peer: Peer) -> bool:
         """Whether a peer made the same calls as this rank, as far as it has come."""
@@ -226,7 +234,9 @@ class PeerWatch:
                     self._own.set_half(at + offset_of(CHANNEL, "outcome"), outcome)
         for one in self._peers:
             if one.sockets is not None:
-                one.sockets.say_goodbye(Frame(GOODBYE, outcome, self._call, culprit, 0))
+                one.sockets.clear()
+            if one.control is not None:
+                one.control.say_goodbye(outcome, culprit, self._call)
 
 
 def is_dead(pidfd: int) -> bool:

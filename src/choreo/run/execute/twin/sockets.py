@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from collections import deque
-from collections.abc import Iterator
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from choreo.run.execute.layout import FRAME_BYTES, PAGE, PROGRESS, STRIPE_BYTES, Frame
+from choreo.run.execute.layout import PAGE, STRIPE_BYTES, Frame
+from choreo.run.transport.aes_gcm import RECORD_BYTES, REKEY_RECORDS, TAG_BYTES, RecordCipher
 
-__all__ = ["PeerSockets", "Stream", "stripes"]
+__all__ = ["PeerSockets", "Stream", "StreamSpec", "stripes"]
+
+# A descriptor; or, where a stream is sealed, a descriptor, the key of what is sent and that of what comes. Tests add
+# after how many records keys are replaced.
+StreamSpec: TypeAlias = int | tuple[int, bytes, bytes] | tuple[int, bytes, bytes, int]
 
 
 def stripes(length: int, num_streams: int) -> list[tuple[int, int]]:
@@ -33,16 +37,35 @@ def stripes(length: int, num_streams: int) -> list[tuple[int, int]]:
 
 
 class Stream:
-    """A socket, and the ranges that are queued for it, each with the number of its message."""
+    """A socket, and the ranges that are queued for it, each with the number of its message.
 
-    def __init__(self, descriptor: int) -> None:
-        self.socket = socket.socket(fileno=os.dup(descriptor))
+    Where it is sealed, ranges are cut into records. `_sealed` is the one that was sealed last, whose rest is first in
+    the queue. `_incoming` is the beginning of one that comes.
+    """
+
+    def __init__(self, given: StreamSpec) -> None:
+        self.socket = socket.socket(fileno=os.dup(given[0] if isinstance(given, tuple) else given))
         self.queue: deque[tuple[memoryview, int]] = deque()
+        self._seals: RecordCipher | None = None
+        self._opens: RecordCipher | None = None
+        if isinstance(given, tuple):
+            rekey_records = given[3] if len(given) == 4 else REKEY_RECORDS
+            self._seals, self._opens = RecordCipher(given[1], rekey_records), RecordCipher(given[2], rekey_records)
+        self._sealed, self._incoming = b"", bytearray()
 
     def write(self) -> None:
         """Write as much as the socket takes."""
         while self.queue:
             part, number = self.queue[0]
+            if self._seals is not None and part.obj is not self._sealed:
+                rest = part[RECORD_BYTES:]
+                self._sealed = self._seals.seal(part[:RECORD_BYTES])
+                if len(rest):
+                    self.queue[0] = (rest, number)
+                else:
+                    self.queue.popleft()
+                part = memoryview(self._sealed)
+                self.queue.appendleft((part, number))
             try:
                 sent = self.socket.send(part, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             except (BlockingIOError, InterruptedError):
@@ -52,14 +75,28 @@ class Stream:
             else:
                 self.queue.popleft()
 
+    def read(self, into: memoryview) -> int:
+        """Read what is there, of a range of which this is the rest; 0 at the end. AlteredError if it does not open."""
+        if self._opens is None:
+            return self.socket.recv_into(into, 0, socket.MSG_DONTWAIT)
+        part = min(len(into), RECORD_BYTES)
+        missing = part + TAG_BYTES - len(self._incoming)
+        data = self.socket.recv(missing, socket.MSG_DONTWAIT)
+        if not data:
+            return 0
+        self._incoming += data
+        if len(data) < missing:
+            raise BlockingIOError
+        into[:part] = self._opens.open(self._incoming)
+        self._incoming = bytearray()
+        return part
+
 
 class PeerSockets:
-    """The streams to a peer on another host, and the control connection beside them."""
+    """The streams to a peer on another host."""
 
-    def __init__(self, control: int, descriptors: tuple[int, ...]) -> None:
-        self.control = None if control < 0 else socket.socket(fileno=os.dup(control))
-        self.streams = [Stream(one) for one in descriptors]
-        self.progress = [0, 0]
+    def __init__(self, streams: tuple[StreamSpec, ...]) -> None:
+        self.streams = [Stream(one) for one in streams]
 
     def queue_range(self, frame: Frame, data: npt.NDArray[np.uint8]) -> None:
         """Queue a range of bytes, which is not copied; a long one in stripes. `frame` is for the whole range."""
@@ -77,42 +114,12 @@ class PeerSockets:
         for stream in self.streams:
             stream.write()
 
-    def peek_control(self) -> Frame | None:
-        """The next frame on the control connection, without consuming it. PROGRESS frames are consumed and recorded.
-
-        OSError or EOFError if the peer is gone.
-        """
-        while self.control is not None:
-            try:
-                head = self.control.recv(FRAME_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-            except (BlockingIOError, InterruptedError):
-                return None
-            if not head:
-                raise EOFError
-            if len(head) < FRAME_BYTES:
-                return None
-            frame = Frame.unpack(head)
-            if frame.magic != PROGRESS:
-                return frame
-            self.control.recv(FRAME_BYTES, socket.MSG_DONTWAIT)
-            self.progress[frame.number & 1] = frame.call
-        return None
-
-    def say_goodbye(self, frame: Frame) -> None:
-        """Drop what is queued, and say goodbye."""
+    def clear(self) -> None:
+        """Drop what is queued."""
         for stream in self.streams:
             stream.queue.clear()
-        if self.control is not None:
-            with contextlib.suppress(OSError):
-                self.control.send(frame.pack(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-
-    def _all(self) -> Iterator[socket.socket]:
-        """The streams and the control connection."""
-        if self.control is not None:
-            yield self.control
-        yield from (stream.socket for stream in self.streams)
 
     def close(self) -> None:
         """Close these copies of the descriptors."""
-        for one in self._all():
-            one.close()
+        for stream in self.streams:
+            stream.socket.close()
