@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -41,6 +42,9 @@ pytest.register_assert_rewrite(
 # file, and every process that a test starts compiles what it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Ranks are forked from this process. What it holds is no garbage of theirs, and looking through it would copy it.
+os.register_at_fork(after_in_child=gc.freeze)
 
 # A busy machine makes a test slow, not wrong.
 settings.register_profile(

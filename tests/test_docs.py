@@ -14,8 +14,6 @@ import inspect
 import io
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +21,7 @@ import pytest
 
 import choreo
 from tests.helpers.command import Ran, run_choreo
+from tests.helpers.forks import forked_choreo, forked_ranks, import_torch
 
 ROOT = Path(__file__).parent.parent
 MADE = ROOT / "docs" / "reference" / "python"  # by `make docs`, from docstrings
@@ -36,6 +35,7 @@ SOURCES = sorted(
     for file in (ROOT / "src" / "choreo").rglob("*.py")
     if ">>> " in file.read_text(encoding="utf-8")
 )
+TRAINS = re.compile(r"^(import torch|\$ choreo train|run = choreo\.train)", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 
 
@@ -61,7 +61,15 @@ def test_blocks_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tests").symlink_to(ROOT / "tests")  # whose data some commands read
     names: dict[str, object] = {"__name__": "__main__"}
-    for block in blocks_of(document):
+    blocks = blocks_of(document)
+    if any(TRAINS.search(block.body) for block in blocks):
+        import_torch()
+    with forked_ranks():
+        run_blocks(blocks, names)
+
+
+def run_blocks(blocks: list[Block], names: dict[str, object]) -> None:
+    for block in blocks:
         if block.mark.startswith("file: "):
             Path(block.mark.removeprefix("file: ")).write_text(block.body, encoding="utf-8")
         if block.language == "{toctree}":
@@ -104,9 +112,9 @@ def run_console(block: Block) -> None:
 
 def run_ranks(words: list[str]) -> Ran:
     """`choreo run`, which writes to descriptors and not to Python's streams, with its lines in order."""
-    ran = subprocess.run([sys.executable, "-m", "choreo", *words], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return Ran(0, "\n".join(sorted((ran.stdout + ran.stderr).strip("\n").split("\n"))), "")
+    ran = forked_choreo(*words)
+    assert ran.code == 0, ran.err
+    return Ran(0, "\n".join(sorted((ran.out + ran.err).strip("\n").split("\n"))), "")
 
 
 def matches(printed: str, expected: str) -> bool:
@@ -158,13 +166,16 @@ def test_figures_of_the_worked_cases_are_shown() -> None:
 @pytest.mark.parametrize("module", SOURCES)
 def test_examples_in_docstrings_run(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    if module.startswith(("choreo.train", "choreo.torch_backend")):
+        import_torch()
     found = importlib.import_module(module)
     tests = [test for test in doctest.DocTestFinder().find(found, module) if test.examples]
     assert tests, "its examples are where no docstring is"
     for test in tests:
         test.globs["choreo"] = choreo
         printed: list[str] = []
-        ran = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=printed.append)
+        with forked_ranks():
+            ran = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=printed.append)
         assert ran.failed == 0, "".join(printed)
 
 

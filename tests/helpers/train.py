@@ -15,6 +15,7 @@ from typing import Any
 
 from choreo.errors import ChoreoError
 from choreo.train import TrainConfig
+from tests.helpers.forks import import_torch
 
 __all__ = ["TorchRanks"]
 
@@ -68,15 +69,7 @@ class TorchRanks:
         self._pipes, self._processes = [], []
 
     def _start(self) -> None:
-        import torch
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import torch.distributed.fsdp
-            import torch.distributed.pipelining
-
-            import choreo.train.rank.loop  # noqa: F401 - once, rather than in each rank
-        torch.set_num_threads(1)  # a process whose threads have run cannot be forked
+        import_torch()
         store = Path(tempfile.mkdtemp(prefix="choreo-test-")) / "store"
         for rank in range(self.ranks):
             ours, theirs = CONTEXT.Pipe()

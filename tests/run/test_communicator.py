@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,11 @@ KINDS = ("plain", "out", "strided", "fortran", "reversed", "registered", "readon
 RANKS = (1, 2, 3, 4)
 
 
-def contribution(rank: int, shape: tuple[int, ...], dtype: str = "f4") -> Array:
-    return np.random.default_rng(rank).integers(-50, 50, shape).astype(dtype)
+@lru_cache(maxsize=16)
+def contribution(rank: int, shape: tuple[int, ...]) -> Array:
+    found = np.random.default_rng(rank).integers(-50, 50, shape, np.int8).astype(np.float32)
+    found.flags.writeable = False  # it is kept for the next call
+    return found
 
 
 def laid_out(comm: Communicator, values: Array, kind: str) -> Array:
@@ -33,7 +37,7 @@ def laid_out(comm: Communicator, values: Array, kind: str) -> Array:
         wide[..., ::2] = values
         return wide[..., ::2]
     if kind == "fortran":
-        return np.asfortranarray(values)
+        return np.array(values, order="F")
     if kind == "reversed":
         return values[..., ::-1].copy()[..., ::-1]
     if kind == "registered":

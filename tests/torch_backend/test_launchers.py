@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.command import Ran
+from tests.helpers.forks import forked_choreo, import_torch
 
 ROOT = Path(__file__).parent.parent.parent
 # What torch itself keeps is there after the second group, so the third must leave everything as it was.
@@ -77,29 +81,35 @@ except dist.DistBackendError as error:
     sys.stdout.write(f"raised: {error} {sorted(error.ranks)}\\n")
 dist.destroy_process_group()
 """
-LAUNCHERS = {
-    "choreo run": ["-m", "choreo", "run", "-n", "2"],
-    "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node", "2"],
-}
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_groups_come_and_go_and_a_dead_peer_is_named(launcher: str, tmp_path: Path) -> None:
+def under_choreo_run(script: str) -> Ran:
+    import_torch()
+    return forked_choreo("run", "-n", "2", script)
+
+
+def under_torchrun(script: str) -> Ran:
     pytest.importorskip("torch")
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
     ran = subprocess.run(
-        [sys.executable, *LAUNCHERS[launcher], str(script)],
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", script],
         capture_output=True,
         text=True,
         timeout=200,
         check=False,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    raised = ran.stdout.partition("raised: ")[2]
-    assert "rank 1" in raised and "died" in raised and "[1]" in raised, ran.stdout
-    assert "choreo: rank 0: all_reduce of 40 bytes by " in ran.stderr
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+@pytest.mark.parametrize("launcher", [under_choreo_run, under_torchrun])
+def test_groups_come_and_go_and_a_dead_peer_is_named(launcher: Callable[[str], Ran], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    ran = launcher(str(script))
+    assert ran.code == 0, ran.out + ran.err
+    raised = ran.out.partition("raised: ")[2]
+    assert "rank 1" in raised and "died" in raised and "[1]" in raised, ran.out
+    assert "choreo: rank 0: all_reduce of 40 bytes by " in ran.err
 
 
 def test_collecting_does_not_import_torch() -> None:

@@ -7,8 +7,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,6 +20,7 @@ from choreo.train import TrainConfig
 from choreo.train.checkpoint import folder as folder_module
 from choreo.train.checkpoint.folder import CheckpointFolder, Manifest, checksum, writing_folder
 from choreo.workload import Plan
+from tests.helpers.forks import fork_choreo, import_torch
 from tests.helpers.train import TorchRanks
 from tests.train.test_plans import config, plan, same, small
 
@@ -241,32 +240,21 @@ def test_resuming_needs_a_folder() -> None:
 
 
 COMMAND = (
-    sys.executable,
-    "-m",
-    "choreo",
     "train",
     "gpt2-124m",
-    "--scale",
-    "tiny",
-    "-n",
-    "2",
-    "--dp",
-    "2",
-    "--seq",
-    "32",
-    "--global-batch",
-    "2",
+    "--scale=tiny",
+    "-n2",
+    "--dp=2",
+    "--seq=32",
+    "--global-batch=2",
+    "--checkpoint-every=1",
 )
 
 
 def killed_while_writing(folder: Path, lives_s: float) -> list[str]:
     """Start a job that writes a checkpoint after every step, kill it with all its ranks; the checkpoints left."""
-    job = subprocess.Popen(
-        [*COMMAND, "--steps", "100000", "--checkpoint", str(folder), "--checkpoint-every", "1"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    import_torch()
+    job = fork_choreo(*COMMAND, "--steps=100000", f"--checkpoint={folder}", "--checkpoint-every=1")
     try:
         deadline_s = time.monotonic() + 120
         before = set(folder.glob("step-*"))
@@ -279,6 +267,7 @@ def killed_while_writing(folder: Path, lives_s: float) -> list[str]:
     finally:
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
+        job.close()
     return sorted(one.name for one in folder.glob("step-*"))
 
 
