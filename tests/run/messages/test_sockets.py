@@ -17,6 +17,7 @@ from choreo.errors import ChoreoError, PeerFailure
 from choreo.run.messages.matching import Matcher, MessageWork, Receive, Send
 from choreo.run.messages.sockets import SocketMessages
 from choreo.run.transport.peer_info import PeerInfo
+from choreo.run.transport.strangers import Strangers
 
 PEERS = tuple(PeerInfo(rank, f"host-{rank}", 1, "127.0.0.1") for rank in range(2))
 
@@ -122,6 +123,33 @@ def test_a_rank_that_does_not_accept_yet_is_not_dead(sides: list[Side]) -> None:
     assert (x == 1).all()
     for other in others:
         other.close()
+
+
+def test_a_rank_that_was_dropped_among_strangers_is_not_dead(
+    sides: list[Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is one whose other side has forgotten the connection."""
+    drops = iter(range(3))
+    real = Strangers.add
+
+    def add(self: Strangers[Any], one: Any, descriptor: int) -> None:
+        real(self, one, descriptor)
+        if next(drops, None) is not None:
+            self.drop_oldest()
+
+    monkeypatch.setattr(Strangers, "add", add)
+    monkeypatch.setattr("choreo.run.messages.outgoing.HANDSHAKE_S", 0.05)
+    addresses = [("127.0.0.1", side.sockets.port) for side in sides]
+    sides[0].sockets.start(addresses, b"k" * 32, [1])
+    work = sides[0].send(np.ones(3), 1)
+    time.sleep(0.2)  # nobody answers, and it is tried again
+    assert not work.over and not sides[0].lost
+    monkeypatch.setattr("choreo.run.messages.outgoing.HANDSHAKE_S", 20.0)
+    sides[1].sockets.start(addresses, b"k" * 32, [0])
+    work.wait()
+    x = np.empty(3)
+    sides[1].receive(x, 1).wait()
+    assert (x == 1).all() and next(drops, None) is None
 
 
 def test_what_nobody_asked_for_is_kept_up_to_a_bound(sides: list[Side], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,9 +100,9 @@ def test_a_silent_one_is_hung_up_on(port: int) -> None:
 
 
 def join_quickly(**how: object) -> object:
-    import choreo.run.rendezvous.server
+    import choreo.run.transport.strangers
 
-    choreo.run.rendezvous.server.HANDSHAKE_S = 0.5  # type: ignore[attr-defined]
+    choreo.run.transport.strangers.HANDSHAKE_S = 0.5  # type: ignore[attr-defined]
     return join(**how)  # type: ignore[arg-type]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import time
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from choreo.run.messages.wire import HEADER, family_of, parse_header
 from choreo.run.transport.handshake import HANDSHAKE_S
 from choreo.run.transport.nonblocking_handshake import NonblockingServer
 from choreo.run.transport.peer_info import PeerInfo
+from choreo.run.transport.strangers import ACCEPTS_AT_ONCE, Strangers
 
 __all__ = ["Incoming", "IncomingConnection"]
 
@@ -20,6 +22,7 @@ __all__ = ["Incoming", "IncomingConnection"]
 CHUNK_BYTES = 1 << 20
 # What is kept of one rank's messages that nobody asked for, before no further one of them is read.
 KEPT_BYTES = 64 << 20
+QUEUED = 512  # connections that may wait to be accepted before that of a rank that has gone since
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +31,7 @@ class IncomingConnection:
 
     socket: socket.socket
     handshake: NonblockingServer | None  # until it is done
-    expires_s: float  # unless it has identified itself
+    expires_s: float = math.inf  # once it has proved itself, unless it has said which rank it is
     peer: int = -1  # until it has identified itself
     head: bytearray = field(default_factory=bytearray)
     message: Message | None = None
@@ -43,9 +46,10 @@ class Incoming:
         self._identified: set[int] = set()  # ranks that have connected: none does so twice
         self.connections: dict[int, IncomingConnection] = {}  # by descriptor
         self.ended: list[IncomingConnection] = []  # of ranks; `SocketMessages` takes them from here
+        self._strangers: Strangers[IncomingConnection] = Strangers(self.end)
         self.listener = socket.socket(family_of(peers[rank].address), socket.SOCK_STREAM)
         self.listener.bind((peers[rank].address, 0))
-        self.listener.listen(max(128, 2 * len(peers)))
+        self.listener.listen(socket.SOMAXCONN)
         self.listener.setblocking(False)
 
     @property
@@ -57,9 +61,17 @@ class Incoming:
         """Whether no further message of a rank is read, because too much is kept."""
         return peer >= 0 and self._matcher.kept_bytes[peer] > KEPT_BYTES
 
+    @property
+    def next_expiry_s(self) -> float | None:
+        """When the first connection that has not identified itself is closed; None if there is none."""
+        ends = [one.expires_s for one in self.connections.values() if one.peer < 0]
+        if (of_strangers_s := self._strangers.next_expiry_s) is not None:
+            ends.append(of_strangers_s)
+        return min(ends, default=None)
+
     def accept(self) -> bool:
-        """Accept all clients that wait; False if the system has no descriptor for them now."""
-        while True:
+        """Accept clients that wait, some at once; False if the system has no descriptor for them now."""
+        for _ in range(ACCEPTS_AT_ONCE):
             try:
                 sock, _ = self.listener.accept()
             except BlockingIOError:
@@ -67,14 +79,16 @@ class Incoming:
             except ConnectionError:  # it has hung up
                 continue
             except OSError:
-                return False
+                return self._strangers.drop_oldest()
             sock.setblocking(False)
             handshake = NonblockingServer(self.key)
-            one = IncomingConnection(sock, handshake, time.monotonic() + HANDSHAKE_S)
+            one = IncomingConnection(sock, handshake)
             with contextlib.suppress(OSError):
                 sock.send(handshake.challenge)
             self.connections[sock.fileno()] = one
+            self._strangers.add(one, sock.fileno())
             self.read(one)
+        return True
 
     def read(self, one: IncomingConnection, *, bounded: bool = True) -> None:
         """Read all that has arrived on a connection, as far as there is room to keep it."""
@@ -88,12 +102,14 @@ class Incoming:
 
     def read_from(self, peer: int) -> None:
         """Accept and read all that a rank has sent so far."""
-        self.accept()
+        for _ in range(QUEUED // ACCEPTS_AT_ONCE):
+            self.accept()
         for one in [one for one in self.connections.values() if one.peer == peer]:
             self.read(one, bounded=False)
 
     def end(self, one: IncomingConnection) -> None:
         """Close a connection."""
+        self._strangers.remove(one)
         self.connections.pop(one.socket.fileno(), None)
         one.socket.close()
         if one.peer >= 0:
@@ -101,6 +117,7 @@ class Incoming:
 
     def expire(self, now_s: float) -> None:
         """Close connections that have not identified themselves in time."""
+        self._strangers.expire()
         for one in [one for one in self.connections.values() if one.peer < 0 and one.expires_s < now_s]:
             self.end(one)
 
@@ -117,6 +134,7 @@ class Incoming:
         """Close everything."""
         for sock in (self.listener, *(one.socket for one in self.connections.values())):
             sock.close()
+        self._strangers.close()
         self.connections.clear()
 
     def _read_some(self, one: IncomingConnection, bounded: bool) -> bool:
@@ -157,6 +175,9 @@ class Incoming:
 
     def _continue_handshake(self, one: IncomingConnection, handshake: NonblockingServer, data: bytes) -> None:
         one.socket.send(handshake.feed(data))
+        if handshake.proved and one.expires_s == math.inf:
+            self._strangers.remove(one)
+            one.expires_s = time.monotonic() + HANDSHAKE_S
         if handshake.done:
             self._identify(one, handshake.rank)
             one.handshake = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import socket
 import time
@@ -13,24 +12,22 @@ from dataclasses import dataclass
 
 from choreo.run.messages.matching import NOT_TAKEN, Send
 from choreo.run.messages.wire import family_of
+from choreo.run.transport.handshake import HANDSHAKE_S
 from choreo.run.transport.nonblocking_handshake import NonblockingClient
+from choreo.run.transport.shortage import why
 
 __all__ = ["Outgoing", "OutgoingConnection"]
 
-# A rank that cannot be reached for one of these reasons may live: this process is short of something, or the rank has
-# not come to accept connections.
-TRANSIENT = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN, errno.EADDRNOTAVAIL, errno.ETIMEDOUT}
-)
 RETRY_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
 class OutgoingConnection:
-    """One connection. `handshake` is None once it is done."""
+    """One connection. `handshake` is None once it is done, and is given up when it expires."""
 
     socket: socket.socket
     handshake: NonblockingClient | None
+    expires_s: float
     connecting: bool = True
 
 
@@ -66,15 +63,20 @@ class Outgoing:
             self.retry(peer, error)
             return
         self.retries.pop(peer, None)
-        self.connections[peer] = OutgoingConnection(sock, NonblockingClient(self.key, self._rank))
+        handshake = NonblockingClient(self.key, self._rank)
+        self.connections[peer] = OutgoingConnection(sock, handshake, time.monotonic() + HANDSHAKE_S)
 
     def retry(self, peer: int, error: OSError) -> None:
-        """A rank cannot be reached just now. Raises the error if that will not change."""
-        if error.errno not in TRANSIENT:
+        """A rank cannot be reached just now. Raises the error if nobody listens there: then the rank is gone.
+
+        This process may be short of something, or the rank's queue be full, or the rank have dropped us among many
+        strangers.
+        """
+        if isinstance(error, ConnectionRefusedError):
             raise error
         if peer in self.connections:
             self.connections.pop(peer).socket.close()
-        self.retries[peer] = (time.monotonic() + RETRY_S, os.strerror(error.errno))
+        self.retries[peer] = (time.monotonic() + RETRY_S, why(error))
 
     def continue_handshake(self, peer: int, one: OutgoingConnection, handshake: NonblockingClient) -> None:
         """The socket is connected, or the other side has answered."""
@@ -93,6 +95,9 @@ class Outgoing:
                 if answer:
                     one.socket.send(answer)
         except BlockingIOError:
+            return
+        except OSError as error:
+            self.retry(peer, error)
             return
         one.handshake = None
         self.write(peer, one.socket)
@@ -119,8 +124,19 @@ class Outgoing:
         for queue in self.queues.values():
             yield from queue
 
+    @property
+    def next_expiry_s(self) -> float | None:
+        """When the first handshake that is under way is given up; None if there is none."""
+        return min((one.expires_s for one in self.connections.values() if one.handshake is not None), default=None)
+
     def expire(self, now_s: float) -> None:
-        """End the sends whose time is up. If half of one is written, nothing can follow it."""
+        """End the sends whose time is up. If half of one is written, nothing can follow it.
+
+        A handshake whose time is up is tried again: the other side may have forgotten it.
+        """
+        for peer, connection in list(self.connections.items()):
+            if connection.handshake is not None and connection.expires_s < now_s:
+                self.retry(peer, TimeoutError("it does not answer"))
         for peer, queue in self.queues.items():
             for send in [send for send in queue if send.deadline_s < now_s]:
                 if send.begun:

@@ -156,6 +156,7 @@ class SocketMessages:
         watch.register(self._wakeup, select.POLLIN)
         ends = [send.deadline_s for send in outgoing.sends()]
         ends += [at_s for at_s, _ in outgoing.retries.values()]
+        ends += [at_s for at_s in (incoming.next_expiry_s, outgoing.next_expiry_s) if at_s is not None]
         if self._accept_at_s < now_s:
             watch.register(incoming.listener, select.POLLIN)
         else:
@@ -163,8 +164,6 @@ class SocketMessages:
         for descriptor, one in incoming.connections.items():
             if one.message is not None or not incoming.is_full(one.peer):
                 watch.register(descriptor, select.POLLIN)
-            if one.peer < 0:
-                ends.append(one.expires_s)
         for peer, out in outgoing.connections.items():
             writes = out.connecting or (out.handshake is None and outgoing.queues[peer])
             watch.register(out.socket, (select.POLLOUT if writes else 0) | (select.POLLIN if out.handshake else 0))

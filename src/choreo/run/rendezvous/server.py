@@ -1,8 +1,7 @@
 """The coordinator's connections: one event loop over all of them, which no client can stall.
 
-A client is unauthenticated until it has proved that it holds the secret. Until then it gets a few seconds and a few
-dozen bytes of memory. When there are many unauthenticated clients, the oldest is dropped; a rank that is dropped this
-way connects again.
+A client is a stranger until it has proved that it holds the secret (`strangers`). Until then it gets a few seconds and
+a few dozen bytes of memory.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.errors import FrameError, ProtocolError, WrongSecretError
 from choreo.run.transport.frames import FrameKind, FrameReader, FrameWriter, SealedFrame
 from choreo.run.transport.handshake import HANDSHAKE_S, ServerHandshake
-from choreo.run.transport.limits import MAX_UNAUTHENTICATED
+from choreo.run.transport.shortage import why
+from choreo.run.transport.strangers import ACCEPTS_AT_ONCE, Strangers
 
 __all__ = ["Client", "Server"]
 
 _CHUNK_BYTES = 1 << 16
-_ACCEPTS_PER_POLL = 64
 _REASONS_KEPT = 16
 
 
@@ -38,7 +37,7 @@ class Client:
         self.local_address = plain(sock.getsockname()[0])  # it connected to this address of ours
         self.handshake: ServerHandshake | None = ServerHandshake(secret)
         self.sealed: tuple[FrameReader, FrameWriter] | None = None
-        self.expires = Deadline.after(HANDSHAKE_S)  # unless it registers as a rank
+        self.expires = Deadline.after(HANDSHAKE_S)  # once it is no stranger, unless it registers as a rank
         self.outgoing = bytearray()
         self.member: Member | None = None
         self.ignored = False  # whatever else it sends
@@ -64,13 +63,17 @@ class Server:
         self._on_lost = on_lost
         self._selector = selectors.DefaultSelector()
         self._clients: dict[socket.socket, Client] = {}  # oldest first
+        self._strangers: Strangers[Client] = Strangers(self._drop)
         self._refused: Counter[str] = Counter()
+        self._shortage = ""  # why a client could not be accepted
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
 
     def poll(self, until: Deadline) -> None:
         """Wait for events, and handle them."""
-        wake_s = min((client.expires.left_s for client in self._unregistered()), default=until.left_s)
+        wake_s = min((client.expires.left_s for client in self._authenticated()), default=until.left_s)
+        if (expiry_s := self._strangers.next_expiry_s) is not None:
+            wake_s = min(wake_s, max(0.0, expiry_s - time.monotonic()))
         for key, events in self._selector.select(min(wake_s, until.left_s)):
             if key.fileobj is self._listener:
                 self._accept()
@@ -80,13 +83,14 @@ class Server:
                 self._flush(client)
             if events & selectors.EVENT_READ and client.sock in self._clients:
                 self._read(client)
-        for client in [client for client in self._unregistered() if client.expires.passed]:
+        self._strangers.expire()
+        for client in [client for client in self._authenticated() if client.expires.passed]:
             self._drop(client)
 
     @property
     def greeting(self) -> bool:
         """Whether a client has connected, and has not said yet what it wants."""
-        return any(not client.ignored for client in self._unregistered())
+        return any(client.member is None and not client.ignored for client in self._clients.values())
 
     def send(self, client: Client, kind: FrameKind, payload: bytes) -> None:
         """Queue a frame for an authenticated client, and write what its socket takes."""
@@ -123,28 +127,34 @@ class Server:
         for sock in (self._listener, *self._clients):
             sock.close()
         self._clients.clear()
+        self._strangers.close()
         self._selector.close()
 
     def refusals(self) -> str:
         """Which clients were refused and why, as the end of a sentence."""
+        if self._shortage:
+            return f"; a connection could not be accepted: {self._shortage}"
         if not self._refused:
             return ""
         (reason, times), *others = self._refused.most_common()
         more = f", and {sum(count for _, count in others)} for other reasons" if others else ""
         return f"; refused {times} from {reason}{more}"
 
-    def _unregistered(self) -> list[Client]:
-        return [client for client in self._clients.values() if client.member is None]
+    def _authenticated(self) -> list[Client]:
+        """Those that hold the secret, and have not registered as a rank."""
+        return [client for client in self._clients.values() if client.sealed is not None and client.member is None]
 
     def _accept(self) -> None:
-        for _ in range(_ACCEPTS_PER_POLL):
+        for _ in range(ACCEPTS_AT_ONCE):
             try:
                 sock, (address, *_) = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError:
-                # Out of descriptors, or the client has hung up already.
-                if not self._drop_oldest_unauthenticated():
+            except ConnectionError:  # it has hung up
+                continue
+            except OSError as error:
+                self._shortage = why(error)
+                if not self._strangers.drop_oldest():
                     time.sleep(0.01)
                 return
             sock.setblocking(False)
@@ -156,18 +166,12 @@ class Server:
             except OSError:
                 sock.close()
                 continue
-            if sum(one.sealed is None for one in self._clients.values()) >= MAX_UNAUTHENTICATED:
-                self._drop_oldest_unauthenticated()
             self._clients[sock] = client
             self._selector.register(sock, selectors.EVENT_READ, client)
-
-    def _drop_oldest_unauthenticated(self) -> bool:
-        oldest = next((client for client in self._clients.values() if client.sealed is None), None)
-        if oldest is not None:
-            self._drop(oldest)
-        return oldest is not None
+            self._strangers.add(client, sock.fileno())
 
     def _drop(self, client: Client) -> None:
+        self._strangers.remove(client)
         if self._clients.pop(client.sock, None) is not None:
             self._selector.unregister(client.sock)
             client.sock.close()
@@ -224,6 +228,7 @@ class Server:
                 reply, reader, writer = accepted
                 client.sealed = reader, writer
                 client.handshake = None
+                self._strangers.remove(client)
                 client.expires = Deadline.after(HANDSHAKE_S)
                 with suppress(OSError):
                     client.sock.send(reply)

@@ -60,6 +60,11 @@ class NonblockingServer:
         self.rank = -1  # of the client, once it is done
 
     @property
+    def proved(self) -> bool:
+        """Whether the client has proved that it holds the key."""
+        return self._reader is not None
+
+    @property
     def done(self) -> bool:
         """Whether both sides have proved themselves, and the client has said which rank it is."""
         return self._left == 0

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import math
 import os
+import random
 import selectors
 import socket
 import struct
@@ -26,9 +28,9 @@ from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.dial import AuthenticatedSocket, dial
 from choreo.run.transport.frames import OVERHEAD_BYTES, FrameKind
 from choreo.run.transport.handshake import HANDSHAKE_S, ServerHandshake
-from choreo.run.transport.limits import MAX_UNAUTHENTICATED
 from choreo.run.transport.peer_info import PeerInfo
-from choreo.run.transport.shortage import SHORT, why
+from choreo.run.transport.shortage import SHORT, start_thread, why
+from choreo.run.transport.strangers import ACCEPTS_AT_ONCE, Strangers
 
 __all__ = ["NetworkConfig", "PeerListener", "TcpConnections", "address_toward", "connection_lost", "dial_peer", "tune"]
 
@@ -38,6 +40,8 @@ STREAMS = 4
 SEND_BYTES, RECEIVE_BYTES, NEAR_S = 128 << 10, 1 << 20, 1e-3
 _RTT_AT = 68  # offset of the smoothed round trip in `struct tcp_info`, in microseconds
 SHORTEST_TIMEOUT_S, KEEPALIVE_S = 5.0, 10
+LOOK_S = 0.5  # how often the listener looks whose time is up
+PAUSE_S = 0.01  # before a rank that did not answer is dialled again, at first
 _CLIENT = struct.Struct(">II")  # rank, and which connection: 0 is control, the rest are streams
 CLIENT_BYTES = OVERHEAD_BYTES + _CLIENT.size
 
@@ -93,15 +97,22 @@ class PeerListener:
             self._listener = socket.create_server((address, 0), family=_family(address), backlog=socket.SOMAXCONN)
         except OSError as error:
             raise RendezvousError(
-                f"this rank cannot listen at {address}, where other hosts are to reach it: {error.strerror}"
+                f"this rank cannot listen at {address}, where other hosts are to reach it: {why(error)}"
             ) from None
-        self._listener.setblocking(False)
-        self.port = int(self._listener.getsockname()[1])
-        self._stop_event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._listener.close)
+            self._listener.setblocking(False)
+            self.port = int(self._listener.getsockname()[1])
+            self._selector = undo.enter_context(selectors.DefaultSelector())
+            self._stop_event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            undo.pop_all()
         self._thread: threading.Thread | None = None
         self._key, self._timeout_s = b"", 0.0
         self._expected: list[int] = []
         self._accepted = TcpConnections()
+        self._clients: dict[socket.socket, _Client] = {}
+        self._strangers: Strangers[_Client] = Strangers(self._drop)
+        self._shortage: OSError | None = None
 
     def connect(
         self, me: PeerInfo, peers: Sequence[PeerInfo], ports: Sequence[int], key: bytes, end_s: float
@@ -110,8 +121,8 @@ class PeerListener:
         self._key, self._timeout_s = key, max(SHORTEST_TIMEOUT_S, end_s - time.monotonic())
         self._expected = [peer.rank for peer in peers if peer.rank > me.rank]
         if self._expected:
-            self._thread = threading.Thread(target=self._serve, name="choreo-listener", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name="choreo-listener", daemon=True)
+            self._thread = start_thread(thread, "connections of other hosts")
         lower = TcpConnections()
         try:
             for peer, port in zip(peers, ports, strict=True):
@@ -137,7 +148,7 @@ class PeerListener:
         if missing:
             lower.close()
             peer = next(peer for peer in peers if peer.rank == missing[0])
-            raise connection_lost(peer, ConnectionResetError("it did not connect in time"))
+            raise connection_lost(peer, self._shortage or ConnectionResetError("it did not connect in time"))
         self._accepted.control |= lower.control
         self._accepted.streams |= lower.streams
         found, self._accepted = self._accepted, TcpConnections()
@@ -149,42 +160,67 @@ class PeerListener:
             return
         os.eventfd_write(self._stop_event, 1)
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join()  # it waits for nothing but this event and its clients
+        self._selector.close()
         self._listener.close()
         os.close(self._stop_event)
         self._stop_event = -1
+        self._strangers.close()
         self._accepted.close()
 
     def _serve(self) -> None:
-        clients: dict[socket.socket, _Client] = {}  # oldest first
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._stop_event, selectors.EVENT_READ)
-            selector.register(self._listener, selectors.EVENT_READ)
+        selector, clients = self._selector, self._clients
+        selector.register(self._stop_event, selectors.EVENT_READ)
+        selector.register(self._listener, selectors.EVENT_READ)
+        try:
             while self._accepted.missing(self._expected):
-                ready = {key.fileobj for key, _ in selector.select(1.0)}
+                ready = {key.fileobj for key, _ in selector.select(LOOK_S)}
                 if self._stop_event in ready:
                     break
-                done = [one for one in clients.values() if one.socket in ready and not self._receive(one)]
-                done += [one for one in clients.values() if one.expires_s < time.monotonic() and one not in done]
-                for one in done:
-                    del clients[one.socket]
-                    selector.unregister(one.socket)
-                    if not one.accepted:
-                        one.socket.close()
-                if self._listener in ready and len(clients) < MAX_UNAUTHENTICATED:
-                    self._accept(clients, selector)
-        for one in clients.values():
-            one.socket.close()
+                for one in [one for one in clients.values() if one.socket in ready and not self._receive(one)]:
+                    self._drop(one)
+                self._strangers.expire()
+                for one in [one for one in clients.values() if one.expires_s < time.monotonic()]:
+                    self._drop(one)
+                if self._listener in ready:
+                    self._accept()
+        finally:
+            self._listener.close()  # nobody else is expected
+            for one in list(clients.values()):
+                self._drop(one)
 
-    def _accept(self, clients: dict[socket.socket, _Client], selector: selectors.BaseSelector) -> None:
-        with contextlib.suppress(OSError):
-            sock, _ = self._listener.accept()
-            sock.setblocking(False)
-            client = _Client(sock, ServerHandshake(self._key))
-            clients[sock] = client
-            selector.register(sock, selectors.EVENT_READ)
-            tune(sock, self._timeout_s)
-            sock.send(client.handshake.challenge)
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:  # it has hung up
+                continue
+            except OSError as error:
+                self._shortage = error
+                if not self._strangers.drop_oldest():
+                    time.sleep(PAUSE_S)
+                return
+            try:
+                sock.setblocking(False)
+                client = _Client(sock, ServerHandshake(self._key))
+                tune(sock, self._timeout_s)
+                sock.send(client.handshake.challenge)
+            except OSError:
+                sock.close()
+                continue
+            self._clients[sock] = client
+            self._selector.register(sock, selectors.EVENT_READ)
+            self._strangers.add(client, sock.fileno())
+
+    def _drop(self, client: _Client) -> None:
+        """Forget a client, and close its connection unless it was accepted."""
+        self._strangers.remove(client)
+        if self._clients.pop(client.socket, None) is not None:
+            self._selector.unregister(client.socket)
+            if not client.accepted:
+                client.socket.close()
 
     def _receive(self, client: _Client) -> bool:
         """Read from a client; whether more has to come before it is accepted or refused."""
@@ -198,6 +234,8 @@ class PeerListener:
                 if accepted is not None:
                     reply, reader, writer = accepted
                     client.sealed = AuthenticatedSocket(client.socket, reader, writer, client.handshake.record_keys)
+                    client.expires_s = time.monotonic() + HANDSHAKE_S
+                    self._strangers.remove(client)
                     client.socket.send(reply)
                 return True
             client.received += len(data)
@@ -218,16 +256,30 @@ class _Client:
 
     socket: socket.socket
     handshake: ServerHandshake
-    expires_s: float = field(default_factory=lambda: time.monotonic() + HANDSHAKE_S)
+    expires_s: float = math.inf  # once it is no stranger
     sealed: AuthenticatedSocket | None = None
     received: int = 0
     accepted: bool = False
 
 
 def dial_peer(peer: PeerInfo, port: int, key: bytes, end_s: float) -> AuthenticatedSocket:
-    """An authenticated connection to a rank that listens; an OSError if that fails."""
-    deadline = Deadline(end_s - time.monotonic(), end_s)
-    return dial(Target(_family(peer.address), (peer.address, port)), key, deadline)
+    """An authenticated connection to a rank that listens; an OSError if there is none before the end.
+
+    A rank with a full queue, or among many strangers, may hang up or say nothing: it is dialled again. If nobody
+    listens, it is gone.
+    """
+    target, pause_s = Target(_family(peer.address), (peer.address, port)), PAUSE_S
+    while True:
+        left_s = max(end_s - time.monotonic(), 1e-3)
+        try:
+            return dial(target, key, Deadline.after(left_s).capped(HANDSHAKE_S))
+        except ConnectionRefusedError:
+            raise
+        except OSError as error:
+            if error.errno in SHORT or time.monotonic() + pause_s >= end_s:
+                raise
+        time.sleep(pause_s * random.uniform(0.5, 1.0))
+        pause_s = min(2 * pause_s, 0.25)
 
 
 def address_toward(host: str, port: int) -> str:
