@@ -12,7 +12,7 @@ from choreo.errors import UsageError
 from choreo.plan import evaluate, get_software
 from choreo.plan.layer.work import layer_work
 from choreo.train.config import TrainConfig
-from choreo.train.predict import predict, prediction_of
+from choreo.train.predict import predict
 from choreo.workload import Model, Plan, get_model, get_workload
 from tests.helpers.processor import keep_calibration, processor
 
@@ -51,6 +51,10 @@ def test_parts_add_up_to_the_step_that_plan_tells(one: TrainConfig) -> None:
     step = evaluate(MODEL, one.plan, cluster="this-machine", global_batch=8, seq=64, software="choreo-train")
     assert step.step_time_s == found.time_s
     assert found.memory_bytes == step.peak_reserved_bytes
+    assert max(span["end_s"] for span in found.timeline) <= found.time_s * (1 + 1e-9)
+    passes = [span for span in found.timeline if span["name"] in "FBW"]
+    assert len(passes) == 2 * one.plan.pp * one.plan.micro_batches(8)
+    assert {span["stage"] for span in found.timeline} == set(range(one.plan.pp))
 
 
 def test_what_costs_more_is_predicted_to_cost_more() -> None:
@@ -88,12 +92,11 @@ def test_a_norm_of_root_mean_square_keeps_one_tensor_more() -> None:
 
 
 def test_there_is_no_prediction_without_a_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert prediction_of(config()) is not None
-    assert prediction_of(replace(config(), device="cuda")) is None
-    assert prediction_of(replace(config(), model=get_workload("resnet50"))) is None
+    assert predict(config()).time_s > 0
+    with pytest.raises(UsageError, match="is not a transformer, and nothing is predicted of it"):
+        predict(replace(config(), model=get_workload("resnet50")))
     monkeypatch.delenv("CHOREO_CONSTANTS")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-    assert prediction_of(config()) is None
     with pytest.raises(UsageError, match="run choreo calibrate and choreo calibrate --device cpu"):
         predict(config())
 

@@ -57,7 +57,20 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
             loss = 5.0 - 0.1 * step + 1e-7 * config.ranks
             one = {"step": step, "loss": loss, "tokens_per_s": 1e3, "time_s": 0.1, "mfu": 0.5}
             report({"step": one | {"parts": {"compute": 0.06, "tp all_reduce": 0.03, "optimizer": 0.01}}})
-        report({"memory_bytes": 2e6})
+        names = [("F", 0), ("B", 0), ("dp all_reduce", -1), ("optimizer", -1)]
+        spans = [
+            {
+                "rank": rank,
+                "name": name,
+                "micro_batch": batch,
+                "chunk": 0,
+                "start_s": 0.02 * at,
+                "end_s": 0.02 * at + 0.02,
+            }
+            for rank in range(config.ranks)
+            for at, (name, batch) in enumerate(names)
+        ]
+        report({"memory_bytes": 2e6, "timeline": spans})
 
     monkeypatch.setattr(MODULE, "run_ranks", run_ranks)
     return asked
@@ -87,6 +100,8 @@ def test_a_page_has_both_timelines(pretended: list[TrainConfig], tmp_path: Path)
     assert page.startswith("<!doctype html>")
     assert "where the time went" in page
     assert "<title>tp all_reduce: 30.0 ms</title>" in page
+    assert "the last step, as measured" in page
+    assert page.count("<title>forward of micro-batch 0: 20.0 ms</title>") == 2
 
 
 def test_a_check_that_fails_is_exit_code_1(pretended: list[TrainConfig], monkeypatch: pytest.MonkeyPatch) -> None:

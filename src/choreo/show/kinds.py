@@ -79,7 +79,8 @@ def _benchmark() -> Kind:
 
 
 def _training_run() -> Kind:
-    from choreo.show.train import training_sheet, training_svg
+    from choreo.show.train.picture import training_svg
+    from choreo.show.train.sheet import training_sheet
 
     return Kind(training_sheet, picture=training_svg)
 

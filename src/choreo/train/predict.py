@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from choreo.errors import UsageError
 from choreo.hardware import get_device
@@ -16,7 +18,7 @@ from choreo.train.result import Prediction
 from choreo.train.scale import LAYERS_BETWEEN, shallow
 from choreo.workload import Model
 
-__all__ = ["predict", "prediction_of"]
+__all__ = ["predict"]
 
 SOFTWARE = "choreo-train"
 # Queries, keys and values are products of their own here, and kernels that nobody counts add some biases. Fitted to
@@ -44,7 +46,7 @@ def predict(
     software = _software(config)
     if on_gpu and host_layer_s is not None:
         software = replace(software, host_s=software.host_s * host_layer_s / _host_layer_s(config, found))
-    step = _evaluate(config, found, software)
+    step = _evaluate(config, found, software, timeline=True)
     parts = {**step.exposed_comm_s, "bubble": step.bubble_s, "optimizer": step.parts["optimizer"]}
     time_s = step.step_time_s
     if config.servers:
@@ -53,14 +55,39 @@ def predict(
         time_s = alone_s + parts["dp server"]
     # Copies of gradients and parameters are counted as compute, as they are where a step is measured.
     compute = time_s - sum(parts.values())
-    return Prediction(time_s, {"compute": compute, **parts}, step.peak_reserved_bytes)
+    timeline = () if config.servers else tuple(_timeline(step, parts))
+    return Prediction(time_s, {"compute": compute, **parts}, step.peak_reserved_bytes, timeline)
 
 
-def _evaluate(config: TrainConfig, cluster: Cluster, software: Software) -> Step:
+def _timeline(step: Step, parts: Mapping[str, float]) -> Iterator[Mapping[str, Any]]:
+    """Passes as they were simulated; what replicas exchange, and the optimizer, come after them."""
+    for one in step.pipeline.tasks:
+        at = {"micro_batch": one.micro_batch, "chunk": one.chunk, "start_s": one.start_s, "end_s": one.end_s}
+        yield {"stage": one.stage, "name": one.kind, **at}
+    sent = {name: seconds for name, seconds in parts.items() if name.startswith("dp ")}
+    # Of what replicas exchange, the passes have waited for some already.
+    left_s = max(0.0, step.step_time_s - step.pipeline.time_s - parts["optimizer"])
+    share = min(1.0, left_s / max(sum(sent.values()), 1e-12))
+    after = {name: seconds * share for name, seconds in sent.items()} | {"optimizer": parts["optimizer"]}
+    start_s = step.pipeline.time_s
+    for name, seconds in after.items():
+        end_s = start_s + seconds
+        for stage in range(len(step.pipeline.busy_s)):
+            yield {"stage": stage, "name": name, "micro_batch": -1, "chunk": 0, "start_s": start_s, "end_s": end_s}
+        start_s = end_s
+
+
+def _evaluate(config: TrainConfig, cluster: Cluster, software: Software, *, timeline: bool = False) -> Step:
     gpus = 1 if config.device == "cuda" else None
-    batch = config.global_batch
     return evaluate(
-        config.model, config.plan, cluster=cluster, gpus=gpus, global_batch=batch, seq=config.seq, software=software
+        config.model,
+        config.plan,
+        cluster=cluster,
+        gpus=gpus,
+        global_batch=config.global_batch,
+        seq=config.seq,
+        software=software,
+        timeline=timeline,
     )
 
 
@@ -91,14 +118,6 @@ def _served_s(config: TrainConfig, cluster: Cluster, alone_s: float) -> float:
     server = parameter_server(size / config.servers, workers, 1 / alone_s, bandwidth)
     all_s = 2 / server.most_steps_per_s
     return all_s if config.staleness == 0 else max(2 * size / bandwidth, all_s - alone_s)
-
-
-def prediction_of(config: TrainConfig, host_layer_s: float | None = None) -> Prediction | None:
-    """The prediction of a run, or None where there is none, as on a machine that was not measured."""
-    try:
-        return predict(config, host_layer_s=host_layer_s)
-    except UsageError:
-        return None
 
 
 def _software(config: TrainConfig) -> Software:

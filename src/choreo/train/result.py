@@ -21,6 +21,7 @@ class Prediction:
     time_s: float
     parts: Mapping[str, float]
     memory_bytes: float
+    timeline: tuple[Mapping[str, Any], ...] = ()  # the passes of each stage, and what comes after them
 
 
 @result
@@ -69,6 +70,8 @@ class TrainingRun(Result):
         "data_parallel",
         "traffic",
         "staleness",
+        "timeline",
+        "predicted_timeline",
         "check",
     )
 
@@ -86,6 +89,8 @@ class TrainingRun(Result):
     data_parallel: str = "all-reduce"
     traffic: tuple[Mapping[str, Any], ...] = ()  # what all ranks send in a step, by axis and collective
     staleness: Mapping[str, int] = field(default_factory=dict)  # steps ahead of the slowest worker, and how often
+    timeline: tuple[Mapping[str, Any], ...] = ()  # of the last step: what each rank did from when to when
+    predicted_timeline: tuple[Mapping[str, Any], ...] = ()  # the same of a stage
     check: Mapping[str, Any] | None = None  # the losses of one process, and how far off these are
 
     @property

@@ -16,8 +16,8 @@ from choreo.train.config import TrainConfig
 from choreo.train.data.text import SYNTHETIC
 from choreo.train.experiments.kinds import ALL_REDUCE, check_kind
 from choreo.train.launch import run_ranks
-from choreo.train.predict import prediction_of
-from choreo.train.result import TrainingRun, TrainingStep
+from choreo.train.predict import predict
+from choreo.train.result import Prediction, TrainingRun, TrainingStep
 from choreo.train.scale import scaled
 from choreo.workload import Plan, Workload, get_workload
 
@@ -128,7 +128,7 @@ def _run(
     on_step: Callable[[TrainingStep], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> TrainingRun:
-    prediction = None if config.on else prediction_of(config)
+    prediction = None if config.on else _prediction(config, on_note)
     steps: list[TrainingStep] = []
     early: dict[int, dict[str, Any]] = {}  # steps that were reported before the one before them
     ended: dict[str, Any] = {}  # what rank 0 says at the end
@@ -144,7 +144,7 @@ def _run(
                 if on_step is not None:
                     on_step(steps[-1])
         elif "host_layer_s" in report:
-            prediction = prediction_of(config, report["host_layer_s"])
+            prediction = prediction and _prediction(config, on_note, report["host_layer_s"])
         elif "note" in report:
             if on_note is not None:
                 on_note(report["note"])
@@ -170,7 +170,21 @@ def _run(
         data_parallel=config.data_parallel,
         traffic=tuple(ended.get("traffic", ())),
         staleness=ended.get("staleness", {}),
+        timeline=tuple(ended.get("timeline", ())),
+        predicted_timeline=() if prediction is None else prediction.timeline,
     )
+
+
+def _prediction(
+    config: TrainConfig, on_note: Callable[[str], None] | None, host_layer_s: float | None = None
+) -> Prediction | None:
+    """The prediction of a run, or None and a note why there is none, as on a machine that was not measured."""
+    try:
+        return predict(config, host_layer_s=host_layer_s)
+    except UsageError as error:
+        if on_note is not None:
+            on_note(f"nothing is predicted: {error}")
+        return None
 
 
 def _checked(run: TrainingRun, config: TrainConfig) -> TrainingRun:

@@ -6,7 +6,8 @@ Importing torch's takes longer than importing torch, so only a rank of a pipelin
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +21,35 @@ ONE_STAGE = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}
 SEVERAL_STAGES = {"interleaved": "ScheduleInterleaved1F1B", "zero-bubble": "ScheduleInterleavedZeroBubble"}
 
 
+class Timer(Protocol):
+    """What is told of passes."""
+
+    def passing(self, kind: str, micro_batch: int, chunk: int = 0) -> AbstractContextManager[None]:
+        """Around a pass."""
+
+    def backward_done(self) -> None:
+        """After a backward pass."""
+
+
 class _Stage(pipelining.PipelineStage):
-    """A stage that says when a backward pass is over, so that exposed communication can be told."""
+    """A stage whose passes are timed."""
 
-    after_backward: Callable[[], None]
+    timer: Timer
+    chunk: int
 
-    def backward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
-        found = super().backward_one_chunk(*arguments, **options)
-        self.after_backward()
+    def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
+        with self.timer.passing("F", fwd_chunk_id, self.chunk):
+            return super().forward_one_chunk(fwd_chunk_id, *arguments, **options)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
+        with self.timer.passing("B", bwd_chunk_id, self.chunk):
+            found = super().backward_one_chunk(bwd_chunk_id, *arguments, **options)
+        self.timer.backward_done()
         return found
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
+        with self.timer.passing("W", bwd_chunk_id, self.chunk):
+            return super().backward_weight_one_chunk(bwd_chunk_id, *arguments, **options)
 
 
 class Pipeline:
@@ -40,13 +61,13 @@ class Pipeline:
         stages: dict[int, nn.Module],
         micro_batches: int,
         loss: Callable[[Tensor, Tensor], Tensor],
-        after_backward: Callable[[], None],
+        timer: Timer,
     ) -> None:
         plan = mesh.plan
         self._made = []
         for number, module in stages.items():
             stage = _Stage(module, number, plan.pp * plan.interleave, mesh.device, group=mesh.group("pp"))
-            stage.after_backward = after_backward
+            stage.timer, stage.chunk = timer, number // plan.pp
             self._made.append(stage)
         schedule = plan.schedule
         if plan.interleave > 1 and schedule == "1f1b":

@@ -28,15 +28,17 @@ def main() -> int:
     from choreo.train.rank.loop import train_rank
 
     torch.set_num_threads(1)  # a rank is one core's worth, so that plans can be compared
-    if not config.survives:
-        dist.init_process_group(config.backend)
     try:
+        if not config.survives:
+            dist.init_process_group(config.backend)
         if config.device == "cuda" and not torch.cuda.is_available():
             raise UsageError(
                 "torch sees no GPU here; leave out --device cuda, or install a torch that is built for yours"
             )
         (train_elastic if config.survives else train_rank)(config, _report)
-    except ChoreoError as error:
+    except (ChoreoError, dist.DistBackendError) as error:
+        if not isinstance(error, ChoreoError) and not isinstance(error.__cause__, ChoreoError):
+            raise
         _report({"error": str(error), "kind": type(error).__name__})
         return 2
     finally:

@@ -59,6 +59,11 @@ def train_rank(config: TrainConfig, report: Report) -> None:
                 {
                     "memory_bytes": max(one["memory"] for one in everybody),
                     "traffic": traffic,
+                    "timeline": [
+                        {"rank": rank, **span._asdict()}
+                        for rank, one in enumerate(everybody)
+                        for span in one.get("timeline", ())
+                    ],
                     "staleness": {str(ahead): seen.count(ahead) for ahead in sorted(set(seen))},
                 }
             )
@@ -87,7 +92,8 @@ def _train(config: TrainConfig, mesh: Mesh, clock: Clock, peak: float, report: R
     finally:
         if checkpoints is not None:
             checkpoints.close()
-    return {"traffic": traffic}
+    # What the host of a GPU did says little about the GPU.
+    return {"traffic": traffic, "timeline": [] if config.device == "cuda" else clock.spans}
 
 
 def _train_with_servers(config: TrainConfig, mesh: Mesh, clock: Clock, peak: float, report: Report) -> dict[str, Any]:
@@ -157,7 +163,7 @@ class Trainer:
     def _pipeline(self) -> Pipeline:
         from choreo.train.parallel.pipeline import Pipeline
 
-        return Pipeline(self.mesh, self.stages, self.micro_batches, self._loss, self.clock.backward_done)
+        return Pipeline(self.mesh, self.stages, self.micro_batches, self._loss, self.clock)
 
     def step(self, number: int) -> dict[str, float]:
         """Train one step; this rank's share of the loss, and its seconds by part."""
@@ -186,8 +192,10 @@ class Trainer:
         chunks = zip(*(one.chunk(self.micro_batches) for one in (*inputs, targets)), strict=True)
         for number, (*given, wanted) in enumerate(chunks):
             with _without_sending(module, number < self.micro_batches - 1):
-                loss = self._loss(module(*given), wanted)
-                loss.backward()
+                with self.clock.passing("F", number):
+                    loss = self._loss(module(*given), wanted)
+                with self.clock.passing("B", number):
+                    loss.backward()
             self.clock.backward_done()
             total += loss.detach()
         return total

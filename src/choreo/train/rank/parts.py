@@ -12,11 +12,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-__all__ = ["Clock"]
+__all__ = ["Clock", "Span"]
 
 # How torch spells them, and how a plan's figures do.
 COLLECTIVES = {
@@ -30,7 +30,18 @@ COLLECTIVES = {
     "broadcast": "broadcast",
 }
 BUBBLE, SEND = "bubble", "pp send"
+MOST_SPANS = 2000  # of a rank and step
 SCHEDULES, BATCH = "torch.distributed.pipelining.schedules", "_batch_p2p"
+
+
+class Span(NamedTuple):
+    """Something that a rank did, from one moment of its step to another; passes have a micro-batch and a chunk."""
+
+    name: str  # "F", "B" and "W" are passes
+    micro_batch: int
+    chunk: int
+    start_s: float
+    end_s: float
 
 
 class Clock:
@@ -39,12 +50,14 @@ class Clock:
     def __init__(self, axis_of: Callable[[Any], str], wait: Callable[[], None] = lambda: None) -> None:
         self.axis_of, self._wait = axis_of, wait
         self.spent: defaultdict[str, float] = defaultdict(float)
+        self.spans: list[Span] = []
         self._bucket_at_s: float | None = None
         self._inside = False
 
     def begin(self) -> None:
         """Start a step."""
         self.spent = defaultdict(float)
+        self.spans = []
         self._bucket_at_s = None
         self._wait()
         self._start_s = time.perf_counter()
@@ -62,8 +75,26 @@ class Clock:
     def backward_done(self) -> None:
         """The backward pass is over, and its gradients have arrived."""
         if self._bucket_at_s is not None:
-            self.spent["dp all_reduce"] += time.perf_counter() - self._bucket_at_s
+            self.count("dp all_reduce", self._bucket_at_s)
             self._bucket_at_s = None
+
+    def count(self, kind: str, start_s: float) -> None:
+        """Count the time since then as part of this kind."""
+        self.spent[kind] += time.perf_counter() - start_s
+        if kind != BUBBLE:
+            self._keep(kind, start_s)
+
+    @contextmanager
+    def passing(self, kind: str, micro_batch: int, chunk: int = 0) -> Iterator[None]:
+        """Keep a pass for the timeline: "F", "B" or "W"."""
+        start_s = time.perf_counter()
+        yield
+        self._keep(kind, start_s, micro_batch, chunk)
+
+    def _keep(self, name: str, start_s: float, micro_batch: int = -1, chunk: int = 0) -> None:
+        if len(self.spans) < MOST_SPANS:
+            zero_s = self._start_s
+            self.spans.append(Span(name, micro_batch, chunk, start_s - zero_s, time.perf_counter() - zero_s))
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -71,6 +102,7 @@ class Clock:
         before, start_s = sum(self.spent.values()), time.perf_counter()
         yield
         self.spent[name] += time.perf_counter() - start_s - (sum(self.spent.values()) - before)
+        self._keep(name, start_s)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -104,7 +136,7 @@ class Clock:
                 work = function(*arguments, **options)
             finally:
                 self._inside = False
-            self.spent[kind] += time.perf_counter() - start_s
+            self.count(kind, start_s)
             return None if work is None else _TimedWork(work, self, kind)
 
         return call
@@ -134,7 +166,7 @@ class _TimedWork:
         try:
             return self._work.wait(*arguments)
         finally:
-            self._clock.spent[self._kind] += time.perf_counter() - start_s
+            self._clock.count(self._kind, start_s)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)

@@ -1,0 +1,50 @@
+"""A training run in figures: its steps, and where their time went, beside what was predicted."""
+
+from __future__ import annotations
+
+from choreo.show.sheet import Sheet, SheetTable
+from choreo.train.result import TrainingRun
+from choreo.units import format_bytes, format_time
+
+__all__ = ["training_sheet"]
+
+
+def training_sheet(run: TrainingRun) -> Sheet:
+    """The run, its parts measured beside predicted, and every step."""
+    predicted, parts = run.predicted_parts, run.parts
+    total = sum(parts.values())
+    told = tuple(
+        (name, format_time(seconds), f"{100 * seconds / total:.1f} %", _time(predicted.get(name)))
+        for name, seconds in sorted(parts.items(), key=lambda part: -part[1])
+    )
+    steps = tuple(
+        (
+            str(one.step),
+            f"{one.loss:.4f}",
+            f"{one.tokens_per_s:,.0f}",
+            f"{100 * one.mfu:.1f} %",
+            format_time(one.time_s),
+            _time(one.predicted_s),
+        )
+        for one in run.steps
+    )
+    expected = run.predicted_memory_bytes
+    memory = format_bytes(run.memory_bytes, binary=False)
+    if expected is not None:
+        memory += f", predicted {format_bytes(expected, binary=False)}"
+    facts = [("step", format_time(run.time_s)), ("memory", memory), ("backend", run.backend)]
+    if run.check is not None:
+        same = "the same" if run.check["same"] else "not the same"
+        facts.append(("check", f"{same} losses as one process, {run.check['error']:.1e} off at most"))
+    return Sheet(
+        run.summary(),
+        tuple(facts),
+        (
+            SheetTable("where the time went", ("part", "measured", "share", "predicted"), told, (1, 2, 3)),
+            SheetTable("steps", ("step", "loss", "tokens/s", "MFU", "time", "predicted"), steps, (0, 1, 2, 3, 4, 5)),
+        ),
+    )
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_time(seconds)
