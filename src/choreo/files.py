@@ -2,7 +2,7 @@
 
 One rule holds for all that are read. Time and memory are in proportion to the file. Where a few bytes ask for more, as
 `"ranks": 1000000` does, the reader says with `check_work` how much data that is before it begins, and above the limit
-the file is refused. The limit is 384 MiB; `--limit 4GiB` or `CHOREO_LIMIT=4GiB` raises it.
+the file is refused. The limit is 320 MiB; `--limit 4GiB` or `CHOREO_LIMIT=4GiB` raises it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 Refuse = Callable[[str], ChoreoError]
 
 VARIABLE = "CHOREO_LIMIT"
-DEFAULT_LIMIT_BYTES = 384 << 20
+DEFAULT_LIMIT_BYTES = 320 << 20
 # What is in proportion to a file: a number in JSON or TOML takes a few bytes there, and an object of Python's here.
 PROPORTION = 32
 MAX_DOTS = 64  # of one key in TOML; Python's parser takes their square in time and memory
@@ -51,7 +51,7 @@ _DOTTED = re.compile(rf"{_NAME}(?:[ \t]*+\.[ \t]*+{_NAME}){{{MAX_DOTS}}}")
 
 
 def work_limit() -> int:
-    """The most data that a file may ask to work on, in bytes: CHOREO_LIMIT, or 384 MiB.
+    """The most data that a file may ask to work on, in bytes: CHOREO_LIMIT, or 320 MiB.
 
     >>> with raised_limit("4GiB"):
     ...     work_limit() == 4 << 30
@@ -84,7 +84,7 @@ def check_work(what: str, work_bytes: int, file_bytes: int = 0, refuse: Refuse =
 
     >>> check_work("a ring of 4194304 devices", 1 << 30)
     Traceback (most recent call last):
-    choreo.errors.UsageError: a ring of 4194304 devices is about 1 GiB of data, and the limit is 384 MiB; --limit 1GiB \
+    choreo.errors.UsageError: a ring of 4194304 devices is about 1 GiB of data, and the limit is 320 MiB; --limit 1GiB \
 or CHOREO_LIMIT=1GiB allows it
     """
     limit = work_limit()

@@ -64,7 +64,7 @@ def test_a_number_in_scientific_notation_is_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("ring.json", '{"name": "a", "topology": "ring(1000000, 1GB/s)"}', "has 1000000 devices and 2000000 links"),
+        ("ring.json", '{"name": "a", "topology": "ring(2000000, 1GB/s)"}', "has 2000000 devices and 4000000 links"),
         ("nodes.json", '{"name": "a", "devices": 4000000, "links": []}', "a graph of 4000000 nodes is about 1.49 GiB"),
         ("tree.toml", 'name = "a"\ntopology = "fat_tree(2x2x2x2, 1GB/s, spines=2000)"', "has 16 devices and"),
         ("dots.toml", ".".join("a" * 100_000) + " = 1", "has a key of more than 64 names joined by dots"),
@@ -83,7 +83,7 @@ def test_networks(name: str, text: str, sentence: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["fully_connected(8000)", "ring(20) x fully_connected(500)", "hgx-h100:250000"])
 def test_networks_as_they_are_typed(text: str) -> None:
-    assert "and the limit is 384 MiB; --limit" in mistake("topology", "show", text)
+    assert "and the limit is 320 MiB; --limit" in mistake("topology", "show", text)
 
 
 def test_the_limit_can_be_raised_and_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_the_limit_can_be_raised_and_lowered(tmp_path: Path, monkeypatch: pytest
     show = ("topology", "show", str(tmp_path / "a.json"))
     fine(*show)
     assert "--limit 512KiB or CHOREO_LIMIT=512KiB allows it" in mistake(*show, "--limit", "1KiB")
-    assert work_limit() == 384 << 20
+    assert work_limit() == 320 << 20
     monkeypatch.setenv("CHOREO_LIMIT", "1KiB")
     assert "and the limit is 1 KiB" in mistake(*show)
     fine(*show, "--limit", "512KiB")

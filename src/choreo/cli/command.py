@@ -68,7 +68,7 @@ def _limit() -> click.Option:
         expose_value=False,
         callback=raise_it,
         metavar="SIZE",
-        help="The most data that a file or network may ask for (384MiB).",
+        help="The most data that a file or network may ask for (320MiB).",
     )
 
 
