@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections.abc import Iterator
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,10 @@ from choreo.algorithms import _registry, list_algorithms
 from choreo.errors import ChoreoError, UsageError
 from choreo.run.communicator import Communicator
 from choreo.run.execute import choice
+from choreo.run.execute.backend import executor
 from choreo.run.execute.constants import default_constants
-from tests.helpers.faults import Job, Pipe
+from tests.helpers.faults import Job, Pipe, eventually
+from tests.helpers.launch import command
 
 
 def descriptors() -> list[int]:
@@ -124,3 +128,54 @@ def test_a_choice_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(UsageError, match="no memory"):
             chooser.choose("all_gather", 8)
     assert chooser.choose("all_gather", 8)
+
+
+def fails_to_start_threads(comm: Communicator, _: Pipe) -> list[str]:
+    """Too little memory for a thread's stack; each is asked for twice, and then there is more."""
+    x, told = np.ones(4), []
+    called: list[object] = []
+    twin = executor(compiled=False).ProgressQueue(None, ChoreoError, print)
+    receives = [comm.irecv(np.empty(4), 0, tag) for tag in range(2)]
+    asked: list[Callable[[], object]] = [
+        lambda: comm.all_reduce(x, async_op=True),
+        lambda: twin.submit(lambda: 3),
+        lambda: receives[0].add_done_callback(called.append),
+    ]
+    comm.all_reduce(x)
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (8 << 20), before[1]))
+    try:
+        for ask in asked * 2:
+            with pytest.raises(ChoreoError) as caught:
+                ask()
+            told.append(str(caught.value))
+            assert (comm.all_reduce(x) == 1).all()  # what needs no thread works
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    comm.all_reduce(x, async_op=True).wait(30)
+    assert twin.submit(lambda: 3).wait(30)
+    twin.stop()
+    receives[1].add_done_callback(called.append)
+    for tag in range(2):
+        comm.send(x, 0, tag)
+        receives[tag].wait(30)
+    assert eventually(lambda: called == receives[1:])
+    comm.close()
+    return told
+
+
+def test_a_thread_that_cannot_start_is_an_error_each_time() -> None:
+    with Job(1, fails_to_start_threads) as job:
+        [ended] = job.ended()
+    assert not ended.error, ended.text
+    assert len(ended.value) == 6
+    for told in ended.value:
+        assert "cannot be started: Cannot allocate memory; allow more (ulimit -u, ulimit -v" in told
+
+
+def test_a_launcher_with_few_descriptors_says_so() -> None:
+    shell = f"ulimit -n 13; exec {shlex.join(command('-n', 2, '-m', 'this'))}"
+    ran = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 2
+    assert len(ran.stderr.splitlines()) == 1 and ran.stderr.endswith("allow more with ulimit -n\n"), ran.stderr

@@ -7,6 +7,7 @@ Commands are imported when they are called, so `choreo --help` needs nothing but
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import re
@@ -127,6 +128,8 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 
             return "interrupted", 130
         case MemoryError():
             return "there is not enough memory for this; use fewer ranks, chunks or segments", 2
+        case OSError(errno=errno.EMFILE):
+            return f"{error.strerror}: this process may have no more; allow more with ulimit -n", 2
         case OSError():
             return f"the output cannot be written: {error.strerror or error}", 2
     return None

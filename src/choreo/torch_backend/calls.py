@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from choreo.errors import ChoreoError, UsageError
 from choreo.run.communicator import Communicator
 from choreo.run.execute.dtypes import ReduceOp
+from choreo.run.transport.shortage import start_thread
 from choreo.torch_backend.errors import torch_error
 from choreo.torch_backend.tensors import Finish
 from choreo.torch_backend.work import DONE, Work
@@ -119,9 +119,11 @@ class Calls(dist.ProcessGroup):
 
 def _end_on_a_thread(record: Any) -> None:
     """End an event of a profile. One that ends on another thread than it began on shows as asynchronous."""
-    thread = threading.Thread(target=torch.autograd._record_function_with_args_exit, args=(record,))
-    thread.start()
-    thread.join()
+    end = partial(torch.autograd._record_function_with_args_exit, record)
+    try:
+        start_thread(end, "choreo-profile", "a profile").join()
+    except ChoreoError:  # there is none: the event shows as any other
+        end()
 
 
 @dataclass(slots=True, frozen=True)

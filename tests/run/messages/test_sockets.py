@@ -91,16 +91,16 @@ def test_without_a_descriptor_a_send_is_tried_again(sides: list[Side], monkeypat
     assert not sides[0].lost
 
 
-def test_a_thread_that_cannot_start_is_an_error(sides: list[Side], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def cannot(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", cannot)
-    with pytest.raises(ChoreoError, match=r"cannot be started: can't start new thread; allow more \(ulimit -u\)"):
-        start(sides)
-    monkeypatch.undo()
-    start(sides)
-    sides[0].send(np.ones(3), 1).wait()
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - its length is enough
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", cannot)
+        with pytest.raises(ChoreoError, match=r"cannot be started: can't start new thread; allow more \(ulimit -u"):
+            Side(0)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
 def test_a_rank_that_does_not_accept_yet_is_not_dead(sides: list[Side]) -> None:

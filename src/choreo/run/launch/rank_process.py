@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from choreo.errors import UsageError
 from choreo.run.launch.relay import Lines
+from choreo.run.transport.shortage import SHORT, why
 
 __all__ = ["PIPE_BYTES", "RankProcess", "adopt_orphans", "end_with_parent"]
 
@@ -47,7 +48,8 @@ class RankProcess:
                 preexec_fn=end_with_parent(os.getpid()),  # noqa: PLW1509 - a launcher has no threads before its ranks run
             )
         except (OSError, subprocess.SubprocessError) as error:
-            raise UsageError(f"rank {rank} cannot be started: {error}") from None
+            reason = why(error) if isinstance(error, OSError) and error.errno in SHORT else error
+            raise UsageError(f"rank {rank} cannot be started: {reason}") from None
         assert self._process.stdout is not None and self._process.stderr is not None
         self.streams = {self._process.stdout.fileno(): out, self._process.stderr.fileno(): err}
         for stream in self.streams:

@@ -13,6 +13,9 @@ import sys
 import threading
 import time
 
+from choreo.errors import ChoreoError
+from choreo.run.transport.shortage import start_thread
+
 __all__ = ["Lines", "Output", "prefix", "standard_outputs"]
 
 FULL_BYTES = 16 * 2**20  # of output that waits to be written; then nothing more is read
@@ -48,10 +51,13 @@ class Output:
         if lines and self.failure is None:
             with self._lock:
                 self._waiting_bytes += len(lines)
-            self._waiting.put(lines)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._write, name="choreo-output", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread = start_thread(self._write, "choreo-output", "output")
+                except ChoreoError:  # there is none: the launcher writes these itself
+                    self._write_out(lines)
+                    return
+            self._waiting.put(lines)
 
     def finish(self, timeout_s: float) -> bool:
         """Wait at most `timeout_s` seconds until everything is written; whether it is."""
@@ -63,16 +69,19 @@ class Output:
 
     def _write(self) -> None:
         while (lines := self._waiting.get()) is not None:
-            view = memoryview(lines)
-            while view and self.failure is None:
-                try:
-                    view = view[os.write(self._descriptor, view) :]
-                except BlockingIOError:  # another process has made the descriptor nonblocking
-                    time.sleep(0.01)
-                except OSError as error:
-                    self.failure = error
-            with self._lock:
-                self._waiting_bytes -= len(lines)
+            self._write_out(lines)
+
+    def _write_out(self, lines: bytes) -> None:
+        view = memoryview(lines)
+        while view and self.failure is None:
+            try:
+                view = view[os.write(self._descriptor, view) :]
+            except BlockingIOError:  # another process has made the descriptor nonblocking
+                time.sleep(0.01)
+            except OSError as error:
+                self.failure = error
+        with self._lock:
+            self._waiting_bytes -= len(lines)
 
 
 class Lines:

@@ -81,9 +81,9 @@ class MessageWork(Work[int]):
     def add_done_callback(self, callback: Callable[[Work[int]], object]) -> None:
         """Call this with the work when it is over: on the thread that ends it, or at once if it is over already."""
         progress = self._progress
-        super().add_done_callback(callback)
         if progress is not None and not self.over:
-            progress.attend(self)
+            progress.attend(self)  # before the callback is kept: there may be no thread for it
+        super().add_done_callback(callback)
 
     def count(self, traffic: TrafficCounter) -> None:
         """Count the message, if it went to the other rank or came from it."""

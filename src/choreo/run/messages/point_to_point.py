@@ -27,6 +27,7 @@ from choreo.run.messages.send_buffers import SendBuffers
 from choreo.run.messages.sockets import SocketMessages
 from choreo.run.messages.words import Words, message_core
 from choreo.run.stats import TrafficCounter
+from choreo.run.transport.shortage import start_thread
 
 if TYPE_CHECKING:
     from choreo.run.connection import Connection
@@ -128,7 +129,8 @@ class PointToPoint:
             elif (channel := self._channels.get(peer)) is not None:
                 channel.send(send)
                 if channel.queue and not blocking:
-                    self._start_helper()
+                    with contextlib.suppress(ChoreoError):  # without the thread, the next call goes on with it
+                        self._start_helper()
             else:
                 self._over_sockets.send(send)
         self._call_back()
@@ -199,8 +201,7 @@ class PointToPoint:
     def attend(self, work: MessageWork) -> None:
         """Have a thread move messages until this work is over."""
         with self.lock:
-            self._attended.append(work)
-            self._start_helper()
+            self._start_helper(work)
 
     def ended(self, work: MessageWork) -> None:
         """This work is over. Those who asked for it are called when the lock is free: they may send messages."""
@@ -268,13 +269,11 @@ class PointToPoint:
         if changed and self._waiters + (self._helper is not None) > 1:
             self._wake()
 
-    def _start_helper(self) -> None:
-        """Have a thread move messages while nobody waits for them. Without one, the next call goes on with them."""
+    def _start_helper(self, *works: MessageWork) -> None:
+        """Have a thread move messages while nobody waits for them, until these works are over."""
         if self._helper is None:
-            helper = threading.Thread(target=self._help, name="choreo-messages", daemon=True)
-            with contextlib.suppress(RuntimeError):  # there are too many threads
-                helper.start()
-                self._helper = helper
+            self._helper = start_thread(self._help, "choreo-messages", "messages that nobody waits for")
+        self._attended += works
 
     def _help(self) -> None:
         while True:

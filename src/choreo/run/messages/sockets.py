@@ -21,6 +21,7 @@ from choreo.run.messages.matching import ANY_SOURCE, GONE, Matcher, MessageWork,
 from choreo.run.messages.outgoing import RETRY_S, Outgoing, OutgoingConnection
 from choreo.run.messages.wire import pack_header
 from choreo.run.transport.peer_info import PeerInfo
+from choreo.run.transport.shortage import start_thread
 
 __all__ = ["SocketMessages"]
 
@@ -48,12 +49,16 @@ class SocketMessages:
         self._wakeup, self._closed = -1, False
         self._thread: threading.Thread | None = None
         self._lock, self._wake_waiters, self._lose_rank, self._fail = lock, wake, lose, fail
-        self._incoming = Incoming(rank, peers, matcher)
         self._outgoing = Outgoing(rank)
         self._remote: list[int] = []
         self._accept_at_s = 0.0
         self._gone: set[int] = set()
-        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        with contextlib.ExitStack() as undo:
+            self._incoming = Incoming(rank, peers, matcher)
+            undo.callback(self._close_sockets)
+            self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._thread = start_thread(self._serve, "choreo-messages", "messages between hosts")
+            undo.pop_all()
 
     @property
     def port(self) -> int:
@@ -62,16 +67,10 @@ class SocketMessages:
 
     def start(self, addresses: list[tuple[str, int]], key: bytes, remote: list[int]) -> None:
         """Where all ranks listen, the communicator's key, and the ranks that are on other hosts."""
-        self._outgoing.addresses, self._outgoing.key = addresses, key
-        self._incoming.key, self._remote = key, remote
-        thread = threading.Thread(target=self._serve, name="choreo-messages", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            raise ChoreoError(
-                f"the thread for messages between hosts cannot be started: {error}; allow more (ulimit -u)"
-            ) from None
-        self._thread = thread
+        with self._lock:
+            self._outgoing.addresses, self._outgoing.key = addresses, key
+            self._incoming.key, self._remote = key, remote
+        self.wake()
 
     def send(self, send: Send) -> None:
         """Send a message."""
@@ -138,7 +137,7 @@ class SocketMessages:
             while not self._closed:
                 with self._lock:
                     watch, wait_ms = self._watched()
-                events = dict(watch.poll(wait_ms))
+                events = _poll(watch, wait_ms)
                 with self._lock:
                     if not self._closed:
                         self._handle(events)
@@ -157,7 +156,9 @@ class SocketMessages:
         ends = [send.deadline_s for send in outgoing.sends()]
         ends += [at_s for at_s, _ in outgoing.retries.values()]
         ends += [at_s for at_s in (incoming.next_expiry_s, outgoing.next_expiry_s) if at_s is not None]
-        if self._accept_at_s < now_s:
+        if not incoming.key:
+            pass  # nobody can prove anything yet
+        elif self._accept_at_s < now_s:
             watch.register(incoming.listener, select.POLLIN)
         else:
             ends.append(self._accept_at_s)
@@ -222,3 +223,11 @@ class SocketMessages:
         if self._wakeup >= 0:
             os.close(self._wakeup)
         self._wakeup = -1
+
+
+def _poll(watch: select.poll, wait_ms: float | None) -> dict[int, int]:
+    try:
+        return dict(watch.poll(wait_ms))
+    except OSError:  # there are more descriptors than this process may now have
+        time.sleep(RETRY_S)
+        return {}

@@ -6,12 +6,12 @@ import errno
 import ipaddress
 import queue
 import socket
-import threading
 from contextlib import suppress
 from typing import NamedTuple
 
-from choreo.errors import UsageError, shown
+from choreo.errors import ChoreoError, UsageError, shown
 from choreo.run.transport.deadline import Deadline
+from choreo.run.transport.shortage import start_thread
 
 __all__ = ["Target", "is_local", "is_loopback", "listen", "parse_address", "plain", "resolve", "spelled"]
 
@@ -40,7 +40,10 @@ def resolve(address: str, port: int, deadline: Deadline) -> list[Target]:
         except UnicodeError:  # a label of 64 letters, an empty one
             answers.put(OSError(errno.EINVAL, "it is not a valid host name"))
 
-    threading.Thread(target=ask, name="choreo-resolve", daemon=True).start()
+    try:
+        start_thread(ask, "choreo-resolve", f"the address of {address}")
+    except ChoreoError as error:
+        raise OSError(errno.EAGAIN, str(error)) from None
     try:
         answer = answers.get(timeout=deadline.left_s)
     except queue.Empty:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import resource
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from choreo.errors import ChoreoError
@@ -14,6 +16,8 @@ __all__ = ["SHORT", "no_room", "start_thread", "why"]
 
 # Why a call fails that would have succeeded in a process, or on a machine, that has more left.
 SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
+
+DEFAULT_STACK_BYTES, SPARE_BYTES = 8 << 20, 4 << 20
 
 
 def why(error: OSError) -> str:
@@ -43,16 +47,28 @@ def no_room(length: int, folder: Path) -> str:
     )
 
 
-def start_thread(thread: threading.Thread, purpose: str) -> threading.Thread:
-    """Start a thread; a ChoreoError if the system has none, and then it may be tried again with another."""
+def start_thread(target: Callable[[], object], name: str, purpose: str) -> threading.Thread:
+    """A thread that runs; a ChoreoError if the system has none, and then the next attempt may succeed.
+
+    >>> start_thread(lambda: None, "example", "an example").join()
+    """
+    thread = threading.Thread(target=target, name=name, daemon=True)
     try:
+        # Python waits for ever for a thread that begins and finds no memory, so there must be more than its stack.
+        mmap.mmap(-1, _stack_bytes() + SPARE_BYTES).close()
         thread.start()
-    except (RuntimeError, MemoryError) as error:
+    except (RuntimeError, MemoryError, OSError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or "out of memory"
         raise ChoreoError(
-            f"the thread for {purpose} cannot be started: {error or 'out of memory'}; allow more (ulimit -u, ulimit "
-            "-v, the container's pids.max)"
+            f"the thread for {purpose} cannot be started: {reason}; allow more (ulimit -u, ulimit -v, a container's "
+            "limits)"
         ) from None
     return thread
+
+
+def _stack_bytes() -> int:
+    most, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return threading.stack_size() or (DEFAULT_STACK_BYTES if most == resource.RLIM_INFINITY else most)
 
 
 def _mib(length: int) -> str:

@@ -121,8 +121,7 @@ class PeerListener:
         self._key, self._timeout_s = key, max(SHORTEST_TIMEOUT_S, end_s - time.monotonic())
         self._expected = [peer.rank for peer in peers if peer.rank > me.rank]
         if self._expected:
-            thread = threading.Thread(target=self._serve, name="choreo-listener", daemon=True)
-            self._thread = start_thread(thread, "connections of other hosts")
+            self._thread = start_thread(self._serve, "choreo-listener", "connections of other hosts")
         lower = TcpConnections()
         try:
             for peer, port in zip(peers, ports, strict=True):

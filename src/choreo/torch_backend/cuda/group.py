@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from choreo.run.transport.shortage import start_thread
 from choreo.torch_backend.cuda.shared_calls import SHARED_CALLS
 from choreo.torch_backend.cuda.shared_gpu import SharedGpu, share_gpu
 from choreo.torch_backend.errors import torch_error
@@ -129,8 +130,7 @@ class CudaGroup:
 
     def _submit(self, work: CudaWork, is_async: bool) -> CudaWork:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="choreo-cuda", daemon=True)
-            self._thread.start()
+            self._thread = start_thread(self._serve, "choreo-cuda", "calls on CUDA tensors")
         self._waiting.put(work)
         if not is_async:
             work.wait()
@@ -181,9 +181,9 @@ class CudaWork(dist.Work):
         with torch.cuda.stream(self._stream):
             try:
                 self._call()
-            except Exception as error:
+                self._arrived = self._stream.record_event()
+            except Exception as error:  # `wait` raises it
                 self._error = torch_error(error)
-            self._arrived = self._stream.record_event()
             self._over.set()
             self._begun.set_result(None)  # on this stream: whoever waits for the future waits for the copies
         del self._call

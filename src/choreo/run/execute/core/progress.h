@@ -7,8 +7,10 @@
  * Lock order: a thread that holds `lock` never waits for the GIL.
  */
 #include <signal.h>
+#include <sys/mman.h>
 
 #define WAKE_NS 50000000 /* how long somebody waits for a call before looking for signals */
+#define SPARE_BYTES (4 << 20)
 #define NAP_NS 50000     /* before trying again, while a call of another thread is under way */
 
 typedef struct ProgressQueue ProgressQueue;
@@ -183,17 +185,33 @@ static void *run_queue(void *argument) {
     return NULL;
 }
 
+/* A thread that begins and finds no memory ends the process, so there must be more than its stack. */
+static int has_room_for_thread(void) {
+    pthread_attr_t attributes;
+    size_t stack = 0;
+    pthread_attr_init(&attributes);
+    pthread_attr_getstacksize(&attributes, &stack);
+    pthread_attr_destroy(&attributes);
+    void *room = mmap(NULL, stack + SPARE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return room != MAP_FAILED && !munmap(room, stack + SPARE_BYTES);
+}
+
 static int start_thread(ProgressQueue *queue) {
     sigset_t all, before;
     if (queue->started) return 0;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the main thread */
     Py_INCREF((PyObject *)queue);
-    int failed = pthread_create(&queue->thread, NULL, run_queue, queue);
+    int failed = has_room_for_thread() ? pthread_create(&queue->thread, NULL, run_queue, queue) : ENOMEM;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
         Py_DECREF((PyObject *)queue);
-        PyErr_Format(PyExc_RuntimeError, "the thread for asynchronous calls cannot be started: %s", strerror(failed));
+        PyObject *errors = PyImport_ImportModule("choreo.errors"), *kind = errors ? PyObject_GetAttrString(errors, "ChoreoError") : NULL;
+        if (kind)
+            PyErr_Format(kind, "the thread for asynchronous calls cannot be started: %s; allow more (ulimit -u, ulimit -v, a container's limits)",
+                         strerror(failed));
+        Py_XDECREF(kind);
+        Py_XDECREF(errors);
         return -1;
     }
     pthread_setname_np(queue->thread, "choreo-progress");

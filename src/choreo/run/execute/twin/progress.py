@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from choreo.run.transport.shortage import start_thread
+
 __all__ = ["ProgressQueue", "QueuedCall"]
 
 
@@ -89,9 +91,7 @@ class ProgressQueue:
         queued = QueuedCall(self, call)
         with self._changed:
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="choreo-progress", daemon=True)
-                thread.start()
-                self._thread = thread
+                self._thread = start_thread(self._run, "choreo-progress", "asynchronous calls")
             self._waiting.append(queued)
             self._changed.notify_all()
         return queued
