@@ -27,7 +27,7 @@ setup(
         Extension(
             "choreo.run.messages._core",
             ["src/choreo/run/messages/core/words.c"],
-            depends=sorted(map(str, Path("src/choreo/run/execute/core").glob("*.h"))),
+            depends=sorted(map(str, Path("src/choreo/run").glob("*/core/*.h"))),
             extra_compile_args=["-O3", "-fno-tree-loop-distribute-patterns"],
             optional=True,
         ),

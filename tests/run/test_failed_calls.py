@@ -136,7 +136,7 @@ def without_the_dead(comm: Communicator) -> None:
     with pytest.raises(PeerFailure, match="died"):
         comm.all_reduce(np.ones(3))
     with pytest.raises(PeerFailure, match="rank 1 is gone"):
-        comm._messages.receive(memoryview(bytearray(8)), 0, 1, 0, 20.0, finish=lambda: None).wait()
+        comm.messages.receive(memoryview(bytearray(8)), 0, 1, 0, 20.0, finish=lambda: None).wait()
 
 
 def test_a_dead_peer_is_noticed() -> None:

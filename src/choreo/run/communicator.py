@@ -262,7 +262,7 @@ class Communicator(ObjectCalls, MessageCalls):
         ...     comm.stats()[0].sent_bytes
         16
         """
-        with self._messages.lock:
+        with self.messages.lock:
             return self._engine.traffic.traffic(reset=reset)
 
     def close(self) -> None:
@@ -306,9 +306,9 @@ class Communicator(ObjectCalls, MessageCalls):
         engine, probe = self._engine, Probe()
 
         def contact() -> bytes:
-            self._messages = PointToPoint(connection, engine.heap, engine.traffic)
-            undo.callback(self._messages.close)
-            me = _Contact(probe.address, probe.value, self._messages.at, self._messages.port)
+            self.messages = PointToPoint(connection, engine.heap, engine.traffic)
+            undo.callback(self.messages.close)
+            me = _Contact(probe.address, probe.value, self.messages.at, self.messages.port)
             return msgspec.msgpack.encode(me)
 
         blobs = exchange_made(engine.all_gather_bytes, contact, self.timeout_s)
@@ -322,7 +322,7 @@ class Communicator(ObjectCalls, MessageCalls):
         key = None if connection.network is None or not remote.any() else connection.network.derive_key("messages")
         contacts = [one for _, one in ranks]
         places, ports = [one.channels_at for one in contacts], [one.port for one in contacts]
-        self._messages.connect(places, ports, key, readable=engine.readable)
+        self.messages.connect(places, ports, key, readable=engine.readable)
 
     def _on(self, connection: Connection) -> Communicator:
         """A communicator on another connection, with this one's settings."""
@@ -340,7 +340,7 @@ class Communicator(ObjectCalls, MessageCalls):
         """Go on with these ranks of the old connection, on another connection."""
         ranks, engine = tuple(self.ranks[member] for member in members), self._engine
         self._close_door()
-        self._messages.close()
+        self.messages.close()
         engine.close()
         chooser, debug = engine.chooser.for_ranks(len(ranks)), engine.debug
         self.__init__(connection, chooser, timeout_s=self.timeout_s, debug=debug, ranks=ranks)  # type: ignore[misc]
@@ -355,7 +355,7 @@ class Communicator(ObjectCalls, MessageCalls):
         """Let go of threads, memory and descriptors."""
         self._close_door()
         self._engine.close()
-        self._messages.close()
+        self.messages.close()
         self._engine.connection.close()
 
     def _close_door(self) -> None:
@@ -371,7 +371,7 @@ class Communicator(ObjectCalls, MessageCalls):
         if self._door is not None:
             self._door.drop()
             self._door = None
-        self._messages.drop()
+        self.messages.drop()
         self._engine.connection.close()
 
 

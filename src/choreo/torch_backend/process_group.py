@@ -9,51 +9,21 @@ from typing import Any
 import torch
 
 from choreo.run.communicator import Communicator
-from choreo.torch_backend.calls import group_call, only
+from choreo.torch_backend.calls import group_call
 from choreo.torch_backend.collectives import Collectives
+from choreo.torch_backend.messages import Messages
 from choreo.torch_backend.monitored_barrier import monitored_barrier
-from choreo.torch_backend.tensors import Finish, flat_bytes, into
 from choreo.torch_backend.work import Work
 
 __all__ = ["ProcessGroup"]
 
 
-class ProcessGroup(Collectives):
+class ProcessGroup(Messages, Collectives):
     """A process group. C++ calls some of its methods by the names that they have there."""
 
     def __init__(self, comm: Communicator, store: Any, others: dict[str, Any]) -> None:
         super().__init__(comm, store, others)
         self._name, self._description, self._pid = "", "undefined", os.getpid()
-
-    # Messages
-
-    @group_call
-    def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
-        """Send a tensor to a rank; it must not change until the work is done."""
-        tensor = only(tensors)
-        if not tensor.is_cpu:
-            return self._other(tensor).send([tensor], dst, tag)
-        return self._under_way("send", [tensor], lambda: [self.comm.isend(flat_bytes(tensor), dst, tag)], [tensor], [])
-
-    @group_call
-    def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
-        """Receive a tensor from a rank."""
-        tensor = only(tensors)
-        if not tensor.is_cpu:
-            return self._other(tensor).recv([tensor], src, tag)
-        finish: Finish = []
-        array = into(tensor, finish, flat_bytes)
-        return self._under_way("recv", [tensor], lambda: [self.comm.irecv(array, src, tag)], [tensor], finish)
-
-    @group_call
-    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        """Receive a tensor from whichever rank sends one; the work's `source_rank` says which."""
-        tensor = only(tensors)
-        if not tensor.is_cpu:
-            return self._other(tensor).recv_anysource([tensor], tag)
-        finish: Finish = []
-        array = into(tensor, finish, flat_bytes)
-        return self._under_way("recvAnySource", [tensor], lambda: [self.comm.irecv(array, None, tag)], [tensor], finish)
 
     @group_call
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from choreo.errors import UsageError
 from choreo.run.execute.arrays import Array
-from choreo.run.execute.dtypes import BFLOAT16_BITS
+from choreo.run.execute.dtypes import BFLOAT16_BITS, dtype_code
 
-__all__ = ["Finish", "flat", "flat_bytes", "into", "joined"]
+__all__ = ["CODES", "Finish", "flat", "flat_bytes", "into", "joined"]
 
 # What is to be done when a call is over.
 Finish = list[Callable[[], object]]
+
+# The numbers of the real types that NumPy knows, and of bfloat16.
+_NAMES = ("int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64", "bool")
+CODES = {getattr(torch, name): dtype_code(np.dtype(name)) for name in _NAMES}
+CODES[torch.bfloat16] = dtype_code(BFLOAT16_BITS)
 
 _BFLOAT16, _INT16, _UINT8 = torch.bfloat16, torch.int16, torch.uint8
 

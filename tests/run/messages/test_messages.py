@@ -134,7 +134,7 @@ def many_tags(comm: Communicator) -> None:
         comm.recv(x, peer, tag)
     with pytest.raises(PeerFailure):
         comm.recv(x, peer, 5000, timeout=0.01)
-    matcher = comm._messages._matcher
+    matcher = comm.messages._matcher
     assert not matcher._waiting and not matcher._kept and not any(matcher.kept_bytes)
     comm.barrier()
 
@@ -207,7 +207,7 @@ def floods(comm: Communicator, count: int) -> int:
         return 0
     with pytest.raises(PeerFailure, match="so much with others that no more of it is kept"):
         comm.recv(np.empty(1), 0, 2, timeout=1.0)
-    kept = sum(comm._messages._matcher.kept_bytes)
+    kept = sum(comm.messages._matcher.kept_bytes)
     comm.barrier()
     for number in range(count):
         assert (comm.recv(x, 0, 1) == number).all()

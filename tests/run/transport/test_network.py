@@ -102,7 +102,7 @@ def messages(comm: Communicator, _: Pipe) -> float:
 
 def gets_nonsense(comm: Communicator, _: Pipe) -> str:
     """Somebody who is not of this job finds where a rank takes messages."""
-    place = (comm._messages._peers[comm.rank].address, comm._messages.port)
+    place = (comm.messages._peers[comm.rank].address, comm.messages.port)
     x, across = np.arange(1000.0), (comm.rank + 2) % 4
     for nonsense in (b"", b"?", bytes(4096), random.Random(comm.rank).randbytes(5000)):
         with socket.socket() as outsider:

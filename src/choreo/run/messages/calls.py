@@ -10,7 +10,7 @@ from choreo.errors import UsageError
 from choreo.run.call_base import CallBase
 from choreo.run.execute.arrays import Array, take
 from choreo.run.execute.dtypes import dtype_code
-from choreo.run.messages.matching import ANY_SOURCE
+from choreo.run.messages.matching import ANY_SOURCE, MessageDone
 from choreo.run.messages.point_to_point import PointToPoint
 from choreo.run.work import Work
 
@@ -20,7 +20,7 @@ __all__ = ["MessageCalls"]
 class MessageCalls(CallBase):
     """Messages from one rank to another, with tags."""
 
-    _messages: PointToPoint
+    messages: PointToPoint
 
     def send(self, x: Any, dst: int, tag: int = 0, *, timeout: float | str | None = None) -> None:
         """Send an array to a rank; returns when it may be changed again.
@@ -54,7 +54,7 @@ class MessageCalls(CallBase):
         ...     comm.recv(np.empty(2), src=0)
         array([1., 1.])
         """
-        self._receive(x, src, tag, timeout).wait()
+        self._receive(x, src, tag, timeout, blocking=True).wait()
         return x
 
     def irecv(self, x: Any, src: int | None, tag: int = 0, *, timeout: float | str | None = None) -> Work[int]:
@@ -80,15 +80,28 @@ class MessageCalls(CallBase):
         self.check()
         array = take(x, writable=False).array
         peer, seconds = self._rank(dst, "dst"), self._seconds(timeout)
-        code = dtype_code(array.dtype)
-        return self._messages.send(_bytes(array), code, peer, _tag(tag), seconds, blocking=blocking)
+        data, code, number = _bytes(array), dtype_code(array.dtype), _tag(tag)
+        if self.messages.send_now(data, code, peer, number):
+            return MessageDone("send", peer)
+        return self.messages.send(data, code, peer, number, seconds, blocking=blocking)
 
-    def _receive(self, x: Any, src: int | None, tag: int, timeout: float | str | None) -> Work[int]:
+    def _receive(
+        self, x: Any, src: int | None, tag: int, timeout: float | str | None, *, blocking: bool = False
+    ) -> Work[int]:
         self.check()
         taken = take(x, writable=True)
         peer = ANY_SOURCE if src is None else self._rank(src, "src")
-        seconds, code = self._seconds(timeout), dtype_code(taken.array.dtype)
-        return self._messages.receive(_bytes(taken.array), code, peer, _tag(tag), seconds, finish=taken.put_back)
+        seconds, code, number = self._seconds(timeout), dtype_code(taken.array.dtype), _tag(tag)
+        into = _bytes(taken.array)
+        messages = self.messages
+        if (
+            messages.receive_soon(into, code, peer, number, seconds)
+            if blocking
+            else (messages.receive_now(into, code, peer, number))
+        ):
+            taken.put_back()
+            return MessageDone("recv", peer)
+        return messages.receive(into, code, peer, number, seconds, finish=taken.put_back)
 
 
 def _tag(tag: int) -> int:

@@ -19,16 +19,16 @@ from typing import Any
 
 from choreo.run.execute.arrays import Array
 from choreo.run.messages.matching import GONE, NOT_TAKEN, Matcher, Message, Send
-from choreo.run.messages.ring import BESIDE, IN_RING, NONSENSE, RING_BYTES, WANTS_ROOM, Entry, RingReader, RingWriter
+from choreo.run.messages.ring import BESIDE, NONSENSE, RING_BYTES, WANTS_ROOM, Entry, ring_ends
 from choreo.run.messages.send_buffers import SendBuffers
 from choreo.run.messages.words import WORDS, MessageCore, Words
 
-__all__ = ["CHANNEL_BYTES", "CHANNEL_WORDS", "Channel", "LocalPeer", "SenderMemory"]
+__all__ = ["CHANNEL_BYTES", "CHANNEL_WORDS", "EAGER_BYTES", "Channel", "LocalPeer", "SenderMemory"]
 
 SLOTS = 64  # exposed or buffered messages to one peer at once
 # A message up to this size is in the ring, if there is room. One up to the larger size is copied into a buffer at once,
 # so that nobody waits.
-EAGER_BYTES, BUFFERED_BYTES = 8 << 10, 32 << 10
+EAGER_BYTES, BUFFERED_BYTES = 8 << 10, 256 << 10
 # What a rank keeps of one peer's small messages that it did not ask for; then the peer waits.
 KEPT_BYTES = 64 << 20
 # Words after the bell and whether this rank sleeps: those of the ring, and whether this rank has closed. Then one for
@@ -83,8 +83,9 @@ class Channel:
         self._process = select.poll()
         self._process.register(peer.pidfd, select.POLLIN)
         self._theirs = memoryview(peer.segment)
-        self._reader = RingReader(self._theirs[peer.at + _RING_AT :][:RING_BYTES], words, self._index)
-        self._writer = RingWriter(memoryview(memory.segment)[at + _RING_AT :][:RING_BYTES], words, self._index)
+        reader, writer = ring_ends(words)
+        self._reader = reader(self._theirs[peer.at + _RING_AT :][:RING_BYTES], words, self._index)
+        self._writer = writer(memoryview(memory.segment)[at + _RING_AT :][:RING_BYTES], words, self._index)
         self.queue: deque[Send] = deque()  # that the ring has no room for
         self.exposed: dict[int, Send] = {}  # by number
         self._buffered: dict[int, Array] = {}
@@ -99,6 +100,14 @@ class Channel:
             self.queue.append(send)
             self._words.write(self._index, WANTS_ROOM, 1)
             self.flush()
+
+    def send_now(self, data: memoryview, dtype: int, tag: int) -> bool:
+        """Send a message that need not wait for its receiver, if there is room and nothing waits for that."""
+        if self.queue:
+            return False
+        if len(data) <= EAGER_BYTES:
+            return self._writer.send(dtype, tag, data)
+        return len(data) <= BUFFERED_BYTES and self._put_buffered(data, dtype, tag)
 
     def flush(self) -> None:
         """Send what is queued, as far as there is room."""
@@ -154,39 +163,49 @@ class Channel:
     def _put(self, send: Send) -> bool:
         """Put a message into the ring; False if there is no room."""
         length = len(send.data)
-        if length <= EAGER_BYTES and self._writer.put(IN_RING, send.dtype, send.tag, length, data=send.data):
-            self._writer.tell()
+        if length <= EAGER_BYTES and self._writer.send(send.dtype, send.tag, send.data):
             send.end(self.peer)
             return True
         return self._put_beside(send, length)
 
     def _put_beside(self, send: Send, length: int) -> bool:
-        number, words, memory = self._numbers + 1, self._words, self._memory
-        slot = number % SLOTS
-        if number > SLOTS and not self._is_finished(number - SLOTS):
-            return False
+        memory = self._memory
         address = self._core.address_of(send.data)
         registered = memory.at <= address < memory.at + len(memory.segment)
-        state = REGISTERED if registered else PRIVATE
-        if length <= BUFFERED_BYTES or not (registered or memory.readable):
-            if self._keep(number, send.data):
-                state = BUFFERED
-            elif not (registered or memory.readable):
-                return False
-        if not self._writer.put(BESIDE, send.dtype, send.tag, length, number=number):
-            if state == BUFFERED:
-                memory.buffers.give_back(self._buffered.pop(number))
-            return False
-        self._numbers = number
-        words.write(self._index, EXPOSED_AT + slot, address - memory.at if registered else address)
-        words.write(self._index, STATE + slot, number << 2 | state)
-        self._writer.tell()
-        if state == BUFFERED:
+        readable = registered or memory.readable
+        if (length <= BUFFERED_BYTES or not readable) and self._put_buffered(send.data, send.dtype, send.tag):
             send.end(self.peer)
-        else:
-            send.number, send.ends_at = number, self._writer.written
-            self.exposed[number] = send
+            return True
+        number = self._next_number()
+        if not (readable and number and self._writer.put(BESIDE, send.dtype, send.tag, length, number, None)):
+            return False
+        self._words.write(self._index, EXPOSED_AT + number % SLOTS, address - memory.at if registered else address)
+        self._show(number, REGISTERED if registered else PRIVATE)
+        send.number, send.ends_at = number, self._writer.written
+        self.exposed[number] = send
         return True
+
+    def _put_buffered(self, data: memoryview, dtype: int, tag: int) -> bool:
+        """Send a copy of a message; False if there is no room for it, or none in the ring."""
+        number = self._next_number()
+        if not number or not self._keep(number, data):
+            return False
+        if not self._writer.put(BESIDE, dtype, tag, len(data), number, None):
+            self._memory.buffers.give_back(self._buffered.pop(number))
+            return False
+        self._show(number, BUFFERED)
+        return True
+
+    def _next_number(self) -> int:
+        """The number of the next message beside the ring; 0 if the slot that it would have is in use."""
+        number = self._numbers + 1
+        return number if number <= SLOTS or self._is_finished(number - SLOTS) else 0
+
+    def _show(self, number: int, state: int) -> None:
+        """Let the peer see a message beside the ring, and how to read it."""
+        self._numbers = number
+        self._words.write(self._index, STATE + number % SLOTS, number << 2 | state)
+        self._writer.tell()
 
     def _keep(self, number: int, data: memoryview) -> bool:
         """Copy a message into a buffer; False if there is none."""
@@ -212,6 +231,21 @@ class Channel:
         self._on_message(entry)
         self._reader.advance()
         return True
+
+    def take_now(self, into: memoryview, dtype: int, tag: int) -> bool | None:
+        """Take the peer's next message if it is this one; None if there is none. ValueError as above."""
+        taken = self._reader.take(dtype, tag, into)
+        if taken is not False or len(into) <= EAGER_BYTES:
+            return taken
+        entry = self._reader.look()
+        if entry is None or tuple(entry[:4]) != (BESIDE, dtype, tag, len(into)):
+            return False
+        try:
+            taken = self.fetch(entry[4], into, len(into))
+        except ConnectionError as error:  # its sender is gone, and who looks for the dead says so
+            raise ValueError(error) from None
+        self._reader.advance()
+        return True if taken else None  # None: it was withdrawn
 
     def _on_message(self, entry: Entry) -> None:
         kind, dtype, tag, length, number, data = entry

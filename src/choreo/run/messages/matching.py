@@ -17,7 +17,18 @@ from choreo.run.stats import TrafficCounter
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.work import Work, seconds_to_wait
 
-__all__ = ["ANY_SOURCE", "GONE", "NOT_TAKEN", "Matcher", "Message", "MessageWork", "Progress", "Receive", "Send"]
+__all__ = [
+    "ANY_SOURCE",
+    "GONE",
+    "NOT_TAKEN",
+    "Matcher",
+    "Message",
+    "MessageDone",
+    "MessageWork",
+    "Progress",
+    "Receive",
+    "Send",
+]
 
 ANY_SOURCE = -1
 GONE = "is gone: it died, or closed its communicator"
@@ -104,6 +115,26 @@ class MessageWork(Work[int]):
         who = "no rank" if self.peer == ANY_SOURCE else f"rank {self.peer}"
         name = "send" if isinstance(self, Send) else "recv"
         self.end(error=PeerFailure(f"{self.what}: {who} {reason}", ranks=ranks, collective=name))
+
+
+class MessageDone(Work[int]):
+    """A send or a receive that was over at once."""
+
+    def __init__(self, what: str, peer: int) -> None:
+        # Not that of `Work`: nothing is waited for, and nobody is called later.
+        self.what, self._value, self._error = what, peer, None
+
+    def done(self) -> bool:
+        """It is over."""
+        return True
+
+    def wait(self, timeout: float | str | None = None) -> None:
+        """Nothing is left to wait for."""
+        seconds_to_wait(timeout)
+
+    def add_done_callback(self, callback: Callable[[Work[int]], object]) -> None:
+        """Call this at once."""
+        callback(self)
 
 
 class Send(MessageWork):
@@ -222,6 +253,18 @@ class Matcher:
             if found.peer == ANY_SOURCE:
                 self._turn = source + 1
         return found
+
+    def is_next(self, source: int, tag: int) -> bool:
+        """Whether the next message with this source and tag is for whoever asks now: none is kept, and none awaited."""
+        waiting, kept = self._waiting, self._kept
+        if waiting and ((source, tag) in waiting or (ANY_SOURCE, tag) in waiting):
+            return False
+        return not kept or source not in kept.get(tag, ())
+
+    def is_first(self, receive: Receive) -> bool:
+        """Whether the next message from its source with its tag is for this receive, which waits."""
+        waiting = self._waiting.get((receive.peer, receive.tag))
+        return waiting is not None and waiting[0] is receive and (ANY_SOURCE, receive.tag) not in self._waiting
 
     def arrive(self, source: int, message: Message) -> None:
         """A message is there, all of it."""

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PointToPoint"]
 
-# How long a rank spins before it sleeps, at most: hardly where ranks share cores.
-SPINS_ALONE, SPINS_SHARED = 1000, 2
+# How many nanoseconds a rank spins at most before it sleeps, if it has a core of its own. It is more than a wake-up and
+# an answer take together: otherwise two ranks that sleep would never find out that spinning is faster.
+SPIN_NS = 100_000
 SLEEP_S = 0.01  # the longest sleep at once
 LOOK_S = 0.01  # how often a rank that waits looks whether its peers live
 # A send that waits longer is copied into a buffer. A large one has more patience, because its copy costs more; and far
@@ -54,6 +55,7 @@ class PointToPoint:
         self._matcher = Matcher(self._rank, self._peers)
         self.lock = threading.RLock()  # of everything here, and of the counts of messages
         self._core = message_core()
+        self.memory_at = self._core.memory_at
         self._segment, self._heap, self._traffic = connection.segment, heap, traffic
         self._local = [int(rank) for rank in np.flatnonzero(~connection.remote)]  # the ranks of this host
         self.at = self._segment.take(CHANNEL_BYTES * len(self._local))  # where the channels begin
@@ -98,8 +100,8 @@ class PointToPoint:
         memory = SenderMemory(own, self._heap.address, readable, SendBuffers(self._heap))
         me = self._local.index(self._rank)
         maps = [None if peer == self._rank else (connection.maps[peer], channels_at[peer]) for peer in self._local]
-        spins = SPINS_ALONE if len(maps) <= (os.cpu_count() or 1) else SPINS_SHARED
-        self._words = self._core.Words(me, own, self.at, list(maps), CHANNEL_BYTES, CHANNEL_WORDS, spins)
+        spin_ns = SPIN_NS if len(maps) <= (os.cpu_count() or 1) else 0
+        self._words = self._core.Words(me, own, self.at, list(maps), CHANNEL_BYTES, CHANNEL_WORDS, spin_ns)
         for index, (peer, found) in enumerate(zip(self._local, maps, strict=True)):
             if found is None:
                 continue
@@ -154,6 +156,60 @@ class PointToPoint:
         self._call_back()
         return receive
 
+    def send_now(self, data: memoryview, dtype: int, peer: int, tag: int) -> bool:
+        """Send a small message to a rank of this host, if it can be done at once; otherwise nothing has happened."""
+        with self.lock:
+            self._look_for_dead()
+            channel = self._channels.get(peer)
+            if channel is None or channel.gone or self._refusal is not None:
+                return False
+            if not channel.send_now(data, dtype, tag):
+                return False
+            self._traffic.add("send", peer, sent_bytes=len(data))
+        return True
+
+    def receive_now(self, into: memoryview, dtype: int, peer: int, tag: int) -> bool | None:
+        """Receive a small message from a rank of this host, if it is the next to come; otherwise nothing has happened.
+
+        None if nothing has come from the rank, so that it may yet be the next.
+        """
+        with self.lock:
+            channel = self._channels.get(peer)
+            if channel is None or channel.gone or not self._matcher.is_next(peer, tag):
+                return False
+            try:
+                taken = channel.take_now(into, dtype, tag)
+            except ValueError:  # `_advance` says so
+                return False
+            if taken:
+                self._traffic.add("recv", peer, received_bytes=len(into))
+        return taken
+
+    def receive_soon(self, into: memoryview, dtype: int, peer: int, tag: int, wait_s: float) -> bool:
+        """The same; but if nothing has come, wait for it once, for so many seconds at most."""
+        words = self._words
+        bells = words.bells()
+        taken = self.receive_now(into, dtype, peer, tag)
+        if taken is None:
+            self.sleep(bells, wait_s)
+            taken = self.receive_now(into, dtype, peer, tag)
+        return bool(taken)
+
+    def bells(self) -> int:
+        """A count of what has happened, for `sleep`."""
+        return self._words.bells()
+
+    def sleep(self, bells: int, wait_s: float) -> None:
+        """Wait until something happens after this count, or for so many seconds, but not for long."""
+        with self.lock:
+            self._waiters += 1  # whoever moves a message wakes us
+            words = self._words
+        try:
+            words.wait(bells, min(wait_s, SLEEP_S))
+        finally:
+            with self.lock:
+                self._waiters -= 1
+
     def wait(self, work: MessageWork, timeout: float | None) -> None:
         """Move messages until this work is over, or for so many seconds."""
         began_s = time.monotonic()
@@ -186,7 +242,7 @@ class PointToPoint:
             try:
                 if self._refusal is not None and not work.over:
                     work.end(error=self._refusal)
-                if not work.over:
+                if not work.over and not (type(work) is Receive and self._take_posted(work)):
                     self._advance()
                 if not work.over:
                     self._look_for_dead()
@@ -242,6 +298,20 @@ class PointToPoint:
     def _check(self) -> None:
         if self._refusal is not None:
             raise copy.copy(self._refusal)
+
+    def _take_posted(self, receive: Receive) -> bool:
+        """Take the next message of a rank if this receive is the one that gets it; all others stay where they are."""
+        channel = self._channels.get(receive.peer)
+        if channel is None or channel.gone or not self._matcher.is_first(receive):
+            return False
+        try:
+            if not channel.take_now(receive.into, receive.dtype, receive.tag):
+                return False
+        except ValueError:  # `_advance` says so
+            return False
+        self._matcher.remove(receive)
+        receive.complete(receive.peer)
+        return True
 
     def _wake(self) -> None:
         """Something is over that another thread may wait for, or that has callbacks."""

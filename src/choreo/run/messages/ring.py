@@ -1,7 +1,7 @@
 """The ring of a channel: a rank writes messages into its own segment one after another, and one peer reads them.
 
 What the peer has not read yet is never written over. The peer sees a message when it is told how far the ring is
-written, and the writer sees how far it was read.
+written, and the writer sees how far it was read. `core/ring.h` does the same as the two ends here.
 """
 
 from __future__ import annotations
@@ -9,9 +9,20 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from choreo.compiled import import_compiled
 from choreo.run.messages.words import Words
 
-__all__ = ["BESIDE", "IN_RING", "NONSENSE", "RING_BYTES", "WANTS_ROOM", "Entry", "RingReader", "RingWriter"]
+__all__ = [
+    "BESIDE",
+    "IN_RING",
+    "NONSENSE",
+    "RING_BYTES",
+    "WANTS_ROOM",
+    "Entry",
+    "RingReader",
+    "RingWriter",
+    "ring_ends",
+]
 
 RING_BYTES = 64 << 10
 RESERVE_BYTES = 16 << 10  # that messages in the ring leave free, for what the ring says of others
@@ -39,12 +50,12 @@ class Entry(NamedTuple):
 class RingWriter:
     """What this rank writes for a peer."""
 
-    def __init__(self, ring: memoryview, words: Words, index: int) -> None:
+    def __init__(self, ring: memoryview, words: Words, index: int, /) -> None:
         self._ring, self._words, self._index = ring, words, index
         self.written = self._taken = 0  # and of that the peer has read
 
-    def put(
-        self, kind: int, dtype: int, tag: int, length: int, *, number: int = 0, data: memoryview | None = None
+    def put(  # noqa: PLR0917 - the compiled twin takes no keywords
+        self, kind: int, dtype: int, tag: int, length: int, number: int, data: memoryview | None, /
     ) -> bool:
         """Write a message, which the peer does not see yet; False if there is no room."""
         size = _rounded(_HEADER.size + (0 if data is None else length))
@@ -56,11 +67,18 @@ class RingWriter:
             self._ring[at + _HEADER.size : at + _HEADER.size + length] = data
         return True
 
+    def send(self, dtype: int, tag: int, data: memoryview, /) -> bool:
+        """Write a message, and let the peer see it; False if there is no room."""
+        if not self.put(IN_RING, dtype, tag, len(data), 0, data):
+            return False
+        self.tell()
+        return True
+
     def tell(self) -> None:
         """Let the peer see what was written."""
         self._words.tell(self._index, TAIL, self.written)
 
-    def has_been_read(self, end: int) -> bool:
+    def has_been_read(self, end: int, /) -> bool:
         """Whether the peer has read up to here."""
         return self._words.read(self._index, HEAD) >= end
 
@@ -83,7 +101,7 @@ class RingWriter:
 class RingReader:
     """What a peer has written for this rank."""
 
-    def __init__(self, ring: memoryview, words: Words, index: int) -> None:
+    def __init__(self, ring: memoryview, words: Words, index: int, /) -> None:
         self._ring, self._words, self._index = ring, words, index
         self._read = self._size = 0  # and the size of the next message
 
@@ -107,6 +125,17 @@ class RingReader:
         if self._words.read(self._index, WANTS_ROOM):
             self._words.tell(self._index, HEAD, self._read)
 
+    def take(self, dtype: int, tag: int, into: memoryview, /) -> bool | None:
+        """Take the next message if it is this one, and in the ring; None if there is none."""
+        entry = self.look()
+        if entry is None:
+            return None
+        if (entry.kind, entry.dtype, entry.tag, entry.length) != (IN_RING, dtype, tag, len(into)):
+            return False
+        into[:] = entry.data
+        self.advance()
+        return True
+
     def _entry(self, at: int, size: int) -> Entry:
         if size < _HEADER.size:
             raise ValueError(NONSENSE)
@@ -115,6 +144,12 @@ class RingReader:
             raise ValueError(NONSENSE)
         begin = at + _HEADER.size
         return Entry(kind, dtype, tag, length, number, self._ring[begin : begin + length if kind == IN_RING else begin])
+
+
+def ring_ends(words: Words) -> tuple[type[RingReader], type[RingWriter]]:
+    """What reads and writes rings: compiled, if the words are."""
+    compiled = None if type(words) is Words else import_compiled("choreo.run.messages._core")
+    return (RingReader, RingWriter) if compiled is None else (compiled.RingReader, compiled.RingWriter)
 
 
 def _rounded(length: int) -> int:

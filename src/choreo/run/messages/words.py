@@ -24,7 +24,7 @@ from choreo.run.execute.peer_memory import read_memory
 __all__ = ["WORDS", "MessageCore", "Words", "message_core"]
 
 WORDS = 8  # before those that `rings` adds
-BELL = 0
+BELL = 0  # 1 and 6 are for the compiled twin: whether a rank sleeps, and on which core it is
 # A rank in Python looks this often without a pause, and then with pauses that grow up to the longest.
 LOOKS, LONGEST_PAUSE_S = 50, 0.001
 
@@ -33,7 +33,7 @@ class Words:
     """The words of a rank and its peers.
 
     Word `at` of a channel is 8 bytes. A peer is its segment and where its channels begin, or None if it is on another
-    host. Channels are `stride` bytes apart, and begin with `words` words. `spins` is for the compiled twin.
+    host. Channels are `stride` bytes apart, and begin with `words` words. `spin_ns` is for the compiled twin.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Words:
         peers: list[tuple[object, int] | None],
         stride: int,
         words: int,
-        spins: int,
+        spin_ns: int,
         /,
     ) -> None:
         self._ours: dict[int, memoryview] = {}
@@ -102,6 +102,11 @@ def address_of(given: memoryview, /) -> int:
     return int(np.frombuffer(given, np.uint8).__array_interface__["data"][0])
 
 
+def memory_at(address: int, length: int, /) -> memoryview:
+    """The bytes at an address of this process, for as long as what is there stays."""
+    return memoryview((ctypes.c_ubyte * length).from_address(address) if length else bytearray()).cast("B")
+
+
 def read_process(into: memoryview, pid: int, address: int, /) -> None:
     """Read memory of another process; OSError if that cannot be done."""
     at, length, done = address_of(into), len(into), 0
@@ -123,6 +128,10 @@ class MessageCore(Protocol):
 
     def address_of(self, given: memoryview, /) -> int:
         """Where a buffer is in this process."""
+        ...
+
+    def memory_at(self, address: int, length: int, /) -> memoryview:
+        """The bytes at an address of this process, for as long as what is there stays."""
         ...
 
     def read_process(self, into: memoryview, pid: int, address: int, /) -> None:

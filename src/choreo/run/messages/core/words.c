@@ -9,8 +9,8 @@
 #include <Python.h>
 #include <errno.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -18,13 +18,17 @@
 #include <unistd.h>
 
 #include "../../execute/core/copy.h"
+#include "../../execute/core/scheduling.h"
 
 #define BELL 0
 #define ASLEEP 1
+#define CORE 6                 /* where the rank was when it rang last, plus 1 */
 #define MOST_FUTEXES 128       /* that one system call waits for */
-#define MIN_SPINS 20           /* a rank spins at least this often, where it may spin at all */
+#define LOOKS 20               /* at the bells, before the GIL is released or the clock is read */
 #define RELEASE_BYTES (64 << 10) /* a longer copy lets other threads run */
 #define READ_BYTES ((size_t)8 << 20) /* at once: signals are seen in between */
+
+#define METHOD(name, function, flags, text) {name, (PyCFunction)(void (*)(void))function, flags, text}
 
 typedef _Atomic uint64_t Word;
 
@@ -39,8 +43,9 @@ typedef struct { Py_buffer map; Word *ours; const Word *theirs; } Channel; /* ou
 
 typedef struct {
     PyObject_HEAD
-    int rank, world, mapped, spins;
-    _Atomic int patience, no_waitv; /* several threads may wait */
+    int rank, world, mapped, most_spin; /* how long a rank spins at most, in nanoseconds */
+    _Atomic int64_t patience;           /* how long it spins at present; several threads may wait */
+    _Atomic int no_waitv;
     Py_buffer own;
     Word *local; /* the bell of this process's own threads */
     size_t words;
@@ -63,13 +68,13 @@ static int fits(const Py_buffer *map, unsigned long long at, size_t bytes) {
 }
 
 static int words_init(Words *self, PyObject *args, PyObject *Py_UNUSED(keywords)) {
-    /* rank, own segment, where its channels begin, peers, bytes from channel to channel, words of a channel, spins. A peer is
+    /* rank, own segment, where its channels begin, peers, bytes from channel to channel, words of a channel, how long to spin at most. A peer is
      * (segment, where its channels begin), or None if it is on another host. */
     PyObject *own, *peers;
     unsigned long long at, stride, words;
-    int rank, spins;
+    int rank, most_spin;
     if (self->channels) { PyErr_SetString(PyExc_ValueError, "this is made once"); return -1; }
-    if (!PyArg_ParseTuple(args, "iOKO!KKi", &rank, &own, &at, &PyList_Type, &peers, &stride, &words, &spins)) return -1;
+    if (!PyArg_ParseTuple(args, "iOKO!KKi", &rank, &own, &at, &PyList_Type, &peers, &stride, &words, &most_spin)) return -1;
     int world = (int)PyList_GET_SIZE(peers);
     if (rank < 0 || rank >= world || stride % 64 || words > stride / 8) {
         PyErr_SetString(PyExc_ValueError, "the rank is none of the world's, or channels overlap");
@@ -79,8 +84,8 @@ static int words_init(Words *self, PyObject *args, PyObject *Py_UNUSED(keywords)
     self->mapped = 1;
     self->rank = rank;
     self->world = world;
-    self->spins = spins;
-    atomic_init(&self->patience, spins);
+    self->most_spin = most_spin;
+    atomic_init(&self->patience, most_spin);
     self->words = words;
     size_t bytes = stride * (size_t)world;
     if (!fits(&self->own, at, bytes)) { PyErr_SetString(PyExc_ValueError, "the own segment is too small"); return -1; }
@@ -136,6 +141,7 @@ static PyObject *words_write(Words *self, PyObject *const *args, Py_ssize_t coun
 }
 
 static void ring(Channel *channel) {
+    atomic_store_explicit(&channel->ours[CORE], (uint64_t)sched_getcpu() + 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&channel->ours[BELL], 1, memory_order_seq_cst);
     if (atomic_load_explicit(&channel->theirs[ASLEEP], memory_order_seq_cst)) wake(&channel->ours[BELL]);
 }
@@ -175,6 +181,7 @@ static void set_asleep(Words *self, int64_t change) {
 static void sleep_for(Words *self, uint64_t sum, double seconds) {
     struct waited waits[MOST_FUTEXES];
     int count = 0;
+    ask_for_short_slice();
     set_asleep(self, 1);
     uint64_t seen = atomic_load_explicit(self->local, memory_order_seq_cst), all = seen;
     waits[count++] = (struct waited){(uint32_t)seen, (uint64_t)(uintptr_t)self->local, FUTEX_32_SHARED, 0};
@@ -201,12 +208,27 @@ static void sleep_for(Words *self, uint64_t sum, double seconds) {
     set_asleep(self, -1);
 }
 
-static inline void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
+static int64_t now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* How long to spin the next time, after a wait of this length: a bit longer than that, if it was short enough that spinning pays;
+ * otherwise half as long as this time. */
+static void learn(Words *self, int64_t waited) {
+    int64_t patience = atomic_load_explicit(&self->patience, memory_order_relaxed), most = self->most_spin;
+    int64_t next = 2 * waited <= 3 * most ? 2 * waited : patience / 2;
+    if (next < patience / 2) next = patience / 2; /* one short wait says little */
+    atomic_store_explicit(&self->patience, next > most ? most : next, memory_order_relaxed);
+}
+
+/* Is no peer on the core of this thread? If one is, it needs the core. */
+static int has_own_core(const Words *self) {
+    uint64_t core = (uint64_t)sched_getcpu() + 1;
+    for (int peer = 0; peer < self->world; peer++)
+        if (self->channels[peer].theirs && atomic_load_explicit(&self->channels[peer].theirs[CORE], memory_order_relaxed) == core) return 0;
+    return 1;
 }
 
 /* Spin for as long as that has paid off lately, then sleep. A rank never yields: on a busy machine that costs it its turn. */
@@ -215,15 +237,18 @@ static PyObject *words_wait(Words *self, PyObject *args) {
     double seconds;
     if (!PyArg_ParseTuple(args, "Kd", &sum, &seconds)) return NULL;
     if (!self->channels) Py_RETURN_NONE;
-    for (int spin = 0; spin < MIN_SPINS && spin < self->spins; spin++, relax())
+    for (int look = 0; look < LOOKS && self->most_spin; look++, relax())
         if (sum_of_bells(self) != sum) Py_RETURN_NONE;
     Py_BEGIN_ALLOW_THREADS
-    int spin = 0, most = self->spins, least = most < MIN_SPINS ? most : MIN_SPINS;
-    int patience = atomic_load_explicit(&self->patience, memory_order_relaxed);
-    while (spin < patience && sum_of_bells(self) == sum) { spin++; relax(); }
-    int paid = spin < patience, next = paid ? 2 * patience : patience / 2;
-    atomic_store_explicit(&self->patience, next > most ? most : next < least ? least : next, memory_order_relaxed);
-    if (!paid) sleep_for(self, sum, seconds);
+    int64_t began = now_ns(), now = began, until = began;
+    if (has_own_core(self)) until += atomic_load_explicit(&self->patience, memory_order_relaxed);
+    int rung = 0;
+    while (now < until && !rung) {
+        for (int look = 0; look < LOOKS && !(rung = sum_of_bells(self) != sum); look++) relax();
+        now = now_ns();
+    }
+    if (!rung) sleep_for(self, sum, seconds);
+    learn(self, (rung ? now : now_ns()) - began);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -261,6 +286,14 @@ static PyObject *address_of(PyObject *Py_UNUSED(self), PyObject *given) {
     return found;
 }
 
+static PyObject *memory_at(PyObject *Py_UNUSED(self), PyObject *args) {
+    unsigned long long address;
+    Py_ssize_t length;
+    if (!PyArg_ParseTuple(args, "Kn", &address, &length)) return NULL;
+    if (length < 0) { PyErr_SetString(PyExc_ValueError, "a length is not negative"); return NULL; }
+    return PyMemoryView_FromMemory(length ? (char *)(uintptr_t)address : "", length, PyBUF_WRITE);
+}
+
 static PyObject *read_process(PyObject *Py_UNUSED(self), PyObject *args) {
     Py_buffer into;
     int pid, failed = 0;
@@ -284,7 +317,6 @@ static PyObject *read_process(PyObject *Py_UNUSED(self), PyObject *args) {
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
-#define METHOD(name, function, flags, text) {name, (PyCFunction)(void (*)(void))function, flags, text}
 static PyMethodDef words_methods[] = {
     METHOD("read", words_read, METH_FASTCALL, "A word that a peer tells us."),
     METHOD("write", words_write, METH_FASTCALL, "Write a word for a peer."),
@@ -299,17 +331,29 @@ static PyType_Slot words_slots[] = {
     {Py_tp_doc, "The words by which ranks of one host tell each other of messages."}, {0, NULL},
 };
 static PyType_Spec words_spec = {"choreo.run.messages._core.Words", sizeof(Words), 0, Py_TPFLAGS_DEFAULT, words_slots};
+
+#include "ring.h"
+
 static PyMethodDef functions[] = {
     METHOD("copy", copy, METH_VARARGS, "Copy bytes."),
     METHOD("address_of", address_of, METH_O, "Where a buffer is."),
+    METHOD("memory_at", memory_at, METH_VARARGS, "The bytes at an address of this process."),
     METHOD("read_process", read_process, METH_VARARGS, "Read memory of another process."),
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_core", "Words and copies for messages.", -1, functions, NULL, NULL, NULL, NULL};
 
+/* Add a type to the module; NULL if that fails. */
+static PyTypeObject *add_type(PyObject *made, const char *name, PyType_Spec *spec) {
+    PyObject *type = PyType_FromSpec(spec);
+    if (type && PyModule_AddObjectRef(made, name, type)) Py_CLEAR(type);
+    return (PyTypeObject *)type; /* which lives as long as the process */
+}
+
 PyMODINIT_FUNC PyInit__core(void) {
-    PyObject *made = PyModule_Create(&module), *type = made ? PyType_FromSpec(&words_spec) : NULL;
-    if (!type || PyModule_AddObjectRef(made, "Words", type)) Py_CLEAR(made);
-    Py_XDECREF(type);
+    PyObject *made = PyModule_Create(&module);
+    if (!made) return NULL;
+    words_type = add_type(made, "Words", &words_spec);
+    if (!words_type || !add_type(made, "RingReader", &reader_spec) || !add_type(made, "RingWriter", &writer_spec)) Py_CLEAR(made);
     return made;
 }
