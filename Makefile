@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 BUILT_FROM := pyproject.toml setup.py $(shell find src -name '*.[ch]')
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
-.PHONY: help try test test-quick lint docs bench clean
+.PHONY: help try test test-quick lint lint-quick docs bench clean
 
 help:
 	@echo "make try         install into .venv and see Choreo at work"
@@ -42,20 +42,26 @@ help:
 try: .venv/installed
 	@$(BIN)/choreo tour
 
-lint: .venv/installed-dev
+lint-quick: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/python tools/check_imports.py
+
+lint: lint-quick
+	$(BIN)/mypy
 	@$(BIN)/python tools/count_lines.py
 
-test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# mypy uses one core, so it runs beside the tests; what it found is told after them.
+test: lint-quick
+	@echo "$(BIN)/mypy beside $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal"
+	@$(BIN)/mypy > .venv/types.txt 2>&1 & checking=$$!; failed=0; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal || failed=$$?; \
+	wait $$checking || failed=1; \
+	cat .venv/types.txt; \
+	exit $$failed
+	@$(BIN)/python tools/count_lines.py
 
-test-quick: .venv/installed-dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/python tools/check_imports.py
+test-quick: lint-quick
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --quick
 
 .venv/installed-docs: pyproject.toml .venv/installed

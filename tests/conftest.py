@@ -173,6 +173,15 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     one.close()
 
 
+@pytest.fixture
+def forked() -> Iterator[None]:
+    """Ranks of launchers and benchmarks are forked from this process, which spares them their imports."""
+    from tests.helpers.forks import forked_ranks
+
+    with forked_ranks():
+        yield
+
+
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Callable[[int], Job]]:
     """So many ranks that stay for all tests of a module."""

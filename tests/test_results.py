@@ -8,7 +8,6 @@ import pickle
 from collections.abc import Callable
 from functools import cache
 
-import pandas as pd
 import pytest
 
 import choreo
@@ -61,6 +60,8 @@ def test_a_result_says_what_it_is_in_one_line(name: str) -> None:
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_list_of_results_is_a_table(name: str) -> None:
+    import pandas as pd
+
     table = pd.DataFrame([result(name), result(name)])
     assert tuple(table.columns) == result(name).columns
     assert len(table) == 2
@@ -72,6 +73,8 @@ def test_a_result_can_be_sent_to_another_process(name: str) -> None:
 
 
 def test_the_columns_of_a_schedule_are_a_table() -> None:
+    import pandas as pd
+
     table = pd.DataFrame(RING.to_dict())
     assert len(table) == RING.num_transfers
     assert table[table.step == 0].src.tolist() == RING.columns().src[RING.columns().step == 0].tolist()
@@ -79,6 +82,8 @@ def test_the_columns_of_a_schedule_are_a_table() -> None:
 
 
 def test_a_list_of_nouns_is_a_table() -> None:
+    import pandas as pd
+
     for nouns in (choreo.list_devices(), choreo.list_models(), [choreo.Plan(tp=2), choreo.Plan(dp=4)]):
         assert {"name", "tp"} & set(pd.DataFrame(nouns).columns)
 

@@ -59,6 +59,7 @@ INSIDE = {
 # Parts that nobody else in their folder may import: they stand beside the rest.
 BESIDE = {"run": ("launch",)}
 
+SEEN = (ast.ImportFrom, ast.Import, ast.Attribute, ast.Call)
 HEAVY = {"torch", "ray", "duckdb", "mpi4py"}
 # Folders whose modules are imported only once torch is; not what `import choreo.torch_backend` itself runs.
 ON_TORCH = ("torch_backend", "train")
@@ -88,10 +89,14 @@ class Import:
 def imports_of(tree: ast.Module, home: tuple[str, ...], surface: dict[str, str]) -> set[Import]:
     """Every import of a part of choreo in a file of the package `home`; `surface` says where public names live."""
     found: set[Import] = set()
-    names = {"choreo"} if _binds_choreo(tree) else set()
-    names |= {alias.asname for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
-              if alias.name == "choreo" and alias.asname}  # fmt: skip
-    for node, for_types in _walk(tree):
+    nodes = [(node, for_types) for node, for_types in _walk(tree) if isinstance(node, SEEN)]
+    names: set[str] = set()  # what choreo is called in the file: `import choreo.x` binds it too
+    for alias in (alias for node, _ in nodes if isinstance(node, ast.Import) for alias in node.names):
+        if alias.name.split(".")[0] == "choreo" and not alias.asname:
+            names.add("choreo")
+        elif alias.name == "choreo" and alias.asname:
+            names.add(alias.asname)
+    for node, for_types in nodes:
         for module in _modules(node, home, names):
             parts = module.split(".")
             if parts[0] != "choreo" or len(parts) == 1:
@@ -99,7 +104,7 @@ def imports_of(tree: ast.Module, home: tuple[str, ...], surface: dict[str, str])
             # `choreo.simulate` is a folder and a function, which lives in that folder.
             lives = module if parts[1] in LEVEL else surface.get(parts[1])
             if lives is not None:
-                found.add(Import(node.lineno, lives, for_types))  # type: ignore[attr-defined]
+                found.add(Import(node.lineno, lives, for_types))
     return found
 
 
@@ -138,24 +143,17 @@ def _imported_text(call: ast.Call, home: tuple[str, ...]) -> str:
     return ".".join((*home[: len(home) - level + 1], text.lstrip("."))) if level else text.rstrip(".")
 
 
-def _binds_choreo(tree: ast.Module) -> bool:
-    """Whether a file has `choreo` as a name, by `import choreo` or `import choreo.x`."""
-    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import))
-    return any(alias.name.split(".")[0] == "choreo" and not alias.asname for node in imports for alias in node.names)
-
-
-def _walk(tree: ast.AST, *, for_types: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+def _walk(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
     """Every node, and whether it is there for types only."""
-    for node in ast.iter_child_nodes(tree):
+    waiting = [(tree, False)]
+    while waiting:
+        node, for_types = waiting.pop()
         yield node, for_types
         if _for_types_only(node):
             assert isinstance(node, ast.If)
-            for part, types in ((node.body, True), (node.orelse, for_types)):
-                for child in part:
-                    yield child, types
-                    yield from _walk(child, for_types=types)
+            waiting += [(child, True) for child in node.body] + [(child, for_types) for child in node.orelse]
         else:
-            yield from _walk(node, for_types=for_types)
+            waiting += [(child, for_types) for child in ast.iter_child_nodes(node)]
 
 
 def _for_types_only(node: ast.AST) -> bool:

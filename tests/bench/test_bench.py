@@ -129,6 +129,7 @@ def test_mistakes_are_told_before_anything_starts(wrong: dict[str, object], said
         BenchOptions("broadcast", 2, (8,), root=2)
 
 
+@pytest.mark.usefixtures("forked")
 def test_collectives_between_real_ranks() -> None:
     with BenchSession(3, default_constants()) as session:
         for collective in (*RUNNABLE, "barrier"):
@@ -155,6 +156,7 @@ def test_the_verb_in_python() -> None:
     assert choreo.bench("barrier", 2, rounds=1, iterations=2).results[0].size_bytes == 0
 
 
+@pytest.mark.usefixtures("forked")
 def test_contestants_take_turns() -> None:
     order: list[str] = []
 
@@ -170,6 +172,7 @@ def test_contestants_take_turns() -> None:
     assert order == ["a", "b", "b", "a", "a", "b"]
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_table_and_its_document() -> None:
     ran = run_choreo(
         "bench", "all_reduce", "-n", "2", "-b", "8", "-e", "2K", "-f", "16", "--rounds", "1", "--iters", "3"
@@ -192,6 +195,7 @@ def test_the_table_and_its_document() -> None:
     assert {"linear", "mst"} <= {row["algorithm"] for row in document["results"]}
 
 
+@pytest.mark.usefixtures("forked")
 def test_algorithms_of_ones_own_run(tmp_path: Path) -> None:
     file = tmp_path / "in_a_row.py"
     file.write_text(
@@ -205,6 +209,7 @@ def test_algorithms_of_ones_own_run(tmp_path: Path) -> None:
     assert [(row["algorithm"], row["wrong"]) for row in document["results"]] == [("in_a_row", 0)]
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(("ranks", "told"), [("1", False), ("2", True)])
 def test_a_prediction_is_judged_where_there_is_one(ranks: str, told: bool) -> None:
     ran = run_choreo("bench", "all_reduce", "-n", ranks, "-b", "8", "-e", "8", "--rounds", "1", "--iters", "1")
@@ -212,6 +217,7 @@ def test_a_prediction_is_judged_where_there_is_one(ranks: str, told: bool) -> No
     assert ("Prediction off by" in ran.out) is told
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_wrong_result_is_counted_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Contestant, "check", lambda self, timeout_s: 7)
     ran = run_choreo("bench", "all_reduce", "-n", "2", "-b", "8", "-e", "8", "--rounds", "1", "--iters", "1")

@@ -179,6 +179,7 @@ def test_a_bad_fit_is_not_kept() -> None:
     assert bad.save(force=True).exists()
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = run_choreo("calibrate", "--show")
     assert shown.code == 0 and "never calibrated" in shown.out

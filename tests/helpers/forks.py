@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import os
 import runpy
 import select
 import signal
 import subprocess
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from choreo.bench import processes
 from choreo.cli import _run
 from choreo.run.launch import rank_process
 from tests.helpers.command import Ran
@@ -58,9 +62,16 @@ def import_torch() -> None:
 
 @contextlib.contextmanager
 def forked_ranks() -> Iterator[None]:
-    """Fork the ranks that launchers start in here."""
-    with mock.patch.object(rank_process, "subprocess", mock.Mock(wraps=subprocess, Popen=Fork)):
+    """Fork the ranks that launchers and benchmarks start in here."""
+    forking = SimpleNamespace(**vars(subprocess) | {"Popen": _popen})
+    with mock.patch.object(rank_process, "subprocess", forking), mock.patch.object(processes, "subprocess", forking):
         yield
+
+
+def _popen(command: Sequence[str], **options: Any) -> Any:
+    """A fork where it is a Python program that is started."""
+    python = command[0] == sys.executable and command[1] != "-c"
+    return Fork(command, **options) if python else subprocess.Popen(command, **options)
 
 
 def forked_choreo(*arguments: str) -> Ran:
@@ -91,48 +102,65 @@ class Fork:
         *,
         env: Mapping[str, str] | None = None,
         stdin: int | None = subprocess.DEVNULL,
+        stdout: Any = subprocess.PIPE,
+        stderr: Any = subprocess.PIPE,
+        process_group: int | None = None,
         preexec_fn: Callable[[], None] = lambda: None,
         **_: Any,
     ) -> None:
-        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+        pipes = [os.pipe() if one == subprocess.PIPE else None for one in (stdout, stderr)]
+        ends = [pipe[1] if pipe else one.fileno() for pipe, one in zip(pipes, (stdout, stderr), strict=True)]
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
             code = 1
             try:
-                os.setsid()
-                for end, at in ((out_end, 1), (err_end, 2)):
-                    os.dup2(end, at)
+                if process_group is None:
+                    os.setsid()
+                else:
+                    os.setpgid(0, process_group)
                 if stdin == subprocess.DEVNULL:
                     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                for at, end in enumerate(ends, 1):
+                    os.dup2(end, at)
                 preexec_fn()
                 code = _run_command(command, env)
             finally:
                 os._exit(code)
-        for end in (out_end, err_end):
-            os.close(end)
-        self.stdout, self.stderr = (os.fdopen(one, "rb", buffering=0) for one in (out, err))
+        self.streams = [os.fdopen(pipe[0], "rb", buffering=0) for pipe in pipes if pipe]
+        for pipe in filter(None, pipes):
+            os.close(pipe[1])
+
+    @property
+    def stdout(self) -> Any:
+        """What it prints."""
+        return self.streams[0]
+
+    @property
+    def stderr(self) -> Any:
+        """What it prints beside."""
+        return self.streams[1]
 
     def poll(self) -> int | None:
         """The exit code, or minus the signal; None while it runs."""
-        return self._waited(os.WNOHANG)
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
 
-    def wait(self) -> int:
+    def wait(self, timeout: float = math.inf) -> int:
         """The exit code, or minus the signal, once it has ended."""
-        code = self._waited(0)
-        assert code is not None
+        end_s = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > end_s:
+                raise subprocess.TimeoutExpired("a fork", timeout)
+            time.sleep(0.001)
         return code
 
     def close(self) -> None:
         """Close its output."""
-        self.stdout.close()
-        self.stderr.close()
-
-    def _waited(self, how: int) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, how)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
+        for one in self.streams:
+            one.close()
 
 
 def _run_command(command: Sequence[str] | Callable[[], int], env: Mapping[str, str] | None) -> int:

@@ -18,7 +18,6 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
 
 from choreo.algorithms import build
 from choreo.price import Profile, Terms, profile
@@ -68,6 +67,8 @@ def fit(samples: Sequence[Sample], cores: int) -> list[Band]:
 
 def _solve(rows: Sequence[Sample], near: Sequence[float], bytes_as: CostModel | None, cores: int) -> CostModel:
     """The constants that explain these samples best; with `bytes_as` only alpha is fitted."""
+    from scipy.optimize import nnls
+
     times = np.array([one.time_s for one in rows])
     even = weights = np.array(near) / times
     # The constants depend on which rank is slowest in a step, and that on the constants.
