@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 
 from choreo.algorithms import _registry, list_algorithms
-from choreo.errors import ChoreoError, UsageError
+from choreo.errors import ChoreoError, PeerFailure, UsageError
+from choreo.run import communicator
 from choreo.run.communicator import Communicator
 from choreo.run.execute import choice
 from choreo.run.execute.backend import executor
 from choreo.run.execute.constants import default_constants
-from tests.helpers.faults import Job, Pipe, eventually
+from tests.helpers.faults import Job, Pipe, eventually, names_held
 from tests.helpers.launch import command
 
 
@@ -128,6 +129,23 @@ def test_a_choice_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(UsageError, match="no memory"):
             chooser.choose("all_gather", 8)
     assert chooser.choose("all_gather", 8)
+
+
+def loses_a_rank(comm: Communicator, _: Pipe) -> set[str]:
+    """Rank 2 dies while a group is made; what the others still have of the group."""
+    if comm.rank == 2:
+        pytest.MonkeyPatch().setattr(communicator, "PointToPoint", lambda *_: os._exit(1))
+    with pytest.raises(PeerFailure):
+        comm.new_group(range(3))
+    links = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return {name for name in (*names_held(os.getpid()), *links) if "choreo-group" in name or "choreo-log-group" in name}
+
+
+def test_nothing_is_left_of_a_group_whose_rank_died_while_it_was_made() -> None:
+    with Job(3, loses_a_rank) as job:
+        ended = job.ended(0, 1)
+    assert not [one for one in ended if one.error], ended
+    assert [one.value for one in ended] == [set(), set()]
 
 
 def fails_to_start_threads(comm: Communicator, _: Pipe) -> list[str]:

@@ -327,7 +327,11 @@ class Communicator(ObjectCalls, MessageCalls):
     def _on(self, connection: Connection) -> Communicator:
         """A communicator on another connection, with this one's settings."""
         chooser = self._engine.chooser.for_ranks(connection.world_size)
-        return Communicator(connection, chooser, timeout_s=self.timeout_s, debug=self._engine.debug)
+        with contextlib.ExitStack() as undo:
+            undo.callback(connection.close)
+            made = Communicator(connection, chooser, timeout_s=self.timeout_s, debug=self._engine.debug)
+            undo.pop_all()
+        return made
 
     def _successor(self, connection: Connection, ranks: tuple[int, ...], shrink_s: float) -> Communicator:
         """The communicator that replaces this one."""

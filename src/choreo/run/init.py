@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 
 from choreo.errors import ChoreoError, UsageError
@@ -65,7 +66,11 @@ def make_communicator(bootstrap: Bootstrap, address: str, secret: bytes | None, 
         network = NetworkConfig(address, secret)
     chooser = _shared_chooser(bootstrap, timeout_s, several_hosts=network is not None)
     connection = connect(bootstrap, secrets.token_hex(6), str(lowest[bootstrap.rank]), timeout_s, network)
-    return Communicator(connection, chooser, timeout_s=timeout_s)
+    with contextlib.ExitStack() as undo:
+        undo.callback(connection.close)
+        made = Communicator(connection, chooser, timeout_s=timeout_s)
+        undo.pop_all()
+    return made
 
 
 def _shared_chooser(bootstrap: Bootstrap, timeout_s: float, *, several_hosts: bool) -> Chooser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -22,7 +23,7 @@ from choreo.run.communicator import Communicator
 from choreo.run.transport import tcp
 from choreo.run.transport.dial import AuthenticatedSocket
 from choreo.run.transport.peer_info import PeerInfo
-from tests.helpers.faults import PATIENCE_S, Ended, Pipe
+from tests.helpers.faults import PATIENCE_S, Ended, Pipe, eventually, names_held
 from tests.helpers.hosts import Hosts, NetworkJob, hosts, why_no_hosts
 from tests.run.recover.test_faults import given_up
 
@@ -153,6 +154,39 @@ def groups(comm: Communicator, _: Pipe) -> tuple[float, ...]:
     comm.barrier()
     mesh.close()
     return tuple(sums)
+
+
+def drops_groups(comm: Communicator, _: Pipe) -> bool:
+    """Groups that nobody closes, without the garbage collector."""
+
+    def held() -> tuple[int, int, int]:
+        return (
+            len(list(Path("/proc/self/fd").iterdir())),
+            len(list(Path("/proc/self/task").iterdir())),
+            len(names_held(os.getpid())),
+        )
+
+    gc.disable()
+    peer, before = 1 - comm.rank, held()
+    for how in ("plain", "messages", "work"):
+        group = comm.new_group([1, 0])
+        group.all_reduce(np.ones(10))
+        if how == "messages":
+            work = group.isend(np.ones(3), peer)
+            group.recv(np.empty(3), peer)
+            work.wait()
+            del work
+        if how == "work":
+            group.all_reduce(np.ones(10), async_op=True)
+        del group
+        comm.barrier()
+        assert eventually(lambda: held() == before), (how, held(), before)
+    return True
+
+
+def test_groups_between_hosts_that_are_dropped_leave_nothing(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, [0, 1], drops_groups) as job:
+        assert values(job.ended()) == [True, True]
 
 
 @pytest.mark.parametrize("pure", ["", "1"])
