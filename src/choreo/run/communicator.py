@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 import weakref
 from collections.abc import Sequence
@@ -23,13 +24,12 @@ from choreo.run.execute.peer_memory import Probe, can_read
 from choreo.run.groups import Mesh, NonMember, connect_axes, connect_group, mesh_sides
 from choreo.run.messages.calls import MessageCalls
 from choreo.run.messages.point_to_point import PointToPoint
-from choreo.run.object_calls import ObjectCalls
-from choreo.run.recover.door import Door, has_door, open_door
+from choreo.run.object_calls import PICKLE, Codec, ObjectCalls
+from choreo.run.recover.door import Door, open_door
 from choreo.run.recover.grow import GROWN, grow
 from choreo.run.recover.shrink import SHRINK_S, SHRUNK, shrink
 from choreo.run.rendezvous.bootstrap import exchange_made
 from choreo.run.rendezvous.environment import job_address
-from choreo.run.rendezvous.known_addresses import remember_addresses
 from choreo.run.stats import Traffic
 
 __all__ = ["DEFAULT_TIMEOUT_S", "Communicator"]
@@ -61,7 +61,6 @@ class Communicator(ObjectCalls, MessageCalls):
 
     _introduced = False
     _door: Door | None = None
-    _admits: bool | None = None  # whether this rank is the one that admits new processes; None until it is asked
 
     def __init__(
         self,
@@ -71,11 +70,13 @@ class Communicator(ObjectCalls, MessageCalls):
         timeout_s: float = DEFAULT_TIMEOUT_S,
         debug: bool | None = None,
         ranks: tuple[int, ...] | None = None,
+        codec: Codec | None = PICKLE,
     ) -> None:
         """Make a communicator on a connection. This is a collective call itself."""
         engine = Engine(connection, chooser, debug=False)
         super().__init__(engine, timeout_s)
         self.ranks = tuple(range(self.world_size)) if ranks is None else ranks
+        self._codec, self._objects = codec, 0
         with contextlib.ExitStack() as undo:
             undo.callback(engine.close)
             try:
@@ -87,6 +88,9 @@ class Communicator(ObjectCalls, MessageCalls):
                 raise
             undo.pop_all()
         engine.debug = debug_wanted() if debug is None else debug
+        if engine.debug and self.rank == 0 and connection.network is not None and connection.remote.any():
+            sealed = "sealed" if connection.network.sealed else "plain: data is neither encrypted nor authenticated"
+            print(f"choreo: the network between the hosts is {sealed}", file=sys.stderr)
         self._cached_calls.clear()
         engine.traffic.traffic(reset=True)
         self._introduced = True
@@ -122,9 +126,6 @@ class Communicator(ObjectCalls, MessageCalls):
     def shrink(self, timeout: float | str = SHRINK_S) -> Communicator:
         """A communicator of the ranks that are left, which replaces this one. All of them call it.
 
-        After a cut of the network only a majority of the ranks goes on (`quorum`). On the other side it waits for the
-        network until `timeout`, and then raises CommunicatorClosed; `choreo.join()` brings those ranks back.
-
         >>> import choreo
         >>> comm = choreo.init().shrink()
         >>> comm.ranks
@@ -133,7 +134,6 @@ class Communicator(ObjectCalls, MessageCalls):
         """
         seconds = self._seconds(timeout)
         self._engine.progress.drain(None)  # each call has its deadline
-        self._close_door()
         connection, members = shrink(self._engine.connection, seconds)
         ranks = tuple(self.ranks[member] for member in members)
         made = self._successor(connection, ranks, seconds)
@@ -151,9 +151,8 @@ class Communicator(ObjectCalls, MessageCalls):
         """A communicator of all ranks and of new processes that call `choreo.join()`. It replaces this one.
 
         All ranks call it. New processes connect to MASTER_ADDR and MASTER_PORT and prove CHOREO_SECRET, unless
-        `address` ("HOST:PORT") and `secret` say otherwise. If no rank is on MASTER_ADDR's host any more, rank 0 admits
-        them at MASTER_PORT of its own. If they do not come in time, all ranks raise JoinError, and this communicator
-        goes on.
+        `address` ("HOST:PORT") and `secret` say otherwise. If they do not come in time, all ranks raise JoinError, and
+        this communicator goes on.
 
         >>> import choreo
         >>> with choreo.init() as comm:
@@ -188,12 +187,8 @@ class Communicator(ObjectCalls, MessageCalls):
         0
         """
         self.check()
-        if self._door is None:
-            job = job_address(address, secret)
-            if self._admits is None:
-                self._admits = has_door(job, self._engine.connection)
-            if self._admits:
-                self._door = open_door(job, self.world_size)
+        if self._door is None and bool(self._engine.connection.remote[: self.rank].all()):
+            self._door = open_door(job_address(address, secret), self.world_size)
         return 0 if self._door is None else self._door.server.waiting()
 
     def _all_reduce_surviving(
@@ -250,17 +245,6 @@ class Communicator(ObjectCalls, MessageCalls):
         """
         self.check()
         return self._engine.heap.empty(shape, dtype)
-
-    @property
-    def quorum(self) -> str:
-        """Who goes on when the network between hosts is cut: a "majority" of the ranks, or "any" side.
-
-        >>> import choreo
-        >>> with choreo.init(quorum="any") as comm:
-        ...     comm.quorum
-        'any'
-        """
-        return self._engine.connection.consensus.quorum.rule
 
     def explain(self, collective: str, size_bytes: int) -> str:
         """Which algorithm a call of this size takes, and why. The size is that of the whole vector, as in nccl-tests.
@@ -344,14 +328,16 @@ class Communicator(ObjectCalls, MessageCalls):
         key = None if connection.network is None or not remote.any() else connection.network.derive_key("messages")
         contacts = [one for _, one in ranks]
         places, ports = [one.channels_at for one in contacts], [one.port for one in contacts]
-        self.messages.connect(places, ports, key, readable=engine.readable)
+        sealed = connection.network is not None and connection.network.sealed
+        self.messages.connect(places, ports, key, readable=engine.readable, sealed=sealed)
 
     def _on(self, connection: Connection) -> Communicator:
         """A communicator on another connection, with this one's settings."""
         chooser = self._engine.chooser.for_ranks(connection.world_size)
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)
-            made = Communicator(connection, chooser, timeout_s=self.timeout_s, debug=self._engine.debug)
+            debug, codec = self._engine.debug, self._codec
+            made = Communicator(connection, chooser, timeout_s=self.timeout_s, debug=debug, codec=codec)
             undo.pop_all()
         return made
 
@@ -359,7 +345,13 @@ class Communicator(ObjectCalls, MessageCalls):
         """The communicator that replaces this one."""
         engine = self._engine
         return form_communicator(
-            connection, engine.chooser, ranks, timeout_s=self.timeout_s, debug=engine.debug, shrink_s=shrink_s
+            connection,
+            engine.chooser,
+            ranks,
+            timeout_s=self.timeout_s,
+            debug=engine.debug,
+            shrink_s=shrink_s,
+            codec=self._codec,
         )
 
     def _move_to(self, connection: Connection, members: tuple[int, ...]) -> None:
@@ -369,8 +361,9 @@ class Communicator(ObjectCalls, MessageCalls):
         self.messages.close()
         engine.close()
         chooser, debug = engine.chooser.for_ranks(len(ranks)), engine.debug
-        self._admits = None
-        self.__init__(connection, chooser, timeout_s=self.timeout_s, debug=debug, ranks=ranks)  # type: ignore[misc]
+        self.__init__(  # type: ignore[misc]
+            connection, chooser, timeout_s=self.timeout_s, debug=debug, ranks=ranks, codec=self._codec
+        )
 
     def _retire(self, reason: CommunicatorClosed) -> None:
         """Release everything. From now on every call raises this reason."""
@@ -410,14 +403,13 @@ def form_communicator(
     timeout_s: float,
     debug: bool | None = None,
     shrink_s: float = SHRINK_S,
+    codec: Codec | None = PICKLE,
 ) -> Communicator:
     """A communicator on a new connection; ranks that are lost while they introduce themselves are left out."""
     while True:
-        is_first_here = bool(connection.remote[: connection.rank].all())
-        remember_addresses((peer.address for peer in connection.peers), write=is_first_here)
         try:
             fitting = chooser.for_ranks(connection.world_size)
-            return Communicator(connection, fitting, timeout_s=timeout_s, debug=debug, ranks=ranks)
+            return Communicator(connection, fitting, timeout_s=timeout_s, debug=debug, ranks=ranks, codec=codec)
         except PeerFailure:
             connection, members = shrink(connection, shrink_s)
             ranks = tuple(ranks[member] for member in members)

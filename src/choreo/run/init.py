@@ -8,14 +8,13 @@ import secrets
 from choreo.errors import ChoreoError, UsageError
 from choreo.run.communicator import DEFAULT_TIMEOUT_S, Communicator
 from choreo.run.connect import connect
-from choreo.run.consensus.quorum import given_quorum
 from choreo.run.execute.backend import warn_if_slow
 from choreo.run.execute.choice import Chooser, forced_by_environment
 from choreo.run.execute.constants import load_constants, network_constants
+from choreo.run.object_calls import PICKLE, Codec, choose_codec
 from choreo.run.rendezvous.bootstrap import Bootstrap
-from choreo.run.rendezvous.environment import given_or_environment
+from choreo.run.rendezvous.environment import given_or_environment, network_is_sealed
 from choreo.run.rendezvous.hosts import lowest_rank_per_host
-from choreo.run.rendezvous.known_addresses import remember_addresses
 from choreo.run.rendezvous.rendezvous import rendezvous
 from choreo.run.transport.tcp import NetworkConfig
 from choreo.units import time_of
@@ -32,16 +31,19 @@ def init(
     world_size: int | None = None,
     address: str | None = None,
     secret: str | bytes | None = None,
+    network: str | None = None,
+    codec: Codec | None = None,
+    allow_pickle: bool = True,
     timeout: float | str = DEFAULT_TIMEOUT_S,
-    quorum: str | None = None,
 ) -> Communicator:
     """A communicator of all ranks of this process's job; every rank calls it.
 
     The rank is read from the environment, as `choreo run`, torchrun and mpirun set it, unless `rank` and `world_size`
     are given. Without either the process is the only rank. `address` ("HOST:PORT") is where rank 0 listens, instead of
-    MASTER_ADDR and MASTER_PORT; `secret` replaces CHOREO_SECRET. `timeout` is in seconds, or text like "30s". It holds
-    for this call, and for every later call that is given none. `quorum` says who goes on after a cut of the network
-    between hosts: a "majority" of the ranks, or "any" side; if it is not given, CHOREO_QUORUM, or else "majority".
+    MASTER_ADDR and MASTER_PORT; `secret` replaces CHOREO_SECRET. What ranks on different hosts send each other is
+    "sealed" (encrypted and authenticated) unless `network` or CHOREO_NETWORK is "plain", on all ranks. Calls of
+    objects use `codec.encode` and `codec.decode` instead of pickle, or are refused with `allow_pickle=False`. `timeout`
+    is in seconds, or text like "30s". It holds for this call, and for every later call that is given none.
 
     >>> import choreo, numpy as np
     >>> with choreo.init() as comm:
@@ -50,36 +52,39 @@ def init(
     <Communicator rank 0 of 1>
     array([1., 1., 1.])
     """
-    seconds, rule = time_of(timeout, "timeout"), given_quorum(quorum)
+    seconds = time_of(timeout, "timeout")
     me = given_or_environment(rank, world_size, address, secret)
+    sealed, objects = network_is_sealed(network), choose_codec(codec, allow_pickle)
     with rendezvous(me.rank, me.world_size, me.address, me.port, me.secret, timeout_s=seconds, job=me.job) as found:
-        where = found.members[found.rank].address
-        return make_communicator(found, where, me.secret, timeout_s=seconds, quorum=rule)
+        own_address = found.members[found.rank].address
+        return make_communicator(found, own_address, me.secret, timeout_s=seconds, sealed=sealed, codec=objects)
 
 
 def make_communicator(
-    bootstrap: Bootstrap, address: str, secret: bytes | None, *, timeout_s: float, quorum: str | None = None
+    bootstrap: Bootstrap,
+    address: str,
+    secret: bytes | None,
+    *,
+    timeout_s: float,
+    sealed: bool,
+    codec: Codec | None = PICKLE,
 ) -> Communicator:
     """A communicator of ranks that can exchange blobs; every rank calls it.
 
-    `address` is where other hosts reach this rank. Ranks on several hosts need a secret. `quorum` is as for `init`.
+    `address` is where other hosts reach this rank. Ranks on several hosts need a secret; `sealed` is what they send.
     """
-    rule = given_quorum(quorum)
     if bootstrap.rank == 0:
         warn_if_slow()
     lowest = lowest_rank_per_host(bootstrap, timeout_s)
     network = None
     if len(set(lowest)) > 1:
         assert secret is not None, "without a secret all ranks are on one host"
-        network = NetworkConfig(address, secret)
+        network = NetworkConfig(address, secret, sealed)
     chooser = _shared_chooser(bootstrap, timeout_s, several_hosts=network is not None)
-    host = str(lowest[bootstrap.rank])
-    connection = connect(bootstrap, secrets.token_hex(6), host, timeout_s, network, quorum=rule)
-    is_first_here = lowest[bootstrap.rank] == bootstrap.rank
-    remember_addresses((peer.address for peer in connection.peers), write=is_first_here)
+    connection = connect(bootstrap, secrets.token_hex(6), str(lowest[bootstrap.rank]), timeout_s, network)
     with contextlib.ExitStack() as undo:
         undo.callback(connection.close)
-        made = Communicator(connection, chooser, timeout_s=timeout_s)
+        made = Communicator(connection, chooser, timeout_s=timeout_s, codec=codec)
         undo.pop_all()
     return made
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
 from typing import NoReturn
 
 from choreo.errors import JoinError, RendezvousError
 from choreo.run.communicator import Communicator, form_communicator
 from choreo.run.execute.choice import Chooser
+from choreo.run.object_calls import Codec, choose_codec
 from choreo.run.recover.commit import OK, check_all_ok, connect_and_commit, error_blob, own_network_config
 from choreo.run.recover.shrink import SHRINK_S
 from choreo.run.rendezvous.admission import find_admission
 from choreo.run.rendezvous.coordinator_connection import CoordinatorConnection
-from choreo.run.rendezvous.environment import JobAddress, job_address
+from choreo.run.rendezvous.environment import JobAddress, job_address, network_is_sealed
 from choreo.run.rendezvous.hosts import host_id, host_name
-from choreo.run.rendezvous.known_addresses import known_addresses
 from choreo.run.rendezvous.messages import (
     Abort,
     Admission,
@@ -43,30 +39,35 @@ EXTRA_S = 3.0  # how much longer a joining process waits than the rank that admi
 
 
 def join(
-    *, address: str | None = None, secret: str | bytes | None = None, timeout: float | str = SHRINK_S
+    *,
+    address: str | None = None,
+    secret: str | bytes | None = None,
+    network: str | None = None,
+    codec: Codec | None = None,
+    allow_pickle: bool = True,
+    timeout: float | str = SHRINK_S,
 ) -> Communicator:
     """Join a running job whose ranks call `grow`, and return its new communicator.
 
     The job's address and secret are read from MASTER_ADDR, MASTER_PORT and CHOREO_SECRET, unless `address`
-    ("HOST:PORT") and `secret` are given. If no rank is left on MASTER_ADDR's host, it finds the job at another host:
-    one of the last communicator of this process, or of CHOREO_ADDRESSES ("HOST,HOST:PORT"). Raises JoinError if the job
-    does not admit this process within `timeout` seconds.
+    ("HOST:PORT") and `secret` are given; `network`, `codec` and `allow_pickle` are as for `choreo.init()`. Raises
+    JoinError if the job does not admit this process within `timeout` seconds.
 
     >>> import choreo
     >>> choreo.join(address="127.0.0.1:29512", timeout=0.1)
     Traceback (most recent call last):
     choreo.errors.JoinError: ...
     """
-    job = job_address(address, secret)
+    job, sealed = job_address(address, secret), network_is_sealed(network)
+    objects = choose_codec(codec, allow_pickle)
     deadline = Deadline.after(time_of(timeout, "timeout"))
     if job.secret is None:
         check_local(job.address, deadline)
-    others = known_addresses(job.port) if address is None and job.secret is not None else []
     while True:
-        connection, admission, place = _request_admission(job, deadline, others)
+        connection, admission = _request_admission(job, deadline)
         try:
-            bootstrap = _JoinBootstrap(connection, admission, own_network_config(place, deadline))
-            made = connect_and_commit(bootstrap, admission.join_timeout_s + EXTRA_S, admission.quorum)
+            bootstrap = _JoinBootstrap(connection, admission, own_network_config(job, deadline, sealed=sealed))
+            made = connect_and_commit(bootstrap, admission.join_timeout_s + EXTRA_S)
             break
         except (JoinError, RendezvousError) as error:
             if deadline.passed:
@@ -74,19 +75,16 @@ def join(
         finally:
             connection.close()
     chooser = Chooser.from_json(admission.chooser.encode(), made.world_size)
-    return form_communicator(made, chooser, admission.ranks, timeout_s=admission.timeout_s)
+    return form_communicator(made, chooser, admission.ranks, timeout_s=admission.timeout_s, codec=objects)
 
 
-def _request_admission(
-    job: JobAddress, deadline: Deadline, others: Sequence[tuple[str, int]] = ()
-) -> tuple[CoordinatorConnection, Admission, JobAddress]:
-    """Ask the job for admission until it grants it; also says where."""
-    attempts = itertools.count()
+def _request_admission(job: JobAddress, deadline: Deadline) -> tuple[CoordinatorConnection, Admission]:
+    """Ask the job for admission until it grants it."""
     me = f"this process (pid {os.getpid()} on {host_name()})"
     reason = ""
     while True:
         try:
-            connection, found = dial_until_accepted(lambda: find_admission(job, others, next(attempts)), me, deadline)
+            connection, _ = dial_until_accepted(lambda: find_admission(job), me, deadline)
         except NotReadyError as error:
             raise JoinError(
                 f"no job admitted {me} at {_spelled(job)} within {deadline.timeout_s:.3g} s: {reason or error}; all "
@@ -97,8 +95,7 @@ def _request_admission(
         try:
             request = AdmissionRequest(os.getpid(), host_name(), host_id())
             connection.send(FrameKind.REQUEST_ADMISSION, encode(request), deadline)
-            place = job if job.secret is None else replace(job, address=found.address, port=found.port)
-            return connection, decode(_expect(connection.receive(deadline), FrameKind.WELCOME), Admission), place
+            return connection, decode(_expect(connection.receive(deadline), FrameKind.WELCOME), Admission)
         except TimeoutError:
             reason = "the job waits for other processes to come"
         except (OSError, EOFError):
@@ -134,20 +131,11 @@ class _JoinBootstrap:
         self._exchange(error_blob(error))
         raise AssertionError("an exchange with an error in it raises")
 
-    def commit(self) -> None:
-        """Hear from the rank that admits this process whether all go on with it."""
-        self._exchange(OK)
-        self._receive()
-
     def _exchange(self, mine: bytes) -> list[bytes]:
         self._number += 1
-        with suppress(OSError):  # then there is no answer either
+        try:
             payload = blob_payload(self._number, self._deadline.left_s, mine)
             self._connection.send(FrameKind.BLOB, payload, self._deadline)
-        return self._receive()
-
-    def _receive(self) -> list[bytes]:
-        try:
             answer = _expect(self._connection.receive(self._deadline), FrameKind.ALL)
         except (OSError, EOFError) as error:
             raise JoinError(f"the job was lost while this process joined: {error or 'it hung up'}") from None

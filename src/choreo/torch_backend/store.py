@@ -14,6 +14,7 @@ import torch.distributed as dist
 from choreo.errors import RendezvousError
 from choreo.run.communicator import Communicator
 from choreo.run.init import make_communicator
+from choreo.run.rendezvous.environment import network_is_sealed
 from choreo.run.transport.addresses import LOOPBACK
 from choreo.run.transport.deadline import Deadline
 
@@ -79,7 +80,7 @@ def connect_through_store(store: Any, rank: int, world_size: int, timeout_s: flo
     bootstrap = StoreBootstrap(store, rank, world_size)
     secret = os.environ.get("CHOREO_SECRET", "").encode() or secrets.token_hex(32).encode()
     secret = bootstrap.exchange(secret if rank == 0 else b"", deadline.left_s)[0]
-    return make_communicator(bootstrap, _own_address(store), secret, timeout_s=timeout_s)
+    return make_communicator(bootstrap, _own_address(store), secret, timeout_s=timeout_s, sealed=network_is_sealed())
 
 
 def _own_address(store: Any) -> str:

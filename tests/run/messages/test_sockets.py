@@ -30,8 +30,20 @@ class Side:
         self.lock = threading.RLock()
         self.lost: list[int] = []
         self.sockets = SocketMessages(
-            rank, PEERS, self.matcher, lock=self.lock, wake=lambda: None, lose=self.lost.append, fail=print
+            rank,
+            PEERS,
+            self.matcher,
+            lock=self.lock,
+            wake=lambda: None,
+            lose=self._lose,
+            fail=print,
         )
+
+    def _lose(self, peer: int, reason: str) -> None:
+        self.lost.append(peer)
+        for receive in self.matcher.waiting():
+            self.matcher.remove(receive)
+            receive.fail(reason)
 
     def wait(self, work: MessageWork, timeout: float | None) -> None:
         while not work.over:

@@ -8,7 +8,6 @@ import click
 
 from choreo.cli.command import Command
 from choreo.errors import UsageError
-from choreo.run.consensus.quorum import QUORUMS
 from choreo.run.launch.on_ray.cluster import PLACEMENTS
 
 
@@ -22,6 +21,11 @@ from choreo.run.launch.on_ray.cluster import PLACEMENTS
     "--secret-file", type=click.Path(path_type=Path), metavar="FILE", help="The job's secret, the same on all machines."
 )
 @click.option(
+    "--network",
+    type=click.Choice(["sealed", "plain"]),
+    help="Encrypt and authenticate what goes between machines, or trust the network between them (sealed).",
+)
+@click.option(
     "--grace", type=float, default=5.0, metavar="SECONDS", help="Time between asking a rank to stop and killing it (5)."
 )
 @click.option("--on", type=click.Choice(["ray"]), help="Run on a Ray cluster, instead of on this machine.")
@@ -33,11 +37,6 @@ from choreo.run.launch.on_ray.cluster import PLACEMENTS
 @click.option(
     "--restarts", type=int, default=0, metavar="N", help="Start up to N ranks again that fail; the others go on (0)."
 )
-@click.option(
-    "--quorum",
-    type=click.Choice(QUORUMS),
-    help="Who goes on when the network between machines is cut: a majority of the ranks (so without it), or any side.",
-)
 @click.argument("script_and_args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def command(
     *,
@@ -47,10 +46,10 @@ def command(
     node_rank: int,
     master: str | None,
     secret_file: Path | None,
+    network: str | None,
     grace: float,
     keep_going: bool,
     restarts: int,
-    quorum: str | None,
     on: str | None,
     address: str | None,
     placement: str,
@@ -78,14 +77,13 @@ def command(
             raise UsageError("--nodes and --master are for machines without Ray; Ray finds the nodes itself")
         if restarts:
             raise UsageError("--restarts is for ranks on this machine; choreo.run.on_ray(restarts=) has it for Ray")
-        if quorum is not None:
-            raise UsageError("--quorum is for machines without Ray; in a script for Ray write choreo.init(quorum=)")
         return launch_on_ray(
             script_and_args,
             count,
             module=module,
             placement=placement,
             address=address,
+            network=network,
             grace_s=grace,
             keep_going=keep_going,
         )
@@ -99,8 +97,8 @@ def command(
         node_rank=node_rank,
         master=master,
         secret_file=secret_file,
+        network=network,
         grace_s=grace,
         keep_going=keep_going,
         restarts=restarts,
-        quorum=quorum,
     )

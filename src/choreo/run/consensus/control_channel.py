@@ -13,8 +13,7 @@ import socket
 import struct
 import termios
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import msgspec
@@ -25,18 +24,7 @@ from choreo.run.transport.dial import AuthenticatedSocket
 from choreo.run.transport.errors import FrameError
 from choreo.run.transport.frames import FrameKind, SealedFrame
 
-__all__ = [
-    "Accept",
-    "Accepted",
-    "ControlChannel",
-    "ControlConnection",
-    "Decision",
-    "HostReport",
-    "Prepare",
-    "Promised",
-    "Refused",
-    "StatusUpdate",
-]
+__all__ = ["ControlChannel", "ControlConnection", "Decision", "HostReport", "Proposal", "StatusUpdate"]
 
 MAX_MESSAGE_BYTES = 64 << 10
 CHUNK_BYTES = 64 << 10
@@ -57,43 +45,12 @@ class HostReport(msgspec.Struct, array_like=True, frozen=True, tag="host"):
     calls: tuple[tuple[int, int, str], ...]
 
 
-class Prepare(msgspec.Struct, array_like=True, frozen=True, tag="prepare"):
-    """A proposer asks a host to promise a ballot (`paxos`)."""
+class Proposal(msgspec.Struct, array_like=True, frozen=True, tag="proposal"):
+    """The value that a host holds in one round of a consensus."""
 
     topic: str
-    ballot: int
-
-
-class Promised(msgspec.Struct, array_like=True, frozen=True, tag="promised"):
-    """A host has promised a ballot; before that it accepted this value in that ballot."""
-
-    topic: str
-    ballot: int
-    accepted: int
+    number: int
     value: bytes
-
-
-class Accept(msgspec.Struct, array_like=True, frozen=True, tag="accept"):
-    """A proposer asks a host to accept a value."""
-
-    topic: str
-    ballot: int
-    value: bytes
-
-
-class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
-    """A host has accepted the value of a ballot."""
-
-    topic: str
-    ballot: int
-
-
-class Refused(msgspec.Struct, array_like=True, frozen=True, tag="refused"):
-    """A host has promised a higher ballot."""
-
-    topic: str
-    ballot: int
-    promised: int
 
 
 class Decision(msgspec.Struct, array_like=True, frozen=True, tag="decision"):
@@ -103,8 +60,7 @@ class Decision(msgspec.Struct, array_like=True, frozen=True, tag="decision"):
     value: bytes
 
 
-Reply: TypeAlias = Promised | Accepted | Refused
-Message: TypeAlias = StatusUpdate | HostReport | Prepare | Accept | Reply | Decision
+Message: TypeAlias = StatusUpdate | HostReport | Proposal | Decision
 _DECODER = msgspec.msgpack.Decoder(Message)
 
 
@@ -122,7 +78,6 @@ class ControlConnection:
         self.progress = [0, 0]  # the last call that it has reduced, and the last that it has returned from
         self.lost = False  # the rank has died or left, or what came is not what it sent
         self.altered = False  # what came is not what it sent
-        self._waits_since_s: float | None = None  # for an acknowledgement
 
     def send(self, message: Message) -> None:
         """Queue a message, and write what the socket takes."""
@@ -182,15 +137,6 @@ class ControlConnection:
             return bool(self._outgoing) or struct.unpack("i", answer)[0] > 0
         return True
 
-    def unacknowledged_s(self) -> float:
-        """For how long, as far as this was asked, the other host's kernel has acknowledged nothing."""
-        if not self.is_cut_off():
-            self._waits_since_s = None
-            return 0.0
-        now_s = time.monotonic()
-        self._waits_since_s = self._waits_since_s or now_s
-        return now_s - self._waits_since_s
-
     def check(self) -> None:
         """Find out whether the connection has ended, and leave what came for the executor to see."""
         try:
@@ -241,9 +187,8 @@ class ControlChannel:
         self.statuses: dict[int, Status] = {}
         self.calls: dict[int, tuple[int, str]] = {}
         self.decisions: dict[str, bytes] = {}
+        self.proposals: dict[tuple[str, int], bytes] = {}
         self.topics: set[str] = set()  # with a consensus under way
-        self.answer: Callable[[int, Prepare | Accept], None] = lambda _, __: None  # for this host, to a proposer
-        self._replies: dict[str, list[tuple[int, Reply]]] = {}
         self._dead: set[int] = set()
 
     def poll(self) -> None:
@@ -263,19 +208,6 @@ class ControlChannel:
         for connection in self.connections.values():
             if not connection.lost:
                 connection.send(message)
-
-    def send_to(self, rank: int, message: Message) -> None:
-        """Send a message to one of them."""
-        if not self.connections[rank].lost:
-            self.connections[rank].send(message)
-
-    def take_replies(self, topic: str) -> list[tuple[int, Reply]]:
-        """What ranks have replied to this one's proposals on a topic since the last call."""
-        return self._replies.pop(topic, [])
-
-    def is_cut_off(self, rank: int) -> bool:
-        """Whether this rank is on another host, whose kernel has not acknowledged what was sent to it."""
-        return rank in self.connections and self.connections[rank].is_cut_off()
 
     def status_of(self, rank: int) -> Status:
         """What a rank says of itself."""
@@ -303,10 +235,8 @@ class ControlChannel:
             for other, call, text in message.calls:
                 if call >= self.calls.get(other, (0, ""))[0]:
                     self.calls[other] = (call, text)
-        elif isinstance(message, Prepare | Accept):
+        elif isinstance(message, Proposal):
             self.topics.add(message.topic)
-            self.answer(rank, message)
-        elif isinstance(message, Decision):
-            self.decisions.setdefault(message.topic, message.value)
+            self.proposals.setdefault((message.topic, message.number), message.value)
         else:
-            self._replies.setdefault(message.topic, []).append((rank, message))
+            self.decisions.setdefault(message.topic, message.value)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from choreo.errors import RendezvousError
 from choreo.run.messages.matching import Matcher, Message, Receive
-from choreo.run.messages.wire import HEADER, family_of, parse_header
+from choreo.run.messages.wire import HEADER, MessageBytes, SealedBytes, family_of, parse_header
+from choreo.run.transport.aes_gcm import AlteredError
 from choreo.run.transport.handshake import HANDSHAKE_S
 from choreo.run.transport.nonblocking_handshake import NonblockingServer
 from choreo.run.transport.peer_info import PeerInfo
@@ -33,8 +34,10 @@ class IncomingConnection:
     handshake: NonblockingServer | None  # until it is done
     expires_s: float = math.inf  # once it has proved itself, unless it has said which rank it is
     peer: int = -1  # until it has identified itself
+    bytes: MessageBytes | None = None  # what follows the handshake
     head: bytearray = field(default_factory=bytearray)
     message: Message | None = None
+    altered: bool = False  # something else came than the rank sent
 
 
 class Incoming:
@@ -42,7 +45,7 @@ class Incoming:
 
     def __init__(self, rank: int, peers: tuple[PeerInfo, ...], matcher: Matcher) -> None:
         self._peers, self._matcher = peers, matcher
-        self.key = b""  # of the communicator
+        self.key, self.sealed = b"", True  # of the communicator
         self._identified: set[int] = set()  # ranks that have connected: none does so twice
         self.connections: dict[int, IncomingConnection] = {}  # by descriptor
         self.ended: list[IncomingConnection] = []  # of ranks; `SocketMessages` takes them from here
@@ -97,7 +100,8 @@ class Incoming:
                 pass
         except BlockingIOError:
             return
-        except (OSError, ValueError, RendezvousError):
+        except (OSError, ValueError, RendezvousError) as error:
+            one.altered = isinstance(error, AlteredError)
             self.end(one)
 
     def read_from(self, peer: int) -> None:
@@ -139,28 +143,29 @@ class Incoming:
 
     def _read_some(self, one: IncomingConnection, bounded: bool) -> bool:
         """Read once; whether there may be more."""
-        if one.handshake is not None:
+        if one.handshake is not None or one.bytes is None:
+            assert one.handshake is not None
             data = one.socket.recv(one.handshake.needs_bytes)
             if data:
                 self._continue_handshake(one, one.handshake, data)
         elif one.message is None:
             if bounded and self.is_full(one.peer):
                 return False
-            data = one.socket.recv(HEADER.size - len(one.head))
+            data = one.bytes.read(HEADER.size - len(one.head))
             one.head += data
             if len(one.head) == HEADER.size:
                 self._on_header(one)
         else:
-            return self._read_data(one, one.message)
+            return self._read_data(one, one.bytes, one.message)
         if not data:
             self.end(one)
         return bool(data)
 
-    def _read_data(self, one: IncomingConnection, message: Message) -> bool:
+    def _read_data(self, one: IncomingConnection, source: MessageBytes, message: Message) -> bool:
         if message.receive is not None:
-            count = one.socket.recv_into(message.receive.into[message.got :])
+            count = source.read_into(message.receive.into[message.got :])
         else:
-            piece = one.socket.recv(min(CHUNK_BYTES, message.length - message.got))
+            piece = source.read(min(CHUNK_BYTES, message.length - message.got))
             count = len(piece)
             if not message.unwanted:
                 message.pieces.append(piece)
@@ -180,6 +185,7 @@ class Incoming:
             one.expires_s = time.monotonic() + HANDSHAKE_S
         if handshake.done:
             self._identify(one, handshake.rank)
+            one.bytes = SealedBytes(one.socket, handshake.record_keys) if self.sealed else MessageBytes(one.socket)
             one.handshake = None
 
     def _on_header(self, one: IncomingConnection) -> None:

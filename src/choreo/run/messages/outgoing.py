@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from choreo.run.messages.matching import NOT_TAKEN, Send
-from choreo.run.messages.wire import family_of
+from choreo.run.messages.wire import MessageBytes, SealedBytes, family_of
 from choreo.run.transport.handshake import HANDSHAKE_S
 from choreo.run.transport.nonblocking_handshake import NonblockingClient
 from choreo.run.transport.shortage import why
@@ -29,6 +29,7 @@ class OutgoingConnection:
     handshake: NonblockingClient | None
     expires_s: float
     connecting: bool = True
+    bytes: MessageBytes | None = None  # what follows the handshake
 
 
 class Outgoing:
@@ -37,7 +38,7 @@ class Outgoing:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self.addresses: list[tuple[str, int]] = []
-        self.key = b""
+        self.key, self.sealed = b"", True
         self.connections: dict[int, OutgoingConnection] = {}  # by rank
         self.queues: defaultdict[int, deque[Send]] = defaultdict(deque)
         self.truncated: set[int] = set()  # ranks that got half a message: nothing can follow it
@@ -99,25 +100,21 @@ class Outgoing:
         except OSError as error:
             self.retry(peer, error)
             return
+        one.bytes = SealedBytes(one.socket, handshake.record_keys) if self.sealed else MessageBytes(one.socket)
         one.handshake = None
-        self.write(peer, one.socket)
+        self.write(peer, one.bytes)
 
-    def write(self, peer: int, sock: socket.socket) -> None:
+    def write(self, peer: int, to: MessageBytes) -> None:
         """Write what is queued, as far as the socket takes it."""
         queue = self.queues[peer]
-        try:
-            while queue:
-                rest = queue[0].rest
-                while rest:
-                    sent = sock.sendmsg(list(rest), [], socket.MSG_NOSIGNAL)
-                    queue[0].begun = True
-                    while rest and sent >= len(rest[0]):
-                        sent -= len(rest.popleft())
-                    if rest:
-                        rest[0] = rest[0][sent:]
-                queue.popleft().end(peer)
-        except BlockingIOError:
-            return
+        while queue:
+            send, left = queue[0], sum(map(len, queue[0].rest))
+            try:
+                to.write(send.rest)
+            except BlockingIOError:
+                send.begun = send.begun or sum(map(len, send.rest)) < left
+                return
+            queue.popleft().end(peer)
 
     def sends(self) -> Iterator[Send]:
         """All sends under way."""

@@ -62,7 +62,7 @@ class PointToPoint:
         self._channels: dict[int, Channel] = {}
         self._order: list[Channel] = []  # whose turn it is to be read first
         self._pidfds: dict[int, int] = {}
-        self._gone: set[int] = set()
+        self._gone: dict[int, str] = {}  # ranks from which nothing more comes, and why
         self._looked_s = 0.0
         self._refusal: ChoreoError | None = None
         self._waiters = 0
@@ -94,7 +94,9 @@ class PointToPoint:
         """Where ranks on other hosts connect to; 0 if there are none."""
         return 0 if self._sockets is None else self._sockets.port
 
-    def connect(self, channels_at: list[int], ports: list[int], key: bytes | None, *, readable: bool) -> None:
+    def connect(
+        self, channels_at: list[int], ports: list[int], key: bytes | None, *, readable: bool, sealed: bool
+    ) -> None:
         """Where the other ranks have their channels or listen; `readable` if peers may read this process's memory."""
         connection, own = self._connection, self._segment.map
         memory = SenderMemory(own, self._heap.address, readable, SendBuffers(self._heap))
@@ -112,7 +114,8 @@ class PointToPoint:
         if self._sockets is not None:
             assert key is not None
             addresses = [(peer.address, ports[peer.rank]) for peer in self._peers]
-            self._sockets.start(addresses, key, [int(peer) for peer in np.flatnonzero(connection.remote)])
+            remote = [int(peer) for peer in np.flatnonzero(connection.remote)]
+            self._sockets.start(addresses, key, remote, sealed=sealed)
 
     def send(
         self, data: memoryview, dtype: int, peer: int, tag: int, timeout_s: float, *, blocking: bool = False
@@ -124,7 +127,7 @@ class PointToPoint:
             self._check()
             self._look_for_dead()
             if peer in self._gone:
-                send.fail(GONE)
+                send.fail(self._gone[peer])
             elif peer == self._rank:
                 self._matcher.arrive(peer, Message(tag, dtype, len(data), [bytes(data)]))
                 send.end(peer)
@@ -411,9 +414,9 @@ class PointToPoint:
                     pass
             channel.collect()
             channel.lose(reason)
-        self._gone.add(peer)
+        self._gone[peer] = reason
         for receive in self._matcher.waiting():
-            self._fail_if_gone(receive, reason)
+            self._fail_if_gone(receive)
         self._wake()
 
     def _all_gone(self, receive: Receive) -> bool:
@@ -421,10 +424,11 @@ class PointToPoint:
             return receive.peer in self._gone
         return len(self._gone) == len(self._peers) - 1 > 0
 
-    def _fail_if_gone(self, receive: Receive, reason: str = GONE) -> None:
+    def _fail_if_gone(self, receive: Receive) -> None:
         if not receive.over and self._all_gone(receive):
             self._matcher.remove(receive)
-            receive.fail("is left: all others died, or closed theirs" if receive.peer == ANY_SOURCE else reason)
+            everyone = "is left: all others died, or closed theirs"
+            receive.fail(everyone if receive.peer == ANY_SOURCE else self._gone[receive.peer])
 
     def _fail(self, error: ChoreoError) -> None:
         """End everything that is under way with this error, and let nothing follow."""

@@ -19,7 +19,7 @@ from choreo.errors import ChoreoError, RendezvousError
 from choreo.run.messages.incoming import Incoming
 from choreo.run.messages.matching import ANY_SOURCE, GONE, Matcher, MessageWork, Receive, Send
 from choreo.run.messages.outgoing import RETRY_S, Outgoing, OutgoingConnection
-from choreo.run.messages.wire import pack_header
+from choreo.run.messages.wire import ALTERED, pack_header
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.shortage import start_thread
 
@@ -43,7 +43,7 @@ class SocketMessages:
         *,
         lock: Any,
         wake: Callable[[], None],
-        lose: Callable[[int], None],
+        lose: Callable[[int, str], None],
         fail: Callable[[ChoreoError], None],
     ) -> None:
         self._wakeup, self._closed = -1, False
@@ -65,11 +65,11 @@ class SocketMessages:
         """Where this rank listens."""
         return self._incoming.port
 
-    def start(self, addresses: list[tuple[str, int]], key: bytes, remote: list[int]) -> None:
-        """Where all ranks listen, the communicator's key, and the ranks that are on other hosts."""
+    def start(self, addresses: list[tuple[str, int]], key: bytes, remote: list[int], *, sealed: bool = True) -> None:
+        """Where all ranks listen, the communicator's key, the ranks on other hosts, and whether messages are sealed."""
         with self._lock:
-            self._outgoing.addresses, self._outgoing.key = addresses, key
-            self._incoming.key, self._remote = key, remote
+            self._outgoing.addresses, self._outgoing.key, self._outgoing.sealed = addresses, key, sealed
+            self._incoming.key, self._incoming.sealed, self._remote = key, sealed, remote
         self.wake()
 
     def send(self, send: Send) -> None:
@@ -187,8 +187,8 @@ class SocketMessages:
             one = incoming.ended.pop(0)
             if one.message is not None and one.message.receive is not None:
                 one.message.receive.peer = one.peer
-                one.message.receive.fail("died in the middle of a message")
-            self._lose(one.peer)
+                one.message.receive.fail(ALTERED if one.altered else "died in the middle of a message")
+            self._lose(one.peer, ALTERED if one.altered else GONE)
         outgoing.expire(now_s)
         incoming.expire(now_s)
 
@@ -199,13 +199,13 @@ class SocketMessages:
                     self._outgoing.continue_handshake(peer, out, out.handshake)
             elif events & (select.POLLHUP | select.POLLERR):
                 self._lose(peer)
-            elif self._outgoing.queues[peer]:
-                self._outgoing.write(peer, out.socket)
+            elif self._outgoing.queues[peer] and out.bytes is not None:
+                self._outgoing.write(peer, out.bytes)
         except (OSError, RendezvousError):
             self._lose(peer)
 
-    def _lose(self, peer: int) -> None:
-        """A rank is gone. What it sent before is read first."""
+    def _lose(self, peer: int, reason: str = GONE) -> None:
+        """A rank is gone, or what it sends arrives altered. What it sent before is read first."""
         if peer in self._gone:
             return
         self._incoming.read_from(peer)
@@ -214,8 +214,8 @@ class SocketMessages:
         if peer in self._outgoing.connections:
             self._outgoing.connections.pop(peer).socket.close()
         for send in self._outgoing.queues.pop(peer, ()):
-            send.fail(GONE)
-        self._lose_rank(peer)
+            send.fail(reason)
+        self._lose_rank(peer, reason)
 
     def _close_sockets(self) -> None:
         self._incoming.close()

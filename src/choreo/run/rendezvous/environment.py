@@ -12,7 +12,15 @@ from choreo.run.transport.addresses import LOOPBACK, is_loopback, parse_address
 from choreo.run.transport.limits import MAX_RANKS
 from choreo.run.transport.secret import check_secret, read_secret_file
 
-__all__ = ["Environment", "JobAddress", "given_or_environment", "job_address", "read_environment", "read_job_address"]
+__all__ = [
+    "Environment",
+    "JobAddress",
+    "given_or_environment",
+    "job_address",
+    "network_is_sealed",
+    "read_environment",
+    "read_job_address",
+]
 
 # Ports for jobs that were given none; the system does not assign these by itself.
 FIRST_PORT, PORTS = 20_000, 10_000
@@ -144,6 +152,18 @@ def job_address(address: str | None, secret: str | bytes | None) -> JobAddress:
         return found if given is None else replace(found, secret=given)
     host, port = parse_address(address)
     return JobAddress(host, port, _secret(_set(None)) if given is None else given)
+
+
+def network_is_sealed(given: str | None = None) -> bool:
+    """Whether data between hosts is sealed, as the caller says, or else CHOREO_NETWORK; it is if neither says.
+
+    >>> network_is_sealed("plain")
+    False
+    """
+    where, said = ("network", given) if given is not None else ("CHOREO_NETWORK", _set(None).get("CHOREO_NETWORK"))
+    if said not in (None, "sealed", "plain"):
+        raise UsageError(f"{where} is {shown(str(said)[:40])}; it is sealed, or plain on a network that you trust")
+    return said != "plain"
 
 
 def _given_secret(secret: str | bytes) -> bytes:

@@ -8,7 +8,14 @@ from __future__ import annotations
 import struct
 
 from choreo.run.transport.frames import OVERHEAD_BYTES, FrameKind, FrameReader
-from choreo.run.transport.handshake import MAGIC, NONCE_BYTES, REPLY_BYTES, ClientHandshake, ServerHandshake
+from choreo.run.transport.handshake import (
+    MAGIC,
+    NONCE_BYTES,
+    REPLY_BYTES,
+    ClientHandshake,
+    RecordKeys,
+    ServerHandshake,
+)
 
 __all__ = ["NonblockingClient", "NonblockingServer"]
 
@@ -27,6 +34,11 @@ class NonblockingClient:
     def done(self) -> bool:
         """Whether both sides have proved themselves."""
         return not self._stages
+
+    @property
+    def record_keys(self) -> RecordKeys:
+        """The keys of what follows, once it is done."""
+        return self._handshake.record_keys
 
     @property
     def needs_bytes(self) -> int:
@@ -68,6 +80,11 @@ class NonblockingServer:
     def done(self) -> bool:
         """Whether both sides have proved themselves, and the client has said which rank it is."""
         return self._left == 0
+
+    @property
+    def record_keys(self) -> RecordKeys:
+        """The keys of what follows, once it is done."""
+        return self._handshake.record_keys
 
     @property
     def needs_bytes(self) -> int:

@@ -40,7 +40,7 @@ def check_secret(text: bytes, where: str) -> bytes:
 
 
 def read_secret_file(path: str | Path) -> bytes:
-    """The secret in a file of this user or of root, which nobody else can change and only its group can read."""
+    """The secret in a file of this user or of root, which nobody else can read or change."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
@@ -52,7 +52,7 @@ def read_secret_file(path: str | Path) -> bytes:
                     f"{shown(path)}: the secret's file belongs to user {facts.st_uid}, not to you ({os.geteuid()}) or "
                     "root; use a file of your own"
                 )
-            if facts.st_mode & 0o027:
+            if facts.st_mode & 0o077:
                 raise UsageError(
                     f"{shown(path)}: others can read or change the secret (mode {stat.S_IMODE(facts.st_mode):04o}); "
                     "chmod 600 it"

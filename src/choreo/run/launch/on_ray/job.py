@@ -8,6 +8,7 @@ from typing import Any
 
 from choreo.errors import RendezvousError
 from choreo.run.launch.on_ray.actor import RankActor
+from choreo.run.rendezvous.environment import network_is_sealed
 from choreo.run.transport.secret import make_secret
 
 __all__ = ["ActorJob", "ActorRank"]
@@ -49,6 +50,7 @@ class ActorJob:
         self._group = group
         # The secret is an argument of a call: a runtime_env would show it on Ray's dashboard and in its logs.
         self._secret = make_secret()
+        self.sealed = network_is_sealed()
 
     def start(self, ranks: int, timeout_s: float) -> None:
         """Start the actors. Ranks of one node are neighbours."""
@@ -77,6 +79,7 @@ class ActorJob:
             "MASTER_ADDR": self._master.address,
             "MASTER_PORT": str(self._master.port),
             "CHOREO_SECRET": self._secret,
+            "CHOREO_NETWORK": "sealed" if self.sealed else "plain",
         } | ({"CHOREO_JOIN": "1"} if joins else {})
 
     def kill(self) -> None:

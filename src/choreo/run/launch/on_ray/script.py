@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from choreo.errors import UsageError, shown
+from choreo.run.launch.launch import PLAIN
 from choreo.run.launch.on_ray.actor import ERR, EXIT, OUT, Module, Script
 from choreo.run.launch.on_ray.cluster import check_ranks, connected, reserved
 from choreo.run.launch.on_ray.job import PLACE_S, ActorJob, ActorRank
 from choreo.run.launch.relay import Lines, Output, prefix, standard_outputs
+from choreo.run.rendezvous.environment import network_is_sealed
 
 __all__ = ["launch_on_ray"]
 
@@ -25,6 +27,7 @@ def launch_on_ray(
     module: bool = False,
     placement: str = "pack",
     address: str | None = None,
+    network: str | None = None,
     resources: Mapping[str, float] | None = None,
     grace_s: float = 5.0,
     keep_going: bool = False,
@@ -43,12 +46,14 @@ def launch_on_ray(
     name, arguments = script_and_args[0], tuple(script_and_args[1:])
     if not module and not Path(name).is_file():
         raise UsageError(f"{shown(name)}: there is no such script; for a module write -m")
+    sealed = network_is_sealed(network)
     program = Module(name, arguments) if module else Script(Path(name), arguments)
     wanted = dict(resources or {"CPU": 1})
     with ExitStack() as stack:
         ray = stack.enter_context(connected(address))
         group = stack.enter_context(reserved(ray, ranks, placement, wanted, PLACE_S))
         job = ActorJob(ray, group, wanted, {})
+        job.sealed = sealed
         stack.callback(job.kill)
         job.start(ranks, PLACE_S)
         return _relay(job, program, (out, err), grace_s, keep_going)
@@ -66,6 +71,8 @@ def _relay(
     out, err = outputs
     out_is_terminal, err_is_terminal = out_is_terminal and out is None, err_is_terminal and err is None
     out, err = out or own_out, err or own_err
+    if not job.sealed:
+        err.put(PLAIN)
     running: dict[Any, ActorRank] = {}
     lines: dict[tuple[int, str], Lines] = {}
     for one in job.ranks:

@@ -1,0 +1,139 @@
+"""Somebody on the path between two hosts: every TCP connection that a process makes goes through a relay."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+CONNECT = socket.socket.connect
+UP, DOWN = "up", "down"  # to the host that was dialled, and back
+# What is done to bytes on their way; the second argument is what passed before on this connection in this direction.
+Change = Callable[[bytes, bytes], bytes]
+
+
+def flipped(data: bytes, _: bytes) -> bytes:
+    at = len(data) // 2
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+
+
+def dropped(data: bytes, _: bytes) -> bytes:
+    return data[: len(data) // 2] + data[len(data) // 2 + 1 :]
+
+
+def inserted(data: bytes, _: bytes) -> bytes:
+    return data[: len(data) // 2] + b"!" + data[len(data) // 2 :]
+
+
+def repeated(data: bytes, _: bytes) -> bytes:
+    return data + data
+
+
+def replayed(data: bytes, before: bytes) -> bytes:
+    """What passed before takes the place of what passes now."""
+    return (before + data)[-2 * len(data) : -len(data)] + data
+
+
+def swapped(data: bytes, _: bytes) -> bytes:
+    return data[len(data) // 2 :] + data[: len(data) // 2]
+
+
+def truncated(data: bytes, _: bytes) -> bytes:
+    """Half of it; the relay then closes the connection."""
+    return data[: len(data) // 2]
+
+
+CHANGES: dict[str, Change] = {
+    one.__name__: one for one in (flipped, dropped, inserted, repeated, replayed, swapped, truncated)
+}
+
+
+@dataclass
+class Plan:
+    """What to do to which kinds of connections: rendezvous, control, streams, messages."""
+
+    kinds: tuple[str, ...] = ()
+    way: str = UP
+    change: Change | None = None
+    skip_bytes: int = 0  # that pass unchanged, of each connection
+    at_least_bytes: int = 0  # shorter pieces pass unchanged
+
+
+@dataclass
+class Relay:
+    """Forwards bytes; changes them once, when there is a plan."""
+
+    rendezvous_port: int
+    plan: Plan = field(default_factory=Plan)
+    changed: threading.Event = field(default_factory=threading.Event)
+    _ports: dict[int, int] = field(default_factory=dict)  # how many connections were made to each
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def install(self) -> None:
+        """Send all connections of this process through the relay."""
+        relay = self
+
+        def connect(sock: socket.socket, target: tuple[str, int]) -> None:
+            if sock.family == socket.AF_INET and sock.type & socket.SOCK_STREAM and sock.type != socket.SOCK_DGRAM:
+                target = ("127.0.0.1", relay.open(target))
+            CONNECT(sock, target)
+
+        socket.socket.connect = connect  # type: ignore[method-assign, assignment]
+
+    def begin(self, plan: Plan) -> None:
+        """From now on this plan; connections are counted from here."""
+        with self._lock:
+            self.plan = plan
+            self.changed.clear()
+            self._ports.clear()
+
+    def open(self, target: tuple[str, int]) -> int:
+        """The port of a relay to this target."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        with self._lock:
+            kind = self._kind(target[1])
+        threading.Thread(target=self._serve, args=(listener, target, kind), daemon=True).start()
+        return int(listener.getsockname()[1])
+
+    def _kind(self, port: int) -> str:
+        """The first port beside the rendezvous is for the control connection and the streams, the next for messages."""
+        if port == self.rendezvous_port:
+            return "rendezvous"
+        made = self._ports[port] = self._ports.get(port, 0) + 1
+        return "messages" if list(self._ports).index(port) else "control" if made == 1 else "streams"
+
+    def _serve(self, listener: socket.socket, target: tuple[str, int], kind: str) -> None:
+        near, _ = listener.accept()
+        listener.close()
+        far = socket.socket()
+        try:
+            CONNECT(far, target)
+        except OSError:
+            near.close()
+            return
+        for one in (near, far):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for way, source, sink in ((UP, near, far), (DOWN, far, near)):
+            threading.Thread(target=self._forward, args=(kind, way, source, sink), daemon=True).start()
+
+    def _forward(self, kind: str, way: str, source: socket.socket, sink: socket.socket) -> None:
+        passed, skipped = b"", 0
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 20):
+                with self._lock:
+                    plan = self.plan
+                    changes = kind in plan.kinds and way == plan.way and not self.changed.is_set()
+                    changes = changes and plan.change is not None and skipped >= plan.skip_bytes
+                    changes = changes and len(data) >= plan.at_least_bytes
+                    if changes:
+                        self.changed.set()
+                out = plan.change(data, passed) if changes and plan.change is not None else data
+                sink.sendall(out)
+                if changes and plan.change is truncated:
+                    break
+                passed, skipped = (passed + data)[-(4 << 20) :], skipped + len(data)
+        for one in (source, sink):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
