@@ -23,7 +23,10 @@ from choreo.errors import ChoreoError, SizeError, UsageError, short, shown
 from choreo.units import format_bytes, parse_size
 
 __all__ = [
+    "LEAST",
+    "MOST",
     "VARIABLE",
+    "check_numbers",
     "check_work",
     "convert",
     "parse_json",
@@ -41,6 +44,8 @@ Refuse = Callable[[str], ChoreoError]
 
 VARIABLE = "CHOREO_LIMIT"
 DEFAULT_LIMIT_BYTES = 320 << 20
+READ_BYTES = 1 << 20
+LEAST, MOST = 1e-30, 1e30  # of any figure
 # What is in proportion to a file: a number in JSON or TOML takes a few bytes there, and an object of Python's here.
 PROPORTION = 32
 MAX_DOTS = 64  # of one key in TOML; Python's parser takes their square in time and memory
@@ -122,10 +127,12 @@ def read_bytes(path: str | Path, limit_bytes: int, what: str, refuse: Refuse = U
 
 def _content(path: str | Path, limit_bytes: int) -> bytes:
     with open(path, "rb", opener=_opened) as file:
-        content = file.read(limit_bytes + 1)  # a device or a pipe has no size to ask for
+        content = bytearray()  # a device or a pipe has no size to ask for
+        while len(content) <= limit_bytes and (block := file.read(min(READ_BYTES, limit_bytes + 1 - len(content)))):
+            content += block
         if not content and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EPIPE, "it is a pipe, and nobody writes to it")
-    return content
+    return bytes(content)
 
 
 def _opened(path: str, flags: int) -> int:
@@ -176,6 +183,24 @@ def parse_toml(text: str, path: str | Path, refuse: Refuse) -> dict[str, Any]:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise refuse(f"{shown(path)} is not TOML: {shown(error)}") from None
+
+
+def check_numbers(document: object, path: str | Path, refuse: Refuse) -> None:
+    """Refuse numbers that are not of this world, whose sums and products would overflow.
+
+    >>> check_numbers({"clock_hz": [1.8e9, 1e308]}, "a.toml", UsageError)
+    Traceback (most recent call last):
+    choreo.errors.UsageError: a.toml: 1e+308 is out of range; a number is 0, or from 1e-30 to 1e+30
+    """
+    waiting = [document]
+    while waiting:
+        here = waiting.pop()
+        if isinstance(here, dict | list):
+            waiting.extend(here.values() if isinstance(here, dict) else here)
+        elif isinstance(here, int | float) and here and not LEAST <= abs(here) <= MOST:
+            raise refuse(
+                f"{shown(path)}: {short(repr(here), 40)} is out of range; a number is 0, or from 1e-30 to 1e+30"
+            )
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:

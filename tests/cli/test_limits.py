@@ -161,3 +161,30 @@ def test_nccl_takes_a_processor_of_a_negative_model(tmp_path: Path) -> None:
     xml = (Path(__file__).parent.parent / "data" / "nccl-dgx-1.xml").read_text()
     (tmp_path / "a.xml").write_text(xml.replace('modelid="', 'modelid="-'))
     assert "8 devices" in fine("topology", "show", str(tmp_path / "a.xml")).out
+
+
+def test_a_row_of_a_table_that_asks_for_too_much_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("gpu,gpus,seq,layers,hidden\nH100-80G-SXM,8,2048,1000000000,64\n")
+    ran = run_choreo("plan", "--validate", str(tmp_path / "a.csv"), "--json")
+    assert ran.code == 0
+    assert "a model of 1000000000 layers is about 14.9 TiB of data" in ran.out
+
+
+def test_shared_experts_with_a_gate_are_planned() -> None:
+    """The gate of Qwen2-MoE's shared experts had the name of a matrix of theirs."""
+    model = Path(__file__).parent.parent / "data" / "models" / "qwen2-moe.json"
+    job = ("--cluster", "hgx-h100", "--gpus", "8", "--global-batch", "8", "--seq", "512", "--tp", "1", "--pp", "1")
+    assert "plans" in fine("plan", str(model), *job, "--json").out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "command"),
+    [
+        ("a.json", '{"settings": 3}', ("simulate", "--compare", "FILE")),
+        ("a.json", "[" * 100_000, ("simulate", "--compare", "FILE")),
+    ],
+)
+def test_others(name: str, text: str, command: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    mistake(*(str(file) if one == "FILE" else one for one in command), str(file))

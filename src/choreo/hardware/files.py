@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from choreo.errors import DeviceError, UnknownNameError, shown
-from choreo.files import convert, parse_toml, read_text
+from choreo.files import check_numbers, convert, parse_toml, read_text
 from choreo.hardware.attention import AttentionCurve
 from choreo.hardware.cpu import Cpu
 from choreo.hardware.cpu_file import cpu_of, cpu_text
@@ -207,4 +207,6 @@ def _curves(path: Path, entry: _CurvesEntry) -> Curves:
 
 def _document(path: Path) -> dict[str, object]:
     text = read_text(path, MAX_FILE_BYTES, WHAT, DeviceError)
-    return parse_toml(text, path, DeviceError)
+    document = parse_toml(text, path, DeviceError)
+    check_numbers(document, path, DeviceError)
+    return document

@@ -32,6 +32,7 @@ EXACT_BYTES = 1 << 22
 SLICE_BYTES, ROW_BYTES = 1 << 28, 64
 # A chunk that is sent takes so many times the work of one that is only held.
 MOVED = 4
+HELD_BYTES = 16  # beside its value: whether a place has one, should have one, and has the right one
 # Of the places that end up wrong, this many chunks are traced to find the first step that goes wrong.
 TRACED_CHUNKS, TRACED_RANKS = 16, 4096
 # Of more places than these the slices after the first that fails are not searched for an earlier failure.
@@ -136,7 +137,8 @@ def _check_work(schedule: Schedule, algebra: Algebra, file_bytes: int) -> None:
         f"the proof of {schedule.collective} over {counted(schedule.members, 'member')} in "
         f"{counted(schedule.num_chunks, 'chunk')}, of which {moved} are sent,"
     )
-    check_work(what, (places + moved * MOVED) * algebra.width * algebra.contributions.itemsize, file_bytes)
+    place_bytes = algebra.width * algebra.contributions.itemsize + HELD_BYTES
+    check_work(what, (places + moved * MOVED) * place_bytes, file_bytes)
 
 
 def _untraced(schedule: Schedule, rank: int, chunk: int) -> ProofError:

@@ -89,13 +89,14 @@ def explain_wrong(schedule: Schedule, chunk: int) -> ProofError:
     """
     given = _origins(schedule, chunk)
     history = _replay_chunk(schedule, chunk, given)
-    wrong: list[tuple[int, int]] = []
-    for rank in np.flatnonzero(schedule.held_after(chunk, chunk + 1)[:, 0]).tolist():
-        held = history.at(rank)
-        if held is None or not (held.counts == 1).all():
-            wrong.append((schedule.num_steps if held is None else held.step, rank))
-    assert wrong, f"chunk {chunk} of {schedule!r} failed the replay but not the trace"
-    rank = min(wrong)[1]
+    due = schedule.held_after(chunk, chunk + 1)[:, 0].copy()
+    made = np.full(len(due), schedule.num_steps)  # the step of each member's value, of one without any the last
+    for member, values in history.values.items():
+        made[member] = values[-1].step
+        due[member] &= not (values[-1].counts == 1).all()
+    wrong = np.flatnonzero(due)
+    assert len(wrong), f"chunk {chunk} of {schedule!r} failed the replay but not the trace"
+    rank = int(wrong[np.argmin(made[wrong])])
     held = history.at(rank)
     if held is None:
         return _at_the_end(schedule, f"rank {rank} never receives chunk {chunk}", rank, chunk, given[0])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from choreo.errors import UsageError, shown
-from choreo.files import read_text
+from choreo.files import parse_json, read_text
 
 __all__ = ["Change", "Comparison", "LinkChange", "compare_results", "read_result"]
 
@@ -56,18 +55,18 @@ class Comparison:
 def read_result(path: Path) -> dict[str, Any]:
     """A result that `choreo simulate --json` wrote."""
     text = read_text(path, MAX_FILE_BYTES, "a simulation's result")
-    try:
-        found = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UsageError(f"{shown(path)} is not JSON: {error}") from None
+    found = parse_json(text, path, UsageError)
     if isinstance(found, list):
         raise UsageError(f"{shown(path)} is a list of results; compare two of one algorithm each")
     missing = [name for name in (*SETTINGS, *FIGURES) if not isinstance(found, dict) or name not in found]
     if missing:
         raise UsageError(f"{shown(path)} is not a result of choreo simulate --json: {missing[0]} is missing")
     bad = [name for name in FIGURES if isinstance(found[name], bool) or not isinstance(found[name], int | float)]
-    if bad or not isinstance(found.get("links", []), list):
-        raise UsageError(f"{shown(path)}: {bad[0] if bad else 'links'} is not what choreo simulate --json writes there")
+    bad += [
+        name for name, kind in (("links", list), ("settings", dict)) if not isinstance(found.get(name) or kind(), kind)
+    ]
+    if bad:
+        raise UsageError(f"{shown(path)}: {bad[0]} is not what choreo simulate --json writes there")
     return dict(found)
 
 

@@ -14,11 +14,22 @@ from functools import partial
 import numpy as np
 
 from choreo.errors import UsageError, short
-from choreo.files import check_work
+from choreo.files import LEAST, MOST, check_work
 from choreo.topology.graph import Bools, Floats, Ints, Links, Paths, shortest_paths
 from choreo.units import bandwidth_of, time_of
 
-__all__ = ["Block", "check_links", "fully_connected", "graph", "line", "link_figures", "plain_block", "ring", "switch"]
+__all__ = [
+    "Block",
+    "check_links",
+    "fully_connected",
+    "graph",
+    "line",
+    "link_figures",
+    "one_link",
+    "plain_block",
+    "ring",
+    "switch",
+]
 
 MAX_LINKS = 1 << 26
 # What a link and a node with a name take in memory, with what is made of them on the way.
@@ -213,5 +224,18 @@ def link_figures(
         raise UsageError(f"a block joins at least 1 device, not {size}")
     if links > MAX_LINKS:
         raise UsageError(f"{size} devices have {links} links between them; at most {MAX_LINKS} can be held")
-    bandwidth = bandwidth_of(bandwidth_bytes_per_s, "a link's bandwidth", may_be_zero=True)
-    return float(bandwidth), float(time_of(latency_s, "a link's latency"))
+    return one_link(bandwidth_bytes_per_s, latency_s, "a link's ")
+
+
+def one_link(bandwidth_bytes_per_s: float | str, latency_s: float | str, of: str = "") -> tuple[float, float]:
+    """The bandwidth and latency of a link as numbers; those that no link has are refused.
+
+    >>> one_link("50GB/s", "1us")
+    (50000000000.0, 1e-06)
+    """
+    bandwidth = float(bandwidth_of(bandwidth_bytes_per_s, f"{of}bandwidth", may_be_zero=True))
+    latency = float(time_of(latency_s, f"{of}latency"))
+    for name, figure in (("bandwidth", bandwidth), ("latency", latency)):
+        if figure and not LEAST <= figure <= MOST:
+            raise UsageError(f"{of}{name} is {figure:g}, which no link has; it is 0, or from 1e-30 to 1e+30")
+    return bandwidth, latency

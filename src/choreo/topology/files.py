@@ -36,10 +36,9 @@ from msgspec import Meta
 
 from choreo.errors import TopologyError, UsageError, shown
 from choreo.files import check_work, convert, parse_json, parse_toml, read_text
-from choreo.topology.blocks import NODE_BYTES, Block, graph
+from choreo.topology.blocks import NODE_BYTES, Block, graph, one_link
 from choreo.topology.graph import ROUTINGS, Links
 from choreo.topology.topology import MAX_DEVICES
-from choreo.units import bandwidth_of, time_of
 
 __all__ = ["LinkEntry", "Source", "TopologyFile", "graph_block", "read_file"]
 
@@ -157,8 +156,7 @@ def _link(name: str, at: int, entry: LinkEntry, node: dict[str, int]) -> tuple[i
     if str(entry.from_) == str(entry.to):
         raise TopologyError(f"{where} goes from {entry.to!r} to itself; leave it out")
     try:
-        bandwidth = bandwidth_of(entry.bandwidth, "bandwidth", may_be_zero=True)
-        latency = time_of(entry.latency, "latency")
+        bandwidth, latency = one_link(entry.bandwidth, entry.latency)
     except UsageError as error:
         raise TopologyError(f"{where}: {error}") from None
     return node[str(entry.from_)], node[str(entry.to)], bandwidth, latency

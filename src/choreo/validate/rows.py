@@ -15,6 +15,7 @@ __all__ = ["Record", "Skipped", "missing_columns", "read_number", "read_records"
 
 QUOTE = '"'
 MAX_FILE_BYTES = 1 << 28
+MAX_CELL = 1000  # characters, among which words are searched for
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Record:
         """Cells by column."""
         if self.cells is None:
             raise UsageError("it opens a quote that nothing closes; close it, or double quotes inside a cell")
+        if (longest := max(map(len, self.cells), default=0)) > MAX_CELL:
+            raise UsageError(f"a cell has {longest} characters; at most {MAX_CELL} are read")
         if len(self.cells) > len(self.header):
             raise UsageError(f"{len(self.cells)} cells for {len(self.header)} columns; quote cells that hold commas")
         return dict(zip(self.header, (cell.strip() for cell in self.cells), strict=False))

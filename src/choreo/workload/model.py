@@ -11,9 +11,13 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 
 from choreo.errors import ModelError, shown
+from choreo.files import check_work
 from choreo.units import format_count
 
-__all__ = ["CAUSAL", "NORMS", "Latent", "Model"]
+__all__ = ["CAUSAL", "NORMS", "Latent", "Model", "check_size"]
+
+MAX_PARAMETERS = 1 << 60
+LAYER_BYTES = 16 << 10  # of data that planning makes for a layer
 
 # Parameters a norm has for each feature.
 NORMS = MappingProxyType({"rms": 1, "layer": 2, "layer-no-bias": 1, "layer-no-affine": 0})
@@ -239,6 +243,20 @@ class Model:
         if self.latent:
             found["latent"] = {field.name: getattr(self.latent, field.name) for field in fields(self.latent)}
         return found
+
+
+def check_size(model: Model) -> Model:
+    """The model of a file, unless planning it would take for ever.
+
+    >>> check_size(Model("deep", layers=10**9, hidden=8, heads=2))
+    Traceback (most recent call last):
+    choreo.errors.ModelError: deep: a model of 1000000000 layers is about 14.9 TiB of data, and the limit is 320 MiB; \
+--limit 16TiB or CHOREO_LIMIT=16TiB allows it
+    """
+    if model.parameters > MAX_PARAMETERS:
+        raise ModelError(f"{model.name} has {format_count(model.parameters)} parameters, more than can be counted here")
+    check_work(f"{model.name}: a model of {model.layers} layers", model.layers * LAYER_BYTES, refuse=ModelError)
+    return model
 
 
 def _divisor(number: int, near: int) -> int:

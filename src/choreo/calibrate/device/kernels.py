@@ -51,7 +51,8 @@ class MeasuredKernel:
     @property
     def batch(self) -> int:
         """How many products there are in a batched one."""
-        return int(self.dtype.partition("x")[2] or 1)
+        count = self.dtype.partition("x")[2]
+        return int(count) if count.isdecimal() else 1
 
     @property
     def bytes_moved(self) -> float:

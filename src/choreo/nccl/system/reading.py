@@ -213,6 +213,8 @@ def _stated(text: str, gpu: Gpu, kind: str, held: int) -> _Wire | None:
         unit = match["unit"]
         rate = float(match["figure"]) * (1000 if unit.startswith("T") else 1)
         rate *= 1e9 if "B" in unit and unit != "GbE" else GBIT
+        if not 1e3 <= rate <= 1e18:
+            continue  # a figure that no network has
         per = (match["per"] or "").lower()
         counted = match["count"]
         if counted and not _is_gpus(text, match):

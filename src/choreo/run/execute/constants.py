@@ -17,7 +17,7 @@ import msgspec
 
 from choreo.checks import MAX_RANKS
 from choreo.errors import UsageError, shown
-from choreo.files import read_bytes
+from choreo.files import check_numbers, read_bytes
 from choreo.price import CostModel
 
 __all__ = [
@@ -89,7 +89,7 @@ def decode_constants(document: bytes, where: str = "constants") -> Constants:
     """Read constants from JSON."""
     try:
         found = msgspec.json.decode(document, type=Constants)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{where}: {error}; measure them again with choreo calibrate") from None
     if found.format != FORMAT:
         raise UsageError(f"{where}: its format is {shown(found.format)}, not {FORMAT}; run choreo calibrate again")
@@ -100,6 +100,7 @@ def decode_constants(document: bytes, where: str = "constants") -> Constants:
             _ = band.cost_model
         except UsageError as error:
             raise UsageError(f"{where}: bands[{number}]: {error}") from None
+        check_numbers(msgspec.structs.asdict(band), where, UsageError)
         if not (1 <= band.ranks <= MAX_RANKS and 0 <= band.to_bytes < 1 << 63):
             raise UsageError(f"{where}: bands[{number}] is of {band.ranks} ranks and {band.to_bytes} bytes")
     return found

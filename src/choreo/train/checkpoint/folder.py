@@ -20,7 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from choreo.errors import TrainingError, shown
+import msgspec
+
+from choreo.errors import TrainingError, UsageError, shown
+from choreo.files import read_text
 
 __all__ = ["CheckpointFolder", "Manifest", "checksum", "writing_folder"]
 
@@ -31,6 +34,7 @@ WRITING, REMOVING = ".writing-", ".removing-"
 KEPT = 2
 LOCK_S = 10.0  # for the ranks of a job that was killed to be gone
 BLOCK_BYTES = 1 << 20
+MAX_MANIFEST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,10 @@ class Manifest:
     """What a checkpoint says of itself: whose it is, and the size and checksum of every file."""
 
     step: int  # how many steps were trained
-    model: Mapping[str, Any]
+    model: dict[str, Any]
     plan: str
-    run: Mapping[str, Any]  # what a run that goes on should have alike, to see the same samples
-    files: Mapping[str, tuple[int, int]]
+    run: dict[str, Any]  # what a run that goes on should have alike, to see the same samples
+    files: dict[str, tuple[int, int]]
     format: int = FORMAT
 
 
@@ -140,17 +144,20 @@ def writing_folder(path: Path, step: int) -> Path:
 
 def _read(checkpoint: Path, older: str) -> Manifest:
     try:
-        found = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+        found = json.loads(read_text(checkpoint / MANIFEST, MAX_MANIFEST_BYTES, "a checkpoint's manifest"))
         newer = found["format"]
         if newer > FORMAT:
             raise TrainingError(
                 f"{shown(checkpoint)} was written by a newer Choreo, in format {newer}; this one reads format "
                 f"{FORMAT}; upgrade Choreo, or choose another folder"
             )
-        return Manifest(**found)
-    except OSError as error:
-        reason = error.strerror or str(error)
-    except (ValueError, KeyError, TypeError):
+        manifest = msgspec.convert(found, Manifest)
+        if all(Path(name).name == name for name in manifest.files):
+            return manifest
+        reason = "it names a file outside of its folder"
+    except UsageError as error:
+        reason = str(error).rpartition(" cannot be read: ")[2]
+    except (ValueError, KeyError, TypeError, RecursionError):
         reason = "it is not what was written"
     raise TrainingError(f"the checkpoint {shown(checkpoint)} is damaged: {MANIFEST}: {reason}{older}")
 
@@ -172,7 +179,7 @@ def _same_model(checkpoint: Path, saved: Mapping[str, Any], model: Mapping[str, 
 def _check_file(file: Path, size: int, expected: int, older: str) -> None:
     where = f"the checkpoint {shown(file.parent)} is damaged: {file.name}"
     try:
-        found = checksum(file)
+        found = checksum(file) if not file.exists() or file.is_file() else (0, 0)
     except FileNotFoundError:
         raise TrainingError(f"{where} is missing{older}") from None
     except OSError as error:

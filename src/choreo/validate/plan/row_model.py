@@ -12,6 +12,7 @@ from dataclasses import replace
 from choreo.errors import ChoreoError, UsageError
 from choreo.validate.plan.measured import MeasuredRow
 from choreo.workload import Model, get_model
+from choreo.workload.model import check_size
 
 __all__ = ["row_model"]
 
@@ -49,7 +50,7 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
             known, name=row.model, layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, vocab=vocab,
             dense_layers=min(known.dense_layers, layers),
         )  # fmt: skip
-        return model, chosen
+        return check_size(model), chosen
     model = Model(
         name=row.model,
         layers=layers,
@@ -64,7 +65,7 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
     model = _by_total(row, _experts(row, _family(row, model)), width_open=row.ffn is None and known is None)
     if row.ffn is None:
         chosen["ffn"] = model.ffn
-    return model, chosen
+    return check_size(model), chosen
 
 
 def _shape(row: MeasuredRow) -> tuple[int, int]:

@@ -99,9 +99,9 @@ def experts(block: LayerBuilder, given: str) -> str:
         return made
     shared = mlp(block, "shared", given, model.shared_ffn)
     if model.shared_gate:
-        gate = build.weight("shared_gate.weight", (hidden, ("one", 1)))
+        gate = build.weight("shared_expert_gate.weight", (hidden, ("one", 1)))
         (open_,) = build.matmul(
-            "shared_gate", given, [gate], [("shared_gate", (*tokens, ("one", 1)))], want=block.stream
+            "shared_expert_gate", given, [gate], [("shared_expert_gate", (*tokens, ("one", 1)))], want=block.stream
         )
         (shared,) = build.operator(
             "shared_gated",

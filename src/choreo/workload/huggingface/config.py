@@ -10,17 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from choreo.errors import ModelError, short, shown
-from choreo.files import check_work, parse_json, read_text
-from choreo.units import format_count
+from choreo.files import parse_json, read_text
 from choreo.workload.huggingface.families import FAMILIES
 from choreo.workload.huggingface.fields import Config, brief
-from choreo.workload.model import Model
+from choreo.workload.model import Model, check_size
 
 __all__ = ["read_config"]
 
 MAX_FILE_BYTES = 16 << 20
-MAX_PARAMETERS = 1 << 60
-LAYER_BYTES = 16 << 10  # of data that planning makes for a layer
 
 
 def read_config(source: str | Path | Mapping[str, object], *, name: str = "") -> Model:
@@ -50,18 +47,10 @@ def read_config(source: str | Path | Mapping[str, object], *, name: str = "") ->
         raise ModelError(f"{where}: model_type {family!r} is not an architecture known here; {hint}")
     name = name or str(data.get("_name_or_path") or family).rstrip("/").rsplit("/", maxsplit=1)[-1]
     try:
-        return _checked(FAMILIES[family](Config(data, where, family), short(name)))
+        return check_size(FAMILIES[family](Config(data, where, family), short(name)))
     except ModelError as error:
         text = str(error)
         raise ModelError(text if text.startswith(where) else f"{where}: {text}") from None
-
-
-def _checked(model: Model) -> Model:
-    """The model, unless planning it would take for ever."""
-    if model.parameters > MAX_PARAMETERS:
-        raise ModelError(f"{model.name} has {format_count(model.parameters)} parameters, more than can be counted here")
-    check_work(f"{model.name}: a model of {model.layers} layers", model.layers * LAYER_BYTES, refuse=ModelError)
-    return model
 
 
 def _family(data: Mapping[str, object], where: str) -> str:

@@ -1,0 +1,29 @@
+"""A sample of tools/fuzz.py: no file makes a reader fail, warn, or take long or much memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SLOW = ("model", "nccl-tests", "training-runs")  # predicted row by row, or planned
+QUICK = (
+    "schedule-json", "schedule-npz", "topology-json", "topology-toml", "topology-xml", "topology-text", "plan",
+    "device", "result", "constants", "kernels", "checkpoint", "secret", "environment",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("kinds", "count"), [(QUICK, 150), (SLOW, 12)], ids=["quick", "slow"])
+def test_mutants_are_read_or_refused_in_a_sentence(kinds: tuple[str, ...], count: int) -> None:
+    asked = [word for kind in kinds for word in ("--kind", kind)]
+    command = [sys.executable, str(ROOT / "tools" / "fuzz.py"), "--count", str(count), *asked]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert [line.partition(":")[0] for line in ran.stdout.splitlines()] == list(kinds)
+
+
+def test_every_kind_is_in_the_sample() -> None:
+    assert {path.name for path in (ROOT / "tests" / "data" / "fuzz").iterdir() if path.is_dir()} == {*QUICK, *SLOW}
