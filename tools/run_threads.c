@@ -46,7 +46,7 @@ int main(int argc, char **argv) {
     for (int rank = 0; rank < world; rank++) {
         Member *member = &members[rank];
         Endpoint *here = &member->here;
-        here->rank = rank; here->world = world; here->spins = here->patience = 20; here->serial = 1;
+        here->rank = rank; here->world = world; here->spins = 20; here->serial = 1;
         here->own.buf = segments[rank]; here->own.len = (Py_ssize_t)bytes;
         here->header = (Header *)segments[rank];
         here->stage_at = at; here->stage_bytes = head[2]; here->slot_bytes = head[2] / STAGING_SLOTS;

@@ -23,7 +23,9 @@ def ends(request: pytest.FixtureRequest) -> Ends:
     """Rank 0 writes, and rank 1 reads, each with one of the two implementations."""
     maps = [mmap.mmap(-1, 4096 + RING_BYTES) for _ in range(2)]
     peers: list[tuple[object, int] | None] = [(maps[0], AT), (maps[1], AT)]
-    first, second = (core.Words(rank, maps[rank], AT, peers, STRIDE, 16, 0) for rank, core in enumerate(request.param))
+    first, second = (
+        core.Words(rank, maps[rank], AT, peers, STRIDE, 16, False) for rank, core in enumerate(request.param)
+    )
     ring = memoryview(maps[0])[4096:]
     return ring_ends(first)[1](ring, first, 1), ring_ends(second)[0](ring, second, 0), maps[0]
 

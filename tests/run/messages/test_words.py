@@ -29,8 +29,8 @@ def pair(request: pytest.FixtureRequest) -> Pair:
     first, second = request.param
     peers: list[tuple[object, int] | None] = [(maps[0], 64), (maps[1], 128)]
     return (
-        first.Words(0, maps[0], 64, peers, STRIDE, COUNT, 100),
-        second.Words(1, maps[1], 128, peers, STRIDE, COUNT, 100),
+        first.Words(0, maps[0], 64, peers, STRIDE, COUNT, True),
+        second.Words(1, maps[1], 128, peers, STRIDE, COUNT, True),
     )
 
 
@@ -92,9 +92,9 @@ def test_copies(core: MessageCore) -> None:
 def test_a_word_that_is_none() -> None:
     assert COMPILED is not None
     maps = [mmap.mmap(-1, 4096) for _ in range(2)]
-    made = COMPILED.Words(0, maps[0], 64, [None, (maps[1], 64)], STRIDE, COUNT, 0)
+    made = COMPILED.Words(0, maps[0], 64, [None, (maps[1], 64)], STRIDE, COUNT, False)
     for peer, word in ((0, 8), (2, 8), (-1, 8), (1, COUNT), (1, -1)):
         with pytest.raises(IndexError):
             made.read(peer, word)
     with pytest.raises(ValueError, match="too small"):
-        COMPILED.Words(0, maps[0], 4096 - 64, [None, (maps[1], 64)], STRIDE, COUNT, 0)
+        COMPILED.Words(0, maps[0], 4096 - 64, [None, (maps[1], 64)], STRIDE, COUNT, False)

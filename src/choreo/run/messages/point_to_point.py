@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PointToPoint"]
 
-# How many nanoseconds a rank spins at most before it sleeps, if it has a core of its own. It is more than a wake-up and
-# an answer take together: otherwise two ranks that sleep would never find out that spinning is faster.
-SPIN_NS = 100_000
 SLEEP_S = 0.01  # the longest sleep at once
 LOOK_S = 0.01  # how often a rank that waits looks whether its peers live
 # A send that waits longer is copied into a buffer. A large one has more patience, because its copy costs more; and far
@@ -102,8 +99,8 @@ class PointToPoint:
         memory = SenderMemory(own, self._heap.address, readable, SendBuffers(self._heap))
         me = self._local.index(self._rank)
         maps = [None if peer == self._rank else (connection.maps[peer], channels_at[peer]) for peer in self._local]
-        spin_ns = SPIN_NS if len(maps) <= (os.cpu_count() or 1) else 0
-        self._words = self._core.Words(me, own, self.at, list(maps), CHANNEL_BYTES, CHANNEL_WORDS, spin_ns)
+        alone = len(maps) <= (os.cpu_count() or 1)
+        self._words = self._core.Words(me, own, self.at, list(maps), CHANNEL_BYTES, CHANNEL_WORDS, alone)
         for index, (peer, found) in enumerate(zip(self._local, maps, strict=True)):
             if found is None:
                 continue
@@ -458,4 +455,4 @@ class PointToPoint:
 
 
 def _no_words() -> Words:
-    return Words(0, b"", 0, [None], CHANNEL_BYTES, CHANNEL_WORDS, 0)
+    return Words(0, b"", 0, [None], CHANNEL_BYTES, CHANNEL_WORDS, False)

@@ -33,7 +33,8 @@ class Words:
     """The words of a rank and its peers.
 
     Word `at` of a channel is 8 bytes. A peer is its segment and where its channels begin, or None if it is on another
-    host. Channels are `stride` bytes apart, and begin with `words` words. `spin_ns` is for the compiled twin.
+    host. Channels are `stride` bytes apart, and begin with `words` words. `alone` is for the
+    compiled twin: whether every rank has a core of its own.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Words:
         peers: list[tuple[object, int] | None],
         stride: int,
         words: int,
-        spin_ns: int,
+        alone: bool,
         /,
     ) -> None:
         self._ours: dict[int, memoryview] = {}

@@ -193,7 +193,8 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
     here->fork_generation = fork_generation;
     here->rank = rank;
     here->world = world;
-    here->spins = here->patience = spins;
+    here->spins = spins;
+    here->patience = SPIN_NS;
     here->apart = apart;
     here->yields = apart ? YIELDS : MAX_YIELDS;
     here->stage_bytes = stage_bytes;
@@ -238,7 +239,7 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
             other->from_us = (Channel *)((char *)here->own.buf + PAGE) + peer;
         }
         other->pid = pid;
-        other->sleeps_often = spins < MIN_SPINS;
+        other->sleeps_often = spins < LOOKS;
         if (!other->header && open_streams(other, streams)) return -1;
         if (!other->header && control && control != Py_None) other->control = Py_NewRef(control);
         num_streams += (size_t)other->num_streams;

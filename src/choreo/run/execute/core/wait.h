@@ -6,7 +6,8 @@
  * a share of the core, and a rank that yields just uses up its own. So ranks learn how often to yield before they sleep. A rank
  * that sleeps asks for a short slice, and runs soon after a wake-up.
  */
-#define MIN_SPINS 20      /* a rank spins at least this often, where it may spin at all */
+#define LOOKS 20          /* at a counter, before the clock is read */
+#define GIL_NS 20000      /* how long it spins before it releases the GIL */
 #define YIELDS 16         /* how often it yields before it reads the clock and releases the GIL */
 #define YIELD_S 0.0005    /* how long it yields before it sleeps */
 #define MAX_YIELDS 1024   /* how often it yields before it sleeps: as often as that has paid off */
@@ -46,16 +47,22 @@ static void sleep_until_changed(Endpoint *here, const _Atomic uint64_t *counter,
     atomic_store_explicit(asleep, 0, memory_order_release);
 }
 
-/* Spin for as long as that has paid off lately: nothing comes while we spin on the core that the peer needs. */
-static int spin_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value) {
-    for (int spin = 0; spin < here->patience; spin++) {
-        if (atomic_load_explicit(counter, memory_order_acquire) >= value) {
-            here->patience = 2 * here->patience < here->spins ? 2 * here->patience : here->spins;
-            return 1;
-        }
+/* Spin for as long as that has paid off lately, unless the peer needs this core. */
+static int spin_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer) {
+    for (int look = 0; look < here->spins && look < LOOKS; look++) {
+        if (atomic_load_explicit(counter, memory_order_acquire) >= value) return 1;
         relax();
     }
-    here->patience = here->patience / 2 > MIN_SPINS ? here->patience / 2 : here->spins < MIN_SPINS ? here->spins : MIN_SPINS;
+    if (here->spins < LOOKS) return 0;
+    if (atomic_load_explicit(&here->peers[peer].header->core, memory_order_relaxed) == (uint32_t)sched_getcpu() + 1) return 0;
+    int64_t began = now_ns(), now = began, patience = atomic_load_explicit(&here->patience, memory_order_relaxed);
+    for (; now < began + patience; now = now_ns()) {
+        if (now > began + GIL_NS) release_gil(here);
+        for (int look = 0; look < LOOKS; look++) {
+            if (atomic_load_explicit(counter, memory_order_acquire) >= value) return 1;
+            relax();
+        }
+    }
     return 0;
 }
 
@@ -105,9 +112,8 @@ static void prepare_to_sleep(Endpoint *here, int peer) {
     if (!here->yields && ++here->sleeps % TRIAL_SLEEPS == 0) here->yields = 1;
 }
 
-static int wait_slowly(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
-    if (spin_for(here, counter, value)) return OK;
-    if (here->spins > MIN_SPINS || here->call % MOVE_CALLS == 0) move_to_free_core(here);
+static int yield_or_sleep(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
+    if (here->spins > LOOKS || here->call % MOVE_CALLS == 0) move_to_free_core(here);
     double began = 0;
     int slept = 0, yields = here->yields;
     for (int round = 1;; round++) {
@@ -135,6 +141,13 @@ static int wait_slowly(Endpoint *here, const _Atomic uint64_t *counter, uint64_t
         }
         yield_core(here);
     }
+}
+
+static int wait_slowly(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
+    int64_t began = now_ns();
+    int outcome = spin_for(here, counter, value, peer) ? OK : yield_or_sleep(here, counter, value, peer, deadline);
+    learn_patience(&here->patience, now_ns() - began);
+    return outcome;
 }
 
 static inline int wait_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {

@@ -43,8 +43,8 @@ typedef struct { Py_buffer map; Word *ours; const Word *theirs; } Channel; /* ou
 
 typedef struct {
     PyObject_HEAD
-    int rank, world, mapped, most_spin; /* how long a rank spins at most, in nanoseconds */
-    _Atomic int64_t patience;           /* how long it spins at present; several threads may wait */
+    int rank, world, mapped, alone; /* alone: every rank of the host has a core of its own */
+    _Atomic int64_t patience;       /* how long it spins at present, in nanoseconds; several threads may wait */
     _Atomic int no_waitv;
     Py_buffer own;
     Word *local; /* the bell of this process's own threads */
@@ -68,13 +68,14 @@ static int fits(const Py_buffer *map, unsigned long long at, size_t bytes) {
 }
 
 static int words_init(Words *self, PyObject *args, PyObject *Py_UNUSED(keywords)) {
-    /* rank, own segment, where its channels begin, peers, bytes from channel to channel, words of a channel, how long to spin at most. A peer is
+    /* rank, own segment, where its channels begin, peers, bytes from channel to channel, words of a channel, whether every rank has a core of its
+     * own. A peer is
      * (segment, where its channels begin), or None if it is on another host. */
     PyObject *own, *peers;
     unsigned long long at, stride, words;
-    int rank, most_spin;
+    int rank, alone;
     if (self->channels) { PyErr_SetString(PyExc_ValueError, "this is made once"); return -1; }
-    if (!PyArg_ParseTuple(args, "iOKO!KKi", &rank, &own, &at, &PyList_Type, &peers, &stride, &words, &most_spin)) return -1;
+    if (!PyArg_ParseTuple(args, "iOKO!KKp", &rank, &own, &at, &PyList_Type, &peers, &stride, &words, &alone)) return -1;
     int world = (int)PyList_GET_SIZE(peers);
     if (rank < 0 || rank >= world || stride % 64 || words > stride / 8) {
         PyErr_SetString(PyExc_ValueError, "the rank is none of the world's, or channels overlap");
@@ -84,8 +85,8 @@ static int words_init(Words *self, PyObject *args, PyObject *Py_UNUSED(keywords)
     self->mapped = 1;
     self->rank = rank;
     self->world = world;
-    self->most_spin = most_spin;
-    atomic_init(&self->patience, most_spin);
+    self->alone = alone;
+    atomic_init(&self->patience, SPIN_NS);
     self->words = words;
     size_t bytes = stride * (size_t)world;
     if (!fits(&self->own, at, bytes)) { PyErr_SetString(PyExc_ValueError, "the own segment is too small"); return -1; }
@@ -208,21 +209,6 @@ static void sleep_for(Words *self, uint64_t sum, double seconds) {
     set_asleep(self, -1);
 }
 
-static int64_t now_ns(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
-/* How long to spin the next time, after a wait of this length: a bit longer than that, if it was short enough that spinning pays;
- * otherwise half as long as this time. */
-static void learn(Words *self, int64_t waited) {
-    int64_t patience = atomic_load_explicit(&self->patience, memory_order_relaxed), most = self->most_spin;
-    int64_t next = 2 * waited <= 3 * most ? 2 * waited : patience / 2;
-    if (next < patience / 2) next = patience / 2; /* one short wait says little */
-    atomic_store_explicit(&self->patience, next > most ? most : next, memory_order_relaxed);
-}
-
 /* Is no peer on the core of this thread? If one is, it needs the core. */
 static int has_own_core(const Words *self) {
     uint64_t core = (uint64_t)sched_getcpu() + 1;
@@ -237,18 +223,18 @@ static PyObject *words_wait(Words *self, PyObject *args) {
     double seconds;
     if (!PyArg_ParseTuple(args, "Kd", &sum, &seconds)) return NULL;
     if (!self->channels) Py_RETURN_NONE;
-    for (int look = 0; look < LOOKS && self->most_spin; look++, relax())
+    for (int look = 0; look < LOOKS && self->alone; look++, relax())
         if (sum_of_bells(self) != sum) Py_RETURN_NONE;
     Py_BEGIN_ALLOW_THREADS
     int64_t began = now_ns(), now = began, until = began;
-    if (has_own_core(self)) until += atomic_load_explicit(&self->patience, memory_order_relaxed);
+    if (self->alone && has_own_core(self)) until += atomic_load_explicit(&self->patience, memory_order_relaxed);
     int rung = 0;
     while (now < until && !rung) {
         for (int look = 0; look < LOOKS && !(rung = sum_of_bells(self) != sum); look++) relax();
         now = now_ns();
     }
     if (!rung) sleep_for(self, sum, seconds);
-    learn(self, (rung ? now : now_ns()) - began);
+    learn_patience(&self->patience, (rung ? now : now_ns()) - began);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
