@@ -58,11 +58,14 @@ for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
 
-# Longest first, so that no worker is left alone with one in the end.
-LONGEST = ("tests/run/chaos", "tests/test_docs.py")
+# Longest first, so that no worker is left alone with one in the end. Of the workers, the first begins with what needs
+# torch, so that few others import it, and the second with what waits longest.
+TORCH = ("tests/test_docs.py", "tests/torch_backend", "tests/train")
+LONGEST = "tests/run/chaos"
 # What `make test-quick` leaves out: about a tenth of the tests' time is left, and something of every folder.
 SLOW = (
-    *LONGEST,
+    LONGEST,
+    "tests/test_docs.py",
     "tests/algorithms/test_algorithms.py",
     "tests/algorithms/test_in_network.py",
     "tests/bench",
@@ -135,7 +138,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--grid"):
         items[:] = [item for item in items if item.get_closest_marker("grid") is None]
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+    items.sort(key=lambda item: not item.nodeid.startswith(TORCH))
+    longest = [item for item in items if item.nodeid.startswith(LONGEST)]
+    others = [item for item in items if not item.nodeid.startswith(LONGEST)]
+    second = len(items) // getattr(config, "workerinput", {}).get("workercount", 1)  # of equal parts, one a worker
+    items[:] = others[:second] + longest + others[second:]
 
 
 @pytest.fixture
