@@ -1,4 +1,4 @@
-"""The public names of the package, loaded when they are first used."""
+"""Public names of a package, loaded when they are first used."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def lazy_package(homes: dict[str, str]) -> type[types.ModuleType]:
     class LazyPackage(types.ModuleType):
         def __getattr__(self, name: str) -> object:
             if name not in homes:
-                raise AttributeError(f"module 'choreo' has no attribute {name!r}")
+                raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
             value = getattr(importlib.import_module(homes[name]), name)
             folder = sys.modules.get(f"{self.__name__}.{name}")
             if isinstance(value, types.FunctionType) and folder is not None:
@@ -48,6 +48,6 @@ def lazy_package(homes: dict[str, str]) -> type[types.ModuleType]:
             return importlib.import_module, (self.__name__,)
 
         def __dir__(self) -> list[str]:
-            return sorted([*homes, "__version__"])
+            return sorted({*homes} | ({"__version__"} & vars(self).keys()))
 
     return LazyPackage
