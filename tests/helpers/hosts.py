@@ -68,6 +68,15 @@ class Hosts:
             way = (f"{self.addresses[there]}/32", "dev", f"to{there}", "src", self.addresses[here])
             _ip("-n", self.names[here], "route", "replace", *way)
 
+    def deafen(self, sender: int, hearer: int) -> None:
+        """Let nothing that one host sends arrive at another, which is still heard itself."""
+        nobody = ("lladdr", "02:00:00:00:00:99", "dev", f"to{hearer}", "nud", "permanent")
+        _ip("-n", self.names[sender], "neigh", "replace", self.addresses[hearer], *nobody)
+
+    def undeafen(self, sender: int, hearer: int) -> None:
+        """Let it arrive again."""
+        _ip("-n", self.names[sender], "neigh", "del", self.addresses[hearer], "dev", f"to{hearer}")
+
     def remove(self) -> None:
         for name in self.names:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)

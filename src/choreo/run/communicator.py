@@ -25,11 +25,12 @@ from choreo.run.groups import Mesh, NonMember, connect_axes, connect_group, mesh
 from choreo.run.messages.calls import MessageCalls
 from choreo.run.messages.point_to_point import PointToPoint
 from choreo.run.object_calls import PICKLE, Codec, ObjectCalls
-from choreo.run.recover.door import Door, open_door
+from choreo.run.recover.door import Door, has_door, open_door
 from choreo.run.recover.grow import GROWN, grow
 from choreo.run.recover.shrink import SHRINK_S, SHRUNK, shrink
 from choreo.run.rendezvous.bootstrap import exchange_made
 from choreo.run.rendezvous.environment import job_address
+from choreo.run.rendezvous.known_addresses import remember_addresses
 from choreo.run.stats import Traffic
 
 __all__ = ["DEFAULT_TIMEOUT_S", "Communicator"]
@@ -61,6 +62,7 @@ class Communicator(ObjectCalls, MessageCalls):
 
     _introduced = False
     _door: Door | None = None
+    _admits: bool | None = None  # whether this rank is the one that admits new processes; None until it is asked
 
     def __init__(
         self,
@@ -126,6 +128,9 @@ class Communicator(ObjectCalls, MessageCalls):
     def shrink(self, timeout: float | str = SHRINK_S) -> Communicator:
         """A communicator of the ranks that are left, which replaces this one. All of them call it.
 
+        After a cut of the network only a majority of the ranks goes on (`quorum`). On the other side it waits for the
+        network until `timeout`, and then raises CommunicatorClosed; `choreo.join()` brings those ranks back.
+
         >>> import choreo
         >>> comm = choreo.init().shrink()
         >>> comm.ranks
@@ -134,6 +139,7 @@ class Communicator(ObjectCalls, MessageCalls):
         """
         seconds = self._seconds(timeout)
         self._engine.progress.drain(None)  # each call has its deadline
+        self._close_door()
         connection, members = shrink(self._engine.connection, seconds)
         ranks = tuple(self.ranks[member] for member in members)
         made = self._successor(connection, ranks, seconds)
@@ -151,8 +157,9 @@ class Communicator(ObjectCalls, MessageCalls):
         """A communicator of all ranks and of new processes that call `choreo.join()`. It replaces this one.
 
         All ranks call it. New processes connect to MASTER_ADDR and MASTER_PORT and prove CHOREO_SECRET, unless
-        `address` ("HOST:PORT") and `secret` say otherwise. If they do not come in time, all ranks raise JoinError, and
-        this communicator goes on.
+        `address` ("HOST:PORT") and `secret` say otherwise. If no rank is on MASTER_ADDR's host any more, rank 0 admits
+        them at MASTER_PORT of its own. If they do not come in time, all ranks raise JoinError, and this communicator
+        goes on.
 
         >>> import choreo
         >>> with choreo.init() as comm:
@@ -187,8 +194,12 @@ class Communicator(ObjectCalls, MessageCalls):
         0
         """
         self.check()
-        if self._door is None and bool(self._engine.connection.remote[: self.rank].all()):
-            self._door = open_door(job_address(address, secret), self.world_size)
+        if self._door is None:
+            job = job_address(address, secret)
+            if self._admits is None:
+                self._admits = has_door(job, self._engine.connection)
+            if self._admits:
+                self._door = open_door(job, self.world_size)
         return 0 if self._door is None else self._door.server.waiting()
 
     def _all_reduce_surviving(
@@ -245,6 +256,17 @@ class Communicator(ObjectCalls, MessageCalls):
         """
         self.check()
         return self._engine.heap.empty(shape, dtype)
+
+    @property
+    def quorum(self) -> str:
+        """Who goes on when the network between hosts is cut: a "majority" of the ranks, or "any" side.
+
+        >>> import choreo
+        >>> with choreo.init(quorum="any") as comm:
+        ...     comm.quorum
+        'any'
+        """
+        return self._engine.connection.consensus.quorum.rule
 
     def explain(self, collective: str, size_bytes: int) -> str:
         """Which algorithm a call of this size takes, and why. The size is that of the whole vector, as in nccl-tests.
@@ -361,6 +383,7 @@ class Communicator(ObjectCalls, MessageCalls):
         self.messages.close()
         engine.close()
         chooser, debug = engine.chooser.for_ranks(len(ranks)), engine.debug
+        self._admits = None
         self.__init__(  # type: ignore[misc]
             connection, chooser, timeout_s=self.timeout_s, debug=debug, ranks=ranks, codec=self._codec
         )
@@ -407,6 +430,8 @@ def form_communicator(
 ) -> Communicator:
     """A communicator on a new connection; ranks that are lost while they introduce themselves are left out."""
     while True:
+        is_first_here = bool(connection.remote[: connection.rank].all())
+        remember_addresses((peer.address for peer in connection.peers), write=is_first_here)
         try:
             fitting = chooser.for_ranks(connection.world_size)
             return Communicator(connection, fitting, timeout_s=timeout_s, debug=debug, ranks=ranks, codec=codec)

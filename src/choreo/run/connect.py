@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from choreo.errors import RendezvousError
+from choreo.errors import RendezvousError, UsageError
 from choreo.run.connection import Connection
 from choreo.run.consensus.consensus import Consensus
 from choreo.run.consensus.control_channel import ControlChannel, ControlConnection
 from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.consensus.ledger import Ledger
+from choreo.run.consensus.quorum import MAJORITY, Quorum
 from choreo.run.consensus.status import DIRECTORY_BYTES
 from choreo.run.execute.backend import executor, prepare_sealing
 from choreo.run.execute.choice import load_algorithms
@@ -32,8 +33,9 @@ from choreo.run.transport.tcp import NetworkConfig, PeerListener, TcpConnections
 if TYPE_CHECKING:
     from choreo.run.execute.twin.sockets import StreamSpec
 
-__all__ = ["connect"]
+__all__ = ["EXCHANGES", "connect"]
 
+EXCHANGES = 3
 STAGE_BYTES = 8 << 20  # of eight slots
 # How long a rank spins before it yields its core: long where every rank has a core, hardly where they share cores. A
 # spin is a PAUSE, which takes 15 ns on some processors and 50 ns on others.
@@ -55,23 +57,33 @@ class _Introduction(msgspec.Struct):
     port: int  # where it listens while they connect; 0 if it can be reached from its own host only
     nonce: bytes
     scheduling_group: str
+    quorum: str
     sealed: bool  # whether it seals what it sends to other hosts
 
 
 def connect(
-    bootstrap: Bootstrap, name: str, host: str, timeout_s: float, network: NetworkConfig | None = None
+    bootstrap: Bootstrap,
+    name: str,
+    host: str,
+    timeout_s: float,
+    network: NetworkConfig | None = None,
+    *,
+    quorum: str = MAJORITY,
 ) -> Connection:
-    """Connect this rank to all others; every rank calls it. It takes two exchanges.
+    """Connect this rank to all others; every rank calls it. The exchanges: who they are, all have dialled, all is well.
 
     `name` is part of the segment's file name. `host` is the same text on ranks that share memory. If there may be
-    several hosts, every rank gives a `network`, all with the same secret. A rank that cannot go on tells the others why
-    in the next exchange, and all raise.
+    several hosts, every rank gives a `network`, all with the same secret. All give the same `quorum`. A rank that
+    cannot go on tells the others why in the next exchange, and all raise.
     """
     with contextlib.ExitStack() as undo, contextlib.ExitStack() as names:
-        mine = _Connecting(bootstrap, host, network, timeout_s=timeout_s, undo=undo, names=names)
+        mine = _Connecting(bootstrap, host, network, quorum, timeout_s=timeout_s, undo=undo, names=names)
         blobs = exchange_made(bootstrap.exchange, lambda: mine.introduce(name), timeout_s)
         ranks = [msgspec.json.decode(blob, type=_Introduction) for blob in blobs]
+        _check_quorums(ranks)
         exchange_made(bootstrap.exchange, lambda: mine.open(ranks), timeout_s)
+        mine.accept()
+        bootstrap.exchange(b"", timeout_s)
         made = mine.finish(ranks)
         names.close()  # without names, nothing can be left behind
         undo.pop_all()
@@ -86,6 +98,7 @@ class _Connecting:
         bootstrap: Bootstrap,
         host: str,
         network: NetworkConfig | None,
+        quorum: str,
         *,
         timeout_s: float,
         undo: contextlib.ExitStack,
@@ -93,6 +106,7 @@ class _Connecting:
     ) -> None:
         self._rank, self._world_size, self._host, self._network = bootstrap.rank, bootstrap.world_size, host, network
         self._end_s, self._undo, self._names = time.monotonic() + timeout_s, undo, names
+        self._quorum = quorum
         self._listener: PeerListener | None = None
         self._tcp = TcpConnections()
         self._maps: list[mmap.mmap | None] = [None] * self._world_size
@@ -126,6 +140,7 @@ class _Connecting:
             0 if self._listener is None else self._listener.port,
             secrets.token_bytes(16),
             _scheduling_group(),
+            self._quorum,
             self._network is None or self._network.sealed,
         )
         return msgspec.json.encode(me)
@@ -162,13 +177,16 @@ class _Connecting:
             self._tcp = self._listener.connect(me, self._elsewhere, ports, key, self._end_s)
         return b""
 
-    def finish(self, ranks: list[_Introduction]) -> Connection:
-        """The connection, once all ranks have opened what they need."""
-        rank, segment = self._rank, self._segment
+    def accept(self) -> None:
+        """Accept the higher ranks on other hosts, which have all dialled."""
         if self._elsewhere:
             assert self._listener is not None
             end_s = max(self._end_s, time.monotonic() + FINISH_S)
             self._tcp = self._listener.finish(self._tcp, self._elsewhere, end_s)
+
+    def finish(self, ranks: list[_Introduction]) -> Connection:
+        """The connection, once all ranks have opened what they need."""
+        rank, segment = self._rank, self._segment
         controls = {number: ControlConnection(one) for number, one in self._tcp.control.items()}
         detector = FailureDetector(
             rank,
@@ -202,7 +220,7 @@ class _Connecting:
             sockets=[one.socket for several in self._tcp.streams.values() for one in several],
             host=self._host,
             detector=detector,
-            consensus=Consensus(detector, self._ledger, _ranks_by_host(ranks)),
+            consensus=Consensus(detector, self._ledger, Quorum(_ranks_by_host(ranks), self._quorum)),
             maps=self._maps,
             pidfds=self._pidfds,
             network=self._network,
@@ -211,6 +229,15 @@ class _Connecting:
     def _watch(self, number: int, descriptor: int) -> None:
         self._watched[number] = os.dup(descriptor)
         self._until_watched.callback(os.close, self._watched[number])
+
+
+def _check_quorums(ranks: list[_Introduction]) -> None:
+    for rank, one in enumerate(ranks):
+        if one.quorum != ranks[0].quorum:
+            raise UsageError(
+                f'the quorum of rank {rank} is "{one.quorum}" and that of rank 0 "{ranks[0].quorum}"; give all ranks '
+                "the same CHOREO_QUORUM, or quorum="
+            )
 
 
 def _scheduling_group(kernel: Path = Path("/proc")) -> str:

@@ -64,6 +64,8 @@ class Connection:
     network: NetworkConfig | None = None
     failure: Failure | None = None  # what all agreed on, if a call failed
     survive: tuple[int, float] | None = None  # the `survive=True` call under way, and its deadline
+    growth: str = ""  # the topic on which the ranks decide whether a `grow` has replaced this connection
+    growths: int = 0  # how many have come that far
     closed: bool = False
 
     def __post_init__(self) -> None:
@@ -105,9 +107,10 @@ class Connection:
             call, until_s = self.survive or (self.calls, None)
             status: dict[str, object] = {"call": call, "cause": outcome, "culprit": culprit, "suspect": suspect}
             status["text"] = describe_call(prepared.call)[:TEXT_LENGTH]
-            self.failure = agree_on_failure(detector, self.consensus, status, wait_for_all_until_s=until_s)
-            excluded = self.consensus.is_excluded()
-            error = failure_error(detector, self.failure, prepared.call, step, excluded=excluded)
+            found, agreed = agree_on_failure(detector, self.consensus, status, wait_for_all_until_s=until_s)
+            self.failure = found if agreed else None
+            survive = until_s is not None
+            error = failure_error(detector, self.consensus, found, prepared.call, step, agreed=agreed, survive=survive)
         self.end(error)
         return copy.copy(error)  # the one that is raised refers to all frames that it passes through
 

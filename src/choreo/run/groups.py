@@ -141,6 +141,7 @@ def _connect(parent: Engine, ranks: tuple[int, ...], timeout_s: float) -> Connec
             connection.host,
             timeout_s,
             connection.network,
+            quorum=connection.consensus.quorum.rule,
         )
     except Exception as error:
         parent.check()  # if the parent itself failed, all ranks know

@@ -8,6 +8,7 @@ import secrets
 from choreo.errors import ChoreoError, UsageError
 from choreo.run.communicator import DEFAULT_TIMEOUT_S, Communicator
 from choreo.run.connect import connect
+from choreo.run.consensus.quorum import given_quorum
 from choreo.run.execute.backend import warn_if_slow
 from choreo.run.execute.choice import Chooser, forced_by_environment
 from choreo.run.execute.constants import load_constants, network_constants
@@ -15,6 +16,7 @@ from choreo.run.object_calls import PICKLE, Codec, choose_codec
 from choreo.run.rendezvous.bootstrap import Bootstrap
 from choreo.run.rendezvous.environment import given_or_environment, network_is_sealed
 from choreo.run.rendezvous.hosts import lowest_rank_per_host
+from choreo.run.rendezvous.known_addresses import remember_addresses
 from choreo.run.rendezvous.rendezvous import rendezvous
 from choreo.run.transport.tcp import NetworkConfig
 from choreo.units import time_of
@@ -35,6 +37,7 @@ def init(
     codec: Codec | None = None,
     allow_pickle: bool = True,
     timeout: float | str = DEFAULT_TIMEOUT_S,
+    quorum: str | None = None,
 ) -> Communicator:
     """A communicator of all ranks of this process's job; every rank calls it.
 
@@ -43,7 +46,9 @@ def init(
     MASTER_ADDR and MASTER_PORT; `secret` replaces CHOREO_SECRET. What ranks on different hosts send each other is
     "sealed" (encrypted and authenticated) unless `network` or CHOREO_NETWORK is "plain", on all ranks. Calls of
     objects use `codec.encode` and `codec.decode` instead of pickle, or are refused with `allow_pickle=False`. `timeout`
-    is in seconds, or text like "30s". It holds for this call, and for every later call that is given none.
+    is in seconds, or text like "30s". It holds for this call, and for every later call that is given none. `quorum`
+    says who goes on after a cut of the network between hosts: a "majority" of the ranks, or "any" side; if it is not
+    given, CHOREO_QUORUM, or else "majority".
 
     >>> import choreo, numpy as np
     >>> with choreo.init() as comm:
@@ -52,12 +57,12 @@ def init(
     <Communicator rank 0 of 1>
     array([1., 1., 1.])
     """
-    seconds = time_of(timeout, "timeout")
+    seconds, rule = time_of(timeout, "timeout"), given_quorum(quorum)
     me = given_or_environment(rank, world_size, address, secret)
     sealed, objects = network_is_sealed(network), choose_codec(codec, allow_pickle)
     with rendezvous(me.rank, me.world_size, me.address, me.port, me.secret, timeout_s=seconds, job=me.job) as found:
-        own_address = found.members[found.rank].address
-        return make_communicator(found, own_address, me.secret, timeout_s=seconds, sealed=sealed, codec=objects)
+        where = found.members[found.rank].address
+        return make_communicator(found, where, me.secret, timeout_s=seconds, sealed=sealed, codec=objects, quorum=rule)
 
 
 def make_communicator(
@@ -68,11 +73,14 @@ def make_communicator(
     timeout_s: float,
     sealed: bool,
     codec: Codec | None = PICKLE,
+    quorum: str | None = None,
 ) -> Communicator:
     """A communicator of ranks that can exchange blobs; every rank calls it.
 
     `address` is where other hosts reach this rank. Ranks on several hosts need a secret; `sealed` is what they send.
+    `quorum` is as for `init`.
     """
+    rule = given_quorum(quorum)
     if bootstrap.rank == 0:
         warn_if_slow()
     lowest = lowest_rank_per_host(bootstrap, timeout_s)
@@ -81,7 +89,10 @@ def make_communicator(
         assert secret is not None, "without a secret all ranks are on one host"
         network = NetworkConfig(address, secret, sealed)
     chooser = _shared_chooser(bootstrap, timeout_s, several_hosts=network is not None)
-    connection = connect(bootstrap, secrets.token_hex(6), str(lowest[bootstrap.rank]), timeout_s, network)
+    host = str(lowest[bootstrap.rank])
+    connection = connect(bootstrap, secrets.token_hex(6), host, timeout_s, network, quorum=rule)
+    is_first_here = lowest[bootstrap.rank] == bootstrap.rank
+    remember_addresses((peer.address for peer in connection.peers), write=is_first_here)
     with contextlib.ExitStack() as undo:
         undo.callback(connection.close)
         made = Communicator(connection, chooser, timeout_s=timeout_s, codec=codec)

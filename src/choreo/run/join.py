@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import NoReturn
 
 from choreo.errors import JoinError, RendezvousError
@@ -15,6 +19,7 @@ from choreo.run.rendezvous.admission import find_admission
 from choreo.run.rendezvous.coordinator_connection import CoordinatorConnection
 from choreo.run.rendezvous.environment import JobAddress, job_address, network_is_sealed
 from choreo.run.rendezvous.hosts import host_id, host_name
+from choreo.run.rendezvous.known_addresses import known_addresses
 from choreo.run.rendezvous.messages import (
     Abort,
     Admission,
@@ -50,8 +55,10 @@ def join(
     """Join a running job whose ranks call `grow`, and return its new communicator.
 
     The job's address and secret are read from MASTER_ADDR, MASTER_PORT and CHOREO_SECRET, unless `address`
-    ("HOST:PORT") and `secret` are given; `network`, `codec` and `allow_pickle` are as for `choreo.init()`. Raises
-    JoinError if the job does not admit this process within `timeout` seconds.
+    ("HOST:PORT") and `secret` are given; `network`, `codec` and `allow_pickle` are as for `choreo.init()`. If no rank
+    is left on MASTER_ADDR's host, it finds the job at another host: one of the last communicator of this process, or of
+    CHOREO_ADDRESSES ("HOST,HOST:PORT"). Raises JoinError if the job does not admit this process within `timeout`
+    seconds.
 
     >>> import choreo
     >>> choreo.join(address="127.0.0.1:29512", timeout=0.1)
@@ -63,11 +70,12 @@ def join(
     deadline = Deadline.after(time_of(timeout, "timeout"))
     if job.secret is None:
         check_local(job.address, deadline)
+    others = known_addresses(job.port) if address is None and job.secret is not None else []
     while True:
-        connection, admission = _request_admission(job, deadline)
+        connection, admission, place = _request_admission(job, deadline, others)
         try:
-            bootstrap = _JoinBootstrap(connection, admission, own_network_config(job, deadline, sealed=sealed))
-            made = connect_and_commit(bootstrap, admission.join_timeout_s + EXTRA_S)
+            bootstrap = _JoinBootstrap(connection, admission, own_network_config(place, deadline, sealed=sealed))
+            made = connect_and_commit(bootstrap, admission.join_timeout_s + EXTRA_S, admission.quorum)
             break
         except (JoinError, RendezvousError) as error:
             if deadline.passed:
@@ -78,13 +86,16 @@ def join(
     return form_communicator(made, chooser, admission.ranks, timeout_s=admission.timeout_s, codec=objects)
 
 
-def _request_admission(job: JobAddress, deadline: Deadline) -> tuple[CoordinatorConnection, Admission]:
-    """Ask the job for admission until it grants it."""
+def _request_admission(
+    job: JobAddress, deadline: Deadline, others: Sequence[tuple[str, int]] = ()
+) -> tuple[CoordinatorConnection, Admission, JobAddress]:
+    """Ask the job for admission until it grants it; also says where."""
+    attempts = itertools.count()
     me = f"this process (pid {os.getpid()} on {host_name()})"
     reason = ""
     while True:
         try:
-            connection, _ = dial_until_accepted(lambda: find_admission(job), me, deadline)
+            connection, found = dial_until_accepted(lambda: find_admission(job, others, next(attempts)), me, deadline)
         except NotReadyError as error:
             raise JoinError(
                 f"no job admitted {me} at {_spelled(job)} within {deadline.timeout_s:.3g} s: {reason or error}; all "
@@ -95,7 +106,8 @@ def _request_admission(job: JobAddress, deadline: Deadline) -> tuple[Coordinator
         try:
             request = AdmissionRequest(os.getpid(), host_name(), host_id())
             connection.send(FrameKind.REQUEST_ADMISSION, encode(request), deadline)
-            return connection, decode(_expect(connection.receive(deadline), FrameKind.WELCOME), Admission)
+            place = job if job.secret is None else replace(job, address=found.address, port=found.port)
+            return connection, decode(_expect(connection.receive(deadline), FrameKind.WELCOME), Admission), place
         except TimeoutError:
             reason = "the job waits for other processes to come"
         except (OSError, EOFError):
@@ -131,11 +143,20 @@ class _JoinBootstrap:
         self._exchange(error_blob(error))
         raise AssertionError("an exchange with an error in it raises")
 
+    def commit(self) -> None:
+        """Hear from the rank that admits this process whether all go on with it."""
+        self._exchange(OK)
+        self._receive()
+
     def _exchange(self, mine: bytes) -> list[bytes]:
         self._number += 1
-        try:
+        with suppress(OSError):  # then there is no answer either
             payload = blob_payload(self._number, self._deadline.left_s, mine)
             self._connection.send(FrameKind.BLOB, payload, self._deadline)
+        return self._receive()
+
+    def _receive(self) -> list[bytes]:
+        try:
             answer = _expect(self._connection.receive(self._deadline), FrameKind.ALL)
         except (OSError, EOFError) as error:
             raise JoinError(f"the job was lost while this process joined: {error or 'it hung up'}") from None

@@ -245,7 +245,7 @@ class Chaos:
             self.note(f"{kind} {said}" if about is not None or kind == "wrong" else kind, pid)
         if kind in ("began", "joined", "same", "grown", "shrunk"):
             one.inside = True
-        elif kind in ("excluded", "left", "parted"):
+        elif kind in ("excluded", "left"):
             one.inside = one.going = False
         elif kind == "wrong":
             self.wrong.append(f"pid {pid}: {said}")
@@ -253,10 +253,13 @@ class Chaos:
             self._compare(pid, self.machine_of(one.place), (kind, about), said, since_s)
 
     def _compare(self, pid: int, machine: int, what: tuple[str, Any], said: Any, since_s: float) -> None:
-        """With what was heard of the same from others, unless those could not reach each other by then."""
+        """With what was heard of the same from others.
+
+        Ranks that are lost while a smaller communicator forms are left out too, and who was parted may not know yet.
+        """
         told = self._told.setdefault(what, {})
         for other, (who, first, first_s) in told.items():
-            if other != machine and self.were_parted(machine, other, min(since_s, first_s)):
+            if what[0] == "shrunk" and other != machine and self.were_parted(machine, other, min(since_s, first_s)):
                 self.counted["not compared"] += 1
             elif first != said:
                 self.wrong.append(f"{what[0]} {what[1]}: pid {who} had {first}, pid {pid} {said}")

@@ -1,8 +1,8 @@
 """Chaos between machines: ranks in several network namespaces, whose cables are pulled and put back beside all else.
 
-A cut leaves both sides alive. Ranks on one machine must agree whatever happens, and ranks on two machines if those
-could reach each other for as long as their communicator lived. The side that has lost MASTER_ADDR's machine can let
-nobody in: its ranks leave, and come back one by one once the cable is back.
+A cut leaves both sides alive, and a majority goes on. Whatever all ranks of a communicator are told must be the same,
+also on machines that could not reach each other meanwhile. The ranks of a minority come back one by one once the cable
+is back.
 """
 
 from __future__ import annotations
@@ -39,11 +39,14 @@ class NetworkChaos(Chaos):
         self.hosts.make()
         names = [self.hosts.names[machine] for machine in self.where]
         try:
-            super().__init__(seed, replace(SETTINGS, address=self.hosts.addresses[0]), functools.partial(_enter, names))
+            super().__init__(seed, self._settings(), functools.partial(_enter, names))
         except BaseException:
             self.hosts.remove()
             raise
         self.kinds, self.pause_s, self.lost_s = NETWORK_KINDS, PAUSE_S, LOST_S
+
+    def _settings(self) -> Settings:
+        return replace(SETTINGS, address=self.hosts.addresses[0], addresses=",".join(self.hosts.addresses))
 
     def intact(self) -> list[tuple[int, int]]:
         """The cables that are not pulled."""

@@ -20,9 +20,6 @@ import numpy as np
 import choreo
 from choreo.errors import ChoreoError, CommunicatorClosed, JoinError, PeerFailure
 from choreo.run.communicator import Communicator
-from choreo.run.rendezvous.admission import can_admit_here
-from choreo.run.rendezvous.environment import job_address
-from choreo.run.transport.deadline import Deadline
 from tests.helpers.faults import Pipe
 
 SECRET = "what only this chaos knows"
@@ -40,6 +37,7 @@ class Settings:
     shrink_s: float = 6.0
     grow_s: float = 0.6
     address: str = "127.0.0.1"
+    addresses: str = ""  # of all machines
 
 
 def life(
@@ -56,11 +54,11 @@ def life(
     if prepare is not None:
         prepare(place)
     os.environ.update(MASTER_ADDR=settings.address, MASTER_PORT=str(port), CHOREO_SECRET=SECRET)
+    os.environ["CHOREO_ADDRESSES"] = settings.addresses
     if rank is not None:
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(settings.ranks))
     try:
-        admits_here = can_admit_here(job_address(None, None), Deadline.after(10.0))
-        _Rank(settings, talk, admits_here=admits_here, seed=seed).live(first=rank is not None)
+        _Rank(settings, talk, seed=seed).live(first=rank is not None)
     except BaseException:  # whatever it is, the driver must hear of it
         talk.send(("wrong", None, traceback.format_exc(), 0.0))
 
@@ -72,8 +70,8 @@ def _held() -> tuple[int, int, int]:
 
 
 class _Rank:
-    def __init__(self, settings: Settings, talk: Pipe, *, admits_here: bool, seed: str) -> None:
-        self._settings, self._talk, self._at_door = settings, talk, admits_here
+    def __init__(self, settings: Settings, talk: Pipe, *, seed: str) -> None:
+        self._settings, self._talk = settings, talk
         self._random = random.Random(seed)
         self._told_to = ""
         self._most: dict[int, tuple[int, int, int]] = {}  # by how many of the others are on other hosts
@@ -128,11 +126,7 @@ class _Rank:
             began_s = time.monotonic()
             try:
                 if number == 0:
-                    (identity, has_door), digest = self._identified(comm), 0
-                    if not has_door:  # nobody could find them: they are done, and come back one by one
-                        comm.close()
-                        self._tell("parted", None, None)
-                        return "parted"
+                    identity, digest = self._identified(comm), 0
                 number += 1
                 orders = self._orders()
                 if orders == "leave" and number > 1:
@@ -154,9 +148,9 @@ class _Rank:
                     number = 0
             except JoinError:
                 self._tell("nobody came", None, None)
-                number = 0  # a call may have survived a cut meanwhile: perhaps nobody of them can let anybody in
             except PeerFailure as error:
-                if identity:  # else nobody knows yet how to call it
+                # Nobody knows yet how to call it, or on this side of a cut nobody decides.
+                if identity and comm._engine.connection.failure is not None:
                     self._tell("failed", identity, sorted(error.ranks))
                 began_s = time.monotonic()
                 comm = comm.shrink(self._settings.shrink_s)
@@ -164,11 +158,11 @@ class _Rank:
                 self._since_s = began_s
                 identity = number = 0
 
-    def _identified(self, comm: Communicator) -> tuple[int, bool]:
-        """A number for this communicator that all its ranks know, and whether one of them can let others in."""
-        drawn = np.array([self._random.randrange(1, 1 << 62), self._at_door], np.int64)
+    def _identified(self, comm: Communicator) -> int:
+        """A number for this communicator that all its ranks know."""
+        drawn = np.array([self._random.randrange(1, 1 << 62)], np.int64)
         comm.all_reduce(drawn, choreo.ReduceOp.MAX)
-        return int(drawn[0]), bool(drawn[1])
+        return int(drawn[0])
 
     def _reduced(self, comm: Communicator, number: int, digest: int, *, stop: bool) -> tuple[bool, int]:
         """A sum that says who is in it, and whether anybody was told to stop."""

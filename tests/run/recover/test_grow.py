@@ -224,7 +224,7 @@ def hangs_after_admission(comm: Communicator, talk: Pipe, variables: dict[str, s
     from choreo.run.transport.deadline import Deadline
 
     os.environ.update(variables)
-    line, admission = _request_admission(read_job_address(), Deadline.after(20.0))
+    line, admission, _ = _request_admission(read_job_address(), Deadline.after(20.0))
     talk.send(admission.rank)
     talk.recv()
     line.close()
@@ -253,7 +253,7 @@ def breaks_the_protocol(comm: Communicator, talk: Pipe, variables: dict[str, str
 
     os.environ.update(variables)
     deadline = Deadline.after(20.0)
-    line, _ = _request_admission(read_job_address(), deadline)
+    line, _, _ = _request_admission(read_job_address(), deadline)
     if what == "bytes":
         line._socket.sendall(os.urandom(300))
     else:

@@ -321,6 +321,20 @@ def test_a_rank_that_leaves_early(port: int) -> None:
     )
 
 
+def fail_early(rank: int, world_size: int, port: int) -> object:
+    with join(rank, world_size, port) as rendezvous:
+        if rank == 1:
+            raise ValueError("there is no room for it")
+        rendezvous.exchange(b"", 60.0)
+    return None
+
+
+def test_why_a_rank_leaves_is_told(port: int) -> None:
+    first, _, third = outcomes(ranks_do(fail_early, 3, port))
+    assert first.told == third.told
+    assert re.fullmatch(r"rank 1 \(pid .*\) left the rendezvous .*: there is no room for it", first.told)
+
+
 def rank_0_leaves(rank: int, world_size: int, port: int) -> object:
     with join(rank, world_size, port) as rendezvous:
         if rank == 0:

@@ -313,8 +313,8 @@ def test_a_rank_that_was_given_up_keeps_no_socket_open(two_hosts: Hosts) -> None
         assert values(job.ended(3)) == [("is out", True)]
 
 
-def test_each_side_of_a_cut_names_the_other_and_goes_on(two_hosts: Hosts) -> None:
-    with NetworkJob(two_hosts, MIXED, until_failure, 100_000, 1.5, -1, 0) as job:
+def test_by_the_quorum_any_each_side_of_a_cut_names_the_other_and_goes_on(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, MIXED, until_failure, 100_000, 1.5, -1, 0, CHOREO_QUORUM="any") as job:
         for rank in range(4):
             assert job.hear(rank) == "ready"
         two_hosts.cut(1)

@@ -20,7 +20,7 @@ from choreo.run.transport.limits import MAX_UNAUTHENTICATED
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.strangers import Strangers
 from choreo.run.transport.tcp import PeerListener, TcpConnections
-from tests.helpers.faults import Pipe
+from tests.helpers.faults import Pipe, eventually
 from tests.helpers.flood import Flood, listening
 from tests.helpers.hosts import Hosts, NetworkJob, hosts, why_no_hosts
 
@@ -71,13 +71,15 @@ def works_on(comm: Communicator, _: Pipe, seconds: float) -> int:
                     files.enter_context(Path("/dev/null").open("rb"))
                     opened += 1
         group.close()
+    comm.barrier()
+    assert eventually(lambda: len(listening()) == 2), listening()  # of the two ranks here, for messages
     return opened
 
 
 def test_members_work_while_strangers_flood_every_port(two_hosts: Hosts) -> None:
     """They come to the rendezvous, to the listeners of groups and to those of messages, and say nothing."""
     with ExitStack() as floods:
-        made = [floods.enter_context(Flood(name, 100)) for name in two_hosts.names]
+        made = [floods.enter_context(Flood(name, 300)) for name in two_hosts.names]
         with NetworkJob(two_hosts, [0, 1, 0, 1], works_on, 3.0, before=limit_descriptors) as job:
             ended = job.ended()
         counts = [one.count for one in made]

@@ -9,7 +9,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from choreo.errors import RendezvousError
-from choreo.run.consensus import between_hosts
-from choreo.run.consensus.between_hosts import decide_between_hosts, known_decision
-from choreo.run.consensus.control_channel import ControlChannel, ControlConnection, Decision, Proposal, StatusUpdate
-from choreo.run.consensus.ledger import Ledger
+from choreo.run.consensus.control_channel import Accept, ControlChannel, ControlConnection, Decision, StatusUpdate
 from choreo.run.execute import backend
 from choreo.run.execute.failures import ALTERED, BROKEN, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
 from choreo.run.execute.layout import (
@@ -161,9 +157,9 @@ def test_noise_on_a_control_connection(noise: bytes, kind: FrameKind | None, len
 def test_what_is_said_on_a_control_connection() -> None:
     mine, theirs = pair()
     theirs.send_progress(1, 5)
-    theirs.send(Proposal("it", 2, b"value"))
+    theirs.send(Accept("it", 2, b"value"))
     theirs.say_goodbye(7, 1, 9)
-    assert mine.receive() == [Proposal("it", 2, b"value")]
+    assert mine.receive() == [Accept("it", 2, b"value")]
     assert mine.progress == [0, 5]
     assert mine.gave_up == (7, 1, 9)
     assert not mine.lost
@@ -174,79 +170,6 @@ def test_what_is_said_on_a_control_connection() -> None:
     assert mine.lost and mine.altered
     for one in (mine, theirs):
         one.close()
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_hosts_decide_alike_whoever_dies_meanwhile(tmp_path: Path, seed: int) -> None:
-    """Four hosts of one rank each; some die during the consensus, which ends their connections."""
-    random = np.random.default_rng(seed)
-    count, dies = 4, set(random.choice(4, size=seed % 4, replace=False).tolist())
-    lines: list[dict[int, ControlConnection]] = [{} for _ in range(count)]
-    for low in range(count):
-        for high in range(low + 1, count):
-            lines[low][high], lines[high][low] = pair()
-    delays = random.uniform(0, 0.01, count)
-    last_words = random.integers(0, 3, count)
-
-    def one(rank: int) -> bytes | None:
-        ledger, remote = Ledger(tmp_path / str(rank), create=True), ControlChannel(lines[rank])
-        time.sleep(delays[rank])
-        try:
-            if rank in dies:
-                for other in list(lines[rank])[: last_words[rank]]:  # what it said reached only some
-                    lines[rank][other].send(Proposal("it", rank, f"of {rank}".encode()))
-                return None
-            hosts = tuple((other,) for other in range(count))
-            mine = f"of {rank}".encode()
-            return decide_between_hosts(
-                ledger, remote, hosts, rank, "it", mine, lambda other: other not in set(remote.dead())
-            )
-        finally:
-            if rank in dies:
-                remote.close()
-            ledger.close()
-
-    with ThreadPoolExecutor(count) as pool:
-        found = [value for value in pool.map(one, range(count)) if value is not None]
-    for several in lines:
-        for line in several.values():
-            line.close()
-    assert len(found) == count - len(dies)
-    assert len(set(found)) == 1
-
-
-def test_a_host_that_cannot_be_reached_is_not_waited_for_as_one_that_is_slow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(between_hosts, "CUT_OFF_S", 0.05)
-    ledger = Ledger(tmp_path / "ledger", create=True)
-    mine, theirs = pair()
-    remote = ControlChannel({1: mine})
-    # Nothing is acknowledged: the wait for a slow host, endless here, does not matter.
-    monkeypatch.setattr(between_hosts, "SILENT_S", float("inf"))
-    monkeypatch.setattr(mine, "is_cut_off", lambda: True)
-    assert decide_between_hosts(ledger, remote, ((0,), (1,)), 0, "cut", b"mine", lambda _: True) == b"mine"
-    # Everything is: that is waited for however late it comes.
-    monkeypatch.setattr(mine, "is_cut_off", lambda: False)
-    later = threading.Timer(0.3, lambda: theirs.send(Proposal("slow", 1, b"theirs")))
-    later.start()
-    assert decide_between_hosts(ledger, remote, ((0,), (1,)), 0, "slow", b"mine", lambda _: True) == b"theirs"
-    later.join()
-    ledger.close()
-    for one in (mine, theirs):
-        one.close()
-
-
-def test_a_decision_reaches_one_who_wakes_too_late(tmp_path: Path) -> None:
-    mine, theirs = pair()
-    theirs.send(Decision("it", b"without you"))
-    theirs.close()
-    ledger = Ledger(tmp_path / "ledger", create=True)
-    remote = ControlChannel({1: mine})
-    assert known_decision(ledger, remote, "it") == b"without you"
-    assert decide_between_hosts(ledger, remote, ((0,), (1,)), 0, "it", b"mine", lambda _: True) == b"without you"
-    ledger.close()
-    mine.close()
 
 
 # Streams.

@@ -8,6 +8,7 @@ import click
 
 from choreo.cli.command import Command
 from choreo.errors import UsageError
+from choreo.run.consensus.quorum import QUORUMS
 from choreo.run.launch.on_ray.cluster import PLACEMENTS
 
 
@@ -37,6 +38,11 @@ from choreo.run.launch.on_ray.cluster import PLACEMENTS
 @click.option(
     "--restarts", type=int, default=0, metavar="N", help="Start up to N ranks again that fail; the others go on (0)."
 )
+@click.option(
+    "--quorum",
+    type=click.Choice(QUORUMS),
+    help="Who goes on when the network between machines is cut: a majority of the ranks (so without it), or any side.",
+)
 @click.argument("script_and_args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def command(
     *,
@@ -50,6 +56,7 @@ def command(
     grace: float,
     keep_going: bool,
     restarts: int,
+    quorum: str | None,
     on: str | None,
     address: str | None,
     placement: str,
@@ -77,6 +84,8 @@ def command(
             raise UsageError("--nodes and --master are for machines without Ray; Ray finds the nodes itself")
         if restarts:
             raise UsageError("--restarts is for ranks on this machine; choreo.run.on_ray(restarts=) has it for Ray")
+        if quorum is not None:
+            raise UsageError("--quorum is for machines without Ray; in a script for Ray write choreo.init(quorum=)")
         return launch_on_ray(
             script_and_args,
             count,
@@ -101,4 +110,5 @@ def command(
         grace_s=grace,
         keep_going=keep_going,
         restarts=restarts,
+        quorum=quorum,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from choreo.run.consensus.between_hosts import decide_between_hosts, known_decision
+from choreo.run.consensus.between_hosts import SILENT_S, HostConsensus
 from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.consensus.ledger import Ledger
+from choreo.run.consensus.quorum import Quorum
 
 __all__ = ["MEMBERS", "Consensus", "Outcome"]
 
@@ -23,43 +24,69 @@ class Outcome(msgspec.Struct, array_like=True):
 
 
 class Consensus:
-    """Decides by the ledger within a host, and by rounds between hosts. `hosts` are the ranks of each host."""
+    """Decides by the ledger within a host, and by Paxos between hosts."""
 
-    def __init__(self, detector: FailureDetector, ledger: Ledger, hosts: tuple[tuple[int, ...], ...]) -> None:
-        self._detector, self._ledger, self._hosts = detector, ledger, hosts
+    def __init__(self, detector: FailureDetector, ledger: Ledger, quorum: Quorum) -> None:
+        self._detector, self._ledger, self.quorum = detector, ledger, quorum
+        channel = detector.channel
+        self._hosts = None if channel is None else HostConsensus(ledger, channel, quorum, detector.rank)
 
     def decided(self, topic: str) -> bytes | None:
         """The decision on a topic, if there is one."""
-        channel = self._detector.channel
-        return self._ledger.decided(topic) if channel is None else known_decision(self._ledger, channel, topic)
+        return self._ledger.decided(topic) if self._hosts is None else self._hosts.decided(topic)
 
     def is_under_way(self, topic: str) -> bool:
         """Whether there is a decision on a topic, or other ranks are waiting for this one to make it."""
         channel = self._detector.channel
         return self.decided(topic) is not None or (channel is not None and topic in channel.topics)
 
-    def decide(self, topic: str, proposal: bytes, takes_part: Callable[[int], bool] = lambda _: True) -> bytes:
-        """Propose a value; returns the decision. `takes_part` says which of the live ranks to wait for."""
+    def can_go_on_without(self, ranks: Iterable[int]) -> bool:
+        """Whether the hosts of all other ranks may decide."""
+        lost = set(ranks)
+        return self.quorum.can_go_on(rank for rank in range(self._detector.world_size) if rank not in lost)
+
+    def announce(self, topic: str, value: bytes) -> None:
+        """Tell all ranks a decision that was made elsewhere."""
+        if self._hosts is None:
+            self._ledger.decide(topic, value)
+        else:
+            self._hosts.announce(topic, value)
+
+    def decide(
+        self,
+        topic: str,
+        proposal: bytes | None,
+        takes_part: Callable[[int], bool] = lambda _: True,
+        patience_s: float = SILENT_S,
+    ) -> bytes | None:
+        """Propose a value, or none; returns the decision, or None if there is no quorum for it within `patience_s`.
+
+        By the rule "any" it waits for the live ranks that take part, and there always is a decision.
+        """
+        if self._hosts is None:
+            return self._ledger.decided(topic) if proposal is None else self._ledger.decide(topic, proposal)
         detector = self._detector
-        if detector.channel is None:
-            return self._ledger.decide(topic, proposal)
 
-        def waits_for(rank: int) -> bool:
-            return rank not in detector.dead() and rank not in detector.gone() and takes_part(rank)
+        def live_ranks() -> set[int]:
+            return set(range(detector.world_size)) - detector.dead() - detector.gone().keys()
 
-        return decide_between_hosts(
-            self._ledger, detector.channel, self._hosts, detector.rank, topic, proposal, waits_for
-        )
+        return self._hosts.decide(topic, proposal, live_ranks, takes_part, patience_s)
 
-    def decide_outcome(self, topic: str, proposal: Outcome, takes_part: Callable[[int], bool]) -> Outcome:
-        """Decide on an outcome."""
-        decided = self.decide(topic, msgspec.msgpack.encode(proposal), takes_part)
-        return msgspec.msgpack.decode(decided, type=Outcome)
+    def decide_outcome(
+        self, topic: str, proposal: Outcome, takes_part: Callable[[int], bool], patience_s: float
+    ) -> Outcome | None:
+        """Decide on an outcome; None if there is no quorum for it. Only who is on a side that may go on proposes."""
+        mine = msgspec.msgpack.encode(proposal) if self.can_go_on_without(proposal.lost) else None
+        decided = self.decide(topic, mine, takes_part, patience_s)
+        return None if decided is None else msgspec.msgpack.decode(decided, type=Outcome)
 
-    def is_excluded(self) -> bool:
-        """Whether the other ranks have gone on without this one."""
-        decisions = self._ledger.all_decided(MEMBERS)
-        return any(self._detector.rank in msgspec.msgpack.decode(one, type=Outcome).lost for one in decisions)
+    def went_on(self) -> tuple[int, ...]:
+        """The ranks that have gone on without this one, if they have."""
+        for decision in self._ledger.all_decided(MEMBERS):
+            lost = msgspec.msgpack.decode(decision, type=Outcome).lost
+            if self._detector.rank in lost:
+                return tuple(rank for rank in range(self._detector.world_size) if rank not in lost)
+        return ()
 
     def close(self) -> None:
         """Close the ledger."""

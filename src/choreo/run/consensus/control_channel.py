@@ -13,7 +13,8 @@ import socket
 import struct
 import termios
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import msgspec
@@ -24,7 +25,18 @@ from choreo.run.transport.dial import AuthenticatedSocket
 from choreo.run.transport.errors import FrameError
 from choreo.run.transport.frames import FrameKind, SealedFrame
 
-__all__ = ["ControlChannel", "ControlConnection", "Decision", "HostReport", "Proposal", "StatusUpdate"]
+__all__ = [
+    "Accept",
+    "Accepted",
+    "ControlChannel",
+    "ControlConnection",
+    "Decision",
+    "HostReport",
+    "Prepare",
+    "Promised",
+    "Refused",
+    "StatusUpdate",
+]
 
 MAX_MESSAGE_BYTES = 64 << 10
 CHUNK_BYTES = 64 << 10
@@ -45,12 +57,43 @@ class HostReport(msgspec.Struct, array_like=True, frozen=True, tag="host"):
     calls: tuple[tuple[int, int, str], ...]
 
 
-class Proposal(msgspec.Struct, array_like=True, frozen=True, tag="proposal"):
-    """The value that a host holds in one round of a consensus."""
+class Prepare(msgspec.Struct, array_like=True, frozen=True, tag="prepare"):
+    """A proposer asks a host to promise a ballot (`paxos`)."""
 
     topic: str
-    number: int
+    ballot: int
+
+
+class Promised(msgspec.Struct, array_like=True, frozen=True, tag="promised"):
+    """A host has promised a ballot; before that it accepted this value in that ballot."""
+
+    topic: str
+    ballot: int
+    accepted: int
     value: bytes
+
+
+class Accept(msgspec.Struct, array_like=True, frozen=True, tag="accept"):
+    """A proposer asks a host to accept a value."""
+
+    topic: str
+    ballot: int
+    value: bytes
+
+
+class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
+    """A host has accepted the value of a ballot."""
+
+    topic: str
+    ballot: int
+
+
+class Refused(msgspec.Struct, array_like=True, frozen=True, tag="refused"):
+    """A host has promised a higher ballot."""
+
+    topic: str
+    ballot: int
+    promised: int
 
 
 class Decision(msgspec.Struct, array_like=True, frozen=True, tag="decision"):
@@ -60,7 +103,8 @@ class Decision(msgspec.Struct, array_like=True, frozen=True, tag="decision"):
     value: bytes
 
 
-Message: TypeAlias = StatusUpdate | HostReport | Proposal | Decision
+Reply: TypeAlias = Promised | Accepted | Refused
+Message: TypeAlias = StatusUpdate | HostReport | Prepare | Accept | Reply | Decision
 _DECODER = msgspec.msgpack.Decoder(Message)
 
 
@@ -78,6 +122,7 @@ class ControlConnection:
         self.progress = [0, 0]  # the last call that it has reduced, and the last that it has returned from
         self.lost = False  # the rank has died or left, or what came is not what it sent
         self.altered = False  # what came is not what it sent
+        self._waits_since_s: float | None = None  # for an acknowledgement
 
     def send(self, message: Message) -> None:
         """Queue a message, and write what the socket takes."""
@@ -137,6 +182,15 @@ class ControlConnection:
             return bool(self._outgoing) or struct.unpack("i", answer)[0] > 0
         return True
 
+    def unacknowledged_s(self) -> float:
+        """For how long, as far as this was asked, the other host's kernel has acknowledged nothing."""
+        if not self.is_cut_off():
+            self._waits_since_s = None
+            return 0.0
+        now_s = time.monotonic()
+        self._waits_since_s = self._waits_since_s or now_s
+        return now_s - self._waits_since_s
+
     def check(self) -> None:
         """Find out whether the connection has ended, and leave what came for the executor to see."""
         try:
@@ -187,8 +241,9 @@ class ControlChannel:
         self.statuses: dict[int, Status] = {}
         self.calls: dict[int, tuple[int, str]] = {}
         self.decisions: dict[str, bytes] = {}
-        self.proposals: dict[tuple[str, int], bytes] = {}
         self.topics: set[str] = set()  # with a consensus under way
+        self.answer: Callable[[int, Prepare | Accept], None] = lambda _, __: None  # for this host, to a proposer
+        self._replies: dict[str, list[tuple[int, Reply]]] = {}
         self._dead: set[int] = set()
 
     def poll(self) -> None:
@@ -208,6 +263,19 @@ class ControlChannel:
         for connection in self.connections.values():
             if not connection.lost:
                 connection.send(message)
+
+    def send_to(self, rank: int, message: Message) -> None:
+        """Send a message to one of them."""
+        if not self.connections[rank].lost:
+            self.connections[rank].send(message)
+
+    def take_replies(self, topic: str) -> list[tuple[int, Reply]]:
+        """What ranks have replied to this one's proposals on a topic since the last call."""
+        return self._replies.pop(topic, [])
+
+    def is_cut_off(self, rank: int) -> bool:
+        """Whether this rank is on another host, whose kernel has not acknowledged what was sent to it."""
+        return rank in self.connections and self.connections[rank].is_cut_off()
 
     def status_of(self, rank: int) -> Status:
         """What a rank says of itself."""
@@ -235,8 +303,10 @@ class ControlChannel:
             for other, call, text in message.calls:
                 if call >= self.calls.get(other, (0, ""))[0]:
                     self.calls[other] = (call, text)
-        elif isinstance(message, Proposal):
+        elif isinstance(message, Prepare | Accept):
             self.topics.add(message.topic)
-            self.proposals.setdefault((message.topic, message.number), message.value)
-        else:
+            self.answer(rank, message)
+        elif isinstance(message, Decision):
             self.decisions.setdefault(message.topic, message.value)
+        else:
+            self._replies.setdefault(message.topic, []).append((rank, message))

@@ -6,7 +6,8 @@ their time, it proposes what it sees. The first proposal is the decision (`conse
 
 A silent rank has not necessarily failed. It may have returned from the call and be computing; then it learns the
 decision in its next call. It counts as failed if the deadline of the call has passed and one of these holds: some rank
-waits for it, it never began the call, or its host cannot be reached.
+waits for it, it never began the call, or its host cannot be reached. If the network is cut in one direction, a rank is
+heard and does not hear: it counts as failed too.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.consensus.status import Status
 from choreo.run.execute.failures import ALTERED, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
 
-__all__ = ["Failure", "RankFailure", "agree_on_failure"]
+__all__ = ["UNHEARD", "Failure", "RankFailure", "agree_on_failure"]
 
 # How long ranks that are in the call have to publish their status. Each looks around 50 times a second, if it gets a
 # core.
-GRACE_DEAD_S, GRACE_LATE_S = 0.4, 1.5
+GRACE_S = 0.4
 PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.01
 TOPIC = "failure"
+UNHEARD = 100  # beside the executor's outcomes: a rank that is heard, and does not hear
 
 
 class RankFailure(msgspec.Struct, array_like=True, frozen=True):
@@ -63,11 +65,12 @@ def agree_on_failure(
     status: Mapping[str, object],
     *,
     wait_for_all_until_s: float | None = None,
-) -> Failure:
-    """What has happened, as all survivors see it. `status` is what this rank publishes.
+) -> tuple[Failure, bool]:
+    """What has happened, as all survivors see it, and whether they agree. `status` is what this rank publishes.
 
-    `wait_for_all_until_s` is for a call with `survive=True`: it waits for every rank until that moment, and a rank that
-    is silent until then has failed.
+    On a side of a cut that may not go on, nobody decides, and a rank gets what it sees itself. `wait_for_all_until_s`
+    is for a call with `survive=True`: it waits for every rank until that moment, and a rank that is silent until then
+    has failed.
     """
     detector.publish(**status)
     survive = wait_for_all_until_s is not None
@@ -75,7 +78,7 @@ def agree_on_failure(
     while True:
         found = consensus.decided(TOPIC)
         if found is not None:
-            return msgspec.msgpack.decode(found, type=Failure)
+            return msgspec.msgpack.decode(found, type=Failure), True
         dead = detector.dead()
         detector.report_host()
         statuses = {rank: detector.status_of(rank) for rank in range(detector.world_size) if rank not in dead}
@@ -84,20 +87,31 @@ def agree_on_failure(
             rank for rank, one in statuses.items() if not one.cause and not (survive and one.returned >= call)
         } - detector.gone().keys()
         late = any(one.cause == TIMED_OUT for one in statuses.values())
-        end_s = began_s + (GRACE_LATE_S if late else GRACE_DEAD_S)
+        end_s = began_s + GRACE_S
         if wait_for_all_until_s is not None:
             end_s = max(wait_for_all_until_s, end_s)
         # Who is stopped or cut off gets no time beyond the deadline of the call.
-        hopeless = late and not silent - detector.hopeless(silent)
-        if not silent or hopeless or time.monotonic() >= end_s or consensus.is_under_way(TOPIC):
-            proposal = _propose(detector, dead, statuses, silent, late=late, survive=survive)
+        hopeless = late and silent and not silent - detector.hopeless(silent)
+        unheard = {rank for rank in statuses if late and detector.is_unheard(rank)} - silent
+        # If the call was late and all ranks answer, one of them may hear nothing.
+        looks = late and detector.channel is not None and not (silent or unheard or dead)
+        under_way = consensus.is_under_way(TOPIC)
+        if not (silent or looks) or hopeless or time.monotonic() >= end_s or under_way:
+            proposal = _propose(detector, dead, statuses, silent, unheard, late=late, survive=survive)
             failed = proposal.ranks
-            decided = consensus.decide(
-                TOPIC,
-                msgspec.msgpack.encode(proposal),
-                lambda rank, failed=failed: rank not in failed and detector.status_of(rank).cause != 0,  # type: ignore[misc]
-            )
-            return msgspec.msgpack.decode(decided, type=Failure)
+            may_decide = consensus.can_go_on_without(failed | silent)
+            # In a call with `survive=True` the network may be back in time, unless the others have ended.
+            if may_decide or under_way or not survive or not consensus.can_go_on_without(dead):
+                found = None
+                if may_decide or under_way:
+                    found = consensus.decide(
+                        TOPIC,
+                        msgspec.msgpack.encode(proposal) if may_decide else None,
+                        lambda rank, failed=failed: rank not in failed and detector.status_of(rank).cause != 0,  # type: ignore[misc]
+                    )
+                return (proposal, False) if found is None else (msgspec.msgpack.decode(found, type=Failure), True)
+            if time.monotonic() >= end_s:
+                return proposal, False
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -107,6 +121,7 @@ def _propose(
     dead: frozenset[int],
     statuses: dict[int, Status],
     silent: set[int],
+    unheard: set[int],
     *,
     late: bool,
     survive: bool,
@@ -125,7 +140,7 @@ def _propose(
             if rank in suspects or detector.is_cut_off(rank) or 0 <= detector.call_of(rank)[0] < call
         }
     lost = {rank: ALTERED if detector.is_altered(rank) else PEER_DIED for rank in dead}
-    failed = dict.fromkeys(sorted(stuck), TIMED_OUT) | lost | gone
+    failed = dict.fromkeys(sorted(stuck), TIMED_OUT) | dict.fromkeys(sorted(unheard), UNHEARD) | lost | gone
     failed.pop(detector.rank, None)
     survivors = [one for rank, one in statuses.items() if rank not in failed]
     details = [RankFailure(rank, failed[rank], *detector.call_of(rank)) for rank in sorted(failed)[:4]]

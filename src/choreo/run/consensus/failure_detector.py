@@ -23,6 +23,7 @@ from choreo.run.transport.peer_info import PeerInfo
 __all__ = ["TEXT_LENGTH", "FailureDetector"]
 
 TEXT_LENGTH = 160  # of a call's text in a status or a decision
+UNHEARD_S = 0.25  # a kernel that gets something acknowledges it within 40 ms
 
 
 class FailureDetector:
@@ -89,7 +90,8 @@ class FailureDetector:
             status = channel.statuses.get(rank)
             if status is not None and status.cause:
                 return status.call, status.text
-            return channel.calls.get(rank, (-1, ""))
+            outcome, _, last = channel.connections[rank].gave_up
+            return (last, "") if outcome == LEFT else channel.calls.get(rank, (-1, ""))
         theirs = self._maps[rank]
         if theirs is None:
             return 0, ""
@@ -131,7 +133,7 @@ class FailureDetector:
         return frozenset(
             rank
             for rank in ranks
-            if (is_stopped(self.peers[rank].pid) if self._channel_to(rank) is None else self.is_cut_off(rank))
+            if (is_stopped(self.peers[rank].pid) if self._channel_to(rank) is None else self.is_unheard(rank))
         )
 
     def is_cut_off(self, rank: int) -> bool:
@@ -143,6 +145,11 @@ class FailureDetector:
         """Whether something else came over a rank's control connection than it sent."""
         channel = self._channel_to(rank)
         return channel is not None and channel.connections[rank].altered
+
+    def is_unheard(self, rank: int) -> bool:
+        """Whether what is sent to a rank does not arrive, though the rank itself may be heard: a one-way cut."""
+        channel = self._channel_to(rank)
+        return channel is not None and channel.connections[rank].unacknowledged_s() >= UNHEARD_S
 
     def report_host(self) -> None:
         """Tell other hosts what this rank sees on its own, if that has changed."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, PeerFailure
-from choreo.run.consensus.failure import Failure, RankFailure
+from choreo.run.consensus.consensus import Consensus
+from choreo.run.consensus.failure import UNHEARD, Failure, RankFailure
 from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.execute.calls import CallSpec
 from choreo.run.execute.dtypes import ReduceOp, dtype_name, operation_code
 from choreo.run.execute.failures import ALTERED, INTERRUPTED, LEFT, MISMATCHED, PEER_DIED, TIMED_OUT
 
-__all__ = ["describe_call", "failure_error"]
+__all__ = ["describe_call", "excluded_error", "failure_error", "minority_error"]
 
 MOST_BLOCKS = 8  # whose sizes are listed, where they differ
+MOST_RANKS = 16  # that are listed
 _ALTERED = "arrived altered: something between the hosts changed, dropped, repeated or moved bytes of it"
 _ANEW = "no rank is given up, shrink() connects them anew"
 _CUT = "a connection to it was cut: something between the hosts closed it"
@@ -38,16 +40,42 @@ def describe_call(call: CallSpec) -> str:
     return f"{call.collective}({', '.join(parts)}) by {call.algorithm}"
 
 
+def excluded_error(detector: FailureDetector, consensus: Consensus, what: str) -> CommunicatorClosed:
+    """The error of a rank that the others have given up."""
+    went_on = consensus.went_on()
+    who = f" ({', '.join(map(str, went_on))})" if 0 < len(went_on) <= MOST_RANKS else ""
+    return CommunicatorClosed(
+        f"{what}: the other ranks{who} go on without it; choreo.join() brings it back once they call grow()"
+    )
+
+
+def minority_error(detector: FailureDetector, consensus: Consensus, what: str) -> CommunicatorClosed:
+    """The error of a rank on a side of a cut that may not go on."""
+    away = detector.dead() | {rank for rank in range(detector.world_size) if detector.is_cut_off(rank)}
+    here = [rank for rank in range(detector.world_size) if rank not in away]
+    return CommunicatorClosed(
+        f"{what}: {consensus.quorum.verdict(here)}, so it is a minority, and the other ranks may go on without it; "
+        'choreo.join() brings it back once they call grow(); with quorum="any" every side would go on'
+    )
+
+
 def failure_error(
-    detector: FailureDetector, failure: Failure, call: CallSpec, step: int | None, *, excluded: bool
+    detector: FailureDetector,
+    consensus: Consensus,
+    failure: Failure,
+    call: CallSpec,
+    step: int | None,
+    *,
+    agreed: bool,
+    survive: bool,
 ) -> ChoreoError:
-    """The error of this rank, which was at this call and step. It is `excluded` if the others went on without it."""
+    """The error of this rank, which was at this call and step. `agreed` says whether the survivors decided on it."""
     where = f"{describe_call(call)}, call {detector.status.call}" + ("" if step is None else f", step {step}")
-    if detector.rank in failure.ranks or excluded:
-        return CommunicatorClosed(
-            f"{where}: {detector.peers[detector.rank]} did not answer before a deadline; the other ranks go on without "
-            "it"
-        )
+    if detector.rank in failure.ranks or consensus.went_on():
+        me = f"{where}: {detector.peers[detector.rank]} did not answer before a deadline"
+        return excluded_error(detector, consensus, me)
+    if survive and not agreed:
+        return minority_error(detector, consensus, f"{where}: {detector.peers[detector.rank]} is cut off")
     if failure.cause == MISMATCHED:
         return CollectiveMismatch(f"call {failure.call}: {_mismatch(detector, failure)}")
     culprit = detector.peers[failure.culprit]
@@ -69,8 +97,12 @@ def failure_error(
         more = ", though every rank answers; no rank is given up"
     else:
         what, more = f"{culprit} sent invalid data", ""
+    then = f"shrink() goes on {'without them' if failure.ranks else 'with all ranks'}"
+    if not agreed:
+        here = (rank for rank in range(detector.world_size) if rank not in failure.ranks)
+        then = f"{consensus.quorum.verdict(here)}, and only a majority goes on: shrink() waits until it is one"
     return PeerFailure(
-        f"{where}: {what}{more}; shrink() goes on without them",
+        f"{where}: {what}{more}; {then}",
         ranks=failure.ranks,
         collective=call.collective,
         step=step,
@@ -85,11 +117,14 @@ def _what_happened(detector: FailureDetector, one: RankFailure) -> str:
         TIMED_OUT: "did not answer before the deadline",
         LEFT: "ended or closed its communicator",
         INTERRUPTED: "was interrupted",
+        UNHEARD: "answers, but does not hear this side: the network is cut in one direction",
     }[one.outcome]
+    if one.outcome == UNHEARD:
+        return f"{detector.peers[one.rank]} {what}"
     mine = detector.status.call
     when = f"in call {one.call}, {one.text}" if one.call else "before its first call"
     if one.outcome == LEFT:
-        when = f"after call {one.call}" if one.call else when
+        when = f"before call {mine} was done" if one.call < 0 else f"after call {one.call}" if one.call else when
     elif one.call < 0:
         when = f"in call {mine}, or before it"
     elif one.call and one.call < mine:

@@ -28,40 +28,46 @@ class Ledger:
     def __init__(self, path: Path, *, create: bool) -> None:
         self._descriptor = os.open(path, _FLAGS | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
         self._read = 0
-        self._decided: dict[bytes, bytes] = {}
+        self._entries: dict[bytes, list[bytes]] = {}
         if create:
             reserve_ahead(self._descriptor, RESERVED_BYTES)  # so that a late decision needs no new memory
         if os.fstat(self._descriptor).st_uid != os.getuid():
             self.close()
             raise PermissionError(f"{path} belongs to another user")
 
-    def decided(self, topic: str) -> bytes | None:
-        """The decision on a topic, if there is one."""
+    def entries(self, topic: str) -> list[bytes]:
+        """Everything that was appended on a topic, in order."""
         while len(entry := os.pread(self._descriptor, ENTRY_BYTES, self._read)) == ENTRY_BYTES:
             self._read += ENTRY_BYTES
             check, topic_bytes, length = _HEAD.unpack_from(entry)
             body = entry[_HEAD.size : _HEAD.size + topic_bytes + length]
             if check == zlib.crc32(entry[4 : _HEAD.size] + body):
-                self._decided.setdefault(body[:topic_bytes], body[topic_bytes:])
-        return self._decided.get(topic.encode())
+                self._entries.setdefault(body[:topic_bytes], []).append(body[topic_bytes:])
+        return self._entries.get(topic.encode(), [])
+
+    def decided(self, topic: str) -> bytes | None:
+        """The decision on a topic, if there is one."""
+        return next(iter(self.entries(topic)), None)
 
     def all_decided(self, prefix: str) -> list[bytes]:
         """The decisions on all topics with this prefix."""
-        self.decided("")
-        return [found for topic, found in self._decided.items() if topic.startswith(prefix.encode())]
+        self.entries("")
+        return [found[0] for topic, found in self._entries.items() if topic.startswith(prefix.encode())]
 
     def decide(self, topic: str, proposal: bytes) -> bytes:
         """Propose a value; returns the decision, which may be another rank's proposal."""
         found = self.decided(topic)
-        if found is not None:
-            return found
+        return self.append(topic, proposal)[0] if found is None else found
+
+    def append(self, topic: str, body: bytes) -> list[bytes]:
+        """Append an entry; returns all on this topic, in order."""
         name = topic.encode()
-        sizes = struct.pack("<HH", len(name), len(proposal))
-        entry = struct.pack("<I", zlib.crc32(sizes + name + proposal)) + sizes + name + proposal
-        assert len(entry) <= ENTRY_BYTES, "a proposal fits into an entry"
+        sizes = struct.pack("<HH", len(name), len(body))
+        entry = struct.pack("<I", zlib.crc32(sizes + name + body)) + sizes + name + body
+        assert len(entry) <= ENTRY_BYTES, "a body fits into an entry"
         os.write(self._descriptor, entry.ljust(ENTRY_BYTES, b"\0"))
-        found = self.decided(topic)
-        assert found is not None, "an appended entry can be read"
+        found = self.entries(topic)
+        assert found, "an appended entry can be read"
         return found
 
     def close(self) -> None:

@@ -6,15 +6,18 @@ import math
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from choreo.errors import UsageError, shown
+from choreo.run.consensus.quorum import given_quorum
 from choreo.run.launch.rank_process import RankProcess
 from choreo.run.launch.relay import Lines, Output, prefix, standard_outputs
 from choreo.run.launch.running_job import RunningJob, Start
 from choreo.run.rendezvous.environment import network_is_sealed
+from choreo.run.rendezvous.known_addresses import FILE as ADDRESSES_FILE
 from choreo.run.transport.addresses import LOOPBACK, parse_address
 from choreo.run.transport.limits import MAX_RANKS
 from choreo.run.transport.secret import check_secret, make_secret, read_secret_file
@@ -37,6 +40,7 @@ def launch(
     grace_s: float = 5.0,
     keep_going: bool = False,
     restarts: int = 0,
+    quorum: str | None = None,
     out: Output | None = None,
     err: Output | None = None,
 ) -> int:
@@ -47,8 +51,8 @@ def launch(
     the others get SIGTERM, and SIGKILL after `grace_s` seconds. The exit code is that of the first rank that
     failed, or 128 plus the signal that killed it. With `keep_going` the other ranks go on, for a program that
     survives failures; the exit code is then 0 if any rank succeeded. With `restarts` they go on too, and up to that
-    many ranks are started again, with CHOREO_JOIN=1 in their environment. `out` and `err` take the ranks' output in
-    place of this process's own.
+    many ranks are started again, with CHOREO_JOIN=1 in their environment. `quorum` is as for `init`. `out` and `err`
+    take the ranks' output in place of this process's own.
     """
     _check(script_and_args, n=n, module=module, nodes=nodes, node_rank=node_rank, master=master, grace_s=grace_s)
     if restarts < 0:
@@ -66,8 +70,12 @@ def launch(
             "MASTER_ADDR": address,
             "MASTER_PORT": str(port),
             "CHOREO_SECRET": secret,
+            "CHOREO_QUORUM": given_quorum(quorum),
             "CHOREO_NETWORK": "sealed" if sealed else "plain",
         }
+        if restarts and nodes > 1:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="choreo-"))
+            shared[ADDRESSES_FILE] = str(Path(folder) / "addresses")
         inherited = {name: text for name, text in os.environ.items() if name not in _OTHERS}
         # What a rank printed before it hung or was killed must not stay in a buffer.
         inherited.setdefault("PYTHONUNBUFFERED", "1")

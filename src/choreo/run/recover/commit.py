@@ -1,9 +1,9 @@
 """How the ranks of a job and processes that join it become one connection, or stay as they were.
 
 All of them take part in the same exchanges. One that cannot go on says so in the next exchange, and all give up. In the
-end all hold a new connection, and its own consensus commits it: a rank that completed the last exchange proposes yes,
-one that did not proposes no, and the first proposal wins. So either all live ranks go on with the new connection, or
-none does, at whatever moment a rank dies.
+end all hold a new connection, and the old one's consensus commits it: a rank that completed the last exchange proposes
+yes, one that did not proposes no. So the old connection has one successor, at whatever moment a rank dies or is cut
+off. New processes have no vote; the rank that admits them tells them the outcome.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import secrets
 from contextlib import suppress
 from typing import NoReturn, Protocol
 
-from choreo.errors import ChoreoError, JoinError, RendezvousError, UsageError
+from choreo.errors import JoinError, RendezvousError, UsageError
 from choreo.run.connect import connect
 from choreo.run.connection import Connection
 from choreo.run.rendezvous.bootstrap import Bootstrap
@@ -26,7 +26,6 @@ __all__ = ["OK", "JointBootstrap", "check_all_ok", "connect_and_commit", "error_
 
 # The first byte of a blob in an exchange.
 OK, ERROR = b"+", b"!"
-TOPIC = "grown"
 MAX_ERROR_BYTES = 1000
 
 
@@ -42,28 +41,25 @@ class JointBootstrap(Bootstrap, Protocol):
         """Tell all in the next exchange that this rank cannot go on; raises JoinError, as on all others."""
         ...
 
+    def commit(self) -> None:
+        """After a last exchange, agree that all go on with the new connection; raises if they do not."""
+        ...
 
-def connect_and_commit(bootstrap: JointBootstrap, timeout_s: float) -> Connection:
+
+def connect_and_commit(bootstrap: JointBootstrap, timeout_s: float, quorum: str) -> Connection:
     """Connect all of them, or raise JoinError on all of them."""
     try:
         lowest = lowest_rank_per_host(bootstrap, timeout_s)
         network = bootstrap.network if len(set(lowest)) > 1 else None
-        made = connect(bootstrap, secrets.token_hex(6), str(lowest[bootstrap.rank]), timeout_s, network)
+        name, host = secrets.token_hex(6), str(lowest[bootstrap.rank])
+        made = connect(bootstrap, name, host, timeout_s, network, quorum=quorum)
     except (OSError, UsageError, RendezvousError) as error:
         bootstrap.give_up(error)
-    failure: ChoreoError | None = None
     try:
-        try:
-            bootstrap.exchange(b"", timeout_s)
-        except ChoreoError as error:
-            failure = error
-        committed = made.consensus.decide(TOPIC, b"yes" if failure is None else b"no") == b"yes"
+        bootstrap.commit()
     except BaseException:
         made.close()
         raise
-    if not committed:
-        made.close()
-        raise failure or JoinError("a rank was lost at the last moment")
     return made
 
 

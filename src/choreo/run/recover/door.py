@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from choreo.errors import JoinError
+from choreo.run.connection import Connection
 from choreo.run.rendezvous.admission import AdmissionServer, can_admit_here, open_admission
 from choreo.run.rendezvous.environment import JobAddress
+from choreo.run.transport.addresses import plain, resolve
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.limits import MAX_RANKS
 
-__all__ = ["Door", "open_door"]
+__all__ = ["Door", "has_door", "open_door"]
 
 OPEN_S = 0.5
 
@@ -31,11 +33,25 @@ class Door:
         self.server.close()
 
 
+def has_door(job: JobAddress, connection: Connection) -> bool:
+    """Whether this rank admits processes: the lowest on the job's host, or rank 0 if no rank is there.
+
+    Only `grow` is certain who is there, and closes a door too many.
+    """
+    rank, deadline = connection.rank, Deadline.after(OPEN_S)
+    if not connection.remote[:rank].all():
+        return False
+    if can_admit_here(job, deadline):
+        return True
+    with suppress(OSError):
+        there = {plain(str(target.address[0])) for target in resolve(job.address, job.port, deadline)}
+        return rank == 0 and not any(peer.address in there for peer in connection.peers)
+    return rank == 0
+
+
 def open_door(job: JobAddress, world_size: int) -> Door | None:
-    """The door, if this host can admit processes and nobody else listens there now."""
+    """The door, if nobody else listens there now."""
     deadline = Deadline.after(OPEN_S)
-    if not can_admit_here(job, deadline):
-        return None
     with ExitStack() as stack:
         try:
             server = stack.enter_context(

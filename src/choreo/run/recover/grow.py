@@ -1,7 +1,7 @@
 """`grow`: all ranks of a communicator admit new processes, which call `choreo.join()`.
 
-The lowest rank on the host that MASTER_ADDR names admits them. The other ranks take part through the communicator that
-they have.
+The lowest rank on the host that MASTER_ADDR names admits them, or rank 0 if no rank is there. The other ranks take part
+through the communicator that they have.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from choreo.errors import CollectiveMismatch, CommunicatorClosed, JoinError, PeerFailure, UsageError
+from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, JoinError, PeerFailure, UsageError
 from choreo.run.connection import Connection
 from choreo.run.engine import Engine
 from choreo.run.recover.commit import OK, check_all_ok, connect_and_commit, error_blob, own_network_config
@@ -58,7 +58,7 @@ def grow(
     engine.progress.drain(None)  # each call has its deadline
     deadline = Deadline.after(timeout_s)
     numbers = _all_numbers(ranks, wanted)
-    chooser = engine.chooser.to_json().decode()
+    chooser, rule = engine.chooser.to_json().decode(), engine.connection.consensus.quorum.rule
     with ExitStack() as stack:
         admitting = _admitting_rank(engine, wanted, job, deadline)
         bootstrap = _GrowBootstrap(engine, wanted, admitting, deadline, _network(engine, job, deadline))
@@ -73,10 +73,10 @@ def grow(
                     )
                 bootstrap.server = server
                 server.wait_for_joiners(deadline)
-                server.admit(lambda rank: Admission(rank, numbers, deadline.left_s, call_timeout_s, chooser))
+                server.admit(lambda rank: Admission(rank, numbers, deadline.left_s, call_timeout_s, chooser, rule))
             except JoinError as error:
                 bootstrap.error = str(error)
-        made = connect_and_commit(bootstrap, deadline.left_s + EXTRA_S)
+        made = connect_and_commit(bootstrap, deadline.left_s + EXTRA_S, rule)
     engine.connection.close(GROWN)
     return made, numbers
 
@@ -128,6 +128,29 @@ class _GrowBootstrap:
         self._exchange(error_blob(error))
         raise AssertionError("an exchange with an error in it raises")
 
+    def commit(self) -> None:
+        """Decide with the other old ranks, and tell the new ones."""
+        connection, failure = self._engine.connection, None
+        connection.growths += 1
+        connection.growth = f"grown {connection.growths}"
+        try:
+            self._exchange(OK)
+        except JoinError:  # it is in what all have exchanged, so all raise it, and there is nothing to decide
+            connection.growth = ""
+            raise
+        except PeerFailure as error:
+            failure = error
+        decided = connection.consensus.decide(
+            connection.growth, b"yes" if failure is None else b"no", patience_s=self._deadline.left_s + EXTRA_S
+        )
+        if decided is None:
+            raise self._aborted(failure or _undecided(connection))
+        connection.growth = ""
+        if decided != b"yes":
+            raise self._aborted(failure or JoinError("a rank was lost at the last moment"))
+        if self.server is not None:
+            self.server.distribute([OK] * self.world_size)
+
     def has_lost_rank(self) -> bool:
         """Whether an old rank is lost, so that growing cannot succeed."""
         detector = self._engine.connection.detector
@@ -149,10 +172,20 @@ class _GrowBootstrap:
             found = check_all_ok([*old, *new])
             assert len(found) == self.world_size
         except (JoinError, PeerFailure) as error:
-            if self.server is not None:
-                self.server.abort(str(error))
-            raise
+            raise self._aborted(error)  # noqa: B904 - the same error
         return found
+
+    def _aborted(self, error: ChoreoError) -> ChoreoError:
+        """Tell the new ranks why they are not admitted; returns the same error."""
+        if self.server is not None:
+            self.server.abort(str(error))
+        return error
+
+
+def _undecided(connection: Connection) -> PeerFailure:
+    verdict = connection.consensus.quorum.verdict([connection.rank])
+    dead = connection.detector.dead()
+    return PeerFailure(f"grow: {verdict}, and it is not known whether the others have grown; call shrink()", ranks=dead)
 
 
 def _join(blobs: list[bytes]) -> bytes:

@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable
 
 from choreo.errors import CommunicatorClosed, PeerFailure, RendezvousError
-from choreo.run.connect import connect
+from choreo.run.connect import EXCHANGES, connect
 from choreo.run.connection import Connection
-from choreo.run.consensus.consensus import MEMBERS, Outcome
+from choreo.run.consensus.consensus import MEMBERS, Consensus, Outcome
 from choreo.run.consensus.failure_detector import FailureDetector
+from choreo.run.consensus.failure_message import excluded_error, minority_error
 
 __all__ = ["SHRINK_S", "shrink"]
 
 SHRINK_S = 30.0
+COMMIT = EXCHANGES - 1  # once this exchange has succeeded, the old connection has its successor
 PAUSE_S = 0.002
 HOPELESS_S = 0.5  # after which a rank that is stopped or cut off is not waited for
 ATTEMPTS = 100
@@ -36,7 +38,8 @@ class _AbortedError(Exception):
 class _SurvivorBootstrap:
     """Exchanges blobs between the survivors, through the statuses of their old connection."""
 
-    def __init__(self, connection: Connection, members: tuple[int, ...], attempt: int) -> None:
+    def __init__(self, connection: Connection, members: tuple[int, ...], attempt: int, timeout_s: float) -> None:
+        self._connection, self._timeout_s = connection, timeout_s
         self._detector, self._consensus = connection.detector, connection.consensus
         self._members, self._attempt = members, attempt
         self.rank, self.world_size = members.index(connection.rank), len(members)
@@ -59,18 +62,29 @@ class _SurvivorBootstrap:
         lost, missing = _wait(
             detector, self._members, has_published, timeout_s, lambda: self._consensus.is_under_way(topic)
         )
-        self.settle(number, lost, ok=not missing)
+        self._settle(number, lost, ok=not missing)
+        if number == COMMIT:
+            return [b""] * self.world_size
         # The ranks that decided may have read a status from another host that is still on its way to this rank.
         late, _ = _wait(detector, self._members, has_published, timeout_s, one_is_ahead)
         if late or one_is_ahead():
             # Other ranks have aborted the next exchange of this attempt, and the decision on it says why.
-            self.settle(number + 1, late, ok=False)
+            self._settle(number + 1, late, ok=False)
         return [detector.status_of(rank).blobs[number] for rank in self._members]
 
-    def settle(self, number: int, lost: frozenset[int], *, ok: bool = True) -> None:
+    def abort(self) -> None:
+        """Make the others abort the exchange that comes next, unless they have completed the last."""
+        if len(self._blobs) <= COMMIT:
+            self._settle(len(self._blobs), self._detector.dead() & set(self._members), ok=False)
+
+    def _settle(self, number: int, lost: frozenset[int], *, ok: bool) -> None:
         """Decide whether an exchange succeeded."""
         proposal = Outcome(ok and not lost, tuple(sorted(lost)))
-        outcome = self._consensus.decide_outcome(self._topic(number), proposal, lambda rank: rank in self._members)
+        outcome = self._consensus.decide_outcome(
+            self._topic(number), proposal, lambda rank: rank in self._members, self._timeout_s
+        )
+        if outcome is None:
+            raise _end(self._connection, minority_error)
         if not outcome.ok:
             raise _AbortedError(frozenset(outcome.lost))
 
@@ -81,32 +95,46 @@ class _SurvivorBootstrap:
 def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connection, tuple[int, ...]]:
     """A connection of the ranks that are left, and their ranks in the old one. All of them call it.
 
-    A rank that dies meanwhile, or does not call within `timeout_s`, is left out. The old connection is closed.
+    A rank that dies meanwhile, or does not call within `timeout_s`, is left out. The old connection is closed. On a
+    side of a cut that may not go on, it waits for the others as long, and then raises CommunicatorClosed.
     """
     if connection.closed:
         raise CommunicatorClosed("a communicator that is closed cannot be shrunk")
-    detector, everyone = connection.detector, frozenset(range(connection.world_size))
+    everyone = frozenset(range(connection.world_size))
+    _settle_growth(connection, timeout_s)
     failed = connection.failure.ranks if connection.failure is not None else frozenset[int]()
     if connection.rank in failed:
         connection.check_not_ended()
     for attempt in range(ATTEMPTS):
         members = _decide_members(connection, failed, attempt, timeout_s)
-        bootstrap = _SurvivorBootstrap(connection, members, attempt)
+        bootstrap = _SurvivorBootstrap(connection, members, attempt, timeout_s)
+        name, rule = secrets.token_hex(6), connection.consensus.quorum.rule
         try:
-            made = connect(bootstrap, secrets.token_hex(6), connection.host, timeout_s, connection.network)
+            made = connect(bootstrap, name, connection.host, timeout_s, connection.network, quorum=rule)
         except _AbortedError as error:
             failed = everyone - set(members) | error.lost
             continue
         except (OSError, RendezvousError):
             # A rank has died, or has given up this attempt: its segment is gone, or it does not answer.
             try:
-                bootstrap.settle(1, detector.dead() & set(members), ok=False)
+                bootstrap.abort()
             except _AbortedError as error:
                 failed = everyone - set(members) | error.lost
-            continue
+                continue
+            # The others have completed the attempt, and go on.
+            raise _end(connection, excluded_error) from None
         connection.close(SHRUNK)
         return made, members
     raise PeerFailure(f"no communicator of ranks {members} could be built in {ATTEMPTS} attempts", ranks=failed)
+
+
+def _settle_growth(connection: Connection, timeout_s: float) -> None:
+    """Make sure that this connection has no other successor: a `grow` whose outcome this rank does not know."""
+    if connection.growth:
+        decided = connection.consensus.decide(connection.growth, b"no", patience_s=timeout_s)
+        if decided != b"no":
+            raise _end(connection, minority_error if decided is None else excluded_error)
+        connection.growth = ""
 
 
 def _decide_members(connection: Connection, failed: frozenset[int], attempt: int, timeout_s: float) -> tuple[int, ...]:
@@ -120,17 +148,29 @@ def _decide_members(connection: Connection, failed: frozenset[int], attempt: int
         lambda rank: detector.status_of(rank).attempt >= attempt,
         timeout_s,
         lambda: consensus.is_under_way(topic),
+        can_go_on_without=lambda missing: consensus.can_go_on_without(failed | missing),
     )
     left_out = failed | lost
     decided = consensus.decide_outcome(
-        topic, Outcome(True, tuple(sorted(left_out))), lambda rank: rank not in left_out
-    ).lost
-    if connection.rank in decided:
-        me = connection.peers[connection.rank]
-        error = CommunicatorClosed(f"{me} did not come to shrink() in time; the other ranks go on without it")
-        connection.close(error)
-        raise error
-    return tuple(rank for rank in range(connection.world_size) if rank not in decided)
+        topic, Outcome(True, tuple(sorted(left_out))), lambda rank: rank not in left_out, timeout_s
+    )
+    if decided is None:
+        raise _end(connection, minority_error)
+    if connection.rank in decided.lost:
+        raise _end(connection, excluded_error)
+    return tuple(rank for rank in range(connection.world_size) if rank not in decided.lost)
+
+
+def _end(
+    connection: Connection, reason: Callable[[FailureDetector, Consensus, str], CommunicatorClosed]
+) -> CommunicatorClosed:
+    """Close a connection whose rank does not go on; returns the error to raise."""
+    what = f"{connection.peers[connection.rank]} did not come to shrink() in time"
+    if reason is minority_error:
+        what = f"{connection.peers[connection.rank]} cannot shrink()"
+    error = reason(connection.detector, connection.consensus, what)
+    connection.close(error)
+    return error
 
 
 def _wait(
@@ -139,6 +179,8 @@ def _wait(
     is_there: Callable[[int], bool],
     timeout_s: float,
     is_decided: Callable[[], bool],
+    *,
+    can_go_on_without: Callable[[frozenset[int]], bool] = lambda _: True,
 ) -> tuple[frozenset[int], frozenset[int]]:
     """Wait for these ranks. Returns those that are lost (dead, gone, or late), and all that are missing."""
     began_s = time.monotonic()
@@ -146,11 +188,12 @@ def _wait(
     while True:
         dead = detector.dead()
         # Checked after `dead`: what a rank published before it died counts.
-        missing = {rank for rank in missing if not is_there(rank)}
+        missing = {rank for rank in missing if not is_there(rank) or detector.is_unheard(rank)}
         lost = missing & (dead | detector.gone().keys())
         if missing == lost or is_decided():
             return frozenset(lost), frozenset(missing)
         waited_s = time.monotonic() - began_s
-        if waited_s >= timeout_s or (waited_s >= HOPELESS_S and missing - lost <= detector.hopeless(missing - lost)):
+        hopeless = waited_s >= HOPELESS_S and missing - lost <= detector.hopeless(missing - lost)
+        if waited_s >= timeout_s or (hopeless and can_go_on_without(frozenset(missing))):
             return frozenset(missing), frozenset(missing)
         time.sleep(PAUSE_S)

@@ -1,6 +1,7 @@
 """How a running job admits new processes: for a while one rank accepts those that hold the job's secret.
 
-It listens where rank 0 of the job listened during the rendezvous. Without a secret it publishes its address in a file
+It listens where rank 0 of the job listened during the rendezvous, or at the same port of its own host if no rank is on
+that host any more. Without a secret it publishes its address in a file
 that only this user can read. Handshake and frames are those of a rendezvous.
 """
 
@@ -10,7 +11,7 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import msgspec
@@ -37,6 +38,7 @@ from choreo.run.transport.addresses import LOOPBACK, is_local, listen, spelled
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.errors import FrameError
 from choreo.run.transport.frames import FrameKind, SealedFrame
+from choreo.run.transport.handshake import HANDSHAKE_S
 from choreo.run.transport.limits import MAX_REASON
 from choreo.run.transport.secret import check_secret
 from choreo.run.transport.shortage import SHORT, why
@@ -45,6 +47,7 @@ __all__ = ["AdmissionServer", "can_admit_here", "find_admission", "open_admissio
 
 TAKEN_S = 5.0  # how long to wait for a port or name that is taken: the process that has it may be about to end
 POLL_S = 0.05  # how often to check for lost ranks
+ONE_OF_SEVERAL_S = 1.0  # for an answer from one of several places
 GREETING_S = 0.05  # that a look at the door waits for a process that has just connected
 ENOUGH = "the job has admitted as many processes as it wants"
 
@@ -199,10 +202,13 @@ def open_admission(
         yield server
 
 
-def find_admission(job: JobAddress) -> CoordinatorAddress:
-    """Where the job admits new processes."""
+def find_admission(job: JobAddress, others: Sequence[tuple[str, int]] = (), attempt: int = 0) -> CoordinatorAddress:
+    """Where the job admits new processes: at its address, or at one of the others, which are tried in turn."""
     if job.secret is not None:
-        return CoordinatorAddress(job.address, job.port, job.secret, final=True)
+        places = [(job.address, job.port), *(place for place in others if place != (job.address, job.port))]
+        address, port = places[attempt % len(places)]
+        patience_s = HANDSHAKE_S if len(places) == 1 else ONE_OF_SEVERAL_S
+        return CoordinatorAddress(address, port, job.secret, len(places) == 1, patience_s)
     record = find_published(_published_name(job))
     return CoordinatorAddress(record.address, record.port, record.secret.encode(), final=False)
 

@@ -97,13 +97,14 @@ class AdmissionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a joining process needs: its rank, the numbers of all ranks, the timeouts, and how to choose algorithms."""
+    """What a joining process needs: its rank, the numbers of all, timeouts, how to choose algorithms, the quorum."""
 
     rank: Rank
     ranks: Annotated[tuple[Rank, ...], msgspec.Meta(min_length=1, max_length=MAX_RANKS)]  # `Communicator.ranks`
     join_timeout_s: Seconds
     timeout_s: Seconds
     chooser: str
+    quorum: Name
 
 
 Message = TypeVar("Message", Join, Welcome, Abort, Leave, AdmissionRequest, Admission)

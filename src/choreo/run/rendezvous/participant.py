@@ -42,6 +42,7 @@ class CoordinatorAddress(NamedTuple):
     port: int
     secret: bytes
     final: bool  # whether a refusal is final; an address found in a file may be that of a job that is ending
+    patience_s: float = HANDSHAKE_S  # how long to wait for an answer there
 
     def __str__(self) -> str:
         return spelled(self.address, self.port)
@@ -166,7 +167,7 @@ def _dial(address: CoordinatorAddress, who: str, deadline: Deadline) -> Coordina
     last: OSError = ConnectionRefusedError("nobody listens there")
     for target in targets:
         try:
-            return connect_to_coordinator(target, address.secret, deadline.capped(HANDSHAKE_S))
+            return connect_to_coordinator(target, address.secret, deadline.capped(address.patience_s))
         except TimeoutError:
             last = TimeoutError("what listens there does not answer")
         except OSError as error:

@@ -68,20 +68,20 @@ class Rendezvous:
             self._side.disconnect()
             raise
 
-    def close(self) -> None:
-        """Leave. A rank that still waits for an exchange gets an error."""
+    def close(self, reason: str = "") -> None:
+        """Leave. A rank that still waits for an exchange gets an error, with this reason."""
         if os.getpid() != self._pid:
             if self._side is not None:
                 self._side.disconnect()
         elif self._over is None and self._side is not None:
-            self._side.close()
+            self._side.close(reason)
         self._over = self._over or f"rank {self.rank} has left it"
 
     def __enter__(self) -> Rendezvous:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.close("" if error is None else str(error) or type(error).__name__)
 
 
 def rendezvous(

@@ -198,7 +198,7 @@ class Elastic:
                 if bucket is self._buckets[0]:
                     total += bucket.notes(got)[LOSS]
                 self._waiting = round(bucket.notes(got)[WAITING])
-                if not round(bucket.notes(got)[DOORS]):
+                if members.goes_on_by_door and not round(bucket.notes(got)[DOORS]):
                     # The host that lets others in is on the other side of a cut, and that side goes on.
                     raise LeftOutError
                 self._spent("dp all_reduce", start_s)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from choreo.errors import CommunicatorClosed, JoinError, PeerFailure, TrainingError
 from choreo.run import Communicator, ReduceOp, init, join
+from choreo.run.consensus.quorum import ANY
 from choreo.run.rendezvous.admission import can_admit_here
 from choreo.run.rendezvous.environment import job_address, read_environment
 from choreo.run.transport.deadline import Deadline
@@ -50,6 +51,11 @@ class Members:
         """This rank's number, which it keeps when others are lost."""
         assert self.comm is not None
         return self.comm.ranks[self.comm.rank]
+
+    @property
+    def goes_on_by_door(self) -> bool:
+        """Whether any side of a cut may go on, so that only the one with MASTER_ADDR's host does."""
+        return self.comm is not None and self.comm.quorum == ANY
 
     def come(self) -> bool:
         """Become a rank; whether this is the beginning of the job, and not a job that runs already."""
@@ -123,7 +129,7 @@ class Members:
         """How many processes wait to be let in, if this rank is the one that knows, and there is room."""
         assert self.comm is not None
         room = self.wanted - len(self.live)
-        if room < 1 or not self.has_door:
+        if room < 1:
             return 0
         with contextlib.suppress(CommunicatorClosed, PeerFailure):
             return min(room, self.comm.waiting())

@@ -1,0 +1,60 @@
+"""Where a process that joins may find a job whose MASTER_ADDR is gone: at the other hosts of its last membership.
+
+A rank remembers the addresses of its communicator. A process that is started anew is told: CHOREO_ADDRESSES lists them,
+and `choreo run --restarts` names a file in CHOREO_ADDRESSES_FILE that the ranks of its host keep up to date.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from choreo.run.transport.addresses import parse_address
+
+__all__ = ["FILE", "known_addresses", "remember_addresses"]
+
+VARIABLE, FILE = "CHOREO_ADDRESSES", "CHOREO_ADDRESSES_FILE"
+MAX_FILE_BYTES = 1 << 20
+
+_last: tuple[str, ...] = ()  # of this process's last communicator of several hosts
+
+
+def remember_addresses(addresses: Iterable[str], *, write: bool) -> None:
+    """Remember where the ranks of this process's communicator are. One rank of each host writes them to the file."""
+    global _last  # noqa: PLW0603 - a process is a rank of one job
+    found = tuple(dict.fromkeys(filter(None, addresses)))
+    if not found:
+        return
+    _last = found
+    path = os.environ.get(FILE, "")
+    if path and write:
+        with suppress(OSError):  # it only helps a process that is started again
+            new = Path(f"{path}.{os.getpid()}")
+            new.write_text(",".join(found), encoding="ascii")
+            new.replace(path)
+
+
+def known_addresses(port: int) -> list[tuple[str, int]]:
+    """All addresses at which a job may admit this process, beside MASTER_ADDR; `port` is for those without one.
+
+    >>> os.environ["CHOREO_ADDRESSES"] = "node1, node2:29501"
+    >>> known_addresses(29500)
+    [('node1', 29500), ('node2', 29501)]
+    >>> del os.environ["CHOREO_ADDRESSES"]
+    """
+    texts = os.environ.get(VARIABLE, "").split(",")
+    path = os.environ.get(FILE, "")
+    if path:
+        with suppress(OSError, UnicodeDecodeError), Path(path).open(encoding="ascii") as file:
+            texts += file.read(MAX_FILE_BYTES).split(",")
+    given = [_with_port(text.strip(), port) for text in texts if text.strip()]
+    return list(dict.fromkeys([*given, *((address, port) for address in _last)]))
+
+
+def _with_port(text: str, port: int) -> tuple[str, int]:
+    has_port = text.rpartition(":")[0].endswith("]") if text.startswith("[") else text.count(":") == 1
+    if has_port:
+        return parse_address(text)
+    return text.strip("[]"), port

@@ -1,0 +1,240 @@
+"""The network between hosts is cut: a majority goes on, the others are told, and come back when the cable does."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import choreo
+from choreo.errors import CommunicatorClosed, PeerFailure
+from choreo.run.communicator import Communicator
+from tests.helpers.faults import Ended, Pipe
+from tests.helpers.hosts import Hosts, NetworkJob, hosts, why_no_hosts
+
+pytestmark = pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
+MIXED, THREE = (0, 0, 1, 1), (0, 1, 2)
+SECRET = "what these cut jobs know"
+CALL_S, SHRINK_S = 0.5, 2.0
+
+
+@pytest.fixture
+def machines() -> Iterator[Hosts]:
+    with hosts(3) as made:
+        yield made
+
+
+def after_a_cut(comm: Communicator, talk: Pipe, call_s: tuple[float, ...], shrink_s: float, rejoins: int) -> Any:
+    """Calls until one fails; then goes on, or is told that it does not; then those who were left out come back."""
+    rank, story, text = comm.rank, "", ""
+    comm.all_reduce(np.ones(10))
+    talk.send("ready")
+    talk.recv()
+    failed: list[int] = []
+    try:
+        try:
+            while True:
+                comm.all_reduce(np.ones(1000), timeout=call_s[rank])
+        except PeerFailure as error:
+            failed, text = sorted(error.ranks), str(error)
+        talk.send("failed")
+        comm = comm.shrink(timeout=shrink_s)
+        story = "went on"
+    except CommunicatorClosed as error:
+        story = str(error)
+    ranks = comm.ranks if story == "went on" else ()
+    if rejoins:
+        talk.send("decided")
+        talk.recv()
+        comm = comm.grow(rejoins, timeout=20.0) if story == "went on" else choreo.join(timeout=20.0)
+        everybody = comm.all_gather(np.array([comm.ranks[comm.rank]]))[:, 0].tolist()
+        assert everybody == list(comm.ranks)
+        comm.barrier()
+        comm.close()
+    return failed, text, story, ranks, comm.ranks
+
+
+def begin(job: NetworkJob) -> None:
+    for rank in range(len(job.talks)):
+        assert job.hear(rank) == "ready"
+
+
+def go(job: NetworkJob) -> None:
+    for talk in job.talks:
+        talk.send("go")
+
+
+def hear_until(job: NetworkJob, word: str) -> None:
+    for rank in range(len(job.talks)):
+        while job.hear(rank) != word:
+            pass
+
+
+def values(found: list[Ended]) -> list[Any]:
+    assert not [one for one in found if one.error], "\n".join(one.text for one in found)
+    return [one.value for one in found]
+
+
+def cases(where: tuple[int, ...], slow: int) -> tuple[float, ...]:
+    """Deadlines of calls: one machine takes longer, so that the others decide first."""
+    return tuple(3 * CALL_S if machine == slow else CALL_S for machine in where)
+
+
+@pytest.mark.parametrize(
+    ("where", "cut", "slow", "stay"),
+    [
+        (THREE, 2, 0, (0, 1)),
+        (THREE, 0, 1, (1, 2)),  # MASTER_ADDR's machine is the minority, and decides first
+        (THREE, 0, 0, (1, 2)),  # and last
+        (MIXED, 1, 0, (0, 1)),  # of two halves, the one without rank 0 decides first
+        (MIXED, 1, 1, (0, 1)),  # and last
+    ],
+)
+def test_a_majority_goes_on_and_the_others_come_back(
+    machines: Hosts, where: tuple[int, ...], cut: int, slow: int, stay: tuple[int, ...]
+) -> None:
+    away = tuple(rank for rank in range(len(where)) if rank not in stay)
+    given = (cases(where, slow), SHRINK_S, len(away))
+    with NetworkJob(machines, where, after_a_cut, *given) as job:
+        begin(job)
+        machines.cut(cut)
+        go(job)
+        hear_until(job, "decided")
+        machines.mend(cut)
+        go(job)
+        found = values(job.ended())
+    for rank, (failed, text, story, ranks, at_last) in enumerate(found):
+        assert failed == list(away if rank in stay else stay), found
+        if rank in stay:
+            assert (story, ranks) == ("went on", stay), found
+            assert "shrink() goes on without them" in text
+        else:
+            assert f"this side has {len(away)} of {len(where)} votes" in text and "only a majority goes on" in text
+            assert "so it is a minority" in story and "choreo.join() brings it back" in story, story
+        assert sorted(at_last) == list(range(len(where))), found
+
+
+def joins_anew(comm: Communicator, talk: Pipe) -> Any:
+    """A process that was started again: all that it knows is in its environment."""
+    comm.close()
+    joined = choreo.join(timeout=20.0)
+    joined.barrier()
+    found = sorted(joined.ranks)
+    joined.close()
+    return found
+
+
+def dies_or_grows(comm: Communicator, talk: Pipe) -> Any:
+    comm.all_reduce(np.ones(10))
+    talk.send("ready")
+    talk.recv()
+    if comm.rank == 0:
+        return "ends"
+    with pytest.raises(PeerFailure):
+        comm.all_reduce(np.ones(10), timeout=CALL_S)
+    comm = comm.shrink(timeout=10.0)
+    while not comm.all_reduce(np.array([comm.waiting()]))[0]:
+        time.sleep(0.01)
+    comm = comm.grow(timeout=20.0)
+    comm.barrier()
+    found = sorted(comm.ranks)
+    comm.close()
+    return found
+
+
+def test_a_process_that_is_started_anew_finds_survivors_elsewhere(machines: Hosts) -> None:
+    """Nobody is left on MASTER_ADDR's machine, and nobody gives an address."""
+    with NetworkJob(machines, THREE, dies_or_grows, CHOREO_SECRET=SECRET) as job:
+        begin(job)
+        machines.cut(0)
+        go(job)
+        # The new process is on the second machine: the first is not even to be reached.
+        with NetworkJob(
+            machines,
+            (1,),
+            joins_anew,
+            MASTER_ADDR=machines.addresses[0],
+            CHOREO_ADDRESSES=",".join(machines.addresses),
+            CHOREO_SECRET=SECRET,
+        ) as joiner:
+            found = values([*job.ended(1, 2), *joiner.ended()])
+    assert found == [[0, 1, 2]] * 3
+
+
+def test_a_side_that_gave_up_first_shuts_nobody_out_when_the_cable_is_back(machines: Hosts) -> None:
+    """Today's worst case: the side without MASTER_ADDR's machine is at its deadline, and then the cable is back."""
+    with NetworkJob(machines, MIXED, after_a_cut, (8.0, 8.0, CALL_S, CALL_S), 20.0, 0) as job:
+        begin(job)
+        machines.cut(1)
+        go(job)
+        for rank in (2, 3):
+            while job.hear(rank) != "failed":
+                pass
+        machines.mend(1)
+        found = values(job.ended())
+    went = {ranks for _, _, story, ranks, _ in found if story == "went on"}
+    assert went == {(0, 1, 2, 3)}, found
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_three_machines_that_flap_do_not_decide_differently(machines: Hosts, seed: int) -> None:
+    drawn = random.Random(seed)
+    with NetworkJob(machines, THREE, after_a_cut, (CALL_S, 0.8, 1.1), 6.0, 0) as job:
+        begin(job)
+        machines.cut_cable(0, 1)
+        machines.cut_cable(0, 2)
+        go(job)
+        cables, pulled = [(0, 1), (0, 2), (1, 2)], {(0, 1), (0, 2)}
+        end_s = time.monotonic() + 3.0
+        while time.monotonic() < end_s:
+            cable = drawn.choice(cables)
+            (machines.mend_cable if cable in pulled else machines.cut_cable)(*cable)
+            pulled ^= {cable}
+            time.sleep(drawn.uniform(0.0, 0.4))
+        for cable in pulled:
+            machines.mend_cable(*cable)
+        found = values(job.ended())
+    went = {ranks for _, _, story, ranks, _ in found if story == "went on"}
+    assert len(went) <= 1, found
+    for rank, (_, _, story, _, _) in enumerate(found):
+        members = next(iter(went), ())
+        assert (story == "went on") == (rank in members), found
+        assert story == "went on" or "go on without it" in story, found
+
+
+@pytest.mark.parametrize(("sender", "hearer"), [(0, 1), (1, 0)])
+def test_a_cut_in_one_direction_is_told_on_both_sides(machines: Hosts, sender: int, hearer: int) -> None:
+    with NetworkJob(machines, MIXED, after_a_cut, (CALL_S,) * 4, SHRINK_S, 0) as job:
+        begin(job)
+        machines.deafen(sender, hearer)
+        go(job)
+        found = values(job.ended())
+    for rank, (failed, text, story, ranks, _) in enumerate(found):
+        if rank < 2:
+            assert (failed, story, ranks) == ([2, 3], "went on", (0, 1)), found
+            assert "rank 2 (host" in text and "rank 3 (host" in text, text
+        else:
+            assert failed in ([0, 1], []) and "go on without it" in story, found
+            assert not text or "rank 0 (host" in text, text
+
+
+def different(comm: Communicator, talk: Pipe) -> None:
+    raise AssertionError("they do not meet")
+
+
+def by_rank() -> None:
+    import os
+
+    os.environ["CHOREO_QUORUM"] = "any" if os.environ["RANK"] == "1" else "majority"
+
+
+def test_all_ranks_give_the_same_quorum(machines: Hosts) -> None:
+    with NetworkJob(machines, THREE, different, before=by_rank) as job:
+        found = job.ended()
+    for one in found:
+        assert one.error == "UsageError", found
+        assert 'the quorum of rank 1 is "any" and that of rank 0 "majority"; give all ranks the same' in one.text
