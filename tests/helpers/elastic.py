@@ -25,6 +25,7 @@ import pytest
 
 import choreo
 from choreo.train import TrainConfig
+from tests.helpers.hosts import PORT, Hosts, enter
 
 __all__ = ["BATCH", "ElasticJob", "Trained", "losses_alone", "make"]
 
@@ -146,16 +147,22 @@ class Process:
 
     process: Any
     pipe: Pipe
+    host: int
     stopped: bool = False
     awaited: int = 0  # the step that it must complete to count as being there
 
 
 class ElasticJob:
-    """Ranks of one job; `look` hears them, `kill`, `stop` and `wake` do something to one of them."""
+    """Ranks of one job; `look` hears them, `kill`, `stop` and `wake` do something to one of them.
 
-    def __init__(self, ranks: int, *, seed: int = 0, pause_s: float = 0.0, **options: Any) -> None:
+    With `hosts` rank r is on host r.
+    """
+
+    def __init__(
+        self, ranks: int, *, seed: int = 0, pause_s: float = 0.0, hosts: Hosts | None = None, **options: Any
+    ) -> None:
         next(losses_alone())  # what torch imports with the first step is imported once
-        self.ranks, self.options, self.pause_s = ranks, options, pause_s
+        self.ranks, self.options, self.pause_s, self.hosts = ranks, options, pause_s, hosts
         self.last = CONTEXT.Value("q", FOREVER, lock=False)
         self.random = random.Random(seed)
         self.losses: dict[int, float] = {}
@@ -169,23 +176,25 @@ class ElasticJob:
         self._held.bind(("127.0.0.1", 0))
         self.processes: list[Process] = []
         for rank in range(ranks):
-            self.start(rank)
+            self.start(rank, host=rank)
 
-    def start(self, rank: int | None = None) -> None:
+    def start(self, rank: int | None = None, *, host: int) -> None:
         """Start a rank, or a process that joins."""
         ours, theirs = CONTEXT.Pipe()
         variables = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self._held.getsockname()[1]),
+            "MASTER_ADDR": "127.0.0.1" if self.hosts is None else self.hosts.addresses[0],
+            "MASTER_PORT": str(self._held.getsockname()[1] if self.hosts is None else PORT),
             "CHOREO_SECRET": SECRET,
             "WORLD_SIZE": str(self.ranks),
             "RANK": str(rank or 0),
             "CHOREO_JOIN": "1" if rank is None else "",
+            "CHOREO_ADDRESSES": "" if self.hosts is None else ",".join(self.hosts.addresses),
         }
-        process = CONTEXT.Process(target=_life, args=(self, theirs, variables), daemon=True)
+        name = None if self.hosts is None else self.hosts.names[host]
+        process = CONTEXT.Process(target=_life, args=(self, theirs, variables, name), daemon=True)
         process.start()
         theirs.close()
-        self.processes.append(Process(process, ours, awaited=max(1, self.step + 1)))
+        self.processes.append(Process(process, ours, host, awaited=max(1, self.step + 1)))
 
     @property
     def step(self) -> int:
@@ -239,11 +248,26 @@ class ElasticJob:
             assert time.monotonic() < end_s, f"not all came back: {self.live[self.step]}"
             self.look(0.01)
 
+    def look_until_ranks_are(self, ranks: tuple[int, ...]) -> None:
+        """Hear the ranks until these have completed a step by themselves."""
+        end_s = time.monotonic() + HANG_S
+        while not self.errors and self.live[self.step] != ranks:
+            assert time.monotonic() < end_s, f"the ranks are still {self.live[self.step]}"
+            self.look(0.01)
+
     def kill(self, one: Process, *, replace: bool = True) -> None:
         """Kill a rank, and start another in its place."""
         one.process.kill()
         if replace:
-            self.start()
+            self.start(host=one.host)
+
+    def cut(self, one: Process, seconds: float) -> None:
+        """Pull the cables of a rank's host for a while."""
+        assert self.hosts is not None
+        self.hosts.cut(one.host)
+        self.look(seconds)
+        self.hosts.mend(one.host)
+        one.awaited = self.step + 2
 
     def stop(self, one: Process) -> None:
         """Stop a rank."""
@@ -278,11 +302,13 @@ class ElasticJob:
             self.errors.append(told[0])
 
 
-def _life(job: ElasticJob, pipe: Pipe, variables: dict[str, str]) -> None:
+def _life(job: ElasticJob, pipe: Pipe, variables: dict[str, str], host: str | None) -> None:
     for other in job.processes:
         other.pipe.close()
     os.environ.update(variables)
     try:
+        if host is not None:
+            enter(host)
         pipe.send(("ended", train(job.last, job.options, pipe.send, job.pause_s)))
     except BaseException:
         pipe.send(("error", traceback.format_exc()))

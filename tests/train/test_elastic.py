@@ -26,6 +26,7 @@ from choreo.train.scale import scaled
 from choreo.workload import Plan, get_model
 from tests.helpers.elastic import ElasticJob, losses_alone, train_config
 from tests.helpers.faults import eventually, segments
+from tests.helpers.hosts import hosts, why_no_hosts
 from tests.helpers.torch import torch
 
 TOLERANCE = 1e-6
@@ -113,6 +114,25 @@ def test_a_short_stop_costs_nobody_its_place() -> None:
     right(job)
 
 
+@pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts())
+@pytest.mark.parametrize("host", [0, on_demand(2)])
+def test_a_host_that_is_cut_off_is_left_out_and_comes_back(host: int) -> None:
+    """Also the host that MASTER_ADDR names: two of three are a majority."""
+    with hosts(3) as made:
+        job = ElasticJob(3, zero=1, pause_s=0.01, hosts=made)
+        try:
+            job.look(until_step=5)
+            made.cut(host)
+            job.look_until_ranks_are(tuple(rank for rank in range(3) if rank != host))
+            job.look(until_step=job.step + 2)
+            made.mend(host)
+            job.look_until_all_are_back()
+            right(job)
+        finally:
+            job.close()
+    assert len(job.ended) == 3
+
+
 def test_one_rank_is_left() -> None:
     job = ElasticJob(3, zero=1, copies=3, pause_s=0.01)
     job.look(until_step=5)
@@ -175,18 +195,20 @@ def test_other_plans_and_refusals() -> None:
 
 def random_events(job: ElasticJob, events: int) -> dict[str, int]:
     """Kills and stops at random moments; each waits until all are back, so that no two copies are lost at once."""
-    counted = {"kill": 0, "stop": 0, "stop and kill": 0}
+    counted = {"kill": 0, "stop": 0, "stop and kill": 0, "cut": 0}
     job.look(until_step=2)
     for _ in range(events):
         job.look(job.random.uniform(0, 0.2))
-        kind = job.random.choices(list(counted), (6, 3, 1))[0]
+        kind = job.random.choices(list(counted), (6, 3, 1, 0 if job.hosts is None else 6))[0]
         counted[kind] += 1
         victim = job.random.choice(job.processes)
-        if kind != "kill":
+        if kind == "cut":
+            job.cut(victim, job.random.uniform(0.1, 3.0))
+        elif kind != "kill":
             job.stop(victim)
             job.look(job.random.uniform(0, 1.2))
             job.wake(victim)
-        if kind != "stop":
+        if "kill" in kind:
             job.kill(victim)
         job.look(until_step=job.step + 1)
         job.look_until_all_are_back()
@@ -202,6 +224,14 @@ def chaos(ranks: int, events: int, seed: int, **options: Any) -> None:
 
 def test_random_kills_and_stops() -> None:
     chaos(3, 4, seed=1, zero=1)
+
+
+@pytest.mark.grid
+@pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts())
+@pytest.mark.parametrize("seed", range(3))
+def test_random_kills_stops_and_cuts_between_hosts(seed: int) -> None:
+    with hosts(3) as made:
+        chaos(3, 10, seed, zero=seed, hosts=made)
 
 
 @pytest.mark.grid
