@@ -7,7 +7,7 @@ import os
 import resource
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from choreo.run.communicator import Communicator
 from choreo.run.execute import choice
 from choreo.run.execute.backend import executor
 from choreo.run.execute.constants import default_constants
-from tests.helpers.faults import Job, Pipe, eventually, names_held
+from choreo.run.recover import shrink
+from tests.helpers.faults import Ended, Job, Pipe, eventually, names_held
+from tests.helpers.hosts import NetworkJob, hosts, why_no_hosts
 from tests.helpers.launch import command
 
 
@@ -52,11 +54,11 @@ def few_descriptors(spare: int) -> Iterator[None]:
             os.close(one)
 
 
-def tries_groups(comm: Communicator, _: Pipe, most: int) -> list[str]:
+def tries_groups(comm: Communicator, _: Pipe, spares: Sequence[int]) -> list[str]:
     """What a group of all says to this rank, while rank 1 has few descriptors; nothing may be left of it."""
     told = []
     before = open_descriptors()
-    for spare in range(most):
+    for spare in spares:
         with few_descriptors(spare) if comm.rank == 1 else few_descriptors(1000):
             try:
                 group = comm.new_group(range(comm.world_size))
@@ -65,22 +67,54 @@ def tries_groups(comm: Communicator, _: Pipe, most: int) -> list[str]:
                 told.append("")
             except ChoreoError as error:
                 told.append(str(error))
-        assert open_descriptors() == before, (spare, told)
+        assert eventually(lambda: open_descriptors() == before), (spare, told)
     assert (comm.all_reduce(np.ones(2)) == comm.world_size).all()
     return told
 
 
-def test_few_descriptors_are_told_to_every_rank() -> None:
-    with Job(2, tries_groups, 12) as job:
-        ended = job.ended()
+def check_told(ended: list[Ended]) -> None:
     assert not [one for one in ended if one.error], ended
-    mine, limited = ended[0].value, ended[1].value
-    assert [bool(one) for one in mine] == [bool(one) for one in limited]
-    assert mine[0] and not mine[-1], mine
-    for ours, theirs in zip(mine, limited, strict=True):
-        if theirs:
-            assert theirs.endswith("allow more with ulimit -n"), theirs
-            assert ours.startswith("rank 1 (pid ") and ours.endswith("allow more with ulimit -n"), ours
+    limited = ended[1].value
+    assert limited[0] and not limited[-1], limited
+    for rank, one in enumerate(ended):
+        for ours, theirs in zip(one.value, limited, strict=True):
+            assert bool(ours) == bool(theirs)
+            if theirs:
+                assert theirs.endswith("allow more with ulimit -n"), theirs
+                assert rank == 1 or (ours.startswith("rank 1 (pid ") and ours.endswith("ulimit -n")), ours
+
+
+def test_few_descriptors_are_told_to_every_rank() -> None:
+    with Job(2, tries_groups, range(12)) as job:
+        check_told(job.ended())
+
+
+@pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
+def test_few_descriptors_between_hosts_are_told_to_every_rank() -> None:
+    """The others do not wait for a rank that cannot accept them."""
+    with hosts(2) as made, NetworkJob(made, [0, 0, 1], tries_groups, (0, 4, 6, 9, 12, 15, 30)) as job:
+        check_told(job.ended())
+
+
+def shrinks_with_few(comm: Communicator, _: Pipe) -> str:
+    """The other ranks die; of those that are left, rank 1 has too few descriptors."""
+    if comm.rank == 2:
+        os._exit(1)
+    pytest.MonkeyPatch().setattr(shrink, "ATTEMPTS", 3)
+    with pytest.raises(PeerFailure):
+        comm.barrier()
+    with few_descriptors(3 if comm.rank == 1 else 1000), pytest.raises(PeerFailure) as caught:
+        comm.shrink()
+    return str(caught.value)
+
+
+def test_why_no_communicator_could_be_built_is_told() -> None:
+    with Job(3, shrinks_with_few) as job:
+        ended = job.ended(0, 1)
+    assert not [one for one in ended if one.error], ended
+    for one in ended:
+        assert one.value.startswith("no communicator of ranks (0, 1) could be built in 3 attempts: ")
+        assert one.value.endswith("allow more with ulimit -n")
 
 
 def tries_full_memory(comm: Communicator, _: Pipe) -> str:

@@ -147,6 +147,15 @@ class _Connecting:
 
     def open(self, ranks: list[_Introduction]) -> bytes:
         """Open what the others have made, and dial the lower ranks on other hosts."""
+        try:
+            self._open(ranks)
+        except BaseException:
+            if self._listener is not None:
+                self._listener.close()  # or those that dial this rank would wait for it
+            raise
+        return b""
+
+    def _open(self, ranks: list[_Introduction]) -> None:
         self._peers = tuple(PeerInfo(number, one.host_name, one.pid, one.address) for number, one in enumerate(ranks))
         here = [number for number, one in enumerate(ranks) if one.host == self._host]
         for number in here:
@@ -175,7 +184,6 @@ class _Connecting:
             me, key = self._peers[self._rank], self._network.secret
             self._undo.callback(lambda: self._tcp.close())  # noqa: PLW0108 - the ones that there are by then
             self._tcp = self._listener.connect(me, self._elsewhere, ports, key, self._end_s)
-        return b""
 
     def accept(self) -> None:
         """Accept the higher ranks on other hosts, which have all dialled."""
@@ -183,6 +191,9 @@ class _Connecting:
             assert self._listener is not None
             end_s = max(self._end_s, time.monotonic() + FINISH_S)
             self._tcp = self._listener.finish(self._tcp, self._elsewhere, end_s)
+            # The executor closes its descriptors when it ends, and the detector still needs its own then.
+            for number, one in self._tcp.control.items():
+                self._watch(number, one.socket.fileno())
 
     def finish(self, ranks: list[_Introduction]) -> Connection:
         """The connection, once all ranks have opened what they need."""
@@ -197,9 +208,6 @@ class _Connecting:
             directory_at=segment.take(DIRECTORY_BYTES),
             channel=ControlChannel(controls) if self._elsewhere else None,
         )
-        # The executor closes its descriptors when it ends, and the detector still needs its own then.
-        for number, one in controls.items():
-            self._watch(number, one.socket.fileno())
         streams = _streams(self._tcp, sealed=self._network is not None and self._network.sealed)
         others = [
             (self._maps[number], one.pid, self._watched[number], streams.get(number, ()), controls.get(number))

@@ -15,6 +15,7 @@ from choreo.run.transport.aes_gcm import AlteredError
 from choreo.run.transport.handshake import HANDSHAKE_S
 from choreo.run.transport.nonblocking_handshake import NonblockingServer
 from choreo.run.transport.peer_info import PeerInfo
+from choreo.run.transport.shortage import why
 from choreo.run.transport.strangers import ACCEPTS_AT_ONCE, Strangers
 
 __all__ = ["Incoming", "IncomingConnection"]
@@ -48,6 +49,7 @@ class Incoming:
         self.key, self.sealed = b"", True  # of the communicator
         self._identified: set[int] = set()  # ranks that have connected: none does so twice
         self.connections: dict[int, IncomingConnection] = {}  # by descriptor
+        self.shortage = ""  # why a connection could not be accepted
         self.ended: list[IncomingConnection] = []  # of ranks; `SocketMessages` takes them from here
         self._strangers: Strangers[IncomingConnection] = Strangers(self.end)
         self.listener = socket.socket(family_of(peers[rank].address), socket.SOCK_STREAM)
@@ -81,8 +83,10 @@ class Incoming:
                 return True
             except ConnectionError:  # it has hung up
                 continue
-            except OSError:
+            except OSError as error:
+                self.shortage = why(error)
                 return self._strangers.drop_oldest()
+            self.shortage = ""
             sock.setblocking(False)
             handshake = NonblockingServer(self.key)
             one = IncomingConnection(sock, handshake)

@@ -388,6 +388,10 @@ class PointToPoint:
         channel = self._channels.get(receive.peer)
         if channel is not None and channel.is_full:
             return "sent nothing with this tag before the deadline, and so much with others that no more of it is kept"
+        if self._sockets is not None and self._sockets.shortage:
+            return (
+                f"sent nothing before the deadline; this rank could not accept a connection: {self._sockets.shortage}"
+            )
         return "sent nothing before the deadline"
 
     def _look_for_dead(self) -> None:

@@ -65,6 +65,11 @@ class SocketMessages:
         """Where this rank listens."""
         return self._incoming.port
 
+    @property
+    def shortage(self) -> str:
+        """Why this rank could not accept a connection; empty if it could."""
+        return self._incoming.shortage
+
     def start(self, addresses: list[tuple[str, int]], key: bytes, remote: list[int], *, sealed: bool = True) -> None:
         """Where all ranks listen, the communicator's key, the ranks on other hosts, and whether messages are sealed."""
         with self._lock:

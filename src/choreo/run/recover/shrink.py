@@ -67,10 +67,11 @@ class _SurvivorBootstrap:
             return [b""] * self.world_size
         # The ranks that decided may have read a status from another host that is still on its way to this rank.
         late, _ = _wait(detector, self._members, has_published, timeout_s, one_is_ahead)
-        if late or one_is_ahead():
+        statuses = [detector.status_of(rank) for rank in self._members]  # once: they may go on meanwhile
+        if late or any(status.attempt > self._attempt for status in statuses):
             # Other ranks have aborted the next exchange of this attempt, and the decision on it says why.
             self._settle(number + 1, late, ok=False)
-        return [detector.status_of(rank).blobs[number] for rank in self._members]
+        return [status.blobs[number] for status in statuses]
 
     def abort(self) -> None:
         """Make the others abort the exchange that comes next, unless they have completed the last."""
@@ -105,6 +106,7 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
     failed = connection.failure.ranks if connection.failure is not None else frozenset[int]()
     if connection.rank in failed:
         connection.check_not_ended()
+    reason = ""
     for attempt in range(ATTEMPTS):
         members = _decide_members(connection, failed, attempt, timeout_s)
         bootstrap = _SurvivorBootstrap(connection, members, attempt, timeout_s)
@@ -114,8 +116,9 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
         except _AbortedError as error:
             failed = everyone - set(members) | error.lost
             continue
-        except (OSError, RendezvousError):
+        except (OSError, RendezvousError) as error:
             # A rank has died, or has given up this attempt: its segment is gone, or it does not answer.
+            reason = f": {error}"
             try:
                 bootstrap.abort()
             except _AbortedError as error:
@@ -125,7 +128,7 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
             raise _end(connection, excluded_error) from None
         connection.close(SHRUNK)
         return made, members
-    raise PeerFailure(f"no communicator of ranks {members} could be built in {ATTEMPTS} attempts", ranks=failed)
+    raise PeerFailure(f"no communicator of ranks {members} could be built in {ATTEMPTS} attempts{reason}", ranks=failed)
 
 
 def _settle_growth(connection: Connection, timeout_s: float) -> None:

@@ -11,8 +11,8 @@ from choreo.run.transport.shortage import why
 
 __all__ = ["Bootstrap", "exchange_made"]
 
-# The first byte of a blob: what was made, or why it could not be.
-MADE, FAILED = b"+", b"!"
+# The first byte of a blob: what was made, or why it could not be. One that lost another rank is not the one to blame.
+MADE, FAILED, LOST = b"+", b"!", b"?"
 MAX_REASON_BYTES = 1000
 
 
@@ -52,14 +52,16 @@ def exchange_made(
         failed = RendezvousError(f"this rank could not connect: {reason}")
     if failed is not None:
         who = f"(pid {os.getpid()} on {os.uname().nodename})"
-        blob = FAILED + f"{who} could not connect: {reason}".encode()[:MAX_REASON_BYTES]
+        kind = LOST if getattr(failed, "ranks", ()) else FAILED
+        blob = kind + f"{who} could not connect: {reason}".encode()[:MAX_REASON_BYTES]
     blobs = exchange(blob, timeout_s)
-    if failed is not None:
-        try:
-            raise failed
-        finally:
-            del failed  # it refers to this frame, and that to all that was made
-    for rank, theirs in enumerate(blobs):
-        if theirs.startswith(FAILED):
-            raise RendezvousError(f"rank {rank} {theirs[1:].decode(errors='replace')}", ranks=(rank,))
-    return [theirs[1:] for theirs in blobs]
+    causes = [rank for kind in (FAILED, LOST) for rank, theirs in enumerate(blobs) if theirs.startswith(kind)]
+    if not causes:
+        return [theirs[1:] for theirs in blobs]
+    if failed is None or (blob.startswith(LOST) and blobs[causes[0]].startswith(FAILED)):
+        told = blobs[causes[0]][1:].decode(errors="replace")
+        failed = RendezvousError(f"rank {causes[0]} {told}", ranks=causes[:1])
+    try:
+        raise failed
+    finally:
+        del failed  # it refers to this frame, and that to all that was made

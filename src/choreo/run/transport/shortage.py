@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from choreo.errors import ChoreoError
 
-__all__ = ["SHORT", "no_room", "start_thread", "why"]
+__all__ = ["SHORT", "check_room", "no_room", "start_thread", "why"]
 
 # Why a call fails that would have succeeded in a process, or on a machine, that has more left.
 SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
@@ -45,6 +46,13 @@ def no_room(length: int, folder: Path) -> str:
         f"{_mib(disk.f_blocks * disk.f_frsize)} are left in {folder}; remove what is in it, or make it larger "
         "(mount -o remount,size=, docker run --shm-size=)"
     )
+
+
+def check_room(descriptor: int, count: int) -> None:
+    """An OSError unless this process may open so many more files; it has this one open."""
+    with contextlib.ExitStack() as opened:
+        for _ in range(count):
+            opened.callback(os.close, os.dup(descriptor))
 
 
 def start_thread(target: Callable[[], object], name: str, purpose: str) -> threading.Thread:

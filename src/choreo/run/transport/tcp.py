@@ -29,7 +29,7 @@ from choreo.run.transport.dial import AuthenticatedSocket, dial
 from choreo.run.transport.frames import OVERHEAD_BYTES, FrameKind
 from choreo.run.transport.handshake import HANDSHAKE_S, ServerHandshake
 from choreo.run.transport.peer_info import PeerInfo
-from choreo.run.transport.shortage import SHORT, start_thread, why
+from choreo.run.transport.shortage import SHORT, check_room, start_thread, why
 from choreo.run.transport.strangers import ACCEPTS_AT_ONCE, Strangers
 
 __all__ = ["NetworkConfig", "PeerListener", "TcpConnections", "address_toward", "connection_lost", "dial_peer", "tune"]
@@ -118,6 +118,7 @@ class PeerListener:
         self, me: PeerInfo, peers: Sequence[PeerInfo], ports: Sequence[int], key: bytes, end_s: float
     ) -> TcpConnections:
         """Connect to all lower ranks of `peers`, and begin to accept the higher ones, which `finish` waits for."""
+        check_room(self._stop_event, len(peers) * (STREAMS + 2))  # one more for the executor to watch
         self._key, self._timeout_s = key, max(SHORTEST_TIMEOUT_S, end_s - time.monotonic())
         self._expected = [peer.rank for peer in peers if peer.rank > me.rank]
         if self._expected:
