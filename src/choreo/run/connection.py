@@ -106,7 +106,7 @@ class Connection:
         else:
             call, until_s = self.survive or (self.calls, None)
             status: dict[str, object] = {"call": call, "cause": outcome, "culprit": culprit, "suspect": suspect}
-            status["text"] = describe_call(prepared.call)[:TEXT_LENGTH]
+            status |= {"text": describe_call(prepared.call)[:TEXT_LENGTH], "number": self.calls}
             found, agreed = agree_on_failure(detector, self.consensus, status, wait_for_all_until_s=until_s)
             self.failure = found if agreed else None
             survive = until_s is not None

@@ -16,7 +16,7 @@ import pytest
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
 from choreo.run.execute.dtypes import ReduceOp
-from tests.helpers.faults import Job, Pipe, eventually, names_held, segments
+from tests.helpers.faults import Job, Pipe, Ranks, eventually, names_held, segments
 
 KILL, STOP, RESUME = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
@@ -177,6 +177,46 @@ def test_who_comes_after_the_deadline_finds_itself_excluded() -> None:
     assert "rank 1 (host " in ended[0].text and "had not come to call" in ended[0].text
 
 
+def is_stuck(comm: Communicator, talk: Pipe, victim: int, stops: bool) -> list[tuple[float, list[int]]]:
+    """One rank does not come to a call, again and again; how long after the deadline the others name it."""
+    found, deadline_s = [], 0.3
+    groups = [comm.new_group(range(comm.world_size)) for _ in range(3)]
+    for group in groups:
+        assert isinstance(group, Communicator)
+        comm.barrier()
+        if comm.rank == victim:
+            talk.send("stuck")
+            if stops:
+                os.kill(os.getpid(), STOP)
+            talk.recv()
+            continue
+        began_s = time.monotonic()
+        with pytest.raises(PeerFailure) as caught:
+            group.all_reduce(np.ones(1000), timeout=deadline_s)
+        found.append((time.monotonic() - began_s - deadline_s, sorted(caught.value.ranks)))
+        talk.send("told")
+    return found
+
+
+def named_in_time(job: Ranks, victim: int, *, stops: bool) -> None:
+    others = [rank for rank in range(len(job.talks)) if rank != victim]
+    for _ in range(3):
+        assert job.hear(victim) == "stuck"
+        assert [job.hear(rank) for rank in others] == ["told"] * len(others)
+        if stops:
+            job.tell(victim, RESUME)
+        job.talks[victim].send("go on")
+    for one in job.ended(*others):
+        assert [ranks for _, ranks in one.value] == [[victim]] * 3, one
+        assert min(after_s for after_s, _ in one.value) < 0.5, one  # once at least, on a machine that is busy
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["stopped", "elsewhere"])
+def test_a_rank_that_is_stuck_is_named_soon_after_the_deadline(stops: bool) -> None:
+    with Job(3, is_stuck, 1, stops) as job:
+        named_in_time(job, 1, stops=stops)
+
+
 # ---- different calls ----
 
 
@@ -242,6 +282,21 @@ def test_different_calls_are_told_on_all_ranks_with_both_sides(kind: str) -> Non
     for one in ended:
         assert one.error == "CollectiveMismatch", one
         assert f"called {odd}" in one.text and f"called {many}" in one.text and "rank 2 (host" in one.text
+
+
+def survives_or_not(comm: Communicator, talk: Pipe) -> None:
+    """One rank forgets `survive=True`, so it does not wait for the others at the end of the call."""
+    for _ in range(3):
+        comm.all_reduce(np.ones(4), survive=comm.rank != 1)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_forgets_to_survive_is_told_with_both_calls(ranks: int) -> None:
+    for _ in range(3):  # either may be the first to notice
+        with Job(ranks, survives_or_not) as job:
+            for one in job.ended():
+                assert one.error == "CollectiveMismatch" and "called all_reduce(4 x float64, sum)" in one.text, one
+                assert "called barrier()" in one.text and "all_reduce(survive=True) ends with a barrier" in one.text
 
 
 def only_sends(comm: Communicator, talk: Pipe, collective: str, goes_on: bool) -> str:

@@ -89,7 +89,7 @@ class FailureDetector:
         if channel is not None:
             status = channel.statuses.get(rank)
             if status is not None and status.cause:
-                return status.call, status.text
+                return status.number, status.text
             outcome, _, last = channel.connections[rank].gave_up
             return (last, "") if outcome == LEFT else channel.calls.get(rank, (-1, ""))
         theirs = self._maps[rank]
@@ -102,7 +102,7 @@ class FailureDetector:
         """The last few calls that a rank began, and their texts, as far as they are known here."""
         status = self.status_of(rank)
         theirs = self._maps[rank] if self._channel_to(rank) is None else None
-        known = dict([(status.call, status.text) if status.cause else self.call_of(rank)])
+        known = dict([(status.number, status.text) if status.cause else self.call_of(rank)])
         if theirs is not None:
             calls = segments.calls_of(theirs).items()
             known |= {number: segments.find_call(theirs, signature)[:TEXT_LENGTH] for number, signature in calls}

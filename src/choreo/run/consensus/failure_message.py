@@ -138,5 +138,7 @@ def _what_happened(detector: FailureDetector, one: RankFailure) -> str:
 def _mismatch(detector: FailureDetector, failure: Failure) -> str:
     if len(failure.details) == 2:
         few, many = failure.details
-        return f"{detector.peers[few.rank]} called {few.text}, but {detector.peers[many.rank]} called {many.text}"
+        both = f"{detector.peers[few.rank]} called {few.text}, but {detector.peers[many.rank]} called {many.text}"
+        barriers = [one.text.startswith("barrier()") for one in failure.details]
+        return f"{both} (all_reduce(survive=True) ends with a barrier)" if any(barriers) else both
     return f"{detector.peers[failure.culprit]} made another call than the others"

@@ -47,11 +47,12 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
     call: int = 0  # the number of that call
     culprit: int = -1  # the rank that it blames
     suspect: int = -1  # the rank that it was waiting for
-    text: str = ""  # its call, as text
+    text: str = ""  # the call that failed, as text
     reduced: int = 0  # the last `survive=True` call whose result it has
     returned: int = 0  # the last such call that it has returned from
     attempt: int = -1  # which attempt to build a new communicator it is in, from 0
     blobs: tuple[bytes, ...] = ()  # what it brings to the exchanges of that attempt
+    number: int = 0  # of the call in `text`; with `survive=True`, `call` is the first of two
 
 
 def write_status(own: mmap.mmap, number: int, status: Status) -> None:
