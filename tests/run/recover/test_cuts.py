@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,6 +166,46 @@ def test_a_process_that_is_started_anew_finds_survivors_elsewhere(machines: Host
         ) as joiner:
             found = values([*job.ended(1, 2), *joiner.ended()])
     assert found == [[0, 1, 2]] * 3
+
+
+SCRIPT = """
+import os, choreo, numpy as np
+if "CHOREO_JOIN" in os.environ:
+    comm = choreo.join(timeout=60)
+else:
+    comm = choreo.init(timeout=60)
+    comm.barrier()
+    if comm.rank == 0:
+        os._exit(3)
+    try:
+        while True:
+            comm.all_reduce(np.ones(3))
+    except choreo.PeerFailure:
+        comm = comm.shrink().grow(timeout=60)
+print(sorted(comm.ranks), comm.all_reduce(np.ones(1))[0])
+comm.close()
+"""
+
+
+def test_a_rank_that_the_launcher_starts_again_finds_survivors_elsewhere(machines: Hosts, tmp_path: Path) -> None:
+    """Rank 0 was the only one on MASTER_ADDR's machine, where it is started again."""
+    script, secret = tmp_path / "job.py", tmp_path / "secret"
+    script.write_text(SCRIPT)
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+    order = ["-m", "choreo", "run", "-n", "1", "--nodes", "3", "--master", f"{machines.addresses[0]}:29650"]
+    order += ["--restarts", "1", "--secret-file", str(secret), "--node-rank"]
+    started = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", machines.names[node], sys.executable, *order, str(node), str(script)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in range(3)
+    ]
+    told = [one.communicate(timeout=120) for one in started]
+    assert [out.split("] ", 1)[-1] for out, _ in told] == ["[0, 1, 2] 3.0\n"] * 3, told
 
 
 def test_a_side_that_gave_up_first_shuts_nobody_out_when_the_cable_is_back(machines: Hosts) -> None:

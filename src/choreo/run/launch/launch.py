@@ -99,7 +99,7 @@ def launch(
                 inherits_stdin=rank == 0 and not joins and _is_piped_in(),
             )
 
-        return RunningJob(out, err, grace_s, keep_going or restarts > 0, restarts).run(
+        return RunningJob(out, err, grace_s, keep_going or restarts > 0, restarts, elsewhere=nodes > 1).run(
             [start(local_rank) for local_rank in range(n)]
         )
 

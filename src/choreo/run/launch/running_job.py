@@ -32,12 +32,17 @@ Start: TypeAlias = Callable[[bool], RankProcess]  # starts a rank, or starts it 
 class RunningJob:
     """Starts ranks, relays their output, and stops all of them when one fails or when a signal comes."""
 
-    def __init__(self, out: Output, err: Output, grace_s: float, keep_going: bool, restarts: int = 0) -> None:
+    def __init__(
+        self, out: Output, err: Output, grace_s: float, keep_going: bool, restarts: int = 0, *, elsewhere: bool = False
+    ) -> None:
         self._outputs = list(dict.fromkeys((out, err)))
         self._err = err
         self._grace_s = grace_s
         self._keep_going = keep_going
         self._restarts = restarts  # that are left
+        self._elsewhere = (
+            elsewhere  # whether the job has ranks on other hosts, which may let one in that is started again
+        )
         self._restarted: list[RankProcess] = []
         self._over_at_s: float | None = None  # when ranks that were started again are too late
         self._ranks: list[RankProcess] = []
@@ -144,7 +149,7 @@ class RunningJob:
 
     def _go_on(self, failed: list[RankProcess]) -> None:
         for rank in failed if self._kill_at_s is None else ():
-            others = any(one.code is None for one in self._ranks)
+            others = self._elsewhere or any(one.code is None for one in self._ranks)
             again = self._restarts > 0 and others and rank.code != _MISTAKE
             self._say(f"{rank} {rank.how_it_ended()}; {'it is started again' if again else 'the others go on'}")
             if again:
