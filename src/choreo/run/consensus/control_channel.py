@@ -51,9 +51,10 @@ class StatusUpdate(msgspec.Struct, array_like=True, frozen=True, tag="status"):
 
 
 class HostReport(msgspec.Struct, array_like=True, frozen=True, tag="host"):
-    """What a rank sees on its host: the dead ranks, and the last call that each rank began, with its text."""
+    """What a rank sees on its host: who is dead or stopped, and the last call that each rank began, with its text."""
 
     dead: tuple[int, ...]
+    stopped: tuple[int, ...]
     calls: tuple[tuple[int, int, str], ...]
 
 
@@ -245,6 +246,7 @@ class ControlChannel:
         self.answer: Callable[[int, Prepare | Accept], None] = lambda _, __: None  # for this host, to a proposer
         self._replies: dict[str, list[tuple[int, Reply]]] = {}
         self._dead: set[int] = set()
+        self._stopped: dict[int, tuple[int, ...]] = {}  # as each of them reports
 
     def poll(self) -> None:
         """Receive what has arrived, and send what could not be sent before."""
@@ -290,6 +292,10 @@ class ControlChannel:
         """Ranks whose connection has ended, or that ranks on their host report dead."""
         return self._dead | {rank for rank, connection in self.connections.items() if connection.lost}
 
+    def is_stopped(self, rank: int) -> bool:
+        """Whether ranks on its host report that a rank is stopped."""
+        return any(rank in stopped for stopped in self._stopped.values())
+
     def close(self) -> None:
         """Close all connections."""
         for connection in self.connections.values():
@@ -300,6 +306,7 @@ class ControlChannel:
             self.statuses[rank] = message.status
         elif isinstance(message, HostReport):
             self._dead |= set(message.dead) & self.connections.keys()
+            self._stopped[rank] = message.stopped
             for other, call, text in message.calls:
                 if call >= self.calls.get(other, (0, ""))[0]:
                     self.calls[other] = (call, text)

@@ -25,9 +25,9 @@ from choreo.run.execute.failures import ALTERED, MISMATCHED, PEER_DIED, PEER_GAV
 
 __all__ = ["UNHEARD", "Failure", "RankFailure", "agree_on_failure"]
 
-# How long ranks that are in the call have to publish their status. Each looks around 50 times a second, if it gets a
-# core.
-GRACE_S = 0.4
+# How long ranks have to publish their status. One that is in the call looks around 50 times a second, if it gets a
+# core; one that has not begun the call will hardly do so now.
+GRACE_S, GRACE_IN_CALL_S = 0.4, 1.5
 PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.01
 TOPIC = "failure"
 UNHEARD = 100  # beside the executor's outcomes: a rank that is heard, and does not hear
@@ -87,7 +87,8 @@ def agree_on_failure(
             rank for rank, one in statuses.items() if not one.cause and not (survive and one.returned >= call)
         } - detector.gone().keys()
         late = any(one.cause == TIMED_OUT for one in statuses.values())
-        end_s = began_s + GRACE_S
+        in_call = late and any(detector.call_of(rank)[0] >= call for rank in silent)
+        end_s = began_s + (GRACE_IN_CALL_S if in_call else GRACE_S)
         if wait_for_all_until_s is not None:
             end_s = max(wait_for_all_until_s, end_s)
         # Who is stopped or cut off gets no time beyond the deadline of the call.

@@ -130,11 +130,7 @@ class FailureDetector:
 
     def hopeless(self, ranks: Iterable[int]) -> frozenset[int]:
         """Those of these ranks that will not answer soon: their process is stopped, or their host is cut off."""
-        return frozenset(
-            rank
-            for rank in ranks
-            if (is_stopped(self.peers[rank].pid) if self._channel_to(rank) is None else self.is_unheard(rank))
-        )
+        return frozenset(rank for rank in ranks if self._is_stopped(rank) or self.is_unheard(rank))
 
     def is_cut_off(self, rank: int) -> bool:
         """Whether a rank's host does not acknowledge what was sent to it; something must have been sent a while ago."""
@@ -157,7 +153,8 @@ class FailureDetector:
             return
         here = [rank for rank in range(self.world_size) if self._channel_to(rank) is None]
         dead = tuple(sorted(self._dead & set(here)))
-        report = HostReport(dead, tuple((rank, *self.call_of(rank)) for rank in here))
+        stopped = tuple(rank for rank in here if rank not in dead and self._is_stopped(rank))
+        report = HostReport(dead, stopped, tuple((rank, *self.call_of(rank)) for rank in here))
         if report != self._reported:
             self._reported = report
             self.channel.send(report)
@@ -171,6 +168,11 @@ class FailureDetector:
             if descriptor >= 0:
                 os.close(descriptor)
         self._pidfds = []
+
+    def _is_stopped(self, rank: int) -> bool:
+        """Whether a rank's process is stopped, as far as this is known."""
+        channel = self._channel_to(rank)
+        return is_stopped(self.peers[rank].pid) if channel is None else channel.is_stopped(rank)
 
     def _others(self) -> Iterable[int]:
         return (rank for rank in range(self.world_size) if rank != self.rank)
