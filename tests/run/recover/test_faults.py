@@ -177,10 +177,10 @@ def test_who_comes_after_the_deadline_finds_itself_excluded() -> None:
     assert "rank 1 (host " in ended[0].text and "had not come to call" in ended[0].text
 
 
-def is_stuck(comm: Communicator, talk: Pipe, victim: int, stops: bool) -> list[tuple[float, list[int]]]:
+def is_stuck(comm: Communicator, talk: Pipe, victim: int, stops: bool, times: int) -> list[tuple[float, list[int]]]:
     """One rank does not come to a call, again and again; how long after the deadline the others name it."""
     found, deadline_s = [], 0.3
-    groups = [comm.new_group(range(comm.world_size)) for _ in range(3)]
+    groups = [comm.new_group(range(comm.world_size)) for _ in range(times)]
     for group in groups:
         assert isinstance(group, Communicator)
         comm.barrier()
@@ -198,23 +198,31 @@ def is_stuck(comm: Communicator, talk: Pipe, victim: int, stops: bool) -> list[t
     return found
 
 
-def named_in_time(job: Ranks, victim: int, *, stops: bool) -> None:
+def named(job: Ranks, victim: int, times: int, *, stops: bool) -> list[float]:
+    """That all others name the one that is stuck; how long after the deadline they did so at best."""
     others = [rank for rank in range(len(job.talks)) if rank != victim]
-    for _ in range(3):
+    for _ in range(times):
         assert job.hear(victim) == "stuck"
         assert [job.hear(rank) for rank in others] == ["told"] * len(others)
         if stops:
             job.tell(victim, RESUME)
         job.talks[victim].send("go on")
-    for one in job.ended(*others):
-        assert [ranks for _, ranks in one.value] == [[victim]] * 3, one
-        assert min(after_s for after_s, _ in one.value) < 0.5, one  # once at least, on a machine that is busy
+    ended = job.ended(*others)
+    assert [[ranks for _, ranks in one.value] for one in ended] == [[[victim]] * times] * len(others), ended
+    return [min(after_s for after_s, _ in one.value) for one in ended]
 
 
 @pytest.mark.parametrize("stops", [True, False], ids=["stopped", "elsewhere"])
-def test_a_rank_that_is_stuck_is_named_soon_after_the_deadline(stops: bool) -> None:
-    with Job(3, is_stuck, 1, stops) as job:
-        named_in_time(job, 1, stops=stops)
+def test_a_rank_that_is_stuck_is_named_by_all_the_others(stops: bool) -> None:
+    with Job(3, is_stuck, 1, stops, 1) as job:
+        named(job, 1, 1, stops=stops)
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("stops", [True, False], ids=["stopped", "elsewhere"])
+def test_a_rank_that_is_stuck_is_named_within_half_a_second_of_the_deadline(stops: bool) -> None:
+    with Job(3, is_stuck, 1, stops, 5) as job:
+        assert max(named(job, 1, 5, stops=stops)) < 0.5
 
 
 # ---- different calls ----

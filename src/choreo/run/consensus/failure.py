@@ -27,7 +27,7 @@ __all__ = ["UNHEARD", "Failure", "RankFailure", "agree_on_failure"]
 
 # How long ranks have to publish their status. One that is in the call looks around 50 times a second, if it gets a
 # core; one that has not begun the call will hardly do so now.
-GRACE_S, GRACE_IN_CALL_S = 0.4, 1.5
+GRACE_S, GRACE_IN_CALL_S = 0.3, 1.5
 PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.01
 TOPIC = "failure"
 UNHEARD = 100  # beside the executor's outcomes: a rank that is heard, and does not hear
