@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,3 +28,12 @@ def test_mutants_are_read_or_refused_in_a_sentence(kinds: tuple[str, ...], count
 
 def test_every_kind_is_in_the_sample() -> None:
     assert {path.name for path in (ROOT / "tests" / "data" / "fuzz").iterdir() if path.is_dir()} == {*QUICK, *SLOW}
+
+
+@pytest.mark.grid
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
+def test_the_compiled_executor_takes_no_harm_from_programs_and_frames() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "fuzz_core.py"), "20000", "1"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "20000 programs" in ran.stdout

@@ -98,3 +98,6 @@ def test_a_word_that_is_none() -> None:
             made.read(peer, word)
     with pytest.raises(ValueError, match="too small"):
         COMPILED.Words(0, maps[0], 4096 - 64, [None, (maps[1], 64)], STRIDE, COUNT, False)
+    for stride, count in ((1 << 63, COUNT), (0, 0), (STRIDE, 1)):  # their product overflows, or there is no bell
+        with pytest.raises(ValueError, match="channels overlap"):
+            COMPILED.Words(0, maps[0], 64, [None, (maps[1], 64)], stride, count, False)

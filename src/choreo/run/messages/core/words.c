@@ -77,7 +77,7 @@ static int words_init(Words *self, PyObject *args, PyObject *Py_UNUSED(keywords)
     if (self->channels) { PyErr_SetString(PyExc_ValueError, "this is made once"); return -1; }
     if (!PyArg_ParseTuple(args, "iOKO!KKp", &rank, &own, &at, &PyList_Type, &peers, &stride, &words, &alone)) return -1;
     int world = (int)PyList_GET_SIZE(peers);
-    if (rank < 0 || rank >= world || stride % 64 || words > stride / 8) {
+    if (rank < 0 || rank >= world || stride % 64 || words <= ASLEEP || words > stride / 8 || stride > SIZE_MAX / (size_t)world) {
         PyErr_SetString(PyExc_ValueError, "the rank is none of the world's, or channels overlap");
         return -1;
     }
