@@ -194,7 +194,7 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
     here->rank = rank;
     here->world = world;
     here->spins = spins;
-    here->patience = SPIN_NS;
+    here->patience.ns = SPIN_NS;
     here->apart = apart;
     here->yields = apart ? YIELDS : MAX_YIELDS;
     here->stage_bytes = stage_bytes;

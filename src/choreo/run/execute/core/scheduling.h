@@ -12,6 +12,7 @@
 /* How long a rank spins at most, if it has a core of its own: longer than a wake-up and an answer take together. Otherwise two
  * ranks that sleep would never find out that spinning is faster. */
 #define SPIN_NS 100000
+#define MOST_FAILURES 4 /* then it tries again after 32 short waits */
 
 static inline void relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -27,12 +28,28 @@ static inline int64_t now_ns(void) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* How long to spin the next time, after a wait of this length: a bit longer than that, if it was short enough that spinning pays;
- * otherwise half as long as this time. One short wait says little. */
-static inline void learn_patience(_Atomic int64_t *patience, int64_t waited) {
-    int64_t before = atomic_load_explicit(patience, memory_order_relaxed), next = 2 * waited <= 3 * SPIN_NS ? 2 * waited : 0;
-    if (next < before / 2) next = before / 2;
-    atomic_store_explicit(patience, next > SPIN_NS ? SPIN_NS : next, memory_order_relaxed);
+/* How long to spin, learnt from each wait. Several threads may wait. */
+typedef struct {
+    _Atomic int64_t ns;
+    _Atomic int failures, rest; /* trials in a row that did not pay, and how many short waits there are before the next trial */
+} Patience;
+
+/* A wait is over. If spinning has paid, spin a bit longer than this wait took, else half as long as now. A short wait that ended
+ * in sleep may be a reason to try again, but ever less often. */
+static inline void learn_patience(Patience *patience, int64_t waited, int paid) {
+    int64_t before = atomic_load_explicit(&patience->ns, memory_order_relaxed), next = before / 2;
+    if (paid) {
+        if (next < 2 * waited) next = 2 * waited < SPIN_NS ? 2 * waited : SPIN_NS;
+        atomic_store_explicit(&patience->failures, 0, memory_order_relaxed);
+    } else if (2 * waited <= 3 * SPIN_NS) {
+        int rest = atomic_load_explicit(&patience->rest, memory_order_relaxed), failures = atomic_load_explicit(&patience->failures, memory_order_relaxed);
+        if (!rest) {
+            next = SPIN_NS;
+            if (failures < MOST_FAILURES) atomic_store_explicit(&patience->failures, failures + 1, memory_order_relaxed);
+        }
+        atomic_store_explicit(&patience->rest, rest ? rest - 1 : 2 << failures, memory_order_relaxed);
+    }
+    atomic_store_explicit(&patience->ns, next, memory_order_relaxed);
 }
 
 /* Ask the scheduler to run this thread soon after it wakes up: a thread with a shorter slice preempts one with a longer slice

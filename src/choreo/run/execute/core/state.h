@@ -32,8 +32,8 @@ typedef struct {
     PyObject_HEAD
     _Atomic int busy; /* a thread is in a call */
     int rank, world, mapped, fork_generation, in_main_thread, in_interpreter;
-    int spins;                /* how often it looks before it yields, if it may not spin longer */
-    _Atomic int64_t patience; /* how long it spins at present, in nanoseconds */
+    int spins; /* how often it looks before it yields, if it may not spin longer */
+    Patience patience;
     int apart, yields;   /* whether ranks of this host are in several scheduling groups; how often it yields before it sleeps */
     unsigned sleeps;     /* since it stopped yielding */
     uint64_t serial;

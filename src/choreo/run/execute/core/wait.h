@@ -54,8 +54,10 @@ static int spin_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t va
         relax();
     }
     if (here->spins < LOOKS) return 0;
-    if (atomic_load_explicit(&here->peers[peer].header->core, memory_order_relaxed) == (uint32_t)sched_getcpu() + 1) return 0;
-    int64_t began = now_ns(), now = began, patience = atomic_load_explicit(&here->patience, memory_order_relaxed);
+    uint32_t core = (uint32_t)sched_getcpu() + 1;
+    atomic_store_explicit(&here->header->core, core, memory_order_relaxed);
+    if (atomic_load_explicit(&here->peers[peer].header->core, memory_order_relaxed) == core) return 0;
+    int64_t began = now_ns(), now = began, patience = atomic_load_explicit(&here->patience.ns, memory_order_relaxed);
     for (; now < began + patience; now = now_ns()) {
         if (now > began + GIL_NS) release_gil(here);
         for (int look = 0; look < LOOKS; look++) {
@@ -145,8 +147,9 @@ static int yield_or_sleep(Endpoint *here, const _Atomic uint64_t *counter, uint6
 
 static int wait_slowly(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
     int64_t began = now_ns();
-    int outcome = spin_for(here, counter, value, peer) ? OK : yield_or_sleep(here, counter, value, peer, deadline);
-    learn_patience(&here->patience, now_ns() - began);
+    int paid = spin_for(here, counter, value, peer), outcome = OK;
+    if (!paid) outcome = yield_or_sleep(here, counter, value, peer, deadline);
+    learn_patience(&here->patience, now_ns() - began, paid);
     return outcome;
 }
 

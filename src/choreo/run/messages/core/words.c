@@ -44,7 +44,7 @@ typedef struct { Py_buffer map; Word *ours; const Word *theirs; } Channel; /* ou
 typedef struct {
     PyObject_HEAD
     int rank, world, mapped, alone; /* alone: every rank of the host has a core of its own */
-    _Atomic int64_t patience;       /* how long it spins at present, in nanoseconds; several threads may wait */
+    Patience patience;
     _Atomic int no_waitv;
     Py_buffer own;
     Word *local; /* the bell of this process's own threads */
@@ -86,7 +86,7 @@ static int words_init(Words *self, PyObject *args, PyObject *Py_UNUSED(keywords)
     self->rank = rank;
     self->world = world;
     self->alone = alone;
-    atomic_init(&self->patience, SPIN_NS);
+    atomic_init(&self->patience.ns, SPIN_NS);
     self->words = words;
     size_t bytes = stride * (size_t)world;
     if (!fits(&self->own, at, bytes)) { PyErr_SetString(PyExc_ValueError, "the own segment is too small"); return -1; }
@@ -227,14 +227,14 @@ static PyObject *words_wait(Words *self, PyObject *args) {
         if (sum_of_bells(self) != sum) Py_RETURN_NONE;
     Py_BEGIN_ALLOW_THREADS
     int64_t began = now_ns(), now = began, until = began;
-    if (self->alone && has_own_core(self)) until += atomic_load_explicit(&self->patience, memory_order_relaxed);
+    if (self->alone && has_own_core(self)) until += atomic_load_explicit(&self->patience.ns, memory_order_relaxed);
     int rung = 0;
     while (now < until && !rung) {
         for (int look = 0; look < LOOKS && !(rung = sum_of_bells(self) != sum); look++) relax();
         now = now_ns();
     }
     if (!rung) sleep_for(self, sum, seconds);
-    learn_patience(&self->patience, (rung ? now : now_ns()) - began);
+    learn_patience(&self->patience, (rung ? now : now_ns()) - began, rung);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
