@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import choreo
+from choreo.errors import PeerFailure
 from choreo.run.communicator import Communicator
 from choreo.run.transport import strangers
 from choreo.run.transport.limits import MAX_UNAUTHENTICATED
@@ -86,6 +88,32 @@ def test_members_work_while_strangers_flood_every_port(two_hosts: Hosts) -> None
     assert not [one for one in ended if one.error], "\n".join(one.text for one in ended)
     assert min(one.value for one in ended) > 0
     assert min(counts) > 300, counts
+
+
+def leaves_and_comes_back(comm: Communicator, _: Pipe) -> list[int]:
+    """Rank 2 leaves; the others shrink, and then grow with it."""
+    if comm.rank == 2:
+        comm.close()
+        comm = choreo.join(timeout=30.0)
+    else:
+        with pytest.raises(PeerFailure):
+            comm.barrier()
+        comm = comm.shrink()
+        comm = comm.grow(1, timeout=30.0)
+    found = comm.all_gather(np.array([comm.rank])).reshape(-1).tolist()
+    comm.barrier()
+    comm.close()
+    return sorted(found)
+
+
+def test_a_job_shrinks_and_grows_while_strangers_flood(two_hosts: Hosts) -> None:
+    with ExitStack() as floods:
+        made = [floods.enter_context(Flood(name, 80)) for name in two_hosts.names]
+        with NetworkJob(two_hosts, [0, 1, 0], leaves_and_comes_back, before=limit_descriptors) as job:
+            ended = job.ended()
+        assert min(one.count for one in made) > 20
+    assert not [one for one in ended if one.error], "\n".join(one.text for one in ended)
+    assert [one.value for one in ended] == [[0, 1, 2]] * 3
 
 
 def works_alone(comm: Communicator, _: Pipe) -> tuple[int, int]:
