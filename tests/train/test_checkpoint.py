@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -239,16 +240,7 @@ def test_resuming_needs_a_folder() -> None:
         choreo.train("gpt2-124m", scale="tiny", resume=True)
 
 
-COMMAND = (
-    "train",
-    "gpt2-124m",
-    "--scale=tiny",
-    "-n2",
-    "--dp=2",
-    "--seq=32",
-    "--global-batch=2",
-    "--checkpoint-every=1",
-)
+COMMAND = ("train", "gpt2-124m", "--scale=tiny", "-n2", "--dp=2", "--seq=32", "--global-batch=2")
 
 
 def killed_while_writing(folder: Path, lives_s: float) -> list[str]:
@@ -259,13 +251,14 @@ def killed_while_writing(folder: Path, lives_s: float) -> list[str]:
         deadline_s = time.monotonic() + 120
         before = set(folder.glob("step-*"))
         while not set(folder.glob("step-*")) - before:
-            assert job.poll() is None and time.monotonic() < deadline_s
+            assert job.poll() is None and time.monotonic() < deadline_s, job.stderr.read()
             time.sleep(0.01)
         time.sleep(lives_s)
         while not list(folder.glob(".writing-*")):
-            assert job.poll() is None and time.monotonic() < deadline_s
+            assert job.poll() is None and time.monotonic() < deadline_s, job.stderr.read()
     finally:
-        os.killpg(job.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
         job.wait()
         job.close()
     return sorted(one.name for one in folder.glob("step-*"))
