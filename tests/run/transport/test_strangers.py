@@ -82,7 +82,7 @@ def test_members_work_while_strangers_flood_every_port(two_hosts: Hosts) -> None
     """They come to the rendezvous, to the listeners of groups and to those of messages, and say nothing."""
     with ExitStack() as floods:
         made = [floods.enter_context(Flood(name, 300)) for name in two_hosts.names]
-        with NetworkJob(two_hosts, [0, 1, 0, 1], works_on, 3.0, before=limit_descriptors) as job:
+        with NetworkJob(two_hosts, [0, 1, 0, 1], works_on, 2.0, before=limit_descriptors) as job:
             ended = job.ended()
         counts = [one.count for one in made]
     assert not [one for one in ended if one.error], "\n".join(one.text for one in ended)
@@ -206,3 +206,16 @@ def test_a_rank_that_was_dropped_among_strangers_dials_again(
     monkeypatch.setattr(Strangers, "add", add)
     connect_all(listeners, peers)
     assert next(drops, None) is None
+
+
+def test_a_full_queue_is_not_death(five: tuple[list[PeerListener], list[PeerInfo]]) -> None:
+    """As where there are more ranks than net.core.somaxconn."""
+    listeners, peers = five
+    with ExitStack() as outsiders:
+        for one in listeners[:3]:
+            one._listener.listen(0)
+            for _ in range(3):
+                outsider = outsiders.enter_context(socket.socket())
+                outsider.setblocking(False)
+                outsider.connect_ex(("127.0.0.1", one.port))
+        connect_all(listeners, peers)
