@@ -133,6 +133,24 @@ def test_a_host_that_is_cut_off_is_left_out_and_comes_back(host: int) -> None:
     assert len(job.ended) == 3
 
 
+@pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts())
+def test_all_ranks_that_came_late_on_other_hosts_do_not_wait_for_each_other() -> None:
+    with hosts(2) as made:
+        job = ElasticJob(2, pause_s=0.01, hosts=made)
+        try:
+            job.look(until_step=5)
+            began_s = time.monotonic()
+            job.stop(job.processes[1])
+            job.look(1.0)
+            job.wake(job.processes[1])
+            job.look(until_step=job.step + 2)
+            assert time.monotonic() - began_s < 30  # a call's patience is a minute
+            job.look_until_all_are_back()
+            right(job)
+        finally:
+            job.close()
+
+
 def test_one_rank_is_left() -> None:
     job = ElasticJob(3, zero=1, copies=3, pause_s=0.01)
     job.look(until_step=5)

@@ -95,7 +95,8 @@ def agree_on_failure(
         hopeless = late and silent and not silent - detector.hopeless(silent)
         unheard = {rank for rank in statuses if late and detector.is_unheard(rank)} - silent
         # If the call was late and all ranks answer, one of them may hear nothing.
-        looks = late and detector.channel is not None and not (silent or unheard or dead)
+        answered = late and detector.channel is not None and not (silent or unheard or dead)
+        looks = answered and time.monotonic() < began_s + GRACE_S
         under_way = consensus.is_under_way(TOPIC)
         if not (silent or looks) or hopeless or time.monotonic() >= end_s or under_way:
             proposal = _propose(detector, dead, statuses, silent, unheard, late=late, survive=survive)
