@@ -383,6 +383,7 @@ def leaves_early(comm: Communicator, _: Pipe) -> str:
     with pytest.raises(PeerFailure, match="closed its communicator") as caught:
         while True:
             comm.all_reduce(np.ones(1000), timeout=20.0)
+    assert "after call" in str(caught.value) and "call -1" not in str(caught.value), str(caught.value)
     return f"without {sorted(caught.value.ranks)}"
 
 

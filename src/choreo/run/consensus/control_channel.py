@@ -40,6 +40,7 @@ __all__ = [
 
 MAX_MESSAGE_BYTES = 64 << 10
 CHUNK_BYTES = 64 << 10
+LONGEST_LOOK_S = 0.02
 _GOODBYE = struct.Struct("<IIQ")  # the outcome, the culprit, the call
 _PROGRESS = struct.Struct("<BQ")  # 0: has the result of the call; 1: has returned from it
 
@@ -123,7 +124,7 @@ class ControlConnection:
         self.progress = [0, 0]  # the last call that it has reduced, and the last that it has returned from
         self.lost = False  # the rank has died or left, or what came is not what it sent
         self.altered = False  # what came is not what it sent
-        self._waits_since_s: float | None = None  # for an acknowledgement
+        self._looked_s, self._unacknowledged_s = 0.0, 0.0
 
     def send(self, message: Message) -> None:
         """Queue a message, and write what the socket takes."""
@@ -184,13 +185,16 @@ class ControlConnection:
         return True
 
     def unacknowledged_s(self) -> float:
-        """For how long, as far as this was asked, the other host's kernel has acknowledged nothing."""
+        """For how long the other host's kernel has acknowledged nothing, each time that this was asked.
+
+        Between two questions at most a little is counted: a process that gets no core may have sent something just now.
+        """
+        now_s, before_s = time.monotonic(), self._looked_s
+        self._looked_s = now_s
+        self._unacknowledged_s += min(now_s - before_s, LONGEST_LOOK_S)
         if not self.is_cut_off():
-            self._waits_since_s = None
-            return 0.0
-        now_s = time.monotonic()
-        self._waits_since_s = self._waits_since_s or now_s
-        return now_s - self._waits_since_s
+            self._unacknowledged_s = 0.0
+        return self._unacknowledged_s
 
     def check(self) -> None:
         """Find out whether the connection has ended, and leave what came for the executor to see."""
