@@ -99,10 +99,9 @@ class NetworkChaos(Chaos):
             self.hosts.remove()
 
     def victims(self) -> list[int]:
-        """Whom something bad may happen to: somebody stays who can let others in."""
+        """Whom something bad may happen to: of two on two machines, one alone could not go on."""
         awake = self.awake(inside=True)
-        keepers = [pid for pid in awake if self.machine_of(self.processes[pid].place) == 0]
-        return [pid for pid in awake if pid not in keepers or len(keepers) > 1]
+        return awake if len(awake) > 2 else []
 
     def _mend(self, cable: tuple[int, int]) -> None:
         self.hosts.mend_cable(*cable)
