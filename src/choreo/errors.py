@@ -10,7 +10,8 @@ ChoreoError
 │   ├── PlanError                       a parallel plan that cannot be run; the nearest that can is in the message
 │   ├── CollectiveMismatch              ranks made different calls; both are in the message
 │   └── CommunicatorClosed              a call on a communicator that has ended: closed, shrunk, grown, of a forked
-│                                       process, or one whose other ranks have excluded this one
+│                                       process, or one whose other ranks have excluded this one, or may have
+│                                       gone on without it on the other side of a cut
 ├── RefusedError                        this algorithm cannot do this at this number of ranks, or on this network
 ├── ScheduleError                       these transfers are not a schedule
 │   ├── FormatError                     a file or document that is not a schedule; names the field
