@@ -1,10 +1,11 @@
-"""How fast collectives run over TCP between two network namespaces, against Gloo in the same run.
+"""How fast collectives run over TCP between two network namespaces, sealed and plain, against Gloo in the same run.
 
     python benchmarks/network.py [--ranks 2,4] [--sizes 8,1K,...] [--rounds 5] [--peer-python PYTHON-WITH-TORCH]
 
 float32 sums. The namespaces are joined by a veth pair; ranks are dealt out half and half, so with 4 two of a kind share
 a machine. The libraries take turns, round after round; a time is the median of the rounds, a round's that of its
-slowest rank. A ratio is how many times as long Gloo takes: 1 is as fast, more is better. It needs root, and iproute2.
+slowest rank. A ratio is how many times as long Gloo takes: 1 is as fast, more is better. Choreo runs twice: sealed, as
+by default, and with --network plain, as Gloo always is. It needs root, and iproute2.
 What was found goes to benchmarks/results/network.json.
 """
 
@@ -60,6 +61,7 @@ class Contestant:
             "MASTER_ADDR": ADDRESSES[0],
             "MASTER_PORT": str(port),
             "CHOREO_SECRET": secrets.token_hex(16),
+            "CHOREO_NETWORK": "plain" if library == "plain" else "sealed",
             "GLOO_SOCKET_IFNAME": "eth0",
             "OMP_NUM_THREADS": "1",
         }
@@ -99,7 +101,7 @@ class Contestant:
 
 def work(library: str) -> None:
     """A rank: time what comes in, one line each."""
-    call_of = choreo_calls() if library == "choreo" else gloo_calls()
+    call_of = gloo_calls() if library == "gloo" else choreo_calls()
     for line in sys.stdin:
         collective, size_bytes, iterations = json.loads(line)
         call = call_of(collective, size_bytes)
@@ -167,7 +169,8 @@ def race(  # noqa: PLR0917 - called once
 ) -> list[dict[str, Any]]:
     """All cells for so many ranks, printed as they come."""
     contestants = [
-        Contestant("choreo", sys.executable, names, ranks, 29_800 + ranks),
+        Contestant("sealed", sys.executable, names, ranks, 29_800 + ranks),
+        Contestant("plain", sys.executable, names, ranks, 29_850 + ranks),
         Contestant("gloo", peer, names, ranks, 29_900 + ranks),
     ]
     found = []
@@ -179,13 +182,16 @@ def race(  # noqa: PLR0917 - called once
                 for _ in range(rounds):
                     for one in contestants:
                         times[one.library].append(one.time_s(collective, size, iterations))
-                mine, theirs = (statistics.median(times[name]) for name in ("choreo", "gloo"))
-                row = {"collective": collective, "ranks": ranks, "size_bytes": size, "time_us": mine * 1e6}
-                found.append(row | {"gloo_us": theirs * 1e6, "ratio": theirs / mine})
-                reached = theirs / mine >= (TO_REACH if size >= LARGE else TO_REACH_SMALL)
-                both = f"{mine * 1e6:>10.1f} us, Gloo {theirs * 1e6:>10.1f} us: {theirs / mine:>6.2f} x"
-                short = "" if reached else "  short"
-                print(f"{collective:>15} {ranks:>2} ranks {size:>10} B {both} {size / mine / 1e9:>6.2f} GB/s{short}")
+                sealed, plain, theirs = (statistics.median(times[name]) for name in ("sealed", "plain", "gloo"))
+                row = {"collective": collective, "ranks": ranks, "size_bytes": size, "time_us": sealed * 1e6}
+                row |= {"plain_us": plain * 1e6, "gloo_us": theirs * 1e6}
+                found.append(row | {"ratio": theirs / sealed, "plain_ratio": theirs / plain})
+                reached = min(theirs / sealed, theirs / plain) >= (TO_REACH if size >= LARGE else TO_REACH_SMALL)
+                both = f"sealed {sealed * 1e6:>9.1f} us {theirs / sealed:>6.2f} x, plain {plain * 1e6:>9.1f} us"
+                both += f" {theirs / plain:>6.2f} x, Gloo {theirs * 1e6:>9.1f} us"
+                print(
+                    f"{collective:>15} {ranks:>2} ranks {size:>10} B {both}{'' if reached else '  short'}", flush=True
+                )
     finally:
         for one in contestants:
             one.stop()
@@ -210,10 +216,12 @@ def main() -> None:
     with namespaces() as names:
         for ranks in map(int, given.ranks.split(",")):
             rows += race(names, ranks, tuple(given.collectives.split(",")), sizes, given.rounds, given.peer_python)
-    for name, chosen in (("from 1 MiB up", True), ("below", False)):
-        ratios = [row["ratio"] for row in rows if (row["size_bytes"] >= LARGE) == chosen]
-        if ratios:
-            print(f"times Gloo {name}: {statistics.geometric_mean(ratios):.2f} in the mean, {min(ratios):.2f} at worst")
+    for which, column in (("sealed", "ratio"), ("plain", "plain_ratio")):
+        for name, chosen in (("from 1 MiB up", True), ("below", False)):
+            ratios = [row[column] for row in rows if (row["size_bytes"] >= LARGE) == chosen]
+            if ratios:
+                mean = statistics.geometric_mean(ratios)
+                print(f"{which}, times Gloo {name}: {mean:.2f} in the mean, {min(ratios):.2f} at worst")
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"benchmark": "network", "results": rows}, indent=1) + "\n")
 

@@ -204,8 +204,8 @@ static int fill_streams(Endpoint *here, const Program *program, uint64_t chain, 
         for (int i = 0; i < here->peers[peer].num_streams && sealed; i++) {
             memset(key, peer * MAX_STREAMS + i + 1, sizeof(key));
             uint64_t records = chance(10) ? 1 + below(4) : REKEY_RECORDS;
-            here->peers[peer].streams[i].seal = new_seal(key, key, records);
-            if (!here->peers[peer].streams[i].seal || !open_cipher(&ciphers[peer][i], key, records, 1)) fail("there is no cipher");
+            here->peers[peer].streams[i].seal = new_seal(i & 1, key, key, records);
+            if (!here->peers[peer].streams[i].seal || !open_cipher(&ciphers[peer][i], i & 1, key, records, 1)) fail("there is no cipher");
         }
     for (size_t at = 0; at < program->num_ops; at++) {
         const Op *op = &program->ops[at];

@@ -41,7 +41,7 @@ SANITIZERS = {
 
 def main(cases: int, seed: int) -> int:
     """Build the harness, and give it programs of several algorithms, sizes and numbers of ranks."""
-    from choreo.run.transport.aes_gcm import libcrypto_path
+    from choreo.run.transport.records import libcrypto_path
 
     with tempfile.TemporaryDirectory() as folder:
         binary, programs = Path(folder, "fuzz_core"), Path(folder, "programs")

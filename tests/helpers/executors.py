@@ -23,6 +23,7 @@ from choreo.run.execute.layout import staging_at
 from choreo.run.execute.program import Program
 from choreo.run.transport.dial import AuthenticatedSocket
 from choreo.run.transport.frames import FrameReader, FrameWriter
+from choreo.run.transport.records import available_ciphers
 from choreo.schedule import Schedule
 from tests.helpers.programs import Array, places
 
@@ -207,7 +208,8 @@ def _rank(
         for number, pid in enumerate(pids):
             local = number != rank and hosts[number] == hosts[rank]
             mine, higher = wires.get((rank, number), []), rank > number
-            keys = (KEYS[higher], KEYS[not higher], REKEY_RECORDS)
+            cipher = available_ciphers()[(rank + number) % 2]  # one or the other for each pair
+            keys = (cipher, KEYS[higher], KEYS[not higher], REKEY_RECORDS)
             peers.append(
                 (
                     segments[number] if local else None,

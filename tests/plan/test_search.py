@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from choreo.errors import PlanError, UsageError
@@ -23,7 +22,6 @@ from choreo.workload import Plan, get_model
 from tests.oracles.plan import oracle_step
 
 Case = tuple[str, int, int, int, str, str, str]
-Ints = npt.NDArray[np.int64]
 JOBS: list[Case] = [
     ("llama3-8b", 64, 128, 8192, "hgx-h100", "megatron-core", "bf16"),
     ("llama2-13b", 16, 32, 4096, "hgx-h100", "torchtitan+compile", "fp8"),
@@ -49,12 +47,6 @@ class Tabulated(NamedTuple):
     job: TrainingJob
     space: Space
     table: LayerTable
-    rows: Ints  # some of the plans
-    flat: Ints  # some with ZeRO-2 or 3 and no pipeline, which are few
-
-    def some_plans(self, count: int) -> list[Plan]:
-        """So many of both; layers are kept, so a plan that another test has looked at costs little."""
-        return [self.space.plan(int(row)) for row in (*self.rows[:count], *self.flat[:count])]
 
 
 @pytest.fixture(scope="module", params=JOBS, ids=lambda case: f"{case[0]}-{case[5]}-{case[6]}")
@@ -62,16 +54,20 @@ def whole(request: pytest.FixtureRequest) -> Tabulated:
     """Made once for all tests of a job, which pytest runs one after another."""
     job = job_of(request.param)
     space = enumerate_plans(job.model, job.gpus, job.global_batch, job.seq, precision=job.precision)
-    random = np.random.default_rng(3)
-    rows = random.choice(len(space), 60, replace=False)
-    # ZeRO-3 is most of what a plan without a pipeline can differ in.
-    flat = random.choice(np.flatnonzero((space["pp"] == 1) & (space["zero"] >= 2)), 20, replace=False)
-    return Tabulated(job, space, tabulate(job, space), rows, flat)
+    return Tabulated(job, space, tabulate(job, space))
+
+
+def some_plans(space: Space, count: int, seed: int) -> list[Plan]:
+    rng = np.random.default_rng(seed)
+    rows = rng.choice(len(space), count, replace=False)
+    # ZeRO-3 is most of what a plan without a pipeline can differ in, and such plans are few.
+    flat = rng.choice(np.flatnonzero((space["pp"] == 1) & (space["zero"] >= 2)), count, replace=False)
+    return [space.plan(int(row)) for row in (*rows, *flat)]
 
 
 def test_a_step_is_what_it_is_number_by_number(whole: Tabulated) -> None:
     job = whole.job
-    for one in whole.some_plans(12):
+    for one in some_plans(whole.space, 12, seed=3):
         found, exact = detailed(job, one), oracle_step(job, one)
         assert found.step_time_s == pytest.approx(exact.step_time_s, rel=1e-9), one
         assert list(found.stage_memory) == [pytest.approx(memory, rel=1e-9) for memory in exact.stage_memory], one
@@ -81,7 +77,7 @@ def test_a_step_is_what_it_is_number_by_number(whole: Tabulated) -> None:
 
 def test_only_the_pipeline_is_estimated(whole: Tabulated) -> None:
     job = whole.job
-    plans = whole.some_plans(20)
+    plans = some_plans(whole.space, 20, seed=4)
     space = space_of(plans)
     guess = estimate(job, space, tabulate(job, space))
     for row, one in enumerate(plans):
@@ -92,8 +88,8 @@ def test_only_the_pipeline_is_estimated(whole: Tabulated) -> None:
 
 
 def test_a_layer_known_for_two_micro_batches_is_known_for_any(whole: Tabulated) -> None:
-    job, space, table = whole[:3]
-    for row in whole.rows[:12]:
+    job, space, table = whole
+    for row in np.random.default_rng(0).choice(len(space), 12, replace=False):
         alone = tabulate(job, space_of([space.plan(int(row))]))
         for kind, field in itertools.product(KINDS, FIELDS):
             # An embedding is fused otherwise where its sizes happen to be equal; nobody reads its width.
@@ -105,8 +101,9 @@ def test_a_layer_known_for_two_micro_batches_is_known_for_any(whole: Tabulated) 
 
 
 def test_estimates_rank_as_the_detailed_evaluation_does(whole: Tabulated) -> None:
-    job, space, table, rows, _ = whole
+    job, space, table = whole
     guess = estimate(job, space, table)
+    rows = np.random.default_rng(1).choice(len(space), 60, replace=False)
     steps = [
         evaluate(
             job.model,

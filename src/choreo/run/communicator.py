@@ -91,8 +91,9 @@ class Communicator(ObjectCalls, MessageCalls):
             undo.pop_all()
         engine.debug = debug_wanted() if debug is None else debug
         if engine.debug and self.rank == 0 and connection.network is not None and connection.remote.any():
-            sealed = "sealed" if connection.network.sealed else "plain: data is neither encrypted nor authenticated"
-            print(f"choreo: the network between the hosts is {sealed}", file=sys.stderr)
+            cipher = connection.network.cipher
+            how = f"sealed by {cipher.upper()}" if cipher else "plain: arrays are neither encrypted nor authenticated"
+            print(f"choreo: the network between the hosts is {how}", file=sys.stderr)
         self._cached_calls.clear()
         engine.traffic.traffic(reset=True)
         self._introduced = True
@@ -350,8 +351,8 @@ class Communicator(ObjectCalls, MessageCalls):
         key = None if connection.network is None or not remote.any() else connection.network.derive_key("messages")
         contacts = [one for _, one in ranks]
         places, ports = [one.channels_at for one in contacts], [one.port for one in contacts]
-        sealed = connection.network is not None and connection.network.sealed
-        self.messages.connect(places, ports, key, readable=engine.readable, sealed=sealed)
+        cipher = "" if connection.network is None else connection.network.cipher
+        self.messages.connect(places, ports, key, readable=engine.readable, cipher=cipher)
 
     def _on(self, connection: Connection) -> Communicator:
         """A communicator on another connection, with this one's settings."""

@@ -28,7 +28,7 @@ from choreo.run.execute.choice import load_algorithms
 from choreo.run.execute.segment import Segment, open_segment, remove_stale
 from choreo.run.rendezvous.bootstrap import Bootstrap, exchange_made
 from choreo.run.transport.peer_info import PeerInfo
-from choreo.run.transport.shortage import why
+from choreo.run.transport.records import available_ciphers
 from choreo.run.transport.tcp import NetworkConfig, PeerListener, TcpConnections, connection_lost
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class _Introduction(msgspec.Struct):
     nonce: bytes
     scheduling_group: str
     quorum: str
-    sealed: bool  # whether it seals what it sends to other hosts
+    ciphers: tuple[str, ...]  # that it can seal with what it sends to other hosts; none if it does not
 
 
 def connect(
@@ -83,12 +83,9 @@ def connect(
         ranks = [msgspec.json.decode(blob, type=_Introduction) for blob in blobs]
         _check_quorums(ranks)
         exchange_made(bootstrap.exchange, lambda: mine.open(ranks), timeout_s)
-        try:
-            mine.accept()
-            bootstrap.exchange(b"", timeout_s)
-            made = mine.finish(ranks)
-        except OSError as error:
-            raise RendezvousError(f"this rank could not connect: {why(error)}") from None
+        mine.accept()
+        bootstrap.exchange(b"", timeout_s)
+        made = mine.finish(ranks)
         names.close()  # without names, nothing can be left behind
         undo.pop_all()
     return made
@@ -145,7 +142,7 @@ class _Connecting:
             secrets.token_bytes(16),
             _scheduling_group(),
             self._quorum,
-            self._network is None or self._network.sealed,
+            available_ciphers() if self._network is not None and self._network.sealed else (),
         )
         return msgspec.json.encode(me)
 
@@ -212,7 +209,7 @@ class _Connecting:
             directory_at=segment.take(DIRECTORY_BYTES),
             channel=ControlChannel(controls) if self._elsewhere else None,
         )
-        streams = _streams(self._tcp, sealed=self._network is not None and self._network.sealed)
+        streams = _streams(self._tcp, "" if self._network is None else self._network.cipher)
         others = [
             (self._maps[number], one.pid, self._watched[number], streams.get(number, ()), controls.get(number))
             for number, one in enumerate(ranks)
@@ -274,21 +271,26 @@ def _communicator_network(network: NetworkConfig | None, ranks: list[_Introducti
             f"the ranks are on several hosts, but rank {unreachable[0]} has no address at which the others reach it",
             ranks=unreachable,
         )
-    others = [rank for rank, one in enumerate(ranks) if one.sealed != ranks[0].sealed]
+    others = [rank for rank, one in enumerate(ranks) if bool(one.ciphers) != bool(ranks[0].ciphers)]
     if others:
-        first, other = ("sealed", "plain") if ranks[0].sealed else ("plain", "sealed")
+        first, other = ("sealed", "plain") if ranks[0].ciphers else ("plain", "sealed")
         raise RendezvousError(
             f"the network is {first} for rank 0 and {other} for rank {others[0]}; give all ranks the same --network "
             "(CHOREO_NETWORK)",
             ranks=others,
         )
-    return replace(network, secret=network.derive_key("communicator", (one.nonce for one in ranks)))
+    cipher = next((name for name in ranks[0].ciphers if all(name in one.ciphers for one in ranks)), "")
+    if network.sealed and not cipher:
+        raise RendezvousError("the ranks' libcryptos have no cipher in common; use --network plain on all hosts")
+    return replace(network, secret=network.derive_key("communicator", (one.nonce for one in ranks)), cipher=cipher)
 
 
-def _streams(tcp: TcpConnections, *, sealed: bool) -> dict[int, tuple[StreamSpec, ...]]:
+def _streams(tcp: TcpConnections, cipher: str) -> dict[int, tuple[StreamSpec, ...]]:
     """The streams as the executor takes them: descriptors, and keys where they are sealed."""
     return {
-        number: tuple((one.socket.fileno(), *one.record_keys) if sealed else one.socket.fileno() for one in several)
+        number: tuple(
+            (one.socket.fileno(), cipher, *one.record_keys) if cipher else one.socket.fileno() for one in several
+        )
         for number, several in tcp.streams.items()
     }
 

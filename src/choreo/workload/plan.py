@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PRECISIONS", "RECOMPUTE", "SCHEDULES", "Plan", "stage_layers"]
 
-MOST = 1 << 22  # along any axis
 WIDE = ("fp32", "tf32")  # activations of four bytes; all others keep them in two
 
 
@@ -50,17 +49,12 @@ class Plan:
         for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "interleave"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise PlanError(f"{name} must be a whole number of at least 1, not {value!r:.60}")
-            if value > MOST:
-                raise PlanError(f"{name} must be at most {MOST}, not {value!r:.60}")
-        for name in ("sequence_parallel", "overlap"):
-            if getattr(self, name) not in (False, True):
-                raise PlanError(f"{name} must be true or false, not {getattr(self, name)!r:.60}")
+                raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")
         if self.zero not in (0, 1, 2, 3):
-            raise PlanError(f"zero must be 0, 1, 2 or 3, not {self.zero!r:.60}")
+            raise PlanError(f"zero must be 0, 1, 2 or 3, not {self.zero!r}")
         for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
-                raise PlanError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r:.60}")
+                raise PlanError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
 
     @property
     def gpus(self) -> int:

@@ -189,9 +189,9 @@ def test_groups_between_hosts_that_are_dropped_leave_nothing(two_hosts: Hosts) -
         assert values(job.ended()) == [True, True]
 
 
-@pytest.mark.parametrize("pure", ["", "1"])
-def test_every_collective_over_shared_memory_and_tcp_at_once(two_hosts: Hosts, pure: str) -> None:
-    with NetworkJob(two_hosts, MIXED, everything, CHOREO_PURE_PYTHON=pure) as job:
+@pytest.mark.parametrize(("pure", "network"), [("", "sealed"), ("1", "sealed"), ("", "plain")])
+def test_every_collective_over_shared_memory_and_tcp_at_once(two_hosts: Hosts, pure: str, network: str) -> None:
+    with NetworkJob(two_hosts, MIXED, everything, CHOREO_PURE_PYTHON=pure, CHOREO_NETWORK=network) as job:
         assert values(job.ended()) == [4] * 4
 
 
@@ -220,15 +220,20 @@ def test_a_job_of_the_launcher_on_two_hosts(two_hosts: Hosts, tmp_path: Path) ->
         subprocess.Popen(
             [
                 *("ip", "netns", "exec", two_hosts.names[node], sys.executable, *order, "--node-rank", str(node)),
-                *("--secret-file", str(secret), str(script)),
+                *("--network", "plain", "--secret-file", str(secret), str(script)),
             ],
+            env=os.environ | {"CHOREO_DEBUG": "1"},
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
         for node in range(2)
     ]
-    told = "".join(one.communicate(timeout=60)[0] for one in started)
-    assert [one.returncode for one in started] == [0, 0]
+    outputs = [one.communicate(timeout=60) for one in started]
+    told, warned = ("".join(parts) for parts in zip(*outputs, strict=True))
+    assert [one.returncode for one in started] == [0, 0], warned
+    assert warned.count("choreo: --network plain: what arrays hold is neither encrypted nor authenticated") == 2
+    assert "the network between the hosts is plain" in warned
     assert sorted(line.split("] ")[1] for line in told.splitlines()) == [f"{rank} 10.0" for rank in range(4)]
 
 

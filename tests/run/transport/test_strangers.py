@@ -14,8 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import choreo
-from choreo.errors import PeerFailure
 from choreo.run.communicator import Communicator
 from choreo.run.transport import strangers
 from choreo.run.transport.limits import MAX_UNAUTHENTICATED
@@ -82,38 +80,12 @@ def test_members_work_while_strangers_flood_every_port(two_hosts: Hosts) -> None
     """They come to the rendezvous, to the listeners of groups and to those of messages, and say nothing."""
     with ExitStack() as floods:
         made = [floods.enter_context(Flood(name, 300)) for name in two_hosts.names]
-        with NetworkJob(two_hosts, [0, 1, 0, 1], works_on, 2.0, before=limit_descriptors) as job:
+        with NetworkJob(two_hosts, [0, 1, 0, 1], works_on, 3.0, before=limit_descriptors) as job:
             ended = job.ended()
         counts = [one.count for one in made]
     assert not [one for one in ended if one.error], "\n".join(one.text for one in ended)
     assert min(one.value for one in ended) > 0
     assert min(counts) > 300, counts
-
-
-def leaves_and_comes_back(comm: Communicator, _: Pipe) -> list[int]:
-    """Rank 2 leaves; the others shrink, and then grow with it."""
-    if comm.rank == 2:
-        comm.close()
-        comm = choreo.join(timeout=30.0)
-    else:
-        with pytest.raises(PeerFailure):
-            comm.barrier()
-        comm = comm.shrink()
-        comm = comm.grow(1, timeout=30.0)
-    found = comm.all_gather(np.array([comm.rank])).reshape(-1).tolist()
-    comm.barrier()
-    comm.close()
-    return sorted(found)
-
-
-def test_a_job_shrinks_and_grows_while_strangers_flood(two_hosts: Hosts) -> None:
-    with ExitStack() as floods:
-        made = [floods.enter_context(Flood(name, 80)) for name in two_hosts.names]
-        with NetworkJob(two_hosts, [0, 1, 0], leaves_and_comes_back, before=limit_descriptors) as job:
-            ended = job.ended()
-        assert min(one.count for one in made) > 20
-    assert not [one for one in ended if one.error], "\n".join(one.text for one in ended)
-    assert [one.value for one in ended] == [[0, 1, 2]] * 3
 
 
 def works_alone(comm: Communicator, _: Pipe) -> tuple[int, int]:
@@ -206,16 +178,3 @@ def test_a_rank_that_was_dropped_among_strangers_dials_again(
     monkeypatch.setattr(Strangers, "add", add)
     connect_all(listeners, peers)
     assert next(drops, None) is None
-
-
-def test_a_full_queue_is_not_death(five: tuple[list[PeerListener], list[PeerInfo]]) -> None:
-    """As where there are more ranks than net.core.somaxconn."""
-    listeners, peers = five
-    with ExitStack() as outsiders:
-        for one in listeners[:3]:
-            one._listener.listen(0)
-            for _ in range(3):
-                outsider = outsiders.enter_context(socket.socket())
-                outsider.setblocking(False)
-                outsider.connect_ex(("127.0.0.1", one.port))
-        connect_all(listeners, peers)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from choreo.compiled import import_compiled, prefers_python, warn_missing
 from choreo.errors import UsageError
 from choreo.run.execute import layout
-from choreo.run.transport.aes_gcm import libcrypto_path
+from choreo.run.transport.records import libcrypto_path
 
 if TYPE_CHECKING:
     from choreo.run.execute import twin

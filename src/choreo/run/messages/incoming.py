@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from choreo.errors import RendezvousError
 from choreo.run.messages.matching import Matcher, Message, Receive
-from choreo.run.messages.wire import HEADER, MessageBytes, SealedBytes, family_of, parse_header
-from choreo.run.transport.aes_gcm import AlteredError
+from choreo.run.messages.wire import HEADER, MessageBytes, family_of, message_bytes, parse_header
 from choreo.run.transport.handshake import HANDSHAKE_S
 from choreo.run.transport.nonblocking_handshake import NonblockingServer
 from choreo.run.transport.peer_info import PeerInfo
+from choreo.run.transport.records import AlteredError
 from choreo.run.transport.shortage import why
 from choreo.run.transport.strangers import ACCEPTS_AT_ONCE, Strangers
 
@@ -46,7 +46,7 @@ class Incoming:
 
     def __init__(self, rank: int, peers: tuple[PeerInfo, ...], matcher: Matcher) -> None:
         self._peers, self._matcher = peers, matcher
-        self.key, self.sealed = b"", True  # of the communicator
+        self.key, self.cipher = b"", ""  # of the communicator; no cipher where it is plain
         self._identified: set[int] = set()  # ranks that have connected: none does so twice
         self.connections: dict[int, IncomingConnection] = {}  # by descriptor
         self.shortage = ""  # why a connection could not be accepted
@@ -189,7 +189,7 @@ class Incoming:
             one.expires_s = time.monotonic() + HANDSHAKE_S
         if handshake.done:
             self._identify(one, handshake.rank)
-            one.bytes = SealedBytes(one.socket, handshake.record_keys) if self.sealed else MessageBytes(one.socket)
+            one.bytes = message_bytes(one.socket, self.cipher, handshake.record_keys)
             one.handshake = None
 
     def _on_header(self, one: IncomingConnection) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from choreo.run.messages.matching import NOT_TAKEN, Send
-from choreo.run.messages.wire import MessageBytes, SealedBytes, family_of
+from choreo.run.messages.wire import MessageBytes, family_of, message_bytes
 from choreo.run.transport.handshake import HANDSHAKE_S
 from choreo.run.transport.nonblocking_handshake import NonblockingClient
 from choreo.run.transport.shortage import why
@@ -38,7 +38,7 @@ class Outgoing:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self.addresses: list[tuple[str, int]] = []
-        self.key, self.sealed = b"", True
+        self.key, self.cipher = b"", ""
         self.connections: dict[int, OutgoingConnection] = {}  # by rank
         self.queues: defaultdict[int, deque[Send]] = defaultdict(deque)
         self.truncated: set[int] = set()  # ranks that got half a message: nothing can follow it
@@ -100,7 +100,7 @@ class Outgoing:
         except OSError as error:
             self.retry(peer, error)
             return
-        one.bytes = SealedBytes(one.socket, handshake.record_keys) if self.sealed else MessageBytes(one.socket)
+        one.bytes = message_bytes(one.socket, self.cipher, handshake.record_keys)
         one.handshake = None
         self.write(peer, one.bytes)
 

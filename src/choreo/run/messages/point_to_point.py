@@ -92,7 +92,7 @@ class PointToPoint:
         return 0 if self._sockets is None else self._sockets.port
 
     def connect(
-        self, channels_at: list[int], ports: list[int], key: bytes | None, *, readable: bool, sealed: bool
+        self, channels_at: list[int], ports: list[int], key: bytes | None, *, readable: bool, cipher: str
     ) -> None:
         """Where the other ranks have their channels or listen; `readable` if peers may read this process's memory."""
         connection, own = self._connection, self._segment.map
@@ -112,7 +112,7 @@ class PointToPoint:
             assert key is not None
             addresses = [(peer.address, ports[peer.rank]) for peer in self._peers]
             remote = [int(peer) for peer in np.flatnonzero(connection.remote)]
-            self._sockets.start(addresses, key, remote, sealed=sealed)
+            self._sockets.start(addresses, key, remote, cipher=cipher)
 
     def send(
         self, data: memoryview, dtype: int, peer: int, tag: int, timeout_s: float, *, blocking: bool = False

@@ -70,11 +70,11 @@ class SocketMessages:
         """Why this rank could not accept a connection; empty if it could."""
         return self._incoming.shortage
 
-    def start(self, addresses: list[tuple[str, int]], key: bytes, remote: list[int], *, sealed: bool = True) -> None:
-        """Where all ranks listen, the communicator's key, the ranks on other hosts, and whether messages are sealed."""
+    def start(self, addresses: list[tuple[str, int]], key: bytes, remote: list[int], *, cipher: str = "") -> None:
+        """Where all ranks listen, the communicator's key, the ranks on other hosts, and what seals messages."""
         with self._lock:
-            self._outgoing.addresses, self._outgoing.key, self._outgoing.sealed = addresses, key, sealed
-            self._incoming.key, self._incoming.sealed, self._remote = key, sealed, remote
+            self._outgoing.addresses, self._outgoing.key, self._outgoing.cipher = addresses, key, cipher
+            self._incoming.key, self._incoming.cipher, self._remote = key, cipher, remote
         self.wake()
 
     def send(self, send: Send) -> None:

@@ -1,7 +1,7 @@
 """The bytes of a message connection between hosts.
 
 A connection carries messages one way. It begins with a handshake. Then each message is a header and its data. On a
-sealed network both are cut into records (`aes_gcm`).
+sealed network both are cut into records (`transport/records.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,19 @@ import struct
 import zlib
 from collections import deque
 
-from choreo.run.transport.aes_gcm import RECORD_BYTES, TAG_BYTES, RecordCipher
 from choreo.run.transport.handshake import RecordKeys
+from choreo.run.transport.records import RECORD_BYTES, TAG_BYTES, RecordCipher
 
-__all__ = ["ALTERED", "HEADER", "MessageBytes", "SealedBytes", "family_of", "pack_header", "parse_header"]
+__all__ = [
+    "ALTERED",
+    "HEADER",
+    "MessageBytes",
+    "SealedBytes",
+    "family_of",
+    "message_bytes",
+    "pack_header",
+    "parse_header",
+]
 
 ALTERED = "sent what arrived altered: something between the hosts changed, dropped, repeated or moved bytes of it"
 
@@ -63,9 +72,9 @@ class MessageBytes:
 class SealedBytes(MessageBytes):
     """The same as sealed records. Only whole records are read; AlteredError if one does not open."""
 
-    def __init__(self, sock: socket.socket, keys: RecordKeys) -> None:
+    def __init__(self, sock: socket.socket, cipher: str, keys: RecordKeys) -> None:
         super().__init__(sock)
-        self._seals, self._opens = RecordCipher(keys.sends), RecordCipher(keys.receives)
+        self._seals, self._opens = RecordCipher(cipher, keys.sends), RecordCipher(cipher, keys.receives)
         self._incoming, self._outgoing = bytearray(), memoryview(b"")
 
     def read(self, length: int) -> bytes:
@@ -97,6 +106,11 @@ class SealedBytes(MessageBytes):
                         ranges.popleft()
                 self._outgoing = memoryview(sealed)
             self._outgoing = self._outgoing[self._socket.send(self._outgoing, socket.MSG_NOSIGNAL) :]
+
+
+def message_bytes(sock: socket.socket, cipher: str, keys: RecordKeys) -> MessageBytes:
+    """What follows the handshake on a connection: sealed, unless there is no cipher."""
+    return SealedBytes(sock, cipher, keys) if cipher else MessageBytes(sock)
 
 
 def family_of(host: str) -> socket.AddressFamily:

@@ -197,11 +197,7 @@ def open_admission(
             if port_deadline.passed or rank_lost():
                 raise JoinError(f"cannot listen at {where}: {reason}; choose another MASTER_PORT")
             time.sleep(POLL_S)
-        try:
-            server = AdmissionServer(listener, secret, first_rank, wanted, rank_lost)
-        except OSError as error:
-            listener.close()
-            raise JoinError(f"cannot listen at {where}: {why(error)}") from None
+        server = AdmissionServer(listener, secret, first_rank, wanted, rank_lost)
         stack.callback(server.close)
         yield server
 

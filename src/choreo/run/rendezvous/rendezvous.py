@@ -124,11 +124,7 @@ def rendezvous(
         return Rendezvous(rank, participant.members, participant)
     listener, foreign = _listen(coordinator, me, deadline)
     note = f"; {address} is no address of {me.host}, which listened on all its addresses" if foreign else ""
-    try:
-        return _coordinate(listener, secret, me, deadline, note)
-    except OSError as error:
-        listener.close()
-        raise _cannot_listen(me, coordinator, error) from None
+    return _coordinate(listener, secret, me, deadline, note)
 
 
 def _coordinate(listener: socket.socket, secret: bytes, me: Join, deadline: Deadline, note: str = "") -> Rendezvous:

@@ -53,6 +53,7 @@ class NetworkConfig:
     address: str
     secret: bytes = field(repr=False)
     sealed: bool = True  # whether data is encrypted and authenticated
+    cipher: str = ""  # that seals it, once all ranks have said which they have
 
     def derive_key(self, purpose: str, nonces: Iterable[bytes] = ()) -> bytes:
         """A key for one purpose, the same on all ranks that have the same nonces."""

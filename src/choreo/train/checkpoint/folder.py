@@ -152,7 +152,7 @@ def _read(checkpoint: Path, older: str) -> Manifest:
                 f"{FORMAT}; upgrade Choreo, or choose another folder"
             )
         manifest = msgspec.convert(found, Manifest)
-        if all(Path(name).name == name and name.isprintable() for name in manifest.files):
+        if all(Path(name).name == name for name in manifest.files):
             return manifest
         reason = "it names a file outside of its folder"
     except UsageError as error:

@@ -140,18 +140,19 @@ static int belongs_to(const Py_buffer *map, const Endpoint *here, int rank) {
            header->world == (uint32_t)here->world && header->stage_bytes == here->stage_bytes && header->bytes == (uint64_t)map->len;
 }
 
-/* A stream is a descriptor; or, where it is sealed, a descriptor, the key of what is sent and that of what comes. */
+/* A stream is a descriptor; or, where it is sealed, a descriptor, the cipher, the key of what is sent and that of what comes. */
 static int open_stream(Stream *stream, PyObject *given) {
-    const char *seals, *opens;
+    const char *cipher, *seals, *opens;
     Py_ssize_t seals_length, opens_length;
     unsigned long long rekey_records = REKEY_RECORDS;
     if (PyTuple_Check(given)) {
-        if (!PyArg_ParseTuple(given, "iy#y#|K", &stream->fd, &seals, &seals_length, &opens, &opens_length, &rekey_records)) return -1;
-        if (seals_length != KEY_BYTES || opens_length != KEY_BYTES || !rekey_records || !libcrypto.library) {
-            PyErr_Format(PyExc_ValueError, "a sealed stream needs libcrypto, and two keys of %d bytes", KEY_BYTES);
+        if (!PyArg_ParseTuple(given, "isy#y#|K", &stream->fd, &cipher, &seals, &seals_length, &opens, &opens_length, &rekey_records)) return -1;
+        int which = strcmp(cipher, "aes-128-ocb") != 0;
+        if ((which && strcmp(cipher, "aes-128-gcm")) || !libcrypto.ciphers[which] || seals_length != KEY_BYTES || opens_length != KEY_BYTES || !rekey_records || !libcrypto.library) {
+            PyErr_Format(PyExc_ValueError, "a sealed stream needs a cipher of libcrypto, and two keys of %d bytes", KEY_BYTES);
             return -1;
         }
-        stream->seal = new_seal(seals, opens, rekey_records);
+        stream->seal = new_seal(which, seals, opens, rekey_records);
         if (!stream->seal) { PyErr_NoMemory(); return -1; }
     } else {
         long descriptor = PyLong_AsLong(given);

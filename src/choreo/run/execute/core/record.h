@@ -1,17 +1,17 @@
-/* Sealed records on a stream between hosts, with AES-256-GCM from OpenSSL's libcrypto, which is found at run time.
+/* Sealed records on a stream between hosts, with AES-128-OCB or -GCM from OpenSSL's libcrypto, which is found at run time.
  *
  * A range of bytes is cut into records of RECORD_BYTES; only its last may be shorter. A record is encrypted, and a tag of 16
  * bytes follows it. Its number on this connection is the nonce, and each direction of each connection has a key of its own. So
  * a record that is changed, repeated, left out or moved does not open. Both sides know how long every record is: no length is
- * sent. After so many records a key is replaced by its HMAC-SHA256. `transport/aes_gcm.py` has the same in Python.
+ * sent. After so many records a key is replaced by its HMAC-SHA256. `transport/records.py` has the same in Python.
  */
 #include <dlfcn.h>
 
 #define RECORD_BYTES ((size_t)64 << 10)
 #define TAG_BYTES 16
-#define KEY_BYTES 32
+#define KEY_BYTES 32 /* AES takes the first half */
 #define REKEY_RECORDS ((uint64_t)1 << 20)
-#define SEALED_ROOM (2 * (RECORD_BYTES + TAG_BYTES)) /* of a buffer: two records, or many short ones */
+#define SEALED_ROOM (4 * (RECORD_BYTES + TAG_BYTES)) /* of a buffer: four records, or many short ones */
 #define NEXT_KEY "choreo: the next key"
 enum { GET_TAG = 0x10, SET_TAG = 0x11 }; /* EVP_CTRL_AEAD_GET_TAG, EVP_CTRL_AEAD_SET_TAG */
 
@@ -20,7 +20,7 @@ static struct {
     void *library;
     void *(*context_new)(void);
     void (*context_free)(void *context);
-    const void *(*aes_256_gcm)(void);
+    const void *(*ciphers[2])(void); /* AES-128-OCB, which may be missing, and AES-128-GCM */
     int (*init)(void *context, const void *cipher, void *engine, const unsigned char *key, const unsigned char *nonce, int encrypts);
     int (*update)(void *context, unsigned char *out, int *length, const unsigned char *data, int data_length);
     int (*final)(void *context, unsigned char *out, int *length);
@@ -36,7 +36,7 @@ static PyObject *load_libcrypto(PyObject *Py_UNUSED(self), PyObject *args) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     struct { const char *name; void **function; } wanted[] = {
         {"EVP_CIPHER_CTX_new", (void **)&libcrypto.context_new}, {"EVP_CIPHER_CTX_free", (void **)&libcrypto.context_free},
-        {"EVP_aes_256_gcm", (void **)&libcrypto.aes_256_gcm}, {"EVP_CipherInit_ex", (void **)&libcrypto.init},
+        {"EVP_aes_128_gcm", (void **)&libcrypto.ciphers[1]}, {"EVP_CipherInit_ex", (void **)&libcrypto.init},
         {"EVP_CipherUpdate", (void **)&libcrypto.update}, {"EVP_CipherFinal_ex", (void **)&libcrypto.final},
         {"EVP_CIPHER_CTX_ctrl", (void **)&libcrypto.control}, {"EVP_sha256", (void **)&libcrypto.sha256},
         {"HMAC", (void **)&libcrypto.hmac}};
@@ -45,6 +45,7 @@ static PyObject *load_libcrypto(PyObject *Py_UNUSED(self), PyObject *args) {
             PyErr_Format(PyExc_OSError, "%s has no %s", path, wanted[i].name);
             return NULL;
         }
+    *(void **)&libcrypto.ciphers[0] = dlsym(library, "EVP_aes_128_ocb");
     libcrypto.library = library;
     Py_RETURN_NONE;
 }
@@ -80,26 +81,25 @@ static int begin_record(Cipher *cipher, int encrypts) {
 /* Seal one record; `out` has room for its tag. 0: libcrypto has failed. */
 static int seal_record(Cipher *cipher, const void *data, size_t length, char *out) {
     unsigned char *to = (unsigned char *)out;
-    int done;
+    int done, rest;
     return begin_record(cipher, 1) && libcrypto.update(cipher->context, to, &done, data, (int)length) > 0 &&
-           libcrypto.final(cipher->context, to + length, &done) > 0 &&
+           libcrypto.final(cipher->context, to + done, &rest) > 0 &&
            libcrypto.control(cipher->context, GET_TAG, TAG_BYTES, to + length) > 0;
 }
 
 /* Open one record of this length, to where it belongs. 0: it is not what was sent. */
 static int open_record(Cipher *cipher, char *record, size_t length, void *into) {
-    unsigned char ignored[16];
-    int done;
+    int done, rest;
     return begin_record(cipher, 0) && libcrypto.update(cipher->context, into, &done, (unsigned char *)record, (int)length) > 0 &&
            libcrypto.control(cipher->context, SET_TAG, TAG_BYTES, record + length) > 0 &&
-           libcrypto.final(cipher->context, ignored, &done) > 0;
+           libcrypto.final(cipher->context, (unsigned char *)into + done, &rest) > 0;
 }
 
-static int open_cipher(Cipher *cipher, const char *key, uint64_t rekey_records, int encrypts) {
+static int open_cipher(Cipher *cipher, int which, const char *key, uint64_t rekey_records, int encrypts) {
     memcpy(cipher->key, key, KEY_BYTES);
     cipher->rekey_records = rekey_records;
     cipher->context = libcrypto.context_new();
-    return cipher->context && libcrypto.init(cipher->context, libcrypto.aes_256_gcm(), NULL, cipher->key, NULL, encrypts) > 0;
+    return cipher->context && libcrypto.init(cipher->context, libcrypto.ciphers[which](), NULL, cipher->key, NULL, encrypts) > 0;
 }
 
 static void free_seal(Seal *seal) {
@@ -113,12 +113,14 @@ static void free_seal(Seal *seal) {
     free(seal);
 }
 
-static Seal *new_seal(const char *seals, const char *opens, uint64_t rekey_records) {
+static Seal *new_seal(int which, const char *seals, const char *opens, uint64_t rekey_records) {
     Seal *seal = calloc(1, sizeof(*seal));
     if (!seal) return NULL;
     seal->out = malloc(SEALED_ROOM);
     seal->in = malloc(SEALED_ROOM);
-    if (seal->out && seal->in && open_cipher(&seal->seals, seals, rekey_records, 1) && open_cipher(&seal->opens, opens, rekey_records, 0)) return seal;
+    if (seal->out && seal->in && open_cipher(&seal->seals, which, seals, rekey_records, 1) &&
+        open_cipher(&seal->opens, which, opens, rekey_records, 0))
+        return seal;
     free_seal(seal);
     return NULL;
 }

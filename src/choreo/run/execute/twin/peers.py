@@ -25,7 +25,7 @@ from choreo.run.execute.layout import (
 )
 from choreo.run.execute.twin.segment import Bytes, SegmentWords, call_record_at, ends_call
 from choreo.run.execute.twin.sockets import PeerSockets, Stream
-from choreo.run.transport.aes_gcm import AlteredError
+from choreo.run.transport.records import AlteredError
 
 __all__ = ["Control", "Peer", "PeerWatch", "Stop", "is_dead"]
 

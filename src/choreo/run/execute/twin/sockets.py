@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.run.execute.layout import PAGE, STRIPE_BYTES, Frame
-from choreo.run.transport.aes_gcm import RECORD_BYTES, REKEY_RECORDS, TAG_BYTES, RecordCipher
+from choreo.run.transport.records import RECORD_BYTES, REKEY_RECORDS, TAG_BYTES, RecordCipher
 
 __all__ = ["PeerSockets", "Stream", "StreamSpec", "stripes"]
 
-# A descriptor; or, where a stream is sealed, a descriptor, the key of what is sent and that of what comes. Tests add
-# after how many records keys are replaced.
-StreamSpec: TypeAlias = int | tuple[int, bytes, bytes] | tuple[int, bytes, bytes, int]
+# A descriptor; or, where a stream is sealed, a descriptor, the cipher, the key of what is sent and that of what comes.
+# Tests add after how many records keys are replaced.
+StreamSpec: TypeAlias = int | tuple[int, str, bytes, bytes] | tuple[int, str, bytes, bytes, int]
 
 
 def stripes(length: int, num_streams: int) -> list[tuple[int, int]]:
@@ -49,8 +49,9 @@ class Stream:
         self._seals: RecordCipher | None = None
         self._opens: RecordCipher | None = None
         if isinstance(given, tuple):
-            rekey_records = given[3] if len(given) == 4 else REKEY_RECORDS
-            self._seals, self._opens = RecordCipher(given[1], rekey_records), RecordCipher(given[2], rekey_records)
+            rekey_records = given[4] if len(given) == 5 else REKEY_RECORDS
+            self._seals = RecordCipher(given[1], given[2], rekey_records)
+            self._opens = RecordCipher(given[1], given[3], rekey_records)
         self._sealed, self._incoming = b"", bytearray()
 
     def write(self) -> None:

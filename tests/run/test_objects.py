@@ -1,0 +1,80 @@
+"""Calls of objects: by pickle, by a codec of one's own, or not at all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import choreo
+from choreo.errors import UsageError
+from choreo.run.communicator import Communicator
+from tests.helpers.run import Job
+
+
+class Json:
+    """A codec that runs nobody's code."""
+
+    def encode(self, given: Any, /) -> bytes:
+        return json.dumps(given).encode()
+
+    def decode(self, data: bytes, /) -> Any:
+        return json.loads(data)
+
+
+def by_codec(comm: Communicator) -> list[Any]:
+    group, mesh = comm.new_group([1, 0]), comm.mesh((2,), ("all",))
+    found = [one.all_gather_object((one.rank,)) for one in (comm, group, mesh["all"])]
+    assert comm.broadcast_object({"step": 3} if comm.rank else None, root=1) == {"step": 3}
+    found.append(comm.scatter_object([[1], [2]] if comm.rank == 0 else None))
+    group.close()
+    mesh.close()
+    shrunk = comm.shrink()
+    found.append(shrunk.all_gather_object((shrunk.rank,)))
+    return found
+
+
+def test_a_codec_is_kept_by_groups_meshes_and_shrink() -> None:
+    """A tuple comes back as a list, which no pickle would do."""
+    with Job(2, settings={"codec": Json()}) as job:
+        for rank, found in enumerate(job.run(by_codec)):
+            assert found == [[[0], [1]]] * 3 + [[rank + 1], [[0], [1]]]
+
+
+def refused(comm: Communicator) -> list[str]:
+    shrunk = comm.shrink()
+    told = []
+    for call in (lambda: shrunk.broadcast_object(1), lambda: shrunk.all_gather_object(1)):
+        with pytest.raises(UsageError) as caught:
+            call()
+        told.append(str(caught.value))
+    with pytest.raises(UsageError, match="scatter_object pickles objects"):
+        shrunk.scatter_object([1, 2])
+    return told
+
+
+def test_without_pickle_objects_are_refused_on_every_rank() -> None:
+    with Job(2, settings={"codec": None}) as job:
+        for told in job.run(refused):
+            assert told[0] == (
+                "broadcast_object pickles objects, and this communicator was made with allow_pickle=False; give "
+                "choreo.init() a codec="
+            )
+
+
+def test_what_init_is_given() -> None:
+    with choreo.init(allow_pickle=False) as comm, pytest.raises(UsageError, match="allow_pickle=False"):
+        comm.broadcast_object(1)
+    with choreo.init(codec=Json(), allow_pickle=False) as comm:
+        assert comm.all_gather_object((1,)) == [[1]]
+    with pytest.raises(UsageError, match="encode and decode; object has no encode"):
+        choreo.init(codec=object())  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="network is open; it is sealed, or plain on a network that you trust"):
+        choreo.init(network="open")
+
+
+def test_a_network_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHOREO_NETWORK", "Plain")
+    with pytest.raises(UsageError, match="CHOREO_NETWORK is Plain; it is sealed, or plain"):
+        choreo.init()
