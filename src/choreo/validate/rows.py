@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from choreo.errors import UsageError, shown
-from choreo.files import read_bytes
+from choreo.files import LEAST, MOST, read_bytes
 
 __all__ = ["Record", "Skipped", "missing_columns", "read_number", "read_records"]
 
@@ -73,7 +72,7 @@ def missing_columns(path: Path | str, missing: Sequence[str], header: Sequence[s
 
 
 def read_number(text: str | None) -> float | None:
-    """A number, with or without commas and underscores; None where there is none.
+    """A number, with or without commas and underscores; None where there is none, or one that nobody measured.
 
     >>> read_number("1,024"), read_number("n/a")
     (1024.0, None)
@@ -82,7 +81,7 @@ def read_number(text: str | None) -> float | None:
         value = float((text or "").replace(",", "").replace("_", ""))
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if value == 0 or LEAST <= abs(value) <= MOST else None
 
 
 def _lines(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str] | None]]:

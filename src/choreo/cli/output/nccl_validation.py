@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["print_validation"]
 
+MOST_SKIPPED = 100  # rows that are named one by one
+
 
 def print_validation(path: Path, *, leave_one_out: bool, as_json: bool) -> None:
     """Every row, then the mean absolute percentage errors of each table below 1 MiB, as it stands and after one latency
@@ -53,8 +55,10 @@ def print_validation(path: Path, *, leave_one_out: bool, as_json: bool) -> None:
             for row in found.rows
         ],
     )
-    for skip in found.skipped:
+    for skip in found.skipped[:MOST_SKIPPED]:
         click.echo(f"skipped {shown(skip.row)}: {skip.reason}")
+    if len(found.skipped) > MOST_SKIPPED:
+        click.echo(f"skipped {len(found.skipped) - MOST_SKIPPED} more; --json lists all")
     click.echo()
     _print_tables("mean absolute percentage error", list(found.tables))
     if leave_one_out:

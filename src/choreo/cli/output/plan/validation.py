@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["print_plan_validation"]
 
+MOST_SKIPPED = 100  # rows that are named one by one
+
 
 def print_plan_validation(path: Path | None, *, leave_one_out: bool, as_json: bool) -> None:
     """Every row of a file (of those that come with Choreo, if none is given), and the mean absolute percentage errors.
@@ -42,8 +44,10 @@ def print_plan_validation(path: Path | None, *, leave_one_out: bool, as_json: bo
         return
     for one in found:
         _print_rows(one.rows)
-        for skip in one.skipped:
+        for skip in one.skipped[:MOST_SKIPPED]:
             click.echo(f"skipped row {skip.row}: {skip.reason}")
+        if len(one.skipped) > MOST_SKIPPED:
+            click.echo(f"skipped {len(one.skipped) - MOST_SKIPPED} more; --json lists all")
         click.echo()
         _print_groups("mean absolute percentage error", one.groups)
         click.echo()
