@@ -131,7 +131,8 @@ static Endpoint *new_endpoint(int rank, int world) {
     Endpoint *here = calloc(1, sizeof(*here));
     size_t bytes;
     here->rank = rank; here->world = world; here->serial = ++serial;
-    here->spins = here->patience = 1;
+    here->spins = 1;
+    here->patience.ns = SPIN_NS;
     here->own.buf = new_segment(world, &bytes);
     here->own.len = (Py_ssize_t)bytes;
     here->header = here->own.buf;
