@@ -45,7 +45,7 @@ Refuse = Callable[[str], ChoreoError]
 VARIABLE = "CHOREO_LIMIT"
 DEFAULT_LIMIT_BYTES = 320 << 20
 READ_BYTES = 1 << 20
-LEAST, MOST = 1e-30, 1e30  # of any figure
+LEAST, MOST = 1e-60, 1e30  # of any figure
 # What is in proportion to a file: a number in JSON or TOML takes a few bytes there, and an object of Python's here.
 PROPORTION = 32
 MAX_DOTS = 64  # of one key in TOML; Python's parser takes their square in time and memory
@@ -190,7 +190,7 @@ def check_numbers(document: object, path: str | Path, refuse: Refuse) -> None:
 
     >>> check_numbers({"clock_hz": [1.8e9, 1e308]}, "a.toml", UsageError)
     Traceback (most recent call last):
-    choreo.errors.UsageError: a.toml: 1e+308 is out of range; a number is 0, or from 1e-30 to 1e+30
+    choreo.errors.UsageError: a.toml: 1e+308 is out of range; a number is 0, or from 1e-60 to 1e+30
     """
     waiting = [document]
     while waiting:
@@ -199,7 +199,7 @@ def check_numbers(document: object, path: str | Path, refuse: Refuse) -> None:
             waiting.extend(here.values() if isinstance(here, dict) else here)
         elif isinstance(here, int | float) and here and not LEAST <= abs(here) <= MOST:
             raise refuse(
-                f"{shown(path)}: {short(repr(here), 40)} is out of range; a number is 0, or from 1e-30 to 1e+30"
+                f"{shown(path)}: {short(repr(here), 40)} is out of range; a number is 0, or from 1e-60 to 1e+30"
             )
 
 
