@@ -254,7 +254,7 @@ COMMAND = (
 def killed_while_writing(folder: Path, lives_s: float) -> list[str]:
     """Start a job that writes a checkpoint after every step, kill it with all its ranks; the checkpoints left."""
     import_torch()
-    job = fork_choreo(*COMMAND, "--steps=100000", f"--checkpoint={folder}", "--checkpoint-every=1")
+    job = fork_choreo(*COMMAND, "--steps=100000", f"--checkpoint={folder}")
     try:
         deadline_s = time.monotonic() + 120
         before = set(folder.glob("step-*"))

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from choreo.errors import UsageError, short
-from choreo.files import LEAST, MOST, check_work
+from choreo.files import check_work
 from choreo.topology.graph import Bools, Floats, Ints, Links, Paths, shortest_paths
 from choreo.units import bandwidth_of, time_of
 
@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 MAX_LINKS = 1 << 26
+LEAST, MOST = 1e-300, 1e300  # of a bandwidth or latency
 # What a link and a node with a name take in memory, with what is made of them on the way.
 LINK_BYTES, NODE_BYTES = 160, 400
 
@@ -237,5 +238,5 @@ def one_link(bandwidth_bytes_per_s: float | str, latency_s: float | str, of: str
     latency = float(time_of(latency_s, f"{of}latency"))
     for name, figure in (("bandwidth", bandwidth), ("latency", latency)):
         if figure and not LEAST <= figure <= MOST:
-            raise UsageError(f"{of}{name} is {figure:g}, which no link has; it is 0, or from 1e-30 to 1e+30")
+            raise UsageError(f"{of}{name} is {figure:g}, which no link has; it is 0, or from {LEAST:g} to {MOST:g}")
     return bandwidth, latency

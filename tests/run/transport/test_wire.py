@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +36,7 @@ from choreo.run.transport.frames import FrameKind
 from choreo.run.transport.handshake import MAGIC
 from choreo.run.transport.nonblocking_handshake import NonblockingClient, NonblockingServer
 from choreo.run.transport.peer_info import PeerInfo
-from choreo.run.transport.tcp import STREAMS, NetworkConfig, PeerListener, TcpConnections
+from choreo.run.transport.tcp import STREAMS, NetworkConfig, PeerListener, TcpConnections, dial_peer
 from tests.helpers.executors import COMPILED, STAGE_BYTES, TWIN, control_over, segment_of
 
 KEY = bytes(range(32))
@@ -85,6 +86,23 @@ def test_ranks_connect_though_strangers_come_first(three: Any) -> None:
         assert sorted(links.control) == [other for other in range(3) if other != rank]
         assert all(len(several) == STREAMS for several in links.streams.values())
         links.close()
+
+
+def test_connections_may_come_in_any_order(three: Any) -> None:
+    """A packet of the first may be lost, and sent again after those of the others."""
+    listeners, peers = three
+    end_s = time.monotonic() + 10.0
+    nobody = listeners[0].connect(peers[0], peers[1:2], [0], KEY, end_s)
+    made = [dial_peer(peers[0], listeners[0].port, KEY, end_s) for _ in range(STREAMS + 1)]
+    for which in reversed(range(STREAMS + 1)):
+        made[which].socket.sendall(made[which].writer.seal(FrameKind.JOIN, struct.pack(">II", 1, which)))
+        time.sleep(0.02)
+    found = listeners[0].finish(nobody, peers[1:2], end_s)
+    here = [one.socket.getpeername() for one in (found.control[1], *found.streams[1])]
+    assert here == [one.socket.getsockname() for one in made]
+    found.close()
+    for one in made:
+        one.socket.close()
 
 
 def test_a_rank_with_another_key_is_not_let_in(three: Any) -> None:

@@ -62,32 +62,39 @@ class NetworkConfig:
 
 @dataclass(slots=True)
 class TcpConnections:
-    """The connections to ranks on other hosts, by rank."""
+    """The connections to ranks on other hosts. They may be made in any order: each is a path of its own."""
 
-    control: dict[int, AuthenticatedSocket] = field(default_factory=dict)
-    streams: dict[int, list[AuthenticatedSocket]] = field(default_factory=dict)
+    _made: dict[tuple[int, int], AuthenticatedSocket] = field(default_factory=dict)  # by rank, and which of its
 
     def add(self, rank: int, which: int, made: AuthenticatedSocket) -> bool:
-        """Add a connection; False if it is not the one that is due from this rank."""
-        if which == 0 and rank not in self.control:
-            self.control[rank] = made
-            return True
-        mine = self.streams.setdefault(rank, [])
-        if which != len(mine) + 1 or which > STREAMS:
+        """Add a connection; False if there is one already, or none like it."""
+        if which > STREAMS or (rank, which) in self._made:
             return False
-        mine.append(made)
+        self._made[rank, which] = made
         return True
+
+    @property
+    def control(self) -> dict[int, AuthenticatedSocket]:
+        """The control connections, by rank."""
+        return {rank: one for (rank, which), one in self._made.items() if which == 0}
+
+    @property
+    def streams(self) -> dict[int, list[AuthenticatedSocket]]:
+        """The streams, by rank."""
+        return {rank: [self._made[rank, which] for which in range(1, STREAMS + 1)] for rank in self.control}
 
     def missing(self, ranks: Iterable[int]) -> list[int]:
         """The ranks whose connections are not complete."""
-        return [rank for rank in ranks if rank not in self.control or len(self.streams.get(rank, ())) < STREAMS]
+        return [rank for rank in ranks if any((rank, which) not in self._made for which in range(STREAMS + 1))]
+
+    def take(self, others: TcpConnections) -> None:
+        """Add those of others."""
+        self._made |= others._made
 
     def close(self) -> None:
         """Close all of them."""
-        for one in self.control.values():
+        for one in self._made.values():
             one.socket.close()
-        for stream in (one for several in self.streams.values() for one in several):
-            stream.socket.close()
 
 
 class PeerListener:
@@ -150,8 +157,7 @@ class PeerListener:
             lower.close()
             peer = next(peer for peer in peers if peer.rank == missing[0])
             raise connection_lost(peer, self._shortage or ConnectionResetError("it did not connect in time"))
-        self._accepted.control |= lower.control
-        self._accepted.streams |= lower.streams
+        self._accepted.take(lower)
         found, self._accepted = self._accepted, TcpConnections()
         return found
 
