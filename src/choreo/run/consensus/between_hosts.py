@@ -120,7 +120,7 @@ class HostConsensus:
             now_s = time.monotonic()
             live = live_ranks()
             if now_s - began_s >= patience_s or not self._quorum.can_go_on(live):
-                return None
+                return self.decided(topic)  # whoever has left may have sent it before, and been heard just now
             enough = self._enough([one for one in live if takes_part(one)], now_s - began_s)
             if proposal is not None and now_s >= next_s:
                 proposer = proposer.begin(self._rank, self._highest.get(topic, NEVER))
