@@ -10,6 +10,7 @@ import subprocess
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from multiprocessing.connection import wait
@@ -18,28 +19,48 @@ from typing import Any
 
 import choreo
 from tests.helpers.faults import CONTEXT, PATIENCE_S, Ended, Pipe, Ranks, run_body, start_server
+from tests.helpers.relay import Relay
 
 CLONE_NEWNET = 0x40000000
 PORT = 29_700
 NETNS = Path("/run/netns")
 
 
+@dataclass(frozen=True)
+class Cables:
+    """What the cables between hosts are like."""
+
+    loss: float = 0.0  # of packets
+    delay_s: float = 0.0  # each way
+    ipv6: bool = False
+
+    @property
+    def is_lossy(self) -> bool:
+        return bool(self.loss or self.delay_s)
+
+
 class Hosts:
     """Namespaces that reach each other under `addresses`, by a cable between every two."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, cables: Cables | None = None) -> None:
         self.tag = f"choreo{os.getpid()}x{secrets.token_hex(2)}"
         self.names = [f"{self.tag}h{number}" for number in range(count)]
-        self.addresses = [f"10.77.0.{number + 1}" for number in range(count)]
+        self.cables = cables or Cables()
+        self._relay: Relay | None = None
+        network = "fd00::" if self.cables.ipv6 else "10.77.0."
+        self.addresses = [f"{network}{number + 1}" for number in range(count)]
 
     def make(self) -> None:
         for name, address in zip(self.names, self.addresses, strict=True):
             _ip("netns", "add", name)
             _ip("-n", name, "link", "set", "lo", "up")
-            _ip("-n", name, "addr", "add", f"{address}/32", "dev", "lo")
-        for low, high in combinations(range(len(self.names)), 2):
-            there = ("peer", "name", f"to{low}", "netns", self.names[high])
-            _ip("-n", self.names[low], "link", "add", f"to{high}", "type", "veth", *there)
+            _ip("-n", name, "addr", "add", address, "dev", "lo")
+        if self.cables.is_lossy:
+            self._relay = Relay(self.names, enter, self.cables.loss, self.cables.delay_s)
+        else:
+            for low, high in combinations(range(len(self.names)), 2):
+                there = ("peer", "name", f"to{low}", "netns", self.names[high])
+                _ip("-n", self.names[low], "link", "add", f"to{high}", "type", "veth", *there)
         for cable in combinations(range(len(self.names)), 2):
             self.mend_cable(*cable)
 
@@ -64,8 +85,10 @@ class Hosts:
         ends = ((one, other), (other, one))
         for here, there in ends:
             _ip("-n", self.names[here], "link", "set", f"to{there}", "up")
+            if self.cables.ipv6:  # an end answers for its own addresses only, and loses them with the cable
+                _ip("-n", self.names[here], "addr", "replace", self.addresses[here], "dev", f"to{there}", "nodad")
         for here, there in ends:
-            way = (f"{self.addresses[there]}/32", "dev", f"to{there}", "src", self.addresses[here])
+            way = (self.addresses[there], "dev", f"to{there}", "src", self.addresses[here])
             _ip("-n", self.names[here], "route", "replace", *way)
 
     def deafen(self, sender: int, hearer: int) -> None:
@@ -78,14 +101,16 @@ class Hosts:
         _ip("-n", self.names[sender], "neigh", "del", self.addresses[hearer], "dev", f"to{hearer}")
 
     def remove(self) -> None:
+        if self._relay is not None:
+            self._relay.stop()
         for name in self.names:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
 @contextmanager
-def hosts(count: int) -> Iterator[Hosts]:
+def hosts(count: int, cables: Cables | None = None) -> Iterator[Hosts]:
     """This many hosts, for as long as they are needed."""
-    made = Hosts(count)
+    made = Hosts(count, cables)
     try:
         made.make()
         yield made

@@ -1,6 +1,6 @@
 """Jobs whose ranks are killed, stopped and resumed at random moments, that shrink and grow back all the while.
 
-    python -m tests.run.chaos.chaos --events 10000 --seed 7 [--network]
+    python -m tests.run.chaos.chaos --events 10000 --seed 7 [--network [--loss 0.05] [--delay 50ms] [--ipv6]]
 
 A job keeps some processes (`chaos_rank`). Those in the communicator reduce, check every sum, and shrink when a call
 fails; while they are too few they admit new processes. The driver (`chaos_driver`) does something bad to a rank, again
@@ -11,13 +11,14 @@ threads. Seed, events and what happened are printed. The seed decides what each 
 the machine.
 
 With `--network` the ranks are on several hosts, and the cables between those are pulled and put back as well
-(`chaos_network`).
+(`chaos_network`). With `--loss` and `--delay` these also lose packets, and delay them each way.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import gc
 import random
 import sys
@@ -25,16 +26,24 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from choreo.units import parse_time
 from tests.helpers.faults import start_server
-from tests.helpers.hosts import why_no_hosts
-from tests.run.chaos import network as chaos_network
+from tests.helpers.hosts import Cables, why_no_hosts
+from tests.helpers.relay import why_no_relay
 from tests.run.chaos.driver import Chaos
+from tests.run.chaos.network import PER_JOB as NETWORK_PER_JOB
+from tests.run.chaos.network import NetworkChaos
 
 PER_JOB = 150  # events, after which the next job begins
 
 
 def run(
-    events: int, seed: int, seconds: float = float("inf"), make: Callable[..., Chaos] = Chaos, per_job: int = PER_JOB
+    events: int,
+    seed: int,
+    seconds: float = float("inf"),
+    make: Callable[..., Chaos] = Chaos,
+    per_job: int = PER_JOB,
+    options: str = "",
 ) -> tuple[int, list[str], collections.Counter[str]]:
     """Chaos in one job after another; how many events there were, what was wrong, and a count of what happened."""
     began_s = time.monotonic()
@@ -54,8 +63,7 @@ def run(
         if counted["jobs that lost everybody"] > events:
             wrong.append(f"more jobs lost everybody than there were events ({done}): the machine is too slow for this")
         if wrong:
-            option = " --network" if make is chaos_network.NetworkChaos else ""
-            wrong.append(f"again: python -m tests.run.chaos.chaos{option} --seed {job_seed} --events {job_events}")
+            wrong.append(f"again: python -m tests.run.chaos.chaos{options} --seed {job_seed} --events {job_events}")
             print("\n".join(["what happened last:", *chaos.recent]))
         took_s, silence_s = time.monotonic() - began_s, chaos.longest_s
         print(f"{done} events in {counted['jobs']} jobs, {took_s:.0f} s; longest silence {silence_s:.1f} s", flush=True)
@@ -75,16 +83,26 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--network", action="store_true", help="on several hosts, between which cables are pulled")
+    parser.add_argument("--loss", type=float, default=0.0, help="how many of all packets a cable loses, 0.05")
+    parser.add_argument("--delay", type=parse_time, default=0.0, help="of a packet on a cable, 50ms")
+    parser.add_argument("--ipv6", action="store_true", help="the hosts have addresses of IPv6")
     given = parser.parse_args()
-    if given.network and why_no_hosts():
-        parser.error(why_no_hosts())
+    cables = Cables(given.loss, given.delay, given.ipv6)
+    why_not = (given.network and why_no_hosts()) or (cables.is_lossy and why_no_relay())
+    if cables != Cables() and not given.network:
+        why_not = "--loss, --delay and --ipv6 are of the cables between hosts: give --network as well"
+    if why_not:
+        parser.error(why_not)
     seed = random.SystemRandom().randrange(1 << 30) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
     began_s = time.monotonic()
     start_server()
     before = descriptors()
     if given.network:
-        done, wrong, counted = run(given.events, seed, given.seconds, chaos_network.NetworkChaos, chaos_network.PER_JOB)
+        make = functools.partial(NetworkChaos, cables=cables)
+        lossy = f" --loss {given.loss} --delay {given.delay}s" * cables.is_lossy
+        options = " --network" + lossy + " --ipv6" * given.ipv6
+        done, wrong, counted = run(given.events, seed, given.seconds, make, NETWORK_PER_JOB, options)
     else:
         done, wrong, counted = run(given.events, seed, given.seconds)
     print(f"{done} events in {time.monotonic() - began_s:.0f} s: {dict(counted)}")

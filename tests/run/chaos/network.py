@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from tests.helpers.hosts import PORT, Hosts, enter
+from tests.helpers.hosts import PORT, Cables, Hosts, enter
 from tests.run.chaos.driver import KINDS, Chaos, Kind
 from tests.run.chaos.rank import Settings
 
@@ -22,6 +22,9 @@ PER_JOB = 40
 SETTINGS = Settings(shrink_s=3.0, grow_s=1.0)
 PAUSE_S, LOST_S = 0.8, 5.0
 BRIEF_S, LONG_S = 0.4, 4.0
+# Over cables that lose packets, TCP sends again after 0.3 s, 0.6 s ..., and carries 100 KB a second.
+LOSSY_SETTINGS = Settings(call_s=2.0, shrink_s=10.0, grow_s=4.0, sizes=(1, 7, 3000, 8000))
+LOSSY_LOST_S = 20.0
 
 
 def _enter(names: Sequence[str], place: int) -> None:
@@ -31,22 +34,24 @@ def _enter(names: Sequence[str], place: int) -> None:
 class NetworkChaos(Chaos):
     """The driver of one job on several machines."""
 
-    def __init__(self, seed: int, where: Sequence[int] | None = None) -> None:
+    def __init__(self, seed: int, where: Sequence[int] | None = None, cables: Cables | None = None) -> None:
         self.where = WHERE[seed % len(WHERE)] if where is None else where
-        self.hosts = Hosts(max(self.where) + 1)
+        self.hosts = Hosts(max(self.where) + 1, cables)
         self._mends_s: dict[tuple[int, int], float] = {}  # cables that are pulled, and until when
         self._mended_s: dict[tuple[int, int], float] = {}  # when that was last so
-        self.hosts.make()
         names = [self.hosts.names[machine] for machine in self.where]
         try:
+            self.hosts.make()
             super().__init__(seed, self._settings(), functools.partial(_enter, names))
         except BaseException:
             self.hosts.remove()
             raise
-        self.kinds, self.pause_s, self.lost_s = NETWORK_KINDS, PAUSE_S, LOST_S
+        self.kinds, self.pause_s = NETWORK_KINDS, PAUSE_S
+        self.lost_s = LOSSY_LOST_S if self.hosts.cables.is_lossy else LOST_S
 
     def _settings(self) -> Settings:
-        return replace(SETTINGS, address=self.hosts.addresses[0], addresses=",".join(self.hosts.addresses))
+        settings = LOSSY_SETTINGS if self.hosts.cables.is_lossy else SETTINGS
+        return replace(settings, address=self.hosts.addresses[0], addresses=",".join(self.hosts.addresses))
 
     def intact(self) -> list[tuple[int, int]]:
         """The cables that are not pulled."""

@@ -38,6 +38,7 @@ class Settings:
     grow_s: float = 0.6
     address: str = "127.0.0.1"
     addresses: str = ""  # of all machines
+    sizes: tuple[int, ...] = SIZES
 
 
 def life(
@@ -168,7 +169,7 @@ class _Rank:
         """A sum that says who is in it, and whether anybody was told to stop."""
         if self._random.random() < 0.5:
             time.sleep(self._random.uniform(0, 0.003))  # what a program does between calls
-        size = SIZES[number % len(SIZES)]
+        size = self._settings.sizes[number % len(self._settings.sizes)]
         x = np.empty(size + 1, np.int64)
         x[:-1] = np.arange(size) + (1 << comm.ranks[comm.rank])
         x[-1] = stop

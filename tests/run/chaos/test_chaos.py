@@ -38,7 +38,7 @@ def test_chaos_between_machines() -> None:
     print(f"seed {seed}")
     start_server()
     before = chaos.descriptors()
-    done, wrong, counted = chaos.run(NETWORK_EVENTS, seed, make=NetworkChaos)
+    done, wrong, counted = chaos.run(NETWORK_EVENTS, seed, make=NetworkChaos, options=" --network")
     print(f"{done} events: {dict(counted)}")
     assert not wrong, f"seed {seed}: {wrong}"
     assert done == NETWORK_EVENTS and chaos.descriptors() <= before
