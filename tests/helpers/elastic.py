@@ -162,6 +162,7 @@ class ElasticJob:
         self, ranks: int, *, seed: int = 0, pause_s: float = 0.0, hosts: Hosts | None = None, **options: Any
     ) -> None:
         next(losses_alone())  # what torch imports with the first step is imported once
+        self.inherited = _held()[1]  # maps that other tests have left to this process, which its forks get too
         self.ranks, self.options, self.pause_s, self.hosts = ranks, options, pause_s, hosts
         self.last = CONTEXT.Value("q", FOREVER, lock=False)
         self.random = random.Random(seed)
