@@ -30,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from choreo.bench.result import geometric_mean
 from choreo.bench.sizes import sizes_between
+from choreo.train.parallel.tensor import copy, reduce
 from choreo.units import parse_size
 
 RESULTS = Path(__file__).parent / "results"
@@ -52,42 +53,12 @@ class Block(nn.Module):
 
     def forward(self, x: Any) -> Any:
         batch, length, _ = x.shape
-        normed = _Backward.apply(self.norms[0](x), self.group)
+        normed = copy(self.norms[0](x), self.group)
         q, k, v = self.qkv(normed).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + _Forward.apply(self.out(seen.transpose(1, 2).reshape(batch, length, -1)), self.group)
-        hidden = nn.functional.gelu(self.up(_Backward.apply(self.norms[1](x), self.group)))
-        return x + _Forward.apply(self.down(hidden), self.group)
-
-
-class _Forward(torch.autograd.Function):
-    """Adds up over the ranks in the forward pass."""
-
-    @staticmethod
-    def forward(_: Any, x: Any, group: Any) -> Any:
-        if group is not None:
-            dist.all_reduce(x, group=group)
-        return x
-
-    @staticmethod
-    def backward(_: Any, gradient: Any) -> Any:
-        return gradient, None
-
-
-class _Backward(torch.autograd.Function):
-    """Adds up over the ranks in the backward pass."""
-
-    @staticmethod
-    def forward(context: Any, x: Any, group: Any) -> Any:
-        context.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(context: Any, gradient: Any) -> Any:
-        gradient = gradient.contiguous()
-        if context.group is not None:
-            dist.all_reduce(gradient, group=context.group)
-        return gradient, None
+        x = x + reduce(self.out(seen.transpose(1, 2).reshape(batch, length, -1)), self.group)
+        hidden = nn.functional.gelu(self.up(copy(self.norms[1](x), self.group)))
+        return x + reduce(self.down(hidden), self.group)
 
 
 def gpt(group: Any = None) -> nn.Sequential:
