@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from choreo.run.transport.handshake import ANSWER_BYTES
+
 CONNECT = socket.socket.connect
+HEADER_BYTES = 5  # of a frame
+CLIENT = struct.Struct(">II")  # rank, and which connection: 0 is control, the rest are streams
 UP, DOWN = "up", "down"  # to the host that was dialled, and back
 # What is done to bytes on their way; the second argument is what passed before on this connection in this direction.
 Change = Callable[[bytes, bytes], bytes]
@@ -52,7 +57,7 @@ CHANGES: dict[str, Change] = {
 
 @dataclass
 class Plan:
-    """What to do to which kinds of connections: rendezvous, control, streams, messages."""
+    """What to do to which kinds: rendezvous, control, streams, messages; "connection" before it is known which."""
 
     kinds: tuple[str, ...] = ()
     way: str = UP
@@ -62,13 +67,25 @@ class Plan:
 
 
 @dataclass
+class Path:
+    """One connection. What the client says of itself after its handshake tells control and streams apart."""
+
+    kind: str
+
+    def read(self, sent: bytes) -> None:
+        at = ANSWER_BYTES + HEADER_BYTES
+        if self.kind == "connection" and len(sent) >= at + CLIENT.size:
+            self.kind = "streams" if CLIENT.unpack_from(sent, at)[1] else "control"
+
+
+@dataclass
 class Relay:
     """Forwards bytes; changes them once, when there is a plan."""
 
     rendezvous_port: int
     plan: Plan = field(default_factory=Plan)
     changed: threading.Event = field(default_factory=threading.Event)
-    _ports: dict[int, int] = field(default_factory=dict)  # how many connections were made to each
+    _ports: list[int] = field(default_factory=list)  # in the order in which they were first dialled
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def install(self) -> None:
@@ -83,7 +100,7 @@ class Relay:
         socket.socket.connect = connect  # type: ignore[method-assign, assignment]
 
     def begin(self, plan: Plan) -> None:
-        """From now on this plan; connections are counted from here."""
+        """From now on this plan."""
         with self._lock:
             self.plan = plan
             self.changed.clear()
@@ -101,8 +118,9 @@ class Relay:
         """The first port beside the rendezvous is for the control connection and the streams, the next for messages."""
         if port == self.rendezvous_port:
             return "rendezvous"
-        made = self._ports[port] = self._ports.get(port, 0) + 1
-        return "messages" if list(self._ports).index(port) else "control" if made == 1 else "streams"
+        if port not in self._ports:
+            self._ports.append(port)
+        return "messages" if self._ports.index(port) else "connection"
 
     def _serve(self, listener: socket.socket, target: tuple[str, int], kind: str) -> None:
         near, _ = listener.accept()
@@ -115,16 +133,19 @@ class Relay:
             return
         for one in (near, far):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        path = Path(kind)
         for way, source, sink in ((UP, near, far), (DOWN, far, near)):
-            threading.Thread(target=self._forward, args=(kind, way, source, sink), daemon=True).start()
+            threading.Thread(target=self._forward, args=(path, way, source, sink), daemon=True).start()
 
-    def _forward(self, kind: str, way: str, source: socket.socket, sink: socket.socket) -> None:
+    def _forward(self, path: Path, way: str, source: socket.socket, sink: socket.socket) -> None:
         passed, skipped = b"", 0
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 20):
+                if way == UP:
+                    path.read(passed + data)
                 with self._lock:
                     plan = self.plan
-                    changes = kind in plan.kinds and way == plan.way and not self.changed.is_set()
+                    changes = path.kind in plan.kinds and way == plan.way and not self.changed.is_set()
                     changes = changes and plan.change is not None and skipped >= plan.skip_bytes
                     changes = changes and len(data) >= plan.at_least_bytes
                     if changes:

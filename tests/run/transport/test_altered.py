@@ -254,7 +254,12 @@ def meet_once(timeout: float) -> None:
 
 
 def test_a_rendezvous_that_is_changed_on_the_way(two_hosts: Hosts) -> None:
-    cases = [("rendezvous", "flipped"), ("rendezvous", "repeated"), ("rendezvous", "truncated"), ("control", "flipped")]
+    cases = [
+        ("rendezvous", "flipped"),
+        ("rendezvous", "repeated"),
+        ("rendezvous", "truncated"),
+        ("connection", "flipped"),
+    ]
     with NetworkJob(two_hosts, (0, 1), meet, cases, before=in_the_middle) as job:
         for _ in cases:
             go(job, 0, 1)
