@@ -21,7 +21,7 @@ from tests.conftest import SLOW
 ROOT = Path(__file__).parent.parent
 FOLDERS = (
     "algorithms", "bench", "bound", "calibrate", "collectives", "hardware", "nccl", "plan", "price", "prove", "run",
-    "schedule", "show", "simulate", "topology", "torch_backend", "train", "validate", "workload",
+    "schedule", "show", "simulate", "synthesize", "topology", "torch_backend", "train", "validate", "workload",
 )  # fmt: skip
 
 SURFACE = [
@@ -74,6 +74,7 @@ SURFACE = [
     "SizeError",
     "Step",
     "Steps",
+    "Synthesis",
     "Topology",
     "TopologyError",
     "TrainingError",
@@ -121,6 +122,7 @@ SURFACE = [
     "simulate_nccl",
     "simulate_together",
     "suggested_schedule",
+    "synthesize",
     "then",
     "to_html",
     "to_svg",

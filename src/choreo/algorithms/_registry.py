@@ -124,6 +124,11 @@ def get_algorithm(collective: str, name: str) -> Algorithm:
     found = {a.name: a for a in list_algorithms(collective)}
     if name in found:
         return found[name]
+    if name == "synthesized":
+        raise UsageError(
+            f"a synthesized schedule is made for a network and a size: choreo synthesize {collective} -t T --size S -o "
+            "FILE writes one, and --schedule FILE uses it"
+        )
     elsewhere = sorted({a.collective for a in list_algorithms() if a.name == name})
     if elsewhere:
         raise UsageError(

@@ -33,6 +33,7 @@ COMMANDS = {
     "topology": "Show a network: a real machine, building blocks, your own file.",
     "simulate": "Simulate schedules on a network: time, link load, critical path.",
     "bound": "Find the least time that any schedule could take on a network.",
+    "synthesize": "Make a schedule for a network, as near to the bound as it gets.",
     "plan": "Plan a training job: how to cut it, how long a step takes, what it needs.",
     "train": "Train a model under a plan, with the prediction beside every step.",
     "run": "Run a script in several processes, the ranks of a job.",

@@ -19,7 +19,10 @@ from choreo.errors import UnknownNameError, UsageError, shown
 if TYPE_CHECKING:
     from choreo.schedule import Schedule
 
-__all__ = ["ScheduleOptions", "checked", "left_out", "schedule_options", "trusted"]
+__all__ = ["SYNTHESIZED", "ScheduleOptions", "checked", "left_out", "schedule_options", "trusted"]
+
+# The name of a schedule that is made for a network.
+SYNTHESIZED = "synthesized"
 
 
 @dataclass(frozen=True, slots=True)

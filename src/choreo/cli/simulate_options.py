@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from choreo.cli.output.table import echo_note
 from choreo.cli.progress import Progress
-from choreo.cli.schedule_options import ScheduleOptions, checked, left_out, trusted
+from choreo.cli.schedule_options import SYNTHESIZED, ScheduleOptions, checked, left_out, trusted
 from choreo.cli.topology_options import Placement, parse_placement
 from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError
 from choreo.units import counted, parse_size
@@ -39,6 +39,26 @@ class Asked:
         """Whether several algorithms are to be compared."""
         return "all" in self.chosen.algorithms or len(self.chosen.algorithms) > 1
 
+    @property
+    def synthesizes(self) -> bool:
+        """Whether a schedule is to be made for the network, beside those of the library or alone."""
+        return any(name in ("all", SYNTHESIZED) for name in self.chosen.algorithms)
+
+    def synthesized(self, size: int) -> Schedule:
+        """The schedule made for this network and size."""
+        from choreo.synthesize import synthesize
+
+        assert self.chosen.collective is not None
+        if self.chosen.segments is not None and not self.many:
+            raise UsageError("a synthesized schedule is cut as it needs; leave out --segments")
+        return synthesize(
+            self.chosen.collective,
+            self.where.topology,
+            size,
+            ranks=self.where.all_devices(),
+            root=self.chosen.root,
+        )
+
     def run(self, schedule: Schedule, size: int) -> Simulation:
         """Run a schedule, and what runs beside it."""
         from choreo.simulate import Job, simulate_together
@@ -54,25 +74,39 @@ class Asked:
 
     def run_all(self, schedules: list[Schedule], size: int) -> list[Simulation]:
         """Run each schedule that can run on this topology."""
-        if len(schedules) == 1:
+        if len(schedules) == 1 and not self.synthesizes:
             return [self.run(schedules[0], size)]
+        runs = self._run_each(schedules, size)
+        if self.synthesizes:
+            runs.append(self.run(self.synthesized(size), size))
+        if not runs:
+            raise UsageError("none of the algorithms can run on this topology; use another")
+        return runs
+
+    def those_that_run(self, schedules: list[Schedule]) -> list[Schedule]:
+        """The schedules that can run on this topology; the others are named once."""
+        return [run.jobs[0].schedule for run in self._run_each(schedules, 0)]
+
+    def _run_each(self, schedules: list[Schedule], size: int) -> list[Simulation]:
         runs = []
         for schedule in schedules:
             try:
                 runs.append(self.run(schedule, size))
             except RefusedError as error:
                 echo_note(f"left out: {error}")
-        if not runs:
-            raise UsageError("none of the algorithms can run on this topology; use another")
         return runs
 
     def schedules(self) -> list[Schedule]:
-        """One schedule, or one of each algorithm that can be built and is not absurdly long."""
+        """One schedule, or one of each algorithm that can be built and is not absurdly long.
+
+        A schedule that is synthesized for a size is not among them.
+        """
         if self.chosen.schedule is not None or not self.many:
-            return [self.schedule()]
+            return [] if self.synthesizes else [self.schedule(0)]
         names = () if "all" in self.chosen.algorithms else self.chosen.algorithms
         found = []
-        for candidate in replace(self.chosen, algorithms=names).candidates():
+        named = replace(self.chosen, algorithms=tuple(name for name in names if name != SYNTHESIZED))
+        for candidate in named.candidates():
             try:
                 schedule = trusted(self._along_dimensions(candidate), self.where.ranks)
                 _check_length(schedule)
@@ -83,7 +117,7 @@ class Asked:
             raise UsageError(f"none of these algorithms works with {counted(self.where.ranks, 'rank')}; use others")
         return found
 
-    def schedule(self) -> Schedule:
+    def schedule(self, size: int) -> Schedule:
         """The one schedule asked for, or the one that the topology's dimensions suggest."""
         from choreo.simulate import suggested_schedule
 
@@ -91,6 +125,8 @@ class Asked:
         if chosen.schedule is not None:
             return checked(chosen.build(None))
         assert chosen.collective is not None
+        if chosen.algorithms == (SYNTHESIZED,):
+            return self.synthesized(size)
         if chosen.algorithms:
             return trusted(self._along_dimensions(chosen), self.where.ranks)
         if chosen.axes is not None or chosen.rotate:

@@ -206,7 +206,7 @@ def _ranks(chosen: ScheduleOptions, ranks: int | None) -> int | None:
 def _one(asked: Asked, size: int, as_json: bool, trace: Path | None, html: Path | None) -> None:
     from choreo.cli.output.simulation import print_simulation
 
-    schedule = asked.schedule()
+    schedule = asked.schedule(size)
     simulation = asked.run(schedule, size)
     if as_json:
         options = click.get_current_context().params
@@ -242,12 +242,12 @@ def _sweep(asked: Asked, sizes: list[int], as_json: bool) -> None:
 
     schedules = asked.schedules()
     if len(schedules) > 1:  # what cannot run here is said once
-        schedules = [one.jobs[0].schedule for one in asked.run_all(schedules, 0)]
+        schedules = asked.those_that_run(schedules)
     runs = [asked.run_all(schedules, size) for size in sizes]
     if "all" in asked.chosen.algorithms:
         runs = [[min(here, key=_time_s)] for here in runs]
     if not as_json:
-        print_sweep(runs, len(schedules))
+        print_sweep(runs, len(schedules) + asked.synthesizes)
     elif asked.many and "all" not in asked.chosen.algorithms:
         echo_json([one.to_dict() | {"best": one is min(here, key=_time_s)} for here in runs for one in here])
     else:

@@ -1,0 +1,44 @@
+"""Print what was synthesized: how, what it reaches of the bound, and the best of the library beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from choreo.cli.output.table import echo_line
+from choreo.errors import shown
+from choreo.units import counted, format_bytes, format_time
+
+if TYPE_CHECKING:
+    from choreo.synthesize import Synthesis
+
+__all__ = ["print_synthesis"]
+
+
+def print_synthesis(found: Synthesis, output: Path | None) -> None:
+    """Print the times and shares of the bound, and where the schedule was written."""
+    size = "" if found.collective == "barrier" else f" of {format_bytes(found.size_bytes)}"
+    echo_line(f"{found.collective}{size} over {counted(found.ranks, 'rank')} on {shown(found.topology)}")
+    click.echo()
+    _line("synthesized", found.time_s, f"{_percent(found.efficiency)} of the bound, by {found.generator}", bold=True)
+    if found.library is not None:
+        best = found.library
+        reached = f"{_percent(best['efficiency'])} of the bound, by {best['algorithm']}"
+        _line("the library", best["time_s"], reached)
+    _line("the bound", found.bound_s, "")
+    click.echo()
+    schedule = found.schedule
+    cut = f"{counted(schedule.num_chunks, 'chunk')}, {counted(schedule.num_steps, 'step')}"
+    echo_line(f"Proved: {cut}. Made in {format_time(found.made_in_s)}.")
+    if output is not None:
+        echo_line(f"{shown(output)}: {schedule!r}")
+
+
+def _line(name: str, time_s: float, why: str, *, bold: bool = False) -> None:
+    echo_line(why, label=f"{name:<12} {format_time(time_s):>8}", indent=23, bold=bold)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

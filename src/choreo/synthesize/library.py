@@ -1,0 +1,49 @@
+"""The library: every algorithm that can do the collective, as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from choreo.algorithms import Algorithm, axes_of, build, list_algorithms
+from choreo.errors import ChoreoError
+from choreo.schedule import Schedule
+from choreo.synthesize.problem import Candidate, Problem
+
+__all__ = ["is_short", "library"]
+
+
+def library(problem: Problem) -> Iterator[Candidate]:
+    """Every algorithm of the library that takes this number of ranks and is not too long."""
+    for algorithm in list_algorithms(problem.collective):
+        if not algorithm.in_library:
+            continue
+        for options in _options(problem, algorithm):
+            try:
+                schedule = build(
+                    problem.collective, algorithm.name, problem.ranks, root=problem.root, segments=None, **options
+                )
+            except ChoreoError:  # it refuses this number of ranks
+                continue
+            if is_short(schedule, problem.most_transfers):
+                yield Candidate(algorithm.name, schedule)
+
+
+def _options(problem: Problem, algorithm: Algorithm) -> Iterator[dict[str, object]]:
+    """Along the topology's dimensions where the algorithm takes axes, in one order and in all orders."""
+    if "axes" not in algorithm.options or not problem.in_order:
+        yield {}
+        return
+    axes = str(axes_of(problem.topology))
+    yield {"axes": axes}
+    if "rotate" in algorithm.options and len(problem.topology.blocks) > 1:
+        yield {"axes": axes, "rotate": True}
+
+
+def is_short(schedule: Schedule, most: int) -> bool:
+    """Whether a schedule has at most so many transfers; a long one is not made whole to find out."""
+    transfers = 0
+    for rows in schedule.blocks():
+        transfers += len(rows)
+        if transfers > most:
+            return False
+    return True

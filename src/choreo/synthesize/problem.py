@@ -1,0 +1,103 @@
+"""What is to be synthesized, and what a generator answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from choreo.collectives import Collective, get_collective
+from choreo.errors import UsageError
+from choreo.schedule import Schedule
+from choreo.topology import Topology, devices_of, get_topology
+from choreo.topology.graph import Ints
+from choreo.units import counted, size_of
+
+__all__ = ["EFFORTS", "Candidate", "Generator", "Problem", "read_problem"]
+
+# How many transfers a schedule may have that is tried, by effort.
+EFFORTS = {"low": 1 << 17, "medium": 1 << 20, "high": 1 << 23}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """A collective of a size over ranks that sit on devices of a topology.
+
+    `most_transfers` limits the schedules that are tried.
+    """
+
+    collective: str
+    topology: Topology
+    size_bytes: float
+    devices: Ints
+    root: int | None
+    effort: str
+
+    @property
+    def contract(self) -> Collective:
+        """What the schedule must do."""
+        return get_collective(self.collective)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks take part."""
+        return len(self.devices)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the ranks are all devices of the topology, in their order."""
+        return self.ranks == self.topology.num_devices and bool((self.devices == np.arange(self.ranks)).all())
+
+    @property
+    def most_transfers(self) -> int:
+        """The longest schedule to try."""
+        return EFFORTS[self.effort]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A schedule, and how it was made: the generator, and perhaps in what form."""
+
+    generator: str
+    schedule: Schedule
+
+
+# Yields the schedules that it can make for a problem; none if the problem is not of its kind.
+Generator = Callable[[Problem], Iterator[Candidate]]
+
+
+def read_problem(
+    collective: str,
+    topology: object,
+    size_bytes: float | str,
+    *,
+    ranks: int | Sequence[int | str] | None,
+    root: int | None,
+    effort: str,
+) -> Problem:
+    """The problem that was asked for, or an error that says what is wrong with it."""
+    network = get_topology(topology)  # type: ignore[arg-type]  # it says itself what it takes
+    devices = _devices(network, ranks)
+    if effort not in EFFORTS:
+        raise UsageError(f"effort must be {', '.join(EFFORTS)}, not {effort!r:.40}")
+    contract = get_collective(collective)
+    size = float(size_of(size_bytes))
+    return Problem(collective, network, size, devices, contract.check_root(root, len(devices)), effort)
+
+
+def _devices(topology: Topology, ranks: int | Sequence[int | str] | None) -> Ints:
+    """The devices of the ranks: all, the first few, or those given."""
+    if ranks is None:
+        return np.arange(topology.num_devices)
+    if isinstance(ranks, int | np.integer):
+        if not 1 <= ranks <= topology.num_devices:
+            raise UsageError(
+                f"{counted(int(ranks), 'rank')} do not fit on {topology.name}, which has "
+                f"{counted(topology.num_devices, 'device')}"
+            )
+        return np.arange(ranks)
+    devices = devices_of(topology, ranks)
+    if not len(devices) or len(np.unique(devices)) < len(devices):
+        raise UsageError("ranks must be a number or different devices, one for each rank")
+    return devices

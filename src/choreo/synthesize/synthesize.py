@@ -1,0 +1,179 @@
+"""A schedule for a collective of a size on a network: every generator is asked, and the best by simulation wins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from choreo.bound import bound
+from choreo.errors import ChoreoError, RefusedError, UsageError, shown
+from choreo.prove import prove
+from choreo.results import Result, result
+from choreo.schedule import Schedule
+from choreo.simulate import simulate
+from choreo.synthesize.library import library
+from choreo.synthesize.problem import Candidate, Generator, Problem, read_problem
+from choreo.topology import Topology
+from choreo.units import counted, format_bytes, format_time
+
+__all__ = ["Synthesis", "search", "synthesize"]
+
+# In the order in which they are asked; of equally fast schedules the first wins.
+GENERATORS: tuple[Generator, ...] = ()
+
+
+@result(eq=False)
+class Synthesis(Result):
+    """What was synthesized, what it reached of the bound, and the best of the library beside it.
+
+    `generator` says how the schedule was made; `library` is the best algorithm of the library with its time, None if
+    none could be tried. `made_in_s` is how long it all took, in seconds.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "collective",
+        "topology",
+        "ranks",
+        "size_bytes",
+        "generator",
+        "time_s",
+        "bound_s",
+        "efficiency",
+        "library",
+        "made_in_s",
+    )
+
+    problem: Problem
+    schedule: Schedule
+    generator: str
+    time_s: float
+    best_of_library: tuple[str, float] | None
+    made_in_s: float
+
+    @property
+    def collective(self) -> str:
+        """The collective."""
+        return self.problem.collective
+
+    @property
+    def topology(self) -> str:
+        """The network's name."""
+        return self.problem.topology.name
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks take part."""
+        return self.problem.ranks
+
+    @property
+    def size_bytes(self) -> float:
+        """The collective's size."""
+        return self.problem.size_bytes
+
+    @cached_property
+    def bound_s(self) -> float:
+        """The least time that any schedule could take."""
+        asked = self.problem
+        found = bound(asked.collective, asked.topology, asked.size_bytes, root=asked.root, devices=asked.devices)
+        return found.bound_s
+
+    @property
+    def efficiency(self) -> float:
+        """The share of the bound that the schedule reaches."""
+        return self._share(self.time_s)
+
+    @property
+    def library(self) -> dict[str, Any] | None:
+        """The best algorithm of the library there."""
+        if self.best_of_library is None:
+            return None
+        name, time_s = self.best_of_library
+        return {"algorithm": name, "time_s": time_s, "efficiency": self._share(time_s)}
+
+    def summary(self) -> str:
+        """What was made, how, and what it reaches."""
+        return (
+            f"{self.collective} of {format_bytes(self.size_bytes)} over {counted(self.ranks, 'rank')} on "
+            f"{shown(self.topology)}: {format_time(self.time_s)} by {self.generator}, "
+            f"{100 * self.efficiency:.1f} % of the bound"
+        )
+
+    def _share(self, time_s: float) -> float:
+        return self.bound_s / time_s if time_s > 0 else 1.0
+
+
+def synthesize(
+    collective: str,
+    topology: Topology | str | Path,
+    size_bytes: float | str,
+    *,
+    ranks: int | Sequence[int | str] | None = None,
+    root: int | None = None,
+    effort: str = "medium",
+) -> Schedule:
+    """The fastest schedule that can be found for a collective of a size on a topology.
+
+    It is proved, and never slower than the best of the library there. `ranks` is their number, or the device of each;
+    all devices by default. `effort` is low, medium or high: how large schedules may be that are tried.
+
+    >>> synthesize("all_gather", "torus(4x4, 50GB/s, 500ns)", "1MiB").algorithm
+    'synthesized'
+    """
+    return search(collective, topology, size_bytes, ranks=ranks, root=root, effort=effort).schedule
+
+
+def search(
+    collective: str,
+    topology: Topology | str | Path,
+    size_bytes: float | str,
+    *,
+    ranks: int | Sequence[int | str] | None = None,
+    root: int | None = None,
+    effort: str = "medium",
+) -> Synthesis:
+    """As `synthesize`, with what was reached and how.
+
+    >>> search("all_gather", "ring(8, 50GB/s, 500ns)", "1MiB").library["algorithm"]
+    'ring_bidirectional'
+    """
+    started = time.process_time()
+    problem = read_problem(collective, topology, size_bytes, ranks=ranks, root=root, effort=effort)
+    of_library = _timed(problem, library)
+    made = [timed for generator in GENERATORS for timed in _timed(problem, generator)]
+    best = min(of_library, key=_time_s, default=None)
+    for time_s, candidate in sorted(made + of_library, key=_time_s):
+        try:
+            prove(candidate.schedule)
+        except ChoreoError:  # a generator's mistake never gets out
+            continue
+        return Synthesis(
+            problem,
+            candidate.schedule.named("synthesized"),
+            candidate.generator,
+            time_s,
+            None if best is None else (best[1].generator, best[0]),
+            time.process_time() - started,
+        )
+    raise UsageError(
+        f"no schedule was found for {collective} over {counted(problem.ranks, 'rank')} on {problem.topology.name}; "
+        "try more effort"
+    )
+
+
+def _timed(problem: Problem, generator: Generator) -> list[tuple[float, Candidate]]:
+    """A generator's schedules with their simulated times; those that cannot run on the network are left out."""
+    found = []
+    for candidate in generator(problem):
+        try:
+            run = simulate(candidate.schedule, problem.topology, problem.size_bytes, placement=problem.devices.tolist())
+        except RefusedError:  # it needs switches that reduce
+            continue
+        found.append((run.time_s, candidate))
+    return found
+
+
+def _time_s(timed: tuple[float, Candidate]) -> float:
+    return timed[0]

@@ -1,0 +1,89 @@
+"""The verb: the best of what was tried, proved, and never slower than the library."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import choreo
+from choreo.synthesize import search
+from tests.helpers.command import run_choreo
+
+GRID = [
+    ("ring(5, 50GB/s, 1us)", 1 << 20),
+    ("switch(3, 450GB/s, 300ns, reduces) x switch(2, 50GB/s, 1us)", 1 << 24),
+    ("torus(3x3, 50GB/s, 500ns)", 3000),
+    ("dgx-1", 1 << 20),
+]
+COLLECTIVES = [name for name in choreo.COLLECTIVES if name != "barrier"]
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize(("topology", "size"), GRID)
+def test_it_is_proved_and_not_slower_than_the_library(collective: str, topology: str, size: int) -> None:
+    found = search(collective, topology, size, effort="low")
+    choreo.prove(found.schedule)
+    assert found.schedule.collective == collective
+    again = choreo.simulate(found.schedule, topology, size)
+    assert again.time_s == pytest.approx(found.time_s)
+    best = found.library
+    assert best is not None and found.time_s <= best["time_s"]
+    for algorithm in ("ring", "direct", "mst", "pairwise"):
+        if algorithm in {one.name for one in choreo.list_algorithms(collective)}:
+            plain = choreo.build(collective, algorithm, again.ranks)
+            assert found.time_s <= choreo.simulate(plain, topology, size).time_s * (1 + 1e-12)
+    assert found.bound_s <= found.time_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+def test_odd_sizes_and_few_ranks(size: int, ranks: int) -> None:
+    schedule = choreo.synthesize("all_reduce", "ring(7, 50GB/s, 1us)", size, ranks=ranks)
+    assert schedule.ranks == ranks
+    choreo.prove(schedule)
+
+
+def test_ranks_may_be_devices() -> None:
+    found = search("all_gather", "torus(4x4, 50GB/s, 1us)", "1MiB", ranks=[0, 5, 10, 15])
+    assert found.ranks == 4 and 0 < found.efficiency <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"effort": "huge"}, "low, medium, high"),
+        ({"ranks": 17}, "17 ranks do not fit"),
+        ({"ranks": [1, 1]}, "different devices"),
+        ({"root": 3}, "has no root"),
+    ],
+)
+def test_mistakes_are_told(options: dict[str, object], says: str) -> None:
+    with pytest.raises(choreo.UsageError, match=says):
+        choreo.synthesize("all_gather", "torus(4x4, 50GB/s, 1us)", "1MiB", **options)  # type: ignore[arg-type]
+
+
+def test_the_command_says_what_was_reached(tmp_path: Path) -> None:
+    file = tmp_path / "made.json"
+    arguments = ["synthesize", "all_gather", "-t", "ring(4, 50GB/s, 1us)", "--size", "1MiB"]
+    said = run_choreo(*arguments, "-o", str(file)).out
+    assert "of the bound" in said and "the library" in said and "Proved" in said
+    found = json.loads(run_choreo(*arguments, "--json").out)
+    assert list(found) == list(choreo.Synthesis.columns)
+    assert list(found["library"]) == ["algorithm", "time_s", "efficiency"]
+    choreo.prove(choreo.load(file))
+
+
+def test_synthesized_is_an_algorithm_of_simulate() -> None:
+    arguments = ["simulate", "all_gather", "-t", "torus(3x3, 50GB/s, 1us)", "--size", "1MiB", "--slow-link", "0-1=0.5"]
+    one = json.loads(run_choreo(*arguments, "--algorithm", "synthesized", "--json").out)
+    assert one["algorithm"] == "synthesized"
+    ranked = json.loads(run_choreo(*arguments, "--algorithm", "all", "--json").out)
+    times = {run["algorithm"]: run["time_s"] for run in ranked}
+    assert times["synthesized"] == min(times.values()) == one["time_s"]
+
+
+def test_a_command_without_a_network_says_where_synthesized_schedules_come_from() -> None:
+    refused = run_choreo("show", "all_gather", "-a", "synthesized", "-p", "4")
+    assert refused.code == 2 and "choreo synthesize all_gather" in refused.err
