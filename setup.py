@@ -31,5 +31,11 @@ setup(
             extra_compile_args=["-O3", "-fno-tree-loop-distribute-patterns"],
             optional=True,
         ),
+        Extension(
+            "choreo.show.simulation._bins",
+            ["src/choreo/show/simulation/core/bins.c"],
+            extra_compile_args=["-O3"],
+            optional=True,
+        ),
     ]
 )

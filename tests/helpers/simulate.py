@@ -296,9 +296,15 @@ def run(setup: Setup, make: MakeCore) -> tuple[Loads, Messages]:
 
 def alone(setup: Setup) -> Loads | None:
     """The lone pass, where it is allowed to try and does answer."""
+    passed = alone_and_kept(setup)
+    return None if passed is None else passed[0]
+
+
+def alone_and_kept(setup: Setup, *, keep: bool = False) -> tuple[Loads, Messages | None] | None:
+    """The same with its messages, if they are to be kept."""
     if "compiled" not in CORES or len(setup.jobs) > 1 or setup.store_and_forward or setup.jobs[0].start_s > 0:
         return None
-    return run_alone(setup.jobs[0], setup.topology, CORES["compiled"])
+    return run_alone(setup.jobs[0], setup.topology, CORES["compiled"], keep=keep)
 
 
 def close(value: float) -> Any:

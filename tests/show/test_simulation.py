@@ -6,6 +6,7 @@ import html
 import itertools
 import json
 import re
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +17,10 @@ from choreo.errors import UsageError
 from choreo.show import simulation_html
 from choreo.show.simulation import data as data_module
 from choreo.show.simulation.data import MOST_MESSAGES, SimulationData, simulation_data
-from choreo.show.simulation.links import crossings_of, load_over_time, sent_over_time, throughput
+from choreo.show.simulation.links import crossings_of, throughput
+from choreo.show.simulation.loads import Sent, load_over_time, sent_over_time, spread_in_python
 from choreo.show.simulation.path import MOST_LEGS
-from choreo.show.simulation.words import link_names, rank_names, reducing
+from choreo.show.simulation.words import link_names, rank_names
 from choreo.simulate import Simulation, simulate, suggested_schedule
 from choreo.topology import Links, compose, get_topology, graph
 from choreo.topology.graph import Floats
@@ -44,7 +46,7 @@ def _slowly(run: Simulation, bins: int) -> Floats:
 def test_loads_over_time_are_those_of_the_messages(name: str) -> None:
     run = SIMULATIONS[name]()
     every = np.arange(len(run.topology.links))
-    load = load_over_time(run, crossings_of(run), every, 37)
+    load = load_over_time(run, every, 37)
     assert np.allclose(load, _slowly(run, 37), atol=1e-9)
     assert ((load >= 0) & (load <= 1)).all()
     assert load.any() == run.loads.link_bytes.any()
@@ -61,7 +63,7 @@ def test_every_byte_crosses_where_the_simulator_says(name: str) -> None:
     assert (np.diff(crossings.link) >= 0).all()
     if not run.contended:
         every = np.arange(len(run.topology.links))
-        assert np.allclose(load_over_time(run, crossings, every, 50).mean(axis=1), run.utilisation, atol=1e-9)
+        assert np.allclose(load_over_time(run, every, 50).mean(axis=1), run.utilisation, atol=1e-9)
 
 
 def test_what_is_stored_and_forwarded_is_on_one_link_after_another() -> None:
@@ -92,9 +94,9 @@ def test_names_tell_what_they_must() -> None:
     assert rank_names(run) == [["rank 0 on left", "rank 1 on right"]]
     assert rank_names(two_jobs_run())[1] == [f"job 1 rank {rank} on {rank + 2}" for rank in range(4)]
     assert rank_names(ring_run()) == [[f"rank {rank}" for rank in range(8)]]
-    adds = reducing(ring_run())
+    adds = ring_run().messages.reduces
     assert (adds == (ring_run().messages.step < 7)).all()
-    assert not reducing(SIMULATIONS["spread"]()).any()
+    assert not SIMULATIONS["spread"]().messages.reduces.any()
 
 
 @EVERY
@@ -225,7 +227,7 @@ def test_activity_adds_up_to_what_each_rank_sends(name: str) -> None:
     size = activity["ranks_per_line"]
     lines = -(-run.ranks // size)
     added, copied = np.zeros((lines, bins)), np.zeros((lines, bins))
-    for at, adds in enumerate(reducing(run)):
+    for at, adds in enumerate(run.messages.reduces):
         begin, end = messages.start_s[at] / width, messages.out_s[at] / width
         for part in range(int(begin), min(bins, int(np.ceil(end)))):
             inside = max(0.0, min(end, part + 1) - max(begin, part)) / (end - begin)
@@ -239,3 +241,36 @@ def test_activity_adds_up_to_what_each_rank_sends(name: str) -> None:
 
 def test_few_ranks_have_every_message_instead() -> None:
     assert simulation_data(ring_run())["activity"] is None
+
+
+def test_the_compiled_bins_are_those_of_their_twin() -> None:
+    bins = pytest.importorskip("choreo.show.simulation._bins")
+    chance = np.random.default_rng(3)
+    for messages, ways, rows in ((0, 1, 0), (1, 1, 1), (500, 20, 7)):
+        begin = chance.random(messages)
+        end = begin + chance.choice([0.0, 1e-3, 0.2], messages) * chance.random(messages)
+        offsets = np.concatenate(([0], chance.integers(0, 4, ways))).cumsum()
+        row = chance.integers(-1, rows, offsets[-1]).astype(np.int32)
+        way = chance.integers(0, ways, messages).astype(np.int32)
+        sent = Sent(begin, end, 1e6 * chance.random(messages), way, offsets, row, chance.random(offsets[-1]))
+        found, wanted = bins.spread(*sent, rows, 13, 1.25 / 13), spread_in_python(sent, rows, 13, 1.25 / 13)
+        assert np.frombuffer(found) == pytest.approx(np.frombuffer(wanted), abs=1e-6)
+    with pytest.raises(ValueError, match="do not fit together"):
+        bins.spread(*sent._replace(way=np.full(500, 20, np.int32)), 7, 13, 0.1)
+    with pytest.raises(ValueError, match="wrong type"):
+        bins.spread(*sent._replace(way=np.zeros(500)), 7, 13, 0.1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="out of range"):
+        bins.spread(*sent, 7, 0, 0.1)
+
+
+def test_a_page_takes_at_most_twice_as_long_as_the_simulation_it_shows() -> None:
+    schedule, topology = build("all_reduce", "ring", 512), get_topology("hgx-h100:64")
+    ratios = []
+    for _ in range(5):
+        began = time.process_time()
+        run = simulate(schedule, topology, 64 * MIB, keep_messages=True)
+        simulated = time.process_time()
+        simulation_data(run)
+        ratios.append((time.process_time() - simulated) / (simulated - began))
+    # It was 18 times as long before messages were binned in C; a loaded machine is given room.
+    assert sorted(ratios)[1] < 2

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from choreo.algorithms import build
@@ -26,6 +26,7 @@ from tests.helpers.simulate import (
     MakeCore,
     Setup,
     alone,
+    alone_and_kept,
     assert_close,
     assert_same_loads,
     close,
@@ -155,6 +156,37 @@ def test_the_order_of_rows_in_a_step_does_not_matter(setup: Setup, make: MakeCor
     passed = alone(other)
     if passed is not None:
         assert_same_loads(passed, loads)
+
+
+@given(setups())
+@settings(PROFILE, max_examples=2 * EXAMPLES)
+def test_a_lone_pass_keeps_the_messages_of_a_shared_one(setup: Setup) -> None:
+    passed = alone_and_kept(setup, keep=True)
+    assume(passed is not None)
+    assert passed is not None and passed[1] is not None
+    loads, messages = run(setup, CORES["compiled"])
+    assert_same_loads(passed[0], loads)
+    for name in ("job", "step", "src", "dst", "bottleneck", "reduces", "route", "links", "offsets"):
+        np.testing.assert_array_equal(getattr(passed[1], name), getattr(messages, name), name)
+    for name in ("bytes", "alone_s", *TIMES):
+        assert_close(name, getattr(passed[1], name), getattr(messages, name))
+    for name in ("start_cause", "write_cause"):
+        _same_cause(passed[1], messages, name)
+
+
+def _same_cause(one: Messages, other: Messages, name: str) -> None:
+    """The causes are the same, or at the same moment up to rounding."""
+    mine, theirs = getattr(one, name), getattr(other, name)
+    for at in np.flatnonzero(mine != theirs).tolist():
+        cause = [
+            -1.0 if value < 0 else float((one.out_s if value % 2 else one.written_s)[value // 2])
+            for value in (mine[at], theirs[at])
+        ]
+        if -1.0 in cause:  # held up by no more than rounding, or not at all
+            until = one.start_s[at] if name == "start_cause" else one.arrived_s[at]
+            assert max(cause) == close(float(until))
+        else:
+            assert cause[0] == close(cause[1])
 
 
 # The critical path.

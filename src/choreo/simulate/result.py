@@ -14,7 +14,7 @@ from choreo.results import Result, result
 from choreo.simulate.critical_path import Leg, critical_path
 from choreo.simulate.details import details_of
 from choreo.simulate.flows.backend import core_type
-from choreo.simulate.flows.engine import Loads, Messages, Progress, run_shared
+from choreo.simulate.flows.engine import Loads, Messages, Progress, run_alone, run_shared
 from choreo.simulate.jobs import Placed
 from choreo.topology import Topology
 from choreo.units import counted, format_bytes, format_time
@@ -221,6 +221,10 @@ class Simulation(Bandwidths, Result):
                         f"{self.ranks} ranks has more; use fewer ranks"
                     )
         make = core_type(self.compiled)
+        if not self.shared:
+            alone = run_alone(self.jobs[0], self.topology, make, progress, keep=True)
+            assert alone is not None and alone[1] is not None
+            return alone[1]
         _, messages = run_shared(
             self.jobs, self.topology, make, store_and_forward=self.store_and_forward, progress=progress
         )

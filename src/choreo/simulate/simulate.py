@@ -28,12 +28,14 @@ def simulate(
     store_and_forward: bool = False,
     progress: Progress | None = None,
     compiled: bool | None = None,
+    keep_messages: bool = False,
 ) -> Simulation:
     """Run a schedule on a topology: how long it takes when messages share links, and which link is to blame.
 
     `placement` gives the device of each rank, `gamma_s_per_byte` the seconds a rank takes to reduce a byte. Messages
     cut through switches unless they are stored and forwarded. `progress` is called now and then with the work done and
-    the work in all. `compiled=False` uses the simulator's Python twin.
+    the work in all. `compiled=False` uses the simulator's Python twin. `keep_messages` says that the times of single
+    messages will be asked for, as pages do: they are then kept in the first pass and need no second one.
 
     >>> from choreo import build
     >>> found = simulate(build("all_reduce", "ring", 8), "ring(8, 50GB/s, 1us)", "1MiB")
@@ -48,6 +50,7 @@ def simulate(
         store_and_forward=store_and_forward,
         progress=progress,
         compiled=compiled,
+        keep_messages=keep_messages,
     )
 
 
@@ -59,6 +62,7 @@ def simulate_together(
     store_and_forward: bool = False,
     progress: Progress | None = None,
     compiled: bool | None = None,
+    keep_messages: bool = False,
 ) -> Simulation:
     """Run several collectives at once, on devices that may be the same, sharing the links.
 
@@ -76,7 +80,7 @@ def simulate_together(
     if store_and_forward:
         network = network.with_routing("hashed")  # a message that is stored as a whole goes one way
     try:
-        found = _run(ready, network, store_and_forward, progress, compiled)
+        found = _run(ready, network, store_and_forward, progress, compiled, keep=keep_messages)
     except MemoryError:
         first = ready[0].schedule
         raise UsageError(
@@ -96,12 +100,14 @@ def _run(
     store_and_forward: bool,
     progress: Progress | None,
     compiled: bool | None,
+    *,
+    keep: bool,
 ) -> Simulation:
     make = core_type(compiled)
     if len(ready) == 1 and not store_and_forward and ready[0].start_s == 0:
-        loads = run_alone(ready[0], network, make, progress)
-        if loads is not None:
-            return Simulation(network, ready, loads, shared=False, compiled=compiled)
+        alone = run_alone(ready[0], network, make, progress, keep=keep)
+        if alone is not None:
+            return Simulation(network, ready, alone[0], shared=False, compiled=compiled, kept=alone[1])
     loads, messages = run_shared(ready, network, make, store_and_forward=store_and_forward, progress=progress)
     return Simulation(
         network,

@@ -99,7 +99,8 @@ class Topology:
         """What a node is called: by its file, or by its number."""
         if len(self.blocks) == 1 and self.blocks[0].names:
             return self.blocks[0].names[node]
-        return str(node) if node < self.num_devices else f"switch{node - self.num_devices}"
+        devices = len(self.slowdown)
+        return str(node) if node < devices else f"switch{node - devices}"
 
     def device_of(self, name: str) -> int:
         """The number of the device that is called `name`; a switch is refused.

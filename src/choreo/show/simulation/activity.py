@@ -6,7 +6,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from choreo.show.simulation.links import sent_by_line
+from choreo.show.simulation.loads import sent_by_line
 from choreo.simulate import Simulation
 from choreo.topology.graph import Bools, Ints
 

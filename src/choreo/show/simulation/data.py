@@ -10,10 +10,10 @@ import numpy as np
 from choreo.errors import ChoreoError
 from choreo.show.schedule.words import printable
 from choreo.show.simulation.activity import ActivityData, activity_of
-from choreo.show.simulation.links import BINS, Series, crossings_of, sent_over_time
+from choreo.show.simulation.loads import BINS, Series, sent_over_time
 from choreo.show.simulation.network import NetworkData, network_of
 from choreo.show.simulation.path import MOST_LEGS, PathData, path_of
-from choreo.show.simulation.words import link_names, rank_names, reducing, title
+from choreo.show.simulation.words import link_names, rank_names, title
 from choreo.simulate import Simulation
 from choreo.topology.graph import Bools, Floats, Ints
 
@@ -109,8 +109,7 @@ class SimulationData(TypedDict):
 
 def simulation_data(simulation: Simulation) -> SimulationData:
     """The simulation as plain JSON values; see `SimulationData`."""
-    crossings = crossings_of(simulation)
-    series = Series(simulation, crossings)
+    series = Series(simulation)
     first_row = np.cumsum([0, *(len(job.node) for job in simulation.jobs)])
     row_of_node: dict[int, int] = {}
     for number, job in enumerate(simulation.jobs):
@@ -118,7 +117,7 @@ def simulation_data(simulation: Simulation) -> SimulationData:
             row_of_node.setdefault(node, int(first_row[number]) + rank)
     network, wires = network_of(simulation, series, row_of_node)
     sent = sent_over_time(simulation, SENT_BINS)
-    reduce = reducing(simulation)
+    reduce = simulation.messages.reduces
     sender: Ints = first_row[simulation.messages.job] + simulation.messages.src.astype(np.int64)
     return {
         "title": title(simulation),
@@ -235,7 +234,14 @@ def _busiest(simulation: Simulation, series: Series, wires: list[Ints]) -> list[
                 "bytes": float(simulation.loads.link_bytes[first]),
                 "bandwidth_bytes_per_s": bandwidth,
                 "series": number,
-                "wires": [at for at, wire in enumerate(wires) if np.isin(wire, links).any()],
+                "wires": _with(wires, links, len(bandwidths)),
             }
         )
     return made
+
+
+def _with(wires: list[Ints], links: list[int], num_links: int) -> list[int]:
+    """The wires that have any of the links."""
+    marked = np.zeros(num_links, np.bool_)
+    marked[links] = True
+    return [at for at, wire in enumerate(wires) if marked[wire].any()]

@@ -1,4 +1,4 @@
-"""When each message of a simulation was on each link, and how busy that made the links over time.
+"""When each message of a simulation was on each link.
 
 The simulator keeps when a message set out and when it was out, not the rate in between, so a message's bytes are taken
 as spread evenly over its time on a link. Where links are shared by messages of different length that is an average:
@@ -12,23 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from choreo.simulate import Simulation
-from choreo.topology.graph import Bools, Floats, Ints
+from choreo.topology.graph import Floats, Ints
 
-__all__ = [
-    "BINS",
-    "Crossings",
-    "Series",
-    "crossings_of",
-    "load_over_time",
-    "sent_by_line",
-    "sent_over_time",
-    "throughput",
-]
-
-# The parts that a page divides the time into.
-BINS = 200
-# Loads are computed for this many links at a time, to bound the memory.
-LINKS_AT_ONCE = 4096
+__all__ = ["Crossings", "crossings_of", "shares", "throughput"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +58,7 @@ def crossings_of(simulation: Simulation) -> Crossings:
     nth = np.arange(len(message)) - np.repeat(hops.cumsum() - hops, hops)
     where = messages.offsets[messages.route[message]] + nth
     link = messages.links[where].astype(np.int64)
-    crossed = messages.bytes[message] * _shares(simulation)[where]
+    crossed = messages.bytes[message] * shares(simulation)[where]
     if simulation.store_and_forward:
         begin, end = _one_by_one(simulation, message, link, nth)
     else:
@@ -80,7 +66,7 @@ def crossings_of(simulation: Simulation) -> Crossings:
     return Crossings(message, link, crossed, begin, end).take(np.argsort(link, kind="stable"))
 
 
-def _shares(simulation: Simulation) -> Floats:
+def shares(simulation: Simulation) -> Floats:
     """The part of a message on each link of each route; a route is looked up once, for one of its messages."""
     messages, topology = simulation.messages, simulation.topology
     share = np.ones(len(messages.links))
@@ -125,64 +111,6 @@ def _one_by_one(simulation: Simulation, message: Ints, link: Ints, nth: Ints) ->
     return begin, begin + took
 
 
-def load_over_time(simulation: Simulation, crossings: Crossings, links: Ints, bins: int) -> Floats:
-    """How busy each of some links was, from 0 to 1: a row for each link, in `bins` equal parts of the time."""
-    rows = []
-    for start in range(0, len(links), LINKS_AT_ONCE):
-        some = links[start : start + LINKS_AT_ONCE]
-        spread = _spread(*crossings.on(some), len(some), simulation.time_s, bins)
-        most = simulation.topology.links.bandwidth_bytes_per_s[some] * simulation.time_s / bins
-        load = np.divide(spread, most[:, None], out=np.zeros_like(spread), where=most[:, None] > 0)
-        rows.append(np.clip(load, 0.0, 1.0))
-    return np.concatenate(rows) if rows else np.zeros((0, bins))
-
-
-def sent_over_time(simulation: Simulation, bins: int) -> Floats:
-    """The bytes a second that all messages together put onto the network, in `bins` equal parts of the time."""
-    sent: Floats = sent_by_line(simulation, np.zeros(len(simulation.messages), np.int64), 1, bins)[0]
-    return sent
-
-
-def sent_by_line(simulation: Simulation, line: Ints, lines: int, bins: int) -> Floats:
-    """The same for each of some lines; `line` says by message which one it belongs to."""
-    messages = simulation.messages
-    every = np.arange(len(messages))
-    sent = Crossings(every, every, messages.bytes, messages.start_s, messages.out_s)
-    spread = _spread(sent, line, lines, simulation.time_s, bins)
-    width = simulation.time_s / bins
-    rate: Floats = spread / width if width > 0 else spread
-    return rate
-
-
-def _spread(crossings: Crossings, row: Ints, rows: int, time_s: float, bins: int) -> Floats:
-    """The bytes that fall into each of the bins of each row."""
-    width = time_s / bins
-    lasts = crossings.end_s > crossings.begin_s
-    if width <= 0 or not lasts.any():
-        return np.zeros((rows, bins))
-    row, size = row[lasts], crossings.bytes[lasts]
-    begin, end = crossings.begin_s[lasts] / width, crossings.end_s[lasts] / width
-    rate = size / (end - begin)  # bytes a bin
-    first = np.clip(begin.astype(np.int64), 0, bins - 1)
-    last = np.clip(end.astype(np.int64), 0, bins - 1)
-    whole = first == last
-    at_first = np.where(whole, size, rate * (first + 1 - begin))
-    at_last = np.where(whole, 0.0, rate * (end - last))
-    between = np.where(whole, 0.0, rate)
-    wide = bins + 1  # one more, for what ends with the last bin
-
-    def summed(column: Ints, values: Floats) -> Floats:
-        made: Floats = np.bincount(row * wide + column, values, rows * wide).astype(np.float64)
-        return made.reshape(rows, wide)
-
-    steps = summed(first + 1, between) - summed(last, between)
-    level = steps.cumsum(axis=1)
-    # Adding and subtracting the same numbers leaves rounding errors.
-    level[np.abs(level) < 1e-9 * rate.max()] = 0.0
-    total: Floats = (level + summed(first, at_first) + summed(last, at_last))[:, :bins]
-    return total
-
-
 def throughput(simulation: Simulation, crossings: Crossings, link: int) -> tuple[Floats, Floats]:
     """The moments at which a link's throughput changed, and the bytes a second from each of them on."""
     here, _ = crossings.on(np.array([link]))
@@ -193,31 +121,3 @@ def throughput(simulation: Simulation, crossings: Crossings, link: int) -> tuple
     level = np.bincount(at, np.concatenate((rate, -rate)), len(times)).cumsum()
     level[np.abs(level) < 1e-9 * rate.max(initial=0.0)] = 0.0
     return times, np.clip(level, 0.0, simulation.topology.links.bandwidth_bytes_per_s[link])
-
-
-class Series:
-    """Loads over time in percent. Equal ones are kept once, as many links of a run have the same load."""
-
-    def __init__(self, simulation: Simulation, crossings: Crossings) -> None:
-        self.simulation, self.crossings = simulation, crossings
-        self.rows: list[list[int]] = []
-        self.known: dict[bytes, int] = {}
-        self.carried: Bools = simulation.loads.link_bytes > 0
-        self.of(np.zeros(0, np.int64))  # the first is the one of links that carry nothing
-
-    def of(self, links: Ints) -> int:
-        """The number of the series of some links together: at each moment, the load of the busiest."""
-        busy = links[self.carried[links]]
-        return self._kept(load_over_time(self.simulation, self.crossings, busy, BINS).max(axis=0, initial=0.0))
-
-    def each(self, links: Ints) -> list[int]:
-        """The numbers of the series of some links, one by one."""
-        return [self._kept(load) for load in load_over_time(self.simulation, self.crossings, links, BINS)]
-
-    def _kept(self, load: Floats) -> int:
-        percent = np.where(load > 0, np.maximum(1, np.rint(load * 100)), 0).astype(np.int8)
-        key = percent.tobytes()
-        if key not in self.known:
-            self.known[key] = len(self.rows)
-            self.rows.append(percent.tolist())
-        return self.known[key]

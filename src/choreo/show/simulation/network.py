@@ -9,7 +9,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from choreo.show.simulation.links import Series
+from choreo.show.simulation.loads import Series
 from choreo.show.simulation.words import link_names
 from choreo.show.topology.kinds import width_of
 from choreo.show.topology.paint import path_of

@@ -17,7 +17,7 @@ import numpy as np
 from choreo.errors import UsageError
 from choreo.show.simulation.links import Crossings, crossings_of, throughput
 from choreo.show.simulation.path import on_path
-from choreo.show.simulation.words import WAITED, link_names, rank_names, reducing, title
+from choreo.show.simulation.words import WAITED, link_names, rank_names, title
 from choreo.show.trace_events import Event, Slice, Trace, Tracks, microseconds, write_events
 from choreo.simulate import Simulation
 from choreo.topology.graph import Floats, Ints
@@ -132,7 +132,7 @@ class _Maker:
 def _rank_tracks(simulation: Simulation, maker: _Maker, tracks: Tracks) -> tuple[dict[int, Slice], dict[int, Slice]]:
     """What every rank sends and receives; the slices by message."""
     messages = simulation.messages
-    adds = reducing(simulation)
+    adds = messages.reduces
     moments = (messages.start_s, messages.out_s, messages.arrived_s, messages.written_s)
     columns = zip(
         messages.job.tolist(),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from choreo.show.schedule.words import printable
 from choreo.simulate import Simulation
-from choreo.topology.graph import Bools, Ints
+from choreo.topology import Topology
+from choreo.topology.graph import Ints
 from choreo.units import format_bytes
 
-__all__ = ["WAITED", "link_names", "node_name", "rank_names", "reducing", "title", "whole"]
+__all__ = ["WAITED", "link_names", "node_name", "rank_names", "title", "whole"]
 
 LONGEST_NAME = 200
 # What a leg of the critical path waited for, in words.
@@ -41,11 +44,17 @@ def node_name(simulation: Simulation, node: int) -> str:
     return printable(simulation.topology.node_name(node))
 
 
+@lru_cache(maxsize=4)
+def _by_ends(topology: Topology) -> tuple[Ints, Ints]:
+    """A number for the two ends of each link, and the links in order of that."""
+    ends = topology.links.src * topology.num_nodes + topology.links.dst
+    return ends, np.argsort(ends, kind="stable")
+
+
 def link_names(simulation: Simulation, links: Ints, arrow: str = "→") -> list[str]:
     """Names for links: their ends, and a number where several links have the same ends."""
     table = simulation.topology.links
-    ends = table.src * simulation.topology.num_nodes + table.dst
-    order = np.argsort(ends, kind="stable")
+    ends, order = _by_ends(simulation.topology)
     first = np.searchsorted(ends[order], ends[links])
     alike = np.searchsorted(ends[order], ends[links], side="right") - first
     made = []
@@ -70,24 +79,3 @@ def rank_names(simulation: Simulation) -> list[list[str]]:
             names.append(f"job {number} {name}" if several else name)
         made.append(names)
     return made
-
-
-def reducing(simulation: Simulation) -> Bools:
-    """Which messages are reduced into what is at their destination, at least in part."""
-    messages = simulation.messages
-    marked = np.zeros(len(messages), np.bool_)
-    for number, job in enumerate(simulation.jobs):
-        members = len(job.node)
-        keys: list[Ints] = [np.zeros(0, np.int64)]
-        for rows in job.schedule.blocks():
-            adds = np.asarray(rows.reduce)
-            columns = (np.asarray(column, np.int64)[adds] for column in (rows.step, rows.src, rows.dst))
-            keys.append(np.unique(_key(members, *columns)))
-        own = np.flatnonzero(messages.job == number)
-        columns = (column[own].astype(np.int64) for column in (messages.step, messages.src, messages.dst))
-        marked[own] = np.isin(_key(members, *columns), np.concatenate(keys))
-    return marked
-
-
-def _key(members: int, step: Ints, src: Ints, dst: Ints) -> Ints:
-    return (step * members + src) * members + dst

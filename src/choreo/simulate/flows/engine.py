@@ -33,7 +33,7 @@ class Core(Protocol):
         self, ranks: int, chunks: int, nodes: int, place: Ints, gamma: Floats, unit: float, start: float, mark: bool, /
     ) -> None: ...
     def mark(self, src: Ints, dst: Ints, chunk: Ints, count: Ints, /) -> None: ...
-    def ready(self, alone: bool, /) -> int: ...
+    def ready(self, alone: bool, keep: bool = False, /) -> int: ...
     def missing(self, src: Ints, dst: Ints, /) -> bytes: ...
     def add_routes(
         self,
@@ -71,7 +71,8 @@ class Messages:
     `alone_s` is how long a message would have taken to get out with all of its links to itself.
     `start_cause` and `write_cause` say what a message waited for last: 2 m if for message m to be written, 2 m + 1 if
     for it to be out, -1 for nothing (a write: for nothing but its own arrival). `bottleneck` is the link that limited
-    it last. Message i crossed links[offsets[route[i]] : offsets[route[i] + 1]].
+    it last. `reduces` says whether it is reduced into what is at its destination, at least in part. Message i crossed
+    links[offsets[route[i]] : offsets[route[i] + 1]].
     """
 
     job: Ints
@@ -87,6 +88,7 @@ class Messages:
     start_cause: Ints
     write_cause: Ints
     bottleneck: npt.NDArray[np.int32]
+    reduces: npt.NDArray[np.bool_]
     route: npt.NDArray[np.int32]
     offsets: Ints
     links: npt.NDArray[np.int32]
@@ -101,18 +103,24 @@ class Messages:
 
 
 def run_alone(
-    job: Placed, topology: Topology, make_core: Callable[..., Core], progress: Progress | None = None
-) -> Loads | None:
-    """One pass over the steps, as long as no two messages meet; None when they do."""
+    job: Placed,
+    topology: Topology,
+    make_core: Callable[..., Core],
+    progress: Progress | None = None,
+    *,
+    keep: bool = False,
+) -> tuple[Loads, Messages | None] | None:
+    """One pass over the steps, as long as no two messages meet; None when they do. Messages are there if kept."""
     core = make_core(*_figures(topology), False, None)
-    _begin(core, job, topology, alone=True)
+    _begin(core, job, topology, alone=True, keep=keep)
     for rows in job.schedule.blocks():
         if not core.alone(*_columns(core, job, topology, rows)):
             return None
         if progress is not None:
             progress(int(rows.step[-1]) + 1, job.schedule.num_steps)
     sums = [np.frombuffer(values, np.float64) for values in core.links()]
-    return Loads(sums[0], sums[1], (np.frombuffer(core.finish(), np.float64),))
+    loads = Loads(sums[0], sums[1], (np.frombuffer(core.finish(), np.float64),))
+    return loads, _messages(core, (job,), None) if keep else None
 
 
 def run_shared(
@@ -126,7 +134,7 @@ def run_shared(
     """All messages at once, sharing links."""
     core = make_core(*_figures(topology), store_and_forward, progress)
     for job in jobs:
-        _begin(core, job, topology, alone=False)
+        _begin(core, job, topology, alone=False, keep=True)
         for rows in job.schedule.blocks():
             core.gather(*_columns(core, job, topology, rows))
     core.run()
@@ -142,7 +150,7 @@ def _figures(topology: Topology) -> tuple[Floats, Floats]:
     return np.ascontiguousarray(figures[0], np.float64), np.ascontiguousarray(figures[1], np.float64)
 
 
-def _begin(core: Core, job: Placed, topology: Topology, *, alone: bool) -> None:
+def _begin(core: Core, job: Placed, topology: Topology, *, alone: bool, keep: bool) -> None:
     schedule = job.schedule
     members = len(job.node)
     mark = not _takes_every_place(schedule, members)
@@ -158,7 +166,7 @@ def _begin(core: Core, job: Placed, topology: Topology, *, alone: bool) -> None:
     if mark:
         for rows in schedule.blocks():
             core.mark(*map(_ints, (rows.src, rows.dst, rows.chunk, rows.count)))
-    core.ready(alone)
+    core.ready(alone, keep)
 
 
 def _takes_every_place(schedule: Schedule, members: int) -> bool:
@@ -219,6 +227,7 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
         "engine": "i",
         "route": "i",
         "bottleneck": "i",
+        "reduces": "i",
     }
     raw = core.messages()
     found = {name: np.frombuffer(raw[name], kinds[kind]) for name, kind in columns.items()}
@@ -234,7 +243,7 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
     with np.errstate(over="ignore"):  # a run that takes for ever is refused by its time
         alone_s = found["bytes"] / alone[found["route"]]
     return Messages(
-        job=np.searchsorted(ends, found["engine"], side="right"),
+        job=np.searchsorted(ends, found["engine"], side="right") if len(jobs) > 1 else np.zeros(len(alone_s), np.int64),
         step=found["step"],
         src=found["src"],
         dst=found["dst"],
@@ -247,6 +256,7 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
         start_cause=found["start_cause"],
         write_cause=found["write_cause"],
         bottleneck=found["bottleneck"],
+        reduces=found["reduces"].astype(np.bool_),
         route=found["route"],
         offsets=offsets,
         links=links,

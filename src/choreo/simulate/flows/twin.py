@@ -49,6 +49,7 @@ class _Message:
     start: float
     bytes: float = 0.0
     reduce_s: float = 0.0
+    reduces: bool = False
     out: float = 0.0
     arrived: float = 0.0
     written: float = 0.0
@@ -140,7 +141,7 @@ class Core:
                 np.unique(rank * (self.chunks + 1) + chunk + count),
             ]
 
-    def ready(self, alone: bool) -> int:
+    def ready(self, alone: bool, keep: bool = False) -> int:
         """Number the cells."""
         if self.cuts is not None:
             self.begins = np.unique(np.concatenate(self.cuts))
@@ -206,6 +207,7 @@ class Core:
                 self._join_ports(message)
             message.bytes += weight * self.unit
             message.reduce_s += weight * self.unit * self.gamma[dst] if reduce else 0.0
+            message.reduces |= bool(reduce)
             for cell in () if from_input else read:
                 writer = self.cells[cell].writer
                 if writer is not None and message.number not in writer.lets_start:
@@ -401,7 +403,7 @@ class Core:
 
     def messages(self) -> dict[str, bytes]:
         """What happened to each message."""
-        numbers = ("step", "src", "dst", "engine", "bottleneck")
+        numbers = ("step", "src", "dst", "engine", "bottleneck", "reduces")
         found = {name: np.array([getattr(one, name) for one in self.all_messages], np.int32) for name in numbers}
         found["route"] = np.array([one.route.number for one in self.all_messages], np.int32)
         times = ("bytes", "start", "out", "arrived", "written")

@@ -1,5 +1,24 @@
 /* The alone pass: one pass over the rows in order of steps, as long as no two messages are on a link, or in a rank's reduction,
- * at the same time. It gives up when they are. */
+ * at the same time. It gives up when they are. If asked to, it keeps the messages as the shared pass does. */
+
+/* Make room for who was where, by message. */
+static int ready_users(Core *core, int64_t ports) {
+    Alone *alone = &core->alone;
+    size_t cells = (size_t)core->job.num_cells, ranks = (size_t)core->job.ranks + 1;
+    FREE_ALL(alone->users, alone->port_last, alone->port_last_before, alone->engine_last);
+    alone->users = malloc(cells * sizeof(CellUsers) + 1);
+    alone->port_last = malloc((size_t)ports * 4);
+    alone->port_last_before = malloc((size_t)ports * 4);
+    alone->engine_last = malloc(ranks * 4);
+    if (!alone->users || !alone->port_last || !alone->port_last_before || !alone->engine_last) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memset(alone->users, 0xFF, cells * sizeof(CellUsers));
+    memset(alone->port_last, 0xFF, (size_t)ports * 4);
+    memset(alone->engine_last, 0xFF, ranks * 4);
+    return 0;
+}
 
 /* Make room for what is known of each cell, port and link. */
 static int ready_alone(Core *core) {
@@ -22,12 +41,58 @@ static int ready_alone(Core *core) {
     }
     memset(core->link_bytes, 0, (size_t)links * 8);
     memset(core->link_busy, 0, (size_t)links * 8);
-    return 0;
+    return alone->keep ? ready_users(core, ports) : 0;
 }
 
 typedef struct { double ready, bytes, reduced, time; } AloneMessage;
 
-static int alone_step(Core *core, const Rows *rows, int64_t first, int64_t last, AloneMessage *messages) {
+/* A new message of the shared pass, of which nothing is known yet but its ends. */
+static void new_message(Core *core, Message *message, const Rows *rows, int64_t row, int32_t route) {
+    memset(message, 0, sizeof(*message));
+    message->start = core->job.start;
+    message->start_cause = message->write_cause = NONE;
+    message->route = route;
+    message->step = (int32_t)rows->step[row];
+    message->src = (int32_t)rows->src[row];
+    message->dst = (int32_t)rows->dst[row];
+    message->engine = core->job.first_engine + message->dst;
+    message->next_waiting = message->bottleneck = NONE;
+}
+
+/* What a message waited for last before it started; of several at once the highest, so that it does not depend on who came
+ * first. */
+static inline void waits_to_start(Message *message, double time, int64_t cause) {
+    if (time > message->start || (time == message->start && cause > message->start_cause)) {
+        message->start = time;
+        message->start_cause = cause;
+    }
+}
+
+/* Likewise before it was written; but a message that arrives at that moment waited for nobody. */
+static inline void waits_to_be_written(Message *message, double time, int64_t cause) {
+    int64_t known = message->write_cause;
+    if (time > message->written || (time == message->written && known != NONE && (cause == NONE || cause > known))) {
+        message->written = time;
+        message->write_cause = cause;
+    }
+}
+
+/* The link that limits a message which has all of its links to itself. */
+static int32_t narrowest(const Core *core, int32_t route) {
+    const Routes *routes = &core->routes;
+    double rate = INFINITY;
+    int32_t narrow = NONE;
+    for (int64_t h = routes->first_hop[route]; h < routes->first_hop[route + 1]; h++) {
+        int32_t link = routes->hop_link[h];
+        double most = core->bandwidth[link] / routes->hop_share[h];
+        if (most < rate || (most == rate && link < narrow)) { rate = most; narrow = link; }
+    }
+    return narrow;
+}
+
+/* `keep` is known where this is called, so that a pass that keeps nothing does not pay for it. */
+static inline __attribute__((always_inline)) int alone_step(
+    Core *core, const Rows *rows, int64_t first, int64_t last, AloneMessage *messages, const int keep) {
     Alone *alone = &core->alone;
     Step *step = &core->step;
     Job *job = &core->job;
@@ -36,16 +101,33 @@ static int alone_step(Core *core, const Rows *rows, int64_t first, int64_t last,
     if (made < 0) return -1;
     AloneCell *cells = alone->cells;
     const int64_t ahead = 16;
+    CellUsers *users = alone->users;
+    Message *kept = NULL;
+    int32_t base = (int32_t)core->shared.messages_count;
+    if (keep) {
+        int64_t total = core->shared.messages_count + made;
+        if (total >= 1 << 29) { PyErr_NoMemory(); return -1; }
+        if (ROOM(&core->shared, messages, total)) return -1;
+        kept = &core->shared.messages[base];
+        core->shared.messages_count = total;
+        for (int64_t m = 0; m < made; m++)
+            new_message(core, &kept[m], rows, first + step->lead[m], step->route[step->lead[m]]);
+    }
     for (int64_t m = 0; m < made; m++) messages[m] = (AloneMessage){0.0, 0.0, 0.0, 0.0};
     for (int64_t i = 0; i < width; i++) {
         int64_t row = first + i;
-        AloneMessage *message = &messages[message_in_step(rows, first, i)];
+        int64_t m = message_in_step(rows, first, i);
+        AloneMessage *message = &messages[m];
         double bytes = (double)rows->weight[row] * job->unit;
         message->bytes += bytes;
         if (rows->reduce[row]) message->reduced += bytes;
+        if (keep && rows->reduce[row]) kept[m].reduces = 1;
         if (i + ahead < width) __builtin_prefetch(&cells[step->reads[i + ahead].first], 1);
-        EACH_CELL(job, step->reads[i], cell)
+        EACH_CELL(job, step->reads[i], cell) {
             if (cells[cell].written > message->ready) message->ready = cells[cell].written;
+            if (keep && users[cell].writer != NONE)
+                waits_to_start(&kept[m], cells[cell].written, 2 * (int64_t)users[cell].writer + BY_WRITE);
+        }
     }
     for (int64_t m = 0; m < made; m++) {
         AloneMessage *message = &messages[m];
@@ -59,8 +141,11 @@ static int alone_step(Core *core, const Rows *rows, int64_t first, int64_t last,
                 if (alone->port_stamp[port] != step->stamp) {
                     alone->port_stamp[port] = step->stamp;
                     alone->port_before[port] = alone->port_out[port];
+                    if (keep) alone->port_last_before[port] = alone->port_last[port];
                 }
                 if (alone->port_before[port] > start) start = alone->port_before[port];
+                if (keep && alone->port_last_before[port] != NONE)
+                    waits_to_start(&kept[m], alone->port_before[port], 2 * (int64_t)alone->port_last_before[port] + BY_OUT);
             }
             out = start;
             if (message->bytes > 0) {
@@ -75,17 +160,31 @@ static int alone_step(Core *core, const Rows *rows, int64_t first, int64_t last,
             }
             for (int64_t h = hop; h < left; h++) {
                 int64_t port = port_of(core, src, routes->hop_link[h]);
+                /* Messages are numbered upwards, so of several that are out at once the last is the highest. */
+                if (keep && out >= alone->port_out[port]) alone->port_last[port] = base + (int32_t)m;
                 if (out > alone->port_out[port]) alone->port_out[port] = out;
             }
         }
         message->ready = out;
         message->time = out + routes->latency[route];
+        if (keep) {
+            kept[m].bytes = message->bytes;
+            kept[m].out = out;
+            kept[m].arrived = kept[m].written = message->time;
+            if (message->bytes > 0) kept[m].bottleneck = narrowest(core, route);
+        }
         if (out > alone->rank_finish[src]) alone->rank_finish[src] = out;
     }
     for (int64_t i = 0; i < width; i++) {
-        double out = messages[message_in_step(rows, first, i)].ready;
-        EACH_CELL(job, step->reads[i], cell)
+        int64_t m = message_in_step(rows, first, i);
+        double out = messages[m].ready;
+        EACH_CELL(job, step->reads[i], cell) {
+            if (keep && (users[cell].reader == NONE || out >= cells[cell].read)) {
+                int32_t id = base + (int32_t)m;
+                if (out > cells[cell].read || id > users[cell].reader) users[cell].reader = id;
+            }
             if (cells[cell].read < out) cells[cell].read = out;
+        }
     }
     /* Writes, in order of src. Where a message has several rows they must all be looked at before any is written. */
     for (int64_t at = 0; at < made; at++) {
@@ -98,17 +197,34 @@ static int alone_step(Core *core, const Rows *rows, int64_t first, int64_t last,
         for (int pass = 0; pass < 2; pass++) {
             for (int64_t i = step->lead[m]; i != NONE; i = step->next[i]) {
                 EACH_CELL(job, step->writes[i], cell) {
-                    if (pass) { cells[cell].written = time; continue; }
+                    if (pass) {
+                        cells[cell].written = time;
+                        if (keep) {
+                            cells[cell].read = 0;
+                            users[cell] = (CellUsers){base + m, NONE};
+                        }
+                        continue;
+                    }
                     if (cells[cell].read > time) time = cells[cell].read;
                     if (cells[cell].written > time) time = cells[cell].written;
+                    if (keep && users[cell].reader != NONE)
+                        waits_to_be_written(&kept[m], cells[cell].read, 2 * (int64_t)users[cell].reader + BY_OUT);
+                    if (keep && users[cell].writer != NONE)
+                        waits_to_be_written(&kept[m], cells[cell].written, 2 * (int64_t)users[cell].writer + BY_WRITE);
                 }
             }
             if (!pass && message->reduced > 0 && job->gamma[dst] > 0) {
                 if (alone->engine_free[dst] > time * (1 + SAME_MOMENT)) return 0;
+                if (keep && alone->engine_free[dst] > time) {
+                    kept[m].write_cause = 2 * (int64_t)alone->engine_last[dst] + BY_WRITE;
+                    time = alone->engine_free[dst];
+                }
                 time += message->reduced * job->gamma[dst];
                 alone->engine_free[dst] = time;
+                if (keep) alone->engine_last[dst] = base + m;
             }
         }
+        if (keep) kept[m].written = time;
         if (time > alone->rank_finish[dst]) alone->rank_finish[dst] = time;
     }
     return 1;
@@ -125,7 +241,8 @@ static PyObject *core_alone(Core *core, PyObject *args) {
         for (int64_t first = 0, last; first < rows.rows && answer == 1; first = last) {
             for (last = first + 1; last < rows.rows && rows.step[last] == rows.step[first];) last++;
             answer = grow((void **)&messages, &room, last - first, sizeof(AloneMessage)) ? -1
-                     : alone_step(core, &rows, first, last, messages);
+                     : core->alone.keep ? alone_step(core, &rows, first, last, messages, 1)
+                                        : alone_step(core, &rows, first, last, messages, 0);
         }
         free(messages);
     }
@@ -135,5 +252,5 @@ static PyObject *core_alone(Core *core, PyObject *args) {
 
 static void free_alone(Alone *alone) {
     FREE_ALL(alone->cells, alone->busy_until, alone->port_out, alone->port_before, alone->engine_free, alone->rank_finish,
-             alone->port_stamp);
+             alone->port_stamp, alone->users, alone->port_last, alone->port_last_before, alone->engine_last);
 }

@@ -103,17 +103,9 @@ static int shared_step(Core *core, const Rows *rows, int64_t first, int64_t last
         int64_t row = first + step->lead[m];
         int32_t id = base + (int32_t)m;
         Message *message = &shared->messages[id];
-        memset(message, 0, sizeof(*message));
-        message->start = job->start;
-        message->start_cause = message->write_cause = NONE;
-        message->route = step->route[step->lead[m]];
-        message->step = (int32_t)rows->step[row];
-        message->src = (int32_t)rows->src[row];
-        message->dst = (int32_t)rows->dst[row];
-        message->engine = job->first_engine + message->dst;
+        new_message(core, message, rows, row, step->route[step->lead[m]]);
         message->need_write = 1; /* its own arrival */
         message->out_edges = message->written_edges = NONE;
-        message->next_waiting = message->bottleneck = NONE;
         message->first_turn = (int32_t)shared->turns_count;
         shared->seen_start[id] = shared->seen_write[id] = shared->seen_read[id] = NONE;
         shared->messages_count++;
@@ -126,7 +118,10 @@ static int shared_step(Core *core, const Rows *rows, int64_t first, int64_t last
         int32_t id = base + (int32_t)message_in_step(rows, first, i);
         double bytes = (double)rows->weight[row] * job->unit;
         shared->messages[id].bytes += bytes;
-        if (rows->reduce[row]) shared->messages[id].reduce_s += bytes * job->gamma[rows->dst[row]];
+        if (rows->reduce[row]) {
+            shared->messages[id].reduces = 1;
+            shared->messages[id].reduce_s += bytes * job->gamma[rows->dst[row]];
+        }
         if (gather_reads(core, step->reads[i], id)) return -1;
     }
     for (int64_t at = 0; at < made; at++)

@@ -7,24 +7,15 @@ static int act(Core *core, int32_t kind, int32_t id, double time) {
     return PUSH(&core->shared, actions, event);
 }
 
-/* What a message waited for last; of several at once the highest, so that it does not depend on who came first. */
 static int may_start(Core *core, int32_t id, double time, int64_t cause) {
     Message *message = &core->shared.messages[id];
-    if (time > message->start || (time == message->start && cause > message->start_cause)) {
-        message->start = time;
-        message->start_cause = cause;
-    }
+    waits_to_start(message, time, cause);
     return --message->need_start ? 0 : act(core, START, id, message->start);
 }
 
-/* Likewise; but a message that arrives at that moment waited for nobody. */
 static int may_write(Core *core, int32_t id, double time, int64_t cause) {
     Message *message = &core->shared.messages[id];
-    int64_t known = message->write_cause;
-    if (time > message->written || (time == message->written && known != NONE && (cause == NONE || cause > known))) {
-        message->written = time;
-        message->write_cause = cause;
-    }
+    waits_to_be_written(message, time, cause);
     return --message->need_write ? 0 : act(core, READY, id, message->written);
 }
 

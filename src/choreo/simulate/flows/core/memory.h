@@ -25,12 +25,24 @@ static void *zeroed(size_t count, size_t size) {
     return calloc(count, size);
 }
 
+/* Ask for large pages for what is about to be filled: the first touch of a small one costs as much as writing it. */
+static void in_large_pages(void *memory, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = 2 << 20;
+    uintptr_t first = ((uintptr_t)memory + page - 1) / page * page, last = ((uintptr_t)memory + bytes) / page * page;
+    if (last > first) madvise((void *)first, last - first, MADV_HUGEPAGE);
+#else
+    (void)memory, (void)bytes;
+#endif
+}
+
 static int grow(void **data, int64_t *room, int64_t need, size_t size) {
     if (need <= *room) return 0;
     int64_t wanted = *room < 16 ? 16 : *room;
     while (wanted < need) wanted *= 2;
     void *larger = realloc(*data, (size_t)wanted * size);
     if (!larger) { PyErr_NoMemory(); return -1; }
+    in_large_pages(larger, (size_t)wanted * size);
     *data = larger;
     *room = wanted;
     return 0;

@@ -13,6 +13,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,9 +34,10 @@
 #include "event_loop.h"
 
 static PyObject *core_ready(Core *core, PyObject *args) {
-    /* Number the cells and make room for what is known of each: for an alone pass or for a shared one. */
-    int alone;
-    if (!PyArg_ParseTuple(args, "p", &alone)) return NULL;
+    /* Number the cells and make room for what is known of each: for an alone pass, which may keep its messages,
+     * or for a shared one, which does. */
+    int alone, keep = 0;
+    if (!PyArg_ParseTuple(args, "p|p", &alone, &keep)) return NULL;
     if (core->stage != BEGUN) { refuse("a job must have begun"); return NULL; }
     core->stage = NEW;
     number_cells(core);
@@ -43,6 +45,7 @@ static PyObject *core_ready(Core *core, PyObject *args) {
     free(core->shared.cells);
     core->alone.cells = NULL;
     core->shared.cells = NULL;
+    core->alone.keep = keep;
     if (alone ? ready_alone(core) : ready_shared(core)) return NULL;
     core->stage = alone ? ALONE : SHARED;
     return PyLong_FromLongLong(core->job.num_cells);
@@ -63,38 +66,51 @@ static PyObject *core_finish(Core *core, PyObject *Py_UNUSED(ignored)) {
     return doubles(core->alone.rank_finish, core->job.ranks);
 }
 
-#define FIELD(kind, name)                                                                  \
-    do {                                                                                   \
-        PyObject *bytes = PyBytes_FromStringAndSize(NULL, shared->messages_count * sizeof(kind)); \
-        if (!bytes) goto failed;                                                           \
-        kind *into = (kind *)PyBytes_AS_STRING(bytes);                                     \
-        for (int64_t id = 0; id < shared->messages_count; id++) into[id] = shared->messages[id].name; \
-        int bad = PyDict_SetItemString(all, #name, bytes);                                 \
-        Py_DECREF(bytes);                                                                  \
-        if (bad) goto failed;                                                              \
-    } while (0)
+/* The columns of the messages: where each field lies in a message, and how large it is. */
+static const struct { const char *name; size_t offset, size; } COLUMNS[] = {
+    {"bytes", offsetof(Message, bytes), 8},
+    {"start", offsetof(Message, start), 8},
+    {"out", offsetof(Message, out), 8},
+    {"arrived", offsetof(Message, arrived), 8},
+    {"written", offsetof(Message, written), 8},
+    {"start_cause", offsetof(Message, start_cause), 8},
+    {"write_cause", offsetof(Message, write_cause), 8},
+    {"step", offsetof(Message, step), 4},
+    {"src", offsetof(Message, src), 4},
+    {"dst", offsetof(Message, dst), 4},
+    {"engine", offsetof(Message, engine), 4},
+    {"route", offsetof(Message, route), 4},
+    {"bottleneck", offsetof(Message, bottleneck), 4},
+    {"reduces", offsetof(Message, reduces), 4},
+};
+#define NUM_COLUMNS (int)(sizeof(COLUMNS) / sizeof(*COLUMNS))
 
 static PyObject *core_messages(Core *core, PyObject *Py_UNUSED(ignored)) {
     const Shared *shared = &core->shared;
+    int64_t count = shared->messages_count;
+    char *into[NUM_COLUMNS];
     PyObject *all = PyDict_New();
+    for (int c = 0; all && c < NUM_COLUMNS; c++) {
+        PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * COLUMNS[c].size));
+        if (bytes) in_large_pages(into[c] = PyBytes_AS_STRING(bytes), (size_t)count * COLUMNS[c].size);
+        if (!bytes || PyDict_SetItemString(all, COLUMNS[c].name, bytes)) Py_CLEAR(all);
+        Py_XDECREF(bytes);
+    }
     if (!all) return NULL;
-    FIELD(double, bytes);
-    FIELD(double, start);
-    FIELD(double, out);
-    FIELD(double, arrived);
-    FIELD(double, written);
-    FIELD(int64_t, start_cause);
-    FIELD(int64_t, write_cause);
-    FIELD(int32_t, step);
-    FIELD(int32_t, src);
-    FIELD(int32_t, dst);
-    FIELD(int32_t, engine);
-    FIELD(int32_t, route);
-    FIELD(int32_t, bottleneck);
+    /* As many messages at a time as the cache holds. */
+    const int64_t some = 512;
+    for (int64_t first = 0; first < count; first += some) {
+        int64_t last = first + some < count ? first + some : count;
+        for (int c = 0; c < NUM_COLUMNS; c++) {
+            const char *from = (const char *)&shared->messages[first] + COLUMNS[c].offset;
+            char *to = into[c] + first * (int64_t)COLUMNS[c].size;
+            if (COLUMNS[c].size == 8)
+                for (int64_t id = first; id < last; id++, from += sizeof(Message), to += 8) memcpy(to, from, 8);
+            else
+                for (int64_t id = first; id < last; id++, from += sizeof(Message), to += 4) memcpy(to, from, 4);
+        }
+    }
     return all;
-failed:
-    Py_DECREF(all);
-    return NULL;
 }
 
 static PyObject *core_routes(Core *core, PyObject *Py_UNUSED(ignored)) {
@@ -146,7 +162,7 @@ static PyMethodDef methods[] = {
     {"run", (PyCFunction)core_run, METH_NOARGS, "Run all that was gathered."},
     {"links", (PyCFunction)core_links, METH_NOARGS, "Bytes and busy seconds of each link."},
     {"finish", (PyCFunction)core_finish, METH_NOARGS, "When each rank was done, after an alone pass."},
-    {"messages", (PyCFunction)core_messages, METH_NOARGS, "What happened to each message of a shared run."},
+    {"messages", (PyCFunction)core_messages, METH_NOARGS, "What happened to each message that was kept."},
     {"routes", (PyCFunction)core_routes, METH_NOARGS, "The routes: offsets, links, and what a message gets that is alone."},
     {NULL, NULL, 0, NULL},
 };

@@ -53,11 +53,16 @@ typedef struct {
 
 /* The alone pass: when a cell was last written and last read, and until when links, ports and reductions are taken. */
 typedef struct { double written, read; } AloneCell;
+/* Where messages are kept: who wrote a cell last, and who was the last of its readers since to be out. */
+typedef struct { int32_t writer, reader; } CellUsers;
 
 typedef struct {
     AloneCell *cells;
     double *busy_until, *port_out, *port_before, *engine_free, *rank_finish;
     int64_t *port_stamp;
+    int keep;
+    CellUsers *users;
+    int32_t *port_last, *port_last_before, *engine_last; /* whose moment that was */
 } Alone;
 
 /* The shared pass. A cell knows its last writer and the readers since. */
@@ -71,7 +76,7 @@ typedef struct {
     int32_t need_start, need_write;
     int32_t out_edges, written_edges;
     int32_t first_turn, next_waiting;
-    int32_t bottleneck, moment;
+    int32_t bottleneck, moment, reduces;
 } Message;
 
 /* The kinds of causes: that message was written, or was out. */
