@@ -257,7 +257,7 @@ def _units(stage: list[list[str]], works: Mapping[str, LayerWork], times: Mappin
 
 def _sent(job: TrainingJob, plan: Plan, unit: _Unit, kind: str, *, bucketed: bool) -> float:
     """Seconds to send a unit over the replicas; experts have fewer."""
-    width = 2 if kind == "all_gather" else _reduced_bytes(job, plan)
+    width = _gathered_bytes(job, plan) if kind == "all_gather" else _reduced_bytes(job, plan)
     seconds = 0.0
     for parameters, (ranks, stride) in (
         (unit.parameters - unit.expert_parameters, plan.group(("cp", "dp"))),
@@ -270,14 +270,19 @@ def _sent(job: TrainingJob, plan: Plan, unit: _Unit, kind: str, *, bucketed: boo
             one = float(collective_time(job.cluster, kind, bucket, ranks, stride))
             seconds += one * parameters * width / bucket
         else:
-            calls = unit.tensors if job.software.gather == "tensor" else 1
+            calls = unit.tensors if job.software.gather == "tensor" or job.software.zero1_by_tensor else 1
             seconds += calls * float(collective_time(job.cluster, kind, parameters * width / calls, ranks, stride))
     return seconds
 
 
+def _gathered_bytes(job: TrainingJob, plan: Plan) -> int:
+    return job.software.gathered_fp8_bytes if plan.precision in ("fp8", "fp4") else 2
+
+
 def _reduced_bytes(job: TrainingJob, plan: Plan) -> int:
     software = job.software
-    widens = software.gradient_bytes == 2 and plan.precision != "fp16" and not software.pure
+    narrow = software.accumulate_bytes == 2 or software.pure or plan.precision == "fp16"
+    widens = software.gradient_bytes == 2 and not narrow
     return 4 if widens else software.gradient_bytes
 
 
@@ -289,7 +294,8 @@ def _added(job: TrainingJob, plan: Plan, units: list[_Unit], often: bool) -> _Ad
     summed = often and software.gather == "tensor"
     kind = "all_reduce" if plan.zero == 0 or summed else "reduce_scatter"
     reduce = [_sent(job, plan, unit, kind, bucketed=not often) for unit in units]
-    gather = [_sent(job, plan, unit, "all_gather", bucketed=not often) if plan.zero else 0.0 for unit in units]
+    together = not (often or software.zero1_by_tensor)
+    gather = [_sent(job, plan, unit, "all_gather", bucketed=together) if plan.zero else 0.0 for unit in units]
     hides = software.dp_overlap == "always" or (software.dp_overlap == "without-pipeline" and plan.pp == 1)
     if not often and not (plan.overlap and hides):
         return _Added(sum(gather), sum(reduce), sum(gather), sum(reduce))
@@ -399,11 +405,11 @@ def _memory(
     working = max(work.working_bytes if full else max(work.widths_bytes, default=0.0) for work in at_work)
     outside = sum(works[kind].parameters for kind in names if kind not in layers)
     largest = max((works[kind].parameters for kind in layers), default=0.0)
-    buffers = software.workspace_bytes
+    buffers, gathered = software.workspace_bytes, _gathered_bytes(job, plan)
     if plan.zero == 3 and plan.pp > 1:
-        buffers += held * (2 + _reduced_bytes(job, plan))
+        buffers += held * (gathered + _reduced_bytes(job, plan))
     elif plan.zero == 3:
-        buffers += (outside + 2 * largest) * 2 + max(largest, outside) * (2 + _reduced_bytes(job, plan))
+        buffers += (outside + 2 * largest) * gathered + max(largest, outside) * (gathered + _reduced_bytes(job, plan))
     if software.cast_weights:
         parameters += 2 * (outside if full else held)
     freed = software.accumulate_bytes == 0 and plan.zero < 3 and micro_batches == 1

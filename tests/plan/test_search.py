@@ -179,7 +179,7 @@ def test_tensor_parallelism_across_nodes_hides_nothing() -> None:
         inside = Plan(dp=16, tp=8, zero=1, sequence_parallel=True, micro_batch=2)
         across = Plan(dp=8, tp=16, zero=1, sequence_parallel=True, micro_batch=4)
         near, far = (
-            evaluate(model, one, cluster=cluster, gpus=128, global_batch=384, seq=2048, software="megatron-core")
+            evaluate(model, one, cluster=cluster, gpus=128, global_batch=384, seq=2048, software="nemo")
             for one in (inside, across)
         )
         return far.step_time_s / near.step_time_s

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from choreo.errors import UsageError
 from choreo.nccl import predict
 from choreo.plan.data_parallel.overlap import backward_exposed, forward_exposed
+from choreo.plan.data_parallel.send_times import gathered_bytes, reduced_bytes
+from choreo.plan.layer.work import layer_work
 from choreo.plan.memory import model_state_bytes
 from choreo.plan.network import collective_time, get_cluster
 from choreo.plan.network.nccl import NcclModel
@@ -175,14 +177,30 @@ def test_software_is_known_or_warned_about() -> None:
     assert get_software("torchtitan+compile").fusion == "compiler"
     assert get_software("torchtitan+compile").warning == ""
     assert get_software("torchtitan+compil").warning == (
-        "the option 'compil' of torchtitan is not known; known: compile, autocast, pure"
+        "the option 'compil' of torchtitan is not known; known: compile, autocast, tp-overlap, bf16-gradients, pure"
     )
-    nemo = get_software("nemo+pure")
-    assert (nemo.name, nemo.pure, nemo.efficiency) == ("megatron-core+pure", True, get_software("mcore").efficiency)
-    assert nemo.warning == "the software 'nemo+pure' is planned with the figures of 'megatron-core+pure'"
+    mcore = get_software("mcore+pure")
+    assert (mcore.name, mcore.pure) == ("megatron-core+pure", True)
+    assert mcore.efficiency == get_software("megatron-core").efficiency
+    assert mcore.warning == "the software 'mcore+pure' is planned with the figures of 'megatron-core+pure'"
     unknown = get_software("colossal-ai")
     assert "nothing is known of the software 'colossal-ai'" in unknown.warning
     assert step(software="colossal-ai").warnings == (unknown.warning,)
+
+
+def test_recipes_and_plain_megatron_keep_and_sum_gradients_in_their_own_widths() -> None:
+    plan = Plan(dp=8, zero=1)
+    plain, recipe = (step(LLAMA, plan, batch=8, software=name) for name in ("megatron-core", "nemo"))
+    assert plain.memory["gradients"] == 2 * recipe.memory["gradients"]
+    assert (reduced_bytes(get_software("megatron-core"), "bf16"), reduced_bytes(get_software("nemo"), "bf16")) == (4, 2)
+    assert (gathered_bytes(get_software("nemo"), "fp8"), gathered_bytes(get_software("nemo"), "bf16")) == (1, 2)
+
+
+def test_a_fused_activation_keeps_only_what_goes_in() -> None:
+    def kept(software: str) -> float:
+        return layer_work("dense", LLAMA, Plan(), 2048, get_software(software).style).saved_bytes
+
+    assert kept("nanotron") - kept("megatron-core") == pytest.approx(2 * 2048 * LLAMA.ffn, rel=0.3)
 
 
 def test_a_large_job_is_evaluated_one_rank_a_stage() -> None:

@@ -193,9 +193,24 @@ def test_a_last_micro_batch_may_be_smaller(tmp_path: Path) -> None:
     assert (case.global_batch, case.share) == (48, 40 / 48)
 
 
+def test_the_gpu_column_tells_of_the_network(tmp_path: Path) -> None:
+    def share(gpu: str) -> float:
+        case = read_case(read_one(tmp_path, gpu=gpu))
+        cluster = get_cluster(case.device.cluster, device=case.device).with_network_told(case.network)
+        return cluster.network.bandwidth_bytes_per_s(16, 1)
+
+    assert share("A100-SXM (80G; 8/node, 4x200G IB)") == pytest.approx(12.5e9)
+    assert share("A100-80G-SXM") == pytest.approx(25e9)
+    assert read_case(read_one(tmp_path, gpu="H100-80G-SXM (8/node, EFA p5)")).network == "EFA p5"
+
+
 def test_other_names_of_a_program(tmp_path: Path) -> None:
-    for name in ("NeMo", "NeMo 2.0", "mlperf_nemo", "Megatron-Core v0.9"):
-        assert read_case(read_one(tmp_path, software=name)).software == "megatron-core"
+    for name in ("NeMo", "NeMo 2.0", "mlperf_nemo", "Megatron-Bridge"):
+        assert read_case(read_one(tmp_path, software=name)).software == "nemo"
+    assert read_case(read_one(tmp_path, software="Megatron-Core v0.9")).software == "megatron-core"
+    # The source may say whose recipe it was, and the notes what was overlapped.
+    assert read_case(read_one(tmp_path, source="Megatron-Bridge perf summary")).software == "nemo"
+    assert read_case(read_one(tmp_path, notes="DP/TP/PP comm overlap on")).software == "megatron-core+tp-overlap"
     assert read_case(read_one(tmp_path, software="PyTorch FSDP", tp="1", dp="96")).software == "fsdp"
     assert read_case(read_one(tmp_path, software="torch.compile", tp="1", dp="96")).software == "torch-compile"
     assert read_case(read_one(tmp_path, software="never heard of")).software == "never heard of"

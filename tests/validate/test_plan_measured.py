@@ -59,7 +59,7 @@ def refused(path: Path, **changes: str) -> str:
     return skipped[0].reason
 
 
-@pytest.mark.parametrize(("name", "count"), [("training_measured.csv", 202), ("training_measured_sweep.csv", 400)])
+@pytest.mark.parametrize(("name", "count"), [("training_measured.csv", 271), ("training_measured_sweep.csv", 1120)])
 def test_the_packaged_files_are_read_whole(name: str, count: int) -> None:
     rows, skipped = read_measured(DATA / name)
     assert skipped == []

@@ -40,7 +40,7 @@ def model_state_bytes(
 
     >>> from choreo.plan.software import get_software
     >>> [float(size) for size in model_state_bytes(1e9, 8, 1, get_software("megatron-core"))]
-    [2000000000.0, 2000000000.0, 1500000000.0]
+    [2000000000.0, 4000000000.0, 1500000000.0]
     """
     if software.pure:
         held, kept, state = 2, 2, 2 * 2

@@ -117,8 +117,9 @@ class _Units:
         return {unit: self.sends.seconds(unit, collective, bucketed=bucketed)[cut] for unit in self.forward_s}
 
     def once_a_step(self) -> tuple[Figures, Figures]:
-        """Seconds to gather and to reduce each unit once, in buckets. Without ZeRO that is an all_reduce."""
-        gather, scatter, whole = (self.sent(name, bucketed=True) for name in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE))
+        """Seconds to gather and to reduce each unit once. Without ZeRO that is an all_reduce."""
+        gather = self.sent(ALL_GATHER, bucketed=not self.software.zero1_by_tensor)
+        scatter, whole = (self.sent(name, bucketed=True) for name in (REDUCE_SCATTER, ALL_REDUCE))
         return (
             {unit: np.where(self.zero > 0, seconds, 0.0) for unit, seconds in gather.items()},
             {unit: np.where(self.zero > 0, seconds, whole[unit]) for unit, seconds in scatter.items()},

@@ -23,8 +23,13 @@ BUCKET, BUCKET_A_RANK = 40e6, 1e6
 
 
 def reduced_bytes(software: Software, precision: str) -> int:
-    """Bytes of one gradient while it is summed. bf16 has too few digits for sums, so most programs widen it to fp32."""
-    if software.gradient_bytes == 2 and precision != "fp16" and not software.pure:
+    """Bytes of one gradient while it is summed: as it is kept. bf16 has few digits, so most programs widen it to fp32.
+
+    >>> from choreo.plan.software import get_software
+    >>> reduced_bytes(get_software("megatron-core"), "bf16"), reduced_bytes(get_software("nemo"), "bf16")
+    (4, 2)
+    """
+    if software.gradient_bytes == 2 and software.accumulate_bytes != 2 and precision != "fp16" and not software.pure:
         return 4
     return software.gradient_bytes
 
@@ -36,7 +41,9 @@ def gathered_bytes(software: Software, precision: str) -> int:
     >>> gathered_bytes(get_software("fsdp"), "bf16"), gathered_bytes(get_software("fsdp"), "fp32")
     (2, 4)
     """
-    return 4 if precision in WIDE else software.gathered_bytes
+    if precision in WIDE:
+        return 4
+    return software.gathered_fp8_bytes if precision in ("fp8", "fp4") else software.gathered_bytes
 
 
 class _Replicas:
@@ -83,7 +90,11 @@ class SendTimes:
         width = each(job.software, job.precision)
         held, experts = self._total(kinds, "parameters"), self._total(kinds, "expert_parameters")
         # Parameter by parameter, or all at once.
-        calls = self._total(kinds, "tensors") if job.software.gather == "tensor" else np.ones(len(held))
+        calls = (
+            self._total(kinds, "tensors")
+            if job.software.gather == "tensor" or job.software.zero1_by_tensor
+            else np.ones(len(held))
+        )
         found = np.zeros(len(held))
         for amount, replicas in ((held - experts, self._dense), (experts, self._experts)):
             if not amount.any():

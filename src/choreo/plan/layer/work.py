@@ -48,10 +48,12 @@ def layer_work(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> L
     """The work of a kind of layer. It is cached, so callers should reset fields of the plan that a layer ignores."""
     forward, ahead, dgrad, wgrad, widths = _both_ways(kind, model, replace(plan, recompute="none"), seq, style)
     inside = kind in ("dense", "experts")
-    kept = recomputed(forward, plan.recompute, style, plan.precision) if inside else recomputed(forward, "none", style)
+    # What hand-written kernels merge keeps nothing in between; a compiler decides for itself what to keep.
+    seen = _fused(forward, style) if style.fusion == "hand" else forward
+    kept = recomputed(seen, plan.recompute, style, plan.precision) if inside else recomputed(seen, "none", style)
     again = replace(forward, nodes=kept.nodes)
     repeat = list_kernels(_fused(again, style).operators, "recompute", model, forward, plan, style)
-    working = recomputed(forward, "none", style).saved_bytes
+    working = recomputed(seen, "none", style).saved_bytes
     saved = kept.saved_bytes
     if model.norm == "rms":
         beside = style.norm_kept * forward.bytes_of(

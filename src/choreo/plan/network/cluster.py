@@ -60,6 +60,16 @@ class Cluster:
             return self
         return replace(self, network=self.network.with_network(network))
 
+    def with_network_told(self, words: str) -> Cluster:
+        """The same nodes joined by a network in words, as "4x200G IB" or "EFA p5"; nothing changes without words.
+
+        >>> round(get_cluster("dgx-a100").with_network_told("4x200G IB").network.bandwidth_bytes_per_s(2, 8) / 1e9, 1)
+        12.5
+        """
+        if not words or not isinstance(self.network, NcclModel):
+            return self
+        return replace(self, network=self.network.with_network_told(words))
+
     def for_ranks(self, ranks: int) -> Cluster:
         """The cluster as a job of that many ranks finds it: ranks of one host share its cores."""
         if not isinstance(self.network, ThisMachineModel):

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from choreo.errors import UsageError
-from choreo.nccl import NETWORKS, NcclSystem, predict
+from choreo.nccl import NETWORKS, NcclSystem, predict, read_system
 from choreo.nccl.system.placed import system_of
 from choreo.plan.network.model import Floats
 from choreo.topology import Block, Topology
@@ -77,6 +77,21 @@ class NcclModel:
         if network not in NETWORKS:
             raise UsageError(f"there is no kind of network {network!r}; known: {', '.join(NETWORKS)}")
         return replace(self, system=replace(self.system, network=NETWORKS[network]))
+
+    def with_network_told(self, words: str) -> NcclModel:
+        """The same nodes joined by a network in words; what these do not say stays."""
+        told = read_system(self.system.gpu.name, words, 2 * self.node_gpus, 2)
+        if self.system.gpu.domain_gpus:  # each GPU of a rack has an adapter of its own, whatever a server has
+            return replace(self, system=replace(self.system, network=told.network))
+        return replace(
+            self,
+            system=replace(
+                self.system,
+                network=told.network,
+                network_bytes_per_s=told.network_bytes_per_s,
+                nics=told.nics,
+            ),
+        )
 
 
 def nccl_model(topology: Topology) -> NcclModel:

@@ -74,6 +74,7 @@ class Ability:
 MEGATRON = Ability("Megatron", ("1f1b", "interleaved"), (0, 1), 1, experts_alone=False)
 ABILITIES = {
     "megatron": MEGATRON,
+    "nemo": MEGATRON,
     "megascale": MEGATRON,
     "nanotron": Ability("nanotron", ("gpipe", "1f1b"), (0, 1), 1, contexts=False, uneven_stages=True),
     "fsdp": Ability("FSDP", zero=(0, 2, 3), tensors=False, stages=False, contexts=False),

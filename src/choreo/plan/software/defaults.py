@@ -22,6 +22,7 @@ MEGATRON = Defaults(1, True, True, "none")
 DEFAULTS = {
     "megatron-2021": Defaults(0, False, True, "none"),
     "megatron-core": MEGATRON,
+    "nemo": MEGATRON,
     "megascale": MEGATRON,
     "fsdp": Defaults(3, False, False, "none"),
     "torchtitan": Defaults(3, True, True, "selective"),
@@ -38,8 +39,10 @@ ALIASES = {
     "megatron-lm": "megatron-core",
     "megatron": "megatron-core",
     "mcore": "megatron-core",
-    "nemo": "megatron-core",
-    "megatron-bridge": "megatron-core",
+    "megatron-bridge": "nemo",
+    "dgxc": "nemo",
+    "dgxc-benchmarking": "nemo",
+    "mlperf": "nemo",
     "transformer-engine": "megatron-core",
     "megatron-deepspeed": "megatron-2021",
     "deepspeed": "megatron-2021",
@@ -64,7 +67,7 @@ def program_name(text: str) -> str:
     Known names are looked for among the words of the text, and the longest is taken.
 
     >>> program_name("NeMo 2.0"), program_name("PyTorch FSDP"), program_name("colossal-ai")
-    ('megatron-core', 'fsdp', 'colossal-ai')
+    ('nemo', 'fsdp', 'colossal-ai')
     """
     name = text.strip().lower()
     known = {**ALIASES, **{program: program for program in DEFAULTS}}

@@ -18,6 +18,8 @@ OPTIONS: dict[str, dict[str, object]] = {
     "compile": {"fusion": "compiler"},
     # autocast keeps parameters and gradients in fp32 and casts for each use; pure keeps everything in two bytes.
     "autocast": {"parameter_bytes": 4},
+    "tp-overlap": {"tp_overlap": 0.5},
+    "bf16-gradients": {"gradient_bytes": 2, "accumulate_bytes": 2},
     "pure": {"parameter_bytes": 2, "gradient_bytes": 2, "pure": True},
 }
 
@@ -67,6 +69,7 @@ class Software:
     parameter_bytes: int
     gradient_bytes: int
     gathered_bytes: int
+    gathered_fp8_bytes: int
     bucket_bytes: float
     bucket_moved: float
     accumulate_bytes: int
@@ -76,6 +79,7 @@ class Software:
     gradient_norm: bool
     norm_kept: int
     gather: str  # what ZeRO-3 gathers at a time: "layer" or "tensor"
+    zero1_by_tensor: bool
     stage_split: str  # "even", or by "cost"
     p2p_blocks: bool
     p2p_host_s: float

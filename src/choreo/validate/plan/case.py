@@ -31,6 +31,10 @@ PRECISIONS = {
     "fp4": "fp4", "fp8": "fp8", "e4m3": "fp8", "int8": "fp8", "bf16": "bf16", "fp16": "fp16", "half": "fp16",
     "tf32": "tf32", "fp32": "fp32",
 }  # fmt: skip
+NETWORK = re.compile(
+    r"\b(?:efa|p[45]d?e?n?|ib|infiniband|roce|[ehnx]dr\d*|slingshot|ethernet|tcpx?)\b|\d\s*[x×]\s*\d{2,3}\s*G",
+    re.IGNORECASE,
+)
 Axes = tuple[int, int, int, int, int]
 PLANNED = (
     "tp", "pp", "dp", "cp", "ep", "zero", "sequence_parallel", "micro_batch", "interleave", "recompute",
@@ -47,7 +51,7 @@ class Case:
     row: MeasuredRow
     model: Model
     device: Device
-    network: str | None
+    network: str  # in words, where the row says
     software: str
     global_batch: int
     share: float
@@ -138,11 +142,19 @@ def _software(row: MeasuredRow, option: str) -> str:
     name = program_name(row.software)
     if name == "nanotron" and row.blocking_pipeline:
         name = "nanotron-blocking-pipeline"
+    if name == "megatron-core":
+        # The same library under NVIDIA's recipes: the source says so.
+        if program_name(f"{row.source} {row.notes}") == "nemo":
+            name = "nemo"
+        elif re.search(r"TP\S* comm\S* overlap on|tp-comm-overlap", row.notes, re.IGNORECASE):
+            option += "+tp-overlap"
     return name + option + ("+compile" if row.compiled and name == "torchtitan" else "")
 
 
-def _network(gpu: str) -> str | None:
-    return "efa" if re.search(r"\befa\b|\bp[45]d?e?\b", gpu, re.IGNORECASE) else None
+def _network(gpu: str) -> str:
+    """What the gpu column says of the network, as in "A100-SXM (80G; 8/node, 4x200G IB)"."""
+    told = [part.strip() for part in re.split(r"[(),;]", gpu) if NETWORK.search(part)]
+    return ", ".join(told)
 
 
 def _schedule(row: MeasuredRow, interleave: int) -> str:

@@ -44,7 +44,10 @@ class Constant:
 
 FITTED: tuple[Constant, ...] = (
     Constant("megatron-2021", "efficiency", 0.7, 1.0, 0.95),
+    Constant("megatron-2021", "host_s", 10e-6, 90e-6, 24e-6),
+    Constant("megatron-2021", "host_collective_s", 10e-6, 200e-6, 50e-6),
     Constant("megatron-core", "efficiency", 0.7, 1.0, 0.95),
+    Constant("nemo", "efficiency", 0.7, 1.0, 0.95),
     Constant("fsdp", "efficiency", 0.7, 1.0, 0.95),
     Constant("fsdp", "contention", 0.0, 1.0, 0.3),
     Constant("torchtitan", "efficiency", 0.7, 1.0, 0.95),

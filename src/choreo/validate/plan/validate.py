@@ -238,10 +238,11 @@ def _runner(case: Case, program: Software, cluster: Cluster) -> Callable[[Plan],
 
 
 @cache
-def _cluster(name: str, gpu: str, network: str | None) -> Cluster:
+def _cluster(name: str, gpu: str, network: str) -> Cluster:
+    """The usual cluster of a GPU, with the network that the row tells of."""
     from choreo.hardware import get_device
 
-    return get_cluster(name, device=get_device(gpu), network=network)
+    return get_cluster(name, device=get_device(gpu)).with_network_told(network)
 
 
 def group_errors(rows: Sequence[PredictedRow]) -> list[GroupError]:
