@@ -14,18 +14,18 @@ from choreo.topology import Topology, devices_of, get_topology
 from choreo.topology.graph import Ints
 from choreo.units import counted, size_of
 
-__all__ = ["EFFORTS", "Candidate", "Generator", "Problem", "read_problem"]
+__all__ = ["EFFORTS", "LEAST_CHUNK_BYTES", "Candidate", "Generator", "Problem", "read_problem"]
 
 # How many transfers a schedule may have that is tried, by effort.
 EFFORTS = {"low": 1 << 17, "medium": 1 << 20, "high": 1 << 23}
 
+# No message is cut finer than this: what a message costs beside its latency is not part of the network's figures.
+LEAST_CHUNK_BYTES = 4096
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """A collective of a size over ranks that sit on devices of a topology.
-
-    `most_transfers` limits the schedules that are tried.
-    """
+    """A collective of a size over ranks that sit on devices of a topology."""
 
     collective: str
     topology: Topology

@@ -15,14 +15,16 @@ from choreo.results import Result, result
 from choreo.schedule import Schedule
 from choreo.simulate import simulate
 from choreo.synthesize.library import library
+from choreo.synthesize.overlapped import overlapped
 from choreo.synthesize.problem import Candidate, Generator, Problem, read_problem
+from choreo.synthesize.translated import translated
 from choreo.topology import Topology
 from choreo.units import counted, format_bytes, format_time
 
 __all__ = ["Synthesis", "search", "synthesize"]
 
 # In the order in which they are asked; of equally fast schedules the first wins.
-GENERATORS: tuple[Generator, ...] = ()
+GENERATORS: tuple[Generator, ...] = (translated, overlapped)
 
 
 @result(eq=False)

@@ -1,0 +1,93 @@
+"""A network that looks the same from every device: a product of rings, fully connected blocks and switches.
+
+Devices are then the elements of a group, added coordinate by coordinate, and what one device does every other does
+shifted. A *lane* is the orbit of a port: all devices send along it at the same time, each to the device at the same
+offset, so that no two of their messages meet.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from choreo.topology import Topology
+from choreo.topology.blocks import Block
+from choreo.topology.graph import Ints
+
+__all__ = ["Lane", "Symmetry", "symmetry_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A port of every device: its dimension, the offsets along it that the port leads to, and its links' figures."""
+
+    dimension: int
+    offsets: tuple[int, ...]
+    bandwidth_bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Symmetry:
+    """The sizes of the dimensions, innermost first, and the lanes."""
+
+    sizes: tuple[int, ...]
+    lanes: tuple[Lane, ...]
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are."""
+        return math.prod(self.sizes)
+
+    def stride(self, dimension: int) -> int:
+        """How far apart neighbours along a dimension are in number."""
+        return math.prod(self.sizes[:dimension])
+
+    def coordinates(self, dimension: int) -> Ints:
+        """Where each device lies along a dimension."""
+        return np.arange(self.devices) // self.stride(dimension) % self.sizes[dimension]
+
+    def shifted(self, devices: Ints, by: Ints) -> Ints:
+        """The devices moved by others' coordinates; the two arrays broadcast against each other."""
+        total = np.zeros(np.broadcast_shapes(devices.shape, by.shape), np.int64)
+        for dimension, size in enumerate(self.sizes):
+            stride = self.stride(dimension)
+            total += (devices // stride % size + by // stride % size) % size * stride
+        return total
+
+
+def symmetry_of(topology: Topology) -> Symmetry | None:
+    """The symmetry of a topology, None if it has a block of another kind or a link that was changed."""
+    lanes: list[Lane] = []
+    given = np.concatenate(
+        [np.tile(b.links.bandwidth_bytes_per_s, topology.num_devices // b.size) for b in topology.blocks]
+    )
+    if not np.array_equal(given, topology.links.bandwidth_bytes_per_s):
+        return None
+    for dimension, block in enumerate(topology.blocks):
+        found = _lanes(dimension, block)
+        if found is None:
+            return None
+        lanes += found
+    return Symmetry(topology.sizes, tuple(lanes))
+
+
+def _lanes(dimension: int, block: Block) -> list[Lane] | None:
+    size = block.size
+    if size == 1:
+        return []
+    bandwidth, latency = float(block.links.bandwidth_bytes_per_s[0]), float(block.links.latency_s[0])
+    if not bandwidth:
+        return None
+    match block.kind:
+        case "ring":
+            return [Lane(dimension, (offset,), bandwidth, latency) for offset in sorted({1, size - 1})]
+        case "fully_connected":
+            return [Lane(dimension, (offset,), bandwidth, latency) for offset in range(1, size)]
+        case "switch":
+            # What an oversubscribed switch loses, all of its ports lose when all send.
+            fabric = float(block.links.bandwidth_bytes_per_s[-1]) / size if block.switches > 1 else bandwidth
+            return [Lane(dimension, tuple(range(1, size)), fabric, 2 * latency)]
+    return None

@@ -1,0 +1,56 @@
+"""Trees of one device, translated: the plan's time is the simulated time, and near the bound."""
+
+from __future__ import annotations
+
+import pytest
+
+import choreo
+from choreo.synthesize.problem import read_problem
+from choreo.synthesize.symmetry import symmetry_of
+from choreo.synthesize.translated import spread, translated
+
+NETWORKS = [
+    "ring(2, 50GB/s, 1us)",
+    "ring(5, 50GB/s, 1us)",
+    "switch(7, 50GB/s, 1us)",
+    "fully_connected(3, 50GB/s, 1us)",
+    "torus(3x5, 50GB/s, 1us)",
+    "switch(4, 400GB/s, 300ns) x switch(3, 50GB/s, 1.35us)",
+    "fully_connected(4, 20GB/s, 300ns) x switch(2, 30GB/s, 1us)",
+    "ring(3, 90GB/s, 1us) x switch(2, 40GB/s, 1us) x switch(2, 10GB/s, 2us)",
+]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("chunks", [1, 3, 8])
+def test_the_plan_holds_in_the_simulation(network: str, chunks: int) -> None:
+    topology = choreo.get_topology(network)
+    symmetry = symmetry_of(topology)
+    assert symmetry is not None
+    plan = spread(symmetry, 1e6, chunks)
+    size = 1e6 * topology.num_devices
+    problem = read_problem("all_gather", topology, size, ranks=None, root=None, effort="low")
+    (made,) = translated(problem)
+    choreo.prove(made.schedule)
+    best = choreo.simulate(made.schedule, topology, size)
+    assert best.time_s <= plan.time_s * (1 + 1e-9)
+    if made.schedule.chunks_a_block == chunks:
+        assert best.time_s == pytest.approx(plan.time_s)
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_large_messages_reach_the_bound(network: str, collective: str) -> None:
+    problem = read_problem(collective, network, "256MiB", ranks=None, root=None, effort="low")
+    (made,) = translated(problem)
+    choreo.prove(made.schedule)
+    assert choreo.simulate(made.schedule, network, "256MiB").efficiency > 0.96
+
+
+@pytest.mark.parametrize("network", ["mesh(4x4, 50GB/s, 1us)", "dgx-1"])
+def test_a_network_without_the_symmetry_has_none(network: str) -> None:
+    assert symmetry_of(choreo.get_topology(network)) is None
+
+
+def test_a_slow_link_breaks_the_symmetry() -> None:
+    assert symmetry_of(choreo.get_topology("ring(4, 50GB/s, 1us)").with_slow_link(0, 1, 0.5)) is None
