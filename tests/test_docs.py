@@ -59,6 +59,7 @@ def name_of(path: Path) -> str:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_blocks_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHOREO_STORE", "store")  # not the user's own
     (tmp_path / "tests").symlink_to(ROOT / "tests")  # whose data some commands read
     names: dict[str, object] = {"__name__": "__main__"}
     blocks = blocks_of(document)

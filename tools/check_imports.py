@@ -33,7 +33,9 @@ LEVELS = (
     ("simulate", "run"),
     ("bench", "plan", "synthesize"),
     ("calibrate", "torch_backend"),
-    ("train", "validate", "trace", "sweep", "record"),
+    ("train", "validate", "trace"),
+    ("record",),
+    ("sweep",),  # which keeps every case in the store
     ("show", "explore"),
     ("cli",),
 )
@@ -60,7 +62,7 @@ INSIDE = {
 BESIDE = {"run": ("launch",)}
 
 SEEN = (ast.ImportFrom, ast.Import, ast.Attribute, ast.Call)
-HEAVY = {"torch", "ray", "duckdb", "mpi4py"}
+HEAVY = {"torch", "ray", "duckdb", "pyarrow", "mpi4py"}
 # Folders whose modules are imported only once torch is; not what `import choreo.torch_backend` itself runs.
 ON_TORCH = ("torch_backend", "train")
 

@@ -37,6 +37,7 @@ from choreo.errors import RefusedError as RefusedError
 from choreo.errors import RendezvousError as RendezvousError
 from choreo.errors import ScheduleError as ScheduleError
 from choreo.errors import SizeError as SizeError
+from choreo.errors import StoreError as StoreError
 from choreo.errors import TopologyError as TopologyError
 from choreo.errors import TrainingError as TrainingError
 from choreo.errors import UnknownNameError as UnknownNameError
@@ -58,6 +59,7 @@ from choreo.price import price as price
 from choreo.price import winners as winners
 from choreo.prove import Proof as Proof
 from choreo.prove import prove as prove
+from choreo.record import record as record
 from choreo.results import Result as Result
 from choreo.run import Communicator as Communicator
 from choreo.run import Mesh as Mesh
@@ -92,6 +94,8 @@ from choreo.simulate import simulate_together as simulate_together
 from choreo.simulate import suggested_schedule as suggested_schedule
 from choreo.synthesize import Synthesis as Synthesis
 from choreo.synthesize import synthesize as synthesize
+from choreo.sweep import Table as Table
+from choreo.sweep import sweep as sweep
 from choreo.topology import Topology as Topology
 from choreo.topology import get_topology as get_topology
 from choreo.topology import list_topologies as list_topologies

@@ -20,6 +20,7 @@ ChoreoError
 ├── ProofError                          a schedule that does not do what its collective promises
 ├── BenchmarkError                      a library that is to be measured is missing, failed or does not answer
 ├── CalibrationError                    a fit that is too far off to be kept
+├── StoreError                          a store of results that is damaged, full, newer, read-only or not one of ours
 ├── TrainingError                       a training run that failed: a loss that is not a number, a rank that died
 ├── RendezvousError                     the processes of a job did not find each other
 ├── PeerFailure                         ranks died, were stuck or left; all survivors agree on which
@@ -53,6 +54,7 @@ __all__ = [
     "RendezvousError",
     "ScheduleError",
     "SizeError",
+    "StoreError",
     "TopologyError",
     "TrainingError",
     "UnknownNameError",
@@ -188,6 +190,10 @@ class BenchmarkError(ChoreoError):
 
 class CalibrationError(ChoreoError):
     """Constants whose fit is too far off to be kept; the load of the machine is in the message."""
+
+
+class StoreError(ChoreoError):
+    """A store of results that cannot be opened, read or written: why, and what to do. What was written stays."""
 
 
 class TrainingError(ChoreoError):

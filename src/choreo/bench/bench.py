@@ -146,7 +146,18 @@ def _rows(options: BenchOptions, session: BenchSession, size: int) -> Iterator[M
         peers = {name: contestant.median_s for name, contestant in theirs.items()}
         predicted = predicted_s(case, one.algorithm, session.constants, registered=options.registered)
         received = {name: one.received_bytes for name, one in theirs.items() if any(one.received_bytes)}
-        yield Measurement(case, one.algorithm, one.median_s, wrong, predicted, peers, one.iterations, received)
+        yield Measurement(
+            case,
+            one.algorithm,
+            one.median_s,
+            wrong,
+            predicted,
+            peers,
+            one.iterations,
+            received,
+            tuple(one.times_s),
+            {name: tuple(contestant.times_s) for name, contestant in theirs.items()},
+        )
     for processes in {id(one.processes): one.processes for one in [*ours, *theirs.values()]}.values():
         processes.ask({"do": "forget"}, options.timeout_s)
 

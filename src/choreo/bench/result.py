@@ -49,6 +49,8 @@ class Measurement(Bandwidths, Result):
     peer_times_s: Mapping[str, float]
     iterations: int = 1
     peer_received_bytes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # of a call, by rank
+    samples_s: tuple[float, ...] = ()  # the time of each round
+    peer_samples_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def collective(self) -> str:

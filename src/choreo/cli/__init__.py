@@ -35,6 +35,8 @@ COMMANDS = {
     "bound": "Find the least time that any schedule could take on a network.",
     "synthesize": "Make a schedule for a network, as near to the bound as it gets.",
     "plan": "Plan a training job: how to cut it, how long a step takes, what it needs.",
+    "sweep": "Call a verb for every combination of values, on all cores.",
+    "record": "Ask what was recorded: SQL, named questions, imports, exports.",
     "train": "Train a model under a plan, with the prediction beside every step.",
     "run": "Run a script in several processes, the ranks of a job.",
     "bench": "Measure collectives between local ranks, and other libraries.",
@@ -88,7 +90,8 @@ def _run(arguments: list[str]) -> int:
     _make_output_safe()
     try:
         # Not cli.main(), which treats a closed pipe as an error.
-        with cli.make_context("choreo", arguments) as context:
+        with cli.make_context("choreo", list(arguments)) as context:
+            context.meta["choreo.arguments"] = arguments
             code = cli.invoke(context)
         if sys.stdout is not None:
             sys.stdout.flush()

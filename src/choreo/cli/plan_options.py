@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, TypedDict
 
+from choreo.cli.recording import keep
 from choreo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def planned(options: dict[str, object]) -> Planning:
     if not isinstance(best, int) or best < 1:
         raise UsageError(f"--best must be at least 1, not {best}")
     asked = job_arguments(options)
-    return plan(
+    found = plan(
         asked["workload"],
         cluster=asked["cluster"],
         gpus=asked["gpus"],
@@ -141,3 +142,5 @@ def planned(options: dict[str, object]) -> Planning:
         best=best,
         **fixed_of(options),
     )
+    keep(found)
+    return found

@@ -21,16 +21,20 @@ class Progress:
         self.what = what
         self.said_at = time.monotonic() + QUIET_S - EVERY_S
         self.said = False
+        self.width = 0
         self.terminal = sys.stderr is not None and sys.stderr.isatty()
 
-    def __call__(self, done: int, total: int) -> None:
-        """Print the progress, unless it was printed a moment ago."""
+    def __call__(self, done: int, total: int, left_s: float | None = None) -> None:
+        """Print the progress and the seconds left, where they are known, unless it was done a moment ago."""
         now = time.monotonic()
         if now - self.said_at < (EVERY_S if self.terminal else 10 * EVERY_S):
             return
         self.said_at, self.said = now, True
         line = f"{self.what}: {100 * done // max(total, 1)} %"
-        click.echo(f"\r{line}" if self.terminal else line, err=True, nl=not self.terminal)
+        if left_s is not None:
+            line = f"{self.what}: {done} of {total}, {_duration(left_s)} left"
+        self.width = max(self.width, len(line))
+        click.echo(f"\r{line.ljust(self.width)}" if self.terminal else line, err=True, nl=not self.terminal)
 
     def __enter__(self) -> Progress:
         return self
@@ -39,4 +43,10 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.said and self.terminal:
-            click.echo(f"\r{' ' * (len(self.what) + 8)}\r", err=True, nl=False)
+            click.echo(f"\r{' ' * self.width}\r", err=True, nl=False)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -104,6 +104,11 @@ class ScheduleOptions:
             for a in chosen
         ]
 
+    def settings(self) -> dict[str, object]:
+        """What makes the schedules others than an algorithm's own: the options that were given."""
+        special = {name: value for name, value in self._special_options().items() if name != "axes"}
+        return special | ({} if self.segments is None else {"segments": self.segments})
+
     def _special_options(self) -> dict[str, object]:
         """What only some algorithms take."""
         special: dict[str, object] = {"axes": self.axes} if self.axes is not None else {}

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from choreo.cli.command import Command, grouped
+from choreo.cli.command import grouped
 from choreo.cli.options import json_option, load_option, parsed, ranks_option
 from choreo.cli.output.table import echo_json
+from choreo.cli.recording import Recorded, keep
 from choreo.errors import UsageError
 from choreo.units import parse_size
 
+if TYPE_CHECKING:
+    from choreo.bench.result import Measurement
 
-@click.command("bench", cls=Command)
+
+@click.command("bench", cls=Recorded)
 @click.argument("collective")
 @grouped(
     "What to measure",
@@ -106,10 +112,13 @@ def command(
     128M is 128 MiB, and a GB/s is 1e9 bytes per second. Algorithms and libraries take turns in one run; a time is the
     median of the rounds, and a round takes as long as its slowest rank. The exit code is 1 if a result was wrong.
     """
+    import msgspec
+
     from choreo.bench.bench import measure
     from choreo.bench.options import BenchOptions
     from choreo.bench.sizes import sizes_between
     from choreo.cli.output.bench import BenchTable
+    from choreo.run.execute.constants import load_constants
 
     if ranks is None:
         raise UsageError("say how many ranks: --ranks P")
@@ -137,11 +146,17 @@ def command(
         timeout_s=timeout,
     )
     say = lambda sentence: click.echo(f"choreo: {sentence}", err=True)  # noqa: E731 - one line, used once
-    if as_json:
-        report = measure(options, say=say)
+    table = None if as_json else BenchTable(options)
+    constants = load_constants()
+
+    def each(row: Measurement) -> None:
+        keep(row, constants=msgspec.to_builtins(constants), registered=registered, pin=pin)
+        if table is not None:
+            table.row(row)
+
+    report = measure(options, constants=constants, each=each, say=say)
+    if table is None:
         echo_json(report.to_dict())
     else:
-        table = BenchTable(options)
-        report = measure(options, each=table.row, say=say)
         table.end(report)
     return 1 if any(row.wrong for row in report.results) else 0

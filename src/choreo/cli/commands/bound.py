@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from choreo.cli.command import Command
 from choreo.cli.options import json_option, ranks_option, size_option
 from choreo.cli.output.table import echo_json
+from choreo.cli.recording import Recorded, keep
 from choreo.cli.topology_options import need_topology, place, placement_option, topology_option
 from choreo.errors import UsageError
 
 
-@click.command("bound", cls=Command)
+@click.command("bound", cls=Recorded)
 @click.argument("collective")
 @topology_option
 @size_option
@@ -49,6 +49,8 @@ def command(
         size = 0
     where = place(network, placement, ranks)
     found = bound(collective, network, size, root=root, devices=where.all_devices())
+    placed = {} if where.devices is None else {"placement": where.devices}
+    keep(found, topology=network, root=root, options=placed)
     if as_json:
         echo_json(found)
     else:

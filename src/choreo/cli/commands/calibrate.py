@@ -6,14 +6,15 @@ from pathlib import Path
 
 import click
 
-from choreo.cli.command import Command, grouped
+from choreo.cli.command import grouped
 from choreo.cli.options import json_option, parsed, rank_range_option
 from choreo.cli.output.table import echo_json
+from choreo.cli.recording import Recorded, keep_constants
 from choreo.errors import CalibrationError, UsageError, shown
 from choreo.units import parse_size
 
 
-@click.command("calibrate", cls=Command)
+@click.command("calibrate", cls=Recorded)
 @grouped(
     "What to measure",
     rank_range_option("2,4,8"),
@@ -81,6 +82,8 @@ def command(
         )
     if rounds < 1:
         raise UsageError(f"--rounds must be at least 1, not {rounds}")
+    import msgspec
+
     from choreo.calibrate import calibrate
     from choreo.cli.output.calibration import print_constants
     from choreo.cli.progress import Progress
@@ -95,6 +98,7 @@ def command(
         with Progress("calibrating") as progress:
             found = calibrate(ranks, most_bytes=most, rounds=rounds, progress=progress)
         document, constants, where = found.to_dict(), found.constants, "not kept"
+        keep_constants("this-machine", msgspec.to_builtins(constants))
         try:
             if not dry_run:
                 where = f"kept in {shown(found.save(force=force))}"
@@ -114,6 +118,7 @@ def measure_device(device: str, output: Path | None, as_json: bool) -> None:
     from choreo.calibrate.device import calibrate_device
 
     found = calibrate_device(device, output, progress=lambda text: click.echo(text, err=True))
+    keep_constants("device", found.to_dict())
     path = None if output is None else output.with_suffix(".toml")
     if as_json:
         echo_json({**found.to_dict(), "file": None if path is None else str(path)})
@@ -132,6 +137,7 @@ def measure_processor(output: Path | None, rounds: int, as_json: bool, *, keep: 
     if output is not None and not output.parent.is_dir():
         raise UsageError(f"{shown(output)} cannot be written: there is no folder {shown(output.parent)}")
     found = calibrate_cpu(rounds=rounds, progress=lambda text: click.echo(text, err=True))
+    keep_constants("device", found.to_dict())
     path, refused = None, None
     try:
         path = found.save(output, force=force) if keep else None

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.command import Command, Option, grouped, refuse_beside
+from choreo.cli.command import Option, grouped, refuse_beside
 from choreo.cli.options import json_option, parsed
 from choreo.cli.output.files import write_page
 from choreo.cli.output.table import echo_json
 from choreo.cli.plan_options import NUMBERS, planned
+from choreo.cli.recording import Recorded
 from choreo.errors import UsageError
 from choreo.units import parse_bandwidth, parse_size
 
@@ -69,7 +70,7 @@ MODEL: tuple[Option, ...] = (
 )
 
 
-@click.command("plan", cls=Command)
+@click.command("plan", cls=Recorded)
 @click.argument("model", required=False)
 @grouped(
     "The job",

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.command import Command, grouped
+from choreo.cli.command import grouped
 from choreo.cli.options import gamma_option, json_option, parsed, size_option
 from choreo.cli.output.price import print_prices, print_sweep
 from choreo.cli.output.table import echo_json
+from choreo.cli.recording import Recorded, keep
 from choreo.cli.schedule_options import ScheduleOptions, checked, left_out, schedule_options, trusted
 from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError
 from choreo.units import parse_bandwidth, parse_size_range, parse_time
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from choreo.price import Profile
 
 
-@click.command("price", cls=Command)
+@click.command("price", cls=Recorded)
 @schedule_options()
 @grouped(
     "What to price",
@@ -94,6 +95,7 @@ def command(
     profiles = _profiles(chosen, ranks, ports, cores)
     if size is not None:
         prices = compare(profiles, size, link)
+        keep(prices, cost_model=link, ports=ports, cores=cores, root=chosen.root, options=chosen.settings())
         if as_json:
             echo_json(prices)
         else:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.command import Command, grouped, refuse_beside
+from choreo.cli.command import grouped, refuse_beside
 from choreo.cli.options import gamma_option, json_option, parsed, size_option
 from choreo.cli.output.files import write_page
 from choreo.cli.output.table import echo_json
+from choreo.cli.recording import Recorded, keep
 from choreo.cli.schedule_options import ScheduleOptions, schedule_options
 from choreo.cli.simulate_options import Asked, parse_beside, sizes_of
 from choreo.cli.topology_options import (
@@ -58,7 +59,7 @@ SETTINGS = (
 )
 
 
-@click.command("simulate", cls=Command)
+@click.command("simulate", cls=Recorded)
 @schedule_options()
 @grouped(
     "What to run, and where",
@@ -208,6 +209,7 @@ def _one(asked: Asked, size: int, as_json: bool, trace: Path | None, html: Path 
 
     schedule = asked.schedule(size)
     simulation = asked.run(schedule, size)
+    keep(simulation)
     if as_json:
         options = click.get_current_context().params
         settings = {name: options[name] for name in SETTINGS if options[name]}
@@ -230,6 +232,7 @@ def _rank_all(asked: Asked, size: int, as_json: bool) -> None:
 
     simulations = asked.run_all(asked.schedules(), size)
     simulations.sort(key=_time_s)
+    keep(simulations)
     if as_json:
         echo_json(simulations)
     else:
@@ -244,6 +247,7 @@ def _sweep(asked: Asked, sizes: list[int], as_json: bool) -> None:
     if len(schedules) > 1:  # what cannot run here is said once
         schedules = asked.those_that_run(schedules)
     runs = [asked.run_all(schedules, size) for size in sizes]
+    keep([one for here in runs for one in here])
     if "all" in asked.chosen.algorithms:
         runs = [[min(here, key=_time_s)] for here in runs]
     if not as_json:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.command import Command, grouped
+from choreo.cli.command import grouped
 from choreo.cli.commands.plan import FIXING
 from choreo.cli.options import json_option, ranks_option
 from choreo.cli.output.files import write_page
 from choreo.cli.output.table import echo_json, echo_note
 from choreo.cli.plan_options import FIXED, SWITCHES, fixed_of
+from choreo.cli.recording import Recorded, keep
 from choreo.errors import UsageError, shown
 from choreo.run.launch.on_ray.cluster import PLACEMENTS
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from choreo.workload import Plan
 
 
-@click.command("train", cls=Command)
+@click.command("train", cls=Recorded)
 @click.argument("model")
 @grouped(
     "The job",
@@ -118,6 +119,7 @@ def command(*, as_json: bool, model: str, plan_file: Path | None, html: Path | N
         return _compare(model, plan, asked, as_json=as_json, html=html)
     table = None if as_json else StepTable()
     run = train(model, plan=plan, on_step=None if table is None else table.step, on_note=echo_note, **asked)  # type: ignore[arg-type]
+    keep(run, scale=asked.get("scale"))
     if as_json:
         echo_json(run.to_dict())
     else:
@@ -138,6 +140,7 @@ def _compare(model: str, plan: Plan | None, asked: dict[str, object], *, as_json
         raise UsageError("--html is for one run; name one kind of data parallelism")
     del asked["data_parallel"]
     runs = compare_kinds(model, plan=plan, on_note=None if as_json else echo_note, **asked)  # type: ignore[arg-type]
+    keep(runs, scale=asked.get("scale"))
     if as_json:
         echo_json({"runs": [run.to_dict() for run in runs]})
     else:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from choreo.cli.recording import keep_file
 from choreo.errors import UsageError, shown
 from choreo.files import write_text
 
@@ -24,6 +25,7 @@ def write_picture(file: Path, content: str) -> None:
         click.echo(content, nl=not content.endswith("\n"))
         return
     write_text(file, content)
+    keep_file(file)
 
 
 def write_page(file: Path, content: str) -> None:

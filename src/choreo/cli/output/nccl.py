@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.output.table import Column, echo_comment, echo_json, echo_nccl_table
+from choreo.cli.recording import keep
 from choreo.cli.schedule_options import ScheduleOptions
 from choreo.cli.topology_options import Placement
 from choreo.errors import UsageError, shown
@@ -29,6 +30,8 @@ def print_library(chosen: ScheduleOptions, where: Placement, sizes: list[int], *
         simulate_nccl(chosen.collective, where.topology, size, devices=devices, root=chosen.root, forced=forced)
         for size in sizes
     ]
+    placed = {} if where.devices is None else {"placement": where.devices}
+    keep(rows, topology=where.topology, root=chosen.root, forced=forced, options=placed)
     if as_json:
         echo_json(rows if swept else rows[0])
     elif swept:

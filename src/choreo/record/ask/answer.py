@@ -1,0 +1,37 @@
+"""What a query gives, and what is said of one that cannot be answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from choreo.errors import StoreError, UsageError, short
+
+__all__ = ["Answer", "Engine", "refused"]
+
+# Answers a query with its columns and rows.
+Engine = Callable[[str, Sequence[Any]], "Answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows of an answer, and the SQL that they answer."""
+
+    sql: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The rows by column."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+def refused(text: str, error: Exception) -> Exception:
+    """What went wrong with a query, in a sentence."""
+    told = " ".join(str(error).split())
+    if "readonly" in told or "not authorized" in told or "read-only" in told:
+        return UsageError(f"{short(text)!r} would write, and the store is only read here; write select ...")
+    if "malformed" in told or "not a database" in told:
+        return StoreError(f"the store is damaged: {told}")
+    return UsageError(f"{short(text)!r} cannot be answered: {told}")

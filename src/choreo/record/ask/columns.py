@@ -1,0 +1,58 @@
+"""DuckDB on the columns of a store: views over Parquet, in a database of its own in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from choreo.errors import UsageError, short
+from choreo.record.ask.answer import Answer, Engine, refused
+from choreo.record.load import load, loaded_files, need
+from choreo.record.schema import VIEWS
+
+__all__ = ["duckdb_engine"]
+
+
+@contextmanager
+def duckdb_engine(folder: Path, *, fresh: bool = True) -> Iterator[Engine]:
+    """What answers queries from the columns; `fresh` loads what is new before."""
+    need("duckdb")
+    import duckdb
+
+    if fresh:
+        load(folder)
+    files = loaded_files(folder)
+    connection = duckdb.connect(":memory:")
+    for table, parts in files.items():
+        names = ", ".join(f"'{_quoted(part)}'" for part in parts)
+        connection.execute(f"create view {table} as select * from read_parquet([{names}])")
+    for view, text in VIEWS.items():
+        connection.execute(f"create view {view} as {text}")
+    # A query reads these files, and no others.
+    allowed = ", ".join(f"'{_quoted(part)}'" for parts in files.values() for part in parts)
+    connection.execute(f"set allowed_paths = [{allowed}]")
+    connection.execute("set enable_external_access = false")
+    connection.execute("set lock_configuration = true")
+
+    def ask(text: str, parameters: Sequence[Any] = ()) -> Answer:
+        try:
+            statements = connection.extract_statements(text)
+            kinds = {str(one.type).rpartition(".")[2] for one in statements}
+            if len(statements) != 1 or not kinds <= {"SELECT", "SELECT_STATEMENT", "EXPLAIN", "EXPLAIN_STATEMENT"}:
+                raise UsageError(f"{short(text)!r} is not one query; write select ..., the store is only read here")
+            cursor = connection.execute(text, list(parameters))
+            rows = cursor.fetchall()
+        except duckdb.Error as error:
+            raise refused(text, error) from None
+        return Answer(text, tuple(column[0] for column in cursor.description or ()), rows)
+
+    try:
+        yield ask
+    finally:
+        connection.close()
+
+
+def _quoted(path: Path) -> str:
+    return str(path.resolve()).replace("'", "''")

@@ -1,0 +1,68 @@
+"""SQL on the store, which only reads: on the columns by DuckDB, or on the rows by SQLite (`oltp`)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from choreo.errors import UsageError, short
+from choreo.record.ask.answer import Answer, Engine, refused
+from choreo.record.place import store_path
+from choreo.record.store import connect_read_only
+
+__all__ = ["engine", "sql"]
+
+
+def sql(text: str, parameters: Sequence[Any] = (), *, store: str | Path | None = None, oltp: bool = False) -> Answer:
+    """Answer one query. It may read the tables, and the views `result` and `compared`, and write nothing.
+
+    DuckDB reads the columns, to which what is new in the store is added first. `oltp` asks SQLite instead, which needs
+    no further package.
+
+    >>> import choreo, tempfile
+    >>> from choreo.record import sql
+    >>> found = choreo.simulate(choreo.build("all_reduce", "ring", 4), "ring(4, 50GB/s, 1us)", "1MiB")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     kept = choreo.record(found, store=folder)
+    ...     sql("select source, algorithm, ranks from result", store=folder, oltp=True).rows
+    [('simulate', 'ring', 4)]
+    """
+    with engine(store, oltp=oltp) as ask:
+        return ask(text, parameters)
+
+
+@contextmanager
+def engine(store: str | Path | None = None, *, oltp: bool = False) -> Iterator[Engine]:
+    """What answers queries, for several of them."""
+    folder = store_path(store)
+    if oltp:
+        with _sqlite(folder) as found:
+            yield found
+    else:
+        from choreo.record.ask.columns import duckdb_engine
+
+        with duckdb_engine(folder) as found:
+            yield found
+
+
+@contextmanager
+def _sqlite(folder: Path) -> Iterator[Engine]:
+    connection = connect_read_only(folder)
+
+    def ask(text: str, parameters: Sequence[Any] = ()) -> Answer:
+        try:
+            cursor = connection.execute(text, tuple(parameters))
+            rows = cursor.fetchall()
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            raise refused(text, error) from None
+        if cursor.description is None:
+            raise UsageError(f"{short(text)!r} asks nothing; write select ..., the store is only read here")
+        return Answer(text, tuple(column[0] for column in cursor.description), rows)
+
+    try:
+        yield ask
+    finally:
+        connection.close()

@@ -1,0 +1,116 @@
+"""What is kept of a result: the case it is about, what was predicted of it, and every sample that was measured.
+
+A case says what happens where, and nothing of how the number was found. So predictions of several kinds and
+measurements of one thing meet in one row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+__all__ = ["SOURCES", "Case", "Constants", "Measured", "Predicted", "canonical", "digest"]
+
+SOURCES = ("price", "simulate", "packets", "bound", "nccl", "plan")
+
+
+def canonical(value: object) -> str:
+    """One text for equal values: JSON with sorted keys and without spaces; whole floats are whole numbers.
+
+    >>> canonical({"size_bytes": 8.0, "algorithm": "ring"})
+    '{"algorithm":"ring","size_bytes":8}'
+    """
+    return json.dumps(_whole(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+
+
+def digest(value: object) -> str:
+    """The hash of a value's canonical text.
+
+    >>> digest({"b": 1, "a": 2}) == digest({"a": 2.0, "b": 1})
+    True
+    """
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(name): _whole(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A collective, or a training job, somewhere; what does not apply is None."""
+
+    collective: str | None = None
+    algorithm: str | None = None
+    ranks: int | None = None
+    size_bytes: int | None = None
+    topology: str | None = None
+    root: int | None = None
+    axes: str | None = None
+    library: str | None = None
+    model: str | None = None
+    plan: str | None = None
+    global_batch: int | None = None
+    seq: int | None = None
+    precision: str | None = None
+    software: str | None = None
+    device: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)  # whatever else makes it another case
+
+    def values(self) -> dict[str, str | int | None]:
+        """The columns of `case_`, without its number and hash."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        return found | {"options": canonical(self.options) if self.options else None}
+
+    @property
+    def hash(self) -> str:
+        """The name of the case.
+
+        >>> Case("all_reduce", "ring", 8, 1024).hash == Case("all_reduce", "ring", 8, 1024, root=None).hash
+        True
+        """
+        return digest({name: value for name, value in self.values().items() if value is not None})
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """The figures that a prediction was made with, by what they describe ("cost model", "topology", "nccl", "plan")."""
+
+    kind: str
+    content: Mapping[str, Any]
+
+    @property
+    def hash(self) -> str:
+        """The hash of their content."""
+        return digest({"kind": self.kind, "content": self.content})
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """One number that was predicted: by which verb (`source`), its terms, and the constants behind it."""
+
+    case: Case
+    source: str
+    time_s: float
+    terms: Mapping[str, Any] = field(default_factory=dict)
+    constants: Constants | None = None
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Times that were measured, every sample of them."""
+
+    case: Case
+    times_s: tuple[float, ...]
+    datatype: str | None = None
+    op: str | None = None
+    in_place: bool | None = None
+    wrong: int | None = None

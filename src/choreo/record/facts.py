@@ -1,0 +1,237 @@
+"""What the result of a verb says, as rows of the store: the case, and what was predicted or measured of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from choreo.errors import UsageError
+from choreo.record.case import Case, Constants, Measured, Predicted
+from choreo.record.names import schedule_case, topology_figures, topology_name, typed
+
+if TYPE_CHECKING:
+    from choreo.bench import Benchmark
+    from choreo.bench.result import Measurement
+    from choreo.bound import Bound
+    from choreo.plan import Planning
+    from choreo.price import Price
+    from choreo.simulate import NcclSimulation, Simulation
+    from choreo.train import TrainingRun
+    from choreo.workload import Plan
+
+__all__ = ["Fact", "facts_of"]
+
+Fact = Predicted | Measured
+HERE = "this-machine"  # the topology of what was measured between processes of one machine
+
+
+def facts_of(result: object, **settings: object) -> list[Fact]:
+    """The rows that a result stands for. `settings` are what it was made with and does not say itself.
+
+    >>> import choreo
+    >>> cost = choreo.price(choreo.build("all_reduce", "ring", 4), 1000, model := choreo.CostModel("5us", "50GB/s"))
+    >>> facts_of(cost, cost_model=model)[0].case.algorithm
+    'ring'
+    """
+    if isinstance(result, list | tuple):
+        return [fact for one in result for fact in facts_of(one, **settings)]
+    # By name: a class that is not there was never used, and its folder need not be imported.
+    read = READERS.get(type(result).__name__)
+    if read is None:
+        known = ", ".join(READERS)
+        raise UsageError(f"there is nothing to record in {type(result).__name__}; results that are kept: {known}")
+    return [*read(result, settings)]
+
+
+def _price(one: Price, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    model = settings.get("cost_model")
+    about = {} if model is None else {name: getattr(model, name) for name in COST_MODEL}
+    how = {name: settings[name] for name in ("ports", "cores") if settings.get(name) is not None}
+    constants = Constants("cost model", about | {"ports": "one"} | how)
+    case = Case(one.collective, one.algorithm, one.ranks, whole(one.size_bytes), axes=one.axes, **_rest(settings))
+    terms = {name: getattr(one, name) for name in ("alpha_s", "beta_s", "gamma_s", "steps")}
+    yield Predicted(case, "price", one.total_s, terms, constants)
+
+
+COST_MODEL = ("alpha_s", "bandwidth_bytes_per_s", "gamma_s_per_byte")
+
+
+def _simulation(one: Simulation, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    job = one.jobs[0]
+    options: dict[str, object] = dict(settings.get("options") or {})
+    nodes = job.node[: job.schedule.ranks].tolist()
+    if nodes != list(range(len(nodes))):
+        options["placement"] = nodes
+    gamma = float(job.gamma_s_per_byte.max(initial=0.0))
+    if one.store_and_forward:
+        options["store_and_forward"] = True
+    if len(one.jobs) > 1:
+        options["beside"] = [
+            [other.schedule.collective, other.schedule.label, other.size_bytes, other.node.tolist(), other.start_s]
+            for other in one.jobs[1:]
+        ]
+    case = dataclasses.replace(
+        schedule_case(job.schedule, options), size_bytes=whole(one.size_bytes), topology=topology_name(one.topology)
+    )
+    busiest = one.busiest_link
+    terms = {"bound_s": one.bound_s, "busiest_link": None if busiest is None else busiest.utilisation}
+    constants = Constants("topology", topology_figures(one.topology) | {"gamma_s_per_byte": gamma})
+    yield Predicted(case, str(settings.get("source", "simulate")), one.collective_time_s, terms, constants)
+
+
+def _bound(one: Bound, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    topology = settings.get("topology", one.topology)
+    case = Case(one.collective, None, one.ranks, whole(one.size_bytes), topology_name(topology), **_rest(settings))
+    terms = {"bandwidth_s": one.bandwidth_bound_s, "latency_s": one.latency_bound_s, "proof": one.proof}
+    yield Predicted(case, "bound", one.bound_s, terms, Constants("topology", topology_figures(topology)))
+
+
+def _nccl(one: NcclSimulation, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    from choreo.nccl.constants import DEFAULT
+
+    topology = settings.get("topology", one.topology)
+    case = Case(
+        one.collective,
+        settings.get("forced"),
+        one.ranks,
+        whole(one.size_bytes),
+        topology_name(topology),
+        library="nccl",
+        **_rest(settings),
+    )
+    terms = {name: getattr(one, name) for name in ("algorithm", "protocol", "channels", "bound_s")}
+    constants = Constants("nccl", dataclasses.asdict(DEFAULT) | topology_figures(topology))
+    yield Predicted(case, "nccl", one.time_s, terms, constants)
+
+
+def _planning(one: Planning, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    constants = Constants(
+        "plan", {"software": dataclasses.asdict(one.software), "device": one.device.name, "network": one.network_model}
+    )
+    for planned in one.plans:
+        step = planned.step
+        case = training_case(
+            one.model,
+            planned.plan,
+            one.gpus,
+            one.global_batch,
+            one.seq,
+            topology=one.cluster.name,
+            software=one.software.name,
+            device=one.device.name,
+        )
+        terms: dict[str, object] = {
+            "mfu": step.mfu,
+            "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
+            "bubble_s": step.bubble_s,
+        }
+        terms |= {"fits": step.fits, "bottleneck": planned.bottleneck, "parts": dict(step.parts)}
+        yield Predicted(case, "plan", step.step_time_s, terms, constants, step.memory_bytes)
+
+
+def _benchmark(one: Benchmark, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    for row in one.results:
+        yield from _measurement(row, settings)
+
+
+def _measurement(row: Measurement, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    from choreo.collectives import get_collective
+
+    root = row.case.root if get_collective(row.collective).rooted else None
+    options = {name: True for name in ("registered", "pin") if settings.get(name)}
+
+    def case(algorithm: str | None, library: str) -> Case:
+        return Case(
+            row.collective,
+            algorithm,
+            row.ranks,
+            int(row.size_bytes),
+            HERE,
+            root=root,
+            library=library,
+            options=options if library == "choreo" else {},
+        )
+
+    reduces = get_collective(row.collective).reduces
+    datatype, op = row.case.dtype, row.case.op if reduces else None
+    ours = case(row.algorithm, "choreo")
+    constants = settings.get("constants")
+    figures = None if constants is None else Constants(HERE, constants)
+    yield Predicted(ours, "price", row.predicted_s, {}, figures)
+    yield Measured(ours, row.samples_s or (row.time_s,), datatype, op, wrong=row.wrong)
+    for name, time_s in row.peer_times_s.items():
+        yield Measured(case(None, name), row.peer_samples_s.get(name) or (time_s,), datatype, op)
+
+
+def _training(one: TrainingRun, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    options = {"backend": one.backend}
+    if one.data_parallel != "all-reduce":
+        options["data_parallel"] = one.data_parallel
+    if (scale := settings.get("scale")) not in (None, "1"):
+        options["scale"] = str(scale)
+    case = training_case(
+        one.model,
+        one.plan,
+        one.ranks,
+        one.global_batch,
+        one.seq,
+        topology=HERE,
+        software="choreo",
+        device=one.device,
+        options=options,
+    )
+    predicted = one.steps[-1].predicted_s if one.steps else None
+    if predicted is not None:
+        parts = {"parts": dict(one.predicted_parts)}
+        yield Predicted(case, "plan", predicted, parts, memory_bytes=one.predicted_memory_bytes)
+    yield Measured(case, tuple(step.time_s for step in one.steps))
+
+
+READERS: dict[str, Callable[[Any, Mapping[str, Any]], Iterable[Fact]]] = {
+    "Price": _price,
+    "Simulation": _simulation,
+    "NcclSimulation": _nccl,
+    "Bound": _bound,
+    "Planning": _planning,
+    "Benchmark": _benchmark,
+    "Measurement": _measurement,
+    "TrainingRun": _training,
+}
+
+
+def training_case(
+    model: str,
+    plan: Plan,
+    ranks: int,
+    global_batch: int,
+    seq: int,
+    *,
+    topology: str,
+    software: str,
+    device: str,
+    options: Mapping[str, object] | None = None,
+) -> Case:
+    """The case of a training step."""
+    return Case(
+        ranks=ranks,
+        topology=typed(topology),
+        model=model,
+        plan=str(plan),
+        global_batch=global_batch,
+        seq=seq or None,
+        precision=plan.precision,
+        software=software,
+        device=device,
+        options=options or {},
+    )
+
+
+def whole(size_bytes: float) -> int:
+    """A size of the store: whole bytes."""
+    return round(size_bytes)
+
+
+def _rest(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a case that a result does not say itself."""
+    return {name: settings[name] for name in ("root", "options") if settings.get(name) is not None}

@@ -1,0 +1,208 @@
+"""From rows to columns: extract what is new in the store, transform it, load it into Parquet.
+
+Tables that only grow are loaded from their high-water mark, the last number that is there already; `run`, whose end is
+written later, and `machine` are small and are loaded whole. A file is written beside its place and then renamed, and so
+is the list of files (`files.json`), last: whoever reads sees the store before this load, or after it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from choreo.errors import StoreError, UsageError, shown
+from choreo.record.place import COLUMNS
+from choreo.record.schema import TABLES, VERSION
+from choreo.record.store import connect_read_only
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    import pyarrow
+
+__all__ = ["Loaded", "load", "loaded_files", "need"]
+
+LIST = "files.json"
+WHOLE = ("machine", "run")
+ROWS = 1 << 17  # at a time
+MOST_FILES = 32  # of a table, which are then made one
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """How many rows of each table were new, and how many there are."""
+
+    new: dict[str, int]
+    rows: dict[str, int]
+
+
+def load(folder: Path) -> Loaded:
+    """Add what is new in a folder's store to its columns."""
+    need("pyarrow")
+    connection = connect_read_only(folder)
+    place = folder / COLUMNS
+    try:
+        with _lock(place), _told(place):
+            listed = _read_list(place)
+            new: dict[str, int] = {}
+            connection.execute("begin")  # one moment of the store for all tables
+            for table in TABLES:
+                new[table] = _load_table(connection, place, table, listed)
+            _write(place / LIST, json.dumps({"version": VERSION, "tables": listed}, indent=1).encode())
+            _remove_others(place, listed)
+            return Loaded(new, {table: sum(one["rows"] for one in files) for table, files in listed.items()})
+    finally:
+        connection.close()
+
+
+def loaded_files(folder: Path) -> dict[str, list[Path]]:
+    """The files of each table, as the last load left them."""
+    place = folder / COLUMNS
+    return {table: [place / one["file"] for one in files] for table, files in _read_list(place).items()}
+
+
+def need(package: str) -> None:
+    """Say what to install where a package is missing."""
+    import importlib.util
+
+    if importlib.util.find_spec(package) is None:
+        raise UsageError(
+            f"columns need the package {package}; pip install 'choreo[record]', or ask the rows with --oltp, "
+            "which needs no further package"
+        )
+
+
+def _load_table(
+    connection: sqlite3.Connection, place: Path, table: str, listed: dict[str, list[dict[str, Any]]]
+) -> int:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    there = [] if table in WHOLE else listed.get(table, [])
+    mark = max((one["through"] for one in there), default=0)
+    schema = _schema(connection, table)
+    names = ", ".join(f'"{name}"' for name in schema.names)
+    where = "" if table in WHOLE else f" where id > {mark} order by id"
+    cursor = connection.execute(f"select {names} from {table}{where}")
+    file, rows, through = "", 0, mark
+    writer = None
+    while batch := cursor.fetchmany(ROWS):
+        if writer is None:
+            file = f"{table}-{mark + 1}-{os.getpid()}-{len(there)}.parquet"
+            temporary = place / f"{file}.new"
+            writer = parquet.ParquetWriter(temporary, schema, compression="zstd")
+        columns = [
+            pa.array(column, type=field.type) for column, field in zip(zip(*batch, strict=True), schema, strict=True)
+        ]
+        writer.write_table(pa.table(columns, schema=schema))
+        rows += len(batch)
+        if table not in WHOLE:
+            through = batch[-1][0]
+    if writer is None:
+        if not there:  # an empty table has columns too
+            file = f"{table}-0-{os.getpid()}-0.parquet"
+            temporary = place / f"{file}.new"
+            parquet.write_table(schema.empty_table(), temporary)
+            _rename(temporary, place / file)
+            listed[table] = [{"file": file, "rows": 0, "through": 0}]
+        return 0
+    writer.close()
+    _rename(temporary, place / file)
+    old = listed.get(table, [])
+    listed[table] = [*there, {"file": file, "rows": rows, "through": through}]
+    if len(listed[table]) > MOST_FILES:
+        _join(place, table, listed)
+    before = 0 if table not in WHOLE else sum(int(one["rows"]) for one in old)
+    return rows - before
+
+
+def _join(place: Path, table: str, listed: dict[str, list[dict[str, Any]]]) -> None:
+    """Make one file of many small ones."""
+    from pyarrow import parquet
+
+    parts = listed[table]
+    file = f"{table}-1-{os.getpid()}-joined-{parts[-1]['through']}.parquet"
+    temporary = place / f"{file}.new"
+    with parquet.ParquetWriter(temporary, parquet.read_schema(place / parts[0]["file"]), compression="zstd") as writer:
+        for one in parts:
+            writer.write_table(parquet.read_table(place / one["file"]))
+    _rename(temporary, place / file)
+    through, rows = parts[-1]["through"], sum(one["rows"] for one in parts)
+    listed[table] = [{"file": file, "rows": rows, "through": through}]
+
+
+def _schema(connection: sqlite3.Connection, table: str) -> pyarrow.Schema:
+    import pyarrow as pa
+
+    kinds = {"INTEGER": pa.int64(), "REAL": pa.float64(), "TEXT": pa.string()}
+    described = connection.execute(f"pragma table_info({table})").fetchall()
+    return pa.schema([(name, kinds[str(kind).upper()]) for _, name, kind, *_ in described])
+
+
+def _read_list(place: Path) -> dict[str, list[dict[str, Any]]]:
+    file = place / LIST
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        version, tables = document["version"], document["tables"]
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise StoreError(f"{shown(file)} is damaged; remove the folder {shown(place)}, and load again") from None
+    if version > VERSION:
+        raise StoreError(
+            f"{shown(place)} was loaded by a newer Choreo; upgrade, or give another folder with --store DIR"
+        )
+    # Columns of older tables are made anew.
+    return tables if version == VERSION else {}
+
+
+def _write(file: Path, content: bytes) -> None:
+    temporary = file.with_name(f"{file.name}.new")
+    with temporary.open("wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.rename(file)
+
+
+def _rename(temporary: Path, file: Path) -> None:
+    with temporary.open("rb") as out:
+        os.fsync(out.fileno())
+    temporary.rename(file)
+
+
+def _remove_others(place: Path, listed: dict[str, list[dict[str, Any]]]) -> None:
+    """Remove what a load that was cut short left, and files that were joined since."""
+    known = {one["file"] for files in listed.values() for one in files}
+    for file in place.glob("*.parquet*"):
+        if file.name not in known:
+            file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _lock(place: Path) -> Iterator[None]:
+    """One load at a time: two would load the same rows."""
+    try:
+        place.mkdir(exist_ok=True)
+        lock = (place / "lock").open("a")
+    except OSError as error:
+        raise StoreError(f"{shown(place)} cannot be written: {error.strerror}; ask the rows with --oltp") from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _told(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{shown(place)} cannot be written: {error.strerror or error}; what was loaded before is still there"
+        ) from error

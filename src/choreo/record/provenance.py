@@ -1,0 +1,52 @@
+"""What made a number: the commit of the folder one works in, and the code of Choreo itself."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from functools import cache
+from pathlib import Path
+
+__all__ = ["code_hash", "commit_here"]
+
+GIT_S = 5  # seconds to wait for git
+
+
+def commit_here(folder: Path | None = None) -> tuple[str | None, bool | None]:
+    """The commit that is checked out in a folder, and whether tracked files differ from it; None outside of git."""
+    try:
+        said = subprocess.run(
+            ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=GIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+    commit, dirty = None, False
+    for line in said.stdout.splitlines():
+        if line.startswith("# branch.oid "):
+            commit = line.removeprefix("# branch.oid ")
+        dirty = dirty or not line.startswith("#")
+    return (None, None) if said.returncode or commit in (None, "(initial)") else (commit, dirty)
+
+
+@cache
+def code_hash() -> str:
+    """A hash of Choreo's files: a prediction of other code is another prediction, whatever the version says."""
+    package = Path(__file__).parent.parent
+    parts = hashlib.sha256()
+    for file in sorted(package.rglob("*")):
+        if (
+            file.suffix in (".py", ".toml", ".csv", ".so", ".c", ".h")
+            and file.relative_to(package).parts[0] not in APART
+        ):
+            parts.update(file.relative_to(package).as_posix().encode())
+            parts.update(file.read_bytes())
+    return parts.hexdigest()[:16]
+
+
+# No prediction comes from these.
+APART = ("cli", "show", "explore", "record", "torch_backend", "train")

@@ -1,0 +1,346 @@
+"""The store of results while work runs: SQLite in WAL mode, one short transaction at a time.
+
+Every transaction begins with BEGIN IMMEDIATE: one that begins as a reader and becomes a writer loses to whoever wrote
+in between. A run is opened before its work and closed after it, so a crash shows as a run without an end. What was
+committed stays when the process is killed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import socket
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from choreo import __version__
+from choreo.errors import StoreError, shown
+from choreo.record.case import Case, Constants, Measured, Predicted, canonical
+from choreo.record.machine import Machine, this_machine
+from choreo.record.place import DATABASE, check_local, store_path
+from choreo.record.provenance import code_hash, commit_here
+from choreo.record.schema import APPLICATION, MIGRATIONS, VERSION, VIEWS
+
+__all__ = ["Store", "connect_read_only"]
+
+PATIENCE_S = 60.0  # for other writers
+STATUSES = ("done", "failed", "interrupted")
+# (what SQLite says, the sentence)
+TROUBLES = (
+    ("SQLITE_FULL", "the disk is full; free some space and try again, what was kept so far is safe"),
+    ("SQLITE_CORRUPT", "is damaged; move it away and start anew, `sqlite3 FILE .recover` saves what can be read"),
+    ("SQLITE_NOTADB", "is damaged, or not a store; move it away, or give another folder with --store DIR"),
+    ("SQLITE_READONLY", "cannot be written: the folder or file is read-only; give another one with --store DIR"),
+    ("SQLITE_CANTOPEN", "cannot be opened: the folder or file may not be read or written; give --store DIR"),
+    ("SQLITE_BUSY", f"is locked by another process for more than {PATIENCE_S:.0f} s; try again, or end that one"),
+    ("SQLITE_IOERR", "cannot be read or written: the disk reports an error, or is full"),
+)
+
+
+class Store:
+    """A folder of results that this process writes to. Use it as a context, or `close` it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, Store(folder) as store:
+    ...     run = store.begin("price", ["all_reduce"])
+    ...     store.add(run, [Predicted(Case("all_reduce", "ring", 8, 1024), "price", 1e-5)])
+    ...     store.end(run)
+    ...     store.rows("select source, time_s from prediction")
+    [('price', 1e-05)]
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = store_path(folder)
+        self.file = self.folder / DATABASE
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"{shown(self.folder)} cannot be made: {error.strerror or error}; give another folder with --store DIR"
+            ) from None
+        check_local(self.folder)
+        self._cases: dict[str, int] = {}
+        self._constants: dict[str, int] = {}
+        with self._told():
+            self._connection = sqlite3.connect(self.file, timeout=PATIENCE_S, isolation_level=None)
+        try:
+            with self._told():
+                self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def begin(
+        self,
+        verb: str,
+        argv: Sequence[str],
+        *,
+        machine: Machine | None = None,
+        sweep: str | None = None,
+    ) -> int:
+        """Open a run and return its number; `machine` is where it measures, if that is not here."""
+        where = this_machine() if machine is None else machine
+        commit, dirty = commit_here()
+        columns = (
+            verb,
+            json.dumps(list(argv)),
+            _now(),
+            "running",
+            __version__,
+            commit,
+            None if dirty is None else int(dirty),
+            where.fingerprint,
+            socket.gethostname() if machine is None else None,
+            os.getpid(),
+            sweep,
+        )
+        with self._transaction() as connection:
+            connection.execute(
+                "insert or ignore into machine values (?, ?, ?, ?, ?, ?)",
+                (where.fingerprint, where.cpu, where.cores, where.memory_bytes, where.kernel, where.accelerator),
+            )
+            made = connection.execute(
+                'insert into run (verb, argv, began, status, version, "commit", dirty, machine, host, pid, sweep) '
+                f"values ({', '.join('?' * len(columns))})",
+                columns,
+            )
+        assert made.lastrowid is not None
+        return made.lastrowid
+
+    def end(self, run: int, status: str = "done") -> None:
+        """Close a run."""
+        assert status in STATUSES
+        with self._transaction() as connection:
+            connection.execute("update run set ended = ?, status = ? where id = ?", (_now(), status, run))
+
+    def add(
+        self,
+        run: int,
+        facts: Iterable[Predicted | Measured],
+        tasks: Iterable[tuple[str, Mapping[str, object]]] = (),
+    ) -> None:
+        """Keep what was found, all of it or nothing. A prediction that is there already, of the same code, stays.
+
+        `tasks` are those of a sweep that are done: the hash of each, and its row.
+        """
+        code = code_hash()
+        with self._transaction() as connection:
+            for fact in facts:
+                case = self._case(connection, fact.case)
+                if isinstance(fact, Predicted):
+                    constants = None if fact.constants is None else self._constant(connection, fact.constants)
+                    terms = canonical(fact.terms) if fact.terms else None
+                    connection.execute(
+                        "insert or ignore into prediction "
+                        "(case_, run, source, time_s, memory_bytes, terms, constants, code) values (?,?,?,?,?,?,?,?)",
+                        (case, run, fact.source, float(fact.time_s), fact.memory_bytes, terms, constants, code),
+                    )
+                else:
+                    in_place = None if fact.in_place is None else int(fact.in_place)
+                    about = (fact.datatype, fact.op, in_place, fact.wrong)
+                    connection.executemany(
+                        "insert into measurement (case_, run, sample, time_s, datatype, op, in_place, wrong) "
+                        "values (?,?,?,?,?,?,?,?)",
+                        [(case, run, number, float(one), *about) for number, one in enumerate(fact.times_s)],
+                    )
+            connection.executemany(
+                "insert into task (hash, code, run, row_) values (?, ?, ?, ?)",
+                [(name, code, run, json.dumps(row, default=str)) for name, row in tasks],
+            )
+
+    def add_constants(self, constants: Constants) -> None:
+        """Keep constants that no prediction uses yet."""
+        with self._transaction() as connection:
+            self._constant(connection, constants)
+
+    def add_artifact(self, run: int, file: Path) -> None:
+        """Keep where a run wrote a file, and the hash of what it wrote."""
+        content = file.read_bytes()
+        with self._transaction() as connection:
+            connection.execute(
+                "insert into artifact (run, path, bytes, sha256) values (?, ?, ?, ?)",
+                (run, str(file.resolve()), len(content), hashlib.sha256(content).hexdigest()),
+            )
+
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
+        """The answer of the store to a query."""
+        with self._told():
+            return self._connection.execute(sql, tuple(parameters)).fetchall()
+
+    def close(self) -> None:
+        """Close the file; another process goes on."""
+        self._connection.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _prepare(self) -> None:
+        connection = self._connection
+        application, version = _marks(connection)
+        empty = not connection.execute("select 1 from sqlite_master limit 1").fetchall()
+        if application != APPLICATION and not empty:
+            raise StoreError(
+                f"{shown(self.file)} is a database of another program; give another folder with --store DIR"
+            )
+        _check_version(self.file, version)
+        _patiently(connection, "pragma journal_mode = wal")
+        connection.execute("pragma synchronous = normal")  # a kill loses nothing, a power cut the last moments at most
+        connection.execute("pragma foreign_keys = on")
+        if version < VERSION or application != APPLICATION:
+            with self._transaction():
+                version = _marks(connection)[1]  # another process may have been first
+                for number, script in enumerate(MIGRATIONS[version:], version + 1):
+                    for statement in filter(str.strip, script.split(";")):
+                        connection.execute(statement)
+                    connection.execute(f"pragma user_version = {number}")
+                connection.execute(f"pragma application_id = {APPLICATION}")
+        make_views(connection)
+
+    def _case(self, connection: sqlite3.Connection, case: Case) -> int:
+        name = case.hash
+        if name not in self._cases:
+            values = case.values()
+            connection.execute(
+                f"insert or ignore into case_ (hash, {', '.join(values)}) values (?{', ?' * len(values)})",
+                (name, *values.values()),
+            )
+            self._cases[name] = connection.execute("select id from case_ where hash = ?", (name,)).fetchone()[0]
+        return self._cases[name]
+
+    def _constant(self, connection: sqlite3.Connection, constants: Constants) -> int:
+        name = constants.hash
+        if name not in self._constants:
+            connection.execute(
+                "insert or ignore into constants (hash, kind, content) values (?, ?, ?)",
+                (name, constants.kind, canonical(constants.content)),
+            )
+            self._constants[name] = connection.execute("select id from constants where hash = ?", (name,)).fetchone()[0]
+        return self._constants[name]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._told():
+            self._connection.execute("begin immediate")
+            try:
+                yield self._connection
+                self._connection.execute("commit")
+            except BaseException:
+                self._cases.clear()  # their numbers may have been those of this transaction
+                self._constants.clear()
+                if self._connection.in_transaction:
+                    self._connection.execute("rollback")
+                raise
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        with _explained(self.file):
+            yield
+
+
+def connect_read_only(folder: Path) -> sqlite3.Connection:
+    """A connection to the store of a folder that cannot write; also where the folder is read-only.
+
+    It has the views, and attaches no other file.
+    """
+    file = folder / DATABASE
+    if not file.exists():
+        raise StoreError(f"there is no store in {shown(folder)}; record something, with --record or choreo sweep")
+    with _explained(file):
+        try:
+            connection = _opened(file, "mode=ro")
+        except sqlite3.OperationalError:
+            # The log's shared memory cannot be made in a folder that is read-only: nobody writes there either.
+            if file.with_name(f"{file.name}-wal").exists() and not os.access(folder, os.W_OK):
+                raise
+            connection = _opened(file, "immutable=1")
+        application, version = _marks(connection)
+        if application != APPLICATION:
+            connection.close()
+            raise StoreError(f"{shown(file)} is not a store of Choreo; give another folder with --store DIR")
+        _check_version(file, version)
+        if version < VERSION:
+            connection.close()
+            Store(folder).close()  # brings it to this version
+            return connect_read_only(folder)
+        make_views(connection)
+        connection.execute("pragma query_only = on")
+        connection.set_authorizer(_refuse_attach)
+    return connection
+
+
+def make_views(connection: sqlite3.Connection) -> None:
+    """The views, for this connection: they are no part of the file."""
+    for name, text in VIEWS.items():
+        connection.execute(f"create temp view if not exists {name} as {text}")
+
+
+def _opened(file: Path, how: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{file.resolve().as_uri()}?{how}", uri=True, timeout=PATIENCE_S, isolation_level=None)
+    try:
+        connection.execute("select count(*) from sqlite_master").fetchall()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _refuse_attach(action: int, *_: object) -> int:
+    return sqlite3.SQLITE_DENY if action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH) else sqlite3.SQLITE_OK
+
+
+def _marks(connection: sqlite3.Connection) -> tuple[int, int]:
+    """The program that a file is of, and the version of its tables."""
+    application, version = (
+        int(connection.execute(f"pragma {name}").fetchone()[0]) for name in ("application_id", "user_version")
+    )
+    return application, version
+
+
+def _check_version(file: Path, version: int) -> None:
+    if version > VERSION:
+        raise StoreError(
+            f"{shown(file)} was written by a newer Choreo: its tables are of version {version}, and this one knows "
+            f"{VERSION}; upgrade with pip install -U choreo, or give another folder with --store DIR"
+        )
+
+
+def _patiently(connection: sqlite3.Connection, statement: str) -> None:
+    """Run what SQLite does not wait for by itself while others write."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            connection.execute(statement).fetchall()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+@contextmanager
+def _explained(file: Path) -> Iterator[None]:
+    """SQLite's errors as sentences."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        name = getattr(error, "sqlite_errorname", None) or ""
+        told = next((text for start, text in TROUBLES if name.startswith(start)), None)
+        if told is None:
+            raise
+        raise StoreError(f"{shown(file)}{':' if told.startswith('the ') else ''} {told}") from error
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

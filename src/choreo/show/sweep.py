@@ -1,0 +1,147 @@
+"""The picture of a sweep: time against size, a curve for each algorithm, a panel for each network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from choreo.errors import UsageError
+from choreo.show.drawing import FONT, INK, LINE, MUTED, PAPER, line, text
+from choreo.sweep.layout import ALONG, IDENTITY, varying
+from choreo.sweep.table import Table
+from choreo.units import format_bytes, format_time
+
+__all__ = ["sweep_svg"]
+
+WIDE, HIGH = 340, 240  # of a panel
+LEFT, TOP, BETWEEN, BELOW = 62, 34, 70, 40
+# Colours that people with any kind of colour blindness tell apart (Okabe and Ito's, the yellow left out).
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#4f5b68", "#a3174f")
+DASHES = ("", "6 3", "2 2")
+APART = ("topology", "collective", "cluster", "model")  # what has panels of its own
+MOST_PANELS, MOST_CURVES = 24, 24
+
+Point = tuple[float, float]
+
+
+def sweep_svg(table: Table) -> str:
+    """A sweep as SVG, both axes logarithmic.
+
+    >>> rows = [{"algorithm": "ring", "size_bytes": 8 << k, "time_s": 1e-6 * (k + 1)} for k in range(4)]
+    >>> sweep_svg(Table(rows)).startswith("<svg")
+    True
+    """
+    differing = varying(table)
+    along = next((name for name in ALONG if name in differing), None)
+    if along is None:
+        raise UsageError(f"there is nothing to draw along; give several values of {', '.join(ALONG)}")
+    curves = _curves(table, along, [name for name in differing if name != along])
+    panels = list(dict.fromkeys(panel for panel, _ in curves))
+    names = list(dict.fromkeys(curve for _, curve in curves))
+    if len(panels) > MOST_PANELS or len(names) > MOST_CURVES:
+        raise UsageError(
+            f"that would be {len(panels)} panels with {len(names)} curves; at most {MOST_PANELS} and {MOST_CURVES} are "
+            "drawn, so sweep fewer values for a picture"
+        )
+    points = [point for part in curves.values() for point in part]
+    if not points:
+        raise UsageError("there is nothing to draw: no row has a time and a size above zero")
+    across = min(3, len(panels))
+    down = math.ceil(len(panels) / across)
+    legend = 18 * len(names) if len(names) > 1 else 0
+    width, height = LEFT + across * (WIDE + BETWEEN), TOP + down * (HIGH + BELOW + TOP) + legend
+    parts = []
+    spans = [_span([x for x, _ in points]), _span([y for _, y in points])]
+    for place, panel in enumerate(panels):
+        left, top = LEFT + place % across * (WIDE + BETWEEN), TOP + place // across * (HIGH + BELOW + TOP)
+        parts += _frame(left, top, panel, spans, along)
+        for number, name in enumerate(names):
+            parts += _curve(curves.get((panel, name), []), left, top, spans, number)
+    for number, name in enumerate(names if legend else ()):
+        y = height - legend + 18 * number + 4
+        parts.append(_stroke(f"M{LEFT} {y}h24", number))
+        parts.append(text(LEFT + 30, y + 4, name))
+    body = "".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'font-family="{FONT}"><rect width="{width}" height="{height}" fill="{PAPER}"/>{body}</svg>\n'
+    )
+
+
+def _curves(table: Table, along: str, others: Sequence[str]) -> dict[tuple[str, str], list[Point]]:
+    """The points of each curve of each panel."""
+    apart = [name for name in others if name in APART]
+    within = [name for name in others if name not in APART and name in IDENTITY and name != "axes"]
+    if "topology" in apart and "ranks" in within and _follows(table, "ranks", "topology"):
+        within.remove("ranks")
+    found: dict[tuple[str, str], list[Point]] = {}
+    for row in table.rows:
+        x, y = row[along], row.get(table.time)
+        if isinstance(y, int | float) and y > 0 and x > 0:
+            key = (_label(row, apart), _label(row, within) or table.time)
+            found.setdefault(key, []).append((float(x), float(y)))
+    return {key: sorted(points) for key, points in found.items()}
+
+
+def _follows(table: Table, name: str, other: str) -> bool:
+    """Whether one column is known from the other."""
+    return len(set(zip(table[other], table[name], strict=True))) == len(set(table[other]))
+
+
+def _label(row: dict[str, Any], names: Sequence[str]) -> str:
+    values = [(name, row[name]) for name in names if row[name] is not None]
+    return ", ".join(str(value) if isinstance(value, str) else f"{name} {value}" for name, value in values)
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    low, high = math.log10(min(values)), math.log10(max(values))
+    room = max(0.02, 0.05 * (high - low))
+    return low - room, high + room
+
+
+def _place(point: Point, left: float, top: float, spans: Sequence[tuple[float, float]]) -> Point:
+    (x0, x1), (y0, y1) = spans
+    x = left + (math.log10(point[0]) - x0) / (x1 - x0) * WIDE
+    return x, top + HIGH - (math.log10(point[1]) - y0) / (y1 - y0) * HIGH
+
+
+def _curve(
+    points: Sequence[Point], left: float, top: float, spans: Sequence[tuple[float, float]], number: int
+) -> list[str]:
+    placed = [_place(point, left, top, spans) for point in points]
+    if not placed:
+        return []
+    way = "L".join(f"{x:.1f} {y:.1f}" for x, y in placed)
+    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{COLOURS[number % len(COLOURS)]}"/>' for x, y in placed]
+    return [_stroke(f"M{way}", number), *dots]
+
+
+def _stroke(way: str, number: int) -> str:
+    dash = DASHES[number // len(COLOURS) % len(DASHES)]
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    colour = COLOURS[number % len(COLOURS)]
+    return f'<path d="{way}" fill="none" stroke="{colour}" stroke-width="1.6"{dashed}/>'
+
+
+def _frame(left: float, top: float, title: str, spans: Sequence[tuple[float, float]], along: str) -> list[str]:
+    parts = [text(left, top - 10, title, size=12, font_weight="600")] if title else []
+    (x0, x1), (y0, y1) = spans
+    for power in range(math.ceil(y0), math.floor(y1) + 1):
+        y = _place((10**x0, 10.0**power), left, top, spans)[1]
+        parts.append(line(left, y, left + WIDE, y, stroke=LINE))
+        parts.append(text(left - 6, y + 4, format_time(10.0**power), fill=MUTED, anchor="end", size=10))
+    for value in _ticks(x0, x1, along):
+        x = _place((value, 10**y0), left, top, spans)[0]
+        parts.append(line(x, top, x, top + HIGH, stroke=LINE))
+        label = format_bytes(value) if along == "size_bytes" else f"{value:g}"
+        parts.append(text(x, top + HIGH + 16, label, fill=MUTED, anchor="middle", size=10))
+    parts.append(f'<rect x="{left}" y="{top}" width="{WIDE}" height="{HIGH}" fill="none" stroke="{INK}"/>')
+    return parts
+
+
+def _ticks(low: float, high: float, along: str) -> list[float]:
+    """Round values: powers of two, so few that their labels have room."""
+    first, last = math.ceil(low / math.log10(2)), math.floor(high / math.log10(2))
+    step = max(1, math.ceil((last - first + 1) / (5 if along == "size_bytes" else 8)))
+    return [2.0**power for power in range(first, last + 1, step)]

@@ -1,0 +1,167 @@
+"""Cases on all cores of this machine. Small sweeps are done in this process before another one would have started."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from choreo.sweep.queue import Queue
+from choreo.sweep.tasks import Done, Task, Worker
+from choreo.sweep.verbs import MAKERS
+from choreo.sweep.wire import receive, send
+
+__all__ = ["available_cores", "run_here"]
+
+ALONE_S = 0.25  # how long this process works alone before it starts others
+CHUNK_S = 0.1  # of work that a worker gets at a time
+TRIES = 2  # of a case whose worker dies
+END_S = 2.0
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_here(verb: str, cases: list[tuple[int, Task]], workers: int) -> Iterator[list[Done]]:
+    """Compute cases and yield what is done, as soon as it is; the order depends on who is first."""
+    queue = Queue(cases)
+    yield from _alone(queue, until=time.monotonic() + ALONE_S if workers > 1 else None)
+    tries: dict[int, int] = {}
+    while queue:
+        with _Pool(verb, min(workers, len(queue))) as pool:
+            # The others take a moment to start.
+            yield from _alone(queue, unless=pool.ready)
+            yield from pool.run(queue, tries)
+
+
+def _alone(queue: Queue, until: float | None = None, unless: object = None) -> Iterator[list[Done]]:
+    worker = Worker(MAKERS)
+    try:
+        while queue and (until is None or time.monotonic() < until) and not (callable(unless) and unless()):
+            yield [worker.done(number, case) for number, case in queue.take("here", 1)]
+    finally:
+        worker.close()
+
+
+@dataclass(slots=True)
+class _Peer:
+    """A worker: its socket, and the cases it was given, of which it computes the first."""
+
+    connection: socket.socket
+    given: dict[int, Task] = field(default_factory=dict)
+    ready: bool = False
+
+
+class _Pool:
+    """Worker processes. They ignore Ctrl-C, which is this process's to answer, and end with it."""
+
+    def __init__(self, verb: str, count: int) -> None:
+        pairs = [socket.socketpair() for _ in range(count)]
+        theirs = [pair[1] for pair in pairs]
+        # One thread each: the cores are shared out already.
+        threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "choreo.sweep.worker", verb, *(str(one.fileno()) for one in theirs)],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno() if _has_number(sys.stderr) else subprocess.DEVNULL,
+            pass_fds=[one.fileno() for one in theirs],
+            env=os.environ | threads | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,
+        )
+        for one in theirs:
+            one.close()
+        self._selector = selectors.DefaultSelector()
+        self._peers = [_Peer(mine) for mine, _ in pairs]
+        for peer in self._peers:
+            self._selector.register(peer.connection, selectors.EVENT_READ, peer)
+        self._case_s = 0.0
+
+    def ready(self) -> bool:
+        """Whether all workers have started, or ended."""
+        for key, _ in self._selector.select(0):
+            if not key.data.ready and self._received(key.data) is None:
+                self._drop(key.data)
+        return all(peer.ready for peer in self._peers)
+
+    def run(self, queue: Queue, tries: dict[int, int]) -> Iterator[list[Done]]:
+        """Hand out cases until none is left, or no worker."""
+        began, count = time.monotonic(), 0
+        while self._peers and (queue or any(peer.given for peer in self._peers)):
+            most = max(1, int(CHUNK_S / self._case_s)) if self._case_s else 1
+            for peer in list(self._peers):
+                # The next chunk comes before the last one is done.
+                if queue and len(peer.given) <= most // 2:
+                    self._give(peer, queue.take(id(peer), most, len(self._peers)), queue)
+            done: list[Done] = []
+            for key, _ in self._selector.select(1.0):
+                found = self._received(key.data)
+                if isinstance(found, Done):
+                    key.data.given.pop(found.number, None)
+                    done.append(found)
+                elif found is None:
+                    done += self._lost(key.data, queue, tries)
+            if done:
+                count += len(done)
+                self._case_s = (time.monotonic() - began) * len(self._peers or [0]) / count
+                yield done
+
+    def _give(self, peer: _Peer, cases: list[tuple[int, Task]], queue: Queue) -> None:
+        if not cases:
+            return
+        peer.given.update(cases)
+        with suppress(OSError):  # it is dead, which its socket will tell
+            send(peer.connection, cases)
+
+    def _received(self, peer: _Peer) -> object:
+        """What a worker sent: a case that is done, True when it is ready, None when it has died."""
+        try:
+            found = receive(peer.connection)
+        except (EOFError, OSError):
+            return None
+        peer.ready = True
+        return True if found is None else found
+
+    def _lost(self, peer: _Peer, queue: Queue, tries: dict[int, int]) -> list[Done]:
+        """Hand out again what a dead worker was given; the case it was at only once."""
+        self._drop(peer)
+        found = []
+        for place, (number, case) in enumerate(peer.given.items()):
+            tries[number] = tries.get(number, 0) + (place == 0)
+            if tries[number] < TRIES:
+                queue.put(number, case)
+            else:
+                why = f"the process that computed it was killed, {TRIES} times; is there enough memory?"
+                found.append(Done(number, {**case.values, "error": why}, kept=False))
+        return found
+
+    def _drop(self, peer: _Peer) -> None:
+        self._selector.unregister(peer.connection)
+        peer.connection.close()
+        self._peers.remove(peer)
+
+    def __enter__(self) -> _Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for peer in list(self._peers):
+            self._drop(peer)
+        self._selector.close()
+        with suppress(OSError):  # what is still computed is of no use
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(END_S)
+
+
+def _has_number(stream: object) -> bool:
+    try:
+        return stream is not None and stream.fileno() >= 0  # type: ignore[attr-defined]
+    except (OSError, ValueError, AttributeError):
+        return False

@@ -1,0 +1,58 @@
+"""Which case goes to which worker: those that share a network or a schedule stay together while there are others."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Hashable, Iterable
+
+from choreo.sweep.tasks import Task
+
+__all__ = ["Numbered", "Queue"]
+
+Numbered = tuple[int, Task]
+
+
+class Queue:
+    """Cases that wait, in groups by the last task that they need.
+
+    >>> ring, mesh = (Task("schedule", (("algorithm", name),)) for name in ("ring", "mesh"))
+    >>> needs = enumerate([ring, mesh, ring, mesh])
+    >>> queue = Queue((number, Task("price", (("size", number),), (need,))) for number, need in needs)
+    >>> [number for number, _ in queue.take("a", 2)], [number for number, _ in queue.take("b", 2)]
+    ([0, 2], [1, 3])
+    """
+
+    def __init__(self, cases: Iterable[Numbered]) -> None:
+        self._groups: dict[Hashable, deque[Numbered]] = {}
+        self._at: dict[Hashable, Hashable] = {}  # the group that each worker is at
+        self._waiting = 0
+        for number, case in cases:
+            self.put(number, case)
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def put(self, number: int, case: Task) -> None:
+        """Let a case wait."""
+        self._groups.setdefault(case.needs[-1:], deque()).append((number, case))
+        self._waiting += 1
+
+    def take(self, worker: Hashable, most: int, share: int = 1) -> list[Numbered]:
+        """Up to `most` cases for a worker, of one group; at the end so few that `share` workers have some."""
+        if self._at.get(worker) not in self._groups:
+            others = {at for one, at in self._at.items() if one != worker}
+            free = [group for group in self._groups if group not in others]
+            # A group that nobody is at, in their order; else a part of the longest.
+            self._at[worker] = (
+                free[0] if free else max(self._groups, key=lambda one: len(self._groups[one]), default=None)
+            )
+        group = self._groups.get(self._at[worker])
+        if group is None:
+            return []
+        most = max(1, min(most, math.ceil(self._waiting / (2 * share)))) if share > 1 else most
+        taken = [group.popleft() for _ in range(min(most, len(group)))]
+        if not group:
+            del self._groups[self._at[worker]]
+        self._waiting -= len(taken)
+        return taken

@@ -1,0 +1,132 @@
+"""The table of a sweep: columns of one length, and the way into every dataframe there is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from choreo.errors import UsageError, shown
+from choreo.files import write_text
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+__all__ = ["FORMATS", "Table"]
+
+FORMATS = (".csv", ".json", ".parquet")
+
+
+class Table(Mapping[str, list[Any]]):
+    """Rows of one sweep. A mapping from column names to lists, in the order of the cases.
+
+    Columns that no row has a value in are left out. `error` says why a row has no figures.
+
+    >>> table = Table([{"algorithm": "ring", "time_s": 1e-5}, {"algorithm": "swing", "error": "7 ranks"}])
+    >>> list(table), table["time_s"], len(table.rows)
+    (['algorithm', 'time_s', 'error'], [1e-05, None], 2)
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], time: str = "time_s") -> None:
+        names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
+        ordered = [name for name in names if name != "error"] + ["error"] * ("error" in names)
+        self._columns = {name: [row.get(name) for row in rows] for name in ordered}
+        self._count = len(rows)
+        self.time = time  # the column that is the verb's answer
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self._columns)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as dictionaries."""
+        return [dict(zip(self._columns, values, strict=True)) for values in zip(*self._columns.values(), strict=True)]
+
+    def __getitem__(self, name: str) -> list[Any]:
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        return f"<Table {self._count} rows: {', '.join(self._columns)}>"
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """The columns as lists."""
+        return dict(self._columns)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The table as a DataFrame of pandas."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise _missing("pandas") from None
+        return pd.DataFrame(self._columns)
+
+    def to_polars(self) -> polars.DataFrame:
+        """The table as a DataFrame of polars."""
+        try:
+            import polars as pl
+        except ImportError:
+            raise _missing("polars") from None
+        return pl.DataFrame(self._columns, infer_schema_length=None)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """The table as one of Arrow."""
+        try:
+            import pyarrow as pa
+        except ImportError:
+            raise _missing("pyarrow") from None
+        return pa.table(self._columns)
+
+    def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> object:
+        """The dataframe interchange protocol, for every library that speaks it."""
+        from choreo.sweep.interchange import InterchangeFrame
+
+        return InterchangeFrame(self._columns)
+
+    def to_csv(self) -> str:
+        """The table as text with commas; an empty cell is a value that is not there."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self._columns)
+        writer.writerows(zip(*self._columns.values(), strict=True))
+        return out.getvalue()
+
+    def write(self, file: str | Path) -> None:
+        """Write the table to a .csv, .json (a list of rows) or .parquet file."""
+        path = Path(file)
+        check_format(path)
+        if path.suffix == ".csv":
+            write_text(path, self.to_csv())
+        elif path.suffix == ".json":
+            write_text(path, json.dumps(self.rows, indent=1) + "\n")
+        else:
+            arrow = self.to_arrow()
+            from pyarrow import parquet
+
+            try:
+                parquet.write_table(arrow, path)
+            except OSError as error:
+                raise UsageError(f"{shown(path)}: cannot be written: {error.strerror or error}") from None
+
+
+def check_format(path: Path) -> None:
+    """Refuse a file whose name does not say what is to be in it."""
+    if path.suffix not in FORMATS:
+        raise UsageError(f"{shown(path)}: a table goes to a file that ends in {', '.join(FORMATS)}")
+
+
+def _missing(package: str) -> UsageError:
+    also = " (or choreo[record])" if package == "pyarrow" else ""
+    return UsageError(f"this needs the package {package}{also}; pip install {package}")

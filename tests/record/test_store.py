@@ -1,0 +1,257 @@
+"""The store under everything that can happen to it: other writers, a kill, a full disk, a file that is none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import choreo
+from choreo.record import Case, Measured, Predicted, Store
+from choreo.record.place import DATABASE, check_local, store_path
+from choreo.record.provenance import commit_here
+from choreo.record.schema import MIGRATIONS, VERSION
+from choreo.record.store import connect_read_only
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def some(size: int, time_s: float = 1e-5) -> Predicted:
+    return Predicted(Case("all_reduce", "ring", 8, size), "price", time_s, {"alpha_s": time_s})
+
+
+def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = store.begin("bench", ["bench", "all_reduce"])
+        store.add(
+            run, [some(8), some(8), Measured(some(8).case, (1e-5, 2e-5, 4e-5), "float", "sum")]
+        )
+        store.end(run)
+        assert store.rows("select count(*) from case_") == [(1,)]
+        assert store.rows("select count(*) from prediction") == [(1,)]  # the same code gives the same number
+        assert store.rows("select time_s from measurement order by sample") == [(1e-5,), (2e-5,), (4e-5,)]
+        ((verb, argv, began, ended, status, version, cores),) = store.rows(
+            "select verb, argv, began, ended, status, version, m.cores from run r join machine m on m.id = r.machine"
+        )
+    assert (verb, argv, status, version) == ("bench", '["bench", "all_reduce"]', "done", choreo.__version__)
+    assert str(began) < str(ended)
+    assert cores == os.cpu_count()
+
+
+def test_a_crash_is_a_run_without_an_end(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.begin("simulate", [])
+    with Store(tmp_path) as store:
+        assert store.rows("select status, ended from run") == [("running", None)]
+
+
+def test_sixteen_writers_lose_nothing(tmp_path: Path) -> None:
+    """All begin at once, on a store that none of them has made yet."""
+    children = []
+    for writer in range(16):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                with Store(tmp_path) as store:
+                    run = store.begin("bench", [str(writer)])
+                    for number in range(25):
+                        store.add(run, [some(number), Measured(Case("all_reduce", "ring", 8, number), (1e-6, 2e-6))])
+                    store.end(run)
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 16
+    with Store(tmp_path) as store:
+        assert store.rows("select count(*), count(distinct case_) from measurement") == [(16 * 25 * 2, 25)]
+        assert store.rows("select count(*) from prediction") == [(25,)]
+        assert store.rows("select count(*) from run where status = 'done'") == [(16,)]
+
+
+def test_a_killed_writer_loses_only_what_it_was_at(tmp_path: Path) -> None:
+    program = (
+        "from choreo.record import Store; from tests.record.test_store import some; import sys\n"
+        f"store = Store({str(tmp_path)!r}); run = store.begin('bench', [])\n"
+        "for number in range(10**6):\n    store.add(run, [some(number)]); print(number, flush=True)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(200)][-1]
+        process.send_signal(signal.SIGKILL)
+        rest = process.stdout.read().split("\n")
+        last = max(int(line) for line in [said, *rest[:-1]] if line.strip())
+    with Store(tmp_path) as store:
+        ((count,),) = store.rows("select count(*) from prediction")
+        assert store.rows("pragma integrity_check") == [("ok",)]
+        assert store.rows("select ended from run") == [(None,)]
+    assert last + 1 <= int(str(count)) <= last + 2
+
+
+def test_a_full_disk_is_a_sentence_and_keeps_what_was_there(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    run = store.begin("price", [])
+    store.add(run, [some(8)])
+    ((pages,),) = store.rows("pragma page_count")
+    store.rows(f"pragma max_page_count = {pages}")  # as if the disk had no more
+    with pytest.raises(choreo.StoreError, match=r"record.sqlite: the disk is full; free some space"):
+        store.add(run, [some(number) for number in range(5000)])
+    assert store.rows("select count(*) from prediction") == [(1,)]
+    store.rows("pragma max_page_count = 1000000")
+    store.add(run, [some(16)])
+    store.end(run)
+    assert store.rows("select count(*) from prediction") == [(2,)]
+    store.close()
+
+
+@pytest.mark.parametrize("content", [b"not a database, but a text of some length" * 200, b"\0" * 5000])
+def test_a_damaged_store_is_a_sentence_and_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / DATABASE).write_bytes(content)
+    with pytest.raises(choreo.StoreError, match=r"damaged|not a store"):
+        Store(tmp_path)
+    with pytest.raises(choreo.StoreError, match=r"damaged|not a store"):
+        connect_read_only(tmp_path)
+    assert (tmp_path / DATABASE).read_bytes() == content
+
+
+def test_damage_in_the_middle_is_a_sentence(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = store.begin("price", [])
+        store.add(run, [some(number) for number in range(3000)])
+    content = bytearray((tmp_path / DATABASE).read_bytes())
+    content[8192 : len(content) // 2] = b"\x55" * (len(content) // 2 - 8192)
+    (tmp_path / DATABASE).write_bytes(content)
+    with pytest.raises(choreo.StoreError, match="is damaged"), Store(tmp_path) as store:
+        store.rows("select sum(time_s), max(terms) from prediction")
+
+
+def test_a_store_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    with sqlite3.connect(tmp_path / DATABASE) as connection:
+        connection.execute(f"pragma user_version = {VERSION + 3}")
+    connection.close()
+    before = (tmp_path / DATABASE).read_bytes()
+    for opened in (Store, connect_read_only):
+        with pytest.raises(
+            choreo.StoreError, match=f"newer Choreo: its tables are of version {VERSION + 3}"
+        ):
+            opened(tmp_path)
+    assert (tmp_path / DATABASE).read_bytes() == before
+
+
+def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / DATABASE) as connection:
+        connection.execute("create table cookies (name text)")
+    connection.close()
+    with pytest.raises(choreo.StoreError, match="of another program"):
+        Store(tmp_path)
+
+
+def test_a_read_only_folder_is_a_sentence_and_can_be_asked(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.add(store.begin("price", []), [some(8)])
+    tmp_path.chmod(0o555)
+    (tmp_path / DATABASE).chmod(0o444)
+    for folder in [*tmp_path.parents][:3]:
+        folder.chmod(folder.stat().st_mode | 0o055)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            if os.geteuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)  # root may write everywhere
+            try:
+                Store(tmp_path)
+            except choreo.StoreError as error:
+                told = str(error)
+            rows = connect_read_only(tmp_path).execute("select count(*) from result").fetchall()
+            code = 0 if "read-only" in told or "may not be" in told else 2
+            code = code if rows == [(1,)] else 3
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    tmp_path.chmod(0o755)
+
+
+def test_a_network_folder_is_refused(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/x {tmp_path / 'far'} nfs4 rw 0 0\n")
+    check_local(tmp_path / "near", mounts)
+    with pytest.raises(choreo.StoreError, match=r"network file system \(nfs4\).*--store DIR"):
+        check_local(tmp_path / "far" / "deep", mounts)
+    check_local(tmp_path, tmp_path / "nowhere")  # a system without that list
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(choreo.StoreError, match="cannot be made: Not a directory"):
+        Store(tmp_path / "file" / "store")
+
+
+@pytest.mark.parametrize("version", range(1, VERSION + 1))
+def test_a_store_of_every_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
+    """`tests/data/record/version-N.sql` is a store as version N wrote it."""
+    script = (ROOT / "tests" / "data" / "record" / f"version-{version}.sql").read_text(encoding="utf-8")
+    with sqlite3.connect(tmp_path / DATABASE) as connection:
+        connection.executescript(script)
+    connection.close()
+    with Store(tmp_path) as store:
+        assert store.rows("pragma user_version") == [(len(MIGRATIONS),)]
+        assert store.rows("select count(*) from prediction") == [(2,)]
+        assert store.rows("select count(*) from measurement") == [(3,)]
+        assert store.rows("select algorithm, round(ratio, 3) from compared") == [("ring", 0.5)]
+        store.end(store.begin("price", []))
+
+
+def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CHOREO_STORE", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert store_path() == Path("/data/choreo")
+    monkeypatch.setenv("CHOREO_STORE", "/project/results")
+    assert store_path() == Path("/project/results")
+    assert store_path("here") == Path("here")
+    monkeypatch.delenv("CHOREO_STORE")
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert store_path() == Path("/home/somebody/.local/share/choreo")
+
+
+def test_the_commit_of_a_folder(tmp_path: Path) -> None:
+    assert commit_here(tmp_path) == (None, None)
+    who = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "-qm", "one")
+    commit = git("rev-parse", "HEAD").strip()
+    assert commit_here(tmp_path) == (commit, False)
+    (tmp_path / "file").write_text("two")
+    assert commit_here(tmp_path) == (commit, True)
+
+
+def test_a_writer_waits_for_another(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    child = os.fork()
+    if child == 0:
+        held = sqlite3.connect(tmp_path / DATABASE, isolation_level=None)
+        held.execute("begin immediate")
+        (tmp_path / "held").touch()
+        time.sleep(0.3)
+        held.execute("commit")
+        os._exit(0)
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    with Store(tmp_path) as store:
+        store.end(store.begin("price", []))
+    os.waitpid(child, 0)

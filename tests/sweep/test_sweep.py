@@ -1,0 +1,350 @@
+"""Sweeps give what the verbs give, once each, whoever computes them and however often they are interrupted."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import choreo
+from choreo.record.place import DATABASE
+from choreo.sweep.axes import values_of
+from choreo.sweep.tasks import Worker
+from choreo.sweep.verbs import MAKERS, VERBS, cases_of
+from tests.helpers.cli import CHOREO, fine, mistake
+from tests.helpers.command import run_choreo
+
+NETWORKS = "hgx-h100:1,torus(2x2x2,45GB/s,1us)"
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CHOREO_STORE", str(tmp_path / "store"))
+    return tmp_path / "store"
+
+
+def asked(store: Path, query: str) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(store / DATABASE)
+    try:
+        return connection.execute(query).fetchall()
+    finally:
+        connection.close()
+
+
+# What a row says is what the verb says.
+
+
+def test_price() -> None:
+    table = choreo.sweep(
+        "price", collective="all_reduce", algorithm="ring,swing", ranks="3,8", size="0,8:64", gamma="1e-11"
+    )
+    assert len(table.rows) == 2 * 2 * 5
+    model = choreo.CostModel("5us", "50GB/s", 1e-11)
+    for row in table.rows:
+        found = choreo.price(choreo.build("all_reduce", row["algorithm"], row["ranks"]), row["size_bytes"], model)
+        assert {name: row[name] for name in found} == dict(found)
+
+
+def test_simulate() -> None:
+    table = choreo.sweep(
+        "simulate", collective="all_gather", algorithm=["ring", "hierarchical"], topology=NETWORKS, size=[8, "1MiB"]
+    )
+    assert table["topology"][0] == "hgx-h100:1"
+    assert table["topology"][-1] == "torus(2x2x2, 45GB/s, 1us)"
+    for row in table.rows:
+        schedule = choreo.build("all_gather", row["algorithm"], row["ranks"], axes=row["axes"])
+        assert row["time_s"] == choreo.simulate(schedule, row["topology"], row["size_bytes"]).time_s
+    suggested = choreo.sweep(
+        "simulate", collective="all_reduce", topology="ring(4,50GB/s,1us)", size=1000, ranks=[1, 3, 4]
+    )
+    assert suggested["algorithm"] == ["ring"] * 3
+    assert suggested["ranks"] == [1, 3, 4]
+
+
+def test_bound_and_nccl() -> None:
+    table = choreo.sweep("bound", collective="all_reduce,barrier", topology=NETWORKS, size="1MiB")
+    bound = choreo.bound("all_reduce", "hgx-h100:1", "1MiB")
+    assert (table["bound_s"][0], table["fraction"][0]) == (bound.bound_s, str(bound.fraction))
+    table = choreo.sweep("nccl", collective="all_reduce", topology="hgx-h100:2", size="1MiB", algorithm=["Ring", None])
+    free = choreo.simulate_nccl("all_reduce", "hgx-h100:2", "1MiB")
+    assert table["time_s"][1] == free.time_s
+    assert table["algorithm"][0] == "Ring"
+
+
+def test_plan() -> None:
+    fixed: dict[str, Any] = {"tp": 8, "pp": 1, "cp": 1, "zero": 1, "recompute": "none"}
+    table = choreo.sweep(
+        "plan", model="llama3-8b", cluster="hgx-h100,dgx-a100", gpus=8, global_batch=[16, 32], seq=4096, **fixed
+    )
+    assert len(table.rows) == 4
+    best = choreo.plan("llama3-8b", cluster="hgx-h100", gpus=8, global_batch=16, seq=4096, **fixed).best
+    assert (table["step_time_s"][0], table["plan"][0]) == (best.step.step_time_s, str(best.plan))
+    assert [name for name in table if " " in name] == []
+
+
+def test_bench_measures_again_once_it_is_done(store: Path) -> None:
+    for _ in range(2):
+        table = choreo.sweep("bench", collective="all_reduce", ranks=2, size="8,1KiB", rounds=2)
+        assert (table["size_bytes"], table["samples"], table["wrong"]) == ([8, 1024], [2, 2], [0, 0])
+    assert asked(store, "select count(*), count(distinct run) from measurement") == [(8, 2)]
+    assert asked(store, "select count(*) from prediction") == [(2,)]
+
+
+# Tasks.
+
+
+def test_what_cases_share_is_made_once() -> None:
+    axes: dict[str, Any] = {
+        "collective": ["all_reduce"],
+        "algorithm": ["ring", "swing"],
+        "size": values_of("size", "8:1MiB"),
+    }
+    cases = cases_of("simulate", axes | {"topology": values_of("topology", NETWORKS)})
+    assert len(cases) == 2 * 2 * 18
+    worker = Worker(MAKERS)
+    for number, case in enumerate(cases):
+        worker.done(number, case)
+    assert worker.made == 2 + 4  # two networks, four schedules
+
+
+def test_a_case_is_named_by_its_canonical_parameters() -> None:
+    def names(**axes: object) -> list[str]:
+        return [
+            case.hash for case in cases_of("simulate", {name: values_of(name, value) for name, value in axes.items()})
+        ]
+
+    here = names(collective="all_reduce", topology="ring(4,50GB/s,1us)", size="1KiB")
+    assert here == names(size=1024, topology=" ring(4, 50GB/s , 1us)", collective="all_reduce")
+    assert here != names(collective="all_reduce", topology="ring(4,50GB/s,2us)", size="1KiB")
+    assert here != names(collective="all_reduce", topology="ring(4,50GB/s,1us)", size="1KiB", algorithm="ring")
+
+
+def test_a_file_that_changes_is_another_case(tmp_path: Path) -> None:
+    file = tmp_path / "net.toml"
+    axes: dict[str, Any] = {"collective": ["all_reduce"], "topology": [str(file)], "size": [8]}
+    hashes = set()
+    for latency in ("1us", "2us"):
+        file.write_text(f'name = "mine"\ntopology = "ring(4, 50GB/s, {latency})"\n')
+        hashes.add(cases_of("simulate", axes)[0].hash)
+    assert len(hashes) == 2
+
+
+def test_nothing_is_computed_twice(store: Path) -> None:
+    axes: dict[str, Any] = {"collective": "all_reduce", "topology": NETWORKS, "algorithm": "ring"}
+    first = choreo.sweep("simulate", size="8,64", **axes)
+    more = choreo.sweep("simulate", size="8,16,64", **axes)
+    assert [row for row in more.rows if row["size_bytes"] != 16] == first.rows
+    assert asked(store, "select count(*), count(distinct hash) from task") == [(6, 6)]
+    choreo.sweep("simulate", size="8", again=True, **axes)
+    assert asked(store, "select count(*), count(distinct hash) from task") == [(8, 6)]
+    assert asked(store, "select count(*) from prediction") == [(6,)]
+
+
+def test_who_computes_does_not_change_the_rows(store: Path) -> None:
+    axes: dict[str, Any] = {
+        "collective": "all_reduce",
+        "topology": "torus(4x4,45GB/s,1us),hgx-h100:2",
+        "size": "8:1GiB:64",
+        "algorithm": "all",
+    }
+    alone = choreo.sweep("simulate", workers=1, **axes)
+    shared = choreo.sweep("simulate", workers=3, again=True, **axes)
+    assert shared.rows == alone.rows
+    assert sum(error is None for error in alone["error"]) > 50
+
+
+SLOW = """
+import os, time
+import choreo
+
+@choreo.algorithm("all_gather")
+def all_gather(ranks):
+    time.sleep(0.15)
+    if ranks == 7 and os.environ.get("OMP_NUM_THREADS") == "1":
+        os.kill(os.getpid(), 9)  # in a worker
+    return choreo.build("all_gather", "ring", ranks)
+"""
+
+
+def test_a_case_that_kills_its_worker_is_a_row_that_says_so(tmp_path: Path, store: Path, registry: object) -> None:
+    (tmp_path / "deadly.py").write_text(SLOW)
+    loaded = ["--load", str(tmp_path / "deadly.py"), "-a", "deadly"]
+    ran = run_choreo("sweep", "price", "all_gather", *loaded, "-p", "2..9", "--size", "8", "--workers", "2", "--json")
+    assert ran.code == 0
+    assert "the process that computed it was killed, 2 times" in ran.err
+    rows = json.loads(ran.out)
+    assert [row["ranks"] for row in rows if row.get("error") is None] == [2, 3, 4, 5, 6, 8, 9]
+    assert asked(store, "select count(*) from task") == [(7,)]  # it is tried again next time
+
+
+def sweep_process(store: Path, *more: str) -> subprocess.Popen[str]:
+    words = [str(CHOREO), "sweep", "simulate", "all_reduce", "-a", "ring,swing", "-t", "torus(4x4x2,45GB/s,1us)"]
+    environment = os.environ | {"CHOREO_STORE": str(store)}
+    words += ["--size", "8:1GiB:1.15", *more]
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_tasks(store: Path, count: int, process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            if asked(store, "select count(*) from task")[0][0] >= count:  # type: ignore[operator]
+                return
+        except sqlite3.OperationalError:
+            pass
+        time.sleep(0.02)
+    raise AssertionError(process.communicate())
+
+
+def test_a_kill_loses_the_cases_in_flight_and_repeats_none(tmp_path: Path, store: Path) -> None:
+    with sweep_process(store) as process:
+        wait_for_tasks(store, 40, process)
+        process.send_signal(signal.SIGKILL)
+    ((kept,),) = asked(store, "select count(*) from task")
+    assert asked(store, "select status, ended from run") == [("running", None)]
+    with sweep_process(store, "-o", str(tmp_path / "out.csv")) as process:
+        err = process.communicate(timeout=120)[1]
+    assert process.returncode == 0, err
+    total = len((tmp_path / "out.csv").read_text().splitlines()) - 1
+    assert total == 2 * 134
+    assert asked(store, "select count(*), count(distinct hash) from task") == [(total, total)]
+    assert asked(store, "select run, count(*) from task group by run") == [(1, kept), (2, total - int(str(kept)))]
+
+
+def test_ctrl_c_keeps_what_is_done(store: Path) -> None:
+    with sweep_process(store) as process:
+        wait_for_tasks(store, 10, process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "the same command goes on from there" in err
+    assert "Traceback" not in err
+    assert asked(store, "select status from run") == [("interrupted",)]
+
+
+# The table.
+
+
+def test_a_table_goes_into_every_dataframe() -> None:
+    for name in ("pandas", "polars", "pyarrow"):
+        pytest.importorskip(name)
+    table = choreo.sweep("price", collective="all_reduce", algorithm="ring,hierarchical", ranks="8", size="8,16")
+    assert table["axes"][0] is None
+    frame = table.to_pandas()
+    assert list(frame.columns) == list(table)
+    assert frame["total_s"].tolist() == table["total_s"]
+    assert table.to_polars()["axes"].to_list() == table["axes"]
+    assert table.to_arrow().column("ranks").to_pylist() == table["ranks"]
+    through = importlib.import_module("pyarrow.interchange").from_dataframe(table)
+    for name in table:
+        assert through.column(name).to_pylist() == table[name], name
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
+def test_files(tmp_path: Path, store: Path, suffix: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    out = tmp_path / f"out.{suffix}"
+    ran = run_choreo("sweep", "bound", "all_reduce", "-t", NETWORKS, "--size", "8,1MiB", "-o", str(out))
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err == f"wrote {out}: 4 rows\n"
+    read = {"csv": pandas.read_csv, "json": pandas.read_json, "parquet": pandas.read_parquet}[suffix](out)
+    assert read["size_bytes"].tolist() == [8, 1 << 20] * 2
+    assert asked(store, "select path, bytes from artifact") == [(str(out), out.stat().st_size)]
+
+
+# The command line.
+
+
+def test_a_file_names_the_axes(tmp_path: Path) -> None:
+    file = tmp_path / "axes.toml"
+    file.write_text(
+        'verb = "price"\n[axes]\ncollective = "all_reduce"\nranks = [4, 8]\nsize = "8:32"\nalgorithm = ["ring"]\n'
+    )
+    rows = fine("sweep", str(file), "--json").json
+    assert isinstance(rows, list)
+    assert [(row["ranks"], row["size_bytes"]) for row in rows] == [(4, 8), (4, 16), (4, 32), (8, 8), (8, 16), (8, 32)]
+    rows = fine("sweep", str(file), "--ranks", "2", "--json").json
+    assert isinstance(rows, list)
+    assert {row["ranks"] for row in rows} == {2}
+    file.write_text('verb = "price"\n[axes]\nrankz = 4\n')
+    assert mistake("sweep", str(file)).startswith(f"{file}: there is no axis 'rankz'; did you mean 'ranks'")
+
+
+def test_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "time.svg"
+    fine(
+        "sweep",
+        "simulate",
+        "all_reduce",
+        "-a",
+        "ring,swing",
+        "-t",
+        NETWORKS,
+        "--size",
+        "8:1MiB:16",
+        "--plot",
+        str(picture),
+    )
+    drawn = picture.read_text()
+    assert all(word in drawn for word in ("hgx-h100:1", "torus(2x2x2, 45GB/s, 1us)", ">ring<", ">swing<", "8 B"))
+    assert drawn.count('stroke-width="1.6"') == 4 + 2  # curves, and the legend
+
+
+MISTAKES = [
+    (["simulat", "all_reduce"], "there is no verb to sweep 'simulat'; did you mean 'simulate'?"),
+    (["simulate"], "say which collective"),
+    (["plan"], "say which model"),
+    (["price", "all_reduce", "-p", "8"], "needs collective, ranks, size; give size too"),
+    (["price", "all_reduce", "-p", "8", "--size", "8", "-t", "hgx-h100"], "price has no axis topology"),
+    (["price", "all_reduce", "-p", "8", "--size", "8:4"], "size: '8:4' is not a range"),
+    (["price", "all_reduce", "-p", "8", "--size", "8:64:1"], "the factor between two sizes"),
+    (["price", "all_reduce", "-p", "8", "--size", "8,,9"], "nothing between two commas"),
+    (["price", "all_reduce", "-p", "8", "--size", "8", "-o", "out.xls"], "ends in .csv, .json, .parquet"),
+    (["price", "all_reduce", "-p", "8", "--size", "8", "--workers", "0"], "at least 1 worker, not 0"),
+    (["price", "all_reduce", "-p", "8", "--size", "8", "--address", "x"], "give --on ray too"),
+    (["price", "all_reduce", "-p", "8", "--size", "8", "-a", "rign"], "did you mean 'ring'?"),
+    (["bench", "all_reduce", "-p", "2", "--size", "8", "--on", "ray"], "bench measures this machine"),
+    (["bound", "all_reduce", "-t", "ring(4)", "--size", "8", "-p", "5"], "5 ranks do not fit on ring(4)"),
+    (["nowhere.toml"], "nowhere.toml cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("words", "told"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
+def test_mistakes(words: list[str], told: str) -> None:
+    assert told in mistake("sweep", *words)
+
+
+def test_a_case_that_is_refused_is_said_once() -> None:
+    ran = run_choreo(
+        "sweep", "simulate", "all_reduce", "-a", "all", "-t", "ring(6,50GB/s,1us)", "--size", "8,16", "--json"
+    )
+    assert ran.code == 0
+    lines = ran.err.splitlines()
+    assert lines
+    assert all(line.startswith("left out: ") for line in lines)
+    assert len(set(lines)) == len(lines)
+
+
+def test_every_verb_takes_its_axes_on_the_command_line() -> None:
+    options = fine("sweep", "--help").out
+    for verb in VERBS.values():
+        for axis in verb.axes:
+            assert axis in ("collective", "model") or f"--{axis.replace('_', '-')}" in options
+
+
+def test_heavy_packages_stay_away() -> None:
+    program = (
+        "import sys, choreo.cli.commands.sweep, choreo.cli.commands.record, choreo.record, choreo.sweep.sweep\n"
+        "print([name for name in ('duckdb', 'ray', 'pyarrow', 'pandas', 'polars', 'torch') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
