@@ -20,8 +20,9 @@ from tests.conftest import SLOW
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = (
-    "algorithms", "bench", "bound", "calibrate", "collectives", "hardware", "nccl", "plan", "price", "prove", "run",
-    "schedule", "show", "simulate", "synthesize", "topology", "torch_backend", "train", "validate", "workload",
+    "algorithms", "bench", "bound", "calibrate", "collectives", "hardware", "nccl", "plan", "price", "prove", "record",
+    "run", "schedule", "show", "simulate", "sweep", "synthesize", "topology", "torch_backend", "train", "validate",
+    "workload",
 )  # fmt: skip
 
 SURFACE = [
@@ -74,7 +75,9 @@ SURFACE = [
     "SizeError",
     "Step",
     "Steps",
+    "StoreError",
     "Synthesis",
+    "Table",
     "Topology",
     "TopologyError",
     "TrainingError",
@@ -116,12 +119,14 @@ SURFACE = [
     "price",
     "prove",
     "read_config",
+    "record",
     "save",
     "show",
     "simulate",
     "simulate_nccl",
     "simulate_together",
     "suggested_schedule",
+    "sweep",
     "synthesize",
     "then",
     "to_html",

@@ -92,10 +92,10 @@ from choreo.simulate import simulate as simulate
 from choreo.simulate import simulate_nccl as simulate_nccl
 from choreo.simulate import simulate_together as simulate_together
 from choreo.simulate import suggested_schedule as suggested_schedule
-from choreo.synthesize import Synthesis as Synthesis
-from choreo.synthesize import synthesize as synthesize
 from choreo.sweep import Table as Table
 from choreo.sweep import sweep as sweep
+from choreo.synthesize import Synthesis as Synthesis
+from choreo.synthesize import synthesize as synthesize
 from choreo.topology import Topology as Topology
 from choreo.topology import get_topology as get_topology
 from choreo.topology import list_topologies as list_topologies

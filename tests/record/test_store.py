@@ -29,9 +29,7 @@ def some(size: int, time_s: float = 1e-5) -> Predicted:
 def test_what_is_kept_comes_back(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         run = store.begin("bench", ["bench", "all_reduce"])
-        store.add(
-            run, [some(8), some(8), Measured(some(8).case, (1e-5, 2e-5, 4e-5), "float", "sum")]
-        )
+        store.add(run, [some(8), some(8), Measured(some(8).case, (1e-5, 2e-5, 4e-5), "float", "sum")])
         store.end(run)
         assert store.rows("select count(*) from case_") == [(1,)]
         assert store.rows("select count(*) from prediction") == [(1,)]  # the same code gives the same number
@@ -138,9 +136,7 @@ def test_a_store_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     connection.close()
     before = (tmp_path / DATABASE).read_bytes()
     for opened in (Store, connect_read_only):
-        with pytest.raises(
-            choreo.StoreError, match=f"newer Choreo: its tables are of version {VERSION + 3}"
-        ):
+        with pytest.raises(choreo.StoreError, match=f"newer Choreo: its tables are of version {VERSION + 3}"):
             opened(tmp_path)
     assert (tmp_path / DATABASE).read_bytes() == before
 

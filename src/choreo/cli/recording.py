@@ -123,7 +123,8 @@ def store_option() -> click.Option:
     """The folder of the store."""
 
     def remember(ctx: click.Context, param: click.Parameter, folder: Path | None) -> None:
-        ctx.meta["choreo.store"] = folder
+        if folder is not None:  # choreo record takes it before and after the command's name
+            ctx.meta["choreo.store"] = folder
 
     option = click.Option(
         ["--store"],

@@ -37,7 +37,7 @@ def command(ctx: click.Context, runs: int, as_json: bool) -> None:
 
     \b
     choreo price all_reduce --ranks 8 --size 1MiB --record
-    choreo record sql "select algorithm, min(time_s) from result group by algorithm"
+    choreo record sql "select algorithm, min(time_s) from result group by 1"
     choreo record questions
     choreo record import nccl-tests.txt --topology hgx-h100:2
 
@@ -59,11 +59,11 @@ def command(ctx: click.Context, runs: int, as_json: bool) -> None:
 command.params.append(store_option())
 
 
-def _command(name: str) -> Callable[[Function], click.Command]:
+def _command(name: str, summary: str) -> Callable[[Function], click.Command]:
     """A command of the store, which takes --store as well."""
 
     def made(function: Function) -> click.Command:
-        found = click.command(name, cls=Command)(function)
+        found = click.command(name, cls=Command, short_help=summary)(function)
         found.params.append(store_option())
         command.add_command(found)
         return found
@@ -81,7 +81,7 @@ def _store() -> Path | None:
 oltp_option = click.option("--oltp", is_flag=True, help="Ask the rows in SQLite, which needs no further package.")
 
 
-@_command("load")
+@_command("load", "Put what is new into columns.")
 @json_option
 def load_command(*, as_json: bool) -> None:
     """Put what is new in the store into columns: Parquet files, from the last load's high-water mark on.
@@ -100,7 +100,7 @@ def load_command(*, as_json: bool) -> None:
     click.echo(f"loaded {told} into {shown(folder / COLUMNS)}; there are {counted(sum(found.rows.values()), 'row')}")
 
 
-@_command("sql")
+@_command("sql", "Answer a query, which only reads.")
 @click.argument("query")
 @oltp_option
 @json_option
@@ -110,7 +110,7 @@ def sql_command(*, query: str, oltp: bool, as_json: bool) -> None:
     \b
     choreo record sql "select source, count(*) from result group by source"
     choreo record sql "select * from compared order by ratio desc limit 10"
-    choreo record sql --oltp "select verb, began, status from run where ended is null"
+    choreo record sql --oltp "select verb, began from run where ended is null"
 
     `result` has a row for each prediction and each sample that was measured; `compared` predicted beside measured.
     """

@@ -73,7 +73,8 @@ def command(
 
     \b
     choreo sweep simulate all_reduce --algorithm ring,hierarchical,swing \\
-        --topology "hgx-h100:1,hgx-h100:4,torus(4x4x4, 45GB/s, 1us)" --size 8:1GiB -o out.csv
+        --topology "hgx-h100:1,hgx-h100:4,torus(4x4x4, 45GB/s, 1us)" \\
+        --size 8:1GiB -o out.csv
     choreo sweep plan llama3-8b,llama3-70b --cluster hgx-h100,dgx-a100 \\
         --gpus 64,128 --global-batch 256,1024 --seq 8192
     choreo sweep axes.toml --plot time.svg
