@@ -1,10 +1,12 @@
 """Every result kept: written to SQLite while work runs, loaded into Parquet, and asked in SQL.
 
-`Store` writes. To read without writing SQL: `columns()` names the columns there are, `select(columns, where, group_by)`
-gives rows and the SQL that they are the answer to. `sql` answers a text, `ask` a named question. All of them only read.
+`Store` writes. To read without writing SQL: `columns()` names the columns there are, and `select(["median(time_s)"],
+where=[("ranks", ">=", 8)], group_by=["algorithm"])` gives an `Answer`: its `sql`, `columns` and `rows`. `sql` answers a
+text, `ask` a named question. All of them only read.
 """
 
 from choreo.record.ask.answer import Answer
+from choreo.record.ask.select import columns, select, select_sql
 from choreo.record.ask.sql import sql
 from choreo.record.case import Case, Constants, Measured, Predicted
 from choreo.record.facts import facts_of
@@ -19,8 +21,11 @@ __all__ = [
     "Measured",
     "Predicted",
     "Store",
+    "columns",
     "facts_of",
     "record",
+    "select",
+    "select_sql",
     "sql",
     "store_path",
 ]

@@ -13,6 +13,7 @@ import json
 import os
 import socket
 import sqlite3
+import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -279,8 +280,23 @@ def connect_read_only(folder: Path) -> sqlite3.Connection:
     return connection
 
 
+class _Median:
+    """The median, which DuckDB has and SQLite lacks."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def step(self, value: float | None) -> None:
+        if value is not None:
+            self.values.append(value)
+
+    def finalize(self) -> float | None:
+        return statistics.median(self.values) if self.values else None
+
+
 def make_views(connection: sqlite3.Connection) -> None:
-    """The views, for this connection: they are no part of the file."""
+    """The views and `median`, for this connection: they are no part of the file."""
+    connection.create_aggregate("median", 1, _Median)
     for name, text in VIEWS.items():
         connection.execute(f"create temp view if not exists {name} as {text}")
 
