@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from choreo import __version__
 from choreo.errors import StoreError, shown
@@ -286,7 +287,7 @@ class _Median:
     def __init__(self) -> None:
         self.values: list[float] = []
 
-    def step(self, value: float | None) -> None:
+    def step(self, value: Any, /) -> None:
         if value is not None:
             self.values.append(value)
 
