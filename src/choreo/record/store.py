@@ -291,7 +291,7 @@ class _Median:
         if value is not None:
             self.values.append(value)
 
-    def finalize(self) -> float | None:
+    def finalize(self) -> Any:
         return statistics.median(self.values) if self.values else None
 
 
