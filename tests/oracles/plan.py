@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from choreo.plan.job import TrainingJob
+from choreo.plan.layer.dispatch import dispatch_time
 from choreo.plan.layer.kernels import LayerPass, MatmulKind, MemoryKind
 from choreo.plan.layer.timing import clock_gain
 from choreo.plan.layer.work import PASSES, LayerWork, layer_work
@@ -175,11 +176,17 @@ def _layer_times(job: TrainingJob, plan: Plan, work: LayerWork, gain: float) -> 
     for name, found in zip(PASSES, work.passes, strict=True):
         matmul, attention, memory = _kernels(job, found)
         sent: list[tuple[str, float]] = []
-        tensor = ring = 0.0
+        tensor = ring = others = 0.0
         host[name] = found.launches * software.host_s
         for collective in found.collectives:
             ranks, stride = plan.group(collective.axes)
-            seconds = float(collective_time(cluster, collective.kind, collective.size_bytes, ranks, stride))
+            if collective.kind == "all_to_all" and "ep" in collective.axes:
+                size = np.array([collective.size_bytes])
+                (told,) = dispatch_time(cluster, size, ranks, stride, found.choices, collective, software)
+                seconds = float(told)
+                others += software.ep_overlap * seconds
+            else:
+                seconds = float(collective_time(cluster, collective.kind, collective.size_bytes, ranks, stride))
             sent.append((f"{'+'.join(collective.axes)} {collective.kind}", seconds))
             tensor += overlap * seconds if "tp" in collective.axes else 0.0
             ring += seconds if collective.how == "ring" else 0.0
@@ -188,8 +195,9 @@ def _layer_times(job: TrainingJob, plan: Plan, work: LayerWork, gain: float) -> 
             if plan.pp > 1 and "tp" in collective.axes:
                 host[name] += software.pipelined_hop_s * ranks
         total = sum(seconds for _, seconds in sent)
-        hidden = min(tensor, matmul / gain) + min(ring, attention / gain)
-        took[name] = ((matmul + attention) / gain + memory) / software.efficiency + total - hidden
+        kernels = ((matmul + attention) / gain + memory) / software.efficiency
+        hidden = min(tensor, matmul / gain) + min(ring, attention / gain) + min(others, kernels)
+        took[name] = kernels + total - hidden
         products += (matmul + attention) / gain / software.efficiency
         for label, seconds in sent:
             exposed[label] = exposed.get(label, 0.0) + seconds * (1 - hidden / total if total else 1.0)
@@ -198,7 +206,8 @@ def _layer_times(job: TrainingJob, plan: Plan, work: LayerWork, gain: float) -> 
     backward = max(running, host["recompute"] + host["dgrad"] + host["wgrad"])
     idle = forward - took["forward"] + backward - running
     weight = took["wgrad"] * (backward / running if running else 1.0)
-    return _Times(forward, backward, weight, sum(exposed.values()) + idle, products, exposed)
+    waiting = idle + (0.0 if job.device.busy_sending else sum(exposed.values()))
+    return _Times(forward, backward, weight, waiting, products, exposed)
 
 
 def forward_exposed(compute_s: Sequence[float], gather_s: Sequence[float], ahead: int | None = None) -> float:

@@ -177,7 +177,8 @@ def test_software_is_known_or_warned_about() -> None:
     assert get_software("torchtitan+compile").fusion == "compiler"
     assert get_software("torchtitan+compile").warning == ""
     assert get_software("torchtitan+compil").warning == (
-        "the option 'compil' of torchtitan is not known; known: compile, autocast, tp-overlap, bf16-gradients, pure"
+        "the option 'compil' of torchtitan is not known; known: compile, autocast, tp-overlap, bf16-gradients, "
+        "deepep, fp8-dispatch, ep-overlap, pure, imbalance=1.2"
     )
     mcore = get_software("mcore+pure")
     assert (mcore.name, mcore.pure) == ("megatron-core+pure", True)
@@ -201,6 +202,29 @@ def test_a_fused_activation_keeps_only_what_goes_in() -> None:
         return layer_work("dense", LLAMA, Plan(), 2048, get_software(software).style).saved_bytes
 
     assert kept("nanotron") - kept("megatron-core") == pytest.approx(2 * 2048 * LLAMA.ffn, rel=0.3)
+
+
+MOE = Model("moe", 8, 2048, 16, kv_heads=4, ffn=6144, gated=True, vocab=32000, experts=64, experts_per_token=8,
+            expert_ffn=768)  # fmt: skip
+
+
+def test_dispatch_by_rank_sends_less_and_hides_behind_another_micro_batch() -> None:
+    def waited(software: str, cluster: str = "hgx-h100", ep: int = 8) -> float:
+        found = step(MOE, Plan(dp=ep, ep=ep, micro_batch=4), batch=4 * ep, software=software, cluster=cluster)
+        return found.exposed_comm_s["ep all_to_all"]
+
+    by_nccl = waited("megatron-core")
+    assert 0.6 * by_nccl < waited("megatron-core+deepep") < 0.8 * by_nccl  # 5.25 of 8 copies
+    assert 0.7 * by_nccl < waited("megatron-core+fp8-dispatch") < 0.9 * by_nccl  # one of four ways in half the bytes
+    assert waited("megatron-core+ep-overlap") < 0.2 * by_nccl
+    # Across nodes a token goes once to each.
+    assert waited("megatron-core+deepep", ep=32) < 0.6 * waited("megatron-core", ep=32)
+
+
+def test_the_busiest_expert_is_waited_for_if_asked() -> None:
+    plan = Plan(dp=8, ep=8, micro_batch=8)
+    even, uneven = (step(MOE, plan, software=f"megatron-core{more}") for more in ("", "+imbalance=1.5"))
+    assert 1.03 < uneven.step_time_s / even.step_time_s < 1.3
 
 
 def test_a_large_job_is_evaluated_one_rank_a_stage() -> None:

@@ -22,6 +22,7 @@ from choreo.hardware.matmul import Array
 __all__ = ["AttentionCurve"]
 
 ROWS = 128
+USUAL_FEATURES = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class AttentionCurve:
     diagonal: float  # what a causal mask wastes in the blocks it crosses, in keys
     quantum: float  # q, as in a matrix product
     load: float
+    wide: float = 1.0  # how much longer where a head has more than 128 features, whose tiles are halved
 
     def time(
         self,
@@ -55,4 +57,5 @@ class AttentionCurve:
         work = batch * heads * rows / sms
         waves = np.maximum(work + self.quantum * (np.ceil(work) - work), 1.0)
         score_s = products * head_dim / (rate * self.issue / sms) + self.score_s
+        score_s = np.where(head_dim > USUAL_FEATURES, self.wide, 1.0) * score_s
         return np.asarray(waves * np.minimum(seq_q, ROWS) * (keys + self.ramp) * score_s)

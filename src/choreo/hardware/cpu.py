@@ -104,6 +104,11 @@ class Cpu(Device):
         """The constants that were measured with the number of ranks nearest to this one."""
         return min(self.shared, key=lambda one: (abs(math.log(one.ranks / self.ranks)), -one.ranks))
 
+    @property
+    def busy_sending(self) -> bool:
+        """A processor's clock does not depend on that."""
+        return False
+
     def for_ranks(self, ranks: int) -> Cpu:
         """What each of that many ranks has of the processor and of the host's memory."""
         if ranks == self.ranks and self.launch_s > 0:

@@ -86,6 +86,11 @@ class Device:
         """How many ranks share a core. An accelerator has one rank, and gives it everything."""
         return 1.0
 
+    @property
+    def busy_sending(self) -> bool:
+        """Whether communication draws power as memory-bound kernels do."""
+        return self.curves.power.busy_sending
+
     def for_ranks(self, ranks: int) -> Device:
         """What each of that many ranks of a host has: an accelerator of its own, or a share of the processor."""
         return self

@@ -44,6 +44,7 @@ class PowerCurve:
     exponent: float  # γ
     rest: float  # what memory-bound kernels draw of w
     idle: float  # and what an SM that waits draws of it
+    busy_sending: bool = False  # kernels that communicate draw what memory-bound ones do, rather than what waiting does
 
     def clock_hz(self, use: Array, *, power_w: float, sms: int, highest_hz: float, duty: Duty) -> Array:
         """The clock held under kernels with this use of the tensor cores."""

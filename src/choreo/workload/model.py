@@ -79,6 +79,7 @@ class Model:
     expert_ffn: int = 0
     dense_layers: int = 0  # layers at the start that have no experts
     moe_every: int = 1  # after those, each n-th layer has experts
+    expert_nodes: int = 0  # a token goes to experts on at most this many nodes; 0: any number
     router_bias: bool = False
     shared_gate: bool = False  # a gate of one number a token on the shared experts (Qwen2-MoE)
     latent: Latent | None = None

@@ -64,6 +64,8 @@ def beside(
         logits = graph.tensors["logits"].elements(graph.mesh)
         share = LOSS_FORWARD if phase == "forward" else 1 - LOSS_FORWARD
         yield logits * style.loss_bytes * share, style.loss_kind
+    if "dispatched" in graph.tensors and phase in ("forward", "dgrad"):
+        yield from _sorted(graph, style)
     if not products:
         return
     if style.cast_weights and phase in ("forward", "wgrad"):
@@ -81,3 +83,11 @@ def beside(
     if style.attention == 0 and phase in ("forward", "dgrad") and "attention" in graph.tensors:
         # Heads are brought back beside each other.
         yield 2 * graph.bytes_of(["attention"]), "copy"
+
+
+def _sorted(graph: Graph, style: Style) -> Iterator[tuple[float, str]]:
+    """Copies that bring tokens into the order of a rank's experts, and back: by a kernel each, or as they arrive."""
+    if style.dispatch == "all_to_all" and graph.mesh["ep"] > 1:
+        moved = 2 * graph.bytes_of(["dispatched"])
+        yield moved, "copy"
+        yield moved, "copy"

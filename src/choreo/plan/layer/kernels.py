@@ -25,9 +25,6 @@ Floats = npt.NDArray[np.float64]
 
 # Bytes of a number that is quantised: read in 16 bits, written in 8, and once more transposed.
 CAST_READ, CAST_WRITTEN = 2, 2
-# Tokens are not spread evenly, and all ranks wait for the busiest expert. This is the usual capacity factor: Fedus et
-# al., Switch Transformers, 2021, train with 1.0 to 1.25.
-IMBALANCE = 1.2
 # The first flash attention took twice as long as the second (Dao, FlashAttention-2, 2023, figures 4 to 7).
 FLASH_1 = 2.0
 # Matrix products whose operands stay in sixteen bits where the others are of eight: the router and the output layer.
@@ -75,7 +72,7 @@ KernelKind = MatmulKind | AttentionKind | MemoryKind
 
 
 class LayerKernel(NamedTuple):
-    """One kernel: its kind, its sizes, and a factor on the device's time for them."""
+    """A kernel, or several alike: its kind, its sizes, and a factor on the device's time for them."""
 
     kind: KernelKind
     sizes: tuple[float, ...]
@@ -91,6 +88,7 @@ class LayerPass:
     extra_launches: int  # of operators that the program runs as several kernels: all but the first of each
     flops: float
     collectives: tuple[CollectiveOp, ...] = ()
+    choices: tuple[int, int] = (0, 0)  # experts of a token, and the most nodes these are on
 
 
 @dataclass(slots=True)
@@ -139,11 +137,14 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
     for op in found:
         if op.kind == "matmul":
             used = wide if op.name.startswith(WIDE_PRODUCTS) else plan.precision
-            kernels.append(LayerKernel(MatmulKind(used), _shape(op, plan)))
-            launches += 1
+            # Experts are multiplied one after another, each with a kernel of its own.
+            each = op.count if op.name.startswith("expert_") else 1.0
+            count, *shape = _shape(op, plan, style)
+            kernels.append(LayerKernel(MatmulKind(used), (count / each, *shape), each))
+            launches += round(each)
             if used in ("fp8", "fp4"):
                 kernels += _casts(op, style)
-                launches += 2
+                launches += 2 * round(each)
         elif op.kind == "attention":
             # Context parallelism deals early and late rows to each rank, so that all have half of the keys to see.
             keys, causal = (op.n / 2, False) if op.causal and op.m < op.n else (op.n, op.causal)
@@ -161,16 +162,18 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
         LayerKernel(MemoryKind(kind), (moved,))
         for moved, kind in beside(phase, model, graph, plan, style, products=products)
     ]
-    return LayerPass((*kernels, *others), launches + len(others), extra, sum(op.flops for op in found))
+    choices = (model.experts_per_token, model.expert_nodes)
+    flops = sum(op.flops for op in found)
+    return LayerPass((*kernels, *others), launches + len(others), extra, flops, choices=choices)
 
 
-def _shape(op: Operator, plan: Plan) -> tuple[float, float, float, float]:
+def _shape(op: Operator, plan: Plan, style: Style) -> tuple[float, float, float, float]:
     """Count and sizes of a product. With expert parallelism they are those of the rank with the most tokens."""
     if plan.ep == 1 or not op.name.startswith("expert_"):
         return op.count, op.m, op.n, op.k
     if op.phase == "wgrad":
-        return op.count, op.m, op.n, op.k * IMBALANCE
-    return op.count, op.m * IMBALANCE, op.n, op.k
+        return op.count, op.m, op.n, op.k * style.imbalance
+    return op.count, op.m * style.imbalance, op.n, op.k
 
 
 def _casts(op: Operator, style: Style) -> Iterator[LayerKernel]:

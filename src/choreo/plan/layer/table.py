@@ -186,7 +186,7 @@ def _gain(job: TrainingJob, counts: Mapping[str, int], times: Mapping[str, Layer
     """The gain in clock speed over all layers of the model, at each micro-batch."""
     products = sum(counts[kind] * found.matmul_s for kind, found in times.items())
     everything = sum(counts[kind] * (found.forward_s + found.backward_s) for kind, found in times.items())
-    waiting = sum(counts[kind] * found.waiting_s for kind, found in times.items())
+    waiting = sum(counts[kind] * found.waiting_s(job.device) for kind, found in times.items())
     rest = np.maximum(0.0, np.asarray(everything) - products - waiting)
     mixtures = zip(np.asarray(products).tolist(), rest.tolist(), np.asarray(waiting).tolist(), strict=True)
     return np.array([clock_gain(job.device, *mixture) for mixture in mixtures])

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.hardware import Device
+from choreo.plan.layer.dispatch import dispatch_time
 from choreo.plan.layer.kernels import AttentionKind, KernelKind, LayerPass, MatmulKind, MemoryKind
 from choreo.plan.layer.work import PASSES
 from choreo.plan.network import Cluster, collective_time
@@ -39,6 +40,7 @@ class PassTimes:
     sent_s: Mapping[str, Floats]  # communication by "axes collective"
     behind_matmul_s: Floats  # communication that matrix products can hide
     behind_attention_s: Floats  # communication that attention can hide
+    behind_others_s: Floats  # communication that the kernels of another micro-batch can hide
     host_s: float
 
 
@@ -54,10 +56,10 @@ class LayerTimes:
     host_s: Floats  # added by waiting for the host
     matmul_s: Floats  # in matrix products and attention, which draw the most power
 
-    @property
-    def waiting_s(self) -> Floats:
-        """Seconds spent waiting for communication and for the host."""
-        return np.asarray(sum(self.exposed_s.values(), self.host_s))
+    def waiting_s(self, device: Device) -> Floats:
+        """Seconds that the device waits, for communication and for the host, and draws little power."""
+        sent = () if device.busy_sending else self.exposed_s.values()
+        return np.asarray(sum(sent, self.host_s))
 
 
 def pass_times(  # noqa: PLR0917 -- all that the times depend on
@@ -71,13 +73,17 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
 ) -> PassTimes:
     """What one pass takes: sizes go from those of `less` at step 0 to those of `more` at step 1."""
     sent: dict[str, Floats] = {}
-    tensor, ring = np.zeros(len(steps)), np.zeros(len(steps))
+    tensor, ring, experts = np.zeros(len(steps)), np.zeros(len(steps)), np.zeros(len(steps))
     host = more.launches * software.host_s
     hidden = 0.0 if cluster.crosses(*plan.group(("tp",))) else software.tp_overlap
     for one, other in zip(less.collectives, more.collectives, strict=True):
         ranks, stride = plan.group(one.axes)
         sizes = one.size_bytes + steps * (other.size_bytes - one.size_bytes)
-        seconds = collective_time(cluster, one.kind, sizes, ranks, stride)
+        if one.kind == "all_to_all" and "ep" in one.axes:
+            seconds = dispatch_time(cluster, sizes, ranks, stride, more.choices, one, software)
+            experts = experts + software.ep_overlap * seconds
+        else:
+            seconds = collective_time(cluster, one.kind, sizes, ranks, stride)
         host += _host_seconds(one, ranks, stride, plan, software, cluster)
         name = f"{'+'.join(one.axes)} {one.kind}"
         sent[name] = sent.get(name, 0.0) + seconds
@@ -85,7 +91,8 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
             tensor = tensor + hidden * seconds
         if one.how == "ring":
             ring = ring + seconds
-    return PassTimes(kernels[MatmulKind], kernels[AttentionKind], kernels[MemoryKind], sent, tensor, ring, host)
+    curves = (kernels[MatmulKind], kernels[AttentionKind], kernels[MemoryKind])
+    return PassTimes(*curves, sent, tensor, ring, experts, host)
 
 
 def _host_seconds(  # noqa: PLR0917 -- all that it depends on
@@ -110,6 +117,7 @@ def time_layer(passes: Mapping[str, PassTimes], software: Software, gain: Floats
         # User buffers and rings copy while the same layer's kernels run.
         hidden = np.minimum(found.behind_matmul_s, found.matmul_s / gain)
         hidden = hidden + np.minimum(found.behind_attention_s, found.attention_s / gain)
+        hidden = hidden + np.minimum(found.behind_others_s, kernels)
         took[name], exposed[name] = kernels + sent - hidden, sent - hidden
         share = 1 - np.divide(hidden, sent, out=np.zeros_like(sent), where=sent > 0)
         for collective, seconds in found.sent_s.items():

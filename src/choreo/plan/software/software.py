@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -20,6 +21,9 @@ OPTIONS: dict[str, dict[str, object]] = {
     "autocast": {"parameter_bytes": 4},
     "tp-overlap": {"tp_overlap": 0.5},
     "bf16-gradients": {"gradient_bytes": 2, "accumulate_bytes": 2},
+    "deepep": {"dispatch": "deepep"},
+    "fp8-dispatch": {"dispatch_bytes": 1},
+    "ep-overlap": {"ep_overlap": 0.9},
     "pure": {"parameter_bytes": 2, "gradient_bytes": 2, "pure": True},
 }
 
@@ -41,6 +45,8 @@ class Style:
     recomputes_all: bool
     accumulate_moved: float
     norm_kept: int
+    imbalance: float
+    dispatch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,10 @@ class Software:
     host_network_s: float
     step_s: float
     tp_overlap: float
+    imbalance: float  # tokens of the busiest expert rank over the mean
+    dispatch: str  # how tokens go to experts: "all_to_all" or "deepep"
+    dispatch_bytes: int  # of a number on its way to an expert
+    ep_overlap: float
     dp_overlap: str  # "always", "never", or "without-pipeline"
     dp_bandwidth: float
     contention: float
@@ -116,10 +126,14 @@ def get_software(name: str | Software) -> Software:
     table = _table()
     changes: dict[str, object] = {}
     warnings = []
-    for option in options:
-        changes |= OPTIONS.get(option.strip(), {})
-        if option.strip() not in OPTIONS:
-            warnings.append(f"the option {option.strip()!r} of {given} is not known; known: {', '.join(OPTIONS)}")
+    for option in map(str.strip, options):
+        if found := re.fullmatch(r"imbalance=(\d+(?:\.\d+)?)", option):
+            changes["imbalance"] = max(1.0, float(found[1]))
+            continue
+        changes |= OPTIONS.get(option, {})
+        if option not in OPTIONS:
+            known = ", ".join((*OPTIONS, "imbalance=1.2"))
+            warnings.append(f"the option {option!r} of {given} is not known; known: {known}")
     if base not in table:
         close = difflib.get_close_matches(base, list_software(), n=1, cutoff=0.6)
         hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(list_software())}"

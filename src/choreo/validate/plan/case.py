@@ -146,9 +146,22 @@ def _software(row: MeasuredRow, option: str) -> str:
         # The same library under NVIDIA's recipes: the source says so.
         if program_name(f"{row.source} {row.notes}") == "nemo":
             name = "nemo"
+            option += "+deepep" if _dispatches_by_rank(row) else ""
         elif re.search(r"TP\S* comm\S* overlap on|tp-comm-overlap", row.notes, re.IGNORECASE):
             option += "+tp-overlap"
     return name + option + ("+compile" if row.compiled and name == "torchtitan" else "")
+
+
+def _dispatches_by_rank(row: MeasuredRow) -> bool:
+    """Whether tokens went to experts by a kernel that knows the ranks: the notes say so, or the recipe's release does.
+
+    NVIDIA's recipes for Blackwell do from release 26.06 on (HybridEP).
+    """
+    if re.search(r"deepep|hybrid-?ep|flex", row.notes, re.IGNORECASE):
+        return True
+    release = re.search(r"\b(2\d)\.(\d\d)", row.source)
+    new = release is not None and (int(release[1]), int(release[2])) >= (26, 6)
+    return new and re.search(r"B[23]00", row.gpu) is not None
 
 
 def _network(gpu: str) -> str:
