@@ -74,6 +74,7 @@ def then(first: Schedule, second: Schedule) -> Schedule:
         phases,
         first.switches,
         _same_axes(first, second),
+        receive_in_order=first.receive_in_order or second.receive_in_order,
     )
 
 
@@ -143,6 +144,7 @@ def together(*schedules: Schedule) -> Schedule:
         algorithm=_name(" and ", *parts),
         phases=parts[0].phases if same_phases else (),
         axes=_same_axes(*parts),
+        receive_in_order=any(part.receive_in_order for part in parts),
     )
 
 

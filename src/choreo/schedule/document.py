@@ -10,7 +10,8 @@
 
 `root` is 0, `chunks` one for each block, `count` 1, `reduce` and `from_input` false, unless given. `algorithm` names
 the schedule, `axes` are those that a hierarchical one was built along, `weights` gives the chunks' relative sizes, and
-`switches` is how many switches that reduce come after the ranks.
+`switches` is how many switches that reduce come after the ranks. With `receive_in_order` ranks receive in order of
+steps too.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     algorithm: Annotated[str, Meta(max_length=MAX_NAME)] = "unnamed"
     switches: Annotated[int, Meta(ge=0, le=MAX_RANKS)] = 0
     axes: Annotated[str, Meta(max_length=MAX_AXES)] | None = None
+    receive_in_order: bool = False
 
 
 def from_document(text: bytes | str) -> Schedule:
@@ -87,6 +89,7 @@ def from_document(text: bytes | str) -> Schedule:
         algorithm=document.algorithm,
         switches=document.switches,
         axes=document.axes,
+        receive_in_order=document.receive_in_order,
     )
 
 
@@ -134,6 +137,7 @@ def from_parts(
     algorithm: str,
     switches: int,
     axes: str | None,
+    receive_in_order: bool,
 ) -> Schedule:
     """A schedule from a file's contents; an error names the field that is wrong."""
     try:
@@ -155,7 +159,15 @@ def from_parts(
     try:
         body = Steps.from_transfers(ranks + switches, chunks, num_steps, columns)
         schedule = Schedule(
-            collective, body, root, algorithm, weights, switches=switches, axes=axes, file_bytes=file_bytes
+            collective,
+            body,
+            root,
+            algorithm,
+            weights,
+            switches=switches,
+            axes=axes,
+            file_bytes=file_bytes,
+            receive_in_order=receive_in_order,
         )
     except ScheduleError as error:
         raise FormatError(f"weights: {error}", field="weights") from None
@@ -175,6 +187,8 @@ def to_document(schedule: Schedule) -> bytes:
     head["ranks"] = schedule.ranks
     if schedule.switches:
         head["switches"] = schedule.switches
+    if schedule.receive_in_order:
+        head["receive_in_order"] = True
     if schedule.root is not None:
         head["root"] = schedule.root
     head["chunks"] = schedule.num_chunks

@@ -54,6 +54,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     algorithm: Annotated[str, Meta(max_length=MAX_NAME)] = "unnamed"
     switches: Annotated[int, Meta(ge=0, le=MAX_RANKS)] = 0
     axes: Annotated[str, Meta(max_length=MAX_AXES)] | None = None
+    receive_in_order: bool = False
 
 
 def save(schedule: Schedule, path: str | Path) -> None:
@@ -109,6 +110,8 @@ def _to_archive(schedule: Schedule) -> bytes:
         extra["switches"] = schedule.switches
     if schedule.axes is not None:
         extra["axes"] = schedule.axes
+    if schedule.receive_in_order:
+        extra["receive_in_order"] = True
     arrays: dict[str, npt.NDArray[np.generic]] = {name: _narrow(columns[name]) for name in COLUMNS}
     arrays["header"] = np.frombuffer(msgspec.json.encode(header | extra), np.uint8)
     if schedule.weights is not None:
@@ -159,6 +162,7 @@ def _from_archive(content: bytes) -> Schedule:
         algorithm=header.algorithm,
         switches=header.switches,
         axes=header.axes,
+        receive_in_order=header.receive_in_order,
     )
 
 

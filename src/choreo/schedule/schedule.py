@@ -42,6 +42,9 @@ class Schedule:
     The last `switches` of the body's members are switches that reduce: they can hold, add and forward like a rank, but
     the contract gives them no input and asks nothing of them. The ranks come first.
 
+    With `receive_in_order` a rank also receives in order of steps: a message starts only when those of earlier steps to
+    the same port of its receiver are out. Without it what arrives at once shares the port.
+
     `axes` are those of the mesh that a hierarchical schedule was built along: `8x4:direct,ring`.
 
     `file_bytes` is the size of the file that it was read from: what a file may ask for is limited.
@@ -59,6 +62,7 @@ class Schedule:
     switches: int = 0
     axes: str | None = None
     file_bytes: int | None = None
+    receive_in_order: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, Steps):

@@ -114,7 +114,7 @@ def run_alone(
     core = make_core(*_figures(topology), False, None)
     _begin(core, job, topology, alone=True, keep=keep)
     for rows in job.schedule.blocks():
-        if not core.alone(*_columns(core, job, topology, rows)):
+        if not core.alone(*_columns(core, job, topology, rows, in_order=job.schedule.receive_in_order)):
             return None
         if progress is not None:
             progress(int(rows.step[-1]) + 1, job.schedule.num_steps)
@@ -133,10 +133,12 @@ def run_shared(
 ) -> tuple[Loads, Messages]:
     """All messages at once, sharing links."""
     core = make_core(*_figures(topology), store_and_forward, progress)
+    # Routes are shared by all jobs, and a stored message reaches its receiver's port much later.
+    in_order = not store_and_forward and all(job.schedule.receive_in_order for job in jobs)
     for job in jobs:
         _begin(core, job, topology, alone=False, keep=True)
         for rows in job.schedule.blocks():
-            core.gather(*_columns(core, job, topology, rows))
+            core.gather(*_columns(core, job, topology, rows, in_order=in_order))
     core.run()
     messages = _messages(core, jobs, topology.links.bandwidth_bytes_per_s if store_and_forward else None)
     sums = [np.frombuffer(values, np.float64) for values in core.links()]
@@ -184,14 +186,17 @@ def _takes_every_place(schedule: Schedule, members: int) -> bool:
     return len(first) // steps * schedule.num_steps >= places // 4
 
 
-def _columns(core: Core, job: Placed, topology: Topology, rows: Transfers) -> tuple[npt.NDArray[np.generic], ...]:
+def _columns(
+    core: Core, job: Placed, topology: Topology, rows: Transfers, *, in_order: bool
+) -> tuple[npt.NDArray[np.generic], ...]:
     """The rows as the inner loops take them, after the routes that they need."""
     src, dst = _ints(rows.src), _ints(rows.dst)
     missing = np.frombuffer(core.missing(src, dst), np.int64)
     if len(missing):
         start, end = np.divmod(missing, topology.num_nodes)
         routes = topology.routes(start, end)
-        ways = routes.offsets, _leaving(topology, start, routes), routes.links, routes.share
+        ports, order = _ports(topology, start, end, routes, in_order=in_order)
+        ways = routes.offsets, ports, routes.links[order], routes.share[order]
         core.add_routes(missing, *ways, routes.latency_s, routes.bandwidth_bytes_per_s)
     message = message_of(rows)
     numbers = map(_ints, (rows.chunk, rows.count, job.schedule.weights_of(rows), message))
@@ -199,11 +204,19 @@ def _columns(core: Core, job: Placed, topology: Topology, rows: Transfers) -> tu
     return (_ints(rows.step), src, dst, *numbers, *flags)
 
 
-def _leaving(topology: Topology, start: Ints, routes: Routes) -> Ints:
-    """How many links of each route leave its first node; they come first in the route."""
-    leaves = topology.links.src[routes.links] == np.repeat(start, np.diff(routes.offsets))
-    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(leaves)))
-    return np.diff(before[routes.offsets])
+def _ports(topology: Topology, start: Ints, end: Ints, routes: Routes, *, in_order: bool) -> tuple[Ints, Ints]:
+    """How many links of each route take messages in order of steps, and the order in which these come first.
+
+    They are the links that leave the first node, and with `in_order` those that enter the last as well.
+    """
+    route = np.repeat(np.arange(len(start)), np.diff(routes.offsets))
+    is_port = topology.links.src[routes.links] == start[route]
+    order = np.arange(len(route))
+    if in_order:
+        is_port |= topology.links.dst[routes.links] == end[route]
+        order = np.lexsort((order, ~is_port, route))
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(is_port)))
+    return np.diff(before[routes.offsets]), order
 
 
 def _ints(column: Ints) -> Ints:

@@ -31,7 +31,7 @@ LONG_WORK, WORK_OF_MOMENT = 4096, 16
 @dataclass(slots=True, eq=False)
 class _Route:
     number: int
-    leaving: int  # how many of its links leave the sender: they come first
+    leaving: int  # how many of its links take messages in order of steps, as the sender's port does: they come first
     links: list[int]
     share: list[float]
     latency: float
@@ -128,6 +128,11 @@ class Core:
         self.gamma, self.unit, self.job_start = gamma.tolist(), unit, start
         self.first_engine = len(self.engines)
         self.engines += [_Engine() for _ in range(ranks)]
+        members: dict[int, int] = defaultdict(int)  # of several at one node, each has its own ports
+        self.layer = []
+        for node in self.place:
+            self.layer.append(members[node])
+            members[node] += 1
         self.ports: dict[tuple[int, int], _Group] = {}
         self.cells: dict[int, _Cell] = defaultdict(_Cell)
         self.cuts: list[Ints] | None = [np.arange(ranks) * (chunks + 1)] if mark else None
@@ -232,7 +237,7 @@ class Core:
 
     def _join_ports(self, message: _Message) -> None:
         for link in message.route.links[: message.route.leaving]:
-            port = message.src, link
+            port = self.layer[message.src], link
             group = self.ports.get(port)
             if group is None or group.step != message.step:
                 fresh = _Group(message.step, waits=group is not None)

@@ -1,0 +1,73 @@
+"""Packed trees on any network: near the bound, proved, and in time as planned."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import choreo
+from choreo.synthesize.arborescence import cheapest_arborescence
+from choreo.synthesize.network import hops_of
+from choreo.synthesize.packed import packed
+from choreo.synthesize.problem import read_problem
+
+SLOW = choreo.get_topology("torus(3x3, 50GB/s, 1us)").with_slow_link(0, 1, 0.5).with_slow_link(1, 0, 0.5)
+DEAD = choreo.get_topology("torus(3x3, 50GB/s, 1us)").with_slow_link(0, 1, 0).with_slow_link(1, 0, 0)
+NETWORKS = {
+    "dgx-1": choreo.get_topology("dgx-1"),
+    "mesh": choreo.get_topology("mesh(3x3, 50GB/s, 1us)"),
+    "a slow link": SLOW,
+    "a dead link": DEAD,
+    "two servers": choreo.get_topology("switch(4, 300GB/s, 300ns) x switch(2, 25GB/s, 1us)"),
+}
+BARS = {"all_gather": 0.95, "reduce_scatter": 0.95, "all_reduce": 0.85, "broadcast": 0.85, "reduce": 0.85}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("collective", BARS)
+def test_it_is_proved_and_near_the_bound(name: str, collective: str) -> None:
+    problem = read_problem(collective, NETWORKS[name], "1GiB", ranks=None, root=None, effort="low")
+    made = list(packed(problem))
+    choreo.prove(made[-1].schedule)
+    runs = [choreo.simulate(one.schedule, NETWORKS[name], "1GiB") for one in made]
+    assert max(run.efficiency for run in runs) > BARS[collective]
+
+
+def test_a_hop_crosses_no_other_device() -> None:
+    hops = hops_of(NETWORKS["mesh"])
+    assert len(hops) == 24
+    assert set(zip(hops.src.tolist(), hops.dst.tolist(), strict=True)) >= {(0, 1), (1, 0), (0, 3)}
+    assert len(hops_of(DEAD)) == 34
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_cheapest_arborescence_is_the_best_of_all_trees(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    devices = int(rng.integers(2, 6))
+    cost = np.where(rng.random((devices, devices)) < 0.3, np.inf, rng.integers(1, 9, (devices, devices)).astype(float))
+    cost[np.arange(1, devices), np.arange(devices - 1)] = 9.0
+    cost[np.arange(devices - 1), np.arange(1, devices)] = 9.0  # there is a way
+    root = int(rng.integers(devices))
+    parent = cheapest_arborescence(cost, root)
+    assert parent[root] == -1 and is_tree(parent.tolist(), root)
+    others = [v for v in range(devices) if v != root]
+    best = np.inf
+    for above in product(range(devices), repeat=len(others)):
+        tree = [-1] * devices
+        for v, u in zip(others, above, strict=True):
+            tree[v] = u
+        if is_tree(tree, root):
+            best = min(best, sum(cost[tree[v], v] for v in others))
+    assert sum(cost[parent[v], v] for v in others) == best
+
+
+def is_tree(parent: list[int], root: int) -> bool:
+    for start in range(len(parent)):
+        at, seen = start, 0
+        while at != root and seen <= len(parent):
+            at, seen = parent[at], seen + 1
+        if at != root:
+            return False
+    return True
