@@ -16,7 +16,8 @@ from choreo.plan.estimate import Estimate, estimate
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import FIELDS, LayerTable, tabulate
 from choreo.plan.layer.work import KINDS
-from choreo.plan.search import TOO_LARGE, best_of_each_cut, detailed, promising, search
+from choreo.plan.search import ALIKE, TOO_LARGE, best_of_each_cut, detailed, promising, search
+from choreo.plan.software.ability import ability_of
 from choreo.plan.space import Space, enumerate_plans, space_of
 from choreo.workload import Plan, get_model
 from tests.oracles.plan import oracle_step
@@ -206,7 +207,7 @@ def test_one_plan_is_evaluated_where_every_field_is_fixed() -> None:
 
 WRONG = [
     ({"tp": 3}, 24, 24, "heads 32 of llama3-8b do not divide by tp 3; tp 2 or 4 would"),
-    ({"pp": 5}, 40, 40, "layers 32 of llama3-8b do not divide by pp 5; pp 4 or 8 would"),
+    ({"pp": 5, "split": "even"}, 40, 40, "layers 32 of llama3-8b do not divide by pp 5; pp 4 or 8 would"),
     ({"dp": 8, "micro_batch": 3}, 8, 16, "global batch 16 does not divide by dp 8 × micro-batch 3 = 24; micro-batch 2"),
     ({"ep": 2}, 8, 16, "ep 2 shares out experts, and llama3-8b has none; ep 1"),
     ({"pp": 1, "interleave": 4}, 8, 16, "interleave 4 needs a pipeline, and pp is 1"),
@@ -240,3 +241,84 @@ def test_evaluating_takes_a_model_by_name_and_only_a_plan() -> None:
     assert by_name == by_model
     with pytest.raises(UsageError, match=r"a plan is a Plan, like Plan\(tp=8, dp=2\), not {'tp': 8}"):
         evaluate("llama3-8b", {"tp": 8}, **job)  # type: ignore[arg-type]
+
+
+PINNED: list[Case] = [
+    ("llama3.2-1b", 8, 32, 4096, "hgx-h100", "megatron-core", "bf16"),
+    ("llama2-7b", 6, 24, 4096, "dgx-a100", "torchtitan", "bf16"),
+]
+MORE_PINNED: list[Case] = [
+    ("llama3-8b", 64, 128, 8192, "hgx-h100", "megatron-core", "bf16"),
+    ("llama3-70b", 128, 256, 8192, "hgx-h100", "megatron-core", "bf16"),
+    ("gpt3-175b", 256, 512, 2048, "dgx-a100", "megatron-core", "bf16"),
+    ("mixtral-8x7b", 64, 256, 4096, "hgx-h100", "megatron-core", "bf16"),
+    ("llama2-13b", 32, 256, 4096, "dgx-a100", "nanotron", "bf16"),
+    ("llama3-8b", 8, 96, 8192, "hgx-b200", "torchtitan+compile", "fp8"),
+]
+PINS: dict[str, tuple[int | bool | str, ...]] = {
+    "tp": (1, 2, 4), "pp": (1, 2, 4, 8), "cp": (1, 2), "zero": (0, 1, 2, 3), "micro_batch": (1, 2, 4, 8),
+    "interleave": (1, 2, 4), "recompute": ("none", "selective", "full"), "sequence_parallel": (True, False),
+    "overlap": (True, False), "schedule": ("gpipe", "1f1b", "interleaved", "zero-bubble"),
+    "split": ("even", "balanced"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*PINNED, *(pytest.param(case, marks=pytest.mark.grid) for case in MORE_PINNED)],
+    ids=lambda case: f"{case[0]}-{case[5]}",
+)
+def test_the_open_search_is_never_worse_than_a_pinned_one(case: Case) -> None:
+    """With fields fixed nothing faster is found, but for plans that the program does not have, which are told."""
+    job, rng = job_of(case), np.random.default_rng(7)
+    (_, best), *_ = search(job).plans
+    assert best.fits
+    singly = [{name: value} for name, values in PINS.items() for value in values]
+    together = [{**one, **other} for one, other in rng.choice(np.array(singly), (8, 2))]
+    for fixed in [*(singly[at] for at in rng.choice(len(singly), 8, replace=False)), *together]:
+        try:
+            (one, step), *_ = search(job, fixed=fixed).plans
+        except PlanError:
+            continue
+        if step.fits and not ability_of(job.software.name).lacks(one):
+            assert best.step_time_s <= (1 + ALIKE) * step.step_time_s, (fixed, one)
+
+
+def test_a_plan_that_the_program_does_not_have_is_told() -> None:
+    job = job_of(PINNED[0])
+    assert not detailed(job, Plan(dp=4, tp=2, pp=2, zero=1, sequence_parallel=True)).warnings
+    (told,) = detailed(job, Plan(dp=8, pp=2, zero=1, schedule="zero-bubble")).warnings
+    assert told == "this plan asks for a schedule that Megatron does not have"
+    (told,) = detailed(job, Plan(dp=8, pp=2, zero=3)).warnings
+    assert told == "this plan asks for a ZeRO stage that Megatron does not have beside a pipeline"
+
+
+def test_layers_are_balanced_where_the_head_is_heavy() -> None:
+    job = job_of(("llama3.2-1b", 8, 64, 4096, "hgx-h100", "megatron-core", "bf16"))
+    even = detailed(job, Plan(dp=2, pp=4, zero=1))
+    balanced = detailed(job, Plan(dp=2, pp=4, zero=1, split="balanced"))
+    assert balanced.step_time_s < 0.8 * even.step_time_s
+    assert detailed(job, Plan(dp=2, pp=4, zero=1, split="5*3,1")).step_time_s == balanced.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("model", "pp", "interleave", "split"),
+    [("llama3-405b", 16, 8, "even"), ("deepseek-v3", 8, 4, "3,2*29,0*2"), ("deepseek-v3", 16, 2, "balanced")],
+)
+def test_published_pipelines_are_planned(model: str, pp: int, interleave: int, split: str) -> None:
+    """Llama 3's 126 layers in 128 places; DeepSeek-V3's 61 layers as Megatron's recipe lays them out."""
+    job = job_of((model, 512, 512, 4096, "hgx-h100", "megatron-core", "bf16"))
+    plan = Plan(
+        dp=512 // (8 * pp), tp=8, pp=pp, zero=1, sequence_parallel=True, schedule="interleaved", interleave=interleave,
+        split=split,
+    )  # fmt: skip
+    assert 0.1 < detailed(job, plan).mfu < 0.7
+
+
+def test_a_list_of_layers_must_add_up() -> None:
+    told = "the split 8*4 gives 32 layers to 4 stages, and llama3-70b has 80 in 4 (pp 4 × interleave 1)"
+    with pytest.raises(PlanError) as refused:
+        Plan(dp=2, pp=4, split="8*4").check(get_model("llama3-70b"), 8, 8, 4096)
+    assert str(refused.value) == told
+    with pytest.raises(PlanError, match="split must be even, balanced, or the layers of each stage"):
+        Plan(pp=2, split="eight")

@@ -22,13 +22,15 @@ def plans_of(space: Space) -> set[Plan]:
     return {space.plan(row) for row in range(len(space))}
 
 
-def every_plan(model: Model, gpus: int, global_batch: int) -> list[Plan]:
+def every_plan(model: Model, gpus: int, global_batch: int, seq: int) -> list[Plan]:
     """The slow twin: the product of everything, one by one."""
     divisors = [d for d in range(1, gpus + 1) if gpus % d == 0]
-    batches = [d for d in range(1, min(64, global_batch) + 1) if global_batch % d == 0]
+    most = min(max(64, 2**18 // seq), global_batch)
+    batches = [d for d in range(1, most + 1) if global_batch % d == 0]
     experts = [d for d in range(1, model.experts + 1) if model.experts % d == 0] or [1]
     ways = [(name, 1) for name in SCHEDULES if name != "interleaved"]
-    ways += [("interleaved", v) for v in range(2, min(48, model.layers) + 1) if even(model.layers, v, 2)]
+    several = [v for v in range(2, min(48, model.layers) + 1) if even(model.layers, v, 2)]
+    ways += [(name, v) for name in ("interleaved", "zero-bubble") for v in several]
     found = []
     for dp, tp, pp, cp, ep in itertools.product(divisors, divisors, divisors, divisors, experts):
         if dp * tp * pp * cp != gpus:
@@ -63,7 +65,7 @@ def is_plain(plan: Plan) -> bool:
 )
 def test_the_space_is_what_can_be_run(model: Model, gpus: int, batch: int, seq: int) -> None:
     space = enumerate_plans(model, gpus, batch, seq)
-    everything = every_plan(model, gpus, batch)
+    everything = every_plan(model, gpus, batch, seq)
     assert space.considered == len(everything)
     expected = {plan for plan in everything if is_plain(plan) and can_run(plan, model, gpus, batch, seq)}
     assert plans_of(space) == expected
@@ -74,9 +76,11 @@ def test_a_program_is_asked_only_for_what_it_has() -> None:
     whole = enumerate_plans(SMALL, 8, 16, 128)
     found = enumerate_plans(SMALL, 8, 16, 128, software="megatron-core")
     assert {plan.schedule for plan in plans_of(found)} == {"1f1b", "interleaved"}
-    assert {plan.zero for plan in plans_of(found)} == {0, 1}
-    assert plans_of(found) < plans_of(whole)
-    assert found.considered == whole.considered
+    assert {plan.zero for plan in plans_of(found) if plan.pp > 1} == {0, 1}
+    assert {plan.zero for plan in plans_of(found) if plan.pp == 1} == {0, 1, 2, 3}
+    even_ones = {plan for plan in plans_of(found) if plan.split == "even"}
+    assert even_ones < plans_of(whole)
+    assert found.considered == whole.considered + len(plans_of(found)) - len(even_ones)
     asked = enumerate_plans(SMALL, 8, 16, 128, software="megatron-core", fixed={"schedule": "zero-bubble", "zero": 3})
     assert {(plan.schedule, plan.zero) for plan in plans_of(asked)} == {("zero-bubble", 3)}
 
@@ -164,7 +168,7 @@ def test_plan_and_evaluate_refuse_the_same_with_the_same_words() -> None:
     with pytest.raises(PlanError, match=sentence):
         evaluate(model, seven, **job)  # type: ignore[arg-type]
     with pytest.raises(PlanError, match=sentence):
-        plan(model, gpus=56, tp=8, pp=7, **job)  # type: ignore[arg-type]
+        plan(model, gpus=56, tp=8, pp=7, split="even", **job)  # type: ignore[arg-type]
     fields = {name: value for name, value in seven.fields().items() if name != "precision"}
     with pytest.raises(PlanError, match=sentence):
         plan(model, gpus=56, **job, **fields)  # type: ignore[arg-type]
@@ -176,7 +180,9 @@ def test_a_program_with_uneven_stages_may_have_any_number_of_them() -> None:
     assert len(found) > 0
     step = evaluate(model, found.plan(0), cluster="hgx-h100", gpus=6, global_batch=6, seq=4096, software="nanotron")
     assert step.step_time_s > 0
-    assert len(enumerate_plans(model, 6, 6, 4096, fixed={"pp": 3}, software="megatron-core")) == 0
+    assert len(enumerate_plans(model, 6, 6, 4096, fixed={"pp": 3}, software="megatron-2021")) == 0
+    listed = enumerate_plans(model, 6, 6, 4096, fixed={"pp": 3}, software="megatron-core")
+    assert {plan.split for plan in plans_of(listed)} == {"balanced"}
 
 
 def test_interleaving_that_was_asked_for_comes_with_a_pipeline() -> None:

@@ -44,8 +44,9 @@ class Estimate:
 def estimate(job: TrainingJob, space: Space, table: LayerTable) -> Estimate:
     """Time and memory of every plan."""
     time_s, memory = np.zeros(len(space)), np.zeros(len(space))
-    chunks = np.where(space["pp"] > 1, space["interleave"], 1)
-    code = space["pp"] * (int(chunks.max(initial=1)) + 1) + chunks
+    piped = space["pp"] > 1
+    chunks, split = np.where(piped, space["interleave"], 1), np.where(piped, space["split"], 0)
+    code = (space["pp"] * (int(chunks.max(initial=1)) + 1) + chunks) * len(space.splits) + split
     order = np.argsort(code, kind="stable")
     bounds = np.flatnonzero(np.diff(code[order], prepend=-1))
     sends = SendTimes(job, space, table)
@@ -92,7 +93,9 @@ def _pipeline_s(batch: PlanBatch, forward: Floats, backward: Floats) -> Floats:
         # The drain does not wait for weight gradients, and a stage puts off as many as there are stages before it.
         weights = batch.total("weight_s")
         weight, inputs = np.max(weights, axis=0), np.max(backward - weights, axis=0)
-        gained = (p - 1) * weight + np.minimum(p - 1, m) * np.minimum(weight, inputs)
+        gained = (p - 1) * weight / v
+        if v == 1:
+            gained += np.minimum(p - 1, m - 1) * np.minimum(weight, inputs)
         time_s = np.where(schedule == ZERO_BUBBLE, time_s - gained, time_s)
     if (sharing := batch.job.device.sharing) > 1:
         # Ranks that share a core go faster while others wait, until all the work there is keeps every core busy.

@@ -83,31 +83,37 @@ def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Fo
 
 
 def best_of_each_cut(steps: list[tuple[Plan, Step]]) -> list[tuple[Plan, Step]]:
-    """One plan of each cut, best first: the simplest of those as fast as its fastest."""
+    """One plan of each cut, best first: the simplest of those as fast as its fastest.
+
+    What is kept is never more than `ALIKE` slower than what is left out.
+    """
     cuts: dict[tuple[int, ...], list[tuple[Plan, Step]]] = {}
     for plan, step in steps:
         cuts.setdefault(tuple(getattr(plan, name) for name in CUT), []).append((plan, step))
-    kept = []
+    kept: list[tuple[Plan, Step]] = []
+    fastest: list[float] = []
     for found in cuts.values():
         fit = [one for one in found if one[1].fits]
         if fit:
-            fastest = min(step.step_time_s for _, step in fit)
-            alike = [one for one in fit if one[1].step_time_s <= (1 + ALIKE) * fastest]
+            least = min(step.step_time_s for _, step in fit)
+            alike = [one for one in fit if one[1].step_time_s <= (1 + ALIKE) * least]
             kept.append(alike[np.lexsort(_burden(space_of([plan for plan, _ in alike]))[::-1])[0]])
         else:
             kept.append(min(found, key=lambda one: one[1].memory_bytes))
-    kept = [one for one in kept if not _cut_in_vain(one, kept)]
+            least = kept[-1][1].step_time_s
+        fastest.append(least)
+    kept = [one for one, least in zip(kept, fastest, strict=True) if not _cut_in_vain(one, least, kept)]
     return sorted(kept, key=lambda one: (not one[1].fits, one[1].step_time_s if one[1].fits else one[1].memory_bytes))
 
 
-def _cut_in_vain(one: tuple[Plan, Step], kept: list[tuple[Plan, Step]]) -> bool:
-    """Whether a plan with less context parallelism is as fast."""
+def _cut_in_vain(one: tuple[Plan, Step], fastest: float, kept: list[tuple[Plan, Step]]) -> bool:
+    """Whether a plan with less context parallelism is as fast as the `fastest` of this cut."""
     plan, step = one
     return any(
         (other.tp, other.pp) == (plan.tp, plan.pp)
         and other.cp < plan.cp
         and at.fits >= step.fits
-        and at.step_time_s <= (1 + ALIKE) * step.step_time_s
+        and at.step_time_s <= (1 + ALIKE) * fastest
         for other, at in kept
     )
 

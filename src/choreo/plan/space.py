@@ -3,7 +3,8 @@
 The space is a product: ways to cut the devices (dp x tp x pp x cp, and ep), ways to run a cut (micro-batch, schedule
 and interleave), and options (zero, sequence parallel, recompute, overlap). A plan that cannot be run is counted under
 the first rule it breaks. Plans that are the same as another (a schedule without a pipeline) are counted too, so that
-`considered` is the whole product.
+`considered` is the whole product. Pipelines whose layers do not divide well, or whose head is heavy, come a second time
+with their layers balanced.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import PlanError
-from choreo.plan.software.ability import ability_of
+from choreo.plan.software.ability import Ability, ability_of
+from choreo.plan.split import worth_balancing
 from choreo.workload import Model, Plan
-from choreo.workload.legal import CHUNK_EXTRAS, RULES, Columns, Request, Rule, divisors, even
-from choreo.workload.plan import RECOMPUTE, SCHEDULES
+from choreo.workload.legal import BALANCED, CHUNK_EXTRAS, LISTED, RULES, Columns, Request, Rule, divisors, even
+from choreo.workload.plan import RECOMPUTE, SCHEDULES, SPLITS, listed_layers
 
 __all__ = ["FIELDS", "SAME", "Fixed", "Space", "enumerate_plans", "space_of"]
 
@@ -32,9 +34,12 @@ SAME = "the same as another plan"
 CUT = ("dp", "tp", "pp", "cp", "ep")
 FIELDS = (
     *CUT, "zero", "sequence_parallel", "micro_batch", "interleave", "schedule", "recompute", "overlap",
+    "split",
 )  # fmt: skip
 # The search goes no further than these; a fixed field may be anything.
-MOST_TP, MOST_CP, MOST_MICRO_BATCH, MOST_INTERLEAVE = 64, 64, 64, 48
+MOST_TP, MOST_CP, MOST_INTERLEAVE = 64, 64, 48
+MOST_MICRO_BATCH, MOST_TOKENS = 64, 1 << 18  # sequences of a micro-batch: this many, or more where they are short
+SEVERAL = ("interleaved", "zero-bubble")  # schedules that may have several chunks of layers a stage
 PLAINEST = {"micro_batch": 1, "interleave": 1, "sequence_parallel": 0}
 OPTIONS = {"zero": (0, 1, 2, 3), "sequence_parallel": (0, 1), "recompute": (0, 1, 2), "overlap": (1, 0)}
 
@@ -50,6 +55,7 @@ class Space:
     considered: int
     ruled_out: Mapping[str, int]
     precision: str = "bf16"
+    splits: tuple[str, ...] = SPLITS  # what the codes of the column `split` stand for
 
     def __len__(self) -> int:
         return len(self.columns["dp"])
@@ -66,6 +72,7 @@ class Space:
             overlap=bool(values["overlap"]),
             schedule=SCHEDULES[values["schedule"]],
             recompute=RECOMPUTE[values["recompute"]],
+            split=self.splits[values["split"]],
             precision=self.precision,
         )
 
@@ -76,14 +83,15 @@ def space_of(plans: Sequence[Plan]) -> Space:
     >>> space_of([Plan(dp=8), Plan(dp=4, tp=2)])["tp"]
     array([1, 2])
     """
-    codes = {"schedule": SCHEDULES.index, "recompute": RECOMPUTE.index}
+    splits = tuple(dict.fromkeys([*SPLITS, *(plan.split for plan in plans)]))
+    codes = {"schedule": SCHEDULES.index, "recompute": RECOMPUTE.index, "split": splits.index}
     columns = {
         name: np.array([int(codes.get(name, int)(getattr(plan, name))) for plan in plans], np.int64) for name in FIELDS
     }
     cuts: dict[tuple[int, ...], int] = {}
     keys = (tuple(getattr(plan, name) for name in CUT) for plan in plans)
     columns["cut"] = np.array([cuts.setdefault(key, len(cuts)) for key in keys], np.int64)
-    return Space(columns, len(plans), {}, plans[0].precision)
+    return Space(columns, len(plans), {}, plans[0].precision, splits)
 
 
 def enumerate_plans(
@@ -99,24 +107,74 @@ def enumerate_plans(
     """Every plan with the fixed fields; plans that the `software` does not have are left out."""
     fixed = dict(fixed or {})
     ability = ability_of(software)
-    request = Request(model, gpus, global_batch, seq, ability.uneven_stages)
     _check(gpus, fixed)
-    runs, options = _runs(model, global_batch, fixed), _options(fixed)
-    each = len(runs["micro_batch"]) * len(options["zero"])
+    given = str(fixed.get("split", "even"))
+    listed = listed_layers(given)
+    splits = (*SPLITS, given) if listed else SPLITS
+    request = Request(model, gpus, global_batch, seq, ability.uneven_stages, listed=listed)
+    cuts, options = _cuts(model, gpus, fixed), _options(fixed)
+    most = range(2, min(MOST_INTERLEAVE, model.layers) + 1)
+    if "split" not in fixed:
+        chunks = [v for v in most if even(model.layers, v, CHUNK_EXTRAS)]
+    else:
+        chunks = [v for v in most if not listed or len(listed) % v == 0]
+    runs = _runs(global_batch, seq, fixed, chunks)
+    considered = len(cuts["dp"]) * len(runs["micro_batch"]) * len(options["zero"])
     ruled_out: Counter[str] = Counter()
-    cuts = _cuts(model, gpus, fixed)
-    considered = len(cuts["dp"]) * each
+    # What a program never has need not be multiplied out.
+    runs = _keep(runs, ability.schedule_rules(fixed), ruled_out, len(cuts["dp"]) * len(options["zero"]))
+    options = _keep(options, ability.zero_rules(fixed), ruled_out, len(cuts["dp"]) * len(runs["micro_batch"]))
+    kept = _runnable(request, ability, fixed, (cuts, runs, options), split=splits.index(given), ruled_out=ruled_out)
+    if "split" not in fixed and ability.balances:
+        more = _balanced(request, ability, fixed, cuts, options)
+        considered += len(more["dp"])
+        kept = {name: np.concatenate([column, more[name]]) for name, column in kept.items()}
+    return Space(kept, considered, dict(ruled_out), precision, splits)
+
+
+def _runnable(
+    request: Request,
+    ability: Ability,
+    fixed: Fixed,
+    axes: tuple[Columns, Columns, Columns],
+    *,
+    split: int,
+    ruled_out: Counter[str],
+) -> dict[str, Ints]:
+    """Of a product of cuts, runs and options, the plans that can be run with a split; others are counted by reason."""
+    cuts, runs, options = axes
 
     def legal(rule: Rule) -> tuple[str, Callable[[Columns], Bools]]:
         return rule.reason, lambda t: rule.holds(request, t)
 
-    # A cut that cannot be run in the plainest way cannot be run in any.
-    rules = [*ability.cut_rules(fixed), *map(legal, RULES)]
-    plainest = {name: np.full(len(cuts["dp"]), value) for name, value in PLAINEST.items()}
-    table = _keep(cuts | plainest, rules, ruled_out, each)
+    # A cut that cannot be run in the plainest way cannot be run in any; but a list of layers may need its chunks.
+    rules = [legal(rule) for rule in RULES if split != LISTED or rule.field not in ("pp", "interleave")]
+    plainest = {name: np.full(len(cuts["dp"]), value) for name, value in (PLAINEST | {"split": split}).items()}
+    each = len(runs["micro_batch"]) * len(options["zero"])
+    table = _keep({**cuts, **plainest}, [*ability.cut_rules(fixed), *rules], ruled_out, each)
     table = _product({name: table[name] for name in cuts}, _product(runs, options))
+    table["split"] = np.full(len(table["dp"]), split)
     rules = [*map(legal, RULES), (SAME, _distinct(fixed)), *ability.run_rules(fixed)]
-    return Space(_keep(table, rules, ruled_out), considered, dict(ruled_out), precision)
+    return _keep(table, rules, ruled_out)
+
+
+def _balanced(request: Request, ability: Ability, fixed: Fixed, cuts: Columns, options: Columns) -> dict[str, Ints]:
+    """The plans that are worth a balanced split."""
+    most = min(MOST_INTERLEAVE, request.model.layers)
+    stages = np.unique(cuts["pp"]).tolist()
+    chunks = [int(fixed["interleave"])] if "interleave" in fixed else range(1, most + 1)
+    worth = np.zeros((max(stages, default=0) + 1, max(*chunks, most) + 1), np.bool_)
+    for pp in stages:
+        for v in chunks:
+            worth[pp, v] = worth_balancing(request.model, pp, v, request.seq, asked="pp" in fixed)
+    here = np.asarray(worth.any(axis=1))[cuts["pp"]]
+    cuts = {name: column[here] for name, column in cuts.items()}
+    more = [v for v in chunks if v > 1 and worth[:, v].any()]
+    runs = _runs(request.global_batch, request.seq, fixed, more)
+    runs = _keep(runs, ability.schedule_rules(fixed), Counter())
+    kept = _runnable(request, ability, fixed, (cuts, runs, options), split=BALANCED, ruled_out=Counter())
+    good = worth[kept["pp"], kept["interleave"]]
+    return {name: column[good] for name, column in kept.items()}
 
 
 def _keep(
@@ -135,14 +193,17 @@ def _keep(
 
 def _distinct(fixed: Fixed) -> Callable[[Columns], Bools]:
     """Of equivalent plans only the plainest: no schedule without a pipeline, no ZeRO without replicas."""
-    one_by_one, interleaved = SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")
+    one_by_one = SCHEDULES.index("1f1b")
+    # Interleaved 1F1B is called interleaved; 1F1B and GPipe have one chunk a stage.
+    single = np.isin(SCHEDULES, ("gpipe", "1f1b", "zero-bubble"))
+    several = np.isin(SCHEDULES, SEVERAL)
 
     def distinct(t: Columns) -> Bools:
         good = np.ones(len(t["dp"]), np.bool_)
         if "schedule" not in fixed:
             good &= (t["pp"] > 1) | (t["schedule"] == one_by_one)
             if "interleave" in fixed:
-                good &= (t["schedule"] == interleaved) == (t["interleave"] > 1)
+                good &= np.where(t["interleave"] > 1, several[t["schedule"]], single[t["schedule"]])
         if "sequence_parallel" not in fixed:
             good &= (t["tp"] > 1) | (t["sequence_parallel"] == 0)
         replicas = t["dp"] * t["cp"]
@@ -201,23 +262,23 @@ def _cuts(model: Model, gpus: int, fixed: Fixed) -> dict[str, Ints]:
     return {name: table[:, number] for number, name in enumerate(CUT)} | {"cut": np.arange(len(table))}
 
 
-def _runs(model: Model, global_batch: int, fixed: Fixed) -> dict[str, Ints]:
-    """Micro-batches by schedules with their interleave."""
+def _runs(global_batch: int, seq: int, fixed: Fixed, chunks: Sequence[int]) -> dict[str, Ints]:
+    """Micro-batches by schedules with their interleave, which is one of `chunks` where a schedule has it."""
+    most = max(MOST_MICRO_BATCH, MOST_TOKENS // seq)
+    batches = [batch for batch in divisors(global_batch) if batch <= most]
     if "micro_batch" in fixed:
         batches = [int(fixed["micro_batch"])]
-    else:
-        batches = [batch for batch in divisors(global_batch) if batch <= MOST_MICRO_BATCH]
     pairs: list[tuple[int, int]] = []
     for number, name in enumerate(SCHEDULES):
         if name != fixed.get("schedule", name):
             continue
         if "interleave" in fixed:
             pairs.append((number, int(fixed["interleave"])))
-        elif name == "interleaved":
-            most = min(MOST_INTERLEAVE, model.layers)
-            pairs += [(number, v) for v in range(2, most + 1) if even(model.layers, v, CHUNK_EXTRAS)]
-        else:
+            continue
+        if name != "interleaved":
             pairs.append((number, 1))
+        if name in SEVERAL:
+            pairs += [(number, v) for v in chunks]
     ways = np.array(pairs, np.int64).reshape(-1, 2)
     return {
         "micro_batch": np.repeat(np.array(batches, np.int64), len(ways)),

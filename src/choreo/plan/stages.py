@@ -1,8 +1,8 @@
 """Plans that have the same stages, as columns: which layers each stage has, and what they cost.
 
-Plans with the same pp and the same chunks a device have the same stages. Figures of stages are matrices of stages by
-plans; one plan is a matrix of one column. Many plans are estimated from the stages that differ, one plan is evaluated
-with all of them.
+Plans with the same pp, the same chunks a device and the same split have the same stages. Figures of stages are matrices
+of stages by plans; one plan is a matrix of one column. Many plans are estimated from the stages that differ, one plan
+is evaluated with all of them.
 """
 
 from __future__ import annotations
@@ -10,29 +10,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import LayerTable
-from choreo.plan.layer.work import KINDS, layer_kind
+from choreo.plan.layer.work import KINDS
 from choreo.plan.network import collective_time
 from choreo.plan.space import Space
-from choreo.workload import Model, stage_layers
+from choreo.plan.split import PipelineStage, stage_list
 from choreo.workload.plan import WIDE
 
 __all__ = [
-    "PipelineStage",
     "PlanBatch",
     "accumulation_s",
     "batch_plans",
-    "cost_split",
     "message_bytes",
     "message_s",
     "optimizer_s",
-    "stage_list",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -43,15 +40,6 @@ Kinds = tuple[str, ...]
 ADAM_BYTES, COPY_BYTES = 28, 2
 # The norm of the gradients is one more reading, setting them to zero one more writing.
 NORM_BYTES, ZERO_BYTES = 4, 4
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineStage:
-    """One stage: where it stands, and the kinds of its layers in order, of all chunks and chunk by chunk."""
-
-    index: int
-    layers: Kinds
-    chunks: tuple[Kinds, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,11 +112,12 @@ class PlanBatch:
 
 
 def batch_plans(job: TrainingJob, space: Space, table: LayerTable, plans: Ints, *, every_stage: bool) -> PlanBatch:
-    """Plans of a space with the same pp and the same chunks; with all stages, or one of those that are alike."""
+    """Plans of a space with the same pp, chunks and split; with all stages, or one of those that are alike."""
     columns = {name: column[plans] for name, column in space.columns.items()}
     pp = int(columns["pp"][0])
     chunks = int(columns["interleave"][0]) if pp > 1 else 1
-    stages = stage_list(job.model, pp, chunks, job.software.stage_split)
+    split = space.splits[int(columns["split"][0])] if pp > 1 else "even"
+    stages = stage_list(job.model, pp, chunks, split, seq=job.seq, program=job.software.stage_split)
     alike = (1,) * pp
     if not every_stage:
         # Of stages that are alike the first holds the most micro-batches, and so needs the most memory.
@@ -136,40 +125,6 @@ def batch_plans(job: TrainingJob, space: Space, table: LayerTable, plans: Ints, 
         first = {stage.layers: stage for stage in reversed(stages)}
         stages, alike = tuple(first[layers] for layers in found), tuple(found.values())
     return PlanBatch(job, table, plans, columns, pp, chunks, stages, alike)
-
-
-@lru_cache(maxsize=256)
-def stage_list(model: Model, pp: int, chunks: int, split: str = "even") -> tuple[PipelineStage, ...]:
-    """The stages in order; the first has the embedding, the last the head.
-
-    >>> from choreo.workload import Model
-    >>> [stage.layers for stage in stage_list(Model("small", layers=3, hidden=8, heads=2), pp=2, chunks=1)]
-    [('embedding', 'dense', 'dense'), ('dense', 'head')]
-    """
-    by_cost = split == "cost" and pp > 1 and chunks == 1
-    held = cost_split(model, pp) if by_cost else stage_layers(model.layers, pp, chunks)
-    kinds = [tuple(layer_kind(model, layer) for layer in layers) for layers in held]
-    kinds[0] = ("embedding", *kinds[0])
-    kinds[-1] = (*kinds[-1], "head")
-    chunked = [tuple(kinds[device::pp]) for device in range(pp)]
-    return tuple(PipelineStage(device, sum(held, ()), held) for device, held in enumerate(chunked))
-
-
-def cost_split(model: Model, pp: int) -> tuple[tuple[int, ...], ...]:
-    """Layers by stage, split by parameters with the head included, as in nanotron.
-
-    A stage ends with the layer that takes the sum past its share. Late stages may be empty; the last has the head.
-    """
-    costs = [float(model.parameters_per_layer(layer)) for layer in range(model.layers)]
-    total = sum(costs) + model.vocab * model.hidden
-    held: list[list[int]] = [[] for _ in range(pp)]
-    stage, passed = 0, 0.0
-    for layer, cost in enumerate(costs):
-        held[stage].append(layer)
-        passed += cost
-        if stage < pp - 1 and passed > total * (stage + 1) / pp * (1 + 1e-3):
-            stage += 1
-    return tuple(tuple(layers) for layers in held)
 
 
 def message_bytes(job: TrainingJob, micro_batch: npt.ArrayLike, cp: npt.ArrayLike) -> Floats:

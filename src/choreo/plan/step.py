@@ -27,7 +27,8 @@ from choreo.plan.pipeline import Pipeline, simulate_pipeline
 from choreo.plan.software import Software, get_software
 from choreo.plan.software.ability import ability_of
 from choreo.plan.space import space_of
-from choreo.plan.stages import PipelineStage, PlanBatch, accumulation_s, batch_plans, message_s, optimizer_s
+from choreo.plan.split import PipelineStage
+from choreo.plan.stages import PlanBatch, accumulation_s, batch_plans, message_s, optimizer_s
 from choreo.results import Result, result
 from choreo.topology import Topology
 from choreo.units import format_bytes, format_time
@@ -191,12 +192,13 @@ def evaluate(
         gpus=plan.gpus,
         stage_memory=tuple(memory),
         pipeline=run,
-        warnings=_warnings(job),
+        warnings=_warnings(job, plan),
     )
 
 
-def _warnings(job: TrainingJob) -> tuple[str, ...]:
+def _warnings(job: TrainingJob, plan: Plan) -> tuple[str, ...]:
     found = [job.software.warning] if job.software.warning else []
+    found += [f"this plan asks for {lack}" for lack in ability_of(job.software.name).lacks(plan)]
     if 0 < job.model.max_seq < job.seq:
         found.append(f"{job.model.name} was made for sequences of up to {job.model.max_seq} tokens, not {job.seq}")
     return tuple(found)

@@ -12,8 +12,9 @@ from choreo.plan.job import TrainingJob
 from choreo.plan.network import collective_time
 from choreo.plan.network.nccl import NcclModel
 from choreo.plan.plan import link_of
+from choreo.plan.split import layers_per_stage
 from choreo.plan.stages import message_bytes
-from choreo.workload import Plan, backward_graph, layer_graph, stage_layers
+from choreo.workload import Plan, backward_graph, layer_graph
 
 __all__ = ["Balance", "CollectiveTraffic", "balance", "traffic"]
 
@@ -44,7 +45,8 @@ class CollectiveTraffic:
 def traffic(job: TrainingJob, plan: Plan) -> tuple[CollectiveTraffic, ...]:
     """Everything that a device of the largest stage sends in a step."""
     micro_batches = plan.micro_batches(job.global_batch)
-    layers = max(len(held) for held in stage_layers(job.model.layers, plan.pp, 1))
+    counts = layers_per_stage(job.model, plan.pp, plan.interleave if plan.pp > 1 else 1, plan.split, job.seq)
+    layers = max(sum(counts[device :: plan.pp]) for device in range(plan.pp))
     forward = layer_graph(job.model, plan, job.seq, job.model.layers - 1)
     found: dict[tuple[str, str, float], int] = {}
     for node in (*forward.collectives, *backward_graph(forward).collectives):

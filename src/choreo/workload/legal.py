@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from choreo.errors import PlanError
 from choreo.units import counted
-from choreo.workload.choices import SCHEDULES
+from choreo.workload.choices import SCHEDULES, SPLITS
 
 if TYPE_CHECKING:
     from choreo.workload.model import Model
@@ -31,6 +31,7 @@ Bools = npt.NDArray[np.bool_]
 Columns = Mapping[str, Ints]
 Numbers = Mapping[str, Any]  # an int a field, or a column of them
 COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "sequence_parallel")
+EVEN, BALANCED, LISTED = range(len(SPLITS) + 1)  # how layers are split; those of a list have the last code
 INTERLEAVED, ZERO_BUBBLE = SCHEDULES.index("interleaved"), SCHEDULES.index("zero-bubble")
 ROUND = 32  # layers: a number that stages divide
 STAGE_EXTRAS, CHUNK_EXTRAS = 3, 2  # parts other than layers that may count as one, to reach a round number
@@ -50,6 +51,7 @@ class Request:
     seq: int
     uneven: bool = False
     trained: bool = False
+    listed: tuple[int, ...] = ()  # the layers of each virtual stage, where the plan lists them
 
     def __post_init__(self) -> None:
         for name in ("gpus", "global_batch", "seq"):
@@ -83,7 +85,8 @@ def broken_rule(plan: Plan, request: Request) -> Rule | None:
 
 def _row(plan: Plan) -> dict[str, int]:
     row = {name: int(getattr(plan, name)) for name in COLUMNS}
-    return row | {"schedule": SCHEDULES.index(plan.schedule)}
+    split = SPLITS.index(plan.split) if plan.split in SPLITS else LISTED
+    return row | {"schedule": SCHEDULES.index(plan.schedule), "split": split}
 
 
 def divisors(number: int) -> list[int]:
@@ -102,10 +105,10 @@ def even(layers: int, stages: int, extras: int = STAGE_EXTRAS) -> bool:
     Some models are a few layers short of a round number, so that the embedding, the head and a second head for
     prediction take their places (Llama 3.1 405B's 126, Qwen3's 94, DeepSeek-V3's 61): up to `extras` count as layers.
 
-    >>> even(80, 8), even(80, 7), even(126, 16)
-    (True, False, True)
+    >>> even(80, 8), even(80, 7), even(126, 16), even(126, 128)
+    (True, False, True, True)
     """
-    if stages > layers:
+    if stages > layers + extras:
         return False
     whole = (layers + extra for extra in range(1, extras + 1) if (layers + extra) % ROUND == 0)
     return layers % stages == 0 or any(total % stages == 0 for total in whole)
@@ -113,8 +116,8 @@ def even(layers: int, stages: int, extras: int = STAGE_EXTRAS) -> bool:
 
 @lru_cache(maxsize=256)
 def _even(layers: int, extras: int) -> Bools:
-    """`even` for 0 to `layers` stages; one stage more stands for too many."""
-    return np.array([False, *(even(layers, stages, extras) for stages in range(1, layers + 1)), False])
+    """`even` for 0 to `layers + extras` stages; one stage more stands for too many."""
+    return np.array([False, *(even(layers, stages, extras) for stages in range(1, layers + extras + 1)), False])
 
 
 def _near(request: Request, plan: Plan, field: str, values: Iterable[int], *others: str) -> str:
@@ -158,9 +161,18 @@ def _tell_stages(request: Request, plan: Plan) -> str:
     if pp > model.layers:
         layers = counted(model.layers, "layer")
         return f"pp {pp} is more than the {layers} of {model.name}; pp {model.layers} is the most"
+    if plan.split not in SPLITS:
+        return _tell_listed(request, plan)
     stages = range(1, model.layers + 1)
     near = _near(request, plan, "pp", stages, "interleave") or _near(request, plan, "pp", stages)
     return f"layers {model.layers} of {model.name} do not divide by pp {pp}; pp {near} would"
+
+
+def _tell_listed(request: Request, plan: Plan) -> str:
+    layers, listed = request.model.layers, request.listed
+    told = f"the split {plan.split} gives {sum(listed)} layers to {counted(len(listed), 'stage')}"
+    stages = plan.pp * plan.interleave
+    return f"{told}, and {request.model.name} has {layers} in {stages} (pp {plan.pp} × interleave {plan.interleave})"
 
 
 def _tell_chunks(request: Request, plan: Plan) -> str:
@@ -208,13 +220,22 @@ def _stages(request: Request, t: Numbers) -> Any:
     layers = request.model.layers
     if request.uneven:
         return t["pp"] <= layers
-    return _even(layers, STAGE_EXTRAS)[np.minimum(t["pp"], layers + 1)]
+    dividing = _even(layers, STAGE_EXTRAS)[np.minimum(t["pp"], layers + STAGE_EXTRAS + 1)] & (t["pp"] <= layers)
+    return np.where(t["split"] == EVEN, dividing, _split(request, t, t["pp"] * t["interleave"]))
+
+
+def _split(request: Request, t: Numbers, stages: Any) -> Any:
+    """Whether a split that is not even gives every stage its layers."""
+    layers, listed = request.model.layers, request.listed
+    whole = (stages == len(listed)) & (sum(listed) == layers)
+    return np.where(t["split"] == LISTED, whole, (t["pp"] <= layers) & (stages <= layers + CHUNK_EXTRAS))
 
 
 def _chunks(request: Request, t: Numbers) -> Any:
     layers = request.model.layers
-    chunks = _even(layers, CHUNK_EXTRAS)[np.minimum(t["pp"] * t["interleave"], layers + 1)]
-    return (t["interleave"] == 1) | (t["pp"] == 1) | chunks
+    stages = t["pp"] * t["interleave"]
+    chunks = _even(layers, CHUNK_EXTRAS)[np.minimum(stages, layers + CHUNK_EXTRAS + 1)]
+    return (t["interleave"] == 1) | (t["pp"] == 1) | np.where(t["split"] == EVEN, chunks, _split(request, t, stages))
 
 
 def _rounds(request: Request, t: Numbers) -> Any:
@@ -301,6 +322,12 @@ RULES = (
         lambda r, plan: f"interleave {plan.interleave} needs a pipeline, and pp is 1; interleave 1, or pp 2 or more",
     ),
     # What `choreo train` cannot run.
+    _trained(
+        "layers not split evenly",
+        "split",
+        lambda r, t: (t["pp"] == 1) | (t["split"] == EVEN),
+        lambda r, plan: f"choreo train gives stages equal numbers of layers, not split {plan.split}; split even",
+    ),
     _trained(
         "zero bubble with sharded parameters",
         "schedule",

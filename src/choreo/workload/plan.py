@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from choreo.errors import PlanError
-from choreo.workload.choices import PRECISIONS, RECOMPUTE, SCHEDULES
+from choreo.workload.choices import PRECISIONS, RECOMPUTE, SCHEDULES, SPLITS
 
 if TYPE_CHECKING:
     from choreo.workload.model import Model
 
-__all__ = ["PRECISIONS", "RECOMPUTE", "SCHEDULES", "Plan", "stage_layers"]
+__all__ = ["PRECISIONS", "RECOMPUTE", "SCHEDULES", "SPLITS", "Plan", "listed_layers", "stage_layers"]
 
+LISTED = re.compile(r"\d+(\*\d+)?(,\d+(\*\d+)?)*")
+SPARE = 3  # stages that may hold no layer: they have the embedding, the head, or a layer that predicts further tokens
 WIDE = ("fp32", "tf32")  # activations of four bytes; all others keep them in two
 
 
@@ -44,6 +47,7 @@ class Plan:
     recompute: str = "none"
     overlap: bool = True  # data-parallel communication while computing
     precision: str = "bf16"
+    split: str = "even"  # of layers over stages: even, balanced by cost, or listed, as in "7,8*14,7"
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "interleave"):
@@ -55,6 +59,10 @@ class Plan:
         for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise PlanError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        if self.split not in SPLITS and not (isinstance(self.split, str) and LISTED.fullmatch(self.split)):
+            raise PlanError(
+                f"split must be {', '.join(SPLITS)}, or the layers of each stage, as in 7,8*14,7, not {self.split!r}"
+            )
 
     @property
     def gpus(self) -> int:
@@ -122,13 +130,14 @@ class Plan:
         """
         from choreo.workload.legal import Request, check_plan
 
-        check_plan(self, Request(model, gpus, global_batch, seq, uneven_stages, trained))
+        check_plan(self, Request(model, gpus, global_batch, seq, uneven_stages, trained, listed_layers(self.split)))
 
     def __str__(self) -> str:
         parts = [f"{name}{getattr(self, name)}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(self, name) > 1]
         parts += [f"zero{self.zero}"] * (self.zero > 0) + ["sp"] * self.sequence_parallel
         parts += [f"mb{self.micro_batch}"] + [f"v{self.interleave}"] * (self.interleave > 1)
-        parts += [self.schedule] * (self.pp > 1) + [f"recompute-{self.recompute}"] * (self.recompute != "none")
+        parts += [self.schedule] * (self.pp > 1) + [f"split-{self.split}"] * (self.pp > 1 and self.split != "even")
+        parts += [f"recompute-{self.recompute}"] * (self.recompute != "none")
         return " ".join((*(parts), self.precision))
 
 
@@ -136,13 +145,15 @@ def stage_layers(layers: int, pp: int, interleave: int = 1) -> tuple[tuple[int, 
     """Which layers each virtual stage holds, in order of the data: stage v * pp + d is chunk v of device d.
 
     Where layers do not divide, the stages in the middle get one more: the first and the last have the embedding and the
-    output layer as well.
+    output layer as well, and may have no layer beside.
 
     >>> [len(stage) for stage in stage_layers(layers=10, pp=4)]
     [2, 3, 3, 2]
+    >>> [len(stage) for stage in stage_layers(layers=6, pp=4, interleave=2)]
+    [0, 1, 1, 1, 1, 1, 1, 0]
     """
     stages = pp * interleave
-    if layers < stages:
+    if layers + SPARE < stages or stages > 2 * layers:
         raise PlanError(f"{layers} layers cannot be cut into {stages} stages (pp {pp} × interleave {interleave})")
     each, more = divmod(layers, stages)
     start = (stages - more) // 2
@@ -150,3 +161,18 @@ def stage_layers(layers: int, pp: int, interleave: int = 1) -> tuple[tuple[int, 
     for stage in range(stages):
         bounds.append(bounds[-1] + each + (start <= stage < start + more))
     return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(bounds))
+
+
+def listed_layers(split: str) -> tuple[int, ...]:
+    """How many layers each virtual stage has, where a split lists them; nothing otherwise.
+
+    >>> listed_layers("3,2*3,0")
+    (3, 2, 2, 2, 0)
+    """
+    if split in SPLITS:
+        return ()
+    found: list[int] = []
+    for part in split.split(","):
+        count, _, times = part.partition("*")
+        found += [int(count)] * int(times or 1)
+    return tuple(found)

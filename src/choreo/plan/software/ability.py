@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.workload.legal import Columns
-from choreo.workload.plan import SCHEDULES
+from choreo.workload.plan import SCHEDULES, Plan
 
 __all__ = ["Ability", "ability_of"]
 
 Bools = npt.NDArray[np.bool_]
+ROW = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "sequence_parallel")
 Lacks = tuple[str, Callable[[Columns], Bools]]
 
 
@@ -32,7 +33,9 @@ class Ability:
     stages: bool = True
     contexts: bool = True
     experts_alone: bool = True  # expert and tensor parallelism together without sequence parallelism
-    uneven_stages: bool = False  # stages of unequal numbers of layers
+    uneven_stages: bool = False  # any number of stages, whose layers need not divide
+    balances: bool = False  # layers by stage can be listed
+    single: tuple[str, ...] = SCHEDULES  # schedules with one chunk of layers a stage
 
     def cut_rules(self, fixed: Mapping[str, object]) -> list[Lacks]:
         """The ways to cut the devices that it does not have, and which plans have none of them."""
@@ -47,12 +50,24 @@ class Ability:
             if not has and axis not in fixed
         ]
 
+    def schedule_rules(self, fixed: Mapping[str, object]) -> list[Lacks]:
+        """The schedules that it does not have."""
+        has = np.isin(SCHEDULES, self.schedules)
+        single = np.isin(SCHEDULES, self.single)
+        rule = (
+            f"a schedule that {self.name} does not have",
+            lambda t: has[t["schedule"]] & ((t["interleave"] > 1) | single[t["schedule"]]),
+        )
+        return [] if "schedule" in fixed else [rule]
+
+    def zero_rules(self, fixed: Mapping[str, object]) -> list[Lacks]:
+        """The ZeRO stages that it does not have."""
+        rule = (f"a ZeRO stage that {self.name} does not have", lambda t: np.isin(t["zero"], self.zero))
+        return [] if "zero" in fixed else [rule]
+
     def run_rules(self, fixed: Mapping[str, object]) -> list[Lacks]:
-        """The schedules and options that it does not have, and which plans have none of them."""
-        schedules = np.array([name in self.schedules or "schedule" in fixed for name in SCHEDULES])
-        rules: list[Lacks] = [
-            (f"a schedule that {self.name} does not have", lambda t: schedules[t["schedule"]] | (t["pp"] == 1))
-        ]
+        """Combinations of fields that it does not have."""
+        rules: list[Lacks] = []
         if not self.experts_alone and "sequence_parallel" not in fixed:
             rules.append(
                 (
@@ -60,25 +75,48 @@ class Ability:
                     lambda t: (t["ep"] == 1) | (t["tp"] == 1) | (t["sequence_parallel"] == 1),
                 )
             )
-        if "zero" not in fixed:
-            rules.append((f"a ZeRO stage that {self.name} does not have there", self._has_zero))
+        if self.zero_beside_pipeline < max(self.zero) and "zero" not in fixed:
+            rules.append(
+                (
+                    f"a ZeRO stage that {self.name} does not have beside a pipeline",
+                    lambda t: (t["pp"] == 1) | (t["zero"] <= self.zero_beside_pipeline),
+                )
+            )
         return rules
 
-    def _has_zero(self, t: Columns) -> Bools:
-        beside = (t["pp"] == 1) | (t["zero"] <= self.zero_beside_pipeline)
-        return np.asarray(np.isin(t["zero"], self.zero) & beside)
+    def lacks(self, plan: Plan) -> list[str]:
+        """What a plan asks for that the program does not have.
+
+        >>> ability_of("megatron-core").lacks(Plan(pp=2, schedule="gpipe"))
+        ['a schedule that Megatron does not have']
+        """
+        row = {name: np.array([int(getattr(plan, name))]) for name in ROW}
+        row["schedule"] = np.array([SCHEDULES.index(plan.schedule if plan.pp > 1 else "1f1b")])
+        if plan.schedule == "1f1b" and plan.interleave > 1:
+            row["schedule"] = np.array([SCHEDULES.index("interleaved")])
+        rules = [*self.cut_rules({}), *self.schedule_rules({}), *self.zero_rules({}), *self.run_rules({})]
+        found = [reason for reason, holds in rules if not holds(row)[0]]
+        if plan.pp > 1 and plan.split != "even" and not self.balances:
+            found.append(f"an uneven split of layers, which {self.name} does not have")
+        return found
 
 
-# Megatron-LM: its schedules are 1F1B with and without interleaving, its distributed optimizer is ZeRO-1, and it asks
-# for sequence parallelism where experts and tensors are both cut.
-MEGATRON = Ability("Megatron", ("1f1b", "interleaved"), (0, 1), 1, experts_alone=False)
+# Megatron-LM: its schedules are 1F1B with and without interleaving, its distributed optimizer is ZeRO-1, Megatron-FSDP
+# is ZeRO-2 and 3, and it asks for sequence parallelism where experts and tensors are both cut. Since 2024 it takes a
+# list of the layers of each stage.
+MEGATRON = Ability(
+    "Megatron", ("1f1b", "interleaved"), (0, 1, 2, 3), 1, experts_alone=False, balances=True, single=("1f1b",)
+)
+OLD_MEGATRON = Ability("Megatron of 2021", ("1f1b", "interleaved"), (0, 1), 1, experts_alone=False, single=("1f1b",))
 ABILITIES = {
+    "megatron-2021": OLD_MEGATRON,
     "megatron": MEGATRON,
     "nemo": MEGATRON,
     "megascale": MEGATRON,
     "nanotron": Ability("nanotron", ("gpipe", "1f1b"), (0, 1), 1, contexts=False, uneven_stages=True),
     "fsdp": Ability("FSDP", zero=(0, 2, 3), tensors=False, stages=False, contexts=False),
-    "torchtitan": Ability("torchtitan", zero=(0, 2, 3)),
+    # Zero-bubble schedules of PyTorch have two chunks a stage or more.
+    "torchtitan": Ability("torchtitan", zero=(0, 2, 3), single=("gpipe", "1f1b")),
     "choreo-train": Ability("choreo train", uneven_stages=True),
     "torch": Ability("PyTorch by itself", zero=(0,), tensors=False, stages=False, contexts=False),
 }

@@ -44,6 +44,8 @@ def plan_words(plan: Plan) -> str:
     words.append(f"micro-batch {plan.micro_batch}")
     if plan.pp > 1:
         words.append(plan.schedule + (f" in {plan.interleave} chunks" if plan.interleave > 1 else ""))
+        if plan.split != "even":
+            words.append("layers balanced" if plan.split == "balanced" else f"layers {plan.split}")
     if plan.recompute != "none":
         words.append(f"{plan.recompute} recomputation")
     if not plan.overlap:

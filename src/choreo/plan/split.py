@@ -1,0 +1,181 @@
+"""Which layers each stage of a pipeline has.
+
+even       as many each; where they do not divide, those in the middle have one more
+balanced   so that the costliest stage costs least, the head counted in layers
+listed     as the plan says
+cost       by parameters with the head, as nanotron does
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from choreo.plan.layer.work import layer_kind
+from choreo.workload import Model, stage_layers
+from choreo.workload.flops import forward_flops
+from choreo.workload.legal import CHUNK_EXTRAS, STAGE_EXTRAS, even
+from choreo.workload.plan import SPLITS, listed_layers
+
+__all__ = ["PipelineStage", "cost_split", "layers_per_stage", "stage_list", "worth_balancing"]
+
+Kinds = tuple[str, ...]
+# A balanced split is worth a try where it takes this much off the busiest device, or leaves it this little above the
+# mean where layers do not divide.
+GAIN, ABOVE_MEAN = 0.99, 1.06
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStage:
+    """One stage: where it stands, and the kinds of its layers in order, of all chunks and chunk by chunk."""
+
+    index: int
+    layers: Kinds
+    chunks: tuple[Kinds, ...]
+
+
+@lru_cache(maxsize=512)
+def stage_list(
+    model: Model, pp: int, chunks: int, split: str = "even", *, seq: int = 1, program: str = "even"
+) -> tuple[PipelineStage, ...]:
+    """The stages in order; the first has the embedding, the last the head. `program` splits where the plan does not.
+
+    >>> from choreo.workload import Model
+    >>> [stage.layers for stage in stage_list(Model("small", layers=3, hidden=8, heads=2), pp=2, chunks=1)]
+    [('embedding', 'dense', 'dense'), ('dense', 'head')]
+    """
+    if split == "even" and program == "cost" and pp > 1 and chunks == 1:
+        held = cost_split(model, pp)
+    else:
+        held = _numbered(layers_per_stage(model, pp, chunks, split, seq))
+    kinds = [tuple(layer_kind(model, layer) for layer in layers) for layers in held]
+    kinds[0] = ("embedding", *kinds[0])
+    kinds[-1] = (*kinds[-1], "head")
+    chunked = [tuple(kinds[device::pp]) for device in range(pp)]
+    return tuple(PipelineStage(device, sum(held, ()), held) for device, held in enumerate(chunked))
+
+
+@lru_cache(maxsize=512)
+def layers_per_stage(model: Model, pp: int, chunks: int, split: str = "even", seq: int = 1) -> tuple[int, ...]:
+    """How many layers each virtual stage has, in order of the data.
+
+    >>> from choreo.workload import get_model
+    >>> layers_per_stage(get_model("llama3.2-1b"), pp=4, chunks=1, split="balanced", seq=2048)
+    (5, 5, 5, 1)
+    """
+    if split == "even":
+        return tuple(len(held) for held in stage_layers(model.layers, pp, chunks))
+    if split != "balanced":
+        return listed_layers(split)
+    return _balanced(_costs(model, seq), pp * chunks)
+
+
+def _numbered(counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    bounds = itertools.accumulate(counts, initial=0)
+    return tuple(tuple(range(start, end)) for start, end in itertools.pairwise(bounds))
+
+
+def cost_split(model: Model, pp: int) -> tuple[tuple[int, ...], ...]:
+    """Layers by stage, split by parameters with the head included, as in nanotron.
+
+    A stage ends with the layer that takes the sum past its share. Late stages may be empty; the last has the head.
+    """
+    costs = [float(model.parameters_per_layer(layer)) for layer in range(model.layers)]
+    total = sum(costs) + model.vocab * model.hidden
+    held: list[list[int]] = [[] for _ in range(pp)]
+    stage, passed = 0, 0.0
+    for layer, cost in enumerate(costs):
+        held[stage].append(layer)
+        passed += cost
+        if stage < pp - 1 and passed > total * (stage + 1) / pp * (1 + 1e-3):
+            stage += 1
+    return tuple(tuple(layers) for layers in held)
+
+
+@lru_cache(maxsize=32)
+def _costs(model: Model, seq: int) -> tuple[float, ...]:
+    """FLOPs a token of each layer and, last, of the head."""
+    parts = forward_flops(model, seq, causal="half")
+    attention = (parts["projections"] + parts["scores"]) / model.layers
+    width = 2.0 * (3 if model.gated else 2) * model.hidden
+    routed = width * (model.experts_per_token * model.expert_ffn + model.shared_ffn)
+    mlp = {"dense": width * model.ffn, "experts": routed}
+    return (*(attention + mlp[layer_kind(model, layer)] for layer in range(model.layers)), parts["logits"])
+
+
+@lru_cache(maxsize=512)
+def _balanced(costs: tuple[float, ...], stages: int) -> tuple[int, ...]:
+    """The split with the least cost of the costliest stage and, of those, the least sum of squares.
+
+    best[n] is the least sum of squares for the first n layers in the stages so far.
+    """
+    *layers, head = costs
+    sums = np.concatenate([[0.0], np.cumsum(layers)])
+    most = _least_most(sums, head, stages) * (1 + 1e-9)
+    between = sums[None, :] - sums[:, None]  # of layers from a row's to a column's
+    squares = np.where((between >= 0) & (between <= most), between**2, np.inf)
+    last = between + head
+    best, came = squares[0], []
+    for stage in range(1, stages):
+        added = squares if stage < stages - 1 else np.where((between >= 0) & (last <= most), last**2, np.inf)
+        ways = best[:, None] + added
+        came.append(np.argmin(ways, axis=0))
+        best = np.min(ways, axis=0)
+    ends = [len(layers)]
+    for where in reversed(came):
+        ends.append(int(where[ends[-1]]))
+    return tuple(end - start for start, end in itertools.pairwise([0, *reversed(ends)]))
+
+
+def _least_most(sums: np.ndarray[tuple[int], np.dtype[np.float64]], head: float, stages: int) -> float:
+    """The least that the costliest stage can cost, by halving: stages filled one after another must hold everything."""
+    total = float(sums[-1]) + head
+    low, high = max(total / stages, float(np.max(np.diff(sums))), head), total
+
+    def holds(most: float) -> bool:
+        at = 0
+        for _ in range(stages - 1):
+            at = int(np.searchsorted(sums, sums[at] + most * (1 + 1e-12), "right")) - 1
+        return bool(sums[-1] - sums[at] + head <= most * (1 + 1e-12))
+
+    if holds(low):
+        return low
+    while high - low > 1e-9 * total:
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def worth_balancing(model: Model, pp: int, chunks: int, seq: int, *, asked: bool = False) -> bool:
+    """Whether the busiest device has clearly less to do with a balanced split than with an even one.
+
+    Where layers do not divide, it must come near the mean, and chunks must be all but equal, unless that many stages
+    were `asked` for.
+
+    >>> from choreo.workload import get_model
+    >>> worth_balancing(get_model("gpt3-175b"), 4, 1, 2048), worth_balancing(get_model("llama3.2-1b"), 4, 1, 2048)
+    (False, True)
+    """
+    layers, stages = model.layers, pp * chunks
+    if pp < 2 or pp > layers or stages > layers + CHUNK_EXTRAS:
+        return False
+    divides = even(layers, pp) and (chunks == 1 or even(layers, stages, CHUNK_EXTRAS))
+    if not divides and not asked and chunks > 1 and -layers % stages > STAGE_EXTRAS:
+        return False
+    costs = _costs(model, seq)
+    balanced = _busiest(costs, layers_per_stage(model, pp, chunks, SPLITS[1], seq), pp)
+    if divides:
+        return balanced < GAIN * _busiest(costs, layers_per_stage(model, pp, chunks), pp)
+    return asked or balanced < ABOVE_MEAN * sum(costs) / pp
+
+
+def _busiest(costs: tuple[float, ...], counts: Sequence[int], pp: int) -> float:
+    """The cost of the busiest device."""
+    ends = list(itertools.accumulate(counts))
+    stages = [sum(costs[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+    stages[-1] += costs[-1]
+    return max(sum(stages[device::pp]) for device in range(pp))
