@@ -85,7 +85,7 @@ def test_only_the_pipeline_is_estimated(whole: Tabulated) -> None:
         found = detailed(job, one)
         assert guess.memory_bytes[row] == pytest.approx(found.memory_bytes, rel=1e-6), one
         if one.pp == 1:
-            assert guess.time_s[row] == pytest.approx(found.step_time_s, rel=1e-4), one
+            assert guess.time_s[row] == pytest.approx(found.step_time_s, rel=5e-4), one
 
 
 def test_a_layer_known_for_two_micro_batches_is_known_for_any(whole: Tabulated) -> None:
@@ -286,10 +286,10 @@ def test_the_open_search_is_never_worse_than_a_pinned_one(case: Case) -> None:
 
 def test_a_plan_that_the_program_does_not_have_is_told() -> None:
     job = job_of(PINNED[0])
-    assert not detailed(job, Plan(dp=4, tp=2, pp=2, zero=1, sequence_parallel=True)).warnings
-    (told,) = detailed(job, Plan(dp=8, pp=2, zero=1, schedule="zero-bubble")).warnings
+    assert not detailed(job, Plan(dp=2, tp=2, pp=2, zero=1, sequence_parallel=True)).warnings
+    (told,) = detailed(job, Plan(dp=4, pp=2, zero=1, schedule="zero-bubble")).warnings
     assert told == "this plan asks for a schedule that Megatron does not have"
-    (told,) = detailed(job, Plan(dp=8, pp=2, zero=3)).warnings
+    (told,) = detailed(job, Plan(dp=4, pp=2, zero=3)).warnings
     assert told == "this plan asks for a ZeRO stage that Megatron does not have beside a pipeline"
 
 
