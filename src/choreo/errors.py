@@ -168,6 +168,9 @@ class ProofError(ChoreoError):
     `step`, `rank` and `chunk` say where it first goes wrong, `contributor` whose contribution it is about, `kind`
     how: "absent" (sent before anything was there), "missing", "doubled" or "contradiction". A `rank` beyond the
     schedule's ranks is a switch.
+
+    About a program for thread blocks `thread_block` says which, and `step` counts in it. Its `kind` may also be "race",
+    "deadlock", "unreceived", "unsent", "mismatch", "misplaced" or "mixed".
     """
 
     def __init__(
@@ -176,6 +179,8 @@ class ProofError(ChoreoError):
         super().__init__(story)
         self.story = story
         self.kind = kind
+        self.thread_block: int | None = None
+        self.about: dict[str, object] = {}  # collective, algorithm and ranks, of a file that gives no schedule
         self.step, self.rank, self.chunk, self.contributor = step, rank, chunk, contributor
 
     def tell(self, story: str) -> None:

@@ -113,6 +113,7 @@ _SCHEDULE = (
 KINDS = {
     "schedule-json": Kind("json", _SCHEDULE),
     "schedule-npz": Kind("npz", _SCHEDULE),
+    "schedule-msccl": Kind("xml", _SCHEDULE),
     "topology-json": Kind("json", _NETWORK),
     "topology-toml": Kind("toml", _NETWORK),
     "topology-xml": Kind("xml", _NETWORK),

@@ -123,7 +123,7 @@ class ScheduleOptions:
 
     def check_collective(self) -> None:
         """Refuse a file where the name of a collective belongs."""
-        if self.collective is not None and Path(self.collective).suffix in (".json", ".npz"):
+        if self.collective is not None and Path(self.collective).suffix in (".json", ".npz", ".xml"):
             name = shown(self.collective)
             raise UsageError(f"{name} is not a collective; for a file write --schedule {shlex.quote(name)}")
 
@@ -165,7 +165,7 @@ def schedule_options(ranks: Option = ranks_option) -> Option:
             "--schedule",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="A schedule file instead, .json or .npz.",
+            help="A schedule file instead: .json, .npz, or MSCCL's .xml.",
         ),
         load_option,
     )

@@ -1,4 +1,4 @@
-"""Schedules in files: `.json` to read and write by hand, `.npz` for large ones.
+"""Schedules in files: `.json` to read and write by hand, `.npz` for large ones, `exchange` for other tools' files.
 
 The binary form is NumPy's archive of the seven columns, each in the narrowest type that fits, and a `header` with the
 rest as JSON. Nothing in it is executed on loading, and no more is read than the columns may take.
@@ -23,6 +23,7 @@ from choreo.checks import MAX_RANKS
 from choreo.errors import ContradictionError, FormatError, UsageError, shown
 from choreo.files import check_work, read_bytes, write_bytes
 from choreo.schedule.document import from_document, from_parts, to_document
+from choreo.schedule.exchange import FORMATS, read_foreign, write_foreign
 from choreo.schedule.places import check_agreement
 from choreo.schedule.schedule import MAX_AXES, MAX_CHUNKS, MAX_NAME, Schedule
 from choreo.schedule.transfers import Transfers
@@ -57,8 +58,10 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     receive_in_order: bool = False
 
 
-def save(schedule: Schedule, path: str | Path) -> None:
-    """Write a schedule to a `.json` or `.npz` file; the name says which.
+def save(schedule: Schedule, path: str | Path, format: str | None = None) -> None:  # noqa: A002 - the command's word
+    """Write a schedule to a `.json` or `.npz` file, or for another tool; the name says which, or `format` does.
+
+    `format="msccl"`, or a name that ends in `.xml`, writes MSCCL's XML.
 
     >>> import tempfile
     >>> from choreo import build
@@ -68,17 +71,25 @@ def save(schedule: Schedule, path: str | Path) -> None:
     <Schedule all_reduce by ring: 4 ranks, 4 chunks, 6 steps>
     """
     file = Path(path)
-    if file.suffix == ".json":
+    foreign = format or {".xml": "msccl"}.get(file.suffix)
+    if foreign is not None:
+        content = write_foreign(schedule, foreign)
+        if file.suffix != FORMATS[foreign]:
+            raise UsageError(f"{shown(path)}: a file in the format {foreign} ends in {FORMATS[foreign]}")
+        written = content
+    elif file.suffix == ".json":
         written = to_document(schedule)
     elif file.suffix == ".npz":
         written = _to_archive(schedule)
     else:
-        raise UsageError(f"{shown(path)}: a schedule is written to a file that ends in .json or .npz")
+        raise UsageError(f"{shown(path)}: a schedule is written to a file that ends in .json, .npz or .xml")
     write_bytes(file, written)
 
 
 def load(path: str | Path) -> Schedule:
-    """The schedule in a `.json` or `.npz` file, or a `FormatError` that names the field that is wrong.
+    """The schedule in a `.json` or `.npz` file, or in another tool's, or a `FormatError` that names what is wrong.
+
+    What is in the file says which it is. Another tool's program that does not do what it promises is a `ProofError`.
 
     >>> load("nowhere.json")
     Traceback (most recent call last):
@@ -86,7 +97,8 @@ def load(path: str | Path) -> Schedule:
     """
     content = read_bytes(path, MAX_DOCUMENT_BYTES, "a schedule file", _refused)
     try:
-        schedule = _from_archive(content) if content[:2] == b"PK" else from_document(content)
+        archived = content[:2] == b"PK"
+        schedule = _from_archive(content) if archived else read_foreign(content) or from_document(content)
     except FormatError as error:
         raise FormatError(f"{shown(path)}: not a schedule: {error}", field=error.field) from None
     try:

@@ -23,23 +23,27 @@ from choreo.errors import shown
         required=True,
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Write here: .json or .npz.",
+        help="Write here: .json, .npz or .xml.",
+    ),
+    click.option(
+        "--format", "form", metavar="FORMAT", help="For another tool: msccl (.xml); the file's name says it too."
     ),
     json_option,
 )
-def command(chosen: ScheduleOptions, ranks: int | None, output: Path, as_json: bool) -> None:
-    """Write a schedule to a file: .json to read and edit by hand, .npz for large ones.
+def command(chosen: ScheduleOptions, ranks: int | None, output: Path, form: str | None, as_json: bool) -> None:
+    """Write a schedule to a file: .json to read and edit by hand, .npz for large ones, or for another tool.
 
     \b
     choreo build all_reduce --algorithm ring --ranks 8 --output ring.json
     choreo build --schedule ring.json --output ring.npz
+    choreo build all_reduce --algorithm ring --ranks 8 --format msccl --output ring.xml
 
     With --schedule it turns one form into the other.
     """
     from choreo.schedule import save
 
     schedule = chosen.build(ranks)
-    save(schedule, output)
+    save(schedule, output, form)
     if as_json:
         echo_json(
             {

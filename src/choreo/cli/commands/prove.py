@@ -28,6 +28,8 @@ class _Tally:
 
     def fail(self, about: dict[str, object], error: Exception) -> None:
         where = {name: getattr(error, name, None) for name in ("step", "rank", "chunk")}
+        if isinstance(error, ProofError) and error.thread_block is not None:
+            where["thread_block"] = error.thread_block
         self.failures.append(about | where | {"story": getattr(error, "story", str(error))})
 
 
@@ -75,7 +77,7 @@ def _prove_file(chosen: ScheduleOptions, ranks: list[int] | None, exact: bool, t
 
     try:
         schedule = chosen.build(ranks[0] if ranks else None)
-    except ContradictionError as error:
+    except (ContradictionError, ProofError) as error:
         tally.fail(error.about, error)
         return
     try:

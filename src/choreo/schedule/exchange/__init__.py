@@ -1,0 +1,50 @@
+"""Schedules in other tools' files: MSCCL's XML, MSCCL++'s execution plans, SCCL's algorithms.
+
+A format is found by what is in a file. Reading one runs the program in it on symbols; what it does to the data becomes
+the schedule, whatever buffers, channels and fused instructions it uses. `program` is what the formats have in common,
+`execute` runs it, `recover` makes the schedule. `layout` and `lower_msccl` go the other way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from choreo.errors import UnknownNameError
+from choreo.schedule.schedule import Schedule
+
+__all__ = ["FORMATS", "read_foreign", "write_foreign"]
+
+FORMATS = {"msccl": ".xml"}  # what can be written, and how such a file's name ends
+
+
+def read_foreign(content: bytes) -> Schedule | None:
+    """The schedule in another tool's file; nothing where it is none of those known.
+
+    >>> read_foreign(b'{"collective": "barrier"}') is None
+    True
+    """
+    reader = _reader(content)
+    return None if reader is None else reader(content)
+
+
+def write_foreign(schedule: Schedule, form: str) -> bytes:
+    """A schedule in another tool's form, or `RefusedError` where it cannot be said there.
+
+    >>> from choreo import build
+    >>> write_foreign(build("all_gather", "ring", 4), "msccl")[:24]
+    b'<algo name="ring" proto='
+    """
+    if form == "msccl":
+        from choreo.schedule.exchange.write_msccl import write_msccl
+
+        return write_msccl(schedule)
+    raise UnknownNameError("format", form, FORMATS)
+
+
+def _reader(content: bytes) -> Callable[[bytes], Schedule] | None:
+    if re.match(rb"(\xef\xbb\xbf)?\s*<", content):
+        from choreo.schedule.exchange.read_msccl import read_msccl
+
+        return read_msccl
+    return None

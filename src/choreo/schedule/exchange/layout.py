@@ -1,0 +1,179 @@
+"""Where a schedule's chunks lie in a GPU's buffers, and the messages between those places.
+
+The work place of a chunk is in the output where the collective puts the chunk there, and in scratch elsewhere. Until
+something is written into it, the value is that of the input. What a rank sends from its input after its work place was
+written is copied to scratch first, since in place the output is the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from choreo.errors import RefusedError
+from choreo.schedule.exchange.program import COLLECTIVE_NAMES, Buffers, Program
+from choreo.schedule.schedule import Schedule
+from choreo.schedule.transfers import Transfers
+from choreo.units import counted
+
+__all__ = ["Cell", "Layout", "Message", "foreign_name", "lay_out"]
+
+NAMES = {ours: theirs for theirs, ours in reversed(COLLECTIVE_NAMES.items())}
+
+
+class Cell(NamedTuple):
+    """The first chunk of a run in a buffer: input, output or scratch."""
+
+    buffer: str
+    offset: int
+
+
+@dataclass(slots=True)
+class Message:
+    """A run of chunks that lies together at both ends. It is stored at `target`, or added to `base` and put there."""
+
+    step: int
+    src: int
+    dst: int
+    chunk: int
+    count: int
+    source: Cell
+    target: Cell
+    base: Cell | None
+    from_copy: bool  # the source is a copy of the input
+
+
+@dataclass(slots=True)
+class Layout:
+    """The messages in order of their steps, those of one step and pair by chunk; and the copies inside of each rank."""
+
+    schedule: Schedule
+    messages: list[Message] = field(default_factory=list)
+    saves: list[list[tuple[int, Cell, Cell]]] = field(default_factory=list)  # of each rank: chunk, input, scratch
+    leaves: list[list[tuple[int, Cell, Cell]]] = field(default_factory=list)  # chunk, input, output
+    scratch: list[int] = field(default_factory=list)  # how many chunks each rank needs
+    input_chunks: int = 0
+    output_chunks: int = 0
+
+
+def foreign_name(schedule: Schedule, tool: str) -> str:
+    """What other tools call the schedule's collective; an error where they have none."""
+    name = NAMES.get(schedule.collective)
+    if name is None:
+        raise RefusedError(f"{tool} has no collective like {schedule.collective}; it has {', '.join(sorted(NAMES))}")
+    if schedule.switches:
+        raise RefusedError(
+            f"{schedule.collective} by {schedule.label} adds in {counted(schedule.switches, 'switch', 'switches')}, "
+            f"which a file for {tool} cannot say; take an algorithm without switches"
+        )
+    if schedule.weights is not None:
+        raise RefusedError(
+            f"{schedule.collective} by {schedule.label} has chunks of different sizes; in {tool} all chunks of a file "
+            "have one size"
+        )
+    return name
+
+
+def lay_out(schedule: Schedule, most: int) -> Layout:
+    """Place a schedule's chunks, and cut its transfers into runs of at most `most` chunks."""
+    program = Program(schedule.collective, schedule.ranks, schedule.num_chunks, "", schedule.root)
+    buffers = Buffers(program, in_place=False)
+    made = Layout(schedule, input_chunks=buffers.input_chunks, output_chunks=buffers.output_chunks)
+    inputs: list[dict[int, Cell]] = [{} for _ in range(schedule.ranks)]
+    homes: list[dict[int, Cell]] = [{} for _ in range(schedule.ranks)]
+    for lie, places in ((inputs, program.given), (homes, program.due)):
+        for place, chunk in places.items():
+            rank, buffer, offset = program.places[place]
+            lie[rank][chunk] = Cell(buffer, offset)
+    steps = [rows.take(np.lexsort((rows.chunk, rows.dst, rows.src))).expanded() for rows in schedule.steps()]
+    written, saved = _needs(steps, schedule.ranks)
+    for rank in range(schedule.ranks):
+        scratch = 0
+        for chunk in sorted(written[rank] - homes[rank].keys()):
+            homes[rank][chunk] = Cell("s", scratch)
+            scratch += 1
+        # Where the work place is not over the input, the input stays.
+        made.saves.append([])
+        for chunk in sorted(c for c in saved[rank] if homes[rank][c].buffer == "o"):
+            made.saves[rank].append((chunk, inputs[rank][chunk], Cell("s", scratch)))
+            scratch += 1
+        made.scratch.append(scratch)
+    copies = [{chunk: cell for chunk, _, cell in saves} for saves in made.saves]
+    cells = _Cells(inputs, copies, homes, [dict(own) for own in inputs])
+    for rows in steps:
+        made.messages.extend(_joined(list(_chunks(schedule, rows, cells)), most))
+    for rank in range(schedule.ranks):
+        due = sorted((chunk, cell) for chunk, cell in homes[rank].items() if cell.buffer == "o")
+        now = cells.now[rank]
+        left = [(chunk, now[chunk], cell) for chunk, cell in due if now.get(chunk, cell).buffer == "i"]
+        made.leaves.append(left)
+    return made
+
+
+def _needs(steps: list[Transfers], ranks: int) -> tuple[list[set[int]], list[set[int]]]:
+    """Of each rank the chunks that are written there, and those of them that are sent from the input afterwards."""
+    written: list[set[int]] = [set() for _ in range(ranks)]
+    saved: list[set[int]] = [set() for _ in range(ranks)]
+    for rows in steps:
+        own = np.flatnonzero(rows.from_input)
+        for src, chunk in zip(rows.src[own].tolist(), rows.chunk[own].tolist(), strict=True):
+            if chunk in written[src]:
+                saved[src].add(chunk)
+        for dst, chunk in zip(rows.dst.tolist(), rows.chunk.tolist(), strict=True):
+            written[dst].add(chunk)
+    return written, saved
+
+
+@dataclass(slots=True)
+class _Cells:
+    """Where each rank has each chunk: its input, a copy of that, its work place, and its value now."""
+
+    inputs: list[dict[int, Cell]]
+    copies: list[dict[int, Cell]]
+    homes: list[dict[int, Cell]]
+    now: list[dict[int, Cell]]
+
+
+def _chunks(schedule: Schedule, rows: Transfers, cells: _Cells) -> Iterator[Message]:
+    """The messages of a step, one a chunk: all read what was there before the step."""
+    before: list[tuple[Cell, bool]] = []
+    for row in rows:
+        held = cells.now[row.src].get(row.chunk)
+        own = cells.inputs[row.src].get(row.chunk)
+        if row.from_input and held != own:
+            held = cells.copies[row.src].get(row.chunk, own)
+        if held is None:
+            raise RefusedError(
+                f"{schedule.collective} by {schedule.label} cannot be written: in step {row.step} rank {row.src} sends "
+                f"chunk {row.chunk}, which it does not have; choreo prove tells more"
+            )
+        before.append((held, cells.copies[row.src].get(row.chunk) == held))
+    for row, (source, from_copy) in zip(rows, before, strict=True):
+        target = cells.homes[row.dst][row.chunk]
+        base = cells.now[row.dst].get(row.chunk) if row.reduce else None
+        yield Message(row.step, row.src, row.dst, row.chunk, 1, source, target, base, from_copy)
+        cells.now[row.dst][row.chunk] = target
+
+
+def _joined(chunks: list[Message], most: int) -> list[Message]:
+    """Messages of neighbouring chunks as one, where they are neighbours at both ends."""
+    made: list[Message] = []
+    for one in chunks:
+        last = made[-1] if made else None
+        if last is not None and last.count < most and _goes_on(last, one):
+            last.count += 1
+        else:
+            made.append(one)
+    return made
+
+
+def _goes_on(last: Message, one: Message) -> bool:
+    if (last.src, last.dst, last.from_copy, last.chunk + last.count) != (one.src, one.dst, one.from_copy, one.chunk):
+        return False
+    ends = ((last.source, one.source), (last.target, one.target), (last.base, one.base))
+    return all(
+        a is b is None or (a is not None and b is not None and (a.buffer, a.offset + last.count) == b) for a, b in ends
+    )

@@ -1,0 +1,112 @@
+"""Races: two uses of a place, one of them a write, of which nothing says which comes first.
+
+Vector clocks tell, as in FastTrack (Flanagan and Freund, PLDI 2009): a thread block knows how far each other block has
+come for sure, from what it waited for. If no two uses race, every execution of the program gives the same data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.errors import ProofError
+from choreo.schedule.exchange.program import Instruction, Program, told_at
+
+__all__ = ["check_races"]
+
+Clock = npt.NDArray[np.int32]
+
+
+class _Use(NamedTuple):
+    """A use of a place: by which block, in which of its spans, by which instruction."""
+
+    block: int
+    span: int
+    instruction: int
+
+
+class _Block:
+    """A thread block at work: `clock[b]` is how many spans of block b have ended for sure.
+
+    A span is what runs between two points at which all threads of the block meet. `joins` is what was waited for since
+    the last such point.
+    """
+
+    def __init__(self, number: int, blocks: int) -> None:
+        self.number = number
+        self.clock: Clock = np.zeros(blocks, np.int32)
+        self.joins: list[Clock] = []
+
+    def meet(self) -> None:
+        for clock in self.joins:
+            np.maximum(self.clock, clock, out=self.clock)
+        self.joins.clear()
+        self.clock[self.number] += 1
+
+
+class _Places:
+    """Of each place its last write, and since then the last read of each block."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.writes: dict[int, _Use] = {}
+        self.reads: dict[int, dict[int, _Use]] = {}
+
+    def use(self, one: Instruction, now: _Use, clock: Clock) -> None:
+        """Note what an instruction reads and writes, or raise the story of a race."""
+        for target, sources in one.moves:
+            for source in sources:
+                for other in self._unordered((self.writes.get(source),), now, clock):
+                    raise self._race(other, now, source, "writes, reads")
+                self.reads.setdefault(source, {})[now.block] = now
+            if self.program.places[target].buffer == "m":
+                continue  # a message is written once and read once
+            for other in self._unordered((self.writes.get(target),), now, clock):
+                raise self._race(other, now, target, "writes, writes")
+            for other in self._unordered(self.reads.pop(target, {}).values(), now, clock):
+                raise self._race(other, now, target, "reads, writes")
+            self.writes[target] = now
+
+    @staticmethod
+    def _unordered(uses: Iterable[_Use | None], now: _Use, clock: Clock) -> Iterator[_Use]:
+        for use in uses:
+            if use is not None and clock[use.block] <= use.span and use.instruction != now.instruction:
+                yield use
+
+    def _race(self, first: _Use, second: _Use, place: int, how: str) -> ProofError:
+        did, does = how.split(", ")
+        one, other = (self.program.instructions[use.instruction] for use in (first, second))
+        where = self.program.places[place]
+        story = f"race: {one} {did} {where} of gpu {where.rank} and {other} {does} it, and nothing says which is first"
+        return told_at(other, "race", story, self.program.due.get(place, self.program.given.get(place, 0)))
+
+
+def check_races(program: Program, order: list[int]) -> None:
+    """Refuse a program with a race; `order` is an order in which its instructions may run."""
+    code = program.instructions
+    names = {home: number for number, home in enumerate(dict.fromkeys(one.home for one in code))}
+    blocks = [_Block(number, len(names)) for number in range(len(names))]
+    waiters = [0] * len(code)
+    for one in code:
+        for before in one.after:
+            waiters[before] += 1
+    done: dict[int, Clock] = {}
+    places = _Places(program)
+    for number in order:
+        one = code[number]
+        block = blocks[names[one.home]]
+        for before in one.after:
+            block.joins.append(done[before])
+            waiters[before] -= 1
+            if not waiters[before]:
+                del done[before]
+        if one.sync:
+            block.meet()
+        places.use(one, _Use(block.number, int(block.clock[block.number]), number), block.clock)
+        if one.sync:
+            block.meet()
+        if waiters[number]:
+            done[number] = block.clock.copy()

@@ -1,0 +1,232 @@
+"""From what a program did to a schedule: which places the values take, and in which steps they move.
+
+A GPU may keep values of one chunk in several buffers; a schedule has one work place for them, beside the input. A value
+is known by what it is made of at its rank: the own input and what arrived. The values that a rank sends on or ends up
+with follow one another in the work place. Each next one has more in it, or is stored over the one before.
+
+A message becomes transfers of one step. That step comes after those that made what it carries, and not after the one
+that overwrites it; it writes what it makes after those that read the value before. First the order of each thread block
+is kept too; where that fails, only the data orders the steps.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from choreo.errors import FormatError
+from choreo.schedule.exchange.execute import OWN, Execution
+from choreo.schedule.exchange.order import Order, UnorderedError
+from choreo.schedule.exchange.program import Program
+from choreo.schedule.schedule import Schedule
+from choreo.schedule.steps import Steps
+from choreo.schedule.transfers import Transfers
+
+__all__ = ["recover"]
+
+Parts = frozenset[int]
+Chunk = tuple[int, int]  # of a rank
+JUST_OWN: Parts = frozenset((OWN,))
+
+
+def recover(program: Program, run: Execution, file_bytes: int) -> Schedule:
+    """The schedule of a program that does what its collective promises."""
+    found = _Recovery(program, run, _used(program, run))
+    if program.contract.reduces:
+        found.place_values()
+    return found.schedule(found.steps(), file_bytes)
+
+
+def _used(program: Program, run: Execution) -> list[int]:
+    """The crossings that somebody sends on or ends up with, in order."""
+    used: set[int] = set()
+    for place in program.due:
+        value = run.held[place]
+        assert value is not None
+        used |= value.parts
+    for number in range(len(run.crossings) - 1, -1, -1):
+        if number in used:
+            used |= run.crossings[number].value.parts
+    return sorted(used - {OWN})
+
+
+@dataclass(slots=True)
+class _Recovery:
+    """A schedule in the making. `used` are the crossings that become transfers.
+
+    `values` are those that the work place of a chunk has one after another; `stores` are the crossings that are stored
+    there rather than added.
+    """
+
+    program: Program
+    run: Execution
+    used: list[int]
+    values: dict[Chunk, list[Parts]] = field(default_factory=dict)
+    stores: set[int] = field(default_factory=set)
+
+    def place_values(self) -> None:
+        """Find the values of each work place, and which crossings are stored over what is there."""
+        sent: dict[Chunk, dict[Parts, int]] = defaultdict(dict)
+        for x in self.used:
+            value = self.run.crossings[x].value
+            sent[value.rank, value.chunk].setdefault(value.parts, x)
+        last: dict[Chunk, Parts] = {}
+        for place, chunk in self.program.due.items():
+            held = self.run.held[place]
+            assert held is not None
+            last[self.program.places[place].rank, chunk] = held.parts
+        for here in sorted(sent.keys() | last.keys()):
+            first_sent, final = sent.get(here, {}), last.get(here, JUST_OWN)
+            others = [parts for parts in first_sent if parts not in (final, JUST_OWN)]
+            # With the own input in it first, and more and more; then what is stored over it, as it was first sent.
+            others.sort(key=lambda parts: (OWN not in parts, len(parts) if OWN in parts else first_sent[parts]))
+            self.values[here] = [*others, final] if final != JUST_OWN else others
+            written: set[int] = set()
+            for before, parts, new in self._changes(here):
+                if OWN in new or written & set(new):
+                    raise self._two_values(here, before, parts)
+                written.update(new)
+                if not before <= parts:
+                    self.stores.add(new[0])
+
+    def _changes(self, here: Chunk) -> Iterator[tuple[Parts, Parts, list[int]]]:
+        """Of a work place each value, the next one, and the crossings that make it."""
+        before = JUST_OWN
+        for parts in self.values[here]:
+            yield before, parts, sorted(parts - before if before <= parts else parts)
+            before = parts
+
+    def _two_values(self, here: Chunk, before: Parts, parts: Parts) -> FormatError:
+        def told(value: Parts) -> str:
+            arrived = [self.run.crossings[x].src for x in sorted(value - JUST_OWN)]
+            return " + ".join([*(["its own"] if OWN in value else []), *(f"that of gpu {src}" for src in arrived[:4])])
+
+        return FormatError(
+            f"gpu {here[0]} keeps two values of chunk {here[1]} at once ({told(before)}; {told(parts)}); a schedule "
+            "has one place for them beside the input",
+            field=f"gpu {here[0]}",
+        )
+
+    def steps(self) -> list[int]:
+        """The step of each transfer."""
+        for by_message, keep_blocks in ((True, True), (True, False), (False, False)):
+            message = self._messages(by_message)
+            order = Order(max(message.values(), default=-1) + 1)
+            if self.program.contract.reduces:
+                self._order_sums(message, order)
+            else:
+                self._order_copies(message, order)
+            claimed = self._claimed(message, order.count)
+            if claimed is not None and order.holds(claimed):
+                return [claimed[message[x]] for x in self.used]
+            if keep_blocks:
+                self._order_blocks(message, order)
+            try:
+                found = order.steps()
+                return [found[message[x]] for x in self.used]
+            except UnorderedError as error:
+                stuck = next(x for x in self.used if message[x] == error.message)
+        crossing = self.run.crossings[stuck]
+        at = self.program.instructions[crossing.instruction]
+        raise FormatError(
+            f"{at} sends chunk {crossing.value.chunk} to gpu {crossing.dst}, where values of this chunk are needed at "
+            "the same time in several buffers; a schedule has one place for them beside the input",
+            field=str(at),
+        )
+
+    def _messages(self, by_message: bool) -> dict[int, int]:
+        """The number of each crossing's message: those of one instruction to one GPU, or each by itself."""
+        if not by_message:
+            return {x: number for number, x in enumerate(self.used)}
+        numbers: dict[tuple[int, int], int] = {}
+        keys = ((self.run.crossings[x].instruction, self.run.crossings[x].dst) for x in self.used)
+        return {x: numbers.setdefault(key, len(numbers)) for x, key in zip(self.used, keys, strict=True)}
+
+    def _claimed(self, message: dict[int, int], count: int) -> list[int] | None:
+        """The steps that the file claims for its messages, where it does."""
+        steps = [-1] * count
+        for x, number in message.items():
+            told = self.program.instructions[self.run.crossings[x].instruction].round
+            if told is None:
+                return None
+            steps[number] = told
+        return steps
+
+    def _order_blocks(self, message: dict[int, int], order: Order) -> None:
+        """A thread block sends one message after another."""
+        last: dict[tuple[int, int], int] = {}
+        for x in sorted(self.used, key=lambda x: self.run.crossings[x].instruction):
+            at = self.program.instructions[self.run.crossings[x].instruction]
+            before = last.get((at.rank, at.block), message[x])
+            if before != message[x]:
+                order.strictly(before, message[x])
+            last[at.rank, at.block] = message[x]
+
+    def _order_copies(self, message: dict[int, int], order: Order) -> None:
+        """Where nothing is summed, all values of a chunk are the same: it must only have arrived."""
+        last: dict[Chunk, int] = {}
+        for x in self.used:
+            crossing = self.run.crossings[x]
+            for part in crossing.value.parts - JUST_OWN:
+                order.strictly(message[part], message[x])
+            here = (crossing.dst, crossing.value.chunk)
+            if here in last:
+                order.strictly(last[here], message[x])
+            last[here] = message[x]
+
+    def _order_sums(self, message: dict[int, int], order: Order) -> None:
+        """The order of each work place: what makes a value, what reads it, and what writes over it."""
+        readers: dict[tuple[Chunk, Parts], list[int]] = defaultdict(list)
+        for x in self.used:
+            value = self.run.crossings[x].value
+            readers[(value.rank, value.chunk), value.parts].append(message[x])
+        for here in self.values:
+            writers: list[int] = []
+            for before, parts, new in self._changes(here):
+                made = [message[x] for x in new]
+                if new[0] in self.stores:
+                    for writer in writers:
+                        order.strictly(writer, made[0])
+                    for other in made[1:]:
+                        order.strictly(made[0], other)
+                for writer in made:
+                    for reader in readers[here, before] if before != JUST_OWN else ():
+                        order.not_after(reader, writer)
+                    for reader in readers[here, parts]:
+                        order.strictly(writer, reader)
+                writers = made
+
+    def schedule(self, steps: list[int], file_bytes: int) -> Schedule:
+        """The schedule with these steps."""
+        numbers = {old: new for new, old in enumerate(sorted(set(steps)))}
+        written: dict[Chunk, int] = {}
+        for x, step in zip(self.used, steps, strict=True):
+            here = (self.run.crossings[x].dst, self.run.crossings[x].value.chunk)
+            written[here] = min(written.get(here, step), step)
+        rows: list[tuple[int, int, int, int, bool, bool]] = []
+        for x, step in zip(self.used, steps, strict=True):
+            crossing, value = self.run.crossings[x], self.run.crossings[x].value
+            # What a rank has of its own is still in its work place, unless something was written there before.
+            from_input = value.parts == JUST_OWN and written.get((value.rank, value.chunk), step) < step
+            reduce = self.program.contract.reduces and x not in self.stores
+            rows.append((numbers[step], crossing.src, crossing.dst, value.chunk, reduce, from_input))
+        rows.sort(key=lambda row: (row[0], row[1], row[2], row[4], row[5], row[3]))
+        program = self.program
+        body = Steps.from_transfers(program.ranks, program.num_chunks, len(numbers), _joined(rows))
+        return Schedule(program.collective, body, program.root, program.name or "unnamed", file_bytes=file_bytes)
+
+
+def _joined(rows: list[tuple[int, int, int, int, bool, bool]]) -> Transfers:
+    """The rows as columns, consecutive chunks as one row."""
+    if not rows:
+        return Transfers.none()
+    table = np.asarray(rows, np.int64)
+    same = (table[1:, [0, 1, 2, 4, 5]] == table[:-1, [0, 1, 2, 4, 5]]).all(axis=1)
+    opens = np.concatenate(([True], ~(same & (table[1:, 3] == table[:-1, 3] + 1))))
+    first = np.flatnonzero(opens)
+    count = np.diff(np.append(first, len(table)))
+    step, src, dst, chunk, reduce, from_input = table[first].T
+    return Transfers(step, src, dst, chunk, count, reduce.astype(np.bool_), from_input.astype(np.bool_))
