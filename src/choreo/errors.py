@@ -17,6 +17,7 @@ ChoreoError
 │   ├── FormatError                     a file or document that is not a schedule; names the field
 │   └── ContradictionError              two writes of one step contradict each other
 ├── TopologyError                       a file or document that is not a network
+├── TraceError                          a trace that is damaged, or of a program that cannot have run
 ├── ProofError                          a schedule that does not do what its collective promises
 ├── BenchmarkError                      a library that is to be measured is missing, failed or does not answer
 ├── CalibrationError                    a fit that is too far off to be kept
@@ -56,6 +57,7 @@ __all__ = [
     "SizeError",
     "StoreError",
     "TopologyError",
+    "TraceError",
     "TrainingError",
     "UnknownNameError",
     "UsageError",
@@ -160,6 +162,10 @@ class ContradictionError(ScheduleError):
 
 class TopologyError(ChoreoError):
     """A file or document that does not hold a network: damaged, incomplete, or joining nodes that are not there."""
+
+
+class TraceError(ChoreoError):
+    """A trace or execution graph that is damaged, incomplete, or of a program that cannot have run."""
 
 
 class ProofError(ChoreoError):

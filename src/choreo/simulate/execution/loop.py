@@ -1,0 +1,269 @@
+"""The event loop of a workload: nodes become ready, run on their streams, and meet in calls.
+
+All events of one moment are taken before anything begins, so the order of ranks does not matter.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.errors import TraceError
+from choreo.simulate.execution.network import Call, Network
+from choreo.workload.execution import ExecutionGraph, NodeKind
+
+__all__ = ["Times", "run_graph"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+# Moments closer together than this part of the time are one: they differ by rounding.
+SAME_MOMENT = 1e-12
+# A node of one rank is done; a member's part of a call is done; a whole call is done.
+NODE, MEMBER, CALL = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """When each node was ready, began and was done, and the node that each waited for last (-1 for none).
+
+    A call's nodes begin together, when the last of its ranks is there and the group is free.
+    """
+
+    ready_s: Floats
+    start_s: Floats
+    end_s: Floats
+    cause: Ints
+
+
+def run_graph(
+    graph: ExecutionGraph,
+    duration_s: Floats,
+    network: Network,
+    call_of: Callable[[int], Call],
+    *,
+    newest_first: bool = False,
+    at_once: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> Times:
+    """Run all nodes. `duration_s` is that of compute and memory nodes, `call_of` makes the call of a number.
+
+    Of the calls of one group `at_once` run at a time: the first that was complete, or the newest.
+    """
+    loop = _Loop(graph, duration_s, network, call_of, progress)
+    loop.newest_first, loop.at_once = newest_first, at_once
+    return loop.run()
+
+
+class _Loop:
+    def __init__(
+        self,
+        graph: ExecutionGraph,
+        duration_s: Floats,
+        network: Network,
+        call_of: Callable[[int], Call],
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.graph, self.network, self.call_of, self.progress = graph, network, call_of, progress
+        self.newest_first, self.at_once = False, 1
+        count = len(graph)
+        offsets, after = graph.dependents()
+        self.offsets, self.after = offsets.tolist(), after.tolist()
+        self.left = np.diff(graph.offsets).tolist()
+        self.kind, self.call = graph.kind.tolist(), graph.call.tolist()
+        self.duration_s = duration_s.tolist()
+        self.ready_s, self.start_s, self.end_s = [-1.0] * count, [-1.0] * count, [-1.0] * count
+        self.cause = [-1] * count
+        streams = graph.rank * (int(graph.stream.max(initial=0)) + 2) + graph.stream + 1
+        self.stream = streams.tolist()
+        self.busy: dict[int, int] = {}  # by stream: the node that ran last
+        self.running: set[int] = set()
+        self.queues: dict[int, list[tuple[float, int]]] = {}
+        self.touched: set[int] = set()
+        # by call: its nodes by member, how many are there, and how often its end has changed
+        self.members = _members(graph)
+        self.there = [0] * graph.num_calls
+        self.version = [0] * graph.num_calls
+        self.last_member = [-1] * graph.num_calls
+        self.channel_of = [-1] * graph.num_calls
+        self.running_calls: dict[int, int] = {}
+        self.channels: dict[int, list[tuple[int, int, int]]] = {}
+        self.touched_channels: set[int] = set()
+        self.before_on_channel: dict[int, int] = {}
+        self.messages: list[int] = []  # that begin in this moment
+        self.arrived: dict[int, float] = {}  # when a message whose receiver was not ready was there
+        self.complete = 0
+        self.events: list[tuple[float, int, int, int, int]] = []
+        self.made = self.done = 0
+
+    def run(self) -> Times:
+        for node in np.flatnonzero(np.diff(self.graph.offsets) == 0).tolist():
+            self._ready(node, 0.0, -1)
+        self._begin_all(0.0)
+        events, most = self.events, len(self.graph)
+        while events:
+            now_s = events[0][0]
+            limit = now_s + abs(now_s) * SAME_MOMENT
+            while events and events[0][0] <= limit:
+                time_s, _, what, which, version = heapq.heappop(events)
+                now_s = max(now_s, time_s)
+                if what == NODE:
+                    self._node_done(which, time_s)
+                elif what == MEMBER:
+                    if self.version[self.call[which]] == version and self.end_s[which] < 0:
+                        self._member_done(which, time_s)
+                elif self.version[which] == version:
+                    self._call_done(which)
+                if not (events and events[0][0] <= limit):
+                    self._begin_all(now_s)
+                    limit = now_s + abs(now_s) * SAME_MOMENT
+            if self.progress is not None and self.done % 1024 == 0:
+                self.progress(self.done, most)
+        self.network.finish()
+        if self.done < most:
+            raise TraceError(self._stuck())
+        return Times(
+            np.array(self.ready_s), np.array(self.start_s), np.array(self.end_s), np.array(self.cause, np.int64)
+        )
+
+    def _push(self, time_s: float, what: int, which: int, version: int = 0) -> None:
+        self.made += 1
+        heapq.heappush(self.events, (time_s, self.made, what, which, version))
+
+    def _ready(self, node: int, now_s: float, cause: int) -> None:
+        self.ready_s[node] = now_s
+        self.cause[node] = cause
+        kind = self.kind[node]
+        if kind <= NodeKind.MEMORY:
+            stream = self.stream[node]
+            heapq.heappush(self.queues.setdefault(stream, []), (now_s, node))
+            self.touched.add(stream)
+            return
+        call = self.call[node]
+        if kind == NodeKind.RECV:
+            arrived_s = self.arrived.get(call)
+            if arrived_s is not None:
+                self._push(max(arrived_s, now_s), MEMBER, node, self.version[call])
+            return
+        self.last_member[call] = node
+        if kind == NodeKind.SEND:
+            self.messages.append(call)
+            return
+        self.there[call] += 1
+        if self.there[call] == len(self.members[call]):
+            group = int(self.graph.group[node])
+            self.complete += 1
+            turn = -self.complete if self.newest_first else self.complete
+            heapq.heappush(self.channels.setdefault(group, []), (-int(self.graph.priority[node]), turn, call))
+            self.touched_channels.add(group)
+
+    def _begin_all(self, now_s: float) -> None:
+        """Begin what can begin at this moment, once all that ends in it has ended."""
+        for stream in sorted(self.touched):
+            self._next_on_stream(stream, now_s)
+        self.touched.clear()
+        starting = self.messages
+        self.messages = []
+        for group in sorted(self.touched_channels):
+            queue = self.channels[group]
+            while queue and self.running_calls.get(group, 0) < self.at_once:
+                call = heapq.heappop(queue)[2]
+                self.running_calls[group] = self.running_calls.get(group, 0) + 1
+                self.channel_of[call] = group
+                before = self.before_on_channel.get(group)
+                if before is not None and self.ready_s[self.last_member[call]] < self.end_s[before]:
+                    self.last_member[call] = before  # it waited for the group rather than for a rank
+                starting.append(call)
+        self.touched_channels.clear()
+        if starting:
+            starting.sort()
+            for call in starting:
+                for node in self.members[call]:
+                    self.start_s[node] = now_s
+            self._follow(self.network.begin([self.call_of(call) for call in starting], now_s))
+
+    def _next_on_stream(self, stream: int, now_s: float) -> None:
+        queue = self.queues[stream]
+        if not queue or stream in self.running:
+            return
+        ready_s, node = heapq.heappop(queue)
+        before = self.busy.get(stream)
+        if before is not None and self.end_s[before] > ready_s:
+            self.cause[node] = before
+        self.start_s[node] = now_s
+        self.running.add(stream)
+        self.busy[stream] = node
+        self._push(now_s + self.duration_s[node], NODE, node)
+
+    def _follow(self, changed: list[tuple[Call, Floats]]) -> None:
+        """Note when the members of calls will be done, now that they share links with others."""
+        for call, finish_s in changed:
+            number = call.number
+            self.version[number] += 1
+            version, members = self.version[number], self.members[number]
+            for node, end_s in zip(members, finish_s.tolist(), strict=True):
+                if self.end_s[node] >= 0:
+                    continue
+                if self.kind[node] == NodeKind.RECV and self.ready_s[node] < 0:
+                    self.arrived[number] = end_s
+                    continue
+                self._push(max(end_s, self.ready_s[node]), MEMBER, node, version)
+            self._push(float(finish_s.max(initial=0.0)), CALL, number, version)
+
+    def _node_done(self, node: int, now_s: float) -> None:
+        stream = self.stream[node]
+        self.running.discard(stream)
+        self.touched.add(stream)
+        self._done(node, now_s)
+
+    def _member_done(self, node: int, now_s: float) -> None:
+        last = self.last_member[self.call[node]]
+        if last != node and self.start_s[node] >= self.ready_s[node] and last >= 0:
+            self.cause[node] = last
+        self._done(node, now_s)
+
+    def _call_done(self, call: int) -> None:
+        group = self.channel_of[call]
+        if group < 0:
+            return
+        self.version[call] += 1
+        self.running_calls[group] -= 1
+        ends = self.members[call]
+        self.before_on_channel[group] = max(ends, key=lambda node: self.end_s[node])
+        self.touched_channels.add(group)
+
+    def _done(self, node: int, now_s: float) -> None:
+        self.end_s[node] = now_s
+        self.done += 1
+        left = self.left
+        for other in self.after[self.offsets[node] : self.offsets[node + 1]]:
+            left[other] -= 1
+            if not left[other]:
+                self._ready(other, now_s, node)
+
+    def _stuck(self) -> str:
+        graph = self.graph
+        waiting = [node for node, ready_s in enumerate(self.ready_s) if ready_s >= 0 and self.end_s[node] < 0]
+        unfinished = len(graph) - self.done
+        if not waiting:
+            return f"{unfinished} nodes never become ready"
+        node = waiting[0]
+        others = [one for one in self.members[self.call[node]] if self.ready_s[one] < 0]
+        there = f", which waits for rank {graph.rank[others[0]]}" if others else ""
+        return f"the workload stops with {unfinished} nodes to go: {graph.described(node)} is never done{there}"
+
+
+def _members(graph: ExecutionGraph) -> list[list[int]]:
+    """The nodes of each call in the order of its group's ranks; of a message the sender's first."""
+    nodes = np.flatnonzero(graph.call >= 0)
+    place = {(number, rank): at for number, group in enumerate(graph.groups) for at, rank in enumerate(group)}
+    found: list[list[tuple[int, int]]] = [[] for _ in range(graph.num_calls)]
+    columns = (graph.call[nodes], graph.kind[nodes], graph.group[nodes], graph.rank[nodes])
+    for node, call, kind, group, rank in zip(nodes.tolist(), *(column.tolist() for column in columns), strict=True):
+        at = place[group, rank] if kind == NodeKind.COLLECTIVE else int(kind == NodeKind.RECV)
+        found[call].append((at, node))
+    return [[node for _, node in sorted(one)] for one in found]

@@ -1,0 +1,180 @@
+"""The network under a workload: calls begin at any time, and those that share a link slow each other down.
+
+Calls whose links nobody else uses take the time they take alone, which is worked out once. Calls that meet form an
+island. All of it is simulated together, from its first start. That does not change what happened before the newest call
+began, so members that are done stay done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.schedule import Schedule
+from choreo.simulate.jobs import Job
+from choreo.simulate.simulate import simulate_together
+from choreo.topology import Topology
+
+__all__ = ["Call", "Network"]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A collective, or a message, on its devices."""
+
+    number: int
+    schedule: Schedule
+    size_bytes: float
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """What a call does by itself: when each member is done, and its links as the bits of a number."""
+
+    finish_s: Floats
+    links: int
+    link_bytes: Floats
+    link_busy_s: Floats
+
+
+@dataclass(slots=True)
+class _Island:
+    """Calls that share links, each with its start."""
+
+    calls: list[tuple[Call, float]]
+    links: int
+    end_s: float
+    link_bytes: Floats
+    link_busy_s: Floats
+
+
+@dataclass(slots=True)
+class Network:
+    """Follows calls on a topology; `link_bytes` and `link_busy_s` grow as calls are done."""
+
+    topology: Topology
+    gamma_s_per_byte: float = 0.0
+    compiled: bool | None = None
+    link_bytes: Floats = field(init=False)
+    link_busy_s: Floats = field(init=False)
+    simulations: int = 0
+    _alone: dict[tuple[int, float, tuple[int, ...]], _Alone] = field(default_factory=dict)
+    _together: dict[tuple[object, ...], tuple[list[Floats], Floats, Floats]] = field(default_factory=dict)
+    _schedules: dict[int, Schedule] = field(default_factory=dict)  # kept, so that no other gets its id
+    _islands: list[_Island] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        links = len(self.topology.links.src)
+        self.link_bytes, self.link_busy_s = np.zeros(links), np.zeros(links)
+
+    def begin(self, calls: Sequence[Call], now_s: float) -> list[tuple[Call, Floats]]:
+        """Start calls at one moment; returns when the members of these, and of those they slow down, are done."""
+        self._leave(now_s)
+        changed: list[tuple[Call, Floats]] = []
+        islands: list[_Island] = []
+        for call in calls:
+            alone = self._found_alone(call)
+            finish_s = now_s + alone.finish_s
+            mine = _Island([(call, now_s)], alone.links, _last(finish_s, now_s), alone.link_bytes, alone.link_busy_s)
+            if not alone.links:
+                changed.append((call, finish_s))
+                continue
+            islands.append(mine)
+        for group in _meeting(islands, self._islands):
+            if len(group) == 1:
+                call, start_s = group[0].calls[0]
+                changed.append((call, start_s + self._found_alone(call).finish_s))
+                self._islands.append(group[0])
+                continue
+            self._islands = [one for one in self._islands if all(one is not other for other in group)]
+            merged, finishes = self._simulated([pair for island in group for pair in island.calls])
+            self._islands.append(merged)
+            changed += finishes
+        return changed
+
+    def finish(self) -> None:
+        """Count what the last calls carried."""
+        self._leave(float("inf"))
+
+    def _leave(self, now_s: float) -> None:
+        """Forget the islands whose calls are all done."""
+        if all(island.end_s > now_s for island in self._islands):
+            return
+        for island in self._islands:
+            if island.end_s <= now_s:
+                self.link_bytes += island.link_bytes
+                self.link_busy_s += island.link_busy_s
+        self._islands = [island for island in self._islands if island.end_s > now_s]
+
+    def _key(self, call: Call) -> tuple[int, float, tuple[int, ...]]:
+        self._schedules[id(call.schedule)] = call.schedule
+        return id(call.schedule), call.size_bytes, call.devices
+
+    def _found_alone(self, call: Call) -> _Alone:
+        key = self._key(call)
+        if key not in self._alone:
+            finishes, carried, busy = self._run([(call, 0.0)])
+            bits = np.packbits(carried > 0, bitorder="little").tobytes()
+            self._alone[key] = _Alone(finishes[0], int.from_bytes(bits, "little"), carried, busy)
+        return self._alone[key]
+
+    def _simulated(self, calls: list[tuple[Call, float]]) -> tuple[_Island, list[tuple[Call, Floats]]]:
+        calls.sort(key=lambda pair: (pair[1], pair[0].number))
+        first_s = calls[0][1]
+        key = tuple((*self._key(call), start_s - first_s) for call, start_s in calls)
+        if key not in self._together:
+            self._together[key] = self._run([(call, start_s - first_s) for call, start_s in calls])
+        finishes, carried, busy = self._together[key]
+        absolute = [first_s + finish_s for finish_s in finishes]
+        links, end_s = 0, first_s
+        for (call, start_s), finish_s in zip(calls, absolute, strict=True):
+            links |= self._found_alone(call).links
+            end_s = max(end_s, _last(finish_s, start_s))
+        found = [(call, finish_s) for (call, _), finish_s in zip(calls, absolute, strict=True)]
+        return _Island(calls, links, end_s, carried, busy), found
+
+    def _run(self, calls: Sequence[tuple[Call, float]]) -> tuple[list[Floats], Floats, Floats]:
+        self.simulations += 1
+        jobs = [Job(call.schedule, call.size_bytes, call.devices, start_s) for call, start_s in calls]
+        found = simulate_together(jobs, self.topology, gamma_s_per_byte=self.gamma_s_per_byte, compiled=self.compiled)
+        finishes = [
+            finish_s[: call.schedule.ranks]
+            for (call, _), finish_s in zip(calls, found.loads.rank_finish_s, strict=True)
+        ]
+        return finishes, found.loads.link_bytes, found.loads.link_busy_s
+
+
+def _last(finish_s: Floats, start_s: float) -> float:
+    return float(finish_s.max(initial=start_s))
+
+
+def _meeting(new: Sequence[_Island], old: Sequence[_Island]) -> list[list[_Island]]:
+    """The new islands, each with all that it meets; old ones that meet no new one are left out."""
+    groups: list[tuple[int, list[_Island]]] = []
+    for island in new:
+        links, together = island.links, [island]
+        apart = []
+        for mask, group in groups:
+            if mask & island.links:
+                links |= mask
+                together = group + together
+            else:
+                apart.append((mask, group))
+        groups = [*apart, (links, together)]
+    for island in old:
+        met = [(mask, group) for mask, group in groups if mask & island.links]
+        if not met:
+            continue
+        apart = [(mask, group) for mask, group in groups if not mask & island.links]
+        mask, group = island.links, [island]
+        for other, more in met:
+            mask |= other
+            group = group + more
+        groups = [*apart, (mask, group)]
+    return [group for _, group in groups]

@@ -1,0 +1,208 @@
+"""Put the traces of ranks together into one execution graph, and check it.
+
+A dependency on a node that is not there is dropped and counted. Ranks that disagree on a collective, a circle of
+dependencies and a group that nobody describes are refused: a graph that is wrong is not simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from choreo.errors import TraceError, shown
+from choreo.trace.raw import EVERYBODY, Findings, RankTrace, RawNode
+from choreo.units import counted
+from choreo.workload.execution import ExecutionGraph, GraphBuilder, NodeKind
+
+__all__ = ["assemble"]
+
+MAX_RANKS = 1 << 20
+
+
+def assemble(
+    traces: Sequence[RankTrace],
+    groups: Mapping[str, tuple[int, ...]],
+    findings: Findings,
+    *,
+    ranks: int | None = None,
+) -> ExecutionGraph:
+    """One graph of all ranks. If only one rank of several was traced, the others do the same in their own groups."""
+    named = {name: members for trace in traces for name, members in trace.groups.items()} | dict(groups)
+    by_rank = _ranks(traces)
+    world = _world_size(traces, named, ranks)
+    if len(by_rank) == 1 < world:
+        (first, trace), *_ = by_rank.items()
+        findings.note(f"rank of {world} was traced; the others are taken to do the same", f"rank {first}")
+        by_rank = dict.fromkeys(range(world), trace)
+        return _build(by_rank, world, named, findings, translated_from=first)
+    missing = sorted(set(range(world)) - set(by_rank))
+    if missing:
+        raise TraceError(
+            f"the trace of rank {missing[0]} is missing: {len(by_rank)} of {world} ranks are there; give the files of "
+            "all ranks, or of one alone"
+        )
+    return _build(by_rank, world, named, findings)
+
+
+def _ranks(traces: Sequence[RankTrace]) -> dict[int, RankTrace]:
+    found: dict[int, RankTrace] = {}
+    for number, trace in enumerate(traces):
+        rank = number if trace.rank is None else trace.rank
+        if rank in found:
+            raise TraceError(f"two of the files are the trace of rank {rank}")
+        found[rank] = trace
+    return dict(sorted(found.items()))
+
+
+def _world_size(traces: Sequence[RankTrace], groups: Mapping[str, tuple[int, ...]], given: int | None) -> int:
+    told = {trace.world_size for trace in traces if trace.world_size}
+    if given is None and len(told) > 1:
+        raise TraceError(f"the files disagree on the number of ranks: {sorted(told)}")
+    most = max((max(members) + 1 for members in groups.values() if members), default=1)
+    most = max([most, len(traces), *((trace.rank or 0) + 1 for trace in traces), *told])
+    for trace in traces:
+        for node in trace.nodes:
+            if node.kind in (NodeKind.SEND, NodeKind.RECV) and node.peer >= most:
+                most = node.peer + 1
+    if given is not None and given < most:
+        raise TraceError(f"the trace speaks of {counted(most, 'rank')}, which is more than the {given} asked for")
+    if most > MAX_RANKS:
+        raise TraceError(f"the trace speaks of {most} ranks; at most {MAX_RANKS} can be read")
+    return given or most
+
+
+def _build(
+    by_rank: Mapping[int, RankTrace],
+    world: int,
+    groups: Mapping[str, tuple[int, ...]],
+    findings: Findings,
+    *,
+    translated_from: int | None = None,
+) -> ExecutionGraph:
+    try:
+        return _connected(by_rank, world, groups, findings, translated_from, control=True)
+    except TraceError:
+        if not any(node.control for trace in by_rank.values() for node in trace.nodes):
+            raise
+    graph = _connected(by_rank, world, groups, findings, translated_from, control=False)
+    findings.note("circle of control dependencies: they say who called whom, and data dependencies alone are kept")
+    return graph
+
+
+def _connected(
+    by_rank: Mapping[int, RankTrace],
+    world: int,
+    groups: Mapping[str, tuple[int, ...]],
+    findings: Findings,
+    translated_from: int | None,
+    *,
+    control: bool,
+) -> ExecutionGraph:
+    builder = GraphBuilder(world)
+    everybody = tuple(range(world))
+    told = Findings()
+    for number, (rank, trace) in enumerate(by_rank.items()):
+        place = _places(trace.nodes, rank)
+        first = len(builder)
+        for node in trace.nodes:
+            waits = node.deps + node.control if control else node.deps
+            deps = [first + place[one] for one in waits if one in place]
+            gone = [one for one in (*node.deps, *node.control) if one not in place]
+            if gone:
+                told.note(
+                    "dependency on a node that is not in the trace, dropped",
+                    f"{shown(node.name)} on {gone[0]}",
+                    len(gone),
+                )
+            _add(builder, rank, node, deps, _members(node, rank, everybody, groups, translated_from))
+        if translated_from is not None and not number:
+            told, of_first = Findings(), told  # the others say the same
+    graph = builder.finish()
+    graph.order  # noqa: B018 - a circle is refused here
+    findings.add(told if translated_from is None else of_first)
+    return graph
+
+
+def _places(nodes: Sequence[RawNode], rank: int) -> dict[int, int]:
+    place: dict[int, int] = {}
+    for at, node in enumerate(nodes):
+        if node.id in place:
+            raise TraceError(f"rank {rank} has two nodes with the id {node.id}: {shown(node.name)} is one of them")
+        place[node.id] = at
+    return place
+
+
+def _members(
+    node: RawNode,
+    rank: int,
+    everybody: tuple[int, ...],
+    groups: Mapping[str, tuple[int, ...]],
+    translated_from: int | None,
+) -> tuple[int, ...]:
+    if node.kind is not NodeKind.COLLECTIVE or (node.group in (EVERYBODY, "0") and node.group not in groups):
+        return everybody
+    if node.group not in groups:
+        known = ", ".join(sorted(groups)) or "none"
+        raise TraceError(
+            f"{shown(node.name)} at rank {rank} is a collective of group {shown(node.group)!r}, and no file says which "
+            f'ranks that is (known: {known}); give a file of groups: {{"{shown(node.group)}": [0, 1]}}'
+        )
+    members = groups[node.group]
+    if translated_from is None or rank in members:
+        return members
+    return _translated(members, translated_from, rank, len(everybody))
+
+
+def _translated(members: tuple[int, ...], origin: int, rank: int, world: int) -> tuple[int, ...]:
+    """The group that a rank is in where another rank is in `members`: ranks at equal distances, in blocks."""
+    steps = np.diff(members)
+    if len(members) == 1:
+        return (rank,)
+    stride = int(steps[0])
+    if stride < 1 or (steps != stride).any() or origin not in members or world % (stride * len(members)):
+        raise TraceError(
+            f"only rank {origin} was traced, and which group rank {rank} is in does not follow from "
+            f"{list(members)!r:.60}; give the traces of all ranks"
+        )
+    first = rank - rank // stride % len(members) * stride
+    return tuple(range(first, first + stride * len(members), stride))
+
+
+def _add(builder: GraphBuilder, rank: int, node: RawNode, deps: list[int], members: tuple[int, ...]) -> None:
+    try:
+        if node.kind is NodeKind.COMPUTE:
+            builder.compute(
+                rank,
+                node.name,
+                node.duration_s,
+                flops=node.flops,
+                memory_bytes=node.memory_bytes,
+                stream=node.stream,
+                after=deps,
+            )
+        elif node.kind is NodeKind.HOST:
+            builder.host(rank, node.name, node.duration_s, stream=node.stream, after=deps)
+        elif node.kind is NodeKind.MEMORY:
+            builder.memory(
+                rank, node.name, node.duration_s, memory_bytes=node.memory_bytes, stream=node.stream, after=deps
+            )
+        elif node.kind is NodeKind.SEND:
+            builder.send(rank, node.peer, node.size_bytes, tag=node.tag, after=deps)
+        elif node.kind is NodeKind.RECV:
+            builder.recv(rank, node.peer, node.size_bytes, tag=node.tag, after=deps)
+        else:
+            size = node.size_bytes if np.isnan(node.shard_bytes) else node.shard_bytes * len(members)
+            builder.collective(
+                rank,
+                node.collective,
+                size,
+                members,
+                name=node.name,
+                root=node.peer,
+                priority=node.priority,
+                duration_s=node.duration_s,
+                after=deps,
+            )
+    except (ValueError, TraceError) as error:
+        raise TraceError(f"node {node.id} of rank {rank}, {shown(node.name)}: {error}") from None

@@ -1,0 +1,233 @@
+"""PyTorch execution traces (ExecutionTraceObserver, schema 1.0.x to 1.1.1).
+
+Its nodes are calls, and say who called whom. Those that call no others run one after another on the host. A collective
+runs beside them: what reads its tensors waits for it. How long operators took is in the profiler's trace of the same
+run, joined by the record-function id *and* the name. Without it computation takes no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from choreo.errors import TraceError, shown
+from choreo.trace.formats import kineto
+from choreo.trace.formats.torch_names import ITEM_BYTES, collective_of, group_ranks, size_from_elements
+from choreo.trace.raw import EVERYBODY, Findings, RankTrace, RawNode
+from choreo.workload.execution import NodeKind
+
+__all__ = ["join", "read", "recognises"]
+
+FUNCTION = "rf_id"
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+
+def recognises(head: bytes, name: str) -> bool:
+    """Whether it is JSON with PyTorch's schema of an execution trace."""
+    text = head.decode(errors="replace").lstrip("\ufeff \t\r\n")
+    return text.startswith("{") and '"schema"' in text[:200] and '"nodes"' in text
+
+
+def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
+    """The nodes of one rank, without times."""
+    try:
+        document = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise TraceError(f"it is not JSON: {error}") from None
+    calls = document.get("nodes") if isinstance(document, dict) else None
+    if not isinstance(calls, list) or not all(isinstance(one, dict) and "id" in one for one in calls):
+        raise TraceError("it has no list of nodes with ids")
+    schema = str(document.get("schema", ""))
+    if not schema.startswith("1."):
+        raise TraceError(f"its schema is {shown(schema)}; 1.0.x and 1.1.x can be read")
+    groups, world = _groups(calls)
+    return [RankTrace(_nodes(calls, findings), world_size=world, groups=groups)]
+
+
+def _nodes(calls: Sequence[dict[str, Any]], findings: Findings) -> list[RawNode]:
+    parents = {one.get("ctrl_deps", one.get("parent")) for one in calls}
+    inside: set[Any] = set()  # what collectives call themselves
+    talks = {one["id"] for one in calls if _is_call(one)}
+    described = {one.get("ctrl_deps", one.get("parent")) for one in calls if one.get("name") == "record_param_comms"}
+    for one in sorted(calls, key=lambda one: one["id"]):
+        parent = one.get("ctrl_deps", one.get("parent"))
+        if parent in inside or (parent in talks and parent not in described):
+            inside.add(one["id"])
+    nodes: list[RawNode] = []
+    writer: dict[Any, int] = {}  # of a storage: the collective that wrote it last
+    outstanding: list[int] = []
+    previous: list[int] = []
+    for one in sorted(calls, key=lambda one: one["id"]):
+        name = str(one.get("name", ""))
+        leaf = one["id"] not in parents or (one["id"] in talks and one["id"] not in described)
+        if not leaf or one["id"] in inside or name.startswith(("[pytorch|", "##")):
+            continue
+        read_, written = _storages(one.get("inputs")), _storages(one.get("outputs"))
+        node = RawNode(len(nodes), name, NodeKind.COMPUTE, list(previous), duration_s=0.0)
+        node.deps += sorted({writer[storage] for storage in read_ if storage in writer} - set(previous))
+        node.function = _function(one)
+        if one["id"] in talks and _communicates(node, one, findings):
+            for storage in {*read_, *written}:
+                writer[storage] = node.id
+            outstanding.append(node.id)
+        else:
+            for storage in written:
+                writer.pop(storage, None)
+            previous = [node.id]
+        nodes.append(node)
+    if outstanding:
+        after = [*previous, *(one for one in outstanding if one not in previous)]
+        nodes.append(RawNode(len(nodes), "end", NodeKind.HOST, after, duration_s=0.0))
+    return nodes
+
+
+def join(data: bytes, profile: bytes, name: str, findings: Findings) -> list[RankTrace]:
+    """The trace of one rank from both files: of a GPU the profiler's kernels, otherwise its times of operators."""
+    document = kineto.parse(profile)
+    (trace,) = read(data, name, findings)
+    if kineto.has_kernels(document):
+        (found,) = kineto.read(profile, name, findings)
+        found.groups |= trace.groups
+        found.world_size = found.world_size or trace.world_size
+        return [found]
+    _give_times(trace, kineto.durations_by_function(document), findings)
+    return [kineto.rank_trace(document, trace.nodes, trace.groups)]
+
+
+def _give_times(trace: RankTrace, durations: Mapping[tuple[int, str], float], findings: Findings) -> None:
+    """Give nodes the times of the profiler's trace: those with the same id and the same name."""
+    operators = [node for node in trace.nodes if node.kind is NodeKind.COMPUTE]
+    ids = {function for function, _ in durations}
+    for node in operators:
+        node.duration_s = durations.get((node.function, node.name), 0.0)
+    known = sum((node.function, node.name) in durations for node in operators)
+    other = sum(node.function in ids for node in operators) - known
+    findings.note("operator whose id belongs to another name in the profiler's trace; it takes no time", count=other)
+    if known < len(operators) // 2:
+        raise TraceError(
+            f"{known} of {len(operators)} operators have the same id and name in the profiler's trace; the two files "
+            "are not of one run"
+        )
+
+
+def _function(call: Mapping[str, Any]) -> int:
+    value = _attributes(call).get(FUNCTION, call.get(FUNCTION, 0))
+    return value if isinstance(value, int) else 0
+
+
+def _attributes(call: Mapping[str, Any]) -> dict[str, Any]:
+    found = call.get("attrs", ())
+    return (
+        {str(one.get("name")): one.get("value") for one in found if isinstance(one, Mapping)}
+        if isinstance(found, list)
+        else {}
+    )
+
+
+def _is_call(call: Mapping[str, Any]) -> bool:
+    name = str(call.get("name", ""))
+    if name == "record_param_comms":
+        return bool(collective_of(_described(call)[0]))
+    return name.startswith(("c10d::", "_c10d_functional::")) and bool(collective_of(name))
+
+
+def _described(call: Mapping[str, Any]) -> tuple[str, Any, int]:
+    """The collective, group and size that record_param_comms gives: as attributes, or by position in older traces."""
+    attributes = _attributes(call)
+    values = (
+        (call.get("inputs") or {}).get("values", [])
+        if isinstance(call.get("inputs"), Mapping)
+        else call.get("inputs", [])
+    )
+    texts = [one for one in values if isinstance(one, str) and collective_of(one)]
+    name = str(attributes.get("collective_name") or (texts[0] if texts else ""))
+    group = attributes.get("pg_name")
+    if group is None:
+        group = next(
+            (one[0] for one in values if isinstance(one, list) and len(one) == 2 and isinstance(one[0], str)), "0"
+        )
+    size = attributes.get("pg_size")
+    return name, group, size if isinstance(size, int) else 0
+
+
+def _communicates(node: RawNode, call: Mapping[str, Any], findings: Findings) -> bool:
+    attributes = _attributes(call)
+    ins, outs = (_tensor_bytes(call.get(side)) for side in ("inputs", "outputs"))
+    if node.name == "record_param_comms":
+        name, group, _ = _described(call)
+        collective = collective_of(name)
+        node.name = name
+        node.group = str(group)
+        item_bytes = ITEM_BYTES.get(str(attributes.get("dtype", "")).lower())
+        counts = attributes.get("in_msg_nelems"), attributes.get("out_msg_nelems")
+        if item_bytes and all(isinstance(one, int) for one in counts):
+            node.size_bytes = size_from_elements(collective, float(counts[0] or 0), float(counts[1] or 0), item_bytes)
+        else:
+            node.size_bytes = max(ins, outs)
+    else:
+        collective = collective_of(node.name)
+        node.size_bytes = max(ins, outs) if collective != "all_to_all" else ins or outs
+        node.group = EVERYBODY
+    if collective in ("send", "recv") or (not node.size_bytes and collective != "barrier"):
+        findings.note("call of torch.distributed without size or peer, left out of the communication", shown(node.name))
+        return False
+    node.kind, node.collective = NodeKind.COLLECTIVE, collective
+    node.peer = 0 if collective in ROOTED else -1
+    return True
+
+
+def _tensors(values: Any) -> list[list[Any]]:
+    """The tensors among some values: [tensor, storage, offset, elements, bytes an element, device], also in lists."""
+    if not isinstance(values, list):
+        return []
+    if len(values) == 6 and all(isinstance(one, int) for one in values[:5]) and isinstance(values[5], str):
+        return [values]
+    return [tensor for one in values for tensor in _tensors(one)]
+
+
+def _side(side: Any) -> Any:
+    return side.get("values", []) if isinstance(side, Mapping) else side
+
+
+def _storages(side: Any) -> list[tuple[int, str]]:
+    return [(tensor[1], tensor[5]) for tensor in _tensors(_side(side)) if tensor[1]]
+
+
+def _tensor_bytes(side: Any) -> float:
+    """The largest tensor, or list of tensors, on one side of a call."""
+    values = _side(side)
+    values = values if isinstance(values, list) else []
+    return max((sum(float(one[3]) * one[4] for one in _tensors(value)) for value in values), default=0.0)
+
+
+def _groups(calls: Sequence[Mapping[str, Any]]) -> tuple[dict[str, tuple[int, ...]], int | None]:
+    """The groups that a trace describes when they are made, and how many ranks there are."""
+    groups: dict[str, tuple[int, ...]] = {}
+    world = None
+    for call in calls:
+        attributes = _attributes(call)
+        size = attributes.get("pg_size")
+        if isinstance(size, int) and call.get("name") == "record_param_comms":
+            first, stride = attributes.get("global_rank_start", 0), attributes.get("global_rank_stride", 1)
+            if isinstance(first, int) and isinstance(stride, int) and stride > 0:
+                groups.setdefault(
+                    str(attributes.get("pg_name", "0")), tuple(range(first, first + size * stride, stride))
+                )
+        if call.get("name") != "## process_group:init ##":
+            continue
+        for text in _side(call.get("inputs")) or ():
+            try:
+                described = msgspec.json.decode(text)
+            except (msgspec.DecodeError, TypeError):
+                continue
+            for one in described if isinstance(described, list) else ():
+                size = one.get("group_size", 0)
+                ranks = group_ranks(one.get("ranks", []), size) or tuple(range(size))
+                groups[str(one.get("pg_name"))] = ranks
+                if one.get("pg_desc") == "default_pg":
+                    world = size
+    if world is None:
+        world = max((max(ranks) + 1 for ranks in groups.values() if ranks), default=None)
+    return {name: ranks for name, ranks in groups.items() if ranks}, world

@@ -1,0 +1,252 @@
+"""PyTorch profiler traces (Kineto, Chrome's JSON).
+
+With kernels of a GPU: a node is a kernel or copy on its stream. It waits for the one before it on its stream, and for
+whatever ended last on another stream before it began. What is left of the time between is the host's. So the graph,
+with the recorded time of collectives, takes the recorded time. A simulation gives collectives the network's time.
+
+Without a GPU: the operators that call no others, one after another. A collective blocks, as nothing says otherwise; the
+execution trace of the same run knows better.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from choreo.errors import TraceError, shown
+from choreo.trace.formats.torch_names import ITEM_BYTES, collective_of, group_ranks, size_from_elements
+from choreo.trace.raw import EVERYBODY, Findings, RankTrace, RawNode
+from choreo.workload.execution import NodeKind
+
+__all__ = ["durations_by_function", "has_kernels", "operators", "parse", "rank_trace", "read", "recognises"]
+
+ON_DEVICE = {"kernel": NodeKind.COMPUTE, "gpu_memcpy": NodeKind.MEMORY, "gpu_memset": NodeKind.MEMORY}
+ROUNDING_S = 1e-6  # older traces have whole microseconds
+HOST_STREAM = 1 << 20
+
+
+def recognises(head: bytes, name: str) -> bool:
+    """Whether it is Chrome's JSON with traceEvents of PyTorch's."""
+    text = head.decode(errors="replace")
+    return text.lstrip("\ufeff \t\r\n").startswith("{") and (
+        '"traceEvents"' in text or '"schemaVersion"' in text or '"deviceProperties"' in text
+    )
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """The document; TraceError if it is damaged."""
+    try:
+        document = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise TraceError(f"it is not JSON: {error}") from None
+    if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
+        raise TraceError("it has no list of traceEvents")
+    return document
+
+
+def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
+    """The nodes of one rank."""
+    document = parse(data)
+    events = list(_complete(document["traceEvents"]))
+    kernels = [event for event in events if event.get("cat") in ON_DEVICE]
+    nodes, groups = _device_nodes(kernels, findings) if kernels else _operator_nodes(events, findings)
+    if not nodes:
+        raise TraceError("no event of it is a kernel or an operator that took time")
+    return [rank_trace(document, nodes, groups)]
+
+
+def has_kernels(document: Mapping[str, Any]) -> bool:
+    """Whether it is of a GPU."""
+    return any(isinstance(event, dict) and event.get("cat") in ON_DEVICE for event in document["traceEvents"])
+
+
+def rank_trace(document: Mapping[str, Any], nodes: list[RawNode], groups: dict[str, tuple[int, ...]]) -> RankTrace:
+    """The nodes with what the document says of ranks and groups."""
+    about = document.get("distributedInfo")
+    if not isinstance(about, Mapping):
+        return RankTrace(nodes, groups=groups)
+    world = about.get("world_size")
+    for config in about.get("pg_config") or ():
+        if isinstance(config, Mapping):
+            ranks = group_ranks(config.get("ranks", []), int(config.get("pg_size", 0)))
+            if ranks:
+                groups.setdefault(str(config.get("pg_name")), ranks)
+    rank = about.get("rank")
+    return RankTrace(
+        nodes,
+        rank=rank if isinstance(rank, int) else None,
+        world_size=world if isinstance(world, int) and world > 0 else None,
+        groups=groups,
+    )
+
+
+def durations_by_function(document: Mapping[str, Any]) -> dict[tuple[int, str], float]:
+    """How long each operator took, by its record-function id and name."""
+    found = {}
+    for event in _complete(document["traceEvents"]):
+        function = _arguments(event).get("Record function id")
+        if isinstance(function, int) and function:
+            found[function, str(event["name"])] = float(event["dur"]) * 1e-6
+    return found
+
+
+def _complete(events: Iterable[Any]) -> Iterable[dict[str, Any]]:
+    """The events that have a beginning and a length."""
+    for event in events:
+        if not isinstance(event, dict):
+            raise TraceError(f"an event is an object, not {str(event)[:40]}")
+        if event.get("ph") == "X" and isinstance(event.get("name"), str):
+            if not isinstance(event.get("ts"), int | float) or not isinstance(event.get("dur", 0), int | float):
+                raise TraceError(f"{shown(event['name'])} has no time: ts is {str(event.get('ts'))[:20]!r}")
+            event.setdefault("dur", 0.0)
+            yield event
+
+
+def _device_nodes(
+    kernels: list[dict[str, Any]], findings: Findings
+) -> tuple[list[RawNode], dict[str, tuple[int, ...]]]:
+    kernels.sort(key=lambda event: (event["ts"], -event["dur"]))
+    nodes: list[RawNode] = []
+    groups: dict[str, tuple[int, ...]] = {}
+    ends: dict[int, list[float]] = {}  # by stream, in the order of time
+    last: dict[int, list[int]] = {}
+    for event in kernels:
+        arguments = _arguments(event)
+        stream = arguments.get("stream", event.get("tid"))
+        stream = stream if isinstance(stream, int) and 0 <= stream < HOST_STREAM else 0
+        begins, ended = event["ts"] * 1e-6, (event["ts"] + event["dur"]) * 1e-6
+        deps, ready = _before(stream, begins, ends, last)
+        if deps and begins - ready > ROUNDING_S:
+            nodes.append(RawNode(len(nodes), "host", NodeKind.HOST, deps, duration_s=begins - ready))
+            nodes[-1].stream = HOST_STREAM + stream
+            deps = [len(nodes) - 1]
+        node = RawNode(len(nodes), event["name"], ON_DEVICE[event["cat"]], deps)
+        node.duration_s, node.stream = ended - begins, stream
+        if "nccl" in event["name"].lower():
+            _communicates(node, arguments, groups, findings)
+        nodes.append(node)
+        ends.setdefault(stream, []).append(max(ended, ends[stream][-1] if ends.get(stream) else ended))
+        last.setdefault(stream, []).append(node.id)
+    return nodes, groups
+
+
+def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = event.get("args")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _before(
+    stream: int, begins: float, ends: Mapping[int, list[float]], last: Mapping[int, list[int]]
+) -> tuple[list[int], float]:
+    """What a kernel waited for, as far as times tell: the one before it on its stream, and a later one elsewhere."""
+    deps, ready = [], 0.0
+    if stream in ends:
+        deps.append(last[stream][-1])
+        ready = ends[stream][-1]
+    for other, times in ends.items():
+        if other == stream:
+            continue
+        at = bisect_right(times, begins + ROUNDING_S) - 1
+        if at >= 0 and times[at] > ready:
+            ready = times[at]
+            deps = [*deps[: stream in ends], last[other][at]]
+    return deps, min(ready, begins)
+
+
+def _communicates(
+    node: RawNode, arguments: Mapping[str, Any], groups: dict[str, tuple[int, ...]], findings: Findings
+) -> None:
+    """Make a kernel of NCCL's a collective, if it says which."""
+    collective = collective_of(str(arguments.get("Collective name", "")))
+    ins, outs = (arguments.get(f"{way} msg nelems", 0) for way in ("In", "Out"))
+    item_bytes = ITEM_BYTES.get(str(arguments.get("dtype", "")).lower())
+    if (
+        collective in ("", "send", "recv")
+        or item_bytes is None
+        or not isinstance(ins, int)
+        or not isinstance(outs, int)
+    ):
+        findings.note(
+            "kernel of NCCL without collective, size or peer; it keeps its recorded time", shown(node.name)[:60]
+        )
+        return
+    node.kind, node.collective = NodeKind.COLLECTIVE, collective
+    node.size_bytes = size_from_elements(collective, ins, outs, item_bytes)
+    node.group = str(arguments.get("Process Group Name", EVERYBODY))
+    size = arguments.get("Group size", 0)
+    ranks = group_ranks(arguments.get("Process Group Ranks", ""), size if isinstance(size, int) else 0)
+    if ranks:
+        groups.setdefault(node.group, ranks)
+    root = arguments.get("Root")
+    node.peer = (
+        -1 if collective not in ("broadcast", "reduce", "gather", "scatter") else int(root or (ranks or (0,))[0])
+    )
+
+
+def operators(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The operators that call no others, in order of time; a collective's own calls do not count."""
+    found: list[dict[str, Any]] = []
+    open_until = float("-inf")
+    parents: list[dict[str, Any]] = []
+    ordered = sorted(
+        (event for event in events if event.get("cat") == "cpu_op"), key=lambda event: (event["ts"], -event["dur"])
+    )
+    for event in ordered:
+        if event["ts"] < open_until:
+            continue
+        while parents and parents[-1]["ts"] + parents[-1]["dur"] <= event["ts"]:
+            parents.pop()
+        if found and found[-1] in parents:
+            found.pop()
+        if event["name"].startswith("c10d::") and collective_of(event["name"]):
+            open_until = event["ts"] + event["dur"]
+        parents.append(event)
+        found.append(event)
+    return found
+
+
+def _operator_nodes(
+    events: list[dict[str, Any]], findings: Findings
+) -> tuple[list[RawNode], dict[str, tuple[int, ...]]]:
+    nodes: list[RawNode] = []
+    until = None
+    for event in operators(events):
+        after = [len(nodes) - 1] if nodes else []
+        if until is not None and event["ts"] - until > ROUNDING_S * 1e6:
+            nodes.append(RawNode(len(nodes), "host", NodeKind.HOST, after, duration_s=(event["ts"] - until) * 1e-6))
+            after = [len(nodes) - 1]
+        node = RawNode(len(nodes), event["name"], NodeKind.COMPUTE, after, duration_s=event["dur"] * 1e-6)
+        collective = collective_of(event["name"]) if event["name"].startswith("c10d::") else ""
+        sizes = _sizes(_arguments(event))
+        if collective in ("send", "recv") or (collective and not sizes):
+            findings.note(
+                "operator of torch.distributed without size or peer; it keeps its recorded time", event["name"]
+            )
+        elif collective:
+            node.kind, node.collective = NodeKind.COLLECTIVE, collective
+            node.size_bytes = 0.0 if collective == "barrier" else max(sizes)
+            node.peer = 0 if collective in ("broadcast", "reduce", "gather", "scatter") else -1
+        nodes.append(node)
+        until = event["ts"] + event["dur"]
+    return nodes, {}
+
+
+def _sizes(arguments: Any) -> list[float]:
+    """The bytes of each tensor that an operator was given."""
+    dims, types = arguments.get("Input Dims", []), arguments.get("Input type", [])
+    found = []
+    for dim, kind in zip(dims, types, strict=False):
+        parts = dim if dim and isinstance(dim[0], list) else [dim] if dim else []
+        item_bytes = ITEM_BYTES.get(str(kind).lower(), 4 if kind == "TensorList" else 0)
+        total = 0.0
+        for part in parts:
+            elements = 1.0
+            for length in part:
+                elements *= length
+            total += elements
+        if item_bytes and total:
+            found.append(total * item_bytes)
+    return found

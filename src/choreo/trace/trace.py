@@ -1,0 +1,205 @@
+"""Read and write traces: the format is found by what a file contains."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+
+from choreo.errors import TraceError, UnknownNameError, UsageError, shown
+from choreo.files import read_bytes
+from choreo.trace.assemble import assemble
+from choreo.trace.raw import Findings, RankTrace
+from choreo.workload.execution import ExecutionGraph
+
+__all__ = ["READABLE", "WRITABLE", "Trace", "read_trace", "write_trace"]
+
+MAX_FILE_BYTES = 1 << 31
+HEAD_BYTES = 1 << 16
+MAX_FILES = 1 << 16
+# Each format is a module; the first that knows a file reads it.
+READABLE = (
+    "execution_trace",
+    "kineto",
+    "chakra_json",
+    "text_workload",
+    "chakra",
+)
+TOGETHER = ["execution_trace", "kineto"]  # of one run
+WRITABLE = ("chakra", "goal")
+
+
+class Format(Protocol):
+    """What the module of a format that can be read has."""
+
+    def recognises(self, head: bytes, name: str) -> bool: ...
+    def read(self, data: bytes, name: str, findings: Findings) -> list[RankTrace]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """A trace that was read: its graph, the format of its files, and what was found wrong in them."""
+
+    graph: ExecutionGraph
+    format: str
+    files: tuple[Path, ...]
+    findings: Findings
+
+    def __repr__(self) -> str:
+        return f"<Trace in {self.format}: {self.graph!r}>"
+
+
+def read_trace(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    ranks: int | None = None,
+    groups: Mapping[str, Sequence[int]] | str | Path | None = None,
+) -> Trace:
+    """The trace in a file, in several (one a rank), in a folder, or in files that begin with a prefix.
+
+    `groups` says which ranks each named group is, or is a JSON file that does. If the trace of one rank alone is given,
+    the other ranks are taken to do the same; `ranks` then says how many there are.
+    """
+    files, beside = _files(paths)
+    findings = Findings()
+    found: list[tuple[str, Path, bytes]] = []
+    for file in files:
+        data = _content(file)
+        name = _format_of(data[:HEAD_BYTES], file.name)
+        if name is not None:
+            found.append((name, file, data))
+        elif len(files) == 1:
+            raise TraceError(f"{shown(file)} is no trace that can be read; known are {', '.join(READABLE)}")
+        else:
+            findings.note("file that is no trace, left out", shown(file))
+    kinds = sorted({name for name, *_ in found})
+    if not found:
+        raise TraceError(f"none of {len(files)} files is a trace; known are {', '.join(READABLE)}")
+    if kinds == TOGETHER:
+        traces = _pairs(found, findings)
+    elif len(kinds) > 1:
+        raise TraceError(f"the files are in {len(kinds)} formats: {', '.join(kinds)}; give one")
+    else:
+        traces = [one for name, file, data in found for one in _read(name, file, data, findings)]
+    known = _groups(groups) if groups is not None else _found_groups(beside)
+    return Trace(assemble(traces, known, findings, ranks=ranks), "+".join(kinds), tuple(files), findings)
+
+
+def _read(name: str, file: Path, data: bytes, findings: Findings) -> list[RankTrace]:
+    try:
+        return _module(name).read(data, file.name, findings)
+    except TraceError as error:
+        raise TraceError(f"{shown(file)}, read as {name}: {error}") from None
+
+
+def _pairs(found: Sequence[tuple[str, Path, bytes]], findings: Findings) -> list[RankTrace]:
+    """The execution trace and the profiler's trace of each rank, put together; they follow in the same order."""
+    from choreo.trace.formats.execution_trace import join
+
+    calls, profiles = ([one for one in found if one[0] == kind] for kind in TOGETHER)
+    if len(calls) != len(profiles):
+        raise TraceError(f"there are {len(calls)} execution traces and {len(profiles)} of the profiler; give pairs")
+    traces: list[RankTrace] = []
+    for (_, file, data), (_, other, profile) in zip(calls, profiles, strict=True):
+        try:
+            traces += join(data, profile, file.name, findings)
+        except TraceError as error:
+            raise TraceError(f"{shown(file)} and {shown(other)}: {error}") from None
+    return traces
+
+
+def write_trace(graph: ExecutionGraph, path: str | Path, format: str = "chakra") -> list[Path]:  # noqa: A002
+    """Write a graph in a format: "chakra" (a file a rank) or "goal"; returns the files."""
+    if format not in WRITABLE:
+        raise UnknownNameError("format", format, WRITABLE)
+    return list(import_module(f"choreo.trace.formats.{format}").write(graph, Path(path)))
+
+
+def _module(name: str) -> Format:
+    module: Format = import_module(f"choreo.trace.formats.{name}")
+    return module
+
+
+def _format_of(head: bytes, name: str) -> str | None:
+    return next((one for one in READABLE if _module(one).recognises(head, name)), None)
+
+
+def _files(paths: str | Path | Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
+    """The files of a trace, and JSON files beside them that may describe groups."""
+    given = [Path(one) for one in ([paths] if isinstance(paths, str | Path) else paths)]
+    found: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            found += sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
+        elif path.exists():
+            found.append(path)
+        else:
+            same = sorted(one for one in path.parent.glob(f"{path.name}.*") if one.is_file()) if path.name else []
+            if not same:
+                raise UsageError(f"{shown(path)} is no file, no folder, and no file begins with it")
+            found += same
+    if not found or len(found) > MAX_FILES:
+        raise UsageError(f"a trace is 1 to {MAX_FILES} files, not {len(found)}")
+    groups = [one for one in found if one.suffix == ".json" and _is_groups(one)]
+    rest = [one for one in found if one not in groups]
+    for folder in {one.parent for one in rest}:
+        groups += [one for one in sorted(folder.glob("*group*.json")) if one not in groups and _is_groups(one)]
+    return rest, groups
+
+
+def _is_groups(path: Path) -> bool:
+    try:
+        return path.stat().st_size < HEAD_BYTES * 16 and bool(_groups(path))
+    except (TraceError, UsageError, OSError):
+        return False
+
+
+def _found_groups(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        found |= _groups(file)
+    return found
+
+
+def _groups(given: Mapping[str, Sequence[int]] | str | Path) -> dict[str, tuple[int, ...]]:
+    if isinstance(given, str | Path):
+        text = read_bytes(given, MAX_FILE_BYTES, "a file of groups", TraceError)
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise TraceError(f"{shown(given)} is not JSON: {error}") from None
+    else:
+        document = given
+    fine = isinstance(document, Mapping) and all(
+        isinstance(ranks, list | tuple) and ranks and all(type(rank) is int and rank >= 0 for rank in ranks)
+        for ranks in document.values()
+    )
+    if not fine:
+        raise TraceError('groups are given as {"1": [0, 2], "2": [1, 3]}: the ranks of each by name')
+    return {str(name): tuple(ranks) for name, ranks in document.items()}
+
+
+def _content(path: Path) -> bytes:
+    data = read_bytes(path, MAX_FILE_BYTES, "a trace", TraceError)
+    if data[:2] != b"\x1f\x8b":
+        return _no_archive(data, path)
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            inside = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise TraceError(f"{shown(path)} is a damaged gzip file: {error}") from None
+    if len(inside) > MAX_FILE_BYTES:
+        raise TraceError(f"{shown(path)} is larger than {MAX_FILE_BYTES >> 30} GiB once unpacked")
+    return _no_archive(inside, path)
+
+
+def _no_archive(data: bytes, path: Path) -> bytes:
+    if data[257:262] == b"ustar":
+        raise TraceError(f"{shown(path)} is an archive of files; unpack it with tar, and give the folder")
+    return data

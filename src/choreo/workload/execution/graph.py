@@ -1,0 +1,180 @@
+"""The execution graph: nodes of computation and communication at every rank, and what each of them waits for.
+
+A graph is columns. A node runs at one rank, after the nodes that it depends on. What all ranks of a group call
+together is one *call*, and so are a send and its receive.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.errors import TraceError, shown
+from choreo.units import counted
+
+__all__ = ["COLLECTIVES", "ExecutionGraph", "NodeKind"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+# The collectives that a node may name, by their number in the column `collective`.
+COLLECTIVES = (
+    "all_reduce",
+    "reduce",
+    "all_gather",
+    "gather",
+    "scatter",
+    "broadcast",
+    "all_to_all",
+    "reduce_scatter",
+    "barrier",
+)
+
+
+class NodeKind(enum.IntEnum):
+    """What a node does."""
+
+    HOST = 0  # the processor that launches kernels: others wait for it, but it is no computation of the device
+    COMPUTE = 1
+    MEMORY = 2  # a copy, or a load or store of a remote memory
+    SEND = 3
+    RECV = 4
+    COLLECTIVE = 5
+
+
+@dataclass(frozen=True, slots=False, eq=False)
+class ExecutionGraph:
+    """Nodes as columns, one row a node; those of one rank are in the order in which the program issued them.
+
+    `duration_s` is what a node took where it was recorded, NaN where nobody knows. `size_bytes` is that of nccl-tests:
+    the whole vector of an all_reduce, all_gather or reduce_scatter, what one rank sends in an all_to_all. `peer` is the
+    other rank of a send or receive, and the root of a collective. Nodes of one rank and one `stream` run one at a time.
+    Node i waits for deps[offsets[i] : offsets[i + 1]]. `call` numbers the calls; -1 is none.
+    """
+
+    ranks: int
+    groups: tuple[tuple[int, ...], ...]
+    names: tuple[str, ...]
+    rank: Ints
+    kind: npt.NDArray[np.int8]
+    name: Ints  # its place in `names`
+    duration_s: Floats
+    flops: Floats
+    memory_bytes: Floats
+    size_bytes: Floats
+    collective: npt.NDArray[np.int8]
+    group: Ints
+    peer: Ints
+    tag: Ints
+    stream: Ints
+    priority: Ints
+    call: Ints
+    offsets: Ints
+    deps: Ints
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def __repr__(self) -> str:
+        return f"<ExecutionGraph of {counted(self.ranks, 'rank')}: {counted(len(self), 'node')}>"
+
+    @cached_property
+    def num_calls(self) -> int:
+        """How many collectives and messages there are."""
+        return int(self.call.max(initial=-1)) + 1
+
+    def deps_of(self, node: int) -> Ints:
+        """The nodes that a node waits for."""
+        return self.deps[self.offsets[node] : self.offsets[node + 1]]
+
+    def name_of(self, node: int) -> str:
+        """What the program calls this node."""
+        return self.names[int(self.name[node])]
+
+    def described(self, node: int) -> str:
+        """A node as an error names it.
+
+        >>> from choreo.workload.execution import GraphBuilder
+        >>> graph = GraphBuilder(2)
+        >>> for rank in range(2): _ = graph.collective(rank, "all_reduce", 1024, (0, 1))
+        >>> graph.finish().described(1)
+        'all_reduce of 1024 bytes at rank 1'
+        """
+        kind, size = NodeKind(self.kind[node]), f"{self.size_bytes[node]:g} bytes"
+        if kind is NodeKind.COLLECTIVE:
+            what = f"{COLLECTIVES[self.collective[node]]} of {size}"
+        elif kind is NodeKind.SEND:
+            what = f"send of {size} to rank {self.peer[node]}"
+        elif kind is NodeKind.RECV:
+            what = f"receive of {size} from rank {self.peer[node]}"
+        else:
+            what = shown(self.name_of(node)) or kind.name.lower()
+        return f"{what} at rank {self.rank[node]}"
+
+    @cached_property
+    def order(self) -> Ints:
+        """The nodes in an order in which they can run: those that depend on nothing first."""
+        return _topological(self)
+
+    def dependents(self) -> tuple[Ints, Ints]:
+        """For each node those that wait for it: offsets, and nodes."""
+        waits = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        order = np.argsort(self.deps, kind="stable")
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(self.deps, minlength=len(self)))))
+        return offsets, waits[order]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The graph in figures."""
+        kinds = np.bincount(self.kind, minlength=len(NodeKind))
+        return {
+            "ranks": self.ranks,
+            "nodes": len(self),
+            "calls": self.num_calls,
+            "groups": len(self.groups),
+            "dependencies": len(self.deps),
+            **{kind.name.lower(): int(kinds[kind]) for kind in NodeKind},
+        }
+
+
+def _topological(graph: ExecutionGraph) -> Ints:
+    """Layer by layer; a cycle is refused, and told node by node."""
+    offsets, after = graph.dependents()
+    left = np.diff(graph.offsets).copy()
+    layer = np.flatnonzero(left == 0)
+    found: list[Ints] = []
+    done = 0
+    while len(layer):
+        found.append(layer)
+        done += len(layer)
+        ends = _ranges(offsets[layer], offsets[layer + 1])
+        freed = after[ends]
+        np.subtract.at(left, freed, 1)
+        layer = np.unique(freed[left[freed] == 0])
+    if done < len(graph):
+        cycle = _cycle(graph, left)
+        story = ", which waits for ".join(graph.described(node) for node in (*cycle[:4], *cycle[:1])[:5])
+        more = f" and {len(cycle) - 4} more" if len(cycle) > 4 else ""
+        raise TraceError(f"nodes wait for each other in a circle: {story}{more}; no such program can have run")
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def _ranges(start: Ints, end: Ints) -> Ints:
+    """The numbers start[i] to end[i] - 1 of all i, one after another."""
+    count = end - start
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(count)))
+    return np.arange(before[-1]) - np.repeat(before[:-1] - start, count)
+
+
+def _cycle(graph: ExecutionGraph, left: npt.NDArray[np.int64]) -> Sequence[int]:
+    """Nodes that wait for each other, beginning anywhere."""
+    node, seen = int(np.flatnonzero(left > 0)[0]), dict[int, int]()
+    while node not in seen:
+        seen[node] = len(seen)
+        node = next(int(one) for one in graph.deps_of(node) if left[one] > 0)
+    return [one for one, at in seen.items() if at >= seen[node]]
