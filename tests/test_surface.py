@@ -21,8 +21,8 @@ from tests.conftest import SLOW
 ROOT = Path(__file__).parent.parent
 FOLDERS = (
     "algorithms", "bench", "bound", "calibrate", "collectives", "hardware", "nccl", "plan", "price", "prove", "record",
-    "run", "schedule", "show", "simulate", "sweep", "synthesize", "topology", "torch_backend", "train", "validate",
-    "workload",
+    "run", "schedule", "show", "simulate", "sweep", "synthesize", "topology", "torch_backend", "trace", "train",
+    "validate", "workload",
 )  # fmt: skip
 
 SURFACE = [
@@ -46,7 +46,9 @@ SURFACE = [
     "DeviceError",
     "EVEN",
     "Elastic",
+    "ExecutionGraph",
     "FormatError",
+    "GraphBuilder",
     "Job",
     "JoinError",
     "Layout",
@@ -80,6 +82,8 @@ SURFACE = [
     "Table",
     "Topology",
     "TopologyError",
+    "Trace",
+    "TraceError",
     "TrainingError",
     "TrainingRun",
     "TrainingStep",
@@ -88,6 +92,7 @@ SURFACE = [
     "UsageError",
     "WinningRange",
     "Work",
+    "WorkloadSimulation",
     "__version__",
     "after",
     "algorithm",
@@ -119,12 +124,14 @@ SURFACE = [
     "price",
     "prove",
     "read_config",
+    "read_trace",
     "record",
     "save",
     "show",
     "simulate",
     "simulate_nccl",
     "simulate_together",
+    "simulate_workload",
     "suggested_schedule",
     "sweep",
     "synthesize",
@@ -136,6 +143,7 @@ SURFACE = [
     "train",
     "validate",
     "winners",
+    "write_trace",
 ]
 
 

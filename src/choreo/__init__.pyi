@@ -39,6 +39,7 @@ from choreo.errors import ScheduleError as ScheduleError
 from choreo.errors import SizeError as SizeError
 from choreo.errors import StoreError as StoreError
 from choreo.errors import TopologyError as TopologyError
+from choreo.errors import TraceError as TraceError
 from choreo.errors import TrainingError as TrainingError
 from choreo.errors import UnknownNameError as UnknownNameError
 from choreo.errors import UsageError as UsageError
@@ -92,6 +93,8 @@ from choreo.simulate import simulate as simulate
 from choreo.simulate import simulate_nccl as simulate_nccl
 from choreo.simulate import simulate_together as simulate_together
 from choreo.simulate import suggested_schedule as suggested_schedule
+from choreo.simulate.execution import WorkloadSimulation as WorkloadSimulation
+from choreo.simulate.execution import simulate_workload as simulate_workload
 from choreo.sweep import Table as Table
 from choreo.sweep import sweep as sweep
 from choreo.synthesize import Synthesis as Synthesis
@@ -99,6 +102,9 @@ from choreo.synthesize import synthesize as synthesize
 from choreo.topology import Topology as Topology
 from choreo.topology import get_topology as get_topology
 from choreo.topology import list_topologies as list_topologies
+from choreo.trace import Trace as Trace
+from choreo.trace import read_trace as read_trace
+from choreo.trace import write_trace as write_trace
 from choreo.train import Elastic as Elastic
 from choreo.train import TrainingRun as TrainingRun
 from choreo.train import TrainingStep as TrainingStep
@@ -109,6 +115,8 @@ from choreo.workload import Plan as Plan
 from choreo.workload import get_model as get_model
 from choreo.workload import list_models as list_models
 from choreo.workload import read_config as read_config
+from choreo.workload.execution import ExecutionGraph as ExecutionGraph
+from choreo.workload.execution import GraphBuilder as GraphBuilder
 
 __all__: list[str]
 __version__: str

@@ -32,6 +32,7 @@ COMMANDS = {
     "price": "Price algorithms side by side; find the sizes at which each wins.",
     "topology": "Show a network: a real machine, building blocks, your own file.",
     "simulate": "Simulate schedules on a network: time, link load, critical path.",
+    "trace": "Look into other tools' traces, and write them in another form.",
     "bound": "Find the least time that any schedule could take on a network.",
     "synthesize": "Make a schedule for a network, as near to the bound as it gets.",
     "plan": "Plan a training job: how to cut it, how long a step takes, what it needs.",

@@ -33,7 +33,8 @@ def assemble(
     world = _world_size(traces, named, ranks)
     if len(by_rank) == 1 < world:
         (first, trace), *_ = by_rank.items()
-        findings.note(f"rank of {world} was traced; the others are taken to do the same", f"rank {first}")
+        if not trace.of_all:
+            findings.note(f"rank of {world} was traced; the others are taken to do the same", f"rank {first}")
         by_rank = dict.fromkeys(range(world), trace)
         return _build(by_rank, world, named, findings, translated_from=first)
     missing = sorted(set(range(world)) - set(by_rank))

@@ -1,6 +1,7 @@
 """Schedules as messages: a send at one rank and a receive at the other, and what each of them waits for.
 
-The order is the schedule's own. A send waits for the messages that brought what it carries. A receive waits for those
+The order is the schedule's own. A send waits for the messages that brought what it carries, and for the sends of its
+rank's earlier steps, as at one port. A receive waits for those
 that wrote the same place before it, and for the sends that still read there.
 """
 
@@ -10,12 +11,15 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from choreo.algorithms import build
 from choreo.errors import UsageError
 from choreo.schedule import Schedule, message_of
+from choreo.simulate.choice import FLAT
+from choreo.simulate.execution.rules import parse_rules
 from choreo.units import size_of
 from choreo.workload.execution import COLLECTIVES, ExecutionGraph, GraphBuilder, NodeKind
 
-__all__ = ["as_messages", "schedule_graph"]
+__all__ = ["as_messages", "as_messages_by", "schedule_graph"]
 
 Choose = Callable[[str, tuple[int, ...], float, int | None], Schedule]
 
@@ -32,6 +36,17 @@ def schedule_graph(schedule: Schedule, size_bytes: float | str, *, gamma_s_per_b
     members = tuple(range(schedule.ranks))
     _expand(builder, schedule, float(size_of(size_bytes)), members, {}, gamma_s_per_byte=gamma_s_per_byte, tag=0)
     return builder.finish()
+
+
+def as_messages_by(graph: ExecutionGraph, algorithm: str) -> ExecutionGraph:
+    """The graph with every collective cut into messages by a rule: an algorithm's name, or all_reduce=ring,..."""
+    by_collective, default = parse_rules(algorithm)
+
+    def choose(collective: str, members: tuple[int, ...], size_bytes: float, root: int | None) -> Schedule:
+        name = by_collective.get(collective, default)
+        return build(collective, FLAT[collective] if name == "suggested" else name, len(members), root=root)
+
+    return as_messages(graph, choose)
 
 
 def as_messages(graph: ExecutionGraph, choose: Choose, *, gamma_s_per_byte: float = 0.0) -> ExecutionGraph:
@@ -128,6 +143,7 @@ def _expand(
     writer = np.full((schedule.ranks, schedule.num_chunks), -1, np.int64)
     readers: list[dict[int, list[int]]] = [{} for _ in range(schedule.ranks)]
     last: dict[int, list[int]] = {rank: [] for rank in members}
+    earlier: dict[int, list[int]] = {rank: [] for rank in range(schedule.ranks)}  # sends of the last step it sent in
     for rows in schedule.blocks():
         weights = schedule.weights_of(rows)
         for step in np.unique(rows.step):
@@ -135,6 +151,7 @@ def _expand(
             numbers = message_of(rows)[here]
             messages = [here[numbers == number] for number in np.unique(numbers)]
             sent = []
+            now: dict[int, list[int]] = {}
             for message in messages:
                 src, dst = int(rows.src[message[0]]), int(rows.dst[message[0]])
                 reads = {
@@ -145,12 +162,14 @@ def _expand(
                     if one >= 0
                 }
                 bytes_ = float(weights[message].sum()) * unit
-                after = sorted(reads) or begun.get(src, [])
+                after = sorted({*reads, *earlier[src]}) or begun.get(src, [])
                 sent.append(builder.send(members[src], members[dst], bytes_, tag=tag, after=after))
                 for row in message:
                     for chunk in range(rows.chunk[row], rows.chunk[row] + rows.count[row]):
                         readers[src].setdefault(int(chunk), []).append(sent[-1])
                 last[members[src]].append(sent[-1])
+                now.setdefault(src, []).append(sent[-1])
+            earlier |= now
             order = sorted(range(len(messages)), key=lambda at: int(rows.src[messages[at][0]]))
             for at in order:
                 message = messages[at]

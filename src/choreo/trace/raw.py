@@ -45,6 +45,7 @@ class RankTrace:
     rank: int | None = None  # None if the file does not say
     world_size: int | None = None
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    of_all: bool = False  # the file describes what every rank does
 
 
 @dataclass(slots=True)

@@ -65,6 +65,15 @@ def read_trace(
 
     `groups` says which ranks each named group is, or is a JSON file that does. If the trace of one rank alone is given,
     the other ranks are taken to do the same; `ranks` then says how many there are.
+
+    >>> import tempfile
+    >>> from choreo.workload.execution import GraphBuilder
+    >>> graph = GraphBuilder(2)
+    >>> for rank in range(2): _ = graph.collective(rank, "all_reduce", "1MiB", (0, 1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     files = write_trace(graph.finish(), f"{folder}/step")
+    ...     read_trace(folder)
+    <Trace in chakra: <ExecutionGraph of 2 ranks: 2 nodes>>
     """
     files, beside = _files(paths)
     findings = Findings()
@@ -115,7 +124,15 @@ def _pairs(found: Sequence[tuple[str, Path, bytes]], findings: Findings) -> list
 
 
 def write_trace(graph: ExecutionGraph, path: str | Path, format: str = "chakra") -> list[Path]:  # noqa: A002
-    """Write a graph in a format: "chakra" (a file a rank) or "goal"; returns the files."""
+    """Write a graph in a format: "chakra" (a file a rank) or "goal"; returns the files.
+
+    >>> import tempfile
+    >>> from choreo import build
+    >>> from choreo.trace.messages import schedule_graph
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [file.name for file in write_trace(schedule_graph(build("barrier", "direct", 2), 0), f"{folder}/it")]
+    ['it.0.et', 'it.1.et']
+    """
     if format not in WRITABLE:
         raise UnknownNameError("format", format, WRITABLE)
     return list(import_module(f"choreo.trace.formats.{format}").write(graph, Path(path)))
@@ -155,7 +172,9 @@ def _files(paths: str | Path | Iterable[str | Path]) -> tuple[list[Path], list[P
 
 def _is_groups(path: Path) -> bool:
     try:
-        return path.stat().st_size < HEAD_BYTES * 16 and bool(_groups(path))
+        if path.stat().st_size > HEAD_BYTES * 16 or _format_of(_content(path)[:HEAD_BYTES], path.name) is not None:
+            return False
+        return bool(_groups(path))
     except (TraceError, UsageError, OSError):
         return False
 

@@ -45,6 +45,24 @@ KNOWN_TO_LIBRARIES = (
     "library",
     "as_json",
 )
+# What a workload can be told.
+KNOWN_TO_WORKLOADS = (
+    "algorithms",
+    "topology",
+    "ranks",
+    "placement",
+    "gamma",
+    "slow_link",
+    "slow_rank",
+    "routing",
+    "workload",
+    "groups",
+    "device",
+    "order",
+    "at_once",
+    "as_json",
+    "trace",
+)
 # What makes a run another run; `--compare` says which of them differ.
 SETTINGS = (
     "placement",
@@ -74,6 +92,25 @@ SETTINGS = (
     placement_option,
     gamma_option,
     click.option("--store-and-forward", is_flag=True, help="Switches receive a whole message before they send it on."),
+)
+@grouped(
+    "A whole workload instead",
+    click.option(
+        "--workload",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="A trace of a training step: its files, their folder, or what their names begin with.",
+    ),
+    click.option("--groups", type=click.Path(path_type=Path), metavar="FILE.json", help="Which ranks each group is."),
+    click.option("--device", metavar="NAME", help="Compute as fast as this device, where the trace knows the work."),
+    click.option(
+        "--order",
+        type=click.Choice(["fifo", "lifo"]),
+        default="fifo",
+        help="Which collective of a group goes first: the oldest or the newest.",
+    ),
+    click.option("--at-once", type=int, default=1, metavar="K", help="Collectives of one group that run at once (1)."),
 )
 @grouped(
     "What if",
@@ -130,6 +167,11 @@ def command(
     slow_rank: tuple[str, ...],
     routing: str | None,
     beside: tuple[str, ...],
+    workload: tuple[Path, ...],
+    groups: Path | None,
+    device: str | None,
+    order: str,
+    at_once: int,
     library: str | None,
     validate: Path | None,
     leave_one_out: bool,
@@ -150,6 +192,16 @@ def command(
     fully connected blocks, halving_doubling for switches. With several, or with --algorithm all, they are ranked; in a
     sweep, --algorithm all prints the fastest at each size.
     """
+    if workload:
+        from choreo.cli.workload import simulate_files
+
+        refuse_beside("--workload", KNOWN_TO_WORKLOADS)
+        where = place(need_topology(topology), placement, ranks)
+        where = replace(where, topology=what_if(where, slow_link, slow_rank, routing))
+        rule = ",".join(chosen.algorithms) or "suggested"
+        options = {"algorithm": rule, "device": device, "order": order, "at_once": at_once}
+        simulate_files(workload, where, groups, ranks, gamma=gamma, as_json=as_json, trace=trace, options=options)
+        return
     if compare is not None:
         from choreo.cli.output.comparison import print_comparison
 
@@ -168,13 +220,7 @@ def command(
         raise UsageError("say what to simulate: COLLECTIVE, or --schedule FILE; see choreo list")
     chosen.check_collective()
     network = need_topology(topology)
-    if chosen.collective == "barrier" and size is None and sweep is None:
-        size = 0
-    if (size is None) == (sweep is None):
-        raise UsageError("give either --size S or --sweep FROM:TO")
-    if chosen.collective == "barrier" and size:
-        raise UsageError(f"a barrier moves no bytes, so --size is 0, not {size}")
-    sizes = sizes_of(size, sweep)
+    sizes = _sizes(chosen, size, sweep)
     where = place(network, placement, _ranks(chosen, ranks))
     where = replace(where, topology=what_if(where, slow_link, slow_rank, routing))
     if library is not None:
@@ -193,6 +239,17 @@ def command(
         _rank_all(asked, sizes[0], as_json)
     else:
         _one(asked, sizes[0], as_json, trace, html)
+
+
+def _sizes(chosen: ScheduleOptions, size: int | None, sweep: tuple[int, int] | None) -> list[int]:
+    """The size, or those of a sweep; a barrier has none."""
+    if chosen.collective == "barrier" and size is None and sweep is None:
+        size = 0
+    if (size is None) == (sweep is None):
+        raise UsageError("give either --size S or --sweep FROM:TO")
+    if chosen.collective == "barrier" and size:
+        raise UsageError(f"a barrier moves no bytes, so --size is 0, not {size}")
+    return sizes_of(size, sweep)
 
 
 def _ranks(chosen: ScheduleOptions, ranks: int | None) -> int | None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from choreo.errors import shown
 from choreo.results import Result, result
 from choreo.simulate.execution.loop import Times
+from choreo.simulate.result import BusiestLink
 from choreo.topology import Topology
 from choreo.units import counted, format_time
 from choreo.workload.execution import COLLECTIVES, ExecutionGraph, NodeKind
@@ -21,6 +22,7 @@ __all__ = ["CommunicationShare", "Leg", "WorkloadSimulation"]
 Floats = npt.NDArray[np.float64]
 MOST_RANKS = 64  # of which the JSON form gives the figures one by one
 MOST_LEGS = 200
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +145,9 @@ class WorkloadSimulation(Result):
             works, talks = self._intervals(nodes)
             found["compute_s"][rank] = _Covered(*works).total
             found["communication_s"][rank] = _Covered(*talks).total
-        np.add.at(found["exposed_s"], self.graph.rank, self._exposed_by_node)
-        found["idle_s"][:] = np.maximum(0.0, self.time_s - found["compute_s"] - found["exposed_s"])
+        np.add.at(found["exposed_s"], self.graph.rank, self.exposed_by_node)
+        idle_s = self.time_s - found["compute_s"] - found["exposed_s"]
+        found["idle_s"][:] = np.where(idle_s > self.time_s * ROUNDING, idle_s, 0.0)
         return found
 
     @cached_property
@@ -162,7 +165,7 @@ class WorkloadSimulation(Result):
             "size_bytes": graph.size_bytes[nodes],
             "time_s": (times.end_s - np.maximum(times.start_s, times.ready_s))[nodes],
             "waiting_s": np.maximum(0.0, times.start_s - times.ready_s)[nodes],
-            "exposed_s": self._exposed_by_node[nodes],
+            "exposed_s": self.exposed_by_node[nodes],
         }
         sums = {
             name: np.bincount(key, values, minlength=keys.shape[1]) / max(self.ranks, 1)
@@ -182,6 +185,17 @@ class WorkloadSimulation(Result):
         """The part of each link's capacity that was used."""
         most = self.network.links.bandwidth_bytes_per_s * self.time_s
         return np.divide(self.link_bytes, most, out=np.zeros_like(most), where=most > 0)
+
+    @property
+    def busiest_link(self) -> BusiestLink | None:
+        """The link with the highest utilisation; None if nothing was sent."""
+        if not self.link_bytes.any():
+            return None
+        link = int(np.argmax(self.utilisation))
+        here, there = (
+            self.network.node_name(int(ends[link])) for ends in (self.network.links.src, self.network.links.dst)
+        )
+        return BusiestLink(link, here, there, float(self.utilisation[link]), float(self.link_bytes[link]))
 
     @cached_property
     def critical_path(self) -> list[Leg]:
@@ -231,7 +245,7 @@ class WorkloadSimulation(Result):
         return (times.start_s[works], times.end_s[works]), (times.ready_s[talks], times.end_s[talks])
 
     @cached_property
-    def _exposed_by_node(self) -> Floats:
+    def exposed_by_node(self) -> Floats:
         """How long each communication node was what its rank waited for. Of several at once the first is."""
         found = np.zeros(len(self.graph))
         for nodes in self._nodes_by_rank:

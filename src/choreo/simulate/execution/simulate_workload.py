@@ -19,7 +19,7 @@ from choreo.topology import Topology, devices_of, get_topology
 from choreo.units import counted, gamma_of
 from choreo.workload.execution import COLLECTIVES, ExecutionGraph, NodeKind
 
-__all__ = ["simulate_workload"]
+__all__ = ["replay", "simulate_workload"]
 
 ORDERS = ("fifo", "lifo")
 
@@ -72,16 +72,44 @@ def simulate_workload(
     return WorkloadSimulation(graph, network, times, wire.link_bytes, wire.link_busy_s)
 
 
-def durations_of(graph: ExecutionGraph, device: Device | None) -> npt.NDArray[np.float64]:
-    """How long each node computes. A device's time is the roofline's: the longer of its work and of its bytes."""
+def replay(graph: ExecutionGraph) -> WorkloadSimulation:
+    """Run a graph with the recorded times of its collectives: what the program did where it was traced."""
+    graph.order  # noqa: B018 - a circle is refused before anything runs
+    recorded = np.zeros(graph.num_calls)
+    nodes = np.flatnonzero((graph.call >= 0) & np.isfinite(graph.duration_s))
+    np.maximum.at(recorded, graph.call[nodes], graph.duration_s[nodes])
+    network = get_topology(f"switch({max(graph.ranks, 2)}, 1GB/s, 0s)")
+    wire = _Recorded(network, recorded.tolist())
+    calls = _Calls(graph, np.arange(graph.ranks), Rule(network))
+    times = run_graph(graph, np.nan_to_num(durations_of(graph, None, known=False)), wire, calls.bare)
+    return WorkloadSimulation(graph, network, times, wire.link_bytes, wire.link_busy_s)
+
+
+class _Recorded(Network):
+    """A network on which every call takes its recorded time."""
+
+    def __init__(self, topology: Topology, recorded_s: Sequence[float]) -> None:
+        super().__init__(topology)
+        self._recorded_s = recorded_s
+
+    def begin(self, calls: Sequence[Call], now_s: float) -> list[tuple[Call, npt.NDArray[np.float64]]]:
+        """Each call ends at all members at once."""
+        return [(call, np.full(len(call.devices), now_s + self._recorded_s[call.number])) for call in calls]
+
+
+def durations_of(graph: ExecutionGraph, device: Device | None, *, known: bool = True) -> npt.NDArray[np.float64]:
+    """How long each node computes. A device's time is the roofline's: the longer of its work and of its bytes.
+
+    If it is `known`, a node that has no time is refused.
+    """
     found = graph.duration_s.copy()
     works = graph.kind <= NodeKind.MEMORY
     if device is not None:
-        known = works & ((graph.flops > 0) | (graph.memory_bytes > 0))
+        told = works & ((graph.flops > 0) | (graph.memory_bytes > 0))
         roofline = np.maximum(graph.flops / device.peak(), graph.memory_bytes / device.memory_bandwidth_bytes_per_s)
-        found[known] = roofline[known]
+        found[told] = roofline[told]
     unknown = np.flatnonzero(works & ~np.isfinite(found))
-    if len(unknown):
+    if len(unknown) and known:
         first = graph.described(int(unknown[0]))
         what = "name a device whose roofline gives it" if device is None else "its work is not known either"
         raise UsageError(f"nobody knows how long {first} takes ({counted(len(unknown), 'node')} in all); {what}")
@@ -115,6 +143,13 @@ class _Calls:
         self._groups = [tuple(self._devices[rank] for rank in group) for group in graph.groups]
         self._message = build("broadcast", "linear", 2)
         self._alone = build("broadcast", "linear", 1)
+
+    def bare(self, number: int) -> Call:
+        """The call of this number, without an algorithm."""
+        node = self._first[number]
+        if self._graph.kind[node] == NodeKind.SEND:
+            return Call(number, self._message, 0.0, (0, 1))
+        return Call(number, self._alone, 0.0, self._groups[int(self._graph.group[node])])
 
     def call(self, number: int) -> Call:
         """The call of this number."""

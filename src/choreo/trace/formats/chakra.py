@@ -137,8 +137,9 @@ def node_from(  # noqa: PLR0917 - a node's own fields
     node.stream = int(attributes.get("choreo_stream", _STREAM.get(node.kind, -1)))
     node.flops = float(attributes.get("num_ops", 0))
     node.memory_bytes = float(attributes.get("tensor_size", 0))
-    if not micros and "choreo_duration_s" not in attributes and (node.flops or node.memory_bytes):
-        node.duration_s = float("nan")
+    counted = node.flops or node.memory_bytes or found not in (NodeKind.COMPUTE, NodeKind.MEMORY, NodeKind.HOST)
+    if not micros and "choreo_duration_s" not in attributes and counted:
+        node.duration_s = float("nan")  # nobody measured it
     size_bytes = float(attributes.get("choreo_size_bytes", attributes.get("comm_size", 0)))
     if found is NodeKind.COLLECTIVE and "comm_type" not in attributes:
         _without_type(node, bool(attributes.get("is_cpu_op")), findings)
@@ -249,6 +250,8 @@ def _put_node(graph: ExecutionGraph, node: int, place: list[int], groups: dict[i
     if kind in (NodeKind.SEND, NodeKind.RECV):
         ends = (graph.rank[node], graph.peer[node])
         src, dst = ends if kind is NodeKind.SEND else ends[::-1]
+        if size_bytes != size:
+            out.append(_put_attribute("choreo_size_bytes", wire.put_double(3, size_bytes)))
         numbers = {"comm_size": size, "comm_src": int(src), "comm_dst": int(dst), "comm_tag": int(graph.tag[node])}
     elif kind is NodeKind.COLLECTIVE:
         name, members = COLLECTIVES[graph.collective[node]], graph.groups[graph.group[node]]

@@ -173,7 +173,7 @@ def _communicates(node: RawNode, call: Mapping[str, Any], findings: Findings) ->
     if collective in ("send", "recv") or (not node.size_bytes and collective != "barrier"):
         findings.note("call of torch.distributed without size or peer, left out of the communication", shown(node.name))
         return False
-    node.kind, node.collective = NodeKind.COLLECTIVE, collective
+    node.kind, node.collective, node.duration_s = NodeKind.COLLECTIVE, collective, float("nan")
     node.peer = 0 if collective in ROOTED else -1
     return True
 

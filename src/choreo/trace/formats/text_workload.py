@@ -68,7 +68,7 @@ def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
     nodes = _step(layers, shards=world is None)
     used = {node.group for node in nodes if node.kind is NodeKind.COLLECTIVE}
     groups = {group: ranks for group, ranks in groups.items() if group in used}
-    return [RankTrace(nodes, rank=0, world_size=world, groups=groups)]
+    return [RankTrace(nodes, rank=0, world_size=world, groups=groups, of_all=True)]
 
 
 def _groups(

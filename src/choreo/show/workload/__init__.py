@@ -1,0 +1,5 @@
+"""A workload's run as a timeline."""
+
+from choreo.show.workload.trace import write_workload_trace
+
+__all__ = ["write_workload_trace"]

@@ -1,0 +1,99 @@
+"""What is in a trace: its collectives by kind, size and group, what they took, and how much of it nothing hid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from choreo.simulate.execution import WorkloadSimulation, replay
+from choreo.trace.trace import Trace
+from choreo.workload.execution import COLLECTIVES, ExecutionGraph, NodeKind
+
+__all__ = ["CallClass", "TraceInfo", "trace_info"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallClass:
+    """Calls of one collective with one size in groups of one shape. Times are recorded, summed over an average rank."""
+
+    collective: str
+    size_bytes: float
+    ranks: int
+    group: str
+    calls: int
+    time_s: float | None  # None if nothing was recorded
+    exposed_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInfo:
+    """A trace in figures."""
+
+    trace: Trace
+    time_s: float
+    compute_s: float
+    calls: tuple[CallClass, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `choreo trace info --json` prints."""
+        return {
+            "format": self.trace.format,
+            "files": len(self.trace.files),
+            **self.trace.graph.to_dict(),
+            "time_s": self.time_s,
+            "compute_s": self.compute_s,
+            "communication": [
+                {name: getattr(one, name) for name in CallClass.__dataclass_fields__} for one in self.calls
+            ],
+            "findings": list(self.trace.findings.lines()),
+        }
+
+
+def trace_info(trace: Trace) -> TraceInfo:
+    """Look at a trace as it was recorded."""
+    graph = trace.graph
+    run = replay(graph)
+    return TraceInfo(trace, run.time_s, run.compute_s, tuple(_classes(graph, run)))
+
+
+def _classes(graph: ExecutionGraph, run: WorkloadSimulation) -> list[CallClass]:
+    nodes = np.flatnonzero(graph.call >= 0)
+    if not len(nodes):
+        return []
+    shapes = [_shape(group) for group in graph.groups]
+    texts = sorted(set(shapes))
+    number = np.array([texts.index(shape) for shape in shapes] or [0])
+    kind = np.where(graph.kind[nodes] == NodeKind.COLLECTIVE, graph.collective[nodes], -graph.kind[nodes])
+    group = np.where(kind >= 0, number[np.maximum(graph.group[nodes], 0)], -1)
+    keys, key = np.unique(np.stack((kind, graph.size_bytes[nodes], group)), axis=1, return_inverse=True)
+    key = np.ravel(key)
+    known = np.isfinite(graph.duration_s[nodes])
+    took = np.bincount(key, np.nan_to_num(graph.duration_s[nodes])) / graph.ranks
+    exposed = np.bincount(key, run.exposed_by_node[nodes]) / graph.ranks
+    found = []
+    for at, (what, size, shape) in enumerate(keys.T.tolist()):
+        mine = key == at
+        recorded = bool(known[mine].any())
+        name = COLLECTIVES[int(what)] if what >= 0 else NodeKind(-int(what)).name.lower()
+        ranks = len(graph.groups[int(graph.group[nodes][mine][0])]) if what >= 0 else 2
+        calls = len(np.unique(graph.call[nodes][mine]))
+        times = (float(took[at]), float(exposed[at])) if recorded else (None, None)
+        found.append(CallClass(name, size, ranks, texts[int(shape)] if shape >= 0 else "", calls, *times))
+    return sorted(found, key=lambda one: (-(one.time_s or 0.0), -one.size_bytes * one.calls))
+
+
+def _shape(group: Sequence[int]) -> str:
+    """Which ranks a group is, up to where it begins.
+
+    >>> _shape((0, 1, 2, 3)), _shape((3, 11, 19)), _shape((0, 1, 5))
+    ('adjacent', 'stride 8', 'others')
+    """
+    steps = set(np.diff(group).tolist())
+    if len(group) == 1:
+        return "alone"
+    if steps == {1}:
+        return "adjacent"
+    return f"stride {steps.pop()}" if len(steps) == 1 and min(steps) > 0 else "others"

@@ -1,0 +1,223 @@
+"""A workload in time: exact answers, an independent oracle, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from choreo import build, simulate
+from choreo.errors import TraceError, UsageError
+from choreo.simulate import Job, simulate_together
+from choreo.simulate.execution import replay, simulate_workload
+from choreo.topology import get_topology
+from choreo.workload.execution import ExecutionGraph, GraphBuilder, NodeKind
+from tests.oracles.execution import slow_times
+
+RING = "ring(4, 50GB/s, 1us)"
+
+
+def test_a_chain_and_a_fork_take_their_sums() -> None:
+    graph = GraphBuilder(1)
+    first = graph.compute(0, "first", 1e-3)
+    beside = graph.compute(0, "beside", 5e-3, stream=7, after=[first])
+    second = graph.compute(0, "second", 2e-3, after=[first])
+    graph.compute(0, "last", 1e-3, after=[second, beside])
+    found = simulate_workload(graph.finish(), RING)
+    assert found.times.end_s.tolist() == pytest.approx([1e-3, 6e-3, 3e-3, 7e-3])
+    assert [leg.name for leg in found.critical_path] == ["first", "beside", "last"]
+    assert found.compute_s == pytest.approx(7e-3) and found.exposed_s == 0
+
+
+def test_kernels_of_one_stream_run_one_at_a_time_in_the_order_they_are_ready() -> None:
+    graph = GraphBuilder(1)
+    for name in ("a", "b", "c"):
+        graph.compute(0, name, 1e-3)
+    found = simulate_workload(graph.finish(), RING)
+    assert found.times.start_s.tolist() == pytest.approx([0, 1e-3, 2e-3])
+    assert len(found.critical_path) == 3
+
+
+@pytest.mark.parametrize(
+    "collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier"]
+)
+@pytest.mark.parametrize("topology", [RING, "hgx-h100:2", "switch(7, 25GB/s, 2us)"])
+def test_a_collective_alone_is_what_simulate_says(collective: str, topology: str) -> None:
+    ranks = get_topology(topology).num_devices
+    graph = GraphBuilder(ranks)
+    root = 1 if collective == "broadcast" else -1
+    size = 0 if collective == "barrier" else "3MiB"
+    for rank in range(ranks):
+        graph.collective(rank, collective, size, range(ranks), root=root)
+    found = simulate_workload(graph.finish(), topology, algorithm="fastest")
+    rooted = None if root < 0 else root
+    alone = []
+    for name in list(_names(collective)):
+        try:
+            schedule = build(collective, name, ranks, root=rooted)
+        except Exception:
+            continue
+        if not schedule.switches:
+            alone.append(simulate(schedule, topology, size).time_s)
+    assert found.time_s == pytest.approx(min(alone))
+
+
+def _names(collective: str) -> list[str]:
+    from choreo import list_algorithms
+
+    return [one.name for one in list_algorithms(collective)]
+
+
+def test_collectives_that_share_links_slow_each_other_as_in_simulate() -> None:
+    graph = GraphBuilder(8)
+    late = 20e-6
+    for rank in range(8):
+        group, start = (range(0, 8, 2), 0.0) if rank % 2 == 0 else (range(1, 8, 2), late)
+        first = graph.compute(rank, "before", start)
+        graph.collective(rank, "all_reduce", "1MiB", tuple(group), after=[first])
+    found = simulate_workload(graph.finish(), "ring(8, 50GB/s, 1us)", algorithm="ring")
+    ring = build("all_reduce", "ring", 4)
+    jobs = [Job(ring, "1MiB", [0, 2, 4, 6]), Job(ring, "1MiB", [1, 3, 5, 7], start_s=late)]
+    together = simulate_together(jobs, "ring(8, 50GB/s, 1us)")
+    ends = found.times.end_s[found.graph.call >= 0]
+    assert sorted(ends) == pytest.approx(sorted(np.concatenate(together.loads.rank_finish_s)))
+    assert found.time_s > simulate(ring, "ring(8, 50GB/s, 1us)", "1MiB", placement=[0, 2, 4, 6]).time_s
+
+
+def test_a_collective_waits_for_its_last_rank_and_that_is_exposed() -> None:
+    graph = GraphBuilder(4)
+    for rank in range(4):
+        before = graph.compute(rank, "forward", 1e-3 * (rank + 1))
+        graph.collective(rank, "all_reduce", "1MiB", range(4), after=[before])
+    found = simulate_workload(graph.finish(), RING, algorithm="ring")
+    alone = simulate(build("all_reduce", "ring", 4), RING, "1MiB").time_s
+    assert found.time_s == pytest.approx(4e-3 + alone)
+    assert found.by_rank["exposed_s"].tolist() == pytest.approx([alone + one * 1e-3 for one in (3, 2, 1, 0)])
+    assert next(leg.rank for leg in found.critical_path) == 3
+
+
+def test_what_hides_behind_computation_is_not_exposed() -> None:
+    graph = GraphBuilder(2)
+    for rank in range(2):
+        graph.collective(rank, "all_reduce", "1MiB", (0, 1))
+        graph.compute(rank, "backward", 1.0)
+    found = simulate_workload(graph.finish(), "ring(2, 50GB/s, 1us)")
+    assert found.exposed_s == 0 and found.communication_s > 0
+    assert found.time_s == pytest.approx(1.0)
+
+
+def test_a_group_takes_the_oldest_or_the_newest_first_and_the_more_urgent_before_both() -> None:
+    def ends(order: str, urgent: int) -> list[float]:
+        graph = GraphBuilder(2)
+        for rank in range(2):
+            graph.collective(rank, "all_reduce", "1GiB", (0, 1))
+            for number in range(3):
+                wait = graph.host(rank, "wait", 1e-3 * (number + 1), stream=number)
+                graph.collective(rank, "all_reduce", "1MiB", (0, 1), priority=int(number == urgent), after=[wait])
+        found = simulate_workload(graph.finish(), "ring(2, 50GB/s, 1us)", order=order)
+        return [float(end) for end in found.times.end_s[found.graph.kind == NodeKind.COLLECTIVE][:4]]
+
+    assert ends("fifo", -1) == sorted(ends("fifo", -1))
+    newest = ends("lifo", -1)
+    assert newest[0] < newest[3] < newest[2] < newest[1]
+    assert ends("fifo", 2)[3] < ends("fifo", 2)[1]
+
+
+def random_graph(seed: int, ranks: int) -> ExecutionGraph:
+    chance = random.Random(seed)
+    graph = GraphBuilder(ranks)
+    last: list[list[int]] = [[] for _ in range(ranks)]
+    for _ in range(40):
+        rank = chance.randrange(ranks)
+        after = chance.sample(last[rank], min(len(last[rank]), chance.randrange(3)))
+        if chance.random() < 0.5:
+            last[rank].append(
+                graph.compute(rank, "work", chance.uniform(0, 30e-6), stream=chance.randrange(2), after=after)
+            )
+            continue
+        peer = chance.choice([one for one in range(ranks) if one != rank])
+        size = chance.choice([0, 1, 1000, 1 << 20, 300_000])
+        last[rank].append(graph.send(rank, peer, size, after=after))
+        then = chance.sample(last[peer], min(len(last[peer]), chance.randrange(2)))
+        last[peer].append(graph.recv(peer, rank, size, after=then))
+    return graph.finish()
+
+
+@pytest.mark.parametrize("topology", ["ring(5, 50GB/s, 1us)", "switch(4, 25GB/s, 500ns)", "torus(2x3, 10GB/s, 1us)"])
+@pytest.mark.parametrize("seed", range(6))
+def test_random_graphs_take_what_the_oracle_says(topology: str, seed: int) -> None:
+    network = get_topology(topology)
+    graph = random_graph(seed, network.num_devices)
+    found = simulate_workload(graph, network)
+    assert found.times.end_s == pytest.approx(slow_times(graph, network), rel=1e-9, abs=1e-15)
+    path = found.critical_path
+    assert path[-1].end_s == found.time_s and path[0].start_s == 0
+    assert all(one.end_s == pytest.approx(other.start_s) for one, other in itertools.pairwise(path))
+
+
+def test_the_order_of_ranks_does_not_matter() -> None:
+    def run(order: list[int]) -> float:
+        graph = GraphBuilder(4)
+        for rank in order:
+            work = graph.compute(rank, "work", 1e-6 * rank)
+            graph.collective(rank, "all_to_all", "1MiB", range(4), after=[work])
+            graph.send(rank, (rank + 1) % 4, "1MiB", after=[work])
+            graph.recv(rank, (rank - 1) % 4, "1MiB")
+        return simulate_workload(graph.finish(), RING).time_s
+
+    assert run([0, 1, 2, 3]) == pytest.approx(run([3, 1, 0, 2]))
+
+
+def test_a_device_gives_the_time_of_work_that_was_not_recorded() -> None:
+    graph = GraphBuilder(1)
+    graph.compute(0, "product", flops=1e12, memory_bytes=1e6)
+    made = graph.finish()
+    with pytest.raises(UsageError, match="nobody knows how long product at rank 0 takes"):
+        simulate_workload(made, RING)
+    fast, slow = (simulate_workload(made, RING, device=name).time_s for name in ("H200", "A100"))
+    assert 0 < fast < slow
+
+
+def test_a_replay_takes_the_recorded_times() -> None:
+    graph = GraphBuilder(2)
+    for rank in range(2):
+        work = graph.compute(rank, "work", 1e-3)
+        graph.collective(rank, "all_reduce", "1MiB", (0, 1), duration_s=2e-3 + rank * 1e-3, after=[work])
+    assert replay(graph.finish()).time_s == pytest.approx(4e-3)
+
+
+def test_what_cannot_have_run_is_refused() -> None:
+    graph = GraphBuilder(2)
+    graph.collective(0, "all_reduce", 8, (0, 1))
+    with pytest.raises(TraceError, match=r"number 1 of the group \[0, 1\] is never called by rank 1"):
+        graph.finish()
+    graph = GraphBuilder(2)
+    graph.collective(0, "all_reduce", 8, (0, 1))
+    graph.collective(1, "all_reduce", 16, (0, 1))
+    with pytest.raises(TraceError, match="ranks disagree on a collective"):
+        graph.finish()
+    graph = GraphBuilder(2)
+    graph.send(0, 1, 8)
+    with pytest.raises(TraceError, match="rank 0 sends message 1 with tag 0 to rank 1, which never receives it"):
+        graph.finish()
+    graph = GraphBuilder(2)
+    one = graph.compute(0, "one", 1.0, after=[1])
+    graph.compute(0, "two", 1.0, after=[one])
+    with pytest.raises(TraceError, match="nodes wait for each other in a circle: one at rank 0"):
+        simulate_workload(graph.finish(), RING)
+    graph = GraphBuilder(2)
+    for rank, groups in enumerate((((0, 1), "a"), ((1, 0), "b"))):
+        first = graph.collective(rank, "all_reduce", 8, groups[0])
+        graph.collective(rank, "all_reduce", 8, (1, 0) if rank == 0 else (0, 1), after=[first])
+    with pytest.raises(TraceError, match=r"the workload stops with 4 nodes to go: .* waits for rank"):
+        simulate_workload(graph.finish(), RING)
+    with pytest.raises(UsageError, match="8 ranks, and ring"):
+        simulate_workload(GraphBuilder(8).finish(), RING)
+
+
+def test_nothing_takes_no_time() -> None:
+    found = simulate_workload(GraphBuilder(1).finish(), RING)
+    assert (found.time_s, found.nodes, found.critical_path, found.exposed) == (0, 0, [], [])
+    assert found.to_dict(details=True)["by_rank"][0]["idle_s"] == 0

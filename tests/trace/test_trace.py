@@ -1,0 +1,354 @@
+"""Traces in and out: formats found by content, graphs that survive the way there and back, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from choreo import build, simulate
+from choreo.errors import TraceError, UsageError
+from choreo.simulate.execution import simulate_workload
+from choreo.trace import read_trace, write_trace
+from choreo.trace.formats import protobuf as wire
+from choreo.trace.info import trace_info
+from choreo.trace.messages import as_messages_by, schedule_graph
+from choreo.workload.execution import COLLECTIVES, ExecutionGraph, GraphBuilder, NodeKind
+
+Folders = pytest.TempPathFactory
+COLUMNS = ("rank", "kind", "duration_s", "flops", "memory_bytes", "size_bytes", "collective", "peer", "tag", "call")
+
+
+def random_step(seed: int, ranks: int) -> ExecutionGraph:
+    """A step that every rank takes in its own way, with groups of all shapes."""
+    chance = random.Random(seed)
+    graph = GraphBuilder(ranks)
+    last: list[list[int]] = [[] for _ in range(ranks)]
+    for number in range(12):
+        kind = chance.choice(["compute", "memory", "host", "collective", "message"])
+        if kind == "message" and ranks > 1:
+            src, dst = chance.sample(range(ranks), 2)
+            size = chance.randrange(1 << 20)
+            last[src] = [graph.send(src, dst, size, tag=number, after=last[src])]
+            last[dst].append(graph.recv(dst, src, size, tag=number, after=last[dst]))
+        elif kind == "collective":
+            group = tuple(sorted(chance.sample(range(ranks), chance.randint(1, ranks))))
+            collective, size = chance.choice(COLLECTIVES), chance.randrange(1 << 20)
+            root = group[0] if collective in ("reduce", "gather", "scatter", "broadcast") else -1
+            for rank in group:
+                after = last[rank][-2:]
+                last[rank] = [graph.collective(rank, collective, size, group, root=root, priority=number, after=after)]
+        else:
+            rank, seconds = chance.randrange(ranks), chance.uniform(0, 1e-3)
+            add = {"compute": graph.compute, "memory": graph.memory, "host": graph.host}.get(kind, graph.compute)
+            last[rank].append(add(rank, f"{kind} {number}", seconds, after=last[rank][-1:]))
+    return graph.finish()
+
+
+def ordered(graph: ExecutionGraph) -> list[tuple[Any, ...]]:
+    """Every node by rank, with what it waits for, by the place in its rank."""
+    place, seen = {}, [0] * graph.ranks
+    for node, rank in enumerate(graph.rank.tolist()):
+        place[node] = seen[rank]
+        seen[rank] += 1
+    rows = []
+    for node in range(len(graph)):
+        group = graph.groups[graph.group[node]] if graph.group[node] >= 0 else None
+        values = [getattr(graph, name)[node].item() for name in COLUMNS if name != "call"]
+        deps = sorted(place[one] for one in graph.deps_of(node).tolist())
+        rows.append((int(graph.rank[node]), place[node], graph.name_of(node), group, repr(values), deps))
+    return sorted(rows, key=lambda row: row[:2])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return tmp_path_factory
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 5))
+def test_chakra_there_and_back_is_the_same_graph(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, ranks: int
+) -> None:
+    graph = random_step(seed, ranks)
+    folder = tmp_path_factory.mktemp("chakra")
+    write_trace(graph, folder / "step")
+    found = read_trace(folder / "step", ranks=ranks)
+    if len({int(rank) for rank in graph.rank}) == ranks:
+        assert ordered(found.graph) == ordered(graph)
+        assert not list(found.findings.lines())
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"), [("all_reduce", "ring"), ("all_gather", "ring"), ("broadcast", "mst")]
+)
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_schedule_as_messages_takes_what_it_takes(
+    tmp_path: Path, collective: str, algorithm: str, ranks: int
+) -> None:
+    schedule = build(collective, algorithm, ranks)
+    topology = f"ring({ranks}, 50GB/s, 1us)" if ranks > 2 else "ring(2, 50GB/s, 1us)"
+    files = write_trace(schedule_graph(schedule, "1MiB"), tmp_path / "it.et")
+    assert [file.name for file in files] == [f"it.{rank}.et" for rank in range(ranks)]
+    found = simulate_workload(read_trace(tmp_path / "it").graph, topology)
+    assert found.time_s == pytest.approx(simulate(schedule, topology, "1MiB").time_s)
+
+
+def test_collectives_cut_into_messages_add_up_to_the_same_bytes() -> None:
+    graph = GraphBuilder(4)
+    for rank in range(4):
+        work = graph.compute(rank, "work", 1e-3)
+        done = graph.collective(rank, "all_reduce", "1MiB", range(4), after=[work])
+        graph.compute(rank, "update", 1e-3, after=[done])
+    whole = graph.finish()
+    cut = as_messages_by(whole, "ring")
+    assert (cut.kind == NodeKind.SEND).sum() == 24 and not (cut.kind == NodeKind.COLLECTIVE).any()
+    times = [simulate_workload(one, "ring(4, 50GB/s, 1us)", algorithm="ring").time_s for one in (whole, cut)]
+    assert times[0] == pytest.approx(times[1])
+
+
+def test_goal_names_what_requires_what(tmp_path: Path) -> None:
+    (file,) = write_trace(schedule_graph(build("broadcast", "linear", 3), 8), tmp_path / "b.goal", "goal")
+    lines = file.read_text().splitlines()
+    assert lines[0] == "num_ranks 3"
+    assert sum("send 8b to" in line for line in lines) == 2 == sum("recv 8b from 0" in line for line in lines)
+    graph = GraphBuilder(2)
+    for rank in range(2):
+        graph.collective(rank, "all_reduce", 8, (0, 1))
+    with pytest.raises(UsageError, match="GOAL has no collectives"):
+        write_trace(graph.finish(), tmp_path / "c.goal", "goal")
+
+
+def test_a_damaged_file_is_told_and_never_half_read(tmp_path: Path) -> None:
+    graph = random_step(3, 2)
+    files = write_trace(graph, tmp_path / "it")
+    whole = files[0].read_bytes()
+    for cut in (1, len(whole) // 2, len(whole) - 1):
+        files[0].write_bytes(whole[:cut])
+        with pytest.raises(TraceError):
+            read_trace(tmp_path / "it")
+    files[0].write_bytes(whole)
+    files[1].unlink()
+    (tmp_path / "it.2.et").write_bytes(whole)
+    with pytest.raises(TraceError, match="the trace of rank 1 is missing"):
+        read_trace(tmp_path / "it", ranks=3)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_bytes_that_are_changed_give_a_trace_or_a_sentence(folders: Folders, data: st.DataObject) -> None:
+    folder = folders.mktemp("changed")
+    (file,) = [one for one in write_trace(random_step(5, 1), folder / "it") if one.suffix == ".et"]
+    content = bytearray(file.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    file.write_bytes(bytes(content))
+    try:
+        read_trace(file)
+    except (TraceError, UsageError) as error:
+        assert str(error)
+
+
+def chakra_file(*nodes: dict[str, Any]) -> bytes:
+    """A file as other tools write it: packed dependencies, and attributes of several types."""
+    out = [wire.put_message(wire.put_bytes(1, b"0.0.4"))]
+    for node in nodes:
+        body = wire.put_varint(1, node["id"]) + wire.put_bytes(2, node.get("name", "n").encode())
+        body += wire.put_varint(3, node["type"])
+        for field, name in ((4, "ctrl"), (5, "data")):
+            packed = b"".join(wire.put_number(one) for one in node.get(name, ()))
+            body += wire.put_bytes(field, packed) if packed else b""
+        body += wire.put_varint(7, node.get("micros", 0))
+        for name, value in node.get("attr", {}).items():
+            put = wire.put_bytes(29, value.encode()) if isinstance(value, str) else wire.put_varint(13, value)
+            body += wire.put_bytes(10, wire.put_bytes(1, name.encode()) + put)
+        out.append(wire.put_message(body))
+    return b"".join(out)
+
+
+def test_chakra_counts_the_shard_of_an_all_gather(tmp_path: Path) -> None:
+    for rank in range(2):
+        node = {"id": 0, "type": 7, "attr": {"comm_type": 2, "comm_size": 1024, "pg_name": "1"}}
+        (tmp_path / f"it.{rank}.et").write_bytes(chakra_file(node))
+    with pytest.raises(TraceError, match=r"is a collective of group '1', and no file says which"):
+        read_trace(tmp_path / "it")
+    (tmp_path / "it.groups.json").write_text('{"1": [0, 1]}')
+    found = read_trace(tmp_path / "it")
+    assert found.graph.size_bytes.tolist() == [2048, 2048] and found.graph.groups == ((0, 1),)
+
+
+def test_dependencies_on_nodes_that_are_not_there_are_counted_and_dropped(tmp_path: Path) -> None:
+    nodes = ({"id": 1, "type": 4, "micros": 5, "data": [7, 8]}, {"id": 2, "type": 4, "micros": 5, "data": [1, 9]})
+    (tmp_path / "it.0.et").write_bytes(chakra_file(*nodes))
+    found = read_trace(tmp_path / "it.0.et")
+    (line,) = found.findings.lines()
+    assert line.startswith("3 x dependency on a node that is not in the trace, dropped")
+    assert trace_info(found).time_s == pytest.approx(10e-6)
+
+
+def test_control_dependencies_that_form_circles_are_who_called_whom(tmp_path: Path) -> None:
+    nodes = ({"id": 1, "type": 4, "ctrl": [2], "micros": 1}, {"id": 2, "type": 4, "data": [1], "micros": 1})
+    (tmp_path / "it.0.et").write_bytes(chakra_file(*nodes))
+    assert "circle of control dependencies" in next(iter(read_trace(tmp_path / "it.0.et").findings.lines()))
+    nodes = ({"id": 1, "type": 4, "data": [2]}, {"id": 2, "type": 4, "data": [1]})
+    (tmp_path / "it.0.et").write_bytes(chakra_file(*nodes))
+    with pytest.raises(TraceError, match="wait for each other in a circle"):
+        read_trace(tmp_path / "it.0.et")
+
+
+def test_chakra_as_json_in_both_forms(tmp_path: Path) -> None:
+    plain = {"workload_graph": [{"Id": 1, "Name": "mul", "NodeType": 4, "data_deps": [], "runtime": 318}]}
+    (tmp_path / "plain.0.json").write_text(json.dumps(plain))
+    jsonized = [
+        {"version": "0.0.4"},
+        {"id": "1", "name": "mul", "type": "COMP_NODE", "durationMicros": "318"},
+        {
+            "id": "2",
+            "name": "reduce",
+            "type": "COMM_COLL_NODE",
+            "dataDeps": ["1"],
+            "attr": [{"name": "comm_type", "int64Val": "0"}, {"name": "comm_size", "uint64Val": "4096"}],
+        },
+    ]
+    (tmp_path / "lines.0.json").write_text("\n".join(json.dumps(one, indent=1) for one in jsonized))
+    assert read_trace(tmp_path / "plain.0.json").graph.duration_s.tolist() == [318e-6]
+    found = read_trace(tmp_path / "lines.0.json", ranks=4).graph
+    assert len(found) == 8 and found.size_bytes.max() == 4096
+
+
+WORKLOAD = """HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 1 pp: 1 vpp: 1 ga: 1 all_gpus: 4
+2
+attention -1 1000 ALLREDUCE 4096 2000 ALLREDUCE 4096 3000 REDUCESCATTER 8192 100
+mlp -1 1000 NONE 0 2000 NONE 0 3000 ALLGATHER 8192 100
+"""
+
+
+def test_a_text_workload_is_a_step_of_all_ranks(tmp_path: Path) -> None:
+    file = tmp_path / "workload.txt"
+    file.write_text(WORKLOAD)
+    graph = read_trace(file).graph
+    assert graph.ranks == 4 and set(graph.groups) == {(0, 1), (2, 3), (0, 2), (1, 3)}
+    found = trace_info(read_trace(file))
+    assert {(one.collective, one.ranks, one.group) for one in found.calls} == {
+        ("all_reduce", 2, "adjacent"),
+        ("reduce_scatter", 2, "stride 2"),
+        ("all_gather", 2, "stride 2"),
+    }
+    assert found.time_s == pytest.approx(12.2e-6)
+    file.write_text(WORKLOAD.replace("ALLREDUCE", "ALLSHOUT"))
+    with pytest.raises(TraceError, match="layer 1, attention: ALLSHOUT is no collective"):
+        read_trace(file)
+    file.write_text(WORKLOAD.replace("\n2\n", "\n7\n"))
+    with pytest.raises(TraceError, match="promises 7 layers and has 2"):
+        read_trace(file)
+
+
+def kernel(name: str, stream: int, begin: float, took: float, **told: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": "kernel", "name": name, "ts": begin, "dur": took, "args": {"stream": stream, **told}}
+
+
+NCCL = {
+    "Collective name": "_allgather_base",
+    "In msg nelems": 1024,
+    "Out msg nelems": 4096,
+    "Group size": 4,
+    "dtype": "BFloat16",
+    "Process Group Name": "dp",
+    "Process Group Ranks": "[0, 2, ..., 6]",
+}
+
+
+def test_kernels_of_the_profiler_keep_their_times_and_collectives_get_the_networks(tmp_path: Path) -> None:
+    events = [
+        kernel("forward", 7, 100, 50),
+        kernel("ncclDevKernel_AllGather_RING_LL", 20, 150, 30, **NCCL),
+        kernel("backward", 7, 185, 100),
+        {"ph": "i", "name": "mark", "ts": 1},
+    ]
+    file = tmp_path / "rank0.json.gz"
+    info = {"rank": 0, "world_size": 8, "pg_config": []}
+    file.write_bytes(gzip.compress(json.dumps({"distributedInfo": info, "traceEvents": events}).encode()))
+    trace = read_trace(file)
+    assert trace.format == "kineto" and trace.graph.ranks == 8
+    assert set(trace.graph.groups) == {(0, 2, 4, 6), (1, 3, 5, 7)}
+    found = trace_info(trace)
+    assert found.time_s == pytest.approx(185e-6)  # as recorded, with 5 us of the host
+    (call,) = found.calls
+    assert (call.collective, call.size_bytes, call.ranks) == ("all_gather", 8192, 4)
+    assert call.time_s == pytest.approx(30e-6) == call.exposed_s
+    slow = simulate_workload(trace.graph, "ring(8, 1GB/s, 1us)").time_s
+    assert slow != pytest.approx(185e-6)
+
+
+def et_node(
+    number: int, name: str, parent: int = 1, inputs: Any = (), function: int = 0, **attributes: Any
+) -> dict[str, Any]:
+    attrs = [{"name": "rf_id", "type": "uint64", "value": function}]
+    sides = {"values": list(inputs), "shapes": [], "types": []}
+    return {"id": number, "name": name, "ctrl_deps": parent, "inputs": sides, "outputs": sides, "attrs": attrs}
+
+
+def test_an_execution_trace_is_joined_with_the_profiler_by_id_and_name(tmp_path: Path) -> None:
+    gradient = [10, 11, 0, 1024, 4, "cpu"]
+    made = json.dumps([{"pg_name": "0", "pg_desc": "default_pg", "ranks": [], "group_size": 4}])
+    nodes = [
+        et_node(2, "## process_group:init ##", inputs=[made]),
+        et_node(3, "aten::mm", function=5),
+        et_node(4, "c10d::allreduce_", inputs=[[gradient]], function=6),
+        et_node(5, "gloo:all_reduce", parent=4, function=7),
+        et_node(6, "aten::relu", function=8),
+        et_node(7, "aten::add_", inputs=[gradient], function=9),
+    ]
+    (tmp_path / "et.json").write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "nodes": nodes}))
+    names = {5: ("aten::mm", 100), 8: ("aten::relu", 20), 9: ("aten::add_", 10)}
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "ts": 0, "dur": took, "args": {"Record function id": function}}
+        for function, (name, took) in names.items()
+    ]
+    profile = tmp_path / "kineto.json"
+    profile.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    graph = read_trace([tmp_path / "et.json", profile]).graph
+    assert graph.ranks == 4 and (graph.kind == NodeKind.COLLECTIVE).sum() == 4
+    found = simulate_workload(graph, "ring(4, 1GB/s, 1us)", algorithm="ring")
+    alone = simulate(build("all_reduce", "ring", 4), "ring(4, 1GB/s, 1us)", 4096).time_s
+    assert found.time_s == pytest.approx(100e-6 + max(alone, 20e-6) + 10e-6)  # add_ reads the sum
+    for event in events:
+        event["name"] = "something else"
+    profile.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    with pytest.raises(TraceError, match=r"0 of 3 operators have the same id and name .* not of one run"):
+        read_trace([tmp_path / "et.json", profile])
+
+
+def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
+    for content, told in (
+        (b"hello", "is no trace that can be read"),
+        (b"", "is no trace"),
+        (b"\x1f\x8bnope", "damaged gzip"),
+        (b'{"traceEvents": [1]}', "an event is an object"),
+        (b'{"traceEvents": ', "it is not JSON"),
+        (b'{"schema": "9.9", "nodes": []}', "its schema is 9.9"),
+        (b"\0" * 257 + b"ustar", "unpack it with tar"),
+    ):
+        file = tmp_path / "it.json"
+        file.write_bytes(content)
+        with pytest.raises(TraceError, match=told):
+            read_trace(file)
+    with pytest.raises(UsageError, match="no file begins with it"):
+        read_trace(tmp_path / "nowhere")
+
+
+def test_groups_of_ranks_that_were_not_traced_follow_from_that_of_the_first(tmp_path: Path) -> None:
+    node = {"id": 0, "type": 7, "attr": {"comm_type": 0, "comm_size": 8, "pg_name": "7"}}
+    (tmp_path / "it.0.et").write_bytes(chakra_file(node))
+    found = read_trace(tmp_path / "it.0.et", ranks=8, groups={"7": (0, 2)})
+    assert set(found.graph.groups) == {(0, 2), (1, 3), (4, 6), (5, 7)}
+    with pytest.raises(TraceError, match="which group rank 2 is in does not follow"):
+        read_trace(tmp_path / "it.0.et", ranks=8, groups={"7": (0, 1, 5)})
+    assert np.isfinite(found.graph.size_bytes).all()
