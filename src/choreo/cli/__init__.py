@@ -38,6 +38,7 @@ COMMANDS = {
     "plan": "Plan a training job: how to cut it, how long a step takes, what it needs.",
     "sweep": "Call a verb for every combination of values, on all cores.",
     "record": "Ask what was recorded: SQL, named questions, imports, exports.",
+    "validate": "Hold predictions to measurements, published or your own.",
     "train": "Train a model under a plan, with the prediction beside every step.",
     "run": "Run a script in several processes, the ranks of a job.",
     "bench": "Measure collectives between local ranks, and other libraries.",

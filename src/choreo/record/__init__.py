@@ -6,6 +6,7 @@ text, `ask` a named question. All of them only read.
 """
 
 from choreo.record.ask.answer import Answer
+from choreo.record.ask.questions import ask
 from choreo.record.ask.select import columns, select, select_sql
 from choreo.record.ask.sql import sql
 from choreo.record.case import Case, Constants, Measured, Predicted
@@ -21,6 +22,7 @@ __all__ = [
     "Measured",
     "Predicted",
     "Store",
+    "ask",
     "columns",
     "facts_of",
     "record",

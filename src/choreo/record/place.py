@@ -67,5 +67,5 @@ def check_local(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> None:
     if kind in NETWORK:
         raise StoreError(
             f"{shown(folder)} is on a network file system ({kind}), where a store would be damaged; give --store DIR "
-            f"or {VARIABLE}=DIR on a local disk, and bring results together with choreo record import"
+            f"or {VARIABLE}=DIR on a local disk; choreo record export takes results from there to here"
         )

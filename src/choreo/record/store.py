@@ -84,9 +84,10 @@ class Store:
         argv: Sequence[str],
         *,
         machine: Machine | None = None,
+        host: str | None = None,
         sweep: str | None = None,
     ) -> int:
-        """Open a run and return its number; `machine` is where it measures, if that is not here."""
+        """Open a run and return its number; `machine` and `host` are where it measures, if that is not here."""
         where = this_machine() if machine is None else machine
         commit, dirty = commit_here()
         columns = (
@@ -98,7 +99,7 @@ class Store:
             commit,
             None if dirty is None else int(dirty),
             where.fingerprint,
-            socket.gethostname() if machine is None else None,
+            socket.gethostname() if machine is None else host,
             os.getpid(),
             sweep,
         )

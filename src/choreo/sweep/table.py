@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from choreo.errors import UsageError, shown
-from choreo.files import write_text
+from choreo.errors import UsageError
+from choreo.record.ask.answer import Answer
+from choreo.record.ask.export import write_answer
 
 if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow
 
-__all__ = ["FORMATS", "Table"]
-
-FORMATS = (".csv", ".json", ".parquet")
+__all__ = ["Table"]
 
 
 class Table(Mapping[str, list[Any]]):
@@ -95,36 +91,10 @@ class Table(Mapping[str, list[Any]]):
 
         return InterchangeFrame(self._columns)
 
-    def to_csv(self) -> str:
-        """The table as text with commas; an empty cell is a value that is not there."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(self._columns)
-        writer.writerows(zip(*self._columns.values(), strict=True))
-        return out.getvalue()
-
     def write(self, file: str | Path) -> None:
         """Write the table to a .csv, .json (a list of rows) or .parquet file."""
-        path = Path(file)
-        check_format(path)
-        if path.suffix == ".csv":
-            write_text(path, self.to_csv())
-        elif path.suffix == ".json":
-            write_text(path, json.dumps(self.rows, indent=1) + "\n")
-        else:
-            arrow = self.to_arrow()
-            from pyarrow import parquet
-
-            try:
-                parquet.write_table(arrow, path)
-            except OSError as error:
-                raise UsageError(f"{shown(path)}: cannot be written: {error.strerror or error}") from None
-
-
-def check_format(path: Path) -> None:
-    """Refuse a file whose name does not say what is to be in it."""
-    if path.suffix not in FORMATS:
-        raise UsageError(f"{shown(path)}: a table goes to a file that ends in {', '.join(FORMATS)}")
+        rows = list(zip(*self._columns.values(), strict=True))
+        write_answer(Answer("", self.columns, rows), Path(file))
 
 
 def _missing(package: str) -> UsageError:

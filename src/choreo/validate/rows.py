@@ -10,7 +10,7 @@ from pathlib import Path
 from choreo.errors import UsageError, shown
 from choreo.files import LEAST, MOST, read_bytes
 
-__all__ = ["Record", "Skipped", "missing_columns", "read_number", "read_records"]
+__all__ = ["Record", "Skipped", "missing_columns", "read_columns", "read_number", "read_records"]
 
 QUOTE = '"'
 MAX_FILE_BYTES = 1 << 28
@@ -63,6 +63,18 @@ def read_records(path: Path | str, read_header: Callable[[list[str]], list[str]]
         index += 1
     if not index:
         raise UsageError(f"{shown(path)} holds no rows; its first line must name the columns{columns}")
+
+
+def read_columns(path: Path | str) -> list[str]:
+    """The names of a file's columns, in small letters."""
+    columns: list[str] = []
+
+    def read_header(cells: list[str]) -> list[str]:
+        columns.extend(cell.lower() for cell in cells)
+        return cells
+
+    next(read_records(path, read_header, ""), None)
+    return columns
 
 
 def missing_columns(path: Path | str, missing: Sequence[str], header: Sequence[str], known: str) -> UsageError:

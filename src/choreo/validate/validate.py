@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from choreo.validate import nccl, plan
-from choreo.validate.rows import read_records
+from choreo.validate.rows import read_columns
 
 __all__ = ["validate"]
 
@@ -20,11 +20,4 @@ def validate(path: Path | str) -> plan.Validation | nccl.Validation:
     >>> len(found.rows), len(found.skipped)
     (18, 0)
     """
-    columns: list[str] = []
-
-    def read_header(cells: list[str]) -> list[str]:
-        columns.extend(cell.lower() for cell in cells)
-        return cells
-
-    next(read_records(path, read_header, ""), None)
-    return nccl.validate(path) if "collective" in columns else plan.validate(path)
+    return nccl.validate(path) if "collective" in read_columns(path) else plan.validate(path)

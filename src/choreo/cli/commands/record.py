@@ -10,7 +10,7 @@ import click
 from choreo.cli.command import Command
 from choreo.cli.options import json_option
 from choreo.cli.output.table import echo_json
-from choreo.cli.recording import store_option
+from choreo.cli.recording import arguments_given, store_option
 from choreo.errors import UnknownNameError, shown
 from choreo.units import counted
 
@@ -118,3 +118,116 @@ def sql_command(*, query: str, oltp: bool, as_json: bool) -> None:
     from choreo.record import sql
 
     print_answer(sql(query, store=_store(), oltp=oltp), as_json=as_json)
+
+
+@_command("questions", "Answer a question that has a name, or list them.")
+@click.argument("name", required=False)
+@click.option("--commit", metavar="C", help="Of slower: the commit to compare with, or how it begins.")
+@click.option("--p", type=float, metavar="P", help="Of slower: how likely by chance (0.01).")
+@click.option("--machine", metavar="ID", help="Of slower: another machine than this one.")
+@click.option("--algorithm", metavar="NAME", help="Of crossover: which algorithm (ring).")
+@click.option("--case", metavar="HASH", help="Of constants: the case, or how its hash begins.")
+@click.option("--prediction", type=int, metavar="N", help="Of constants: the prediction by its number.")
+@click.option("--model", metavar="NAME", help="Of pareto: plans of this model only.")
+@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="At most so many (20).")
+@click.option("--sql", "show_sql", is_flag=True, help="Print the query instead of its answer.")
+@oltp_option
+@json_option
+def questions_command(*, name: str | None, show_sql: bool, oltp: bool, as_json: bool, **values: object) -> None:
+    """Answer the question NAME; without it, list the questions there are.
+
+    \b
+    choreo record questions worst
+    choreo record questions slower --commit 1f33dc5
+    choreo record questions crossover --algorithm ring
+    choreo record questions constants --case 3fa2
+    choreo record questions pareto --model llama3-8b
+    """
+    from choreo.cli.output.record import print_answer, print_questions
+    from choreo.record.ask.questions import QUESTIONS, ask
+
+    if name is None:
+        print_questions(as_json=as_json)
+        return
+    if name not in QUESTIONS:
+        raise UnknownNameError("question", name, QUESTIONS)
+    if show_sql:
+        click.echo(QUESTIONS[name].sql.strip())
+        return
+    given = {option: value for option, value in values.items() if value is not None}
+    print_answer(ask(name, store=_store(), oltp=oltp, **given), as_json=as_json)
+
+
+@_command("import", "Keep measurements of nccl-tests, text or JSON.")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--topology", "-t", metavar="T", help="What it ran on, like hgx-h100:2: predictions are of that.")
+@click.option("--collective", metavar="NAME", help="For files that do not say it.")
+@click.option("--ranks", "-p", "-n", type=click.IntRange(min=1), metavar="P", help="For files that do not say it.")
+@click.option("--again", is_flag=True, help="Keep a file that was imported before, once more.")
+@json_option
+def import_command(
+    *,
+    files: tuple[Path, ...],
+    topology: str | None,
+    collective: str | None,
+    ranks: int | None,
+    again: bool,
+    as_json: bool,
+) -> None:
+    """Keep what nccl-tests measured: what it printed, or the JSON file of its -J.
+
+    \b
+    choreo record import all_reduce.txt --topology hgx-h100:2
+    choreo validate --store
+
+    With -I, nccl-tests writes the time of every iteration to its JSON file, and all of them are kept.
+    """
+    from choreo.record.importing import import_nccl_tests
+
+    found = []
+    for file in files:
+        one = import_nccl_tests(
+            file,
+            topology=topology,
+            collective=collective,
+            ranks=ranks,
+            store=_store(),
+            argv=arguments_given(click.get_current_context()),
+            again=again,
+        )
+        tests = [{"collective": test.collective, "ranks": test.ranks, "hosts": test.hosts} for test in one.tests]
+        found.append({"file": str(file), "rows": one.rows, "samples": one.samples, "tests": tests})
+        if not as_json:
+            what = ", ".join(f"{test.collective} over {counted(int(test.ranks or 0), 'rank')}" for test in one.tests)
+            click.echo(f"{shown(file)}: {what}; {counted(one.rows, 'row')}, {counted(one.samples, 'sample')}")
+    if as_json:
+        echo_json(found)
+    elif topology is None:
+        click.echo("choreo: without --topology there are no predictions of these", err=True)
+
+
+@_command("export", "Write a table, a view or an answer to a file.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--table", default="result", show_default=True, metavar="NAME", help="A table or view.")
+@click.option("--query", metavar="SQL", help="What to write instead: select ...")
+@oltp_option
+def export_command(*, file: Path, table: str, query: str | None, oltp: bool) -> None:
+    """Write results to FILE, which ends in .csv, .json or .parquet.
+
+    \b
+    choreo record export results.csv
+    choreo record export compared.parquet --table compared
+    choreo record export mine.json --query "select * from result where ranks = 8"
+    """
+    from choreo.record import sql
+    from choreo.record.ask.export import check_format, write_answer
+    from choreo.record.schema import TABLES, VIEWS
+
+    check_format(file)
+    if query is None:
+        if table not in (*VIEWS, *TABLES):
+            raise UnknownNameError("table", table, (*VIEWS, *TABLES))
+        query = f"select * from {table}"
+    answer = sql(query, store=_store(), oltp=oltp)
+    write_answer(answer, file)
+    click.echo(f"wrote {shown(file)}: {counted(len(answer.rows), 'row')}", err=True)

@@ -84,8 +84,8 @@ def command(
     """
     from choreo.cli.output.files import check_picture, write_picture
     from choreo.cli.output.sweep import print_table
+    from choreo.record.ask.export import check_format
     from choreo.sweep.sweep import sweep_cases
-    from choreo.sweep.table import check_format
     from choreo.sweep.verbs import cases_of
 
     check_picture(plot, ".svg")

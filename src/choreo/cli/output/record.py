@@ -9,9 +9,10 @@ from choreo.cli.output.table import Column, echo_json, echo_line, echo_table
 from choreo.errors import shown
 from choreo.record.ask.answer import Answer
 from choreo.record.summary import Summary
+from choreo.record.validation import StoreValidation
 from choreo.units import counted
 
-__all__ = ["print_answer", "print_summary"]
+__all__ = ["print_answer", "print_questions", "print_store_validation", "print_summary"]
 
 
 def print_answer(answer: Answer, *, as_json: bool) -> None:
@@ -22,12 +23,60 @@ def print_answer(answer: Answer, *, as_json: bool) -> None:
     if not answer.rows:
         click.echo("no rows")
         return
+    # A column without a value says nothing; of the others the widest text goes first where there is no room.
+    kept = [place for place in range(len(answer.columns)) if any(row[place] is not None for row in answer.rows)]
+    cells = [[cell(answer.columns[place], row[place]) for place in kept] for row in answer.rows]
+    texts = [any(isinstance(row[place], str) for row in answer.rows) for place in kept]
+    wide = [max(len(row[number]) for row in cells) for number in range(len(kept))]
     columns = [
-        Column(name, drop=place, left=isinstance(answer.rows[0][place], str))
-        for place, name in enumerate(answer.columns)
+        Column(answer.columns[place], drop=wide[number] if texts[number] else 1, left=texts[number])
+        for number, place in enumerate(kept)
     ]
-    rows = [[cell(name, value) for name, value in zip(answer.columns, row, strict=True)] for row in answer.rows]
+    echo_table(columns, cells)
+
+
+def print_store_validation(found: StoreValidation, *, as_json: bool) -> None:
+    """Every case that was predicted and measured, and the mean errors."""
+    if as_json:
+        echo_json(found.to_dict())
+        return
+    names = ("what", "library", "topology", "ranks", "size_bytes", "algorithm", "measured_s", "predicted_s")
+    titles = ("what", "library", "on", "ranks", "size", "algorithm", "measured", "predicted", "error")
+    drops = (0, 2, 3, 1, 0, 4, 0, 0, 0)
+    columns = [
+        Column(title, drop, left=title in ("what", "library", "on", "algorithm"))
+        for title, drop in zip(titles, drops, strict=True)
+    ]
+    rows = [[*(cell(name, getattr(row, name)) for name in names), f"{100 * row.error:+.1f} %"] for row in found.rows]
     echo_table(columns, rows)
+    for reason in found.skipped:
+        click.echo(f"skipped {reason}")
+    click.echo()
+    click.echo("mean absolute percentage error")
+    echo_table(
+        [Column("of", left=True), Column("cases", 1), Column("below 1 MiB"), Column("1 MiB and up")],
+        [
+            [one.group, str(one.cases), *(_percent(error) for error in (one.mape_below_1MiB, one.mape_from_1MiB))]
+            for one in found.groups
+        ],
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def print_questions(*, as_json: bool) -> None:
+    """The questions that have a name."""
+    from choreo.record.ask.questions import QUESTIONS
+
+    if as_json:
+        echo_json({name: {"question": one.summary, "takes": one.takes} for name, one in QUESTIONS.items()})
+        return
+    for name, one in QUESTIONS.items():
+        options = " ".join(f"--{option} VALUE" if option in one.needs else f"[--{option}]" for option in one.takes)
+        echo_line(one.summary, label=name, indent=11)
+        echo_line(f"choreo record questions {name} {options}", indent=11)
 
 
 def print_summary(found: Summary) -> None:

@@ -1,0 +1,186 @@
+"""Measurements of nccl-tests, from what it prints and from the JSON file of its -J: every sample that is there.
+
+A text may hold several tests one after another, with the prefixes of mpirun or srun. Where -I was given, the JSON has
+the time of every iteration; else a row is one sample, the mean that nccl-tests prints.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from choreo.collectives import get_collective
+from choreo.errors import UsageError, shown
+from choreo.files import read_text
+from choreo.nccl.names import read_collective
+
+__all__ = ["NcclTest", "TimedRow", "read_nccl_tests"]
+
+MAX_FILE_BYTES = 1 << 28
+PREFIX = re.compile(r"^(?:\[\d+,\d+\]<std(?:out|err)>:\s?|\s{0,6}\d+: (?=\s|#))")
+STARTING = re.compile(r"#\s*Collective test starting:\s*(\S+)")
+RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.*)")
+ALGORITHM = re.compile(r"\bNCCL_ALGO=(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRow:
+    """The times of one size, in or out of place."""
+
+    size_bytes: int
+    datatype: str
+    op: str | None
+    root: int | None
+    in_place: bool
+    times_s: tuple[float, ...]
+    wrong: int | None
+
+
+@dataclass(slots=True)
+class NcclTest:
+    """One test: what ran, on how many GPUs of which hosts, and its rows. What the file does not say is None."""
+
+    collective: str | None = None
+    ranks: int | None = None
+    hosts: list[str] = field(default_factory=list)
+    device: str = ""
+    forced: str | None = None  # what NCCL_ALGO said
+    rows: list[TimedRow] = field(default_factory=list)
+
+
+def read_nccl_tests(path: str | Path) -> list[NcclTest]:
+    """The tests of a file, text or JSON; tests without rows are left out."""
+    text = read_text(path, MAX_FILE_BYTES, "output of nccl-tests")
+    found = [_from_json(text, path)] if text.lstrip().startswith("{") else _from_text(text)
+    found = [test for test in found if test.rows]
+    if not found:
+        raise UsageError(
+            f"{shown(path)} has no rows of nccl-tests: a size, a count, a type, and then times and bandwidths"
+        )
+    return found
+
+
+def _from_text(text: str) -> list[NcclTest]:
+    tests: list[NcclTest] = []
+    here = NcclTest()
+    header: list[str] = []
+    for raw in text.splitlines():
+        line = PREFIX.sub("", raw)
+        if line.lstrip().startswith("#"):
+            begins = STARTING.search(line)
+            words = line.replace("#", " # ", 1).split()[1:]
+            if begins is not None or "nThread" in words[:1]:
+                if here.rows:
+                    tests.append(here)
+                    here = NcclTest()
+                here.collective = _collective(begins[1]) if begins else here.collective
+            elif rank := RANK.search(line):
+                _add_rank(here, int(rank[1]), rank[2], rank[3].strip())
+            elif "size" in words and "algbw" in words:
+                header = [word.lstrip("#") for word in words]
+        elif header:
+            here.rows += _row(line.split(), header)
+        if algorithm := ALGORITHM.search(line):
+            here.forced = algorithm[1]
+        elif here.collective is None and (program := re.search(r"\b(\w+_perf)\b", line)):
+            here.collective = _collective(program[1])
+    return [*tests, here]
+
+
+def _row(cells: Sequence[str], header: Sequence[str]) -> Iterator[TimedRow]:
+    """The out-of-place and in-place halves of a row."""
+    times = [place for place, name in enumerate(header) if name in ("time", "cputime")]
+    if len(cells) < 8 or not cells[0].isdecimal() or not cells[1].isdecimal():
+        return
+    named = dict(zip(header[: times[0]], cells, strict=False))
+    halves = len(cells) - times[0] >= times[-1] - times[0] + 4 if len(times) > 1 else False
+    for number, place in enumerate(times if halves else times[:1]):
+        time_us, wrong = _number(cells[place]), _number(cells[place + 3] if place + 3 < len(cells) else "")
+        if time_us:
+            yield TimedRow(
+                int(cells[0]),
+                named.get("type", ""),
+                _op(named.get("redop")),
+                _root(named.get("root")),
+                number == 1,
+                (time_us * 1e-6,),
+                None if wrong is None else int(wrong),
+            )
+
+
+def _from_json(text: str, path: str | Path) -> NcclTest:
+    try:
+        document = json.loads(text)
+        return _test_of(document)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        told = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{shown(path)} is not what nccl-tests writes with -J: {told[:120]}") from None
+
+
+def _test_of(document: dict[str, Any]) -> NcclTest:
+    config, found = document.get("config", {}), NcclTest()
+    arguments = document.get("args") or [""]
+    found.collective = _collective(Path(str(arguments[0])).name)
+    processes = config.get("devices") or []
+    for one in processes:
+        _add_rank(found, int(one["rank"]), str(one["hostname"]), str(one["device_info"]).strip())
+    if processes:  # of each process the first GPU is listed
+        found.ranks = len(processes) * int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
+    for entry in document.get("env") or []:
+        if algorithm := ALGORITHM.match(str(entry)):
+            found.forced = algorithm[1]
+    for row in document["results"]:
+        for name, in_place in (("out_of_place", False), ("in_place", True)):
+            half = row.get(name)
+            if half is None or "time" not in half:
+                continue
+            samples = (row.get(f"{name}_per_iter") or {}).get("times_us") or [half["time"]]
+            times_s = tuple(float(one) * 1e-6 for one in samples if float(one) > 0)
+            wrong = half.get("nwrong")
+            if times_s:
+                found.rows.append(
+                    TimedRow(
+                        int(row["size"]),
+                        str(row["type"]),
+                        _op(row.get("redop")),
+                        _root(str(row.get("root", "")).strip()),
+                        in_place,
+                        times_s,
+                        None if wrong is None else int(wrong),
+                    )
+                )
+    return found
+
+
+def _add_rank(test: NcclTest, rank: int, host: str, device: str) -> None:
+    test.ranks = max(test.ranks or 0, rank + 1)
+    if host not in test.hosts:
+        test.hosts.append(host)
+    test.device = test.device or device
+
+
+def _collective(program: str) -> str | None:
+    try:
+        name = read_collective(program)
+    except UsageError:
+        return None
+    return "send_recv" if name == "sendrecv" else get_collective(name).name
+
+
+def _op(text: str | None) -> str | None:
+    return None if text in (None, "", "none") else text
+
+
+def _root(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
