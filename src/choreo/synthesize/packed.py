@@ -17,12 +17,10 @@ from choreo.synthesize.network import Hops, hops_of
 from choreo.synthesize.packing import Tree, pack, pack_both_ways
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.synthesize.timeline import Tasks, in_time, steps_of
-from choreo.topology.graph import Floats, Ints
+from choreo.synthesize.weights import BLOCK_WEIGHT, whole_weights
 
 __all__ = ["packed"]
 
-# The relative size of a block: chunks are cut to whole parts of it.
-BLOCK_WEIGHT = 10_000
 # Into how many chunks a share, or the vector of a rooted collective, may be cut.
 SHARE_CHUNKS = (1, 2, 4, 8, 16, 32)
 VECTOR_CHUNKS = (1, 4, 16, 64, 128, 256, 512, 1024)
@@ -95,7 +93,7 @@ def _cut(trees: Sequence[Tree], chunks: int, blocks: int) -> tuple[list[_Piece],
         owner = np.repeat(np.arange(len(mine)), counts)
         # Pieces of different trees take turns, so that all trees are busy from the start.
         nth = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
-        weights = _rounded(parts)
+        weights = whole_weights(parts)
         for index, piece in enumerate(np.argsort(nth, kind="stable").tolist()):
             pieces.append(
                 _Piece(block * a_block + index, mine[int(owner[piece])], int(weights[piece]), index / a_block)
@@ -106,19 +104,6 @@ def _cut(trees: Sequence[Tree], chunks: int, blocks: int) -> tuple[list[_Piece],
 def _pieces_a_tree(parts: Sequence[float], chunks: int) -> list[int]:
     total = sum(parts)
     return [max(1, round(chunks * part / total)) for part in parts]
-
-
-def _rounded(parts: Floats) -> Ints:
-    """Whole weights in proportion to the parts, that add up to a block's weight, at least 1 each."""
-    exact = parts / parts.sum() * BLOCK_WEIGHT
-    weights: Ints = np.maximum(np.floor(exact).astype(np.int64), 1)
-    short = BLOCK_WEIGHT - int(weights.sum())
-    order = np.argsort(weights - exact, kind="stable")
-    if short >= 0:
-        weights[order[:short]] += 1
-    else:
-        weights[np.argmax(weights)] += short
-    return weights
 
 
 def _tasks(pieces: Sequence[_Piece], hops: Hops, weight_bytes: float, last_s: float) -> Tasks:

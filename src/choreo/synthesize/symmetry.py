@@ -8,15 +8,19 @@ offset, so that no two of their messages meet.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
+from choreo.schedule import Steps, Transfers
+from choreo.synthesize.network import Hops
 from choreo.topology import Topology
 from choreo.topology.blocks import Block
-from choreo.topology.graph import Ints
+from choreo.topology.graph import Floats, Ints
 
-__all__ = ["Lane", "Symmetry", "symmetry_of"]
+__all__ = ["Lane", "Symmetry", "symmetry_of", "translated_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,65 @@ class Symmetry:
             stride = self.stride(dimension)
             total += (devices // stride % size + by // stride % size) % size * stride
         return total
+
+    def hops(self) -> Hops:
+        """The hops of all devices, where all hops along a lane take the lane: what one device does all do at once."""
+        at = np.arange(self.devices)
+        src, dst, lane_of = [], [], []
+        for number, lane in enumerate(self.lanes):
+            here, stride, size = (
+                self.coordinates(lane.dimension),
+                self.stride(lane.dimension),
+                self.sizes[lane.dimension],
+            )
+            for offset in lane.offsets:
+                src.append(at)
+                dst.append(at + ((here + offset) % size - here) * stride)
+                lane_of.append(np.full(self.devices, number))
+        takes = np.concatenate(lane_of)
+        load = csr_matrix((np.ones(len(takes)), (takes, np.arange(len(takes)))), shape=(len(self.lanes), len(takes)))
+        capacity = np.array([one.bandwidth_bytes_per_s for one in self.lanes])
+        latency = np.array([one.latency_s for one in self.lanes])
+        return Hops(
+            self.devices, np.concatenate(src), np.concatenate(dst), latency[takes], capacity[takes], load, capacity
+        )
+
+
+def translated_rows(
+    symmetry: Symmetry,
+    start_s: Floats,
+    *,
+    src: Ints,
+    dst: Ints,
+    chunk: Ints,
+    chunk_of: Callable[[Ints], Ints],
+    num_chunks: int,
+) -> Steps:
+    """What device 0 does from these starts on, translated to every device.
+
+    `chunk_of` has a column of device 0's chunks and gives a row for each: what the chunk is for every device.
+    """
+    devices = symmetry.devices
+    moments, step = np.unique(start_s, return_inverse=True)
+    order = np.argsort(step, kind="stable")
+    step, src, dst, chunk = step[order].astype(np.int64), src[order], dst[order], chunk[order]
+    first = np.searchsorted(step, np.arange(len(moments) + 1))
+    origin = np.arange(devices)
+
+    def rows(low: int, high: int) -> Transfers:
+        these = slice(int(first[low]), int(first[high]))
+        flags = np.zeros((these.stop - these.start) * devices, np.bool_)
+        return Transfers(
+            np.repeat(step[these], devices),
+            symmetry.shifted(src[these][:, None], origin).reshape(-1),
+            symmetry.shifted(dst[these][:, None], origin).reshape(-1),
+            chunk_of(chunk[these][:, None]).reshape(-1),
+            np.ones(len(flags), np.int64),
+            flags,
+            flags,
+        )
+
+    return Steps(devices, num_chunks, len(moments), rows)
 
 
 def symmetry_of(topology: Topology) -> Symmetry | None:

@@ -18,6 +18,7 @@ from choreo.synthesize.library import library
 from choreo.synthesize.overlapped import overlapped
 from choreo.synthesize.packed import packed
 from choreo.synthesize.problem import Candidate, Generator, Problem, read_problem
+from choreo.synthesize.routed import routed
 from choreo.synthesize.translated import translated
 from choreo.topology import Topology
 from choreo.units import counted, format_bytes, format_time
@@ -25,7 +26,7 @@ from choreo.units import counted, format_bytes, format_time
 __all__ = ["Synthesis", "search", "synthesize"]
 
 # In the order in which they are asked; of equally fast schedules the first wins.
-GENERATORS: tuple[Generator, ...] = (translated, overlapped, packed)
+GENERATORS: tuple[Generator, ...] = (translated, overlapped, packed, routed)
 
 
 @result(eq=False)

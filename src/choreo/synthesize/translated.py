@@ -17,9 +17,9 @@ from itertools import combinations
 
 import numpy as np
 
-from choreo.schedule import Schedule, Steps, Transfers, backwards, then
+from choreo.schedule import Schedule, backwards, then
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
-from choreo.synthesize.symmetry import Symmetry, symmetry_of
+from choreo.synthesize.symmetry import Symmetry, symmetry_of, translated_rows
 from choreo.topology.graph import Floats, Ints
 
 __all__ = ["Spread", "spread", "translated"]
@@ -209,28 +209,19 @@ def _parts(symmetry: Symmetry) -> list[tuple[float, float]]:
 
 def _all_gather(symmetry: Symmetry, plan: Spread, *, reverse: bool = False) -> Schedule:
     """The plan of device 0, translated to every device; with `reverse` its chunks are numbered backwards."""
-    devices = symmetry.devices
-    starts, step = np.unique(plan.start_s, return_inverse=True)
-    order = np.argsort(step, kind="stable")
-    step, src, dst = step[order], plan.src[order], plan.dst[order]
-    chunk = plan.chunk[order]
-    if reverse:
-        chunk = plan.chunks - 1 - chunk
-    first = np.searchsorted(step, np.arange(len(starts) + 1))
-    origin = np.arange(devices)
+    origin = np.arange(symmetry.devices)
+    chunk = plan.chunks - 1 - plan.chunk if reverse else plan.chunk
 
-    def rows(low: int, high: int) -> Transfers:
-        arcs = slice(int(first[low]), int(first[high]))
-        shape = (int(first[high] - first[low]), devices)
-        flags = np.zeros(shape[0] * devices, np.bool_)
-        return Transfers(
-            np.repeat(step[arcs], devices),
-            symmetry.shifted(src[arcs][:, None], origin).reshape(-1),
-            symmetry.shifted(dst[arcs][:, None], origin).reshape(-1),
-            (origin * plan.chunks + chunk[arcs][:, None]).reshape(-1),
-            np.ones(len(flags), np.int64),
-            flags,
-            flags,
-        )
+    def chunk_of(chunk: Ints) -> Ints:
+        return origin * plan.chunks + chunk
 
-    return Schedule("all_gather", Steps(devices, devices * plan.chunks, len(starts), rows))
+    steps = translated_rows(
+        symmetry,
+        plan.start_s,
+        src=plan.src,
+        dst=plan.dst,
+        chunk=chunk,
+        chunk_of=chunk_of,
+        num_chunks=symmetry.devices * plan.chunks,
+    )
+    return Schedule("all_gather", steps)

@@ -1,0 +1,28 @@
+"""Parts of a block as whole numbers: the weights of its chunks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from choreo.topology.graph import Floats, Ints
+
+__all__ = ["BLOCK_WEIGHT", "whole_weights"]
+
+# The relative size of a block: chunks are cut to whole parts of it.
+BLOCK_WEIGHT = 5040
+
+
+def whole_weights(parts: Floats) -> Ints:
+    """Whole weights in proportion to the parts, at least 1 each, that add up to a block's weight.
+
+    >>> whole_weights(np.array([1.0, 2.0])).tolist()
+    [1680, 3360]
+    """
+    exact = parts / parts.sum() * BLOCK_WEIGHT
+    weights: Ints = np.maximum(np.floor(exact + 1e-6).astype(np.int64), 1)
+    short = BLOCK_WEIGHT - int(weights.sum())
+    if short >= 0:
+        weights[np.argsort(weights - exact, kind="stable")[:short]] += 1
+    else:
+        weights[np.argmax(weights)] += short
+    return weights
