@@ -27,10 +27,12 @@ __all__ = [
     "gamma_of",
     "parse_bandwidth",
     "parse_gamma",
+    "parse_message_rate",
     "parse_rank_range",
     "parse_size",
     "parse_size_range",
     "parse_time",
+    "rate_of",
     "size_of",
     "time_of",
 ]
@@ -129,6 +131,19 @@ def parse_gamma(text: str) -> float:
     return float(value)
 
 
+def parse_message_rate(text: str) -> float:
+    """Messages a second in `200M/s`, `1.5M`, `50K/s` or `1e6`.
+
+    >>> parse_message_rate("200M/s")
+    200000000.0
+    """
+    value, unit = _split(text, "a message rate", "200M/s")
+    prefix = unit.removesuffix("/s").lower()
+    if prefix not in _PREFIXES:
+        raise SizeError(f"{text!r} is not a message rate: unit {unit!r} is unknown; write 200M/s or 50K/s")
+    return _rate(text, value * _PREFIXES[prefix], "a message rate")
+
+
 def size_of(value: float | str, name: str = "size_bytes") -> float:
     """A size that a caller gave: bytes, or text like `64MiB`.
 
@@ -158,6 +173,20 @@ def bandwidth_of(value: float | str, name: str = "bandwidth_bytes_per_s", *, may
     rate = _number(value, name, "a number of at least 0", "50GB/s")
     if rate == 0 and not may_be_zero:
         raise UsageError(f"{name} must be more than 0, not {value!r}")
+    return rate
+
+
+def rate_of(value: float | str, name: str = "message_rate") -> float:
+    """A message rate that a caller gave: messages a second, or text like `200M/s`.
+
+    >>> rate_of("200M/s") == rate_of(2e8)
+    True
+    """
+    if isinstance(value, str):
+        return parse_message_rate(value)
+    rate = _number(value, name, "a number of more than 0", "200M/s")
+    if rate == 0:
+        raise UsageError(f"{name} must be more than 0, not {value!r}; leave it out where messages are not limited")
     return rate
 
 

@@ -26,7 +26,16 @@ KEYS = {
     "dimensions",
     "sources",
 }
-DIMENSION_KEYS = {"kind", "size", "bandwidth_bytes_per_s", "latency_s", "medium", "links"}
+DIMENSION_KEYS = {
+    "kind",
+    "size",
+    "bandwidth_bytes_per_s",
+    "latency_s",
+    "overhead_s",
+    "message_rate_per_s",
+    "medium",
+    "links",
+}
 NCCL = Path(__file__).parents[1] / "data" / "nccl-pcie.xml"
 
 FOUR = {
@@ -60,7 +69,9 @@ def test_list() -> None:
         assert one["devices"] == get_topology(str(one["name"])).num_devices
         assert one["description"] == " ".join(machine_file(str(one["name"])).description.split())
     texts = {str(one["name"]): str(one["topology"]) for one in listed}
-    assert texts["hgx-h100"].startswith("switch(8, 450GB/s, 300ns, reduces, medium=nvlink) x switch({nodes}, 50GB/s")
+    assert texts["hgx-h100"].startswith(
+        "switch(8, 450GB/s, 200ns, reduces, overhead=100ns, medium=nvlink) x switch({nodes}, 50GB/s"
+    )
     assert texts["dgx-1"].startswith("graph x switch({nodes}")
 
 
@@ -117,7 +128,7 @@ def test_show_in_words() -> None:
     several = fine("topology", "show", "hgx-h100:4").out
     assert "32 devices (H100-SXM5-80GB), 12 switches, 128 links of one direction each\n" in several
     assert "4 switches can add and multicast what passes\n" in several
-    assert "switch     4 groups of 8     64  50.0 GB/s  1.35 us  network\n" in several
+    assert "switch     4 groups of 8     64  50.0 GB/s  350 ns   1.00 us   330 M/s   network\n" in several
     one = fine("topology", "show", "ring(1)").out
     assert "1 device, 0 links" in one
     assert "dimension" not in one
@@ -141,6 +152,8 @@ def test_show_a_file(tmp_path: Path) -> None:
             "size": 4,
             "bandwidth_bytes_per_s": [25e9, 50e9],
             "latency_s": 1e-6,
+            "overhead_s": 0.0,
+            "message_rate_per_s": None,
             "medium": "",
             "links": 5,
         }

@@ -61,6 +61,8 @@ BANDWIDTH = 1e9
 TIME_S = 1e-9
 bandwidths = st.sampled_from((1, 2, 3, 8)).map(lambda times: times * BANDWIDTH)
 latencies = st.sampled_from((0, 250, 1000, 7000)).map(lambda times: times * TIME_S)
+# What a message costs a device: nothing, its overhead, or more until the next one.
+costs = st.sampled_from(((0, 0), (0, 0), (0, 0), (500, 0), (1000, 250), (250, 1000)))
 
 
 @st.composite
@@ -96,15 +98,22 @@ def blocks(draw: st.DrawFn, max_size: int) -> Block:
     return {"ring": ring, "line": line, "fully_connected": fully_connected}[kind](size, *figures)
 
 
+def charged(block: Block, overhead: int, gap: int) -> Block:
+    """The block with an overhead of a message and the least time between two, in units of time."""
+    count = len(block.links)
+    columns = {"overhead_s": np.full(count, overhead * TIME_S), "gap_s": np.full(count, gap * TIME_S)}
+    return replace(block, links=replace(block.links, **columns))
+
+
 @st.composite
 def topologies(draw: st.DrawFn, max_devices: int = 8) -> Topology:
-    """Up to three blocks, paths spread or hashed, and perhaps a slow link, a dead one, or a slow device."""
+    """Up to three blocks, paths spread or hashed, and perhaps overheads, a slow link, a dead one, or a slow device."""
     parts: list[Block] = []
     while not parts or (len(parts) < 3 and draw(st.booleans())):
         room = max_devices // math.prod(part.size for part in parts)
         if room < 2:
             break
-        parts.append(draw(blocks(room)))
+        parts.append(charged(draw(blocks(room)), *draw(costs)))
     found = compose("network", parts, routing=draw(st.sampled_from(("spread", "hashed"))))
     if len(found.links) and draw(st.booleans()):
         link = draw(st.integers(0, len(found.links) - 1))
@@ -131,7 +140,7 @@ def spreading_networks(draw: st.DrawFn) -> Topology:
 @st.composite
 def reducing_networks(draw: st.DrawFn) -> Topology:
     """A switch that reduces, or two of them with links from device to device."""
-    first = switch(draw(st.integers(2, 5)), draw(bandwidths), draw(latencies), reduces=True)
+    first = charged(switch(draw(st.integers(2, 5)), draw(bandwidths), draw(latencies), reduces=True), *draw(costs))
     second = [line(2, draw(bandwidths), draw(latencies))] if draw(st.booleans()) else []
     return compose("switches", [first, *second])
 
@@ -272,7 +281,20 @@ def run_oracle(setup: Setup) -> oracle.Outcome:
         parts = zip(found.links.tolist(), found.share.tolist(), strict=True)
         crossed = tuple((link, meant(share)) for link, share in parts)
         first = sum(int(links.src[link]) == src for link, _ in crossed)
-        return oracle.Route(crossed, meant(found.latency_s[0], TIME_S), first)
+        return oracle.Route(crossed, meant(found.latency_s[0], TIME_S), first, *message_costs(src, dst, crossed))
+
+    def message_costs(src: int, dst: int, crossed: oracle.Links) -> list[Fraction]:
+        overhead, gap = (
+            max((meant(float(column[link]), TIME_S) for link, _ in crossed), default=Fraction(0))
+            for column in (links.overhead_s, links.gap_s)
+        )
+        direct = all((int(links.src[link]), int(links.dst[link])) == (src, dst) for link, _ in crossed)
+        made = []
+        for end in (src, dst):
+            slower = meant(float(setup.topology.slowdown[end])) if end < setup.topology.num_devices else Fraction(1)
+            times = Fraction(0) if direct and end >= setup.topology.num_devices else slower
+            made += [overhead * times, max(overhead, gap) * times]
+        return made
 
     links = setup.topology.links
     return oracle.fluid(

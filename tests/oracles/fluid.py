@@ -5,11 +5,12 @@ moment: at each, every message does all that it can without time passing; then i
 time moves on to the next moment at which a flow ends, a latency has passed, a reduction is done or a job starts.
 
 A message lives through
-    start    what it reads is written, and each of its ports has let out the earlier steps
+    sent     what it reads is written, and its sender, one message after another, has spent its time on it
+    start    it is sent, and each of its ports has let out the earlier steps
     out      its last byte has left: what it read may be overwritten, and its ports are free for the next step
     arrived  its last byte is at the receiver
     ready    its readers are out and earlier writers of its places have written, so it may be written
-    written  at once, or after its reduction where that takes time
+    written  at once, or after its receiver, one message after another, has taken it in and reduced it
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ class Route:
     links: Links
     latency_s: Fraction
     first: int = 1
+    send_s: Fraction = ZERO  # the sender's time for a message
+    send_busy_s: Fraction = ZERO  # until it may send the next
+    receive_s: Fraction = ZERO
+    receive_busy_s: Fraction = ZERO
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,10 @@ class _Message:
     dst: int
     size: Fraction  # bytes
     job_start_s: Fraction
-    reduce_s: Fraction  # what its reduction takes; 0 where there is none to wait for
+    send_s: Fraction
+    send_busy_s: Fraction
+    reduce_s: Fraction  # what taking it in and its reduction take; 0 where there is nothing to wait for
+    receive_busy_s: Fraction
     reads: frozenset[Place]
     writes: frozenset[Place]
     ports: frozenset[int]  # the first links of its route
@@ -110,6 +118,10 @@ class _Message:
     leg: int = 0
     left: Fraction | None = None  # bytes to go on this leg, while it flows
     lands_s: Fraction | None = None  # when the latency of this leg has passed, once it has flowed
+    readable_s: Fraction | None = None  # when all that it reads was written
+    sent_s: Fraction | None = None  # when its sender is done with it, once that has begun
+    sender_free_s: Fraction | None = None
+    receiver_free_s: Fraction | None = None
     reduced_s: Fraction | None = None  # when its reduction is done, once that has begun
     start_s: Fraction | None = None
     out_s: Fraction | None = None
@@ -142,13 +154,17 @@ def fluid(
     while True:
         _settle(messages, now)
         _take_up_reductions(messages, now)
+        _settle(messages, now)
+        _take_up_sends(messages, now)
+        _settle(messages, now)
         flowing = [message for message in messages if message.left is not None]
         rates = _max_min_rates([message.links for message in flowing], bandwidths)
 
         moments = [message.job_start_s for message in messages]
         moments += [now + _some(message.left) / rate for message, rate in zip(flowing, rates, strict=True)]
         moments += [message.lands_s for message in messages if message.lands_s is not None]
-        moments += [message.reduced_s for message in messages if message.reduced_s is not None]
+        for name in ("reduced_s", "receiver_free_s", "sent_s", "sender_free_s"):
+            moments += [when for message in messages if (when := getattr(message, name)) is not None]
         following = min((moment for moment in moments if moment > now), default=None)
         if following is None:
             break
@@ -194,7 +210,10 @@ def _messages_of(
             dst=dst,
             size=_bytes_of(rows, job),
             job_start_s=job.start_s,
-            reduce_s=_bytes_of([row for row in rows if row.reduce], job) * gamma,
+            send_s=path.send_s,
+            send_busy_s=path.send_busy_s,
+            reduce_s=path.receive_s + _bytes_of([row for row in rows if row.reduce], job) * gamma,
+            receive_busy_s=path.receive_busy_s,
             reads=frozenset((src, chunk) for row in rows if not row.from_input for chunk in _chunks(row)),
             writes=frozenset((dst, chunk) for row in rows for chunk in _chunks(row)),
             ports=frozenset(link for link, _ in path.links[: path.first]),
@@ -261,7 +280,7 @@ def _settle(messages: Sequence[_Message], now: Fraction) -> None:
 def _advance(message: _Message, now: Fraction) -> bool:
     """Take the message one point further in its life if it can be there now; whether it could."""
     if message.start_s is None:
-        return _start(message, now)
+        return _be_readable(message, now) if message.readable_s is None else _start(message, now)
     if message.left is not None:
         return _end_flow(message, now)
     if message.arrived_s is None:
@@ -273,12 +292,17 @@ def _advance(message: _Message, now: Fraction) -> bool:
     return False
 
 
+def _be_readable(message: _Message, now: Fraction) -> bool:
+    if now < message.job_start_s or any(other.written_s is None for other in message.starts_after_written):
+        return False
+    message.readable_s = now
+    return True
+
+
 def _start(message: _Message, now: Fraction) -> bool:
-    if (
-        now < message.job_start_s
-        or any(other.written_s is None for other in message.starts_after_written)
-        or any(other.out_s is None for other in message.starts_after_out)
-    ):
+    if message.send_busy_s > 0 and (message.sent_s is None or now < message.sent_s):
+        return False
+    if any(other.out_s is None for other in message.starts_after_out):
         return False
     message.start_s = now
     message.left = message.size
@@ -316,7 +340,7 @@ def _be_ready(message: _Message, now: Fraction) -> bool:
 
 
 def _write(message: _Message, now: Fraction) -> bool:
-    if message.reduce_s > 0 and (message.reduced_s is None or now < message.reduced_s):
+    if max(message.reduce_s, message.receive_busy_s) > 0 and (message.reduced_s is None or now < message.reduced_s):
         return False
     message.written_s = now
     return True
@@ -327,12 +351,24 @@ def _take_up_reductions(messages: Sequence[_Message], now: Fraction) -> None:
 
     All that becomes ready at this moment already is: a reduction that begins now takes time, so none follows from it.
     """
-    unwritten = [m for m in messages if m.ready_s is not None and m.written_s is None]
-    busy = {(m.job, m.dst) for m in unwritten if m.reduced_s is not None}
-    for message in sorted(unwritten, key=lambda m: (_some(m.ready_s), m.step, m.src)):
+    waiting = [m for m in messages if m.ready_s is not None and m.written_s is None and m.reduced_s is None]
+    busy = {(m.job, m.dst) for m in messages if m.receiver_free_s is not None and m.receiver_free_s > now}
+    for message in sorted(waiting, key=lambda m: (_some(m.ready_s), m.step, m.src)):
         if (message.job, message.dst) not in busy:
             busy.add((message.job, message.dst))
             message.reduced_s = now + message.reduce_s
+            message.receiver_free_s = now + max(message.reduce_s, message.receive_busy_s)
+
+
+def _take_up_sends(messages: Sequence[_Message], now: Fraction) -> None:
+    """Likewise each rank that sends nothing takes up the first that may be read; of equals, to the next rank."""
+    waiting = [m for m in messages if m.readable_s is not None and m.start_s is None and m.sent_s is None]
+    busy = {(m.job, m.src) for m in messages if m.sender_free_s is not None and m.sender_free_s > now}
+    for message in sorted(waiting, key=lambda m: (_some(m.readable_s), m.step, m.dst < m.src, m.dst)):
+        if message.send_busy_s > 0 and (message.job, message.src) not in busy:
+            busy.add((message.job, message.src))
+            message.sent_s = now + message.send_s
+            message.sender_free_s = now + max(message.send_s, message.send_busy_s)
 
 
 def _max_min_rates(flows: Sequence[Links], bandwidths: Sequence[Fraction]) -> list[Fraction]:

@@ -219,7 +219,8 @@ def test_routes_at_switches_are_direct_links() -> None:
         for first, last in zip(routes.offsets[:-1].tolist(), routes.offsets[1:].tolist(), strict=True)
     ]
     assert ends == [[(0, 32)], [(32, 7)], [(9, 33)], [(0, 32), (32, 1), (1, 37), (37, 9)], []]
-    assert routes.latency_s.tolist() == pytest.approx([300e-9, 300e-9, 300e-9, 600e-9 + 2.7e-6, 0.0])
+    assert routes.latency_s.tolist() == pytest.approx([200e-9, 200e-9, 200e-9, 400e-9 + 0.7e-6, 0.0])
+    assert routes.overhead_s.tolist() == [100e-9, 100e-9, 100e-9, 1e-6, 0.0]
     assert routes.bandwidth_bytes_per_s.tolist() == [450e9, 450e9, 450e9, 50e9, np.inf]
 
 

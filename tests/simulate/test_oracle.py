@@ -140,7 +140,9 @@ MS = 1e-3
 def test_a_dgx_sends_in_order_of_steps_over_double_links(
     receivers: tuple[int, ...], times_ms: tuple[tuple[float, float], ...]
 ) -> None:
-    found = one_after_the_other(get_topology("dgx-1"), receivers, 100e6)
+    network = get_topology("dgx-1")
+    free = replace(network, links=replace(network.links, overhead_s=np.zeros(len(network.links))))
+    found = one_after_the_other(free, receivers, 100e6)
     for times, wanted in zip(found, times_ms, strict=True):
         assert times == pytest.approx([MS * time for time in wanted], rel=1e-9)
 
@@ -335,7 +337,7 @@ def core(*, begun: bool = True, mark: bool = False, alone: bool | None = None) -
     if begun:
         made.begin_job(2, 4, 2, np.arange(2), np.zeros(2), 1.0, 0.0, mark)
         link = np.arange(2, dtype=np.int32)
-        made.add_routes(np.array([1, 2]), np.arange(3), np.ones(2, np.int64), link, np.ones(2), np.zeros(2), np.ones(2))
+        made.add_routes(np.array([1, 2]), np.arange(3), np.ones(2, np.int64), link, np.ones(2), *[np.zeros(2)] * 6)
     if alone is not None:
         made.ready(alone)
     return made
@@ -353,8 +355,9 @@ def rows(**columns: Any) -> list[Any]:
 
 def add_routes(**columns: Any) -> object:
     """A route of one link, with some columns exchanged."""
-    names = ("key", "offsets", "leaving", "links", "share", "latency", "alone")
-    route = I8[:1], np.array([0, 1]), I8[:1] + 1, I4[:1], F8[:1], F8[:1], F8[:1]
+    costs = ("send", "send_busy", "receive", "receive_busy")
+    names = ("key", "offsets", "leaving", "links", "share", "latency", "alone", *costs)
+    route = I8[:1], np.array([0, 1]), I8[:1] + 1, I4[:1], *[F8[:1]] * 7
     return core().add_routes(*(dict(zip(names, route, strict=True)) | columns).values())
 
 
@@ -384,13 +387,14 @@ BROKEN: dict[str, Callable[[], object]] = {
     "no such link": lambda: add_routes(links=I4[:1] + 2),
     "offsets beyond": lambda: add_routes(offsets=np.array([0, 9])),
     "offsets backwards": lambda: core().add_routes(
-        I8[:2], np.array([0, 2, 1]), I8[:2] + 1, I4[:1], F8[:1], F8[:2], F8[:2]
+        I8[:2], np.array([0, 2, 1]), I8[:2] + 1, I4[:1], F8[:1], *[F8[:2]] * 6
     ),
     "no share": lambda: add_routes(share=F8[:0]),
     "leaves by no link": lambda: add_routes(leaving=I8[:1]),
     "leaves by too many links": lambda: add_routes(leaving=I8[:1] + 2),
     "leaves by fewer than none": lambda: add_routes(leaving=I8[:1] - 1),
     "leaves by a link of none": lambda: add_routes(offsets=I8[:2], links=I4[:0], share=F8[:0]),
+    "costs of other lengths": lambda: add_routes(receive=F8[:2]),
     "leaves for other lengths": lambda: add_routes(leaving=I8[:2] + 1),
     "mark unasked": lambda: core().mark(*ONE_TWO, I8[:2], I8[:2] + 1),
     "mark too late": lambda: core(mark=True, alone=True).mark(*ONE_TWO, I8[:2], I8[:2] + 1),

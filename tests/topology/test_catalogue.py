@@ -61,7 +61,7 @@ def figures_of(name: str) -> set[str]:
     machine = machine_file(name)
     texts = [machine.topology or "", machine.across or ""]
     for entry in machine.links or []:
-        texts += [str(entry.bandwidth), str(entry.latency)]
+        texts += [str(entry.bandwidth), str(entry.latency), str(entry.overhead)]
     return {figure for text in texts for figure in FIGURE.findall(text)}
 
 
@@ -76,7 +76,9 @@ def test_every_figure_has_a_source(name: str) -> None:
     counted = {count for source in machine.sources for count in re.findall(r"\b[0-9]+(?=\b|x)", source.figure)}
     counted |= {count for source in machine.sources for count in re.findall(r"(?<=x)[0-9]+", source.figure)}
     assert sizes <= counted, "how many devices there are"
-    for option in re.findall(r"spines=[0-9]+|oversubscribed=[0-9.]+|reduces", f"{machine.topology} {machine.across}"):
+    for option in re.findall(
+        r"spines=[0-9]+|oversubscribed=[0-9.]+|reduces|message_rate=[^,]+", f"{machine.topology} {machine.across}"
+    ):
         assert any(option in source.figure for source in machine.sources)
 
 

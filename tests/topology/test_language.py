@@ -43,10 +43,10 @@ GB = 1e9
         ("fat_tree(8x4, 50GB/s, 1us, oversubscribed=2, spines=4)", (32,), {50}, {1000}),
         ("switch(4, 0GB/s, 1us)", (4,), {0}, {1000}),
         ("switch(4, 0, 1us)", (4,), {0}, {1000}),
-        ("dgx-a100", (8, 1), {300}, {300}),
-        ("DGX-A100:2", (8, 2), {300, 25}, {300, 1350}),
-        ("hgx-h100:4", (8, 4), {450, 50}, {300, 1350}),
-        ("ring(2, 10GB/s, 1us) x hls-1:2", (2, 8, 2), {10, 12.5, 37.5}, {1000, 1350}),
+        ("dgx-a100", (8, 1), {300}, {200}),
+        ("DGX-A100:2", (8, 2), {300, 25}, {200, 350}),
+        ("hgx-h100:4", (8, 4), {450, 50}, {200, 350}),
+        ("ring(2, 10GB/s, 1us) x hls-1:2", (2, 8, 2), {10, 12.5, 37.5}, {1000, 350}),
         ("tpu-v4:2", (4, 4, 8), {50}, {1000}),
     ],
 )
@@ -59,6 +59,17 @@ def test_examples(
     if bandwidths is not None and latencies is not None:
         assert {round(speed / GB, 6) for speed in topology.links.bandwidth_bytes_per_s.tolist()} == bandwidths
         assert {round(late * 1e9, 6) for late in topology.links.latency_s.tolist()} == latencies
+
+
+def test_what_a_message_costs_a_device() -> None:
+    topology = get_topology("ring(4, 50GB/s, 1us, overhead=1us, message_rate=200M/s) x switch(2, 50GB/s, 1us)")
+    inner = topology.dimension_of_links() == 0
+    assert (topology.links.overhead_s == np.where(inner, 1e-6, 0.0)).all()
+    assert (topology.links.gap_s == np.where(inner, 5e-9, 0.0)).all()
+    routes = topology.routes(np.array([0, 0, 0, 0]), np.array([0, 2, 4, 6]))
+    assert routes.overhead_s.tolist() == [0, 1e-6, 0, 1e-6]
+    assert routes.gap_s.tolist() == [0, 5e-9, 0, 5e-9]
+    assert not get_topology("torus(4x4, 50GB/s, 1us)").links.overhead_s.any()
 
 
 def test_mediums_and_devices_are_kept() -> None:
@@ -78,6 +89,7 @@ def test_mediums_and_devices_are_kept() -> None:
         "switch(8, 400Gbit/s, 2us, reduces)",
         "fat_tree(4x2x2, 2TB/s, 1s, oversubscribed=3, spines=2)",
         "fully_connected(4, 0GB/s, 0s)",
+        "ring(8, 50GB/s, 1us, medium=ici, message_rate=1.5M/s, overhead=250ns)",
         "ring(4)",
     ],
 )
@@ -177,7 +189,11 @@ MISTAKES = [
     # options
     ("ring(8, 50GB/s, 1us, reduces)", "'reduces' is not understood here"),
     ("ring(8, 50GB/s, 1us, spines=2)", "'spines=2' is not understood here"),
-    ("switch(8, 50GB/s, 1us, oversubscribd=2)", "switch takes a size, a bandwidth, a latency, then medium, oversubs"),
+    ("switch(8, 50GB/s, 1us, oversubscribd=2)", "then medium, message_rate, overhead, oversubscribed, reduces"),
+    ("ring(8, 50GB/s, 1us, overhead=1)", "overhead=1): '1' is not a time: 1 what? write 1us or 1s"),
+    ("ring(8, 50GB/s, 1us, overhead=fast)", "'fast' is not a time"),
+    ("ring(8, 50GB/s, 1us, message_rate=0)", "'0' is not a message rate: it must be more than zero"),
+    ("ring(8, 50GB/s, 1us, message_rate=5GB/s)", "unit 'GB/s' is unknown; write 200M/s"),
     ("switch(8, oversubscribed=2, 50GB/s)", "'50GB/s' is not understood here"),
     ("switch(8, 50GB/s, 1us, reduces=yes)", "'reduces=yes' is not understood here"),
     ("switch(8, 50GB/s, 1us, medium=)", "'medium=' is not understood here"),

@@ -1,4 +1,8 @@
-"""The latency bound: the least sum of latencies over live links from one device to another.
+"""The latency bound: the least that any message takes over live links from one device to another.
+
+A way takes the latencies of its links, and twice the greatest overhead on it: the message that crosses that link costs
+its sender and its receiver as much. At a switch that adds or copies a message costs nothing if it comes or goes by the
+switch's own links, so these count only with the least overhead of all: the first sender and last receiver pay it.
 
 In a product of blocks, the part of a way in one dimension is a way through that dimension's block, so distances are
 sums over the dimensions. Links that are down only make ways longer. In a network too large to look at every pair they
@@ -14,7 +18,7 @@ import numpy as np
 
 from choreo.bound.flow_network import FlowNetwork, shortest_ways
 from choreo.bound.product import Dimension, Product
-from choreo.topology import Block
+from choreo.topology import Block, Topology
 from choreo.topology.graph import Floats, Ints
 
 __all__ = ["Distance", "farthest", "farthest_pair"]
@@ -49,18 +53,41 @@ def farthest(network: FlowNetwork, product: Product, devices: Ints) -> Distance:
 def farthest_pair(network: FlowNetwork, product: Product, src: Ints, dst: Ints) -> Distance:
     """The farthest apart of some pairs of devices."""
     topology = product.topology
+    latency_s, overhead_s = topology.links.latency_s[network.number], _overheads(topology)[network.number]
     if _is_regular(product):
-        away = np.zeros(len(src))
+        away, overhead = np.zeros(len(src)), np.zeros(len(src))
         for one in product.dimensions:
-            away += _metric(one.block)(one.coordinate(src), one.coordinate(dst))
+            here, there = one.coordinate(src), one.coordinate(dst)
+            away += _metric(one.block)(here, there)
+            overhead = np.maximum(overhead, np.where(here != there, _least_overhead(one.block, topology), 0.0))
+        away += 2 * overhead
     elif topology.num_nodes <= MOST_NODES:
-        away = shortest_ways(network, topology.links.latency_s[network.number])[src, dst]
+        away = np.full(len(src), np.inf)
+        for most in np.unique(overhead_s):
+            lengths = np.where(overhead_s <= most, latency_s, np.inf)
+            away = np.minimum(away, shortest_ways(network, lengths)[src, dst] + 2 * most * (src != dst))
     else:
         # Only from the first device: any pair gives a bound.
         src, dst = src[src == src[0]], dst[src == src[0]]
-        away = _from_one(network, topology.links.latency_s[network.number], int(src[0]))[dst]
+        away = _from_one(network, latency_s, int(src[0]))[dst] + 2 * overhead_s.min() * (src != dst)
     at = int(away.argmax())
     return Distance(float(away[at]), int(src[at]), int(dst[at]))
+
+
+def _overheads(topology: Topology) -> Floats:
+    """What a message over each link costs a device at least, at either end."""
+    links, reduces = topology.links, topology.reduces
+    if not links.overhead_s.any():
+        return links.overhead_s
+    at_switch = reduces[links.src] | reduces[links.dst]
+    least = np.where(at_switch, links.overhead_s.min(), links.overhead_s)
+    return least * min(1.0, float(topology.slowdown.min()))
+
+
+def _least_overhead(block: Block, topology: Topology) -> float:
+    """What a message through a block costs at least, at either end."""
+    links = topology.links if block.reduces.any() else block.links
+    return float(links.overhead_s.min() * min(1.0, float(topology.slowdown.min())))
 
 
 def _is_regular(product: Product) -> bool:

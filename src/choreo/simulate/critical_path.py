@@ -11,18 +11,19 @@ from choreo.simulate.flows.engine import Messages
 __all__ = ["Leg", "critical_path"]
 
 # What a message can wait for.
-NOTHING, DATA, PORT, READER, WRITER = "nothing", "data", "port", "reader", "writer"
+NOTHING, DATA, PORT, SENDER, READER, WRITER = "nothing", "data", "port", "sender", "reader", "writer"
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
     """One message of the critical path.
 
-    `waited_for` says what held it up. Before it started: "nothing", "data" (the previous message had to be written), or
-    "port" (the previous message had to be sent). Between its arrival and its write: "reader" (the previous message
-    still had to be read from the place) or "writer" (the previous message had to be written or reduced first).
-    `shared_s` is the time lost by sharing links. `link` is the link that limited it, -1 if none did. `message` is its
-    number among the run's messages.
+    `waited_for` says what held it up. Before it started: "nothing", "data" (the previous message had to be written),
+    "port" (the previous message had to be out), or "sender" (its sender was busy with the previous message). Between
+    its arrival and its write: "reader" (the previous message still had to be read from the place) or "writer" (the
+    previous message had to be written or reduced first). `send_s` and `receive_s` are what it cost its sender, before
+    its start, and its receiver, before it was written. `shared_s` is the time lost by sharing links. `link` is the link
+    that limited it, -1 if none did. `message` is its number among the run's messages.
     """
 
     message: int
@@ -35,6 +36,8 @@ class Leg:
     out_s: float
     arrived_s: float
     written_s: float
+    send_s: float
+    receive_s: float
     shared_s: float
     waited_for: str
     link: int
@@ -45,21 +48,17 @@ def critical_path(messages: Messages) -> list[Leg]:
     if not len(messages):
         return []
     legs: list[Leg] = []
-    at, until_written = int(np.argmax(messages.written_s)), True
+    at, kind = int(np.argmax(messages.written_s)), 0
     while True:
-        held_up = until_written and messages.write_cause[at] >= 0
-        cause = int(messages.write_cause[at] if held_up else messages.start_cause[at])
-        before, by_out = divmod(cause, 2)
-        if cause < 0:
-            waited = NOTHING
-        elif held_up:
-            waited = READER if by_out else WRITER
-        else:
-            waited = PORT if by_out else DATA
-        legs.append(_leg(messages, at, waited))
+        held_up = kind == 0 and messages.write_cause[at] >= 0
+        causes = messages.write_cause if held_up else messages.ready_cause if kind == 2 else messages.start_cause
+        cause = int(causes[at])
+        before, kind = divmod(cause, 3)
+        waited = (WRITER, READER)[kind] if held_up else (DATA, PORT, SENDER)[kind]
+        legs.append(_leg(messages, at, waited if cause >= 0 else NOTHING))
         if cause < 0:
             return legs[::-1]
-        at, until_written = before, not by_out
+        at = before
 
 
 def _leg(messages: Messages, at: int, waited_for: str) -> Leg:
@@ -74,6 +73,8 @@ def _leg(messages: Messages, at: int, waited_for: str) -> Leg:
         out_s=float(messages.out_s[at]),
         arrived_s=float(messages.arrived_s[at]),
         written_s=float(messages.written_s[at]),
+        send_s=float(messages.send_s[at]),
+        receive_s=float(messages.receive_s[at]),
         shared_s=_lost(float(messages.out_s[at] - messages.start_s[at]), float(messages.alone_s[at])),
         waited_for=waited_for,
         link=int(messages.bottleneck[at]),

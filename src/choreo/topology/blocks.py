@@ -16,7 +16,7 @@ import numpy as np
 from choreo.errors import UsageError, short
 from choreo.files import check_work
 from choreo.topology.graph import Bools, Floats, Ints, Links, Paths, shortest_paths
-from choreo.units import bandwidth_of, time_of
+from choreo.units import bandwidth_of, rate_of, time_of
 
 __all__ = [
     "Block",
@@ -25,6 +25,7 @@ __all__ = [
     "graph",
     "line",
     "link_figures",
+    "message_figures",
     "one_link",
     "plain_block",
     "ring",
@@ -63,6 +64,16 @@ class Block:
     def nodes(self) -> int:
         """Ports and switches."""
         return self.size + self.switches
+
+    def with_overhead(self, overhead_s: float | str, message_rate: float | str | None = None) -> Block:
+        """The same, where a message takes time of its sender and receiver, and each can handle only so many a second.
+
+        >>> ring(4, "50GB/s", "1us").with_overhead("500ns", "100M/s").links.gap_s.tolist()[0]
+        1e-08
+        """
+        overhead, gap = message_figures(overhead_s, message_rate)
+        count = len(self.links)
+        return replace(self, links=replace(self.links, overhead_s=np.full(count, overhead), gap_s=np.full(count, gap)))
 
 
 def ring(size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str) -> Block:
@@ -240,3 +251,17 @@ def one_link(bandwidth_bytes_per_s: float | str, latency_s: float | str, of: str
         if figure and not LEAST <= figure <= MOST:
             raise UsageError(f"{of}{name} is {figure:g}, which no link has; it is 0, or from {LEAST:g} to {MOST:g}")
     return bandwidth, latency
+
+
+def message_figures(overhead_s: float | str, message_rate: float | str | None, of: str = "") -> tuple[float, float]:
+    """The overhead of a message and the least time between two of them, in seconds.
+
+    >>> message_figures("1us", "200M/s")
+    (1e-06, 5e-09)
+    """
+    overhead = float(time_of(overhead_s, f"{of}overhead"))
+    gap = 0.0 if message_rate is None else 1 / rate_of(message_rate, f"{of}message_rate")
+    for name, figure in (("overhead", overhead), ("gap between messages", gap)):
+        if figure and not LEAST <= figure <= MOST:
+            raise UsageError(f"{of}{name} is {figure:g} s, which no device has; it is 0, or from {LEAST:g} to {MOST:g}")
+    return overhead, gap

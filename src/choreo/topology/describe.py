@@ -20,6 +20,7 @@ __all__ = [
     "DescribedTopology",
     "Dimension",
     "Ends",
+    "LinksAlike",
     "diameter",
     "dimensions",
     "document",
@@ -28,6 +29,7 @@ __all__ = [
     "kinds",
     "listed",
     "one_line",
+    "rate_of_gap",
 ]
 
 # The diameter of a graph takes a search from every device; with more nodes than this that is slow.
@@ -61,8 +63,20 @@ class Dimension(NamedTuple):
     groups_of: int
     bandwidth: Ends
     latency: Ends
+    overhead: Ends
+    gap: Ends
     medium: str
     links: int
+
+
+class LinksAlike(NamedTuple):
+    """Links with the same figures, or with figures from the lowest to the highest."""
+
+    links: int
+    bandwidth: Ends
+    latency: Ends
+    overhead: Ends
+    gap: Ends
 
 
 def find(text: str) -> DescribedTopology:
@@ -91,6 +105,8 @@ def dimensions(topology: Topology) -> list[Dimension]:
                     groups_of=inner,
                     bandwidth=ends(block.links.bandwidth_bytes_per_s),
                     latency=ends(block.links.latency_s),
+                    overhead=ends(block.links.overhead_s),
+                    gap=ends(block.links.gap_s),
                     medium=block.medium,
                     links=copies * len(block.links),
                 )
@@ -99,8 +115,8 @@ def dimensions(topology: Topology) -> list[Dimension]:
     return found
 
 
-def kinds(topology: Topology) -> list[list[tuple[int, Ends, Ends]]]:
-    """The links of each dimension, grouped by bandwidth and latency, with how many there are of each.
+def kinds(topology: Topology) -> list[list[LinksAlike]]:
+    """The links of each dimension, grouped by their figures, with how many there are of each.
 
     If there are too many different ones to list, each dimension is one group with ranges. Dimensions without links are
     left out.
@@ -108,13 +124,17 @@ def kinds(topology: Topology) -> list[list[tuple[int, Ends, Ends]]]:
     made = []
     for block in (block for block in topology.blocks if len(block.links)):
         copies = topology.num_devices // block.size
-        figures = np.stack((block.links.bandwidth_bytes_per_s, block.links.latency_s), axis=1)
+        links = block.links
+        figures = np.stack((links.bandwidth_bytes_per_s, links.latency_s, links.overhead_s, links.gap_s), axis=1)
         distinct, count = figures[:1], np.array([len(figures)])
         if not (figures == figures[0]).all():
             distinct, count = np.unique(figures, axis=0, return_counts=True)
-        rows = [(int(n) * copies, ends(row[:1]), ends(row[1:])) for n, row in zip(count, distinct, strict=True)]
+        rows = [
+            LinksAlike(int(n) * copies, *(ends(row[[at]]) for at in range(4)))
+            for n, row in zip(count, distinct, strict=True)
+        ]
         if len(rows) > MAX_KINDS:
-            rows = [(len(figures) * copies, ends(figures[:, 0]), ends(figures[:, 1]))]
+            rows = [LinksAlike(len(figures) * copies, *(ends(column) for column in figures.T))]
         made.append(rows[::-1])
     return made
 
@@ -136,6 +156,8 @@ def document(network: DescribedTopology) -> dict[str, object]:
                 "size": one.size,
                 "bandwidth_bytes_per_s": _one_or_both(one.bandwidth),
                 "latency_s": _one_or_both(one.latency),
+                "overhead_s": _one_or_both(one.overhead),
+                "message_rate_per_s": rate_of_gap(one.gap[1]),
                 "medium": one.medium,
                 "links": one.links,
             }
@@ -193,6 +215,11 @@ def _text(machine: TopologyFile) -> str:
 
 def _one_or_both(figures: Ends) -> float | list[float]:
     return figures[0] if figures[0] == figures[1] else list(figures)
+
+
+def rate_of_gap(gap_s: float) -> float | None:
+    """Messages a second; None where their number is not limited."""
+    return 1 / gap_s if gap_s else None
 
 
 def ends(column: Floats) -> Ends:

@@ -18,6 +18,8 @@ A file gives either a text in the language of blocks, or a graph, and perhaps wh
     to = "s"
     bandwidth = "50GB/s"
     latency = "500ns"
+    overhead = "1us"                            of a message over it, at the device that sends and the one that receives
+    message_rate = "200M/s"                     how many messages a second a device sends or receives over it
 
 Beside these: names (others that the catalogue knows it by), description, device (the accelerator), routing ("spread" or
 "hashed") and sources, a list of {figure, source}.
@@ -36,7 +38,7 @@ from msgspec import Meta
 
 from choreo.errors import TopologyError, UsageError, shown
 from choreo.files import check_work, convert, parse_json, parse_toml, read_text
-from choreo.topology.blocks import NODE_BYTES, Block, graph, one_link
+from choreo.topology.blocks import NODE_BYTES, Block, graph, message_figures, one_link
 from choreo.topology.graph import ROUTINGS, Links
 from choreo.topology.topology import MAX_DEVICES
 
@@ -56,6 +58,8 @@ class LinkEntry(msgspec.Struct, forbid_unknown_fields=True):
     to: Name | int
     bandwidth: Name | int | float
     latency: Name | int | float = 0
+    overhead: Name | int | float = 0
+    message_rate: Name | int | float | None = None
     one_way: bool = False
 
 
@@ -132,13 +136,13 @@ def graph_block(found: TopologyFile) -> Block:
         if node.get(name, 0) < len(devices):
             raise TopologyError(f"{found.name}: reducing_switches has {name!r}, which is not one of the switches")
     ends: list[tuple[int, int]] = []
-    figures: list[tuple[float, float]] = []
+    figures: list[tuple[float, ...]] = []
     for at, entry in enumerate(found.links or []):
-        here, there, bandwidth, latency = _link(found.name, at, entry, node)
+        here, there, *numbers = _link(found.name, at, entry, node)
         ends += [(here, there)] if entry.one_way else [(here, there), (there, here)]
-        figures += [(bandwidth, latency)] * (1 if entry.one_way else 2)
-    src_dst, numbers = np.array(ends, np.int64).reshape(-1, 2), np.array(figures, np.float64).reshape(-1, 2)
-    links = Links(src_dst[:, 0].copy(), src_dst[:, 1].copy(), numbers[:, 0].copy(), numbers[:, 1].copy())
+        figures += [tuple(numbers)] * (1 if entry.one_way else 2)
+    src_dst, columns = np.array(ends, np.int64).reshape(-1, 2), np.array(figures, np.float64).reshape(-1, 4)
+    links = Links(*src_dst.T.copy(), *columns.T.copy())
     reducing = set(found.reducing_switches)
     reduces = np.array([name in reducing for name in switches], np.bool_)
     return graph(len(devices), links, len(switches), reduces=reduces, names=names, text=found.name)
@@ -148,7 +152,7 @@ def _names(given: int | list[str], prefix: str) -> list[str]:
     return [f"{prefix}{number}" for number in range(given)] if isinstance(given, int) else given
 
 
-def _link(name: str, at: int, entry: LinkEntry, node: dict[str, int]) -> tuple[int, int, float, float]:
+def _link(name: str, at: int, entry: LinkEntry, node: dict[str, int]) -> tuple[int, int, float, float, float, float]:
     where = f"{name}: links[{at}]"
     for end in (entry.from_, entry.to):
         if str(end) not in node:
@@ -156,7 +160,8 @@ def _link(name: str, at: int, entry: LinkEntry, node: dict[str, int]) -> tuple[i
     if str(entry.from_) == str(entry.to):
         raise TopologyError(f"{where} goes from {entry.to!r} to itself; leave it out")
     try:
-        bandwidth, latency = one_link(entry.bandwidth, entry.latency)
+        figures = one_link(entry.bandwidth, entry.latency)
+        costs = message_figures(entry.overhead, entry.message_rate)
     except UsageError as error:
         raise TopologyError(f"{where}: {error}") from None
-    return node[str(entry.from_)], node[str(entry.to)], bandwidth, latency
+    return node[str(entry.from_)], node[str(entry.to)], *figures, *costs

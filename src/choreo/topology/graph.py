@@ -8,7 +8,7 @@ ends keeps to one path, drawn by a hash of the two.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -28,12 +28,23 @@ MAX_DISTANCES = 1 << 24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """Directed links, one NumPy column a field: node numbers, bytes a second, seconds."""
+    """Directed links, one NumPy column a field: node numbers, bytes a second, seconds.
+
+    `overhead_s` is the time that a message over the link takes of the device that sends it, and of the one that
+    receives it; `gap_s` is the least time between two such messages, 1 / the message rate. Left out, they are zero.
+    """
 
     src: Ints
     dst: Ints
     bandwidth_bytes_per_s: Floats
     latency_s: Floats
+    overhead_s: Floats = field(default_factory=lambda: np.zeros(0))
+    gap_s: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        for name in ("overhead_s", "gap_s"):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, np.zeros(len(self.src)))
 
     def __len__(self) -> int:
         return len(self.src)
@@ -55,6 +66,8 @@ class Links:
             np.concatenate([part.dst for part in parts]),
             np.concatenate([part.bandwidth_bytes_per_s for part in parts]),
             np.concatenate([part.latency_s for part in parts]),
+            np.concatenate([part.overhead_s for part in parts]),
+            np.concatenate([part.gap_s for part in parts]),
         )
 
 

@@ -3,10 +3,11 @@
     topology  = factor ("x" factor)*            the leftmost innermost: its coordinate varies fastest
     factor    = kind "(" sizes ["," bandwidth ["," latency]] ("," option)* ")"  |  name of a machine [":" nodes]
     sizes     = number ("x" number)*            several for mesh, torus and fat_tree
-    option    = "oversubscribed=4" | "spines=2" | "medium=nvlink" | "reduces"
+    option    = "overhead=1us" | "message_rate=200M/s" | "oversubscribed=4" | "spines=2" | "medium=nvlink" | "reduces"
 
 The number after the colon of a machine is how many of its nodes there are; without it there are as many as its file
-says. A block without a bandwidth has links of 1 GB/s, and without a latency of none: the unit links of theory.
+says. A block without a bandwidth has links of 1 GB/s, and without a latency of none: the unit links of theory. Without
+an overhead and a message rate, messages cost a device nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ __all__ = ["KINDS", "parse_blocks"]
 UNIT_BANDWIDTH = 1e9
 MAX_CHARACTERS = 10_000
 FLAGS = ("reduces",)
+OF_ANY_BLOCK = ("medium", "message_rate", "overhead")
 
 Machine = Callable[[str, int | None], tuple[Block, ...]]
 
@@ -81,7 +83,7 @@ def _tree(call: _Call) -> list[Block]:
     return [fat_tree(call.sizes, call.bandwidth, call.latency, oversubscribed=oversubscribed, spines=int(spines))]
 
 
-# The kinds of blocks, what makes them, and the options each takes beside the medium.
+# The kinds of blocks, what makes them, and the options each takes beside those of any block.
 KINDS: dict[str, tuple[Callable[[_Call], list[Block]], tuple[str, ...]]] = {
     "ring": (_rings, ()),
     "torus": (_rings, ()),
@@ -132,7 +134,7 @@ def _blocks(text: str, kind: str, inside: str, inner: int) -> list[Block]:
     if kind not in KINDS:
         raise UnknownNameError("kind of block", short(kind), KINDS)
     make, options = KINDS[kind]
-    call = _read(text, kind, [part.strip() for part in inside.split(",")], {*options, "medium"})
+    call = _read(text, kind, [part.strip() for part in inside.split(",")], {*options, *OF_ANY_BLOCK})
     _check_links(call, kind, inner)
     written = _written(kind, call)
     return [
@@ -141,8 +143,19 @@ def _blocks(text: str, kind: str, inside: str, inner: int) -> list[Block]:
             medium=call.options.get("medium", ""),
             text=written if len(call.sizes) == 1 or kind == "fat_tree" else _one(kind, block, call),
         )
-        for block in make(call)
+        for block in _charged(make(call), call)
     ]
+
+
+def _charged(blocks: list[Block], call: _Call) -> list[Block]:
+    """The blocks with what a message costs a device."""
+    overhead, rate = (call.options.get(name) for name in ("overhead", "message_rate"))
+    if overhead is None and rate is None:
+        return blocks
+    try:
+        return [block.with_overhead(overhead or 0.0, rate) for block in blocks]
+    except (SizeError, UsageError) as error:
+        raise UsageError(f"{call.text}: {error}") from None
 
 
 def _check_links(call: _Call, kind: str, inner: int) -> None:

@@ -2,7 +2,8 @@
 
 PCI and CPU to CPU are what NCCL counts on (2.30, src/graph/topo.h and topo.cc). NVLink is what the links can carry,
 25 GB/s each from V100 to H100 and 50 GB/s from B200 on; NCCL counts on a fifth less. The files have no
-latencies: those here are estimates from NCCL's tuning (src/graph/tuning.cc, hwLatencies, protocol LL).
+latencies: those here are estimates from NCCL's tuning (src/graph/tuning.cc, hwLatencies, protocol LL), less what a
+message costs the GPUs at both ends.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ __all__ = [
     "DEVICES",
     "LOCAL_BYTES_PER_S",
     "NVLINK_LATENCY_S",
+    "OVERHEAD_S",
     "PCI_LATENCY_S",
     "between_cpus",
     "net_bandwidth",
@@ -21,9 +23,11 @@ __all__ = [
 ]
 
 GB = 1e9
+# To write a flag or to see one; an estimate.
+OVERHEAD_S = 100e-9
 # 0.6 us for a step over NVLink, here over the two links through an NVSwitch; 1 us over PCI, here over the four links
 # from GPU to GPU below one PCI switch.
-NVLINK_LATENCY_S, PCI_LATENCY_S = 300e-9, 250e-9
+NVLINK_LATENCY_S, PCI_LATENCY_S = 200e-9, 200e-9
 LOCAL_BYTES_PER_S = 5000 * GB
 
 # By the least compute capability; GA102 (86) has slower links than its neighbours.

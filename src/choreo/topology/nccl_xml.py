@@ -39,6 +39,7 @@ from choreo.topology.nccl_figures import (
     DEVICES,
     LOCAL_BYTES_PER_S,
     NVLINK_LATENCY_S,
+    OVERHEAD_S,
     PCI_LATENCY_S,
     between_cpus,
     net_bandwidth,
@@ -290,6 +291,7 @@ def _topology(name: str, machine: _Machine) -> Topology:
         np.array([number[there] for _, there in machine.links], np.int64),
         figures[:, 0].copy(),
         figures[:, 1].copy(),
+        np.full(len(figures), OVERHEAD_S),
     )
     # NVLink SHARP, the reduction in the switch, came with the H100.
     sharp = all(gpu.element.whole("sm") >= 90 for gpu in machine.gpus)

@@ -28,7 +28,8 @@ class Routes:
     """The links that each of n messages crosses: those of message i are links[offsets[i] : offsets[i + 1]].
 
     `share` is the part of the message on each of them. `latency_s` is the latency of the slowest way.
-    `bandwidth_bytes_per_s` is what a message gets if it has all of its links to itself.
+    `bandwidth_bytes_per_s` is what a message gets if it has all of its links to itself. `overhead_s` and `gap_s` are
+    those of the link that costs a device most.
     """
 
     offsets: Ints
@@ -36,6 +37,8 @@ class Routes:
     share: Floats
     latency_s: Floats
     bandwidth_bytes_per_s: Floats
+    overhead_s: Floats
+    gap_s: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,6 +155,8 @@ class Topology:
             np.concatenate([np.zeros(0), *(part.share for part in parts)]),
             np.concatenate([np.zeros(0), *(part.latency_s for part in parts)]),
             np.concatenate([np.zeros(0), *(part.bandwidth_bytes_per_s for part in parts)]),
+            np.concatenate([np.zeros(0), *(part.overhead_s for part in parts)]),
+            np.concatenate([np.zeros(0), *(part.gap_s for part in parts)]),
         )
 
     def with_slow_link(self, src: int, dst: int, factor: float) -> Topology:
@@ -211,7 +216,8 @@ class Topology:
         rate = np.full(paths.links.shape, np.inf)
         rate[there] = self.links.bandwidth_bytes_per_s[links] / share
         alone = rate.min(axis=1, initial=np.inf)
-        return Routes(offsets, links, share, paths.latency_s, alone)
+        costs = (_greatest(paths.links, there, column) for column in (self.links.overhead_s, self.links.gap_s))
+        return Routes(offsets, links, share, paths.latency_s, alone, *costs)
 
     @property
     def _is_changed_graph(self) -> bool:
@@ -302,6 +308,8 @@ def compose(name: str, blocks: Sequence[Block], *, device: str = "", routing: st
                 number[:, block.links.dst].reshape(-1),
                 np.tile(block.links.bandwidth_bytes_per_s, copies),
                 np.tile(block.links.latency_s, copies),
+                np.tile(block.links.overhead_s, copies),
+                np.tile(block.links.gap_s, copies),
             )
         )
         first_switch += copies * block.switches
@@ -323,6 +331,14 @@ def _replaced(paths: Paths, rows: Bools, others: Paths) -> Paths:
         share = np.ones(table.shape) if paths.share is None else wide(paths.share, 0.0).astype(np.float64)
         share[rows] = 1.0 if others.share is None else wide(others.share, 0.0)
     return Paths(table, share, latency)
+
+
+def _greatest(links: Ints, there: Bools, column: Floats) -> Floats:
+    """The greatest figure among the links of each row."""
+    if not column.any():
+        return np.zeros(len(links))
+    most: Floats = np.where(there, column[links], 0.0).max(axis=1, initial=0.0)
+    return most
 
 
 def _check_factor(factor: float) -> None:

@@ -204,6 +204,7 @@ def _leg(simulation: Simulation, leg: Leg, before: Leg | None) -> str:
         "nothing": "",
         "data": f"  after {one} was written",
         "port": f"  after {one} was out of its port",
+        "sender": f"  after its sender had sent {one}",
         "reader": f"  written after {one} had read the place",
         "writer": f"  written after {one}",
     }[leg.waited_for]

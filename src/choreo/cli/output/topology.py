@@ -14,7 +14,7 @@ from choreo.errors import UsageError, shown
 from choreo.topology import Topology, get_topology, list_topologies
 from choreo.topology.describe import DescribedTopology, Ends, diameter, dimensions, ends, kinds, listed, one_line
 from choreo.topology.files import TopologyFile
-from choreo.units import counted, format_bandwidth, format_time
+from choreo.units import counted, format_bandwidth, format_count, format_time
 
 if TYPE_CHECKING:
     from choreo.topology import Block
@@ -49,14 +49,17 @@ def print_network(network: DescribedTopology, drawn: Path | None) -> None:
     for fact in _facts(topology):
         echo_wrapped(fact)
     rows = []
+    charged, limited = bool(topology.links.overhead_s.any()), bool(topology.links.gap_s.any())
     for one, alike in zip(dimensions(topology), kinds(topology), strict=True):
         what = counted(one.size, "device") if one.groups_of == 1 else f"{one.size} groups of {one.groups_of}"
         # A graph with switches and links of several kinds usually has several media; its file names only one.
         mixed = one.kind == "graph" and one.switches > 0 and len(alike) > 1
         medium = "" if mixed else one_line(one.medium)
-        for at, (links, bandwidth, latency) in enumerate(alike):
-            figures = [str(links), _range(bandwidth, _bandwidth), _range(latency, format_time), medium]
-            rows.append([*(("", "") if at else (one.kind, what)), *figures])
+        for at, links in enumerate(alike):
+            figures = [str(links.links), _range(links.bandwidth, _bandwidth), _range(links.latency, format_time)]
+            figures += [_range(links.overhead, format_time)] if charged else []
+            figures += [_rate(links.gap)] if limited else []
+            rows.append([*(("", "") if at else (one.kind, what)), *figures, medium])
     if rows:
         click.echo()
         echo_table(
@@ -66,6 +69,8 @@ def print_network(network: DescribedTopology, drawn: Path | None) -> None:
                 Column("links", 1),
                 Column("bandwidth", left=True),
                 Column("latency", left=True),
+                *([Column("overhead", 4, left=True)] if charged else []),
+                *([Column("messages", 5, left=True)] if limited else []),
                 Column("medium", 3, left=True),
             ],
             rows,
@@ -77,6 +82,11 @@ def print_network(network: DescribedTopology, drawn: Path | None) -> None:
         echo_wrapped(one_line(source.figure), indent=2)
         echo_wrapped(one_line(source.source), indent=4, dim=True)
     click.echo("\n--svg FILE draws it" if drawn is None else f"\ndrawn in {shown(drawn)}")
+
+
+def _rate(gap: Ends) -> str:
+    """Messages a second, by the longest gap between two."""
+    return f"{format_count(1 / gap[1])}/s" if gap[1] else ""
 
 
 def _facts(topology: Topology) -> list[str]:

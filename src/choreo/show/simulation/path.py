@@ -49,13 +49,14 @@ class PathData(TypedDict):
 def on_path(legs: list[Leg]) -> list[tuple[bool, bool]]:
     """For each leg, whether the path includes its sending, and its writing.
 
-    It does not go over the sending of a message that was held up only at its destination, nor over the writing of one
-    that the next only had to see out.
+    It does not go over the sending of a message that was held up only at its destination, or that only kept the sender
+    of the next busy; nor over the writing of one that the next only had to see out or sent.
     """
     made = []
     for at, leg in enumerate(legs):
         following = legs[at + 1].waited_for if at + 1 < len(legs) else "data"
-        made.append((leg.waited_for not in ("reader", "writer"), following not in ("port", "reader")))
+        sent = leg.waited_for not in ("reader", "writer") and following != "sender"
+        made.append((sent, following not in ("port", "reader", "sender")))
     return made
 
 
@@ -67,9 +68,13 @@ def path_of(simulation: Simulation, first_row: Ints) -> PathData:
     made: list[LegData] = []
     for at, (leg, (sent, written), name) in enumerate(zip(legs, goes, names, strict=False)):
         src, dst = (int(first_row[leg.job]) + rank for rank in (leg.src, leg.dst))
-        way = [(leg.start_s, src), (leg.arrived_s, dst), (leg.written_s, dst)]
-        if not written:
-            way = [(leg.start_s, src), (leg.out_s, src)]
+        begin = leg.start_s if leg.waited_for == "port" else leg.start_s - leg.send_s
+        way = [(begin, src), (leg.arrived_s, dst), (leg.written_s, dst)]
+        if not sent and not written:  # it kept the sender of the next busy
+            since = made[-1]["way"][-1][0] / 1e6 if made else simulation.jobs[leg.job].start_s
+            way = [(since, src), (legs[at + 1].start_s - legs[at + 1].send_s, src)]
+        elif not written:
+            way = [(begin, src), (leg.out_s, src)]
         elif not sent:
             way = [(_let_go(leg, legs[at - 1]), dst), (leg.written_s, dst)]
         shared = sent and leg.shared_s > 1e-9 * (leg.out_s - leg.start_s)
@@ -97,18 +102,24 @@ def _let_go(leg: Leg, before: Leg) -> float:
 
 def _parts(simulation: Simulation, legs: list[Leg], goes: list[tuple[bool, bool]]) -> list[PartData]:
     """Where the time of the critical path went: every moment of it is in one of the parts."""
-    sending = sharing = latency = writing = 0.0
+    overhead = sending = sharing = latency = writing = 0.0
     for at, (leg, (sent, written)) in enumerate(zip(legs, goes, strict=True)):
+        if leg.waited_for not in ("port", "reader", "writer"):
+            overhead += leg.send_s
         if sent:
             sending += leg.out_s - leg.start_s - leg.shared_s
             sharing += leg.shared_s
+        if written:
+            overhead += leg.receive_s
+            writing -= leg.receive_s
         if sent and written:
             latency += leg.arrived_s - leg.out_s
             writing += leg.written_s - leg.arrived_s
         elif written:
             writing += leg.written_s - _let_go(leg, legs[at - 1])
-    waiting = (legs[-1].written_s if legs else 0.0) - sending - sharing - latency - writing
+    waiting = (legs[-1].written_s if legs else 0.0) - overhead - sending - sharing - latency - writing
     names = {
+        "overhead": overhead,
         "sending": sending,
         "sharing links": sharing,
         "further hops" if simulation.store_and_forward else "latency": latency,

@@ -30,6 +30,8 @@ MOST_SLICES = 200_000
 COUNTERS = 8
 RANKS, LINKS = 1, 2  # process numbers, in the order they are shown in
 FIRST_THREAD = 101
+# What a message waits for before it starts, by the kind of its cause.
+BEFORE_START = ("data", "port", "sender")
 
 
 def write_trace(simulation: Simulation, path: str | os.PathLike[str]) -> None:
@@ -99,8 +101,8 @@ class _Maker:
     def of(simulation: Simulation) -> _Maker:
         return _Maker(simulation, rank_names(simulation), {leg.message for leg in simulation.critical_path})
 
-    def arguments(self, message: int, cause: int, kinds: tuple[str, str]) -> dict[str, object]:
-        """What is known about a message; `kinds` are those of waiting for a write, and for a message to be out."""
+    def arguments(self, message: int, cause: int, kinds: tuple[str, ...]) -> dict[str, object]:
+        """What is known about a message; `kinds` are those of the causes of a wait."""
         messages = self.simulation.messages
         told: dict[str, object] = {
             "step": int(messages.step[message]),
@@ -115,14 +117,14 @@ class _Maker:
             told["critical"] = True
         return told
 
-    def waited(self, cause: int, kinds: tuple[str, str]) -> str:
+    def waited(self, cause: int, kinds: tuple[str, ...]) -> str:
         """What a message waited for last, and which message that was."""
         if cause < 0:
             return "nothing" if kinds[0] == "data" else "its arrival"
-        before, by_out = divmod(cause, 2)
+        before, kind = divmod(cause, 3)
         messages = self.simulation.messages
         step, src, dst = (int(column[before]) for column in (messages.step, messages.src, messages.dst))
-        return f"{WAITED[kinds[by_out]]}: step {step}, {src} -> {dst}"
+        return f"{WAITED[kinds[kind]]}: step {step}, {src} -> {dst}"
 
     def size(self, message: int) -> str:
         """How large it is."""
@@ -148,7 +150,7 @@ def _rank_tracks(simulation: Simulation, maker: _Maker, tracks: Tracks) -> tuple
     by_rank: dict[tuple[int, int], tuple[list[Slice], list[Slice]]] = defaultdict(lambda: ([], []))
     for message, (job, src, dst, start_cause, write_cause, start, out, arrived, written) in enumerate(columns):
         size, doing = maker.size(message), "reduce" if adds[message] else "receive"
-        told = maker.arguments(message, start_cause, ("data", "port"))
+        told = maker.arguments(message, start_cause, BEFORE_START)
         sends[message] = Slice(start, out, f"send to {dst}, {size}", "send", told)
         by_rank[job, src][0].append(sends[message])
         told = maker.arguments(message, write_cause, ("writer", "reader"))
@@ -169,7 +171,7 @@ def _link_tracks(simulation: Simulation, maker: _Maker, tracks: Tracks, crossing
     rows = (crossings.message, crossings.link, crossings.bytes, begin_ns, end_ns)
     for message, link, crossed, begin, end in zip(*(column.tolist() for column in rows), strict=True):
         src, dst, step = (int(column[message]) for column in (messages.src, messages.dst, messages.step))
-        told = maker.arguments(message, int(messages.start_cause[message]), ("data", "port"))
+        told = maker.arguments(message, int(messages.start_cause[message]), BEFORE_START)
         told["bytes_here"] = crossed
         by_link[link].append(Slice(begin, end, f"step {step}: {src} -> {dst}, {format_bytes(crossed)}", "link", told))
     numbers = np.array(sorted(by_link), np.int64)

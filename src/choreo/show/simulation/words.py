@@ -20,6 +20,7 @@ WAITED = {
     "nothing": "nothing",
     "data": "its data",
     "port": "its port",
+    "sender": "its sender",
     "reader": "the last reader of its place",
     "writer": "the write before it",
 }

@@ -11,6 +11,7 @@ from choreo.show.drawing import ADD, COPY, WHOLE
 from choreo.show.schedule.words import printable
 from choreo.show.topology.stages import Stage
 from choreo.topology import Block, Topology
+from choreo.topology.graph import Floats
 from choreo.units import format_bandwidth, format_time
 
 __all__ = ["LinkKind", "bandwidth_words", "kinds_of", "latency_words", "width_of"]
@@ -31,6 +32,7 @@ class LinkKind:
     dim: int
     bandwidth: Range
     latency: Range
+    overhead: Range
     color: str
     words: str
 
@@ -44,29 +46,35 @@ def kinds_of(topology: Topology, stages: list[Stage]) -> list[LinkKind]:
             figures = _figures(block)
             # A graph names one medium, but one with switches and links of several kinds usually has several.
             medium = block.medium if len(figures) == 1 or not (block.kind == "graph" and block.switches) else ""
-            for at, (bandwidth, latency) in enumerate(figures):
+            for at, (bandwidth, latency, overhead) in enumerate(figures):
                 color = COLORS[(used + (at if block.kind == "graph" else 0)) % len(COLORS)]
                 bundle = f"{stage.inner} × " if stage.inner > 1 else ""
-                told = [f"{bundle}{bandwidth_words(*bandwidth)}", latency_words(*latency), printable(medium)]
+                told = [f"{bundle}{bandwidth_words(*bandwidth)}", latency_words(*latency)]
+                told += [f"{latency_words(*overhead)} a message" if overhead[1] else "", printable(medium)]
                 words = f"{_joins(block, stage, dim)}: {', '.join(word for word in told if word)}"
-                kinds.append(LinkKind(dim, bandwidth, latency, color, words))
+                kinds.append(LinkKind(dim, bandwidth, latency, overhead, color, words))
     return kinds
 
 
-def _figures(block: Block) -> list[tuple[Range, Range]]:
-    """The bandwidths and latencies of a block: one by one, or if there are many, as a range."""
+def _figures(block: Block) -> list[tuple[Range, Range, Range]]:
+    """The bandwidths, latencies and overheads of a block: one by one, or if there are many, as a range."""
     links = block.links
     if not len(links):
         return []
     # A link inside an oversubscribed switch is described at the switch.
     outside = slice(-1) if block.kind == "switch" and block.switches == 2 else slice(None)
-    figures = np.stack((links.bandwidth_bytes_per_s[outside], links.latency_s[outside]), axis=1)
+    columns = links.bandwidth_bytes_per_s, links.latency_s, links.overhead_s
+    figures = np.stack([column[outside] for column in columns], axis=1)
     alike = bool((figures == figures[0]).all())
     distinct = [figures[0]] if alike else np.unique(figures, axis=0)[::-1]
     if len(distinct) <= SEPARATE:
-        return [((float(row[0]),) * 2, (float(row[1]),) * 2) for row in distinct]
-    low, high = figures.min(axis=0), figures.max(axis=0)
-    return [((float(low[0]), float(high[0])), (float(low[1]), float(high[1])))]
+        return [_ranges(row, row) for row in distinct]
+    return [_ranges(figures.min(axis=0), figures.max(axis=0))]
+
+
+def _ranges(low: Floats, high: Floats) -> tuple[Range, Range, Range]:
+    bandwidth, latency, overhead = zip(low.tolist(), high.tolist(), strict=True)
+    return bandwidth, latency, overhead
 
 
 def _joins(block: Block, stage: Stage, dim: int) -> str:

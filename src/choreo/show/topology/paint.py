@@ -70,13 +70,15 @@ class Painter:
         first = sum(devices // block.size * len(block.links) for block in blocks[:dim])
         links = blocks[dim].links
         local = (link - first) % len(links)
-        bandwidth, latency = float(links.bandwidth_bytes_per_s[local]), float(links.latency_s[local])
+        figures = links.bandwidth_bytes_per_s[local], links.latency_s[local], links.overhead_s[local]
         return next(
             kind
             for kind in self.kinds
             if kind.dim == dim
-            and kind.bandwidth[0] <= bandwidth <= kind.bandwidth[1]
-            and kind.latency[0] <= latency <= kind.latency[1]
+            and all(
+                low <= figure <= high
+                for (low, high), figure in zip((kind.bandwidth, kind.latency, kind.overhead), figures, strict=True)
+            )
         )
 
     def width(self, links: Ints) -> float:

@@ -17,9 +17,12 @@ def topology_sheet(topology: Topology) -> Sheet:
     facts += [("each", printable(topology.device))] if topology.device else []
     facts += [("switches", f"{topology.num_switches:,}")] if topology.num_switches else []
     facts.append(("links", f"{len(topology.links):,}"))
-    rows = tuple(
-        (str(kind.dim), bandwidth_words(*kind.bandwidth), latency_words(*kind.latency))
+    rows: tuple[tuple[str, ...], ...] = tuple(
+        (str(kind.dim), bandwidth_words(*kind.bandwidth), latency_words(*kind.latency), latency_words(*kind.overhead))
         for kind in kinds_of(topology, stages_of(topology))
     )
-    links = SheetTable("links by dimension", ("dimension", "bandwidth", "latency"), rows, (0, 1, 2))
+    names: tuple[str, ...] = ("dimension", "bandwidth", "latency", "overhead")
+    if not topology.links.overhead_s.any():
+        rows, names = tuple(row[:3] for row in rows), names[:3]
+    links = SheetTable("links by dimension", names, rows, tuple(range(len(names))))
     return Sheet(printable(topology.name), tuple(facts), (links,) if rows else ())

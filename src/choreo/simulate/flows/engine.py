@@ -44,6 +44,10 @@ class Core(Protocol):
         share: Floats,
         latency: Floats,
         alone: Floats,
+        send: Floats,
+        send_busy: Floats,
+        receive: Floats,
+        receive_busy: Floats,
         /,
     ) -> None: ...
     def alone(self, *columns: npt.NDArray[np.generic]) -> bool: ...
@@ -52,7 +56,7 @@ class Core(Protocol):
     def links(self) -> tuple[bytes, bytes]: ...
     def finish(self) -> bytes: ...
     def messages(self) -> dict[str, bytes]: ...
-    def routes(self) -> tuple[bytes, bytes, bytes]: ...
+    def routes(self) -> tuple[bytes, bytes, bytes, bytes]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,10 +72,12 @@ class Loads:
 class Messages:
     """What happened to every message, as columns.
 
-    `alone_s` is how long a message would have taken to get out with all of its links to itself.
-    `start_cause` and `write_cause` say what a message waited for last: 2 m if for message m to be written, 2 m + 1 if
-    for it to be out, -1 for nothing (a write: for nothing but its own arrival). `bottleneck` is the link that limited
-    it last. `reduces` says whether it is reduced into what is at its destination, at least in part. Message i crossed
+    `alone_s` is how long a message would have taken to get out with all of its links to itself, `send_s` and
+    `receive_s` what it cost its sender and its receiver. `ready_cause`, `start_cause` and `write_cause` say what a
+    message waited for last, to be sent, to start and to be written: 3 m if for message m to be written, 3 m + 1 if for
+    it to be out, 3 m + 2 if for the sender that was busy with it, -1 for nothing (a write: for nothing but its own
+    arrival). `bottleneck` is the link that limited it last. `reduces` says whether it is reduced into what is at its
+    destination, at least in part. Message i crossed
     links[offsets[route[i]] : offsets[route[i] + 1]].
     """
 
@@ -85,6 +91,9 @@ class Messages:
     arrived_s: Floats
     written_s: Floats
     alone_s: Floats
+    send_s: Floats
+    receive_s: Floats
+    ready_cause: Ints
     start_cause: Ints
     write_cause: Ints
     bottleneck: npt.NDArray[np.int32]
@@ -197,7 +206,8 @@ def _columns(
         routes = topology.routes(start, end)
         ports, order = _ports(topology, start, end, routes, in_order=in_order)
         ways = routes.offsets, ports, routes.links[order], routes.share[order]
-        core.add_routes(missing, *ways, routes.latency_s, routes.bandwidth_bytes_per_s)
+        figures = routes.latency_s, routes.bandwidth_bytes_per_s
+        core.add_routes(missing, *ways, *figures, *_costs(topology, start, end, routes))
     message = message_of(rows)
     numbers = map(_ints, (rows.chunk, rows.count, job.schedule.weights_of(rows), message))
     flags = (np.ascontiguousarray(column, np.bool_) for column in (rows.reduce, rows.from_input))
@@ -219,6 +229,26 @@ def _ports(topology: Topology, start: Ints, end: Ints, routes: Routes, *, in_ord
     return np.diff(before[routes.offsets]), order
 
 
+def _costs(topology: Topology, start: Ints, end: Ints, routes: Routes) -> list[Floats]:
+    """What a message costs its sender and its receiver: until it is sent or taken in, and until the next may be.
+
+    A slow device takes longer. A switch that adds or copies does so at no cost for what comes or goes by its own links.
+    """
+    busy_s = np.maximum(routes.overhead_s, routes.gap_s)
+    if not busy_s.any():
+        return [busy_s] * 4
+    slowdown = np.concatenate((topology.slowdown, np.ones(topology.num_switches)))
+    hops = np.diff(routes.offsets)
+    route = np.repeat(np.arange(len(start)), hops)
+    leaves = topology.links.src[routes.links] == start[route]
+    one_hop = np.bincount(route[leaves], minlength=len(start)) == hops
+    costs = []
+    for node in (start, end):
+        times = np.where((node >= topology.num_devices) & one_hop, 0.0, slowdown[node])
+        costs += [routes.overhead_s * times, busy_s * times]
+    return costs
+
+
 def _ints(column: Ints) -> Ints:
     return np.ascontiguousarray(column, np.int64)
 
@@ -232,6 +262,7 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
         "out": "f",
         "arrived": "f",
         "written": "f",
+        "ready_cause": "q",
         "start_cause": "q",
         "write_cause": "q",
         "step": "i",
@@ -248,7 +279,7 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
     ends = np.cumsum([len(job.node) for job in jobs])
     routes = core.routes()
     offsets, links = np.frombuffer(routes[0], np.int64), np.frombuffer(routes[1], np.int32)
-    alone = np.frombuffer(routes[2], np.float64)
+    alone, cost = np.frombuffer(routes[2], np.float64), np.frombuffer(routes[3], np.float64).reshape(-1, 4)
     if first_link is not None:
         crosses = np.diff(offsets) > 0
         alone = np.full(len(alone), np.inf)
@@ -266,6 +297,9 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
         arrived_s=found["arrived"],
         written_s=found["written"],
         alone_s=alone_s,
+        send_s=cost[found["route"], 0],
+        receive_s=cost[found["route"], 2],
+        ready_cause=found["ready_cause"],
         start_cause=found["start_cause"],
         write_cause=found["write_cause"],
         bottleneck=found["bottleneck"],

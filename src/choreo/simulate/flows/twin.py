@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 SAME_MOMENT = 1e-12
-BY_WRITE, BY_OUT = 0, 1
+BY_WRITE, BY_OUT, BY_SENDER = 0, 1, 2
 # After this much work `progress` is called. An action is one unit of work, a moment a few.
 LONG_WORK, WORK_OF_MOMENT = 4096, 16
 
@@ -36,6 +36,10 @@ class _Route:
     share: list[float]
     latency: float
     alone: float
+    send: float  # what a message costs the members at its ends: until it is sent or taken in, until the next may be
+    send_busy: float
+    receive: float
+    receive_busy: float
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +50,7 @@ class _Message:
     src: int
     dst: int
     engine: int
+    ready: float
     start: float
     bytes: float = 0.0
     reduce_s: float = 0.0
@@ -53,14 +58,16 @@ class _Message:
     out: float = 0.0
     arrived: float = 0.0
     written: float = 0.0
+    ready_cause: int = NONE
     start_cause: int = NONE
     write_cause: int = NONE
     bottleneck: int = NONE
-    need_start: int = 0
+    need_ready: int = 0
+    need_start: int = 1  # to be ready, and sent
     need_write: int = 1  # its own arrival
     moment: int = 0
     groups: list[_Group] = field(default_factory=list)  # one for each of its ports
-    lets_start: dict[int, _Message] = field(default_factory=dict)  # once this one is written
+    lets_send: dict[int, _Message] = field(default_factory=dict)  # once this one is written
     lets_write: dict[int, _Message] = field(default_factory=dict)  # likewise
     lets_overwrite: dict[int, _Message] = field(default_factory=dict)  # once this one is out
 
@@ -85,7 +92,7 @@ class _Cell:
 
 @dataclass(slots=True, eq=False)
 class _Engine:
-    """A rank's reductions, one at a time."""
+    """A rank's sends, or what it takes in and reduces: one at a time."""
 
     free_at: float = 0.0
     busy: bool = False
@@ -109,11 +116,13 @@ class Core:
         self.route_of: dict[int, _Route] = {}
         self.all_messages: list[_Message] = []
         self.engines: list[_Engine] = []
+        self.senders: list[_Engine] = []
         self.shared = SharedLinks(bandwidth.tolist())
         self.flows: dict[Flow, tuple[_Message, int]] = {}  # the message, and which hop of its route
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self.actions: deque[tuple[Callable[[float], None], float]] = deque()
         self.touched_engines: dict[int, None] = {}
+        self.touched_senders: dict[int, None] = {}
         self.moment = 0
         self.written = 0
         self.work = 0
@@ -128,6 +137,7 @@ class Core:
         self.gamma, self.unit, self.job_start = gamma.tolist(), unit, start
         self.first_engine = len(self.engines)
         self.engines += [_Engine() for _ in range(ranks)]
+        self.senders += [_Engine() for _ in range(ranks)]
         members: dict[int, int] = defaultdict(int)  # of several at one node, each has its own ports
         self.layer = []
         for node in self.place:
@@ -168,12 +178,13 @@ class Core:
         share: Floats,
         latency: Floats,
         alone: Floats,
+        *cost: Floats,
     ) -> None:
-        """Routes for pairs of nodes."""
+        """Routes for pairs of nodes, with what a message costs its ends."""
         for at, one in enumerate(key.tolist()):
             crossed = slice(int(offsets[at]), int(offsets[at + 1]))
             crossing = links[crossed].tolist(), share[crossed].tolist()
-            figures = float(latency[at]), float(alone[at])
+            figures = (float(column[at]) for column in (latency, alone, *cost))
             self.route_of[one] = _Route(len(self.route_of), int(leaving[at]), *crossing, *figures)
 
     def alone(self, *columns: npt.NDArray[np.generic]) -> bool:
@@ -204,9 +215,9 @@ class Core:
             message = made.get(number)
             if message is None:
                 route = self.route_of[self.place[src] * self.nodes + self.place[dst]]
-                message = _Message(
-                    len(self.all_messages), route, step, src, dst, self.first_engine + dst, self.job_start
-                )
+                engine, start = self.first_engine + dst, self.job_start
+                message = _Message(len(self.all_messages), route, step, src, dst, engine, start, start)
+                message.reduce_s = route.receive
                 made[number] = message
                 self.all_messages.append(message)
                 self._join_ports(message)
@@ -215,9 +226,9 @@ class Core:
             message.reduces |= bool(reduce)
             for cell in () if from_input else read:
                 writer = self.cells[cell].writer
-                if writer is not None and message.number not in writer.lets_start:
-                    writer.lets_start[message.number] = message
-                    message.need_start += 1
+                if writer is not None and message.number not in writer.lets_send:
+                    writer.lets_send[message.number] = message
+                    message.need_ready += 1
                 self.cells[cell].readers.append(message)
             written[message].append(write)
         for message in sorted(made.values(), key=lambda one: one.src):
@@ -254,8 +265,8 @@ class Core:
     def run(self) -> None:
         """Run all that was gathered."""
         for message in self.all_messages:
-            if not message.need_start:
-                self._later(message.start, message.number, lambda time, one=message: self._started(one, time))  # type: ignore[misc]
+            if not message.need_ready:
+                self._later(message.start, message.number, lambda time, one=message: self._send(one, time))  # type: ignore[misc]
         while self.events or self.flows:
             self._one_moment()
             self.moment += 1
@@ -294,12 +305,46 @@ class Core:
             for number in self.touched_engines:
                 self._begin_reduction(self.engines[number])
             self.touched_engines.clear()
+            if self.events and self.events[0][0] <= limit:
+                continue
+            for number in self.touched_senders:
+                self._begin_send(self.senders[number])
+            self.touched_senders.clear()
             if not (self.events and self.events[0][0] <= limit):
                 break
         self.shared.share(now)
 
     def _later(self, time: float, number: int, happens: Callable[[float], None]) -> None:
         heapq.heappush(self.events, _Event((time, number, happens)))
+
+    def _send(self, message: _Message, time: float) -> None:
+        if message.route.send_busy <= 0:
+            self._may_start(message, time, message.ready_cause)
+            return
+        message.moment = self.moment
+        number = self._sender_of(message)
+        self.senders[number].waiting.append(message)
+        self.touched_senders[number] = None
+
+    def _sender_of(self, message: _Message) -> int:
+        return message.engine - message.dst + message.src
+
+    def _begin_send(self, sender: _Engine) -> None:
+        message = _first_waiting(sender)
+        if message is None:
+            return
+        if sender.free_at > message.ready and sender.last is not None:
+            message.ready_cause = _cause(sender.last.number, BY_SENDER)
+        begin = max(message.ready, sender.free_at)
+        sender.busy, sender.last = True, message
+        sender.free_at = begin + max(message.route.send, message.route.send_busy)
+        self._later(begin + message.route.send, message.number, lambda at: self._sent(message, at))
+
+    def _sent(self, message: _Message, time: float) -> None:
+        number = self._sender_of(message)
+        self.senders[number].busy = False
+        self.touched_senders[number] = None
+        self._may_start(message, time, message.ready_cause)
 
     def _started(self, message: _Message, time: float) -> None:
         if message.bytes > 0 and message.route.links:
@@ -311,17 +356,26 @@ class Core:
     def _out(self, message: _Message, time: float) -> None:
         message.out = time
         for other in message.lets_overwrite.values():
-            self._may_write(other, time, 2 * message.number + BY_OUT)
+            self._may_write(other, time, _cause(message.number, BY_OUT))
         for group in message.groups:
             group.pending -= 1
             group.last_out = max(group.last_out, (time, message.number))
             if not group.pending and group.after is not None:
                 for other in group.after.members:
-                    self._may_start(other, group.last_out[0], 2 * group.last_out[1] + BY_OUT)
+                    self._may_start(other, group.last_out[0], _cause(group.last_out[1], BY_OUT))
 
     def _arrived(self, message: _Message, time: float) -> None:
         message.arrived = time
         self._may_write(message, time, NONE)
+
+    def _may_send(self, message: _Message, time: float, cause: int) -> None:
+        message.ready, message.ready_cause = max((message.ready, message.ready_cause), (time, cause))
+        message.need_ready -= 1
+        if not message.need_ready:
+            if message.route.send_busy > 0:
+                self.actions.append((lambda at: self._send(message, at), message.ready))
+            else:
+                self._may_start(message, message.ready, message.ready_cause)
 
     def _may_start(self, message: _Message, time: float, cause: int) -> None:
         """Of several causes at one time the highest is kept, so the result does not depend on their order."""
@@ -340,7 +394,7 @@ class Core:
             self.actions.append((lambda at: self._ready(message, at), message.written))
 
     def _ready(self, message: _Message, time: float) -> None:
-        if message.reduce_s <= 0:
+        if message.reduce_s <= 0 and message.route.receive_busy <= 0:
             self._written(message, time)
             return
         message.moment = self.moment
@@ -348,16 +402,15 @@ class Core:
         self.touched_engines[message.engine] = None
 
     def _begin_reduction(self, engine: _Engine) -> None:
-        """Start the reduction that has been ready longest; ties go by step, then by src."""
-        if engine.busy or not engine.waiting:
+        message = _first_waiting(engine)
+        if message is None:
             return
-        message = min(engine.waiting, key=lambda one: (one.moment, one.step, one.src))
-        engine.waiting.remove(message)
         if engine.free_at > message.written and engine.last is not None:
-            message.write_cause = 2 * engine.last.number + BY_WRITE
-        engine.free_at = max(message.written, engine.free_at) + message.reduce_s
+            message.write_cause = _cause(engine.last.number, BY_WRITE)
+        begin = max(message.written, engine.free_at)
         engine.busy, engine.last = True, message
-        self._later(engine.free_at, message.number, lambda at: self._reduced(message, at))
+        engine.free_at = begin + max(message.reduce_s, message.route.receive_busy)
+        self._later(begin + message.reduce_s, message.number, lambda at: self._reduced(message, at))
 
     def _reduced(self, message: _Message, time: float) -> None:
         self.engines[message.engine].busy = False
@@ -367,10 +420,10 @@ class Core:
     def _written(self, message: _Message, time: float) -> None:
         message.written = time
         self.written += 1
-        for other in message.lets_start.values():
-            self._may_start(other, time, 2 * message.number + BY_WRITE)
+        for other in message.lets_send.values():
+            self._may_send(other, time, _cause(message.number, BY_WRITE))
         for other in message.lets_write.values():
-            self._may_write(other, time, 2 * message.number + BY_WRITE)
+            self._may_write(other, time, _cause(message.number, BY_WRITE))
 
     # Flows over links.
 
@@ -413,12 +466,12 @@ class Core:
         found["route"] = np.array([one.route.number for one in self.all_messages], np.int32)
         times = ("bytes", "start", "out", "arrived", "written")
         found |= {name: np.array([getattr(one, name) for one in self.all_messages], np.float64) for name in times}
-        causes = ("start_cause", "write_cause")
+        causes = ("ready_cause", "start_cause", "write_cause")
         found |= {name: np.array([getattr(one, name) for one in self.all_messages], np.int64) for name in causes}
         return {name: column.tobytes() for name, column in found.items()}
 
-    def routes(self) -> tuple[bytes, bytes, bytes]:
-        """The routes: offsets, links, and what a message gets that is alone."""
+    def routes(self) -> tuple[bytes, bytes, bytes, bytes]:
+        """The routes: offsets, links, lone bandwidths, costs."""
         routes = self.route_of.values()
         offsets = np.cumsum([0, *(len(route.links) for route in routes)])
         links = np.array([link for route in routes for link in route.links], np.int32)
@@ -426,7 +479,24 @@ class Core:
             offsets.astype(np.int64).tobytes(),
             links.tobytes(),
             np.array([route.alone for route in routes]).tobytes(),
+            np.array([(one.send, one.send_busy, one.receive, one.receive_busy) for one in routes]).tobytes(),
         )
+
+
+def _cause(message: int, kind: int) -> int:
+    return 3 * message + kind
+
+
+def _first_waiting(engine: _Engine) -> _Message | None:
+    """The message that an idle rank takes up: the one ready longest.
+
+    Ties go by step, then by src; of what one rank sends, that to the next rank after it, around the end, is first.
+    """
+    if engine.busy or not engine.waiting:
+        return None
+    message = min(engine.waiting, key=lambda one: (one.moment, one.step, one.src, one.dst < one.src, one.dst))
+    engine.waiting.remove(message)
+    return message
 
 
 class _Event(tuple[float, int, Callable[[float], None]]):

@@ -1,6 +1,6 @@
 // The figures, the busiest links over time, and the critical path as a list.
 
-const PARTS = { sending: "copy", "sharing links": "wrong", latency: "part", "further hops": "part", "reducing, writing": "add", waiting: "line" };
+const PARTS = { overhead: "add", sending: "copy", "sharing links": "wrong", latency: "part", "further hops": "part", "reducing, writing": "add", waiting: "line" };
 
 function figures(data, holder) {
   const { time_us, algbw_bytes_per_s, busbw_bytes_per_s, bound_us, efficiency, no_bound } = data.figures;

@@ -1,22 +1,21 @@
-/* The alone pass: one pass over the rows in order of steps, as long as no two messages are on a link, or in a rank's reduction,
- * at the same time. It gives up when they are. If asked to, it keeps the messages as the shared pass does. */
+/* The alone pass: one pass over the rows in order of steps, as long as no two messages are on a link at the same time, and no
+ * rank gets a message of a later step to send or to take in before one of an earlier step. It gives up when they are, or one
+ * does. If asked to, it keeps the messages as the shared pass does. */
 
 /* Make room for who was where, by message. */
 static int ready_users(Core *core, int64_t ports) {
     Alone *alone = &core->alone;
-    size_t cells = (size_t)core->job.num_cells, ranks = (size_t)core->job.ranks + 1;
-    FREE_ALL(alone->users, alone->port_last, alone->port_last_before, alone->engine_last);
+    size_t cells = (size_t)core->job.num_cells;
+    FREE_ALL(alone->users, alone->port_last, alone->port_last_before);
     alone->users = malloc(cells * sizeof(CellUsers) + 1);
     alone->port_last = malloc((size_t)ports * 4);
     alone->port_last_before = malloc((size_t)ports * 4);
-    alone->engine_last = malloc(ranks * 4);
-    if (!alone->users || !alone->port_last || !alone->port_last_before || !alone->engine_last) {
+    if (!alone->users || !alone->port_last || !alone->port_last_before) {
         PyErr_NoMemory();
         return -1;
     }
     memset(alone->users, 0xFF, cells * sizeof(CellUsers));
     memset(alone->port_last, 0xFF, (size_t)ports * 4);
-    memset(alone->engine_last, 0xFF, ranks * 4);
     return 0;
 }
 
@@ -27,15 +26,16 @@ static int ready_alone(Core *core) {
     int64_t links = core->num_links + 1, ports = core->num_links * job->layers + 1;
     alone->cells = zeroed((size_t)job->num_cells, sizeof(AloneCell));
     free(alone->busy_until); free(alone->port_out); free(alone->port_before); free(alone->port_stamp);
-    free(alone->engine_free); free(alone->rank_finish);
+    free(alone->sender); free(alone->receiver); free(alone->rank_finish);
     alone->busy_until = calloc((size_t)links, 8);
     alone->port_out = calloc((size_t)ports, 8);
     alone->port_before = calloc((size_t)ports, 8);
     alone->port_stamp = calloc((size_t)ports, 8);
-    alone->engine_free = calloc((size_t)job->ranks + 1, 8);
+    alone->sender = calloc((size_t)job->ranks + 1, sizeof(Queue));
+    alone->receiver = calloc((size_t)job->ranks + 1, sizeof(Queue));
     alone->rank_finish = calloc((size_t)job->ranks + 1, 8);
     if (!alone->cells || !alone->busy_until || !alone->port_out || !alone->port_before || !alone->port_stamp ||
-        !alone->engine_free || !alone->rank_finish) {
+        !alone->sender || !alone->receiver || !alone->rank_finish) {
         PyErr_NoMemory();
         return -1;
     }
@@ -49,8 +49,8 @@ typedef struct { double ready, bytes, reduced, time; } AloneMessage;
 /* A new message of the shared pass, of which nothing is known yet but its ends. */
 static void new_message(Core *core, Message *message, const Rows *rows, int64_t row, int32_t route) {
     memset(message, 0, sizeof(*message));
-    message->start = core->job.start;
-    message->start_cause = message->write_cause = NONE;
+    message->start = message->ready = core->job.start;
+    message->ready_cause = message->start_cause = message->write_cause = NONE;
     message->route = route;
     message->step = (int32_t)rows->step[row];
     message->src = (int32_t)rows->src[row];
@@ -59,8 +59,16 @@ static void new_message(Core *core, Message *message, const Rows *rows, int64_t 
     message->next_waiting = message->bottleneck = NONE;
 }
 
-/* What a message waited for last before it started; of several at once the highest, so that it does not depend on who came
- * first. */
+/* What a message waited for last before it could be sent; of several at once the highest, so that it does not depend on who
+ * came first. */
+static inline void waits_to_be_ready(Message *message, double time, int64_t cause) {
+    if (time > message->ready || (time == message->ready && cause > message->ready_cause)) {
+        message->ready = time;
+        message->ready_cause = cause;
+    }
+}
+
+/* What a message waited for last before it started, likewise. */
 static inline void waits_to_start(Message *message, double time, int64_t cause) {
     if (time > message->start || (time == message->start && cause > message->start_cause)) {
         message->start = time;
@@ -88,6 +96,16 @@ static int32_t narrowest(const Core *core, int32_t route) {
         if (most < rate || (most == rate && link < narrow)) { rate = most; narrow = link; }
     }
     return narrow;
+}
+
+/* A rank takes up what is ready at `*time`, which ends `takes` later, and the next `busy` later; 0 if it is out of turn. */
+static inline int take_up(Queue *queue, double *time, double takes, double busy) {
+    if (*time < queue->last_ready) return 0;
+    queue->last_ready = *time;
+    double begin = queue->free_at > *time ? queue->free_at : *time;
+    queue->free_at = begin + (takes > busy ? takes : busy);
+    *time = begin + takes;
+    return 1;
 }
 
 /* `keep` is known where this is called, so that a pass that keeps nothing does not pay for it. */
@@ -126,7 +144,7 @@ static inline __attribute__((always_inline)) int alone_step(
         EACH_CELL(job, step->reads[i], cell) {
             if (cells[cell].written > message->ready) message->ready = cells[cell].written;
             if (keep && users[cell].writer != NONE)
-                waits_to_start(&kept[m], cells[cell].written, 2 * (int64_t)users[cell].writer + BY_WRITE);
+                waits_to_be_ready(&kept[m], cells[cell].written, CAUSE(users[cell].writer, BY_WRITE));
         }
     }
     for (int64_t m = 0; m < made; m++) {
@@ -134,7 +152,20 @@ static inline __attribute__((always_inline)) int alone_step(
         int32_t route = step->route[step->lead[m]];
         int64_t hop = routes->first_hop[route], end = routes->first_hop[route + 1];
         int64_t src = rows->src[first + step->lead[m]], left = hop + routes->leaving[route];
-        double start = message->ready, out = start;
+        double start = message->ready;
+        if (routes->charge && routes->cost[route].send_busy > 0) {
+            Queue *sender = &alone->sender[src];
+            int64_t peer = rows->dst[first + step->lead[m]];
+            int turned = sender->stamp == step->stamp && peer_is_before(src, peer, sender->peer);
+            if (turned && start <= sender->last_ready * (1 + SAME_MOMENT)) return 0;
+            sender->stamp = step->stamp;
+            sender->peer = peer;
+            if (keep && sender->free_at > start) kept[m].ready_cause = CAUSE(sender->last, BY_SENDER);
+            if (!take_up(sender, &start, routes->cost[route].send, routes->cost[route].send_busy)) return 0;
+            sender->last = base + (int32_t)m;
+        }
+        if (keep) waits_to_start(&kept[m], start, kept[m].ready_cause);
+        double out = start;
         if (hop < end) {
             for (int64_t h = hop; h < left; h++) {
                 int64_t port = port_of(core, src, routes->hop_link[h]);
@@ -145,7 +176,7 @@ static inline __attribute__((always_inline)) int alone_step(
                 }
                 if (alone->port_before[port] > start) start = alone->port_before[port];
                 if (keep && alone->port_last_before[port] != NONE)
-                    waits_to_start(&kept[m], alone->port_before[port], 2 * (int64_t)alone->port_last_before[port] + BY_OUT);
+                    waits_to_start(&kept[m], alone->port_before[port], CAUSE(alone->port_last_before[port], BY_OUT));
             }
             out = start;
             if (message->bytes > 0) {
@@ -208,20 +239,20 @@ static inline __attribute__((always_inline)) int alone_step(
                     if (cells[cell].read > time) time = cells[cell].read;
                     if (cells[cell].written > time) time = cells[cell].written;
                     if (keep && users[cell].reader != NONE)
-                        waits_to_be_written(&kept[m], cells[cell].read, 2 * (int64_t)users[cell].reader + BY_OUT);
+                        waits_to_be_written(&kept[m], cells[cell].read, CAUSE(users[cell].reader, BY_OUT));
                     if (keep && users[cell].writer != NONE)
-                        waits_to_be_written(&kept[m], cells[cell].written, 2 * (int64_t)users[cell].writer + BY_WRITE);
+                        waits_to_be_written(&kept[m], cells[cell].written, CAUSE(users[cell].writer, BY_WRITE));
                 }
             }
-            if (!pass && message->reduced > 0 && job->gamma[dst] > 0) {
-                if (alone->engine_free[dst] > time * (1 + SAME_MOMENT)) return 0;
-                if (keep && alone->engine_free[dst] > time) {
-                    kept[m].write_cause = 2 * (int64_t)alone->engine_last[dst] + BY_WRITE;
-                    time = alone->engine_free[dst];
+            if (!pass && (routes->charge || (message->reduced > 0 && job->gamma[dst] > 0))) {
+                const Cost *cost = &routes->cost[step->route[step->lead[m]]];
+                Queue *receiver = &alone->receiver[dst];
+                double takes = cost->receive + message->reduced * job->gamma[dst];
+                if (takes > 0 || cost->receive_busy > 0) {
+                    if (keep && receiver->free_at > time) kept[m].write_cause = CAUSE(receiver->last, BY_WRITE);
+                    if (!take_up(receiver, &time, takes, cost->receive_busy)) return 0;
+                    receiver->last = base + m;
                 }
-                time += message->reduced * job->gamma[dst];
-                alone->engine_free[dst] = time;
-                if (keep) alone->engine_last[dst] = base + m;
             }
         }
         if (keep) kept[m].written = time;
@@ -251,6 +282,6 @@ static PyObject *core_alone(Core *core, PyObject *args) {
 }
 
 static void free_alone(Alone *alone) {
-    FREE_ALL(alone->cells, alone->busy_until, alone->port_out, alone->port_before, alone->engine_free, alone->rank_finish,
-             alone->port_stamp, alone->users, alone->port_last, alone->port_last_before, alone->engine_last);
+    FREE_ALL(alone->cells, alone->busy_until, alone->port_out, alone->port_before, alone->sender, alone->receiver,
+             alone->rank_finish, alone->port_stamp, alone->users, alone->port_last, alone->port_last_before);
 }

@@ -13,7 +13,10 @@ static int ready_shared(Core *core) {
     memset(shared->port_group, 0xFF, (size_t)ports * 4);
     if (ROOM(shared, engines, shared->engines_count + job->ranks)) return -1;
     for (int64_t rank = 0; rank < job->ranks; rank++)
-        shared->engines[shared->engines_count++] = (Engine){0.0, NONE, NONE, NONE, 0};
+        shared->engines[shared->engines_count++] = (Engine){0.0, NONE, NONE, NONE, NONE, 0};
+    if (ROOM(shared, senders, shared->engines_count)) return -1;
+    while (shared->senders_count < shared->engines_count)
+        shared->senders[shared->senders_count++] = (Engine){0.0, NONE, NONE, NONE, NONE, 0};
     return 0;
 }
 
@@ -54,7 +57,7 @@ static int gather_reads(Core *core, Range range, int32_t id) {
         if (writer != NONE && shared->seen_start[writer] != id) {
             shared->seen_start[writer] = id;
             if (add_edge(core, &shared->messages[writer].written_edges, id)) return -1;
-            shared->messages[id].need_start++;
+            shared->messages[id].need_ready++;
         }
         if (shared->readers_count >= INT32_MAX) { PyErr_NoMemory(); return -1; }
         Reader reader = {id, shared->cells[cell].readers};
@@ -104,8 +107,10 @@ static int shared_step(Core *core, const Rows *rows, int64_t first, int64_t last
         int32_t id = base + (int32_t)m;
         Message *message = &shared->messages[id];
         new_message(core, message, rows, row, step->route[step->lead[m]]);
+        message->need_start = 1; /* to be ready, and sent */
         message->need_write = 1; /* its own arrival */
         message->out_edges = message->written_edges = NONE;
+        if (routes->charge) message->reduce_s = routes->cost[message->route].receive;
         message->first_turn = (int32_t)shared->turns_count;
         shared->seen_start[id] = shared->seen_write[id] = shared->seen_read[id] = NONE;
         shared->messages_count++;

@@ -1,6 +1,6 @@
 /* The shared pass, second half: an event loop over all messages at once. */
 
-enum { START, OUT, ARRIVE, READY, WRITTEN, HOP, REDUCED };
+enum { SEND, SENT, START, OUT, ARRIVE, READY, WRITTEN, HOP, REDUCED };
 
 static int act(Core *core, int32_t kind, int32_t id, double time) {
     Event event = {time, kind, id, 0};
@@ -11,6 +11,15 @@ static int may_start(Core *core, int32_t id, double time, int64_t cause) {
     Message *message = &core->shared.messages[id];
     waits_to_start(message, time, cause);
     return --message->need_start ? 0 : act(core, START, id, message->start);
+}
+
+/* All that a message reads may be written: then it is sent. */
+static int may_send(Core *core, int32_t id, double time, int64_t cause) {
+    Message *message = &core->shared.messages[id];
+    waits_to_be_ready(message, time, cause);
+    if (--message->need_ready) return 0;
+    if (core->routes.charge && core->routes.cost[message->route].send_busy > 0) return act(core, SEND, id, message->ready);
+    return may_start(core, id, message->ready, message->ready_cause);
 }
 
 static int may_write(Core *core, int32_t id, double time, int64_t cause) {
@@ -32,28 +41,79 @@ static int is_out(Core *core, int32_t id, double time) {
     Message *message = &shared->messages[id];
     message->out = time;
     for (int32_t at = message->out_edges; at != NONE; at = shared->edges[at].next)
-        if (may_write(core, ~shared->edges[at].to, time, 2 * (int64_t)id + BY_OUT)) return -1;
+        if (may_write(core, ~shared->edges[at].to, time, CAUSE(id, BY_OUT))) return -1;
     int32_t turn = message->first_turn, end = turn + core->routes.leaving[message->route];
     for (; turn < end; turn++) {
         Group *group = &shared->groups[shared->turns[turn].group];
         if (time > group->out || (time == group->out && id > group->last)) { group->out = time; group->last = id; }
         if (--group->pending || group->next == NONE) continue;
-        if (open_group(core, group->next, group->out, 2 * (int64_t)group->last + BY_OUT)) return -1;
+        if (open_group(core, group->next, group->out, CAUSE(group->last, BY_OUT))) return -1;
     }
     return 0;
+}
+
+/* Of two that wait, the one that has been ready longer is first; of those of one moment the first by step, src and peer. */
+static int is_before(const Shared *shared, int32_t one, int32_t other) {
+    const Message *a = &shared->messages[one], *b = &shared->messages[other];
+    if (a->moment != b->moment) return a->moment < b->moment;
+    if (a->step != b->step) return a->step < b->step;
+    return a->src != b->src ? a->src < b->src : peer_is_before(a->src, a->dst, b->dst);
+}
+
+static void wait_for(Shared *shared, Engine *engine, int32_t id, int32_t moment) {
+    Message *messages = shared->messages;
+    messages[id].moment = moment;
+    int32_t before = engine->last_waiting; /* most come in order */
+    if (before != NONE && is_before(shared, id, before)) {
+        before = NONE;
+        for (int32_t at = engine->waiting; !is_before(shared, id, at); at = messages[at].next_waiting) before = at;
+    }
+    int32_t *link = before == NONE ? &engine->waiting : &messages[before].next_waiting;
+    messages[id].next_waiting = *link;
+    *link = id;
+    if (messages[id].next_waiting == NONE) engine->last_waiting = id;
+}
+
+/* The message that an idle rank takes up, or NONE. */
+static int32_t first_waiting(Shared *shared, Engine *engine) {
+    int32_t id = engine->waiting;
+    engine->listed = 0;
+    if (engine->busy != NONE || id == NONE) return NONE;
+    engine->waiting = shared->messages[id].next_waiting;
+    if (engine->waiting == NONE) engine->last_waiting = NONE;
+    return id;
+}
+
+static int touch_receiver(Shared *shared, int32_t number) {
+    if (shared->engines[number].listed) return 0;
+    shared->engines[number].listed = 1;
+    return PUSH(shared, touched, number);
+}
+
+static int touch_sender(Shared *shared, int32_t number) {
+    if (shared->senders[number].listed) return 0;
+    shared->senders[number].listed = 1;
+    return PUSH(shared, touched_senders, number);
 }
 
 static int is_ready(Core *core, int32_t id, double time, int32_t moment) {
     Shared *shared = &core->shared;
     Message *message = &shared->messages[id];
-    if (message->reduce_s <= 0) return act(core, WRITTEN, id, time);
-    Engine *engine = &shared->engines[message->engine];
-    message->moment = moment;
-    message->next_waiting = engine->waiting;
-    engine->waiting = id;
-    if (engine->listed) return 0;
-    engine->listed = 1;
-    return PUSH(shared, touched, message->engine);
+    int pays = core->routes.charge && core->routes.cost[message->route].receive_busy > 0;
+    if (message->reduce_s <= 0 && !pays) return act(core, WRITTEN, id, time);
+    wait_for(shared, &shared->engines[message->engine], id, moment);
+    return touch_receiver(shared, message->engine);
+}
+
+/* The sender of a message has its number among all engines, as its receiver has. */
+static int32_t sender_of(const Message *message) { return message->engine - message->dst + message->src; }
+
+static int is_sent(Core *core, int32_t id, double time) {
+    Shared *shared = &core->shared;
+    Message *message = &shared->messages[id];
+    shared->senders[sender_of(message)].busy = NONE;
+    if (touch_sender(shared, sender_of(message))) return -1;
+    return may_start(core, id, time, message->ready_cause);
 }
 
 static int is_written(Core *core, int32_t id, double time) {
@@ -62,7 +122,8 @@ static int is_written(Core *core, int32_t id, double time) {
     shared->written++;
     for (int32_t at = shared->messages[id].written_edges; at != NONE; at = shared->edges[at].next) {
         int32_t to = shared->edges[at].to;
-        if (to >= 0 ? may_start(core, to, time, 2 * (int64_t)id) : may_write(core, ~to, time, 2 * (int64_t)id)) return -1;
+        int64_t cause = CAUSE(id, BY_WRITE);
+        if (to >= 0 ? may_send(core, to, time, cause) : may_write(core, ~to, time, cause)) return -1;
     }
     return 0;
 }
@@ -94,6 +155,10 @@ static int flow_ended(Core *core, int32_t index) {
 static int do_action(Core *core, Event action, int32_t moment) {
     Shared *shared = &core->shared;
     switch (action.kind) {
+        case SEND:
+            wait_for(shared, &shared->senders[sender_of(&shared->messages[action.id])], action.id, moment);
+            return touch_sender(shared, sender_of(&shared->messages[action.id]));
+        case SENT: return is_sent(core, action.id, action.time);
         case START: return is_started(core, action.id, action.time);
         case OUT: return is_out(core, action.id, action.time);
         case ARRIVE:
@@ -102,43 +167,46 @@ static int do_action(Core *core, Event action, int32_t moment) {
         case READY: return is_ready(core, action.id, action.time, moment);
         case WRITTEN: return is_written(core, action.id, action.time);
         case HOP: return start_flow(core, action.id, action.hop, action.time);
-        default: { /* REDUCED */
-            Engine *engine = &shared->engines[shared->messages[action.id].engine];
-            engine->busy = NONE;
-            if (!engine->listed) {
-                engine->listed = 1;
-                if (PUSH(shared, touched, shared->messages[action.id].engine)) return -1;
-            }
+        default: /* REDUCED */
+            shared->engines[shared->messages[action.id].engine].busy = NONE;
+            if (touch_receiver(shared, shared->messages[action.id].engine)) return -1;
             return is_written(core, action.id, action.time);
-        }
     }
 }
 
-/* An idle rank takes up the reduction that has been ready longest; of those of one moment the first by step and src. */
+/* An idle rank takes in and reduces the message that has been ready longest. */
 static int begin_reduction(Core *core, int32_t number) {
     Shared *shared = &core->shared;
     Engine *engine = &shared->engines[number];
-    engine->listed = 0;
-    if (engine->busy != NONE || engine->waiting == NONE) return 0;
-    int32_t best = engine->waiting, before_best = NONE;
-    for (int32_t before = best, id; (id = shared->messages[before].next_waiting) != NONE; before = id) {
-        const Message *a = &shared->messages[id], *b = &shared->messages[best];
-        if (a->moment != b->moment ? a->moment < b->moment : a->step != b->step ? a->step < b->step : a->src < b->src) {
-            best = id;
-            before_best = before;
-        }
-    }
-    Message *message = &shared->messages[best];
-    if (before_best == NONE) engine->waiting = message->next_waiting;
-    else shared->messages[before_best].next_waiting = message->next_waiting;
-    double begin = message->written;
+    int32_t id = first_waiting(shared, engine);
+    if (id == NONE) return 0;
+    Message *message = &shared->messages[id];
+    double begin = message->written, busy = core->routes.cost[message->route].receive_busy;
     if (engine->free_at > begin) {
         begin = engine->free_at;
-        message->write_cause = 2 * (int64_t)engine->last + BY_WRITE;
+        message->write_cause = CAUSE(engine->last, BY_WRITE);
     }
-    engine->busy = engine->last = best;
-    engine->free_at = begin + message->reduce_s;
-    return push_event(core, engine->free_at, REDUCED, best, 0);
+    engine->busy = engine->last = id;
+    engine->free_at = begin + (message->reduce_s > busy ? message->reduce_s : busy);
+    return push_event(core, begin + message->reduce_s, REDUCED, id, 0);
+}
+
+/* An idle rank sends the message that has been ready longest. */
+static int begin_send(Core *core, int32_t number) {
+    Shared *shared = &core->shared;
+    Engine *sender = &shared->senders[number];
+    int32_t id = first_waiting(shared, sender);
+    if (id == NONE) return 0;
+    Message *message = &shared->messages[id];
+    const Cost *cost = &core->routes.cost[message->route];
+    double begin = message->ready;
+    if (sender->free_at > begin) {
+        begin = sender->free_at;
+        message->ready_cause = CAUSE(sender->last, BY_SENDER);
+    }
+    sender->busy = sender->last = id;
+    sender->free_at = begin + (cost->send > cost->send_busy ? cost->send : cost->send_busy);
+    return push_event(core, begin + cost->send, SENT, id, 0);
 }
 
 static int one_moment(Core *core, int32_t moment) {
@@ -172,6 +240,10 @@ static int one_moment(Core *core, int32_t moment) {
             if (begin_reduction(core, shared->touched[at])) return -1;
         shared->touched_count = 0;
         if (shared->events_count && shared->events[0].time <= limit) continue;
+        for (int64_t at = 0; at < shared->touched_senders_count; at++)
+            if (begin_send(core, shared->touched_senders[at])) return -1;
+        shared->touched_senders_count = 0;
+        if (shared->events_count && shared->events[0].time <= limit) continue;
         return share_links(core, now);
     }
 }
@@ -193,9 +265,13 @@ static PyObject *core_run(Core *core, PyObject *Py_UNUSED(ignored)) {
     if (!shared->flows || !shared->link_mark || !shared->link_open || !shared->link_left || !shared->link_weight ||
         !shared->link_key || !shared->busy_since)
         return PyErr_NoMemory();
-    for (int64_t id = 0; id < shared->messages_count; id++)
-        if (!shared->messages[id].need_start && push_event(core, shared->messages[id].start, START, (int32_t)id, 0))
+    for (int64_t id = 0; id < shared->messages_count; id++) {
+        Message *message = &shared->messages[id];
+        if (message->need_ready) continue;
+        int pays = core->routes.charge && core->routes.cost[message->route].send_busy > 0;
+        if ((pays || !--message->need_start) && push_event(core, message->start, pays ? SEND : START, (int32_t)id, 0))
             return NULL;
+    }
     int32_t moment = 0;
     while (shared->events_count || shared->flow_heap_count) {
         if (one_moment(core, moment++)) return NULL;
@@ -213,9 +289,9 @@ static void free_shared(Shared *shared, int64_t num_links) {
     for (int64_t i = 0; i < shared->slots_count; i++)
         FREE_ALL(shared->slots[i].links, shared->slots[i].at, shared->slots[i].share);
     for (int64_t i = 0; shared->flows && i < num_links; i++) free(shared->flows[i].uses);
-    FREE_ALL(shared->cells, shared->messages, shared->edges, shared->readers, shared->groups, shared->turns, shared->engines,
+    FREE_ALL(shared->cells, shared->messages, shared->edges, shared->readers, shared->groups, shared->turns, shared->engines, shared->senders,
              shared->seen_start, shared->seen_write, shared->seen_read, shared->port_group, shared->events, shared->actions,
-             shared->touched, shared->slots, shared->free_slots, shared->flow_heap, shared->dirty, shared->part_links,
+             shared->touched, shared->touched_senders, shared->slots, shared->free_slots, shared->flow_heap, shared->dirty, shared->part_links,
              shared->part_slots, shared->link_heap, shared->flows, shared->link_mark, shared->link_open, shared->link_left,
              shared->link_weight, shared->link_key, shared->busy_since);
 }

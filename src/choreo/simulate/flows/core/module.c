@@ -1,10 +1,11 @@
 /* The inner loops of the network simulator. `twin.py` is the same thing in Python: the oracle of this code in the tests, and
  * what runs where there is no compiler. docs/explanation/simulation.md says what is computed; in short:
  *
- *   message   the rows of one step between the same two ranks. It starts when what it reads has been written and the messages
- *             of earlier steps at its ports (the links by which it leaves its sender) are out. It is out when its last byte
- *             has left, and arrives a latency later. It is written when nobody has still to read the places it writes, in
- *             order of (step, src) among those that write them, and after its reduction.
+ *   message   the rows of one step between the same two ranks. It is sent when what it reads has been written, which takes
+ *             its sender's time, and starts when the messages of earlier steps at its ports (the links by which it leaves
+ *             its sender) are out too. It is out when its last byte has left, and arrives a latency later. It is written when
+ *             nobody has still to read the places it writes, in order of (step, src) among those that write them, and after
+ *             its receiver has taken it in and reduced it.
  *   alone     one pass over the rows in order of steps, as long as no two messages share anything.
  *   shared    an event loop over all messages at once, with max-min fair rates on the links.
  *
@@ -73,6 +74,7 @@ static const struct { const char *name; size_t offset, size; } COLUMNS[] = {
     {"out", offsetof(Message, out), 8},
     {"arrived", offsetof(Message, arrived), 8},
     {"written", offsetof(Message, written), 8},
+    {"ready_cause", offsetof(Message, ready_cause), 8},
     {"start_cause", offsetof(Message, start_cause), 8},
     {"write_cause", offsetof(Message, write_cause), 8},
     {"step", offsetof(Message, step), 4},
@@ -116,9 +118,10 @@ static PyObject *core_messages(Core *core, PyObject *Py_UNUSED(ignored)) {
 static PyObject *core_routes(Core *core, PyObject *Py_UNUSED(ignored)) {
     Routes *routes = &core->routes;
     if (!routes->first_hop) { refuse("this core was not made"); return NULL; }
-    return Py_BuildValue("NNN", PyBytes_FromStringAndSize((char *)routes->first_hop, (routes->key_count + 1) * 8),
+    return Py_BuildValue("NNNN", PyBytes_FromStringAndSize((char *)routes->first_hop, (routes->key_count + 1) * 8),
                          PyBytes_FromStringAndSize((char *)routes->hop_link, routes->hop_link_count * 4),
-                         doubles(routes->alone, routes->key_count));
+                         doubles(routes->alone, routes->key_count),
+                         doubles((const double *)routes->cost, 4 * routes->key_count));
 }
 
 /* ---- the type ---- */
@@ -163,7 +166,7 @@ static PyMethodDef methods[] = {
     {"links", (PyCFunction)core_links, METH_NOARGS, "Bytes and busy seconds of each link."},
     {"finish", (PyCFunction)core_finish, METH_NOARGS, "When each rank was done, after an alone pass."},
     {"messages", (PyCFunction)core_messages, METH_NOARGS, "What happened to each message that was kept."},
-    {"routes", (PyCFunction)core_routes, METH_NOARGS, "The routes: offsets, links, and what a message gets that is alone."},
+    {"routes", (PyCFunction)core_routes, METH_NOARGS, "The routes: offsets, links, lone bandwidths, costs."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -98,10 +98,12 @@ static int routes_fit(const Core *core, const int64_t *offset, const int64_t *le
 
 static PyObject *core_add_routes(Core *core, PyObject *args) {
     Routes *routes = &core->routes;
-    /* keys, offsets, number of links that leave the sender, links, share, latency and lone bandwidth of new routes */
-    PyObject *o[7], *answer = NULL;
-    if (!PyArg_ParseTuple(args, "OOOOOOO", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6])) return NULL;
-    Column in[7];
+    /* keys, offsets, number of links that leave the sender, links, share, latency and lone bandwidth of new routes, and what
+     * a message costs its ends: see Cost */
+    PyObject *o[11], *answer = NULL;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOO", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6], &o[7], &o[8], &o[9], &o[10]))
+        return NULL;
+    Column in[11];
     memset(in, 0, sizeof(in));
     Py_ssize_t count = -1, more = -1, hops = -1;
     int64_t *key = column(o[0], &in[0], INT64, &count), *offset = NULL, *leaving = NULL;
@@ -113,10 +115,12 @@ static PyObject *core_add_routes(Core *core, PyObject *args) {
     if (link) share = column(o[4], &in[4], FLOAT64, &hops);
     if (share) latency = column(o[5], &in[5], FLOAT64, &count);
     if (latency) alone = column(o[6], &in[6], FLOAT64, &count);
-    if (alone && !routes_fit(core, offset, leaving, count, link, hops)) {
+    double *cost[4] = {alone, NULL, NULL, NULL};
+    for (int i = 0; i < 4 && cost[i ? i - 1 : 0]; i++) cost[i] = column(o[7 + i], &in[7 + i], FLOAT64, &count);
+    if (cost[0] && cost[1] && cost[2] && cost[3] && !routes_fit(core, offset, leaving, count, link, hops)) {
         int64_t first = routes->key_count, base = routes->hop_link_count, total = first + count;
         int bad = ROOM(routes, key, total) || ROOM(routes, first_hop, total + 1) ||
-                  ROOM(routes, latency, total) || ROOM(routes, alone, total) ||
+                  ROOM(routes, latency, total) || ROOM(routes, alone, total) || ROOM(routes, cost, total) ||
                   ROOM(routes, leaving, total) || ROOM(routes, hop_link, base + hops) ||
                   ROOM(routes, hop_share, base + hops);
         if (!bad) {
@@ -126,21 +130,24 @@ static PyObject *core_add_routes(Core *core, PyObject *args) {
                 routes->latency[first + i] = latency[i];
                 routes->alone[first + i] = alone[i];
                 routes->leaving[first + i] = (int32_t)leaving[i];
+                Cost one = {cost[0][i], cost[1][i], cost[2][i], cost[3][i]};
+                routes->cost[first + i] = one;
+                routes->charge |= one.send_busy > 0 || one.receive_busy > 0;
             }
             routes->first_hop[total] = base + hops;
             memcpy(routes->hop_link + base, link, (size_t)hops * 4);
             memcpy(routes->hop_share + base, share, (size_t)hops * 8);
             routes->key_count = routes->first_hop_count = routes->latency_count = routes->alone_count = total;
-            routes->leaving_count = total;
+            routes->leaving_count = routes->cost_count = total;
             routes->hop_link_count = routes->hop_share_count = base + hops;
             if (!insert_routes(core, first)) answer = Py_NewRef(Py_None);
         }
     }
-    release(in, 7);
+    release(in, 11);
     return answer;
 }
 
 static void free_routes(Routes *routes) {
-    FREE_ALL(routes->key, routes->first_hop, routes->latency, routes->alone, routes->leaving, routes->hop_link,
-             routes->hop_share, routes->table);
+    FREE_ALL(routes->key, routes->first_hop, routes->latency, routes->alone, routes->cost, routes->leaving,
+             routes->hop_link, routes->hop_share, routes->table);
 }

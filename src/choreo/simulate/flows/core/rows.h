@@ -23,6 +23,11 @@ static int read_rows(const Core *core, PyObject *args, Rows *rows) {
     return inside(core, rows->src, rows->dst, rows->rows) || in_vector(core, rows->chunk, rows->count, rows->rows);
 }
 
+/* Of what a rank sends in one step to two peers, the one to the next rank after it, around the end, goes first. */
+static inline int peer_is_before(int64_t src, int64_t one, int64_t other) {
+    return (one < src) != (other < src) ? one > src : one < other;
+}
+
 /* The message of row i of the step that begins with row `first`. */
 static inline int64_t message_in_step(const Rows *rows, int64_t first, int64_t i) {
     return (int64_t)((uint64_t)rows->message[first + i] - (uint64_t)rows->message[first]);

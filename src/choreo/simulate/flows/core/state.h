@@ -6,6 +6,9 @@
 #define SAME_RATE 1e-14
 #define NONE (-1)
 
+/* What a message costs the members at its ends: how long until it is sent or taken in, and how long until the next may be. */
+typedef struct { double send, send_busy, receive, receive_busy; } Cost;
+
 /* Routes, found by a hash of their two ends. Route r crosses the hops first_hop[r] to first_hop[r + 1] - 1. */
 typedef struct {
     int64_t num_nodes;
@@ -13,11 +16,13 @@ typedef struct {
     VECTOR(int64_t, first_hop);
     VECTOR(double, latency);
     VECTOR(double, alone);      /* bytes a second of a message that has all of its links to itself */
+    VECTOR(Cost, cost);
     VECTOR(int32_t, leaving);   /* how many of its links leave the sender: they come first */
     VECTOR(int32_t, hop_link);
     VECTOR(double, hop_share);  /* the part of a message that crosses the link */
     int32_t *table;
     int64_t table_size;
+    int charge;                 /* whether any message costs its ends anything */
 } Routes;
 
 /* 64 chunks of a rank: which of them begin a cell, and how many cells begin before them. */
@@ -55,14 +60,18 @@ typedef struct {
 typedef struct { double written, read; } AloneCell;
 /* Where messages are kept: who wrote a cell last, and who was the last of its readers since to be out. */
 typedef struct { int32_t writer, reader; } CellUsers;
+/* A rank that does one thing after another, in the order in which they get ready: when the last one did, its step,
+ * peer and message, and when the rank is free. */
+typedef struct { double last_ready, free_at; int64_t stamp; int32_t peer, last; } Queue;
 
 typedef struct {
     AloneCell *cells;
-    double *busy_until, *port_out, *port_before, *engine_free, *rank_finish;
+    double *busy_until, *port_out, *port_before, *rank_finish;
     int64_t *port_stamp;
     int keep;
     CellUsers *users;
-    int32_t *port_last, *port_last_before, *engine_last; /* whose moment that was */
+    int32_t *port_last, *port_last_before; /* whose moment that was */
+    Queue *sender, *receiver; /* by rank */
 } Alone;
 
 /* The shared pass. A cell knows its last writer and the readers since. */
@@ -70,17 +79,19 @@ typedef struct { int32_t writer, readers; } SharedCell;
 
 typedef struct {
     double bytes, reduce_s;
-    double start, out, arrived, written;
-    int64_t start_cause, write_cause; /* 2 * message + kind, or NONE */
+    union { double ready, out; }; /* when all that it reads is written; then, when it is out */
+    double start, arrived, written;
+    int64_t ready_cause, start_cause, write_cause; /* CAUSE, or NONE */
     int32_t route, step, src, dst, engine;
-    int32_t need_start, need_write;
+    int32_t need_ready, need_start, need_write;
     int32_t out_edges, written_edges;
     int32_t first_turn, next_waiting;
     int32_t bottleneck, moment, reduces;
 } Message;
 
-/* The kinds of causes: that message was written, or was out. */
-enum { BY_WRITE = 0, BY_OUT = 1 };
+/* The kinds of causes: that message was written, was out, or kept the sender busy. */
+enum { BY_WRITE = 0, BY_OUT = 1, BY_SENDER = 2 };
+#define CAUSE(message, kind) (3 * (int64_t)(message) + (kind))
 
 typedef struct { int32_t to, next; } Edge;   /* to >= 0: that message may start; ~to: it may be written */
 typedef struct { int32_t message, next; } Reader;
@@ -88,7 +99,8 @@ typedef struct { int32_t message, next; } Reader;
 typedef struct { double out; int32_t step, pending, first, next, last; } Group;
 /* A message in a group, and the next one there. A message has one for each of its ports, one after another. */
 typedef struct { int32_t message, group, next; } Turn;
-typedef struct { double free_at; int32_t busy, last, waiting, listed; } Engine;
+/* A rank's sends, or what it takes in and reduces: one at a time. */
+typedef struct { double free_at; int32_t busy, last, waiting, last_waiting, listed; } Engine;
 typedef struct { double time; int32_t kind, id, hop; } Event;
 typedef struct { int32_t slot, at; } Use;
 typedef struct { Use *uses; int32_t count, room; } LinkFlows;
@@ -108,7 +120,8 @@ typedef struct {
     VECTOR(Reader, readers);
     VECTOR(Group, groups);
     VECTOR(Turn, turns);
-    VECTOR(Engine, engines);
+    VECTOR(Engine, engines);     /* by rank: what it takes in and reduces */
+    VECTOR(Engine, senders);     /* by rank, where messages cost their sender something */
     VECTOR(int32_t, seen_start); /* by message: the last message that an edge was made to */
     VECTOR(int32_t, seen_write);
     VECTOR(int32_t, seen_read);
@@ -116,7 +129,8 @@ typedef struct {
     /* the event loop */
     VECTOR(Event, events);       /* a heap by time */
     VECTOR(Event, actions);      /* what happens in this moment, in order */
-    VECTOR(int32_t, touched);    /* engines that may take up a reduction */
+    VECTOR(int32_t, touched);    /* engines that may take up a message */
+    VECTOR(int32_t, touched_senders);
     int64_t written, work;
     /* the flows on the links */
     VECTOR(Slot, slots);
