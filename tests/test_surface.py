@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = (
     "algorithms", "bench", "bound", "calibrate", "collectives", "hardware", "nccl", "plan", "price", "prove", "record",
     "run", "schedule", "show", "simulate", "sweep", "synthesize", "topology", "torch_backend", "trace", "train",
-    "validate", "workload",
+    "tune", "validate", "workload",
 )  # fmt: skip
 
 SURFACE = [
@@ -88,6 +88,7 @@ SURFACE = [
     "TrainingRun",
     "TrainingStep",
     "Transfers",
+    "Tuning",
     "UnknownNameError",
     "UsageError",
     "WinningRange",
@@ -141,6 +142,7 @@ SURFACE = [
     "to_text",
     "together",
     "train",
+    "tune",
     "validate",
     "winners",
     "write_trace",

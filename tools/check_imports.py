@@ -31,7 +31,7 @@ LEVELS = (
     ("algorithms", "workload"),
     ("prove", "price", "bound", "nccl"),
     ("simulate", "run"),
-    ("bench", "plan", "synthesize"),
+    ("bench", "plan", "synthesize", "tune"),
     ("calibrate", "torch_backend"),
     ("train", "validate", "trace"),
     ("record",),

@@ -109,6 +109,8 @@ from choreo.train import Elastic as Elastic
 from choreo.train import TrainingRun as TrainingRun
 from choreo.train import TrainingStep as TrainingStep
 from choreo.train import train as train
+from choreo.tune import Tuning as Tuning
+from choreo.tune import tune as tune
 from choreo.validate import validate as validate
 from choreo.workload import Model as Model
 from choreo.workload import Plan as Plan

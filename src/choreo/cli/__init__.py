@@ -35,6 +35,7 @@ COMMANDS = {
     "trace": "Look into other tools' traces, and write them in another form.",
     "bound": "Find the least time that any schedule could take on a network.",
     "synthesize": "Make a schedule for a network, as near to the bound as it gets.",
+    "tune": "Find what NCCL should use at which size, and write it for its tuner.",
     "plan": "Plan a training job: how to cut it, how long a step takes, what it needs.",
     "sweep": "Call a verb for every combination of values, on all cores.",
     "record": "Ask what was recorded: SQL, named questions, imports, exports.",

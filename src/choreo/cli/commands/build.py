@@ -36,7 +36,7 @@ def command(chosen: ScheduleOptions, ranks: int | None, output: Path, form: str 
     \b
     choreo build all_reduce --algorithm ring --ranks 8 --output ring.json
     choreo build --schedule ring.json --output ring.npz
-    choreo build all_reduce --algorithm ring --ranks 8 --format msccl --output ring.xml
+    choreo build all_reduce -a ring -p 8 --format msccl --output ring.xml
 
     With --schedule it turns one form into the other.
     """
