@@ -90,7 +90,7 @@ def sheet_page(sheet: Sheet) -> str:
     """The sheet as a page of its own."""
     heading = {"TITLE": escape(sheet.title), "HEADING": escape(sheet.title)}
     body = sheet_html(Sheet("", sheet.facts, sheet.tables, sheet.picture))
-    return assemble("sheet", (), {}, {**heading, "SHEET": body})
+    return assemble("sheet", "", {}, {**heading, "SHEET": body})
 
 
 def _table_html(table: SheetTable) -> str:

@@ -11,8 +11,6 @@ from choreo.show.web.page import assemble
 
 __all__ = ["page_html", "plan_html"]
 
-SCRIPTS = ("timeline", "memory", "page")
-
 
 def plan_html(planning: Planning) -> str:
     """A page with the best plans: timeline, memory, where the time goes, and what if."""
@@ -26,4 +24,4 @@ def page_html(page: PlanPage) -> str:
         "HEADING": f'{escape(page["model"])} <span class="by">on</span> {escape(page["place"])}',
         "FACTS": escape(page["facts"]),
     }
-    return assemble("plan", SCRIPTS, page, parts)
+    return assemble("plan", "page", page, parts)

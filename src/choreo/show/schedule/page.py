@@ -17,9 +17,6 @@ from choreo.show.web.page import assemble
 
 __all__ = ["to_html"]
 
-SMALL = ("replay", "stage", "bundles", "matrix", "inspector", "timeline", "controls", "page")
-LARGE = ("packed", "groups", "messages", "heatmap", "timeline", "controls", "large")
-
 
 def to_html(schedule: Schedule) -> str:
     """A page that plays the schedule: messages between the ranks, what each holds, and who contributed to it."""
@@ -30,7 +27,7 @@ def to_html(schedule: Schedule) -> str:
         "HEADING": f'{escape(schedule.collective)} <span class="by">by</span> {escape(printable(schedule.algorithm))}',
         "FACTS": f"{escape(facts(schedule))}: {escape(schedule.contract.summary)} {_outcome(data)}",
     }
-    return assemble("schedule", SMALL if small else LARGE, data, parts)
+    return assemble("schedule", "page" if small else "large", data, parts)
 
 
 def _outcome(data: Heading) -> str:

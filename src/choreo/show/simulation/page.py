@@ -14,7 +14,6 @@ from choreo.units import counted, format_bytes
 
 __all__ = ["simulation_html"]
 
-SCRIPTS = ("network", "diagram", "activity", "lists", "page")
 MUCH = 1.25
 
 
@@ -28,7 +27,7 @@ def simulation_html(simulation: Simulation) -> str:
         "FACTS": escape(_facts(simulation)),
         "LAYOUT": _layout(data),
     }
-    return assemble("simulation", SCRIPTS, data, parts)
+    return assemble("simulation", "page", data, parts)
 
 
 def _facts(simulation: Simulation) -> str:

@@ -1,9 +1,8 @@
-"use strict";
 // Elements, and numbers in words, as in `choreo.units`.
 
-const SVG = "http://www.w3.org/2000/svg";
+export const SVG = "http://www.w3.org/2000/svg";
 
-function element(name, attributes, parent, words) {
+export function element(name, attributes, parent, words) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   if (words !== undefined) made.textContent = words;
@@ -11,7 +10,7 @@ function element(name, attributes, parent, words) {
   return made;
 }
 
-function shape(name, attributes, parent, words) {
+export function shape(name, attributes, parent, words) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   if (words !== undefined) made.textContent = words;
@@ -19,25 +18,25 @@ function shape(name, attributes, parent, words) {
   return made;
 }
 
-function threeDigits(value) {
+export function threeDigits(value) {
   if (value === 0) return "0";
   const digits = 2 - Math.floor(Math.log10(Math.abs(value)) + 1e-9);
   return Math.abs(value) < 1e6 && digits < 9 ? value.toFixed(Math.max(0, digits)) : value.toPrecision(3);
 }
 
 // The unit for a time, so that all times of one run can share it.
-function timeUnit(time_us) {
+export function timeUnit(time_us) {
   if (time_us >= 1e6) return ["s", 1e6];
   if (time_us >= 1e3) return ["ms", 1e3];
   return time_us >= 1 || time_us === 0 ? ["µs", 1] : ["ns", 1e-3];
 }
 
-function formatTime(time_us) {
+export function formatTime(time_us) {
   const [unit, scale] = timeUnit(Math.abs(time_us));
   return `${threeDigits(time_us / scale)} ${unit}`;
 }
 
-function formatBytes(bytes) {
+export function formatBytes(bytes) {
   const binary = bytes % 1024 === 0;
   const units = binary ? ["TiB", "GiB", "MiB", "KiB"] : ["TB", "GB", "MB", "KB"];
   for (const [at, unit] of units.entries()) {
@@ -47,19 +46,19 @@ function formatBytes(bytes) {
   return `${Number(bytes.toPrecision(4))} B`;
 }
 
-function formatRate(rate) {
+export function formatRate(rate) {
   for (const [unit, scale] of [["TB/s", 1e12], ["GB/s", 1e9], ["MB/s", 1e6], ["KB/s", 1e3]]) {
     if (rate >= scale) return `${threeDigits(rate / scale)} ${unit}`;
   }
   return `${threeDigits(rate)} B/s`;
 }
 
-function counted(number, noun) {
+export function counted(number, noun) {
   return `${number} ${noun}${number === 1 ? "" : "s"}`;
 }
 
 // Colours come from the style sheet, which knows whether it is dark.
-function palette() {
+export function palette() {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(`--${name}`).trim();
   const names = ["paper", "panel", "ink", "muted", "line", "empty", "part", "whole", "add", "copy", "wrong"];
@@ -68,13 +67,19 @@ function palette() {
   return made;
 }
 
-function channels(hex) {
+export function channels(hex) {
   return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }
 
 // The colour of a load in percent.
-function loadColor(colors, percent) {
+export function loadColor(colors, percent) {
   const at = (Math.min(100, Math.max(0, percent)) / 100) * 5, low = Math.min(4, Math.floor(at));
   const mixed = colors.loads[low].map((part, index) => Math.round(part + (colors.loads[low + 1][index] - part) * (at - low)));
   return `rgb(${mixed.join(",")})`;
+}
+
+// The smallest of 1, 2, 5, 10, 20, 50, ... that is at least this.
+export function niceStep(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return power * [1, 2, 5, 10].find((step) => step * power >= least * 0.999);
 }

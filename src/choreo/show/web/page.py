@@ -1,38 +1,68 @@
-"""Put a page together: markup, style, scripts and data in one HTML file that needs nothing else.
+"""Put a page together: markup, style, modules and data in one HTML file that needs nothing else.
 
-A page's files lie in a folder here, named after what it shows: page.html is its body, page.css its style. What all
-pages use lies beside the folders.
+A page's files lie in a folder here, named after what it shows: page.html is its body, page.css its style, and a module
+starts it. What all pages use lies beside the folders. The modules are plain ES modules, which `choreo explore` serves
+as they are; in a file of its own a page has them joined into one script.
 """
 
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections.abc import Mapping
 from importlib.resources import files
 
-__all__ = ["assemble"]
+__all__ = ["assemble", "joined_modules", "web_file"]
+
+IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=async |class |const |function|let )", re.MULTILINE)
 
 
-def assemble(folder: str, scripts: tuple[str, ...], data: Mapping[str, object], parts: Mapping[str, str]) -> str:
-    """The page in `folder`: its @PLACEHOLDERS@ filled with `parts`, which are HTML, and with `data` as JSON."""
+def assemble(folder: str, start: str, data: Mapping[str, object], parts: Mapping[str, str]) -> str:
+    """The page in `folder`: its @PLACEHOLDERS@ filled with `parts`, which are HTML, and with `data` as JSON.
+
+    `start` is the module that starts it; a page without one does nothing.
+    """
     filled = {
         **parts,
         "NAME": folder,
-        "STYLE": _file("base.css") + _file(f"{folder}/page.css"),
-        "DATA": _embedded(data),
-        "SCRIPT": "\n".join([_file("base.js"), *(_file(f"{folder}/{name}.js") for name in scripts)]),
+        "STYLE": web_file("base.css") + web_file(f"{folder}/page.css"),
+        "DATA": embedded(data),
+        "SCRIPT": joined_modules(f"{folder}/{start}.js") if start else "",
     }
-    page = _file("frame.html").replace("@BODY@", _file(f"{folder}/page.html"))
+    page = web_file("frame.html").replace("@BODY@", web_file(f"{folder}/page.html"))
     # One pass, so that a name that looks like a placeholder stays as it is.
     return re.sub("@([A-Z]+)@", lambda found: filled[found[1]], page)
 
 
-def _embedded(data: Mapping[str, object]) -> str:
+def joined_modules(start: str, read: Mapping[str, str] | None = None) -> str:
+    """A module and all that it imports as one script, each module once and after those it imports.
+
+    `read` has modules by path; those it lacks are files here. No two modules of one page declare the same name.
+    """
+    texts: dict[str, str] = {}
+
+    def add(path: str) -> None:
+        text = (read or {}).get(path) or web_file(path)
+        texts[path] = ""  # modules may import each other in a circle
+        for other in IMPORT.findall(text):
+            at = posixpath.normpath(posixpath.join(posixpath.dirname(path), other))
+            if at not in texts:
+                add(at)
+        del texts[path]
+        texts[path] = EXPORT.sub("", IMPORT.sub("", text))
+
+    add(start)
+    return '"use strict";\n' + "\n".join(texts.values())
+
+
+def embedded(data: Mapping[str, object]) -> str:
     """JSON that cannot end the element it stands in, whatever names a user's file brings."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _file(name: str) -> str:
+def web_file(name: str) -> str:
+    """A file of the pages."""
     return (files("choreo.show") / "web" / name).read_text(encoding="utf-8")

@@ -1,6 +1,9 @@
 // Memory of one stage over a step, stacked by part; the device's capacity is a line.
 
-class Memory {
+import { formatTime, niceStep } from "../base.js";
+import { GUTTER, MARGIN, color, place, prepared, timeAxis } from "./timeline.js";
+
+export class Memory {
   constructor(holder) {
     this.holder = holder;
     this.tip = holder.querySelector(".tip");

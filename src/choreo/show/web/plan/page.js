@@ -1,5 +1,9 @@
 // The page of a planning: choose a plan; see its step, its memory, where the time goes, and what-if curves.
 
+import { element, formatTime, shape, threeDigits } from "../base.js";
+import { Memory } from "./memory.js";
+import { Timeline } from "./timeline.js";
+
 const find = (id) => document.getElementById(id);
 const data = JSON.parse(find("plan").textContent);
 window.addEventListener("error", (event) => { document.documentElement.dataset.error = event.message; });

@@ -1,20 +1,17 @@
 // A step in space and time: stages down, time across, a rectangle for every pass of a micro-batch.
 
-const GUTTER = 64, MARGIN = 14;
-const KINDS = { F: "forward", B: "backward", W: "weight gradients" };
-const KIND_COLOR = { F: "forward", B: "backward", W: "weight" };
+import { formatTime, niceStep, timeUnit } from "../base.js";
 
-function color(name) {
+export const GUTTER = 64, MARGIN = 14;
+export const KINDS = { F: "forward", B: "backward", W: "weight gradients" };
+export const KIND_COLOR = { F: "forward", B: "backward", W: "weight" };
+
+export function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-function niceStep(rough) {
-  const power = 10 ** Math.floor(Math.log10(rough));
-  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= rough * 0.999);
-}
-
 // A canvas as sharp as the screen, to be drawn on in CSS pixels.
-function prepared(holder) {
+export function prepared(holder) {
   const canvas = holder.querySelector("canvas"), { width, height } = holder.getBoundingClientRect();
   const ratio = window.devicePixelRatio || 1;
   canvas.width = Math.round(width * ratio);
@@ -26,7 +23,7 @@ function prepared(holder) {
   return { draw, width, height };
 }
 
-function timeAxis(draw, x, total_s, top, bottom, width) {
+export function timeAxis(draw, x, total_s, top, bottom, width) {
   const [unit, scale] = timeUnit(total_s * 1e6), shown = (total_s * 1e6) / scale;
   const tick = niceStep(shown / Math.max(2, (width - GUTTER) / 90));
   draw.textAlign = "center";
@@ -40,7 +37,7 @@ function timeAxis(draw, x, total_s, top, bottom, width) {
   }
 }
 
-class Timeline {
+export class Timeline {
   constructor(holder, choose) {
     this.holder = holder;
     this.tip = holder.querySelector(".tip");
@@ -126,7 +123,7 @@ class Timeline {
   }
 }
 
-function place(tip, box, x, y, words) {
+export function place(tip, box, x, y, words) {
   tip.textContent = words;
   tip.hidden = false;
   const wide = tip.offsetWidth;

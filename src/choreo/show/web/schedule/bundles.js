@@ -1,9 +1,12 @@
 // A step with far more messages than can be told apart: ribbons between groups of neighbouring ranks, as wide as the
 // number of messages between the two groups.
 
-const GROUPS = 8;
+import { shape } from "../base.js";
+import { CENTER, xy } from "./stage.js";
 
-function drawBundles(stage, messages) {
+export const GROUPS = 8;
+
+export function drawBundles(stage, messages) {
   const { ranks } = stage.data, size = Math.ceil(ranks / GROUPS), groups = Math.ceil(ranks / size);
   const counts = Array.from({ length: groups }, () => new Array(groups).fill(0));
   for (const { src, dst } of messages) counts[Math.floor(src / size)][Math.floor(dst / size)] += 1;
@@ -27,12 +30,12 @@ function drawBundles(stage, messages) {
   }
 }
 
-function groupName({ ranks }, group, size) {
+export function groupName({ ranks }, group, size) {
   return `ranks ${group * size}–${Math.min(ranks, (group + 1) * size) - 1}`;
 }
 
 // A group's arc is divided among the groups it talks with, in an order in which ribbons cross as little as they can.
-function shares(counts, group, first, last) {
+export function shares(counts, group, first, last) {
   const groups = counts.length, order = Array.from({ length: groups - 1 }, (_, turn) => (group - 1 - turn + groups) % groups);
   order.splice(Math.floor(order.length / 2), 0, group);
   const amount = (other) => counts[group][other] + (other === group ? 0 : counts[other][group]);
@@ -47,14 +50,14 @@ function shares(counts, group, first, last) {
   return found;
 }
 
-function ribbon(at, radius, [a, b], [c, d]) {
+export function ribbon(at, radius, [a, b], [c, d]) {
   const arc = (turn) => `A${radius} ${radius} 0 0 1 ${xy(at(turn, radius))}`;
   const middle = xy(CENTER), begin = `M${xy(at(a, radius))}${arc(b)}`;
   if (a === c) return `${begin}Q${xy(at((a + b) / 2, radius * 0.7))} ${xy(at(a, radius))}z`;
   return `${begin}Q${middle} ${xy(at(c, radius))}${arc(d)}Q${middle} ${xy(at(a, radius))}z`;
 }
 
-function sector(at, first, last, inner, outer) {
+export function sector(at, first, last, inner, outer) {
   const wide = last - first > Math.PI ? 1 : 0;
   return `M${xy(at(first, outer))}A${outer} ${outer} 0 ${wide} 1 ${xy(at(last, outer))}`
     + `L${xy(at(last, inner))}A${inner} ${inner} 0 ${wide} 0 ${xy(at(first, inner))}z`;

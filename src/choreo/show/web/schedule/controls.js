@@ -1,6 +1,6 @@
 // The buttons, the scrubber and the keys of the page, which all move one player.
 
-function control(player, steps) {
+export function control(player, steps) {
   const find = (name) => document.getElementById(name);
   find("scrubber").max = steps;
   find("scrubber").addEventListener("input", (event) => player.go(Number(event.target.value)));
@@ -23,7 +23,7 @@ function control(player, steps) {
 }
 
 // Which buttons can be used at a position, and where the scrubber stands.
-function showPosition(position, steps) {
+export function showPosition(position, steps) {
   const find = (name) => document.getElementById(name);
   find("scrubber").value = position;
   find("scrubber").setAttribute("aria-valuetext", position ? `step ${position - 1}` : "start");
@@ -31,14 +31,14 @@ function showPosition(position, steps) {
   for (const name of ["next", "last"]) find(name).disabled = position === steps;
 }
 
-function showPlaying(playing) {
+export function showPlaying(playing) {
   const button = document.getElementById("play");
   button.textContent = playing ? "Pause" : "Play";
   button.setAttribute("aria-label", playing ? "pause" : "play");
 }
 
 // Of the steps of the first phase with many messages, the position after the one nearest to the middle.
-function busyStep(data, counts) {
+export function busyStep(data, counts) {
   const steps = counts.slice(0, data.phases.length ? data.phases[0].num_steps : data.num_steps);
   const most = steps.reduce((most, count) => Math.max(most, count), 0), middle = (steps.length - 1) / 2;
   const busy = [...steps.keys()].filter((step) => 4 * steps[step] >= 3 * most);

@@ -1,8 +1,10 @@
 // Neighbouring ranks, and neighbouring chunks, that a drawing has no room to tell apart.
 
-const MOST = 128;
+import { element } from "../base.js";
 
-class Groups {
+export const MOST = 128;
+
+export class Groups {
   // `extra` more members after the first `count`, the switches, have groups of their own.
   constructor(count, extra = 0) {
     const size = Math.ceil(count / MOST), more = Math.ceil(extra / 16) || 1;
@@ -28,18 +30,18 @@ class Groups {
   }
 }
 
-function groupName(data, groups, group) {
+export function groupName(data, groups, group) {
   const [noun, off] = group < groups.main ? ["rank", 0] : ["switch", data.ranks];
   const first = groups.first[group] - off, last = groups.first[group + 1] - 1 - off;
   return first === last ? `${noun} ${first}` : `${noun}${off ? "es" : "s"} ${first}–${last}`;
 }
 
-function mixed(one, other, share) {
+export function mixed(one, other, share) {
   return [0, 1, 2].map((at) => Math.round(one[at] + (other[at] - one[at]) * share));
 }
 
 // A drawing of rows by columns of colours with numbered sides. `pick` is told the row and column that is clicked.
-class Raster {
+export class Raster {
   constructor(holder, { rows, columns, down, across, named, pick, tell }) {
     Object.assign(this, { rows, columns, down, across, named, tell });
     this.holder = holder;
@@ -136,7 +138,7 @@ class Raster {
 }
 
 // Every so many groups, at most this many of them.
-function ticks(groups, most) {
+export function ticks(groups, most) {
   const { main } = groups;
   const every = [1, 2, 4, 8, 16, 32, 64, 128].find((step) => main / step <= Math.max(2, most));
   return Array.from({ length: Math.ceil(main / every) }, (_, at) => at * every);

@@ -2,7 +2,10 @@
 //
 // In an all-to-all a column is the blocks from one rank, and dark is what a rank has of those for itself.
 
-class HeatMap {
+import { channels } from "../base.js";
+import { Groups, Raster, groupName, mixed } from "./groups.js";
+
+export class HeatMap {
   constructor(data, groups, holder, pick) {
     Object.assign(this, { data, groups });
     this.pairs = data.before === "PAIR_SOURCE";
@@ -106,7 +109,7 @@ class HeatMap {
 }
 
 // One rank, chunk by chunk: how many are complete, in part, and wrong.
-function tally(data, replay, rank) {
+export function tally(data, replay, rank) {
   const found = { whole: 0, part: 0, twice: 0 };
   for (let chunk = 0; chunk < data.chunks; chunk++) {
     if (replay.complete(rank, chunk)) found.whole += 1;

@@ -1,6 +1,11 @@
 // Who contributed to one place, and how each contribution got there.
 
-function inspect(data, replay, holder, rank, index) {
+import { element } from "../base.js";
+import { spanOf } from "./matrix.js";
+import { journey } from "./replay.js";
+import { memberName } from "./timeline.js";
+
+export function inspect(data, replay, holder, rank, index) {
   const span = data.grid.cells[index];
   const { have, given } = replay.cell(rank, span);
   const chunk = tellingChunk(data, replay, rank, span);
@@ -25,20 +30,20 @@ function inspect(data, replay, holder, rank, index) {
 }
 
 // A cell of several chunks is described by one of them: one that the step changed, or else one that is there.
-function tellingChunk(data, replay, rank, { first, count }) {
+export function tellingChunk(data, replay, rank, { first, count }) {
   const chunks = Array.from({ length: count }, (_, index) => first + index);
   const changed = chunks.find((chunk) => replay.actions.has(rank * data.chunks + chunk));
   return changed ?? chunks.find((chunk) => replay.held[rank][chunk]) ?? first;
 }
 
-function blockName(data, span) {
+export function blockName(data, span) {
   if (data.collective !== "all_to_all" || span.count !== data.chunks_a_block) return spanOf(span);
   const block = span.first / data.chunks_a_block;
   return `${spanOf(span)} (from ${Math.floor(block / data.ranks)} for ${block % data.ranks})`;
 }
 
 // Contributions that arrived together are one line. Where nothing is reduced, each is followed from its start.
-function arrivals(data, entries, rank) {
+export function arrivals(data, entries, rank) {
   if (!entries.length) return ["nothing has arrived here yet"];
   if (!data.reduces) return entries.map((entry) => route(data, entry, rank));
   const groups = new Map();
@@ -54,14 +59,14 @@ function arrivals(data, entries, rank) {
   });
 }
 
-function route(data, entry, rank) {
+export function route(data, entry, rank) {
   const hops = journey(entry, rank);
   if (!hops.length) return "its own input";
   return memberName(data, hops[0].src) + hops.map(({ step, dst }) => ` → ${memberName(data, dst)} (step ${step})`).join("");
 }
 
 // 0, 1, 2 and 5 as "0–2, 5".
-function listed(names) {
+export function listed(names) {
   const runs = [];
   for (const name of names) {
     const last = runs[runs.length - 1];

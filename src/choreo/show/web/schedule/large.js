@@ -3,6 +3,14 @@
 // A position is a number of steps done, as on the page of few ranks, and `#step=3&rank=2&chunk=5` opens it in the same
 // way. Without that it opens at the step that breaks the schedule, or at a busy one.
 
+import { element, palette, threeDigits } from "../base.js";
+import { busyStep, control, showPlaying, showPosition } from "./controls.js";
+import { Groups, groupName } from "./groups.js";
+import { HeatMap, tally } from "./heatmap.js";
+import { Messages, listMessages, plural } from "./messages.js";
+import { Replay, Transfers } from "./packed.js";
+import { bracket, caption, drawTraffic, memberName } from "./timeline.js";
+
 window.addEventListener("error", (event) => { document.documentElement.dataset.error = event.message; });
 window.addEventListener("unhandledrejection", (event) => { document.documentElement.dataset.error = `${event.reason}`; });
 

@@ -1,15 +1,18 @@
 // What each rank and switch holds: one table of ranks by chunks, or a small table for each rank.
 
-function spanOf({ first, count }) {
+import { element } from "../base.js";
+import { memberName } from "./timeline.js";
+
+export function spanOf({ first, count }) {
   return count === 1 ? `${first}` : `${first}–${first + count - 1}`;
 }
 
 // With more ranks than this the table is a map of tints in groups of eight.
-const DENSE = 24, GROUP = 8;
+export const DENSE = 24, GROUP = 8;
 // Pixels that the contributions below the table need.
-const INSPECTOR = 150;
+export const INSPECTOR = 150;
 
-class Matrix {
+export class Matrix {
   constructor(data, holder, choose) {
     this.data = data;
     this.members = data.ranks + data.switches;
@@ -185,6 +188,6 @@ class Matrix {
   }
 }
 
-function covered(runs, { first, count }) {
+export function covered(runs, { first, count }) {
   return runs.some(([start, length]) => start <= first && first + count <= start + length);
 }

@@ -1,8 +1,12 @@
 // The messages of a step: a matrix of senders and receivers, and those of one rank or group in words.
 
-const LISTED = 30;
+import { element } from "../base.js";
+import { Raster, groupName, mixed } from "./groups.js";
+import { memberName } from "./timeline.js";
 
-class Messages {
+export const LISTED = 30;
+
+export class Messages {
   constructor(data, groups, holder, pick) {
     Object.assign(this, { data, groups });
     this.raster = new Raster(holder, {
@@ -44,12 +48,12 @@ class Messages {
   }
 }
 
-function plural(number, noun) {
+export function plural(number, noun) {
   return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 }
 
 // The messages with which members `first` to `last` - 1 have to do, in words: what they send and what they receive.
-function spoken(data, rows, first, last) {
+export function spoken(data, rows, first, last) {
   const sends = new Map(), receives = new Map();
   const inside = (member) => first <= member && member < last;
   for (let row = rows.from; row < rows.to; row++) {
@@ -68,14 +72,14 @@ function spoken(data, rows, first, last) {
   return { sends: sorted(sends), receives: sorted(receives) };
 }
 
-function said(data, { src, dst, chunks, reduce, spans }, sending, alone) {
+export function said(data, { src, dst, chunks, reduce, spans }, sending, alone) {
   const name = (member) => memberName(data, member);
   const what = `${carriedChunks(data, chunks, spans)}${reduce ? ", to be added" : ""}`;
   if (alone) return sending ? `to ${name(dst)}: ${what}` : `from ${name(src)}: ${what}`;
   return `${name(src)} to ${name(dst)}: ${what}`;
 }
 
-function carriedChunks(data, chunks, spans) {
+export function carriedChunks(data, chunks, spans) {
   if (chunks === data.chunks) return "the whole vector";
   const joined = [];
   for (const [first, last] of spans.sort((a, b) => a[0] - b[0])) {
@@ -91,7 +95,7 @@ function carriedChunks(data, chunks, spans) {
 }
 
 // `ahead` when the step is still to come.
-function listMessages(data, rows, ahead, [first, last], holder) {
+export function listMessages(data, rows, ahead, [first, last], holder) {
   holder.replaceChildren();
   const found = spoken(data, rows, first, last), alone = last - first === 1;
   for (const [verb, list] of [["send", found.sends], ["receive", found.receives]]) {

@@ -3,10 +3,10 @@
 // Where the collective sums, a place has the number of contributions in it and a sum of random numbers, one for each
 // contributor: the place is complete when both are what all contributors together make. Elsewhere a place is one bit.
 
-const COUNT_LIMIT = 65535;
+export const COUNT_LIMIT = 65535;
 
 // The transfers come in compressed blocks of steps, which are unpacked when they are needed.
-class Transfers {
+export class Transfers {
   constructor(data) {
     this.blocks = data.blocks;
     this.columns = [];
@@ -31,7 +31,7 @@ class Transfers {
   }
 }
 
-async function unpacked(text) {
+export async function unpacked(text) {
   const all = await inflated(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0))), length = all.length / 5;
   const [src, dst, chunk, count, flags] = [0, 1, 2, 3, 4].map((at) => {
     const column = all.subarray(at * length, (at + 1) * length);
@@ -42,7 +42,7 @@ async function unpacked(text) {
   return { src, dst, chunk, count, flags };
 }
 
-async function inflated(bytes) {
+export async function inflated(bytes) {
   const stream = new DecompressionStream("deflate"), writer = stream.writable.getWriter(), reader = stream.readable.getReader();
   writer.write(bytes);
   writer.close();
@@ -58,7 +58,7 @@ async function inflated(bytes) {
 }
 
 // The contract: which rank holds which chunk before, and which it must hold after.
-class Contract {
+export class Contract {
   constructor({ ranks, root, chunks, chunks_a_block }, layout) {
     Object.assign(this, { ranks, root, chunks, layout, size: chunks_a_block });
   }
@@ -90,7 +90,7 @@ class Contract {
   }
 }
 
-class Replay {
+export class Replay {
   // `watch` is told of every place that changes; see HeatMap.
   constructor(data, transfers, watch) {
     Object.assign(this, { data, transfers, watch });
@@ -217,14 +217,9 @@ class Replay {
 }
 
 // A number to tell ranks apart by in a sum: the same for a rank every time.
-function scrambled(number) {
+export function scrambled(number) {
   let mixed = Math.imul(number, 0x9e3779b1);
   mixed = Math.imul(mixed ^ (mixed >>> 15), 0x85ebca6b);
   mixed = Math.imul(mixed ^ (mixed >>> 13), 0xc2b2ae35);
   return (mixed ^ (mixed >>> 16)) >>> 0;
-}
-
-// Members beyond the ranks are switches that reduce.
-function memberName(data, member) {
-  return member < data.ranks ? `rank ${member}` : `switch ${member - data.ranks}`;
 }

@@ -5,6 +5,14 @@
 // step 3, `#step=start` at the start, and `&rank=2&chunk=5` looks at a place. Without any of these it opens where there
 // is something to see: at the step that breaks the schedule, or at a busy one near the middle of the first phase.
 
+import { element } from "../base.js";
+import { busyStep, control, showPlaying, showPosition } from "./controls.js";
+import { inspect } from "./inspector.js";
+import { Matrix } from "./matrix.js";
+import { Replay } from "./replay.js";
+import { Stage } from "./stage.js";
+import { caption, sentByEach, sentByRank, timeline } from "./timeline.js";
+
 window.addEventListener("error", (event) => { document.documentElement.dataset.error = event.message; });
 
 const data = JSON.parse(document.getElementById("schedule").textContent);

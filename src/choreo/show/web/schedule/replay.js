@@ -3,7 +3,7 @@
 // A place is null or a list of entries, one for each contribution in it: who contributed it, how often it is there,
 // in which step and from which rank it arrived (step -1: the rank's own input), and the entry it was a copy of.
 
-class Replay {
+export class Replay {
   constructor(data) {
     this.data = data;
     this.own = data.before.map((runs, rank) => this.inputs(runs, rank));
@@ -81,7 +81,7 @@ class Replay {
   }
 }
 
-function merged(there, arriving) {
+export function merged(there, arriving) {
   const now = new Map(there.map((entry) => [entry.who, entry]));
   for (const entry of arriving) {
     const known = now.get(entry.who);
@@ -91,7 +91,7 @@ function merged(there, arriving) {
 }
 
 // The ranks a contribution has been at, with the steps in between: the rank it started from comes first.
-function journey(entry, rank) {
+export function journey(entry, rank) {
   const hops = [];
   for (let at = entry, here = rank; at; at = at.from) {
     if (at.step >= 0) hops.unshift({ step: at.step, src: at.src, dst: here });
@@ -100,12 +100,7 @@ function journey(entry, rank) {
   return hops;
 }
 
-// Members beyond the ranks are switches that reduce.
-function memberName(data, member) {
-  return member < data.ranks ? `rank ${member}` : `switch ${member - data.ranks}`;
-}
-
-function chunkLabel(data, message) {
+export function chunkLabel(data, message) {
   const sign = message.reduce ? "+" : "";
   if (message.chunks === data.chunks) return `${sign}all`;
   if (data.collective === "all_to_all" && data.chunks_a_block === 1 && message.chunks === 1) {

@@ -1,11 +1,16 @@
 // The ranks in a circle, the switches that reduce inside it, and the messages of a step on their way.
 
-const CENTER = { x: 300, y: 280 };
+import { shape } from "../base.js";
+import { drawBundles } from "./bundles.js";
+import { chunkLabel } from "./replay.js";
+import { memberName } from "./timeline.js";
+
+export const CENTER = { x: 300, y: 280 };
 // With more messages than this in a step, the arrows of one rank stand out and the others are faint; with more than
 // this for each rank, the others are drawn as bundles between groups.
-const CROWD = 40, BUNDLED = 4;
+export const CROWD = 40, BUNDLED = 4;
 
-class Stage {
+export class Stage {
   constructor(data, svg, hint) {
     this.data = data;
     this.svg = svg;
@@ -249,16 +254,16 @@ class Stage {
   }
 }
 
-function toward(from, to, distance) {
+export function toward(from, to, distance) {
   const length = Math.hypot(to.x - from.x, to.y - from.y) || 1;
   return { x: from.x + ((to.x - from.x) * distance) / length, y: from.y + ((to.y - from.y) * distance) / length };
 }
 
-function head(end, back) {
+export function head(end, back) {
   const x = (end.y - back.y) * 0.64, y = (end.x - back.x) * 0.64;
   return `M${xy(end)}L${xy({ x: back.x + x, y: back.y - y })} ${xy({ x: back.x - x, y: back.y + y })}z`;
 }
 
-function xy({ x, y }) {
+export function xy({ x, y }) {
   return `${x.toFixed(1)} ${y.toFixed(1)}`;
 }

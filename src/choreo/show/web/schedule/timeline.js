@@ -1,16 +1,18 @@
 // A step in words, and the line of steps over the scrubber, with its phases and the step that breaks.
 
-function ordinal(number) {
+import { element } from "../base.js";
+
+export function ordinal(number) {
   const ten = number % 10, teen = Math.floor(number / 10) % 10 === 1;
   return `${number}${teen || ten > 3 || ten === 0 ? "th" : ["st", "nd", "rd"][ten - 1]}`;
 }
 
-function phaseOf(data, step) {
+export function phaseOf(data, step) {
   return data.phases.find(({ first, num_steps }) => first <= step && step < first + num_steps);
 }
 
 // The last of six steps is "step 5 (6th of 6, the last)": steps are numbered from 0, and counted from 1.
-function caption(data, position) {
+export function caption(data, position) {
   const steps = data.num_steps, step = Math.max(0, position - 1);
   if (steps === 0) return `start: nothing to do${data.ranks === 1 ? ": a single rank already has everything" : ""}`;
   const phase = phaseOf(data, step);
@@ -22,13 +24,13 @@ function caption(data, position) {
   return `step ${step} (${where})${phase ? `, ${phase.collective}` : ""}: ${data.words[step]}`;
 }
 
-function bracket(data, holder) {
+export function bracket(data, holder) {
   for (const { collective, num_steps } of data.phases) {
     element("span", { title: collective }, holder, collective).style.flexGrow = num_steps;
   }
 }
 
-function timeline(data, brackets, segments) {
+export function timeline(data, brackets, segments) {
   bracket(data, brackets);
   segments.classList.toggle("dense", data.num_steps > 100);
   data.steps.forEach((transfers, step) => {
@@ -38,7 +40,7 @@ function timeline(data, brackets, segments) {
 }
 
 // How much each rank has sent after each number of steps, in units of n.
-function sentByRank(data) {
+export function sentByRank(data) {
   const rows = [new Array(data.ranks).fill(0)];
   for (const transfers of data.steps) {
     const row = rows[rows.length - 1].slice();
@@ -51,7 +53,7 @@ function sentByRank(data) {
 }
 
 // How much each step carries, as bars: in full colour what is done, and red the step that breaks.
-function drawTraffic(data, canvas, colors, position) {
+export function drawTraffic(data, canvas, colors, position) {
   const scale = window.devicePixelRatio || 1, wide = canvas.clientWidth, high = canvas.clientHeight;
   canvas.width = Math.round(wide * scale);
   canvas.height = Math.round(high * scale);
@@ -73,10 +75,15 @@ function drawTraffic(data, canvas, colors, position) {
 }
 
 // All ranks together if they send the same, else the one that sends most.
-function sentByEach(sent, position) {
+export function sentByEach(sent, position) {
   const now = sent[position], all = sent[sent.length - 1];
   const most = Math.max(...all), busiest = all.indexOf(most);
   const same = (row) => row.every((amount) => Math.abs(amount - row[0]) < 1e-9);
   const amount = `${now[busiest].toFixed(2)} n of ${most.toFixed(2)} n`;
   return same(now) && same(all) ? `each rank has sent ${amount}` : `rank ${busiest}, the busiest, has sent ${amount}`;
+}
+
+// Members beyond the ranks are switches that reduce.
+export function memberName(data, member) {
+  return member < data.ranks ? `rank ${member}` : `switch ${member - data.ranks}`;
 }

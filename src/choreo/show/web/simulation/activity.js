@@ -1,6 +1,10 @@
 // What each rank sends over time as a map of tints, where there are too many ranks to draw every message.
 
-function paintActivity(diagram, draw) {
+import { formatRate, formatTime } from "../base.js";
+import { RIGHT } from "./diagram.js";
+import { binAt } from "./network.js";
+
+export function paintActivity(diagram, draw) {
   const { activity, rows } = diagram.data, { series, added, copied, ranks_per_line: size } = activity;
   const wide = (diagram.width - diagram.left - RIGHT) / diagram.data.bins;
   added.forEach((_, line) => {
@@ -21,17 +25,17 @@ function paintActivity(diagram, draw) {
   draw.globalAlpha = 1;
 }
 
-function snap({ ratio }, value) {
+export function snap({ ratio }, value) {
   return Math.round(value * ratio) / ratio;
 }
 
 // Half-way between a row and the one above it, at a whole pixel so that no seam shows between lines.
-function edge(diagram, row) {
+export function edge(diagram, row) {
   return snap(diagram, (diagram.y(row - 1) + diagram.y(row)) / 2);
 }
 
 // What a line of the map says at a moment.
-function activityAt({ activity, rows, bins, figures }, row, time_us) {
+export function activityAt({ activity, rows, bins, figures }, row, time_us) {
   const { series, added, copied, ranks_per_line: size, highest_bytes_per_s: highest } = activity;
   const line = Math.floor(row / size), at = Math.max(0, binAt(figures.time_us, bins, time_us));
   const rate = ((series[added[line]][at] + series[copied[line]][at]) * highest) / 100;

@@ -1,9 +1,12 @@
 // Every message in space and time: ranks down, time across, a message from where it starts to where it arrives. With many
 // ranks, a map of what each sends takes the place of the messages.
 
-const RIGHT = 46;
+import { formatBytes, formatTime, niceStep, palette, timeUnit } from "../base.js";
+import { activityAt, paintActivity } from "./activity.js";
 
-class Diagram {
+export const RIGHT = 46;
+
+export class Diagram {
   constructor(data, holder, scrub) {
     this.data = data;
     this.holder = holder;
@@ -219,12 +222,12 @@ class Diagram {
 }
 
 // The width of the names left of every time axis.
-function gutter() {
+export function gutter() {
   return window.innerWidth > 900 ? 138 : 96;
 }
 
 // The messages that have started and not arrived.
-function underWay({ messages }, time_us) {
+export function underWay({ messages }, time_us) {
   const found = [];
   for (let at = 0; at < messages.src.length; at++) {
     if (messages.start_us[at] <= time_us && time_us < messages.arrived_us[at]) found.push(at);
@@ -232,7 +235,7 @@ function underWay({ messages }, time_us) {
   return found;
 }
 
-function line(draw, x1, y1, x2, y2, color, width) {
+export function line(draw, x1, y1, x2, y2, color, width) {
   draw.strokeStyle = color;
   draw.lineWidth = width;
   draw.beginPath();
@@ -241,7 +244,7 @@ function line(draw, x1, y1, x2, y2, color, width) {
   draw.stroke();
 }
 
-function dot(draw, x, y, radius, color, edge) {
+export function dot(draw, x, y, radius, color, edge) {
   draw.beginPath();
   draw.arc(x, y, radius, 0, 2 * Math.PI);
   draw.fillStyle = color;
@@ -251,14 +254,8 @@ function dot(draw, x, y, radius, color, edge) {
   draw.stroke();
 }
 
-function distance(x, y, x1, y1, x2, y2) {
+export function distance(x, y, x1, y1, x2, y2) {
   const [dx, dy] = [x2 - x1, y2 - y1], long = dx * dx + dy * dy;
   const share = long ? Math.max(0, Math.min(1, ((x - x1) * dx + (y - y1) * dy) / long)) : 0;
   return Math.hypot(x - x1 - share * dx, y - y1 - share * dy);
-}
-
-// The smallest of 1, 2, 5, 10, 20, 50, ... that is at least this.
-function niceStep(least) {
-  const power = 10 ** Math.floor(Math.log10(least));
-  return power * [1, 2, 5, 10].find((step) => step * power >= least * 0.999);
 }

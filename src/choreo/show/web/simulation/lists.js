@@ -1,8 +1,11 @@
 // The figures, the busiest links over time, and the critical path as a list.
 
-const PARTS = { overhead: "add", sending: "copy", "sharing links": "wrong", latency: "part", "further hops": "part", "reducing, writing": "add", waiting: "line" };
+import { counted, element, formatBytes, formatRate, formatTime, loadColor, palette, threeDigits } from "../base.js";
+import { RIGHT, gutter } from "./diagram.js";
 
-function figures(data, holder) {
+export const PARTS = { overhead: "add", sending: "copy", "sharing links": "wrong", latency: "part", "further hops": "part", "reducing, writing": "add", waiting: "line" };
+
+export function figures(data, holder) {
   const { time_us, algbw_bytes_per_s, busbw_bytes_per_s, bound_us, efficiency, no_bound } = data.figures;
   const add = (name, value, hint) => {
     const block = element("div", { title: hint }, holder);
@@ -25,11 +28,11 @@ function figures(data, holder) {
   element("i", {}, bar).style.width = `${Math.min(100, 100 * efficiency)}%`;
 }
 
-function percent(share) {
+export function percent(share) {
   return share > 0 && share < 0.005 ? "<1%" : `${Math.round(100 * share)}%`;
 }
 
-class Busy {
+export class Busy {
   constructor(data, holder, choose) {
     this.data = data;
     this.holder = holder;
@@ -84,7 +87,7 @@ class Busy {
   }
 }
 
-class Path {
+export class Path {
   constructor(data, choose) {
     this.data = data;
     this.holder = document.getElementById("legs");

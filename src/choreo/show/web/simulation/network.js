@@ -1,9 +1,11 @@
 // The network at a moment: how busy each link is, and how much each device has received.
 
-// How many pixels the dots on a busy link move while the whole run is played.
-const FLOW = 900;
+import { loadColor, palette, shape } from "../base.js";
 
-class Network {
+// How many pixels the dots on a busy link move while the whole run is played.
+export const FLOW = 900;
+
+export class Network {
   constructor(data, svg) {
     this.data = data;
     this.svg = svg;
@@ -137,18 +139,18 @@ class Network {
 }
 
 // A rounded box as a path that starts at the top and goes round clockwise.
-function rounded({ x, y, width, height, rx }) {
+export function rounded({ x, y, width, height, rx }) {
   const r = Math.min(rx, height / 2), right = x + width, bottom = y + height;
   return `M${x + width / 2} ${y}H${right - r}A${r} ${r} 0 0 1 ${right - r} ${bottom}H${x + r}A${r} ${r} 0 0 1 ${x + r} ${y}z`;
 }
 
 // The bin of a moment; -1 at the end.
-function binAt(total, bins, time_us) {
+export function binAt(total, bins, time_us) {
   return total > 0 && time_us < total ? Math.min(bins - 1, Math.floor((time_us / total) * bins)) : -1;
 }
 
 // For each row, the share of its messages received by a time; null where not all messages are known.
-function received({ messages, rows }) {
+export function received({ messages, rows }) {
   if (messages.src.length < messages.all) return null;
   const times = rows.map(() => []);
   messages.dst.forEach((row, at) => times[row].push(messages.written_us[at]));
@@ -159,7 +161,7 @@ function received({ messages, rows }) {
 }
 
 // How many of a sorted list are not after a value.
-function before(sorted, value) {
+export function before(sorted, value) {
   let low = 0, high = sorted.length;
   while (low < high) {
     const middle = (low + high) >> 1;

@@ -1,5 +1,10 @@
 // The page: a moment in time, and everything that shows it. `#time=12.5` opens it at 12.5 µs.
 
+import { counted, element, formatRate, formatTime, shape } from "../base.js";
+import { Diagram, underWay } from "./diagram.js";
+import { Busy, Path, figures } from "./lists.js";
+import { Network, binAt } from "./network.js";
+
 window.addEventListener("error", (event) => { document.documentElement.dataset.error = event.message; });
 
 const data = JSON.parse(document.getElementById("simulation").textContent);
