@@ -20,9 +20,9 @@ from tests.conftest import SLOW
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = (
-    "algorithms", "bench", "bound", "calibrate", "collectives", "hardware", "nccl", "plan", "price", "prove", "record",
-    "run", "schedule", "show", "simulate", "sweep", "synthesize", "topology", "torch_backend", "trace", "train",
-    "tune", "validate", "workload",
+    "algorithms", "bench", "bound", "calibrate", "collectives", "explore", "hardware", "nccl", "plan", "price",
+    "prove", "record", "run", "schedule", "show", "simulate", "sweep", "synthesize", "topology", "torch_backend",
+    "trace", "train", "tune", "validate", "workload",
 )  # fmt: skip
 
 SURFACE = [
@@ -106,6 +106,7 @@ SURFACE = [
     "calibrate",
     "compare",
     "evaluate",
+    "explore",
     "get_device",
     "get_model",
     "get_topology",

@@ -36,7 +36,8 @@ LEVELS = (
     ("train", "validate", "trace"),
     ("record",),
     ("sweep",),  # which keeps every case in the store
-    ("show", "explore"),
+    ("show",),
+    ("explore",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}

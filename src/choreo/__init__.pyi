@@ -43,6 +43,7 @@ from choreo.errors import TraceError as TraceError
 from choreo.errors import TrainingError as TrainingError
 from choreo.errors import UnknownNameError as UnknownNameError
 from choreo.errors import UsageError as UsageError
+from choreo.explore import explore as explore
 from choreo.hardware import Device as Device
 from choreo.hardware import get_device as get_device
 from choreo.hardware import list_devices as list_devices

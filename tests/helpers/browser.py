@@ -134,17 +134,17 @@ class Browser:
     def _told_by(self, address: str) -> str:
         """What the page at the address tells, on a clock that jumps to the next timer instead of waiting for it."""
         self.events.clear()
-        profile = self._call("Target.createBrowserContext")["browserContextId"]
-        tab = self._call("Target.createTarget", url="about:blank", browserContextId=profile)["targetId"]
-        session = self._call("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
-        self._call("Runtime.enable", session)
-        self._call("Runtime.addBinding", session, name="tell")
-        self._call("Page.navigate", session, url=address)
+        profile = self.call("Target.createBrowserContext")["browserContextId"]
+        tab = self.call("Target.createTarget", url="about:blank", browserContextId=profile)["targetId"]
+        session = self.call("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
+        self.call("Runtime.enable", session)
+        self.call("Runtime.addBinding", session, name="tell")
+        self.call("Page.navigate", session, url=address)
         assert self._told(session) == "ready"
         policy = {"policy": "pauseIfNetworkFetchesPending", "maxVirtualTimeTaskStarvationCount": 9999}
-        self._call("Emulation.setVirtualTimePolicy", session, budget=VIRTUAL_MS, **policy)
+        self.call("Emulation.setVirtualTimePolicy", session, budget=VIRTUAL_MS, **policy)
         told = self._told(session)
-        self._call("Target.disposeBrowserContext", browserContextId=profile)
+        self.call("Target.disposeBrowserContext", browserContextId=profile)
         return told
 
     def _told(self, session: str) -> str:
@@ -157,7 +157,8 @@ class Browser:
         told: str = event["params"]["payload"]
         return told
 
-    def _call(self, method: str, session: str | None = None, **given: Any) -> dict[str, Any]:
+    def call(self, method: str, session: str | None = None, **given: Any) -> dict[str, Any]:
+        """A command of its protocol, for the browser or for a tab's session; events that come before are kept."""
         if self.chromium is None:
             self.chromium = self._started()
         assert self.chromium.stdin is not None

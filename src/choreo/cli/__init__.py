@@ -45,6 +45,7 @@ COMMANDS = {
     "bench": "Measure collectives between local ranks, and other libraries.",
     "calibrate": "Measure what a message costs on this machine, and keep it.",
     "show": "Watch a schedule step by step: terminal, SVG, animated page.",
+    "explore": "Open a page where all of this is seen at work, and changed.",
 }
 
 
@@ -75,7 +76,7 @@ class _LazyGroup(click.Group):
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Every command takes --help, and all but run take --json for one JSON document.",
+    epilog="Every command takes --help, and all but run and explore take --json for one JSON document.",
 )
 @click.version_option(__version__, prog_name="choreo")
 def cli() -> None:

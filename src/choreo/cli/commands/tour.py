@@ -51,6 +51,7 @@ NEXT = (
     "calibrate  # measures this machine, for predictions that are about it",
     "simulate all_reduce --topology dgx-a100:2 --size 64MiB --algorithm all",
     "show all_reduce --algorithm swing --ranks 8 --html swing.html",
+    "explore  # opens a page where all of this can be seen at work, and changed",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
@@ -17,7 +18,7 @@ from choreo.show.simulation.words import link_names, rank_names, title
 from choreo.simulate import Simulation
 from choreo.topology.graph import Bools, Floats, Ints
 
-__all__ = ["MOST_MESSAGES", "SimulationData", "simulation_data"]
+__all__ = ["MOST_MESSAGES", "Drawn", "SimulationData", "drawn", "simulation_data"]
 
 # More than this makes a browser slow.
 MOST_MESSAGES, MOST_LINKS = 5000, 8
@@ -107,8 +108,22 @@ class SimulationData(TypedDict):
     network: NetworkData
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """A simulation's data, with the numbers of the messages in it and the links of each wire of its network."""
+
+    data: SimulationData
+    messages: Ints
+    wires: list[Ints]
+
+
 def simulation_data(simulation: Simulation) -> SimulationData:
     """The simulation as plain JSON values; see `SimulationData`."""
+    return drawn(simulation).data
+
+
+def drawn(simulation: Simulation) -> Drawn:
+    """The same, with what its parts stand for."""
     series = Series(simulation)
     first_row = np.cumsum([0, *(len(job.node) for job in simulation.jobs)])
     row_of_node: dict[int, int] = {}
@@ -118,8 +133,9 @@ def simulation_data(simulation: Simulation) -> SimulationData:
     network, wires = network_of(simulation, series, row_of_node)
     sent = sent_over_time(simulation, SENT_BINS)
     reduce = simulation.messages.reduces
+    chosen = _chosen(simulation)
     sender: Ints = first_row[simulation.messages.job] + simulation.messages.src.astype(np.int64)
-    return {
+    data: SimulationData = {
         "title": title(simulation),
         "collective": simulation.collective,
         "algorithm": printable(simulation.algorithm),
@@ -131,12 +147,13 @@ def simulation_data(simulation: Simulation) -> SimulationData:
         "sent": [float(f"{rate:.6g}") for rate in sent.tolist()],
         "opens_us": _opens(simulation, sent),
         "rows": _rows(simulation),
-        "messages": _messages(simulation, first_row, reduce),
+        "messages": _messages(simulation, chosen, first_row, reduce),
         "activity": activity_of(simulation, sender, int(first_row[-1]), reduce, BINS),
         "path": path_of(simulation, first_row),
         "busiest": _busiest(simulation, series, wires),
         "network": network,
     }
+    return Drawn(data, chosen, wires)
 
 
 def _figures(simulation: Simulation) -> FiguresData:
@@ -180,14 +197,19 @@ def _rows(simulation: Simulation) -> list[RowData]:
     return made
 
 
-def _messages(simulation: Simulation, first_row: Ints, reduce: Bools) -> MessagesData:
+def _chosen(simulation: Simulation) -> Ints:
     """All messages, or a sample from the whole run and those of the critical path."""
     messages = simulation.messages
-    chosen = np.arange(len(messages))
-    if len(messages) > MOST_MESSAGES:
-        path = np.array([leg.message for leg in simulation.critical_path[:MOST_LEGS]], np.int64)
-        spread = np.linspace(0, len(messages) - 1, MOST_MESSAGES - len(path)).astype(np.int64)
-        chosen = np.union1d(spread, path)
+    if len(messages) <= MOST_MESSAGES:
+        return np.arange(len(messages))
+    path = np.array([leg.message for leg in simulation.critical_path[:MOST_LEGS]], np.int64)
+    spread = np.linspace(0, len(messages) - 1, MOST_MESSAGES - len(path)).astype(np.int64)
+    return np.union1d(spread, path)
+
+
+def _messages(simulation: Simulation, chosen: Ints, first_row: Ints, reduce: Bools) -> MessagesData:
+    """The messages that are drawn, as columns."""
+    messages = simulation.messages
     row = first_row[messages.job[chosen]]
 
     def times(column: Floats) -> list[float]:

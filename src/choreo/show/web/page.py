@@ -1,8 +1,8 @@
 """Put a page together: markup, style, modules and data in one HTML file that needs nothing else.
 
-A page's files lie in a folder here, named after what it shows: page.html is its body, page.css its style, and a module
-starts it. What all pages use lies beside the folders. The modules are plain ES modules, which `choreo explore` serves
-as they are; in a file of its own a page has them joined into one script.
+A page's files lie in a folder here, named after what it shows: page.html is its body, the .css files are its style, and
+a module starts it. What all pages use lies beside the folders. The modules are plain ES modules, which `choreo explore`
+serves as they are; in a file of its own a page has them joined into one script.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def assemble(folder: str, start: str, data: Mapping[str, object], parts: Mapping
     filled = {
         **parts,
         "NAME": folder,
-        "STYLE": web_file("base.css") + web_file(f"{folder}/page.css"),
+        "STYLE": web_file("base.css") + "".join(web_file(f"{folder}/{name}") for name in _styles(folder)),
         "DATA": embedded(data),
         "SCRIPT": joined_modules(f"{folder}/{start}.js") if start else "",
     }
@@ -61,6 +61,10 @@ def embedded(data: Mapping[str, object]) -> str:
     """JSON that cannot end the element it stands in, whatever names a user's file brings."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _styles(folder: str) -> list[str]:
+    return sorted(one.name for one in (files("choreo.show") / "web" / folder).iterdir() if one.name.endswith(".css"))
 
 
 def web_file(name: str) -> str:

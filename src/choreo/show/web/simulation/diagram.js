@@ -10,9 +10,9 @@ export class Diagram {
   constructor(data, holder, scrub) {
     this.data = data;
     this.holder = holder;
-    this.drawn = holder.querySelector("#drawn");
-    this.live = holder.querySelector("#live");
-    this.tip = holder.querySelector("#tip");
+    this.drawn = holder.querySelector(".drawn");
+    this.live = holder.querySelector(".live");
+    this.tip = holder.querySelector(".tip");
     this.total = data.figures.time_us;
     let held = false;
     const at = (event) => this.timeAt(event.clientX - this.live.getBoundingClientRect().left);
@@ -32,7 +32,7 @@ export class Diagram {
       canvas.width = Math.round(width * this.ratio);
       canvas.height = Math.round(height * this.ratio);
     }
-    this.left = gutter();
+    this.left = gutter(width > 560 ? window.innerWidth : width);
     this.top = 8;
     this.bottom = height - 20;
     this.colors = palette();
@@ -204,26 +204,38 @@ export class Diagram {
   }
 
   rankAt(x, y) {
+    const row = this.rowAt(y);
+    return x < this.left || row < 0 ? "" : activityAt(this.data, row, this.timeAt(x));
+  }
+
+  // The row at a height, or -1.
+  rowAt(y) {
     const { rows } = this.data, row = Math.round(((y - this.top - 4) / (this.bottom - this.top - 8)) * (rows.length - 1));
-    return x < this.left || row < 0 || row >= rows.length ? "" : activityAt(this.data, row, this.timeAt(x));
+    return row >= 0 && row < rows.length ? row : -1;
   }
 
   messageAt(x, y) {
-    const { messages, rows } = this.data;
+    const { messages, rows } = this.data, best = this.nearest(x, y);
+    if (best < 0) return "";
+    const sent = `${rows[messages.src[best]].name} → ${rows[messages.dst[best]].name}, ${formatBytes(messages.bytes[best])}`;
+    return `step ${messages.step[best]}: ${sent}, ${formatTime(messages.start_us[best])} to ${formatTime(messages.arrived_us[best])}`;
+  }
+
+  // The number of the message at a point, or -1.
+  nearest(x, y) {
+    const { messages } = this.data;
     let best = -1, least = 6;
     for (let at = 0; at < messages.src.length; at++) {
       const away = distance(x, y, this.x(messages.start_us[at]), this.y(messages.src[at]), this.x(messages.arrived_us[at]), this.y(messages.dst[at]));
       if (away < least) [best, least] = [at, away];
     }
-    if (best < 0) return "";
-    const sent = `${rows[messages.src[best]].name} → ${rows[messages.dst[best]].name}, ${formatBytes(messages.bytes[best])}`;
-    return `step ${messages.step[best]}: ${sent}, ${formatTime(messages.start_us[best])} to ${formatTime(messages.arrived_us[best])}`;
+    return best;
   }
 }
 
 // The width of the names left of every time axis.
-export function gutter() {
-  return window.innerWidth > 900 ? 138 : 96;
+export function gutter(room = window.innerWidth) {
+  return room > 900 ? 138 : room > 560 ? 96 : 60;
 }
 
 // The messages that have started and not arrived.

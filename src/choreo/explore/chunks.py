@@ -1,0 +1,198 @@
+"""Who holds which part of the data when: the chunk matrix over simulated time.
+
+A cell is a rank's place for a chunk. What it holds is counted in contributions: of a sum, how many ranks are in it; of
+data that is only moved, one. Where cells are too many to send, neighbours are drawn together, as pictures of some
+moments.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.errors import UsageError
+from choreo.explore.fields import Case, Fields, case_of, reading, transfers_of
+from choreo.explore.moment import MOST_DRAWN, run_of
+from choreo.schedule import message_of
+
+__all__ = ["MOST_EVENTS", "ChunkData", "chunks"]
+
+# Events that are sent one by one, and the size and number of pictures where there are more.
+MOST_EVENTS = 40_000
+MOST_SIDE, FRAMES = 64, 48
+# Cells that are replayed.
+MOST_CELLS = 1 << 23
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class ChunkData(TypedDict):
+    """The matrix: `rows` of `ranks_per_row` ranks, `columns` of `chunks_per_column` chunks.
+
+    `whole` is what a complete cell holds; `wanted` has for each row the cells that the contract asks for, as 0 or 1.
+    Events are columns: at `time_us` the `cell` (row * columns + column) holds `value`, brought by `message` of the
+    run. Where `frames` is not empty there are no events: each frame is base64 of one byte a cell, from 0 (nothing) to
+    255 (complete), at equal parts of the time, the first at the start and the last at the end.
+    """
+
+    rows: int
+    columns: int
+    ranks_per_row: int
+    chunks_per_column: int
+    whole: int
+    start: list[int]
+    wanted: list[int]
+    time_us: list[float]
+    cell: list[int]
+    value: list[int]
+    message: list[int]
+    frames: list[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Events:
+    """What cells hold from when on, in the order of the schedule."""
+
+    cell: Ints
+    value: Ints
+    message: Ints
+    start: Ints
+
+
+def chunks(fields: Fields) -> ChunkData:
+    """The chunk matrix of a case.
+
+    >>> found = chunks(Fields(ranks=4))
+    >>> found["rows"], found["columns"], found["whole"], len(found["cell"])
+    (4, 4, 4, 24)
+    """
+    case = case_of(fields)
+    schedule = case.schedule
+    ranks, width = schedule.ranks, schedule.num_chunks
+    if schedule.members * width > MOST_CELLS or transfers_of(schedule, MOST_DRAWN) > MOST_DRAWN:
+        told = f"{schedule.members} ranks with {width} chunks each are too many places to follow; use fewer ranks"
+        return reading("ranks", lambda: _refuse(told))
+    run = run_of(case, keep=True)
+    events = _replayed(case)
+    written = run.messages.written_s[events.message] * 1e6
+    whole = ranks if schedule.contract.reduces else 1
+    wanted = schedule.held_after()[:ranks]
+    if len(events.cell) <= MOST_EVENTS and ranks * width <= 4 * MOST_EVENTS:
+        order = np.argsort(written, kind="stable")
+        seen = order[events.cell[order] < ranks * width]  # not what switches hold
+        return {
+            "rows": ranks,
+            "columns": width,
+            "ranks_per_row": 1,
+            "chunks_per_column": 1,
+            "whole": whole,
+            "start": events.start[: ranks * width].tolist(),
+            "wanted": wanted.reshape(-1).astype(int).tolist(),
+            "time_us": written[seen].tolist(),
+            "cell": events.cell[seen].tolist(),
+            "value": events.value[seen].tolist(),
+            "message": events.message[seen].tolist(),
+            "frames": [],
+        }
+    return _frames(events, written, run.time_s * 1e6, whole, wanted)
+
+
+def _refuse(told: str) -> ChunkData:
+    raise UsageError(told)
+
+
+def _replayed(case: Case) -> _Events:
+    """Replay the steps; a transfer brings what its source held before the step, or what it started with."""
+    schedule = case.schedule
+    width = schedule.num_chunks
+    start = np.zeros((schedule.members, width), np.int64)
+    start[: schedule.ranks] = schedule.held_before()[: schedule.ranks]
+    held, given = start.reshape(-1).copy(), start.reshape(-1)
+    cells, values, numbers = [], [], []
+    first = 0
+    for rows in schedule.blocks():
+        message = message_of(rows) + first
+        first = int(message.max(initial=first - 1)) + 1
+        edges = np.concatenate(([0], np.flatnonzero(np.diff(rows.step)) + 1, [len(rows)]))
+        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            count = rows.count[low:high]
+            one = int(count.max(initial=1)) == 1
+            nth = (
+                np.zeros(high - low, np.int64)
+                if one
+                else np.arange(count.sum()) - np.repeat(count.cumsum() - count, count)
+            )
+            row = np.arange(low, high) if one else np.repeat(np.arange(low, high), count)
+            source = rows.src[row] * width + rows.chunk[row] + nth
+            into = rows.dst[row] * width + rows.chunk[row] + nth
+            brought = np.where(rows.from_input[row], given[source], held[source])
+            adds = rows.reduce[row]
+            order = np.argsort(rows.src[row], kind="stable")  # writes to one place are in order of src
+            row, into, brought, adds = row[order], into[order], brought[order], adds[order]
+            after = _added(held, into, brought, adds) if adds.any() else brought
+            held[into] = after
+            cells.append(into)
+            values.append(after)
+            numbers.append(message[row])
+    join = [np.concatenate([np.zeros(0, np.int64), *parts]) for parts in (cells, values, numbers)]
+    return _Events(join[0], join[1], join[2], given)
+
+
+def _added(held: Ints, into: Ints, brought: Ints, adds: npt.NDArray[np.bool_]) -> Ints:
+    """What places hold after each of one step's writes; several may add to one place, one after another."""
+    order = np.argsort(into, kind="stable")
+    place, more = into[order], brought[order]
+    opens = np.diff(place, prepend=-1) != 0
+    total = np.cumsum(more)
+    before = (total - more)[opens][np.cumsum(opens) - 1]
+    base = np.where(adds[order], held[place], 0)
+    after = np.empty_like(brought)
+    after[order] = base + total - before
+    return after
+
+
+def _frames(events: _Events, written: Floats, total_us: float, whole: int, wanted: npt.NDArray[np.bool_]) -> ChunkData:
+    """Pictures of some moments, neighbours together."""
+    ranks, width = wanted.shape
+    per_row, per_column = -(-ranks // MOST_SIDE), -(-width // MOST_SIDE)
+    rows, columns = -(-ranks // per_row), -(-width // per_column)
+    times = np.linspace(0.0, total_us, FRAMES)
+    own = events.cell < ranks * width
+    frame = np.searchsorted(times, written[own])
+    order = np.argsort(frame, kind="stable")
+    cell, value = events.cell[own][order], events.value[own][order]
+    edges = np.searchsorted(frame[order], np.arange(FRAMES + 1))
+    held = events.start[: ranks * width].astype(np.float32)
+    row_edges, column_edges = np.arange(0, ranks, per_row), np.arange(0, width, per_column)
+
+    def grouped(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        summed = np.add.reduceat(np.add.reduceat(values.reshape(ranks, width), row_edges, 0), column_edges, 1)
+        return summed.astype(np.float64)
+
+    asked = grouped(wanted.reshape(-1).astype(np.float32))
+    each = grouped(np.ones(ranks * width, np.float32))
+    frames = []
+    for at in range(FRAMES):
+        some = slice(int(edges[at]), int(edges[at + 1]))
+        held[cell[some]] = value[some]
+        share = grouped(held) / (each * whole)
+        frames.append(base64.b64encode(np.rint(255 * np.clip(share, 0, 1)).astype(np.uint8).tobytes()).decode())
+    return {
+        "rows": rows,
+        "columns": columns,
+        "ranks_per_row": per_row,
+        "chunks_per_column": per_column,
+        "whole": whole,
+        "start": [],
+        "wanted": (asked > 0).astype(int).reshape(-1).tolist(),
+        "time_us": [],
+        "cell": [],
+        "value": [],
+        "message": [],
+        "frames": frames,
+    }

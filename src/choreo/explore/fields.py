@@ -1,0 +1,241 @@
+"""What the page asks for: its fields, read and bounded, and the schedule, network and constants that they name.
+
+The page sends text as people type it on the command line. It cannot name a file, and nothing of it is executed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from choreo.algorithms import build
+from choreo.errors import ChoreoError, UnknownNameError, UsageError, short
+from choreo.price import CostModel
+from choreo.schedule import Schedule
+from choreo.schedule.document import from_document
+from choreo.schedule.places import check_agreement
+from choreo.simulate import suggested_schedule
+from choreo.topology import Topology, get_topology, list_topologies
+from choreo.topology.language import KINDS
+from choreo.units import parse_bandwidth, parse_gamma, parse_size, parse_time
+
+__all__ = [
+    "MOST_RANKS",
+    "Case",
+    "Cut",
+    "FieldError",
+    "Fields",
+    "case_of",
+    "network_of",
+    "network_text",
+    "reading",
+    "schedule_of",
+    "transfers_of",
+]
+
+MOST_RANKS = 4096
+# A schedule that the page writes itself.
+MOST_DOCUMENT = 1 << 19
+FILES = (".json", ".toml", ".xml")
+KEPT = 8
+
+Made = TypeVar("Made")
+Text = Annotated[str, Meta(max_length=600)]
+
+
+class Cut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A link between two nodes, in both directions, at a factor of its bandwidth; 0 is a link that is down."""
+
+    here: Annotated[str, Meta(max_length=60)]
+    there: Annotated[str, Meta(max_length=60)]
+    factor: Annotated[float, Meta(ge=0, le=1000)]
+
+
+class Slow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rank that is some times slower."""
+
+    rank: Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
+    times: Annotated[float, Meta(gt=0, le=1000)]
+
+
+class Fields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A schedule on a network. Without an algorithm each dimension of the network gets the one that suits it."""
+
+    collective: Text = "all_reduce"
+    algorithm: Text = "ring"
+    ranks: Annotated[int, Meta(ge=1, le=MOST_RANKS)] = 8
+    size: Text = "1MiB"
+    topology: Text = "ring"
+    alpha: Text = "1us"
+    bandwidth: Text = "50GB/s"
+    gamma: Text = "0"
+    document: Annotated[str, Meta(max_length=MOST_DOCUMENT)] = ""
+    cuts: Annotated[tuple[Cut, ...], Meta(max_length=32)] = ()
+    slow: Annotated[tuple[Slow, ...], Meta(max_length=32)] = ()
+
+
+class FieldError(Exception):
+    """A field of the page that cannot be read: which one, and why."""
+
+    def __init__(self, field: str, error: Exception) -> None:
+        super().__init__(str(error))
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """What the fields name."""
+
+    schedule: Schedule
+    topology: Topology
+    size_bytes: int
+    cost_model: CostModel
+
+
+class _Kept:
+    """The latest things made, by what they were made from: a slider that moves one field leaves the others."""
+
+    def __init__(self) -> None:
+        self.made: OrderedDict[Hashable, object] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        if key in self.made:
+            self.made.move_to_end(key)
+        else:
+            self.made[key] = make()
+        while len(self.made) > KEPT:
+            self.made.popitem(last=False)
+        found: Made = self.made[key]  # type: ignore[assignment]
+        return found
+
+
+_networks, _schedules = _Kept(), _Kept()
+
+
+def reading(field: str, read: Callable[[], Made]) -> Made:
+    """What a function makes of a field; its error says which field it was."""
+    try:
+        return read()
+    except FieldError:
+        raise
+    except (ChoreoError, ValueError, ArithmeticError, MemoryError) as error:
+        raise FieldError(field, error) from None
+
+
+def case_of(fields: Fields) -> Case:
+    """The schedule, the network and the constants, each error with its field."""
+    cost_model = CostModel(
+        reading("alpha", lambda: parse_time(fields.alpha)),
+        reading("bandwidth", lambda: parse_bandwidth(fields.bandwidth)),
+        reading("gamma", lambda: parse_gamma(fields.gamma)),
+    )
+    size = reading("size", lambda: parse_size(fields.size))
+    topology = network_of(fields)
+    schedule = reading("document" if fields.document else "algorithm", lambda: schedule_of(fields, topology))
+    if schedule.ranks > topology.num_devices:
+        told = f"{schedule.ranks} ranks do not fit on {topology.name}, which has {topology.num_devices} devices"
+        raise FieldError("ranks", UsageError(told))
+    return Case(schedule, topology, 0 if schedule.collective == "barrier" else size, cost_model)
+
+
+def network_text(fields: Fields) -> str:
+    """The network as the command line writes it.
+
+    A kind of block by itself gets as many devices as there are ranks, and the page's bandwidth and alpha as its
+    latency. A machine by itself gets as many nodes as hold the ranks.
+
+    >>> network_text(Fields(topology="torus", ranks=64))
+    'torus(4x4x4, 50GB/s, 1us)'
+    >>> network_text(Fields(topology="hgx-h100", ranks=20))
+    'hgx-h100:3'
+    """
+    text = " ".join(fields.topology.split())
+    if text.lower().endswith(FILES):
+        raise UsageError("the page takes the names of machines and blocks, not files; use choreo simulate for a file")
+    if text in KINDS:
+        sizes = "x".join(map(str, _sides(text, fields.ranks)))
+        return f"{text}({sizes}, {fields.bandwidth.strip()}, {fields.alpha.strip()})"
+    if text.isascii() and text.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        known = {name for machine in list_topologies() for name in (machine.name, *machine.names)}
+        if text.lower() not in known:
+            raise UnknownNameError("network", text, {*known, *KINDS})
+        if fields.ranks > get_topology(text).num_devices:
+            per_node = get_topology(f"{text}:2").num_devices // 2
+            return f"{text}:{-(-fields.ranks // per_node)}"
+    return text
+
+
+def _sides(kind: str, ranks: int) -> list[int]:
+    """How many devices a block has along each dimension, as even as possible for the kinds that take several."""
+    wanted = {"torus": 3, "mesh": 2, "fat_tree": 2}.get(kind, 1)
+    sides = []
+    for left in range(wanted, 1, -1):
+        side = next(s for s in range(round(ranks ** (1 / left) + 1e-9), 0, -1) if ranks % s == 0)
+        sides.append(side)
+        ranks //= side
+    made = [side for side in (*sides, ranks) if side > 1] or [1]
+    return made if kind != "fat_tree" or len(made) > 1 else [1, *made]
+
+
+def network_of(fields: Fields) -> Topology:
+    """The network, with its links and ranks changed as asked."""
+    text = reading("topology", lambda: network_text(fields))
+    topology = reading("topology", lambda: _networks.get(text, lambda: get_topology(text)))
+
+    def changed() -> Topology:
+        made = topology
+        for cut in fields.cuts:
+            ends = made.find_node(cut.here), made.find_node(cut.there)
+            ways = [way for way in (ends, ends[::-1]) if _linked(made, *way)] or [ends]
+            for src, dst in ways:
+                made = made.with_slow_link(src, dst, cut.factor)
+        for slow in fields.slow:
+            made = made.with_slow_device(slow.rank, slow.times)
+        return made
+
+    if not (fields.cuts or fields.slow):
+        return topology
+    return reading("cuts", lambda: _networks.get((text, fields.cuts, fields.slow), changed))
+
+
+def _linked(topology: Topology, src: int, dst: int) -> bool:
+    return bool(np.any((topology.links.src == src) & (topology.links.dst == dst)))
+
+
+def schedule_of(fields: Fields, topology: Topology) -> Schedule:
+    """The schedule: one that the page wrote, one of the library, or the one that suits the network."""
+    if fields.document:
+        return _written(fields.document)
+    name, _, axes = (part.strip() for part in fields.algorithm.partition(" "))
+    if not name:
+        key: Hashable = ("suggested", fields.collective, topology.name, fields.ranks)
+        return _schedules.get(key, lambda: suggested_schedule(fields.collective, topology, fields.ranks))
+    if len(name) > 60 or len(axes) > 200:
+        raise UsageError(f"{short(name)!r} is not the name of an algorithm; see choreo list")
+    options: dict[str, Any] = {"axes": axes} if axes else {}
+    made = fields.collective, name, fields.ranks, axes
+    return _schedules.get(made, lambda: build(fields.collective, name, fields.ranks, **options))
+
+
+def _written(document: str) -> Schedule:
+    schedule = from_document(document.encode())
+    if schedule.ranks > MOST_RANKS:
+        raise UsageError(f"the page shows at most {MOST_RANKS} ranks, not {schedule.ranks}")
+    check_agreement(schedule)
+    return schedule
+
+
+def transfers_of(schedule: Schedule, most: int) -> int:
+    """How many transfers a schedule has, or a number beyond `most`."""
+    count = 0
+    for rows in schedule.blocks():
+        count += len(rows)
+        if count > most:
+            break
+    return count

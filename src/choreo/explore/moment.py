@@ -1,0 +1,219 @@
+"""One schedule on one network: the run, message by message, what it costs, and what the proof says."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+
+from choreo.errors import ChoreoError
+from choreo.explore.fields import Case, Fields, case_of, network_text, reading, transfers_of
+from choreo.price import Price
+from choreo.price.price import price_of, slowest
+from choreo.price.profile import Profile, profile
+from choreo.schedule import Schedule
+from choreo.show.schedule.outcome import outcome_of
+from choreo.show.simulation.data import SimulationData, drawn
+from choreo.simulate import Simulation, simulate
+from choreo.topology.graph import Ints
+
+__all__ = ["MOST_DRAWN", "Moment", "moment", "run_of"]
+
+# Messages that are followed one by one within a second or so.
+MOST_DRAWN = 1 << 21
+# Messages that may be simulated at all.
+MOST_SIMULATED = 1 << 26
+# A proof of more transfers takes longer than a page should.
+MOST_PROVED = 1 << 20
+
+
+class CostData(TypedDict):
+    """The price term by term, the numbers that stand before alpha, n beta and n gamma, and the constants."""
+
+    alpha_us: float
+    beta_us: float
+    gamma_us: float
+    total_us: float
+    messages: float
+    sent: float
+    reduced: float
+    alpha_s: float
+    bandwidth_bytes_per_s: float
+    gamma_s_per_byte: float
+    steps: int
+    max_fan_in: int
+    max_bytes_sent: float
+
+
+class ProofData(TypedDict):
+    """Whether the schedule keeps its promise, and the story if not; `known` is false where it was not proved."""
+
+    known: bool
+    holds: bool
+    story: str
+    step: int | None
+    rank: int | None
+    chunk: int | None
+
+
+class Moment(TypedDict):
+    """What the page shows of a schedule on a network.
+
+    `run` is the simulation as its own page has it. Of the messages in it, `ways` are the wires that each route
+    crosses and `way` is the route of each. `ends` are the names of the nodes that each wire joins. Where there are too
+    many messages, `run` is missing and `undrawn` says why.
+    """
+
+    network: str
+    label: str
+    ranks: int
+    devices: int
+    chunks: int
+    time_us: float
+    cost: CostData
+    proof: ProofData
+    undrawn: str
+    run: SimulationData | None
+    ways: list[list[int]]
+    way: list[int]
+    ends: list[tuple[str, str]]
+    command: str
+
+
+def moment(fields: Fields) -> Moment:
+    """The run of a case, its price and its proof.
+
+    >>> found = moment(Fields(ranks=4, topology="ring", size="1MB"))
+    >>> found["network"], f"{found['time_us']:.1f} us", found["proof"]["holds"]
+    ('ring(4, 50GB/s, 1us)', '36.0 us', True)
+    """
+    case = case_of(fields)
+    few = transfers_of(case.schedule, MOST_DRAWN) <= MOST_DRAWN
+    run = run_of(case, keep=few)
+    found: Moment = {
+        "network": network_text(fields),
+        "label": case.schedule.label,
+        "ranks": case.schedule.ranks,
+        "devices": case.topology.num_devices,
+        "chunks": case.schedule.num_chunks,
+        "time_us": run.time_s * 1e6,
+        "cost": _cost(case),
+        "proof": _proof(case.schedule),
+        "undrawn": "" if few else f"more than {MOST_DRAWN:,} messages: only their time is known here, not each of them",
+        "run": None,
+        "ways": [],
+        "way": [],
+        "ends": [],
+        "command": _command(fields),
+    }
+    if few:
+        picture = drawn(run)
+        found["run"] = picture.data
+        found["ways"], found["way"] = _ways(run, picture.messages, picture.wires)
+        found["ends"] = [_ends(run, links) for links in picture.wires]
+    return found
+
+
+def run_of(case: Case, *, keep: bool) -> Simulation:
+    """The simulation of a case."""
+    gamma = case.cost_model.gamma_s_per_byte
+
+    def run() -> Simulation:
+        return simulate(case.schedule, case.topology, case.size_bytes, gamma_s_per_byte=gamma, keep_messages=keep)
+
+    return reading("topology", run)
+
+
+_profiles: dict[int, tuple[Schedule, Profile]] = {}
+
+
+def _profile(schedule: Schedule) -> Profile:
+    """The steps of a schedule, counted once: a slider that moves the size counts nothing."""
+    if id(schedule) not in _profiles:
+        if len(_profiles) > 16:
+            _profiles.clear()
+        _profiles[id(schedule)] = schedule, profile(schedule)
+    return _profiles[id(schedule)][1]
+
+
+def _cost(case: Case) -> CostData:
+    counted, model = _profile(case.schedule), case.cost_model
+    cost: Price = price_of(counted, case.size_bytes, model)
+    terms = slowest(counted, float(case.size_bytes), model)
+    return {
+        "alpha_us": cost.alpha_s * 1e6,
+        "beta_us": cost.beta_s * 1e6,
+        "gamma_us": cost.gamma_s * 1e6,
+        "total_us": cost.total_s * 1e6,
+        "messages": terms.messages,
+        "sent": terms.sent / counted.units,
+        "reduced": terms.reduced / counted.units,
+        "alpha_s": model.alpha_s,
+        "bandwidth_bytes_per_s": model.bandwidth_bytes_per_s,
+        "gamma_s_per_byte": model.gamma_s_per_byte,
+        "steps": cost.steps,
+        "max_fan_in": cost.max_fan_in,
+        "max_bytes_sent": cost.max_bytes_sent,
+    }
+
+
+_proofs: dict[int, tuple[Schedule, ProofData]] = {}
+
+
+def _proof(schedule: Schedule) -> ProofData:
+    if id(schedule) not in _proofs:
+        if len(_proofs) > 16:
+            _proofs.clear()
+        _proofs[id(schedule)] = schedule, _proved(schedule)
+    return _proofs[id(schedule)][1]
+
+
+def _proved(schedule: Schedule) -> ProofData:
+    if transfers_of(schedule, MOST_PROVED) > MOST_PROVED:
+        return {"known": False, "holds": False, "story": "", "step": None, "rank": None, "chunk": None}
+    try:
+        outcome = outcome_of(schedule)
+    except ChoreoError as error:
+        return {"known": False, "holds": False, "story": str(error), "step": None, "rank": None, "chunk": None}
+    return {
+        "known": True,
+        "holds": outcome.holds,
+        "story": outcome.story,
+        "step": outcome.step,
+        "rank": outcome.rank,
+        "chunk": outcome.chunk,
+    }
+
+
+def _ways(run: Simulation, chosen: Ints, wires: list[Ints]) -> tuple[list[list[int]], list[int]]:
+    """The wires that each route crosses, and the route of each message that is drawn."""
+    messages = run.messages
+    wire_of = np.full(len(run.topology.links), -1, np.int64)
+    for number, links in enumerate(wires):
+        wire_of[links] = number
+    routes, way = np.unique(messages.route[chosen], return_inverse=True)
+    made = []
+    for route in routes.tolist():
+        crossed = wire_of[messages.links[messages.offsets[route] : messages.offsets[route + 1]]]
+        made.append(sorted(set(crossed[crossed >= 0].tolist())))
+    return made, way.tolist()
+
+
+def _ends(run: Simulation, links: Ints) -> tuple[str, str]:
+    """The nodes at the two ends of the busiest of some links."""
+    link, table = int(links[np.argmax(run.utilisation[links])]), run.topology.links
+    return run.topology.node_name(int(table.src[link])), run.topology.node_name(int(table.dst[link]))
+
+
+def _command(fields: Fields) -> str:
+    """The command that gives the same run."""
+    words = ["choreo simulate", fields.collective]
+    if fields.algorithm and not fields.document:
+        name, _, axes = fields.algorithm.partition(" ")
+        words += ["--algorithm", name, *(["--axes", f'"{axes}"'] if axes.strip() else [])]
+    words += ["--ranks", str(fields.ranks), "--topology", f'"{network_text(fields)}"', "--size", fields.size.strip()]
+    if fields.gamma.strip("0. "):
+        words += ["--gamma", fields.gamma.strip()]
+    words += [f'--slow-link "{cut.here}-{cut.there}={cut.factor:g}"' for cut in fields.cuts]
+    words += [f"--slow-rank {slow.rank}={slow.times:g}x" for slow in fields.slow]
+    return " ".join(words)

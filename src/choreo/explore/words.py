@@ -1,0 +1,48 @@
+"""What can be typed into the page's fields, for completion."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import msgspec
+
+from choreo.algorithms import list_algorithms
+from choreo.collectives import COLLECTIVES
+from choreo.topology import list_topologies
+from choreo.topology.language import KINDS
+
+__all__ = ["Words", "WordsData", "words"]
+
+
+class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No fields."""
+
+
+class WordsData(TypedDict):
+    """Names, each with a few words about it; algorithms by collective."""
+
+    collectives: dict[str, str]
+    algorithms: dict[str, dict[str, str]]
+    topologies: dict[str, str]
+
+
+def words(_: Words) -> WordsData:
+    """Every name that the page knows.
+
+    >>> "ring" in words(Words())["algorithms"]["all_reduce"]
+    True
+    """
+    algorithms: dict[str, dict[str, str]] = {name: {} for name in COLLECTIVES}
+    for one in list_algorithms():
+        algorithms[one.collective][one.name] = one.summary
+    blocks = dict.fromkeys(KINDS, "a block, with the page's bandwidth and alpha")
+    examples = {
+        "torus(4x4x4, 45GB/s, 1us)": "a block with figures of its own",
+        "ring(4, 200GB/s, 50ns) x switch(8, 50GB/s, 1us)": "blocks joined by x, the first innermost",
+    }
+    machines = {machine.name: machine.description for machine in list_topologies()}
+    return {
+        "collectives": {name: contract.summary for name, contract in COLLECTIVES.items()},
+        "algorithms": algorithms,
+        "topologies": {**blocks, **machines, **examples},
+    }

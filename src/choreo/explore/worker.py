@@ -1,0 +1,68 @@
+"""A process that does what the page asks for, one thing after another, until its input ends.
+
+The server writes a line of JSON for each: {"verb": ..., "fields": ...}. Answers are lines of JSON as well: any number
+that have "part", and one last that has "done" or "error".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any, BinaryIO
+
+import msgspec
+
+from choreo.errors import ChoreoError
+from choreo.explore.fields import FieldError
+from choreo.explore.verbs import VERBS
+
+__all__ = ["answers", "main"]
+
+
+def answers(verb: str, fields: bytes) -> Iterator[dict[str, object]]:
+    """What a verb of the page answers; an error has a sentence, and where one is to blame the field."""
+    try:
+        module, name, kind = VERBS[verb]
+        found = import_module(f"choreo.explore.{module}")
+        function: Callable[[Any], Any] = getattr(found, name)
+        asked = msgspec.json.decode(fields, type=getattr(found, kind))
+        made = function(asked)
+        if isinstance(made, Iterator):
+            yield from made
+        else:
+            yield {"done": made}
+    except FieldError as error:
+        yield {"error": str(error), "field": error.field}
+    except ChoreoError as error:
+        yield {"error": str(error), "field": ""}
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at ")
+        yield {"error": problem, "field": path.strip("`").removeprefix("$.").partition("[")[0]}
+    except MemoryError:
+        yield {"error": "there is not enough memory for this; use fewer ranks", "field": "ranks"}
+    except Exception as error:
+        traceback.print_exc()
+        yield {"error": f"a mistake in choreo itself: {type(error).__name__}: {error}", "field": ""}
+
+
+class _Asked(msgspec.Struct):
+    verb: str
+    fields: msgspec.Raw
+
+
+def main(asks: BinaryIO, tells: BinaryIO) -> None:
+    """Answer what is asked until there is no more."""
+    for line in asks:
+        asked = msgspec.json.decode(line, type=_Asked)
+        for answer in answers(asked.verb, bytes(asked.fields)):
+            tells.write(msgspec.json.encode(answer) + b"\n")
+            tells.flush()
+
+
+if __name__ == "__main__":
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else may write among the answers
+    main(sys.stdin.buffer, out)

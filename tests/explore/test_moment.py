@@ -1,0 +1,125 @@
+"""What the server tells the page is what the verbs say."""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import pytest
+
+from choreo.algorithms import build
+from choreo.explore.chunks import MOST_EVENTS, chunks
+from choreo.explore.fields import Cut, Fields, Slow, network_text
+from choreo.explore.moment import moment
+from choreo.price import CostModel, price
+from choreo.simulate import simulate
+from choreo.topology import get_topology
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 7, 16])
+def test_a_moment_has_the_figures_of_the_verbs(ranks: int) -> None:
+    found = moment(Fields(ranks=ranks, topology="switch", gamma="1e-11"))
+    schedule = build("all_reduce", "ring", ranks)
+    run = simulate(schedule, f"switch({ranks}, 50GB/s, 1us)", MIB, gamma_s_per_byte=1e-11)
+    cost = price(schedule, MIB, CostModel("1us", "50GB/s", 1e-11))
+    assert found["network"] == f"switch({ranks}, 50GB/s, 1us)"
+    assert found["time_us"] == run.time_s * 1e6
+    terms = found["cost"]
+    assert terms["total_us"] == pytest.approx(cost.total_s * 1e6, rel=1e-12)
+    assert terms["messages"] * 1.0 == pytest.approx(terms["alpha_us"])
+    assert terms["sent"] * MIB / 50e9 * 1e6 == pytest.approx(terms["beta_us"])
+    assert found["proof"]["holds"]
+    assert found["run"] is not None
+    assert found["run"]["figures"]["time_us"] == run.time_s * 1e6
+
+
+def test_every_message_has_the_wires_it_crosses() -> None:
+    found = moment(Fields(ranks=8, topology="torus", algorithm="halving_doubling"))
+    run = found["run"]
+    assert run is not None
+    ends = [(int(here), int(there)) for here, there in found["ends"]]
+    for src, dst, way in zip(run["messages"]["src"], run["messages"]["dst"], found["way"], strict=True):
+        crossed = [ends[wire] for wire in found["ways"][way]]
+        assert {src, dst} <= {end for pair in crossed for end in pair}
+
+
+def test_a_network_is_broken_as_asked() -> None:
+    whole = moment(Fields())
+    slow = moment(Fields(cuts=(Cut("3", "4", 0.25),)))
+    dead = moment(Fields(cuts=(Cut("3", "4", 0),)))
+    late = moment(Fields(slow=(Slow(2, 2.0),)))
+    network = get_topology("ring(8, 50GB/s, 1us)")
+    ring = build("all_reduce", "ring", 8)
+    assert (
+        slow["time_us"]
+        == simulate(ring, network.with_slow_link(3, 4, 0.25).with_slow_link(4, 3, 0.25), MIB).time_s * 1e6
+    )
+    assert min(dead["time_us"], slow["time_us"]) > 1.2 * whole["time_us"]
+    assert late["time_us"] > whole["time_us"]
+    assert '--slow-link "3-4=0.25"' in slow["command"]
+    assert "--slow-rank 2=2x" in late["command"]
+
+
+@pytest.mark.parametrize(
+    ("topology", "ranks", "text"),
+    [
+        ("ring", 8, "ring(8, 50GB/s, 1us)"),
+        ("torus", 8, "torus(2x2x2, 50GB/s, 1us)"),
+        ("torus", 7, "torus(7, 50GB/s, 1us)"),
+        ("torus", 512, "torus(8x8x8, 50GB/s, 1us)"),
+        ("mesh", 12, "mesh(3x4, 50GB/s, 1us)"),
+        ("fat_tree", 7, "fat_tree(1x7, 50GB/s, 1us)"),
+        ("switch", 1, "switch(1, 50GB/s, 1us)"),
+        ("hgx-h100", 8, "hgx-h100"),
+        ("hgx-h100", 9, "hgx-h100:2"),
+        ("hgx-h100:4", 8, "hgx-h100:4"),
+        ("ring(4, 1GB/s)  x switch(2)", 8, "ring(4, 1GB/s) x switch(2)"),
+    ],
+)
+def test_a_network_grows_with_the_ranks(topology: str, ranks: int, text: str) -> None:
+    assert network_text(Fields(topology=topology, ranks=ranks)) == text
+    assert get_topology(text).num_devices >= ranks
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "direct", "halving_doubling", "double_binary_tree", "hierarchical 2x4"])
+@pytest.mark.parametrize("ranks", [1, 3, 8])
+def test_chunks_end_as_the_contract_asks(algorithm: str, ranks: int) -> None:
+    if algorithm.startswith("hier") and ranks != 8:
+        pytest.skip("its axes are for 8 ranks")
+    found = chunks(Fields(algorithm=algorithm, ranks=ranks, topology="switch"))
+    held = np.array(found["start"])
+    times = found["time_us"]
+    assert times == sorted(times)
+    for cell, value in zip(found["cell"], found["value"], strict=True):
+        held[cell] = value
+    wanted = np.array(found["wanted"], bool)
+    assert (held[wanted] == found["whole"]).all()
+    assert held.max() <= found["whole"] == ranks
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"])
+def test_chunks_of_every_collective(collective: str) -> None:
+    found = chunks(Fields(collective=collective, algorithm="", ranks=5, topology="switch"))
+    held = np.array(found["start"])
+    for cell, value in zip(found["cell"], found["value"], strict=True):
+        held[cell] = value
+    assert (held[np.array(found["wanted"], bool)] == found["whole"]).all()
+
+
+def test_many_places_are_drawn_together() -> None:
+    found = chunks(Fields(ranks=200, topology="switch", size="64MiB"))
+    assert not found["cell"]
+    assert (found["rows"], found["columns"], found["ranks_per_row"], found["chunks_per_column"]) == (50, 50, 4, 4)
+    first, last = (np.frombuffer(base64.b64decode(found["frames"][at]), np.uint8) for at in (0, -1))
+    assert (last == 255).all()
+    assert first.max() <= 3
+    assert MOST_EVENTS < 200 * 2 * 199
+
+
+def test_what_is_too_much_gets_a_word() -> None:
+    found = moment(Fields(ranks=1100, topology="ring"))
+    assert found["run"] is None
+    assert "messages" in found["undrawn"]
+    assert found["time_us"] > 0

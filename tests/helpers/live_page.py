@@ -1,0 +1,107 @@
+"""A page that is served, in a real browser: open it, do what a person would, and look."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from choreo.explore.server import Server
+from tests.helpers.browser import Browser
+
+__all__ = ["LivePage", "live_page", "serving"]
+
+PATIENCE_S = 60.0
+
+
+@contextlib.contextmanager
+def serving(workers: int = 2) -> Iterator[Server]:
+    """A server in a thread of this process."""
+    with Server("127.0.0.1", 0, workers=workers) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
+class LivePage:
+    """A tab of its own, with its own cookies; it remembers every error that the browser tells."""
+
+    def __init__(self, browser: Browser, size: tuple[int, int] = (1400, 900), *, dark: bool = False) -> None:
+        self.browser = browser
+        self.profile = browser.call("Target.createBrowserContext")["browserContextId"]
+        tab = browser.call("Target.createTarget", url="about:blank", browserContextId=self.profile)["targetId"]
+        self.session = browser.call("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
+        for part in ("Runtime", "Page", "Log"):
+            self.call(f"{part}.enable")
+        self.resize(*size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.told: list[str] = []
+
+    def call(self, method: str, **given: Any) -> dict[str, Any]:
+        """A command of the browser's protocol for this tab."""
+        return self.browser.call(method, self.session, **given)
+
+    def resize(self, width: int, height: int) -> None:
+        """A window of another size."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def open(self, address: str) -> None:
+        """Go there."""
+        self.call("Page.navigate", url=address)
+
+    def run(self, script: str) -> Any:
+        """The value of a script, which may wait for something."""
+        answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def until(self, condition: str) -> Any:
+        """Wait until a script's value is true, and return it."""
+        until_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until_s:
+            answer = self.call("Runtime.evaluate", expression=f"(() => {condition})()", returnByValue=True)
+            if "exceptionDetails" not in answer and answer["result"].get("value"):
+                return answer["result"]["value"]
+            time.sleep(0.02)
+        raise AssertionError(f"the page never came to {condition}; it told {self.errors()}")
+
+    def errors(self) -> list[str]:
+        """What the browser has complained of so far."""
+        for event in list(self.browser.events):
+            params = event.get("params", {})
+            if event.get("method") == "Runtime.exceptionThrown":
+                self.told.append(str(params["exceptionDetails"]))
+            elif event.get("method") == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
+                self.told.append(str(params["args"]))
+            elif event.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
+                self.told.append(str(params["entry"]))
+        self.browser.events.clear()
+        return self.told
+
+    def picture(self, file: Path) -> None:
+        """What it looks like, as PNG."""
+        file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+    def close(self) -> None:
+        """Close the tab and forget its cookies."""
+        self.browser.call("Target.disposeBrowserContext", browserContextId=self.profile)
+
+
+@contextlib.contextmanager
+def live_page(browser: Browser, size: tuple[int, int] = (1400, 900), *, dark: bool = False) -> Iterator[LivePage]:
+    """A tab that is closed at the end, if the browser is still there."""
+    browser.events.clear()
+    page = LivePage(browser, size, dark=dark)
+    try:
+        yield page
+    except BaseException:
+        browser.close()  # the next page gets another
+        raise
+    page.close()
