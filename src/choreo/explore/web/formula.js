@@ -39,7 +39,7 @@ export class Formula {
     const sim = this.bar("simulated", simulated, scale);
     const own = run ? run.path.parts : [];
     const sum = own.reduce((total, { time_us }) => total + time_us, 0);
-    const colors = { sending: "add", "sharing links": "wrong", latency: "copy", "further hops": "copy", "reducing, writing": "whole", waiting: "part" };
+    const colors = { sending: "add", "sharing links": "wrong", latency: "copy", overhead: "copy", "further hops": "copy", "reducing, writing": "whole", waiting: "part" };
     for (const { name, time_us } of own) {
       const part = element("i", { title: `${name}: ${formatTime(time_us)}` }, sim);
       part.style.width = `${(100 * time_us) / sum}%`;
