@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from choreo.bound import bound
 from choreo.collectives import Bandwidths, get_collective
-from choreo.errors import shown
+from choreo.errors import RefusedError, shown
 from choreo.nccl import nccl_choice
 from choreo.nccl.system.placed import system_of
 from choreo.results import Result, result
+from choreo.simulate.nccl_floor import least_time
 from choreo.topology import Topology, devices_of, get_topology
 from choreo.units import counted, format_bytes, format_time, size_of
 
 __all__ = ["NcclSimulation", "simulate_nccl"]
+
+# Accelerators that NCCL does not run on, as topologies name them, and what they use instead.
+WITHOUT_NCCL = {
+    r"TPU": "XLA's",
+    r"CS-\d|WSE": "part of Cerebras' compiler",
+    r"Gaudi|HL-\d": "HCCL's",
+    r"D1$|Dojo": "part of Tesla's compiler",
+    r"Wormhole|Blackhole|Grayskull": "TT-NN's",
+    r"Trainium|Inferentia|Trn\d": "the Neuron runtime's",
+    r"IPU": "GCL's",
+}
+# Links that only such an accelerator has.
+OF_MEDIUM = {"ici": "TPU"}
 
 
 @result
@@ -90,8 +105,10 @@ def simulate_nccl(
     contract = get_collective(collective)
     network = get_topology(topology)
     size_bytes = size_of(size_bytes)
+    _check_device(network)
     by_rank = list(range(network.num_devices)) if devices is None else devices_of(network, devices).tolist()
-    chosen = nccl_choice(collective, size_bytes, system_of(network, by_rank), forced)
+    system = system_of(network, by_rank)
+    chosen = nccl_choice(collective, size_bytes, system, forced)
     root = contract.check_root(root, len(by_rank))
     least = bound(collective, network, size_bytes, root=root, devices=by_rank)
     return NcclSimulation(
@@ -102,7 +119,18 @@ def simulate_nccl(
         algorithm=chosen.algorithm,
         protocol=chosen.protocol,
         channels=chosen.channels,
-        # The model knows nodes and what joins them, not every link. NCCL cannot beat the bound either.
-        time_s=max(chosen.time_s, least.bound_s),
+        # The model knows nodes and what joins them, not every link.
+        time_s=max(chosen.time_s, least.bound_s, least_time(network, by_rank, system, chosen, least)),
         bound_s=least.bound_s,
     )
+
+
+def _check_device(network: Topology) -> None:
+    """Refuse accelerators that NCCL does not run on."""
+    device = network.device or (OF_MEDIUM.get(network.blocks[0].medium, ""))
+    for known, uses in WITHOUT_NCCL.items():
+        if re.match(known, device, re.IGNORECASE):
+            raise RefusedError(
+                f"{shown(device)} has no NCCL: its collectives are {uses}, for which there is no model; leave "
+                "`--library nccl` out to simulate an algorithm, or `--algorithm all` for the best of them"
+            )

@@ -13,7 +13,7 @@ from choreo.nccl.system.gpus import find_gpu
 from choreo.nccl.system.system import NcclSystem
 from choreo.topology import Block, Topology
 
-__all__ = ["system_of"]
+__all__ = ["inner_blocks", "system_of"]
 
 NETWORK = "network"
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -44,6 +44,11 @@ def system_of(topology: Topology, devices: Sequence[int]) -> NcclSystem:
         sharp=any(block.reduces.any() for block in outer),
         multi_node_nvlink=False,
     )
+
+
+def inner_blocks(topology: Topology) -> tuple[Block, ...]:
+    """The dimensions inside an NVLink domain; the others are the network."""
+    return _split(topology)[0]
 
 
 def _least(topology: Topology, devices: Ints, chosen: npt.NDArray[np.bool_]) -> float:
