@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -75,6 +77,27 @@ def read_trace(
     ...     read_trace(folder)
     <Trace in chakra: <ExecutionGraph of 2 ranks: 2 nodes>>
     """
+    with _without_garbage_collection():
+        return _read_all(paths, ranks, groups)
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """A large document is many objects, and none of them is garbage before it has been read."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _read_all(
+    paths: str | Path | Iterable[str | Path],
+    ranks: int | None,
+    groups: Mapping[str, Sequence[int]] | str | Path | None,
+) -> Trace:
     files, beside = _files(paths)
     findings = Findings()
     found: list[tuple[str, Path, bytes]] = []

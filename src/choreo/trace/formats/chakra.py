@@ -37,6 +37,7 @@ COMM_TYPES = (
     "reduce_scatter",
     "barrier",
 )
+NAME_TAG = 0x0A  # field 1, bytes
 INVALID, METADATA, LOAD, STORE, COMP, SEND, RECV, COLL = range(8)
 KINDS = {
     METADATA: NodeKind.HOST,
@@ -107,7 +108,7 @@ def _node(data: bytes, at: int, end: int, findings: Findings) -> RawNode | None:
             into += [value] if form == wire.VARINT else wire.packed_varints(data, value, stop)
         elif field == 7 and form == wire.VARINT:
             micros = value
-        elif field == 10 and form == wire.BYTES:
+        elif field == 10 and form == wire.BYTES and stop - value > 2:
             _attribute(data, value, stop, attributes)
     waits = deps, control
     return node_from(number, label.decode(errors="replace"), kind, waits, micros, attributes, findings)
@@ -129,8 +130,11 @@ def node_from(  # noqa: PLR0917 - a node's own fields
         findings.note("node without a type, left out", shown(name))
         return None
     found = KINDS[kind]
-    data, control = (list(dict.fromkeys(one)) for one in waits)
-    node = RawNode(number, name, found, data, [one for one in control if one not in data])
+    data, control = waits
+    if len(data) > 1 or control:
+        data = list(dict.fromkeys(data))
+        control = [one for one in dict.fromkeys(control) if one not in data]
+    node = RawNode(number, name, found, data, control)
     node.duration_s = float(attributes.get("choreo_duration_s", micros * 1e-6))
     if found is NodeKind.COMPUTE and attributes.get("is_cpu_op"):
         node.kind = NodeKind.HOST
@@ -178,25 +182,25 @@ _STREAM = {NodeKind.COMPUTE: 0, NodeKind.MEMORY: 1, NodeKind.HOST: 2}
 
 
 def _attribute(data: bytes, at: int, end: int, into: Attributes) -> None:
-    """Keep an attribute that says something to a simulation."""
-    name = None
-    for field, form, value, stop in wire.fields(data, at, end):
-        if field == 1:
-            name = WANTED.get(data[value:stop])
-            if name is None:
-                return
-        elif name is not None:
-            if form == wire.BYTES:
-                if field == 29:
-                    into[name] = data[value:stop].decode(errors="replace")
-            elif field == 3:
-                into[name] = struct.unpack("<d", value.to_bytes(8, "little"))[0]
-            elif field == 5:
-                into[name] = struct.unpack("<f", value.to_bytes(4, "little"))[0]
-            elif field in (15, 17):  # zigzag
-                into[name] = (value >> 1) ^ -(value & 1)
-            else:
-                into[name] = value - (1 << 64) if field in (7, 9) and value >> 63 else value
+    """Keep an attribute that says something to a simulation. Its name comes first, and is short."""
+    if data[at] != NAME_TAG or data[at + 1] >= 0x80:
+        return
+    start = at + 2 + data[at + 1]
+    name = WANTED.get(data[at + 2 : start])
+    if name is None:
+        return
+    for field, form, value, stop in wire.fields(data, start, end):
+        if form == wire.BYTES:
+            if field == 29:
+                into[name] = data[value:stop].decode(errors="replace")
+        elif field == 3:
+            into[name] = struct.unpack("<d", value.to_bytes(8, "little"))[0]
+        elif field == 5:
+            into[name] = struct.unpack("<f", value.to_bytes(4, "little"))[0]
+        elif field in (15, 17):  # zigzag
+            into[name] = (value >> 1) ^ -(value & 1)
+        else:
+            into[name] = value - (1 << 64) if field in (7, 9) and value >> 63 else value
 
 
 def write(graph: ExecutionGraph, path: Path) -> list[Path]:

@@ -37,13 +37,18 @@ def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise TraceError(f"it is not JSON: {error}") from None
     calls = document.get("nodes") if isinstance(document, dict) else None
-    if not isinstance(calls, list) or not all(isinstance(one, dict) and "id" in one for one in calls):
-        raise TraceError("it has no list of nodes with ids")
+    if not isinstance(calls, list) or not all(_is_node(one) for one in calls):
+        raise TraceError("it has no list of nodes with ids, each a number")
     schema = str(document.get("schema", ""))
     if not schema.startswith("1."):
         raise TraceError(f"its schema is {shown(schema)}; 1.0.x and 1.1.x can be read")
     groups, world = _groups(calls)
     return [RankTrace(_nodes(calls, findings), world_size=world, groups=groups)]
+
+
+def _is_node(call: Any) -> bool:
+    numbers = (call.get("id"), call.get("ctrl_deps", call.get("parent", 0))) if isinstance(call, dict) else (None,)
+    return all(type(one) is int for one in numbers)
 
 
 def _nodes(calls: Sequence[dict[str, Any]], findings: Findings) -> list[RawNode]:
@@ -207,9 +212,9 @@ def _groups(calls: Sequence[Mapping[str, Any]]) -> tuple[dict[str, tuple[int, ..
     groups: dict[str, tuple[int, ...]] = {}
     world = None
     for call in calls:
-        attributes = _attributes(call)
+        attributes = _attributes(call) if call.get("name") == "record_param_comms" else {}
         size = attributes.get("pg_size")
-        if isinstance(size, int) and call.get("name") == "record_param_comms":
+        if isinstance(size, int):
             first, stride = attributes.get("global_rank_start", 0), attributes.get("global_rank_stride", 1)
             if isinstance(first, int) and isinstance(stride, int) and stride > 0:
                 groups.setdefault(

@@ -143,37 +143,28 @@ class ExecutionGraph:
 
 
 def _topological(graph: ExecutionGraph) -> Ints:
-    """Layer by layer; a cycle is refused, and told node by node."""
-    offsets, after = graph.dependents()
-    left = np.diff(graph.offsets).copy()
-    layer = np.flatnonzero(left == 0)
-    found: list[Ints] = []
-    done = 0
-    while len(layer):
-        found.append(layer)
-        done += len(layer)
-        ends = _ranges(offsets[layer], offsets[layer + 1])
-        freed = after[ends]
-        np.subtract.at(left, freed, 1)
-        layer = np.unique(freed[left[freed] == 0])
-    if done < len(graph):
+    """An order; a cycle is refused, and told node by node."""
+    if (graph.deps < np.repeat(np.arange(len(graph)), np.diff(graph.offsets))).all():
+        return np.arange(len(graph))
+    offsets, after = (column.tolist() for column in graph.dependents())
+    left = np.diff(graph.offsets).tolist()
+    found = [node for node, waits in enumerate(left) if not waits]
+    for node in found:  # it grows while it is read
+        for other in after[offsets[node] : offsets[node + 1]]:
+            left[other] -= 1
+            if not left[other]:
+                found.append(other)
+    if len(found) < len(graph):
         cycle = _cycle(graph, left)
         story = ", which waits for ".join(graph.described(node) for node in (*cycle[:4], *cycle[:1])[:5])
         more = f" and {len(cycle) - 4} more" if len(cycle) > 4 else ""
         raise TraceError(f"nodes wait for each other in a circle: {story}{more}; no such program can have run")
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+    return np.array(found, np.int64)
 
 
-def _ranges(start: Ints, end: Ints) -> Ints:
-    """The numbers start[i] to end[i] - 1 of all i, one after another."""
-    count = end - start
-    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(count)))
-    return np.arange(before[-1]) - np.repeat(before[:-1] - start, count)
-
-
-def _cycle(graph: ExecutionGraph, left: npt.NDArray[np.int64]) -> Sequence[int]:
+def _cycle(graph: ExecutionGraph, left: Sequence[int]) -> Sequence[int]:
     """Nodes that wait for each other, beginning anywhere."""
-    node, seen = int(np.flatnonzero(left > 0)[0]), dict[int, int]()
+    node, seen = next(node for node, waits in enumerate(left) if waits), dict[int, int]()
     while node not in seen:
         seen[node] = len(seen)
         node = next(int(one) for one in graph.deps_of(node) if left[one] > 0)
