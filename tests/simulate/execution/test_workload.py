@@ -153,6 +153,9 @@ def test_random_graphs_take_what_the_oracle_says(topology: str, seed: int) -> No
     found = simulate_workload(graph, network)
     assert found.times.end_s == pytest.approx(slow_times(graph, network), rel=1e-9, abs=1e-15)
     path = found.critical_path
+    for leg in path:
+        took = found.times.end_s[leg.node] - max(found.times.start_s[leg.node], 0.0)
+        assert leg.end_s - leg.start_s <= took * (1 + 1e-9) + 1e-15
     assert path[-1].end_s == found.time_s and path[0].start_s == 0
     assert all(one.end_s == pytest.approx(other.start_s) for one, other in itertools.pairwise(path))
 

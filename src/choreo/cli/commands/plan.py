@@ -101,6 +101,11 @@ MODEL: tuple[Option, ...] = (
         "--traffic", is_flag=True, help="What the best plan sends: which collective, how much, over which link."
     ),
     click.option(
+        "--simulate",
+        is_flag=True,
+        help="Simulate the best plan's step on the topology, collectives sharing links, beside the estimate.",
+    ),
+    click.option(
         "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page: timeline, memory, what if."
     ),
     click.option(
@@ -187,7 +192,11 @@ def command(*, as_json: bool, **options: object) -> None:
         print_varied(options, as_json)
         return
     planning = planned(options)
-    if options["traffic"]:
+    if options["simulate"]:
+        from choreo.cli.output.plan.simulation import print_simulated
+
+        print_simulated(planning, as_json)
+    elif options["traffic"]:
         print_traffic(planning, as_json)
     elif as_json:
         echo_json(planning.to_dict())

@@ -221,8 +221,10 @@ class _Loop:
         self._done(node, now_s)
 
     def _member_done(self, node: int, now_s: float) -> None:
+        """A member waited for whoever came last. A receive that came after its message waited for nobody."""
         last = self.last_member[self.call[node]]
-        if last != node and self.start_s[node] >= self.ready_s[node] and last >= 0:
+        late = self.kind[node] == NodeKind.RECV and now_s <= self.ready_s[node]
+        if last not in (-1, node) and not late:
             self.cause[node] = last
         self._done(node, now_s)
 

@@ -206,8 +206,8 @@ class WorkloadSimulation(Result):
         node, until_s = int(np.argmax(times.end_s)), self.time_s
         legs: list[Leg] = []
         while node >= 0 and len(legs) <= len(graph):
-            start_s = float(times.start_s[node]) if times.start_s[node] >= 0 else float(times.ready_s[node])
-            start_s = min(start_s, until_s)
+            late = graph.kind[node] == NodeKind.RECV and times.end_s[node] <= times.ready_s[node]
+            start_s = min(until_s, float(times.ready_s[node] if late else times.start_s[node]))
             kind = NodeKind(graph.kind[node]).name.lower()
             legs.append(Leg(node, int(graph.rank[node]), graph.name_of(node), kind, start_s, until_s))
             cause = int(times.cause[node])

@@ -1,0 +1,5 @@
+"""A plan's step simulated on the topology, every rank and every collective, beside the closed estimate."""
+
+from choreo.plan.simulation.simulate import PlanSimulation, simulate_plan
+
+__all__ = ["PlanSimulation", "simulate_plan"]

@@ -1,0 +1,92 @@
+"""Simulate a plan's step on its topology, and say how it differs from the closed estimate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from choreo.errors import UsageError
+from choreo.plan.job import TrainingJob
+from choreo.plan.layer.table import tabulate
+from choreo.plan.plan import Planning
+from choreo.plan.simulation.graph import step_graph
+from choreo.plan.space import space_of
+from choreo.plan.stages import batch_plans
+from choreo.plan.step import Step, evaluate
+from choreo.simulate.execution import WorkloadSimulation, simulate_workload
+from choreo.topology import Topology, get_topology
+from choreo.workload import Plan
+
+__all__ = ["PlanSimulation", "simulate_plan"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanSimulation:
+    """A step twice: estimated in closed form, and simulated with its collectives sharing links."""
+
+    plan: Plan
+    step: Step
+    run: WorkloadSimulation
+
+    @property
+    def ratio(self) -> float:
+        """Simulated over estimated, without what the estimate adds for stragglers and the host's fixed work."""
+        return self.run.time_s / self.estimated_s
+
+    @property
+    def estimated_s(self) -> float:
+        """The estimate of what is simulated."""
+        return self.step.step_time_s - self.step.parts["stragglers"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `choreo plan --simulate --json` prints."""
+        return {
+            "plan": self.plan.fields(),
+            "estimated_s": self.estimated_s,
+            "simulated_s": self.run.time_s,
+            "ratio": self.ratio,
+            "simulation": self.run.to_dict(),
+        }
+
+
+def simulate_plan(
+    planning: Planning, *, algorithm: str = "suggested", progress: Callable[[int, int], None] | None = None
+) -> PlanSimulation:
+    """Simulate the best plan's step: all ranks, pipeline, tensor, expert and data parallelism on the topology.
+
+    >>> from choreo import plan
+    >>> found = plan("llama3.2-1b", cluster="hgx-h100:1", global_batch=16, seq=2048, tp=2, pp=2, zero=0)
+    >>> 0.8 < simulate_plan(found).ratio < 1.3
+    True
+    """
+    if planning.job is None:
+        raise UsageError(f"{planning.model} is planned by its graph, and only steps of transformers are simulated")
+    best, job = planning.best.plan, planning.job
+    step = evaluate(
+        job.model,
+        best,
+        cluster=job.cluster,
+        global_batch=job.global_batch,
+        seq=job.seq,
+        gpus=job.gpus,
+        software=job.software,
+        device=job.device,
+        timeline=True,
+    )
+    space = space_of([best])
+    table = tabulate(job, space)
+    batch = batch_plans(job, space, table, np.array([0]), every_stage=True)
+    graph = step_graph(batch, best, step.pipeline)
+    run = simulate_workload(graph, _topology(job), algorithm=algorithm, progress=progress)
+    return PlanSimulation(best, step, run)
+
+
+def _topology(job: TrainingJob) -> Topology:
+    """The network of the devices that the job uses."""
+    if job.cluster.gpus is None:
+        return get_topology(f"{job.cluster.name}:{math.ceil(job.gpus / job.cluster.node_gpus)}")
+    return get_topology(job.cluster.name)

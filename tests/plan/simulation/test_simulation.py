@@ -1,0 +1,70 @@
+"""A plan's step simulated on the topology, beside the closed estimate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from choreo import plan
+from choreo.errors import UsageError
+from choreo.plan.simulation import PlanSimulation, simulate_plan
+from choreo.workload.execution import NodeKind
+
+
+def simulated(
+    model: str = "llama3.2-1b", cluster: str = "hgx-h100:1", batch: int = 16, **fixed: int | str
+) -> PlanSimulation:
+    fields = {"tp": 1, "pp": 1, "cp": 1, "zero": 0, "micro_batch": 1, "interleave": 1, "recompute": "none"} | fixed
+    return simulate_plan(plan(model, cluster=cluster, global_batch=batch, seq=2048, **fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        {"tp": 2},
+        {"tp": 2, "pp": 2},
+        {"pp": 4, "interleave": 2},
+        {"pp": 4, "schedule": "gpipe"},
+        {"pp": 2, "schedule": "zero-bubble"},
+        {"zero": 1},
+        {"tp": 2, "cp": 2},
+    ],
+)
+def test_it_is_near_the_estimate_where_links_are_not_shared(fixed: dict[str, Any]) -> None:
+    found = simulated(**fixed)
+    assert 0.8 < found.ratio < 1.25
+    assert found.run.ranks == 8
+    assert found.run.compute_s < found.run.time_s
+
+
+def test_what_runs_is_what_the_plan_sends() -> None:
+    found = simulated(tp=2, pp=2)
+    graph = found.run.graph
+    micro_batches = found.plan.micro_batches(16)
+    sends = graph.kind == NodeKind.SEND
+    assert sends.sum() == 2 * micro_batches * found.plan.tp * found.plan.dp  # forward and backward, from every rank
+    sizes = {len(group) for group in graph.groups}
+    assert sizes == {2}  # tensor parallel pairs, and data parallel ones
+    shares = {(one.collective, one.ranks) for one in found.run.exposed}
+    assert ("all_reduce", 2) in shares and ("recv", 2) in shares
+
+
+def test_experts_send_to_each_other() -> None:
+    found = simulated("mixtral-8x7b", "hgx-h100:2", 32, tp=1, pp=4, ep=4, zero=1)
+    assert "all_to_all" in {one.collective for one in found.run.exposed}
+
+
+def test_a_slower_network_takes_longer_than_the_estimate_of_a_faster_one() -> None:
+    fast, slow = (
+        simulated(cluster=f"fully_connected(8, {bandwidth}, 1us)", device="H100-80G-SXM").run
+        for bandwidth in ("100GB/s", "5GB/s")
+    )
+    assert slow.exposed_s > fast.exposed_s and slow.compute_s == pytest.approx(fast.compute_s)
+
+
+def test_what_cannot_be_simulated_is_refused() -> None:
+    with pytest.raises(UsageError, match="only steps of transformers are simulated"):
+        simulate_plan(plan("resnet50", cluster="hgx-h100:1", global_batch=256))
+    with pytest.raises(UsageError, match=r"about .* nodes over 1024 ranks, and at most"):
+        simulated("llama3-70b", "hgx-h100:128", 1024, tp=8, pp=8)
