@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from choreo.errors import UsageError
+from choreo.record.provenance import code_hash
+from choreo.run.launch.on_ray.cluster import connected, load_ray
 from choreo.sweep.queue import Numbered, Queue
-from choreo.sweep.tasks import Done, Worker
+from choreo.sweep.tasks import Done, Task, Worker
 from choreo.sweep.verbs import MAKERS
 
 __all__ = ["run_on_ray"]
@@ -17,31 +21,45 @@ __all__ = ["run_on_ray"]
 CHUNK_S = 0.5  # of work in a task: a node that is lost takes no more than this with it
 AHEAD = 2  # tasks a core that wait in the cluster
 PROBE_S = 120.0
-_WORKER: list[Worker] = []  # of a process of the cluster: what cases share is made once in it
+SUFFIXES = (".py", ".toml", ".json", ".xml")
+# Of a process of the cluster: its worker, which makes once what cases share, and the files it was sent.
+_HERE: dict[str, Any] = {}
 
 
-def compute(cases: list[Numbered]) -> list[Done]:
-    """Compute some cases; this runs on the cluster."""
-    if not _WORKER:
-        _WORKER.append(Worker(MAKERS))
-    return [_WORKER[0].done(number, case) for number, case in cases]
+def compute(cases: list[Numbered], files: dict[str, bytes]) -> list[Done]:
+    """Compute some cases; this runs on the cluster. `files` are those of the user that cases name."""
+    if not _HERE:
+        folder = Path(tempfile.mkdtemp(prefix="choreo-sweep-"))
+        places = {}
+        for number, (name, content) in enumerate(files.items()):
+            places[name] = str(folder / str(number) / Path(name).name)
+            (folder / str(number)).mkdir()
+            Path(places[name]).write_bytes(content)
+        _HERE.update(worker=Worker(MAKERS), places=places)
+    return [_HERE["worker"].done(number, _moved(case, _HERE["places"])) for number, case in cases]
 
 
 def run_on_ray(cases: list[Numbered], address: str | None) -> Iterator[list[Done]]:
-    """Compute cases on a cluster that is running, or on one of this machine, and yield what is done."""
-    ray = _ray()
-    mine = not ray.is_initialized()
-    if mine:
-        _connect(ray, address)
-    try:
-        yield from _handed_out(ray, Queue(cases))
-    finally:
-        if mine:
-            ray.shutdown()
+    """Compute cases on a Ray cluster, and yield what is done: the one at `address`, the one here, or a new one."""
+    files = _files(cases)
+    mine = not load_ray().is_initialized()
+    with connected(address) as ray:
+        if _has_this_code(ray):
+            yield from _handed_out(ray, Queue(cases), files)
+            return
+    package = str(Path(__file__).parent.parent)
+    if not mine:
+        raise UsageError(
+            "the Ray cluster has no choreo, or another one, and this process is connected already; connect with "
+            f"ray.init(runtime_env={{'py_modules': [{package!r}]}})"
+        )
+    with connected(address, {"py_modules": [package]}) as ray:
+        yield from _handed_out(ray, Queue(cases), files)
 
 
-def _handed_out(ray: Any, queue: Queue) -> Iterator[list[Done]]:
-    remote = ray.remote(compute).options(num_cpus=1, max_retries=-1, runtime_env=_environment(ray))
+def _handed_out(ray: Any, queue: Queue, files: dict[str, bytes]) -> Iterator[list[Done]]:
+    remote = ray.remote(compute).options(num_cpus=1, max_retries=-1)
+    sent = ray.put(files)
     given: dict[Any, list[Numbered]] = {}
     case_s, began, count = 0.0, time.monotonic(), 0
     while queue or given:
@@ -49,16 +67,15 @@ def _handed_out(ray: Any, queue: Queue) -> Iterator[list[Done]]:
         most = max(1, int(CHUNK_S / case_s)) if case_s else 1
         while queue and len(given) < AHEAD * cores:
             part = queue.take(len(given) % cores, most, cores)
-            given[remote.remote(part)] = part
-        ready, _ = ray.wait(list(given), num_returns=1, timeout=10.0)
-        for reference in ready:
+            given[remote.remote(part, sent)] = part
+        for reference in ray.wait(list(given), num_returns=1, timeout=10.0)[0]:
             part = given.pop(reference)
             try:
                 done = ray.get(reference)
-            except ray.exceptions.RayTaskError as error:
-                raise error.as_instanceof_cause() from None
-            except ray.exceptions.RayError:
-                for number, case in part:  # Ray gave up on it, as when a whole node is gone
+            except ray.exceptions.RayTaskError:
+                raise
+            except ray.exceptions.RayError:  # Ray gave up on it; another node may do it
+                for number, case in part:
                     queue.put(number, case)
                 continue
             count += len(done)
@@ -66,32 +83,8 @@ def _handed_out(ray: Any, queue: Queue) -> Iterator[list[Done]]:
             yield done
 
 
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise UsageError("--on ray needs the package ray; pip install 'choreo[ray]'") from None
-    return ray
-
-
-def _connect(ray: Any, address: str | None) -> None:
-    quiet = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
-    try:
-        if address is not None:
-            ray.init(address=address, log_to_driver=False)
-            return
-        try:
-            ray.init(address="auto", log_to_driver=False)
-        except ConnectionError:
-            ray.init(**quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        told = " ".join(str(error).split())
-        raise UsageError(f"no Ray cluster answers at {address or 'this machine'}: {told[:200]}") from None
-
-
-def _environment(ray: Any) -> dict[str, Any]:
-    """What the cluster must be sent: this package, where it has none, or another one."""
-    from choreo.record.provenance import code_hash
+def _has_this_code(ray: Any) -> bool:
+    """Whether the cluster has this package, of the same code."""
 
     def code() -> str:
         from choreo.record.provenance import code_hash
@@ -101,11 +94,24 @@ def _environment(ray: Any) -> dict[str, Any]:
     try:
         there = ray.get(ray.remote(code).options(num_cpus=1, max_retries=2).remote(), timeout=PROBE_S)
     except ray.exceptions.GetTimeoutError:
-        raise UsageError(
-            f"no core of the Ray cluster was free in {PROBE_S:.0f} s; try again, or compute here"
-        ) from None
-    except (ray.exceptions.RayError, ImportError):
-        there = ""
-    if there == code_hash():
-        return {}
-    return {"py_modules": [str(Path(__file__).parent.parent)]}
+        told = f"no core of the Ray cluster was free in {PROBE_S:.0f} s; try later, or compute here"
+        raise UsageError(told) from None
+    except ray.exceptions.RayError:  # it cannot import choreo
+        return False
+    return bool(there == code_hash())
+
+
+def _files(cases: list[Numbered]) -> dict[str, bytes]:
+    """The user's files that cases name: algorithms, networks, models."""
+    tasks = {task for _, case in cases for task in (case, *case.needs)}
+    names = {value for task in tasks for _, value in task.parameters if isinstance(value, str)}
+    found = sorted(name for name in names if name.endswith(SUFFIXES) and Path(name).is_file())
+    return {name: Path(name).read_bytes() for name in found}
+
+
+def _moved(task: Task, places: dict[str, str]) -> Task:
+    """The task with its files where they are on this node."""
+    if not places:
+        return task
+    parameters = tuple((name, places.get(str(value), value)) for name, value in task.parameters)
+    return replace(task, parameters=parameters, needs=tuple(_moved(need, places) for need in task.needs))

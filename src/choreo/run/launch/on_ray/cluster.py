@@ -30,15 +30,18 @@ def check_ranks(ranks: int) -> None:
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[Any]:
-    """Ray, connected to a cluster: the one this process uses already, the one at `address`, or a local one."""
+def connected(address: str | None, runtime_env: dict[str, Any] | None = None) -> Iterator[Any]:
+    """Ray, connected to a cluster: the one this process uses already, the one at `address`, or a local one.
+
+    `runtime_env` is what a new connection has the cluster sent.
+    """
     ray = load_ray()
     if ray.is_initialized():
         yield ray
         return
     try:
         # Without an address, Ray takes the cluster that RAY_ADDRESS names or that runs here, or else starts one.
-        ray.init(address=address, log_to_driver=True, configure_logging=False)
+        ray.init(address=address, log_to_driver=True, configure_logging=False, runtime_env=runtime_env)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
         where = "a local Ray cluster" if address is None else f"the Ray cluster at {address}"
         raise RendezvousError(f"{where} cannot be reached: {_first_line(error)}") from None

@@ -1,0 +1,123 @@
+"""A sweep on a Ray cluster of several nodes, all on this machine, one of which is removed in the middle."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import choreo
+from choreo.record.place import DATABASE
+from choreo.sweep import on_ray
+from tests.helpers.command import run_choreo
+
+NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
+pytestmark = [
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # Ray's own, about what it will do in its next release
+]
+SLOW = """
+import time
+import choreo
+
+@choreo.algorithm("all_gather")
+def all_gather(ranks):
+    time.sleep(0.1)
+    return choreo.build("all_gather", "ring", ranks)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    found = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
+    ray.init(address=found.address, log_to_driver=False)
+    yield found
+    ray.shutdown()
+    found.shutdown()
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_node_is_removed_in_the_middle(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost, and nothing is there twice. The algorithm is in a file of this machine, which is sent."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    store = tmp_path / "store"
+    node = cluster.add_node(**NODE)
+    cluster.wait_for_nodes()
+    first = threading.Event()
+
+    def remove() -> None:
+        first.wait(60)
+        time.sleep(0.5)
+        cluster.remove_node(node, allow_graceful=False)
+
+    monkeypatch.setattr(on_ray, "CHUNK_S", 0.2)
+    remover = threading.Thread(target=remove)
+    remover.start()
+    choreo.load_algorithms(tmp_path / "slow.py")
+
+    def progress(done: int, total: int, left_s: float) -> None:
+        first.set()
+
+    table = choreo.sweep(
+        "price",
+        collective="all_gather",
+        algorithm="slow",
+        ranks="2..41",
+        size="1KiB",
+        on="ray",
+        store=store,
+        progress=progress,
+    )
+    remover.join()
+    assert table["ranks"] == list(range(2, 42))
+    assert "error" not in table
+    connection = sqlite3.connect(store / DATABASE)
+    assert connection.execute("select count(*), count(distinct hash) from task").fetchall() == [(40, 40)]
+    assert connection.execute("select count(*) from prediction").fetchall() == [(40,)]
+    connection.close()
+    expected = choreo.price(choreo.build("all_gather", "ring", 41), 1024, choreo.CostModel("5us", "50GB/s"))
+    assert table["total_s"][-1] == expected.total_s
+
+
+def test_the_rows_are_those_of_this_machine(cluster: Any, tmp_path: Path) -> None:
+    words = [
+        "sweep",
+        "simulate",
+        "all_reduce",
+        "-a",
+        "ring,swing",
+        "-t",
+        "ring(8,50GB/s,1us)",
+        "--size",
+        "8:1MiB:16",
+        "--json",
+    ]
+    there = run_choreo(*words, "--on", "ray", "--store", str(tmp_path / "there"))
+    assert (there.code, there.err) == (0, "")
+    assert there.out == run_choreo(*words, "--store", str(tmp_path / "here")).out
+
+
+@pytest.mark.grid
+def test_a_cluster_without_the_package_is_sent_it(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    monkeypatch.setattr(on_ray, "code_hash", lambda: "another")
+    axes: dict[str, Any] = {"collective": "all_reduce", "algorithm": "ring", "ranks": "2..5", "size": 8}
+    with pytest.raises(choreo.UsageError, match="this process is connected already"):
+        choreo.sweep("price", on="ray", store=tmp_path, **axes)
+    ray.shutdown()
+    table = choreo.sweep("price", on="ray", address=cluster.address, store=tmp_path, **axes)
+    assert table["ranks"] == [2, 3, 4, 5]
