@@ -50,16 +50,16 @@ def sweep_svg(table: Table) -> str:
     across = min(3, len(panels))
     down = math.ceil(len(panels) / across)
     legend = 18 * len(names) if len(names) > 1 else 0
-    width, height = LEFT + across * (WIDE + BETWEEN), TOP + down * (HIGH + BELOW + TOP) + legend
+    width, height = LEFT + across * (WIDE + BETWEEN), down * (TOP + HIGH + BELOW) + legend + 8
     parts = []
     spans = [_span([x for x, _ in points]), _span([y for _, y in points])]
     for place, panel in enumerate(panels):
-        left, top = LEFT + place % across * (WIDE + BETWEEN), TOP + place // across * (HIGH + BELOW + TOP)
+        left, top = LEFT + place % across * (WIDE + BETWEEN), TOP + place // across * (TOP + HIGH + BELOW)
         parts += _frame(left, top, panel, spans, along)
         for number, name in enumerate(names):
             parts += _curve(curves.get((panel, name), []), left, top, spans, number)
     for number, name in enumerate(names if legend else ()):
-        y = height - legend + 18 * number + 4
+        y = height - legend + 18 * number
         parts.append(_stroke(f"M{LEFT} {y}h24", number))
         parts.append(text(LEFT + 30, y + 4, name))
     body = "".join(parts)
@@ -142,6 +142,7 @@ def _frame(left: float, top: float, title: str, spans: Sequence[tuple[float, flo
 
 def _ticks(low: float, high: float, along: str) -> list[float]:
     """Round values: powers of two, so few that their labels have room."""
-    first, last = math.ceil(low / math.log10(2)), math.floor(high / math.log10(2))
+    room = (high - low) / 24  # beyond the data, as `_span` left it
+    first, last = math.ceil((low + room) / math.log10(2)), math.floor(high / math.log10(2))
     step = max(1, math.ceil((last - first + 1) / (5 if along == "size_bytes" else 8)))
     return [2.0**power for power in range(first, last + 1, step)]
