@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["schedule_case", "topology_figures", "topology_name", "typed"]
 
+FIGURES = ("bandwidth_bytes_per_s", "latency_s", "overhead_s", "gap_s")
 MOST_TRANSFERS = 1 << 20  # of a schedule from elsewhere that are hashed to name it
 
 
@@ -101,8 +103,7 @@ def topology_figures(topology: str | Topology) -> dict[str, object]:
             {
                 "kind": block.kind,
                 "size": block.size,
-                "bandwidth_bytes_per_s": _ends(block.links.bandwidth_bytes_per_s),
-                "latency_s": _ends(block.links.latency_s),
+                **{name: _ends(getattr(block.links, name)) for name in FIGURES},
             }
             for block in network.blocks
         ]
@@ -122,8 +123,8 @@ def _digest_of_text(text: str) -> str:
 
 def _topology_digest(topology: Topology) -> str:
     parts = hashlib.sha256(f"{topology.sizes} {topology.num_switches} {topology.routing}".encode())
-    links = topology.links
-    for column in (links.src, links.dst, links.bandwidth_bytes_per_s, links.latency_s, topology.slowdown):
-        parts.update(column.tobytes())
+    for field in fields(topology.links):
+        parts.update(getattr(topology.links, field.name).tobytes())
+    parts.update(topology.slowdown.tobytes())
     parts.update(topology.reduces.tobytes())
     return parts.hexdigest()
