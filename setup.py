@@ -15,6 +15,14 @@ setup(
             optional=True,
         ),
         Extension(
+            "choreo.simulate.packets._core",
+            ["src/choreo/simulate/packets/core/module.c"],
+            depends=sorted(map(str, Path("src/choreo/simulate").glob("*/core/*.h"))),
+            # Rates must have the same bits as in Python.
+            extra_compile_args=["-O3", "-ffp-contract=off"],
+            optional=True,
+        ),
+        Extension(
             "choreo.run.execute._core",
             ["src/choreo/run/execute/core/module.c"],
             depends=sorted(map(str, Path("src/choreo/run/execute/core").glob("*.h"))),

@@ -26,6 +26,7 @@ from choreo.errors import ChoreoError as ChoreoError
 from choreo.errors import CollectiveMismatch as CollectiveMismatch
 from choreo.errors import CommunicatorClosed as CommunicatorClosed
 from choreo.errors import ContradictionError as ContradictionError
+from choreo.errors import DeadlockError as DeadlockError
 from choreo.errors import DeviceError as DeviceError
 from choreo.errors import FormatError as FormatError
 from choreo.errors import JoinError as JoinError
@@ -87,8 +88,11 @@ from choreo.show import show as show
 from choreo.show import to_html as to_html
 from choreo.show import to_svg as to_svg
 from choreo.show import to_text as to_text
+from choreo.simulate import Dcqcn as Dcqcn
 from choreo.simulate import Job as Job
 from choreo.simulate import NcclSimulation as NcclSimulation
+from choreo.simulate import PacketReport as PacketReport
+from choreo.simulate import Packets as Packets
 from choreo.simulate import Simulation as Simulation
 from choreo.simulate import simulate as simulate
 from choreo.simulate import simulate_nccl as simulate_nccl

@@ -19,6 +19,7 @@ ChoreoError
 ├── TopologyError                       a file or document that is not a network
 ├── TraceError                          a trace that is damaged, or of a program that cannot have run
 ├── ProofError                          a schedule that does not do what its collective promises
+├── DeadlockError                       a simulated network in which ports wait for each other for ever
 ├── BenchmarkError                      a library that is to be measured is missing, failed or does not answer
 ├── CalibrationError                    a fit that is too far off to be kept
 ├── StoreError                          a store of results that is damaged, full, newer, read-only or not one of ours
@@ -44,6 +45,7 @@ __all__ = [
     "CollectiveMismatch",
     "CommunicatorClosed",
     "ContradictionError",
+    "DeadlockError",
     "DeviceError",
     "FormatError",
     "JoinError",
@@ -193,6 +195,17 @@ class ProofError(ChoreoError):
         """Tell it with more than was known at first."""
         self.story = story
         self.args = (story,)
+
+
+class DeadlockError(ChoreoError):
+    """A simulated network in which nothing moves any more; `ports` are those that wait for each other, in a circle.
+
+    Each is named by the nodes that its link goes from and to.
+    """
+
+    def __init__(self, message: str, ports: Iterable[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.ports = tuple(ports)
 
 
 class BenchmarkError(ChoreoError):

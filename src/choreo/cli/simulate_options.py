@@ -10,12 +10,12 @@ from choreo.cli.output.table import echo_note
 from choreo.cli.progress import Progress
 from choreo.cli.schedule_options import SYNTHESIZED, ScheduleOptions, checked, left_out, trusted
 from choreo.cli.topology_options import Placement, parse_placement
-from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError
+from choreo.errors import AlgorithmError, DeadlockError, ProofError, RefusedError, ScheduleError, UsageError
 from choreo.units import counted, parse_size
 
 if TYPE_CHECKING:
     from choreo.schedule import Schedule
-    from choreo.simulate import Job, Simulation
+    from choreo.simulate import Job, Packets, Simulation
     from choreo.topology import Topology
 
 __all__ = ["Asked", "parse_beside", "sizes_of"]
@@ -33,6 +33,7 @@ class Asked:
     gamma: float
     store_and_forward: bool
     beside: tuple[Job, ...]
+    packets: Packets | None = None
 
     @property
     def many(self) -> bool:
@@ -69,6 +70,7 @@ class Asked:
                 self.where.topology,
                 gamma_s_per_byte=self.gamma,
                 store_and_forward=self.store_and_forward,
+                packets=self.packets,
                 progress=progress,
             )
 
@@ -92,8 +94,8 @@ class Asked:
         for schedule in schedules:
             try:
                 runs.append(self.run(schedule, size))
-            except RefusedError as error:
-                echo_note(f"left out: {error}")
+            except (RefusedError, DeadlockError) as error:
+                echo_note(f"left out: {schedule.algorithm}: {error}" if self.packets else f"left out: {error}")
         return runs
 
     def schedules(self) -> list[Schedule]:

@@ -71,7 +71,11 @@ def placement_option(function: Function) -> Function:
 def what_if_options() -> list[Option]:
     """Links and ranks that are slower than they should be, and how equal paths are used."""
     return [
-        click.option("--routing", type=click.Choice(["spread", "hashed"]), help="How equally short paths are shared."),
+        click.option(
+            "--routing",
+            type=click.Choice(["spread", "hashed", "spray", "ecmp"]),
+            help="How equally short paths are shared: by all, or one a pair of ranks; of packets: spray or ecmp.",
+        ),
         click.option(
             "--slow-link",
             multiple=True,
@@ -144,8 +148,10 @@ def _device(name: str, topology: Topology, where: str) -> int:
 
 def what_if(where: Placement, slow_link: tuple[str, ...], slow_rank: tuple[str, ...], routing: str | None) -> Topology:
     """The topology with its links and devices changed as asked."""
+    from choreo.topology.graph import ROUTINGS
+
     topology = where.topology
-    if routing is not None:
+    if routing in ROUTINGS:
         topology = topology.with_routing(routing)
     for text in slow_link:
         ends, factor = _assignment(text, "--slow-link", "0-1=0.5, '0->1=0.5' for one direction, or 0-1=0 for a cut")

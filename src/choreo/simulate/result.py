@@ -16,6 +16,7 @@ from choreo.simulate.details import details_of
 from choreo.simulate.flows.backend import core_type
 from choreo.simulate.flows.engine import Loads, Messages, Progress, run_alone, run_shared
 from choreo.simulate.jobs import Placed
+from choreo.simulate.packets import PacketReport
 from choreo.topology import Topology
 from choreo.units import counted, format_bytes, format_time
 
@@ -56,7 +57,8 @@ class Simulation(Bandwidths, Result):
     """One run of one or several collectives on a topology.
 
     `shared` says whether messages had to be followed one by one because some met, or might have. Times by message
-    (`messages`) and the critical path are worked out when they are asked for.
+    (`messages`) and the critical path are worked out when they are asked for. `packets` is what happened to packets,
+    where they were simulated.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -83,6 +85,7 @@ class Simulation(Bandwidths, Result):
     store_and_forward: bool = False
     compiled: bool | None = None
     kept: Messages | None = None
+    packets: PacketReport | None = None
 
     def to_dict(self, *, details: bool = False) -> dict[str, Any]:
         """The figures that matter most: of several collectives, those of the first, with its own time.
@@ -92,6 +95,8 @@ class Simulation(Bandwidths, Result):
         """
         values = {"topology": self.topology.name, "time_s": self.collective_time_s}
         found = {name: values[name] if name in values else self._plain(name) for name in self.columns}
+        if self.packets is not None:
+            found["packets"] = self.packets.to_dict(details=details)
         return found | details_of(self) if details else found
 
     def summary(self) -> str:

@@ -9,8 +9,11 @@ from pathlib import Path
 from choreo.errors import UsageError
 from choreo.schedule import Schedule
 from choreo.simulate.flows.backend import core_type
-from choreo.simulate.flows.engine import Progress, run_alone, run_shared
+from choreo.simulate.flows.engine import Progress, gather_graph, run_alone, run_shared
 from choreo.simulate.jobs import Job, Placed, placed
+from choreo.simulate.packets import Packets
+from choreo.simulate.packets import backend as packets_backend
+from choreo.simulate.packets.engine import run_packets
 from choreo.simulate.result import Simulation
 from choreo.topology import Topology, get_topology
 from choreo.units import gamma_of
@@ -26,6 +29,7 @@ def simulate(
     placement: Sequence[int | str] | None = None,
     gamma_s_per_byte: float | str = 0.0,
     store_and_forward: bool = False,
+    packets: Packets | None = None,
     progress: Progress | None = None,
     compiled: bool | None = None,
     keep_messages: bool = False,
@@ -33,14 +37,18 @@ def simulate(
     """Run a schedule on a topology: how long it takes when messages share links, and which link is to blame.
 
     `placement` gives the device of each rank, `gamma_s_per_byte` the seconds a rank takes to reduce a byte. Messages
-    cut through switches unless they are stored and forwarded. `progress` is called now and then with the work done and
-    the work in all. `compiled=False` uses the simulator's Python twin. `keep_messages` says that the times of single
-    messages will be asked for, as pages do: they are then kept in the first pass and need no second one.
+    cut through switches unless they are stored and forwarded. With `packets` they are cut into packets, which wait in
+    switches of finite memory; without, links are shared fairly. `progress` is called now and then with the work done
+    and the work in all. `compiled=False` uses the simulator's Python twin. `keep_messages` says that the times of
+    single messages will be asked for, as pages do: they are then kept in the first pass and need no second one.
 
     >>> from choreo import build
     >>> found = simulate(build("all_reduce", "ring", 8), "ring(8, 50GB/s, 1us)", "1MiB")
     >>> f"{found.time_s * 1e6:.1f} us"
     '50.7 us'
+    >>> found = simulate(build("all_reduce", "ring", 8), "switch(8, 50GB/s, 1us)", "1MiB", packets=Packets())
+    >>> found.packets.peak_queue_bytes  # one packet
+    4096
     """
     job = Job(schedule, size_bytes, placement)
     return simulate_together(
@@ -48,6 +56,7 @@ def simulate(
         topology,
         gamma_s_per_byte=gamma_s_per_byte,
         store_and_forward=store_and_forward,
+        packets=packets,
         progress=progress,
         compiled=compiled,
         keep_messages=keep_messages,
@@ -60,6 +69,7 @@ def simulate_together(
     *,
     gamma_s_per_byte: float | str = 0.0,
     store_and_forward: bool = False,
+    packets: Packets | None = None,
     progress: Progress | None = None,
     compiled: bool | None = None,
     keep_messages: bool = False,
@@ -77,10 +87,15 @@ def simulate_together(
     if not isinstance(jobs, Sequence) or not jobs:
         raise UsageError("there is nothing to simulate; give a list of at least one Job")
     ready = tuple(placed(job, network, gamma) for job in jobs)
+    if store_and_forward and packets is not None:
+        raise UsageError("packets are always stored and forwarded, one by one; leave out store_and_forward")
     if store_and_forward:
         network = network.with_routing("hashed")  # a message that is stored as a whole goes one way
     try:
-        found = _run(ready, network, store_and_forward, progress, compiled, keep=keep_messages)
+        if packets is not None:
+            found = _run_packets(ready, network, packets, progress, compiled)
+        else:
+            found = _run(ready, network, store_and_forward, progress, compiled, keep=keep_messages)
     except MemoryError:
         first = ready[0].schedule
         raise UsageError(
@@ -118,3 +133,16 @@ def _run(
         compiled=compiled,
         kept=messages,
     )
+
+
+def _run_packets(
+    ready: tuple[Placed, ...],
+    network: Topology,
+    settings: Packets,
+    progress: Progress | None,
+    compiled: bool | None,
+) -> Simulation:
+    graph = gather_graph(ready, network, core_type(compiled))
+    make = packets_backend.core_type(compiled)
+    loads, messages, report = run_packets(ready, network, graph, settings, make_core=make, progress=progress)
+    return Simulation(network, ready, loads, shared=True, compiled=compiled, kept=messages, packets=report)

@@ -12,6 +12,7 @@ from choreo.cli.command import grouped, refuse_beside
 from choreo.cli.options import gamma_option, json_option, parsed, size_option
 from choreo.cli.output.files import write_page
 from choreo.cli.output.table import echo_json
+from choreo.cli.packet_options import PACKET_OPTIONS, packet_options, packets_of
 from choreo.cli.recording import Recorded, keep
 from choreo.cli.schedule_options import ScheduleOptions, schedule_options
 from choreo.cli.simulate_options import Asked, parse_beside, sizes_of
@@ -74,6 +75,8 @@ SETTINGS = (
     "segments",
     "rotate",
     "beside",
+    "packets",
+    *PACKET_OPTIONS,
 )
 
 
@@ -122,6 +125,7 @@ SETTINGS = (
         help="Run another collective at the same time: all_to_all:pairwise=4MiB@0..7.",
     ),
 )
+@grouped("Packets", *packet_options())
 @grouped(
     "Libraries and measurements",
     click.option(
@@ -179,6 +183,7 @@ def command(
     html: Path | None,
     compare: tuple[Path, Path] | None,
     as_json: bool,
+    **of_packets: object,
 ) -> None:
     """Simulate COLLECTIVE, or a schedule file, on a network with contention; compare algorithms.
 
@@ -187,6 +192,8 @@ def command(
     choreo simulate all_gather --topology hgx-h100:4 --size 1GiB --algorithm all
     choreo simulate all_reduce --topology dgx-a100:2 --size 1MiB \\
         --html run.html --trace run.json
+    choreo simulate all_to_all --topology "fat_tree(8x4, 50GB/s, 500ns, spines=8)" \\
+        --size 8MiB --packets --buffer 1MiB --routing spray
 
     Without --algorithm, each dimension of the topology gets the algorithm that suits it: ring for rings, direct for
     fully connected blocks, halving_doubling for switches. With several, or with --algorithm all, they are ranked; in a
@@ -230,7 +237,7 @@ def command(
         print_library(chosen, where, sizes, swept=sweep is not None, as_json=as_json)
         return
     others = tuple(parse_beside(text, where.topology) for text in beside)
-    asked = Asked(chosen, where, gamma, store_and_forward, others)
+    asked = Asked(chosen, where, gamma, store_and_forward, others, packets_of(of_packets, routing))
     if (trace is not None or html is not None) and (sweep is not None or asked.many):
         raise UsageError("--trace and --html show one run; give one --size and at most one --algorithm")
     if sweep is not None:
@@ -270,6 +277,8 @@ def _one(asked: Asked, size: int, as_json: bool, trace: Path | None, html: Path 
     if as_json:
         options = click.get_current_context().params
         settings = {name: options[name] for name in SETTINGS if options[name]}
+        if options["lossless"] is False:
+            settings["lossless"] = False
         echo_json(simulation.to_dict(details=True) | {"settings": settings})
     else:
         print_simulation(simulation)

@@ -12,11 +12,12 @@ from choreo.errors import shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
-    from choreo.simulate import Leg, Simulation
+    from choreo.simulate import Leg, PacketReport, Simulation
 
 __all__ = ["print_ranking", "print_simulation", "print_sweep"]
 
 PATH_HEAD, PATH_TAIL = 4, 3
+FULLEST = 5
 BEST = " ← best"
 
 
@@ -47,6 +48,8 @@ def print_simulation(simulation: Simulation) -> None:
             f"{job.schedule.collective} of {format_bytes(job.size_bytes)} by {shown(job.schedule.label)} over "
             f"{counted(job.schedule.ranks, 'rank')}: {format_time(simulation.job_time_s(number))}",
         )
+    if simulation.packets is not None:
+        _print_packets(simulation.packets)
     _print_dimensions(simulation)
     _print_path(simulation)
 
@@ -139,6 +142,45 @@ def print_sweep(sizes: list[list[Simulation]], algorithms: int) -> None:
         rows,
     )
     echo_comment(f"Avg bus bandwidth    : {sum(best_busbw) / len(best_busbw):.6g}{' (the best)' if several else ''}")
+
+
+def _print_packets(report: PacketReport) -> None:
+    """Print what happened to the packets, and the ports that were fullest, or dropped or waited most."""
+    kind = "lossless" if report.lossless else f"lossy, {report.recovery}"
+    control = "" if report.control == "none" else f", {report.control}"
+    _line(
+        "network",
+        f"{format_bytes(report.buffer_bytes)} a switch, {kind}, {report.routing}{control}; packets of "
+        f"{format_bytes(report.mtu_bytes)}",
+    )
+    again = f", {report.retransmissions} of them sent again ({counted(report.timeouts, 'time-out')})"
+    _line("packets", f"{report.packets}{again if report.retransmissions else ''}")
+    at_port, in_switch = format_bytes(report.peak_queue_bytes), format_bytes(report.peak_buffer_bytes)
+    _line("queues", f"at most {at_port} at a port, {in_switch} in a switch")
+    events = {
+        f"{counted(report.pauses, 'pause')} ({format_time(report.paused_s)} in all)": report.pauses,
+        counted(report.marks, "mark"): report.marks,
+        f"{counted(report.drops, 'packet')} dropped": report.drops,
+    }
+    _line("congestion", ", ".join(text for text, count in events.items() if count) or "none")
+    full = [port for port in report.ports if port.peak_queue_bytes or port.drops or port.pauses]
+    full.sort(key=lambda port: (-port.drops, -port.peak_queue_bytes, -port.paused_s, port.link))
+    if not full:
+        return
+    click.echo()
+    rows = [
+        [
+            f"{shown(port.src)} -> {shown(port.dst)}",
+            format_bytes(port.peak_queue_bytes),
+            str(port.pauses),
+            format_time(port.paused_s),
+            str(port.marks),
+            str(port.drops),
+        ]
+        for port in full[:FULLEST]
+    ]
+    heads = (Column("pauses", 2), Column("paused", 3), Column("marks", 4), Column("drops", 1))
+    echo_table([Column(f"fullest of {counted(len(full), 'port')}", left=True), Column("queue"), *heads], rows)
 
 
 def _print_dimensions(simulation: Simulation) -> None:

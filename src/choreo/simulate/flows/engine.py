@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from choreo.schedule import Schedule, Transfers, message_of
 from choreo.simulate.jobs import Placed
 from choreo.topology import Routes, Topology
 
-__all__ = ["Loads", "Messages", "Progress", "run_alone", "run_shared"]
+__all__ = ["Graph", "Loads", "Messages", "Progress", "costs_of", "gather_graph", "run_alone", "run_shared"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -24,6 +24,10 @@ Progress = Callable[[int, int], None]
 FEW_PLACES = 1 << 21
 # With more places than this, the table that finds them would not fit into memory.
 MOST_PLACES = 1 << 35
+
+
+# Messages as columns; then, for what is written and for what is out, where each message's edges begin and lead.
+Graph: TypeAlias = tuple[dict[str, bytes], tuple[bytes, bytes], tuple[bytes, bytes]]
 
 
 class Core(Protocol):
@@ -52,6 +56,7 @@ class Core(Protocol):
     ) -> None: ...
     def alone(self, *columns: npt.NDArray[np.generic]) -> bool: ...
     def gather(self, *columns: npt.NDArray[np.generic]) -> None: ...
+    def graph(self) -> Graph: ...
     def run(self) -> None: ...
     def links(self) -> tuple[bytes, bytes]: ...
     def finish(self) -> bytes: ...
@@ -155,6 +160,16 @@ def run_shared(
     return Loads(sums[0], sums[1], finish), messages
 
 
+def gather_graph(jobs: Sequence[Placed], topology: Topology, make_core: Callable[..., Core]) -> Graph:
+    """The messages of some jobs and what they wait for, ports apart: for a network that is simulated otherwise."""
+    core = make_core(*_figures(topology), False, None)
+    for job in jobs:
+        _begin(core, job, topology, alone=False, keep=False)
+        for rows in job.schedule.blocks():
+            core.gather(*_columns(core, job, topology, rows, in_order=False, routed=False))
+    return core.graph()
+
+
 def _figures(topology: Topology) -> tuple[Floats, Floats]:
     """Bandwidth and latency of the links as floats; a user may have given whole numbers."""
     figures = topology.links.bandwidth_bytes_per_s, topology.links.latency_s
@@ -196,12 +211,16 @@ def _takes_every_place(schedule: Schedule, members: int) -> bool:
 
 
 def _columns(
-    core: Core, job: Placed, topology: Topology, rows: Transfers, *, in_order: bool
+    core: Core, job: Placed, topology: Topology, rows: Transfers, *, in_order: bool, routed: bool = True
 ) -> tuple[npt.NDArray[np.generic], ...]:
-    """The rows as the inner loops take them, after the routes that they need."""
+    """The rows as the inner loops take them, after the routes that they need; unless `routed`, routes of no links."""
     src, dst = _ints(rows.src), _ints(rows.dst)
     missing = np.frombuffer(core.missing(src, dst), np.int64)
-    if len(missing):
+    if len(missing) and not routed:
+        costs = costs_of(topology, *np.divmod(missing, topology.num_nodes))
+        none, offsets = np.zeros(len(missing)), np.zeros(len(missing) + 1, np.int64)
+        core.add_routes(missing, offsets, offsets[1:], np.zeros(0, np.int32), none[:0], none, none, *costs)
+    elif len(missing):
         start, end = np.divmod(missing, topology.num_nodes)
         routes = topology.routes(start, end)
         ports, order = _ports(topology, start, end, routes, in_order=in_order)
@@ -227,6 +246,13 @@ def _ports(topology: Topology, start: Ints, end: Ints, routes: Routes, *, in_ord
         order = np.lexsort((order, ~is_port, route))
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(is_port)))
     return np.diff(before[routes.offsets]), order
+
+
+def costs_of(topology: Topology, start: Ints, end: Ints) -> list[Floats]:
+    """What a message between two nodes costs them: see `_costs`."""
+    if not (topology.links.overhead_s.any() or topology.links.gap_s.any()):
+        return [np.zeros(len(start))] * 4
+    return _costs(topology, start, end, topology.routes(start, end))
 
 
 def _costs(topology: Topology, start: Ints, end: Ints, routes: Routes) -> list[Floats]:

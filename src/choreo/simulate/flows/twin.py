@@ -260,6 +260,17 @@ class Core:
             group.members.append(message)
             group.pending += 1
 
+    def graph(self) -> tuple[dict[str, bytes], tuple[bytes, bytes], tuple[bytes, bytes]]:
+        """What was gathered: messages, their edges once they are written, and those once they are out."""
+        every = self.all_messages
+        kinds = {"bytes": np.float64, "reduce_s": np.float64, "start": np.float64}
+        names = (*kinds, "step", "src", "dst", "engine", "reduces", "need_ready", "need_write")
+        found = {name: np.array([getattr(one, name) for one in every], kinds.get(name, np.int32)) for name in names}
+        found["route"] = np.array([one.route.number for one in every], np.int32)
+        written = [sorted(one.lets_send) + [~to for to in sorted(one.lets_write)] for one in every]
+        out = [sorted(one.lets_overwrite) for one in every]
+        return {name: column.tobytes() for name, column in found.items()}, _edges(written), _edges(out)
+
     # What happens.
 
     def run(self) -> None:
@@ -497,6 +508,12 @@ def _first_waiting(engine: _Engine) -> _Message | None:
     message = min(engine.waiting, key=lambda one: (one.moment, one.step, one.src, one.dst < one.src, one.dst))
     engine.waiting.remove(message)
     return message
+
+
+def _edges(lists: list[list[int]]) -> tuple[bytes, bytes]:
+    """Where each list begins, and what is in them all."""
+    begins = np.cumsum([0, *(len(one) for one in lists)], dtype=np.int64)
+    return begins.tobytes(), np.array([to for one in lists for to in one], np.int64).tobytes()
 
 
 class _Event(tuple[float, int, Callable[[float], None]]):

@@ -68,7 +68,8 @@ static PyObject *core_finish(Core *core, PyObject *Py_UNUSED(ignored)) {
 }
 
 /* The columns of the messages: where each field lies in a message, and how large it is. */
-static const struct { const char *name; size_t offset, size; } COLUMNS[] = {
+typedef struct { const char *name; size_t offset, size; } Field;
+static const Field COLUMNS[] = {
     {"bytes", offsetof(Message, bytes), 8},
     {"start", offsetof(Message, start), 8},
     {"out", offsetof(Message, out), 8},
@@ -87,15 +88,15 @@ static const struct { const char *name; size_t offset, size; } COLUMNS[] = {
 };
 #define NUM_COLUMNS (int)(sizeof(COLUMNS) / sizeof(*COLUMNS))
 
-static PyObject *core_messages(Core *core, PyObject *Py_UNUSED(ignored)) {
-    const Shared *shared = &core->shared;
+/* At most NUM_COLUMNS fields of all messages, as columns. */
+static PyObject *columns_of(const Shared *shared, const Field *fields, int num_fields) {
     int64_t count = shared->messages_count;
     char *into[NUM_COLUMNS];
     PyObject *all = PyDict_New();
-    for (int c = 0; all && c < NUM_COLUMNS; c++) {
-        PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * COLUMNS[c].size));
-        if (bytes) in_large_pages(into[c] = PyBytes_AS_STRING(bytes), (size_t)count * COLUMNS[c].size);
-        if (!bytes || PyDict_SetItemString(all, COLUMNS[c].name, bytes)) Py_CLEAR(all);
+    for (int c = 0; all && c < num_fields; c++) {
+        PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * fields[c].size));
+        if (bytes) in_large_pages(into[c] = PyBytes_AS_STRING(bytes), (size_t)count * fields[c].size);
+        if (!bytes || PyDict_SetItemString(all, fields[c].name, bytes)) Py_CLEAR(all);
         Py_XDECREF(bytes);
     }
     if (!all) return NULL;
@@ -103,10 +104,10 @@ static PyObject *core_messages(Core *core, PyObject *Py_UNUSED(ignored)) {
     const int64_t some = 512;
     for (int64_t first = 0; first < count; first += some) {
         int64_t last = first + some < count ? first + some : count;
-        for (int c = 0; c < NUM_COLUMNS; c++) {
-            const char *from = (const char *)&shared->messages[first] + COLUMNS[c].offset;
-            char *to = into[c] + first * (int64_t)COLUMNS[c].size;
-            if (COLUMNS[c].size == 8)
+        for (int c = 0; c < num_fields; c++) {
+            const char *from = (const char *)&shared->messages[first] + fields[c].offset;
+            char *to = into[c] + first * (int64_t)fields[c].size;
+            if (fields[c].size == 8)
                 for (int64_t id = first; id < last; id++, from += sizeof(Message), to += 8) memcpy(to, from, 8);
             else
                 for (int64_t id = first; id < last; id++, from += sizeof(Message), to += 4) memcpy(to, from, 4);
@@ -114,6 +115,12 @@ static PyObject *core_messages(Core *core, PyObject *Py_UNUSED(ignored)) {
     }
     return all;
 }
+
+static PyObject *core_messages(Core *core, PyObject *Py_UNUSED(ignored)) {
+    return columns_of(&core->shared, COLUMNS, NUM_COLUMNS);
+}
+
+#include "graph.h"
 
 static PyObject *core_routes(Core *core, PyObject *Py_UNUSED(ignored)) {
     Routes *routes = &core->routes;
@@ -162,6 +169,7 @@ static PyMethodDef methods[] = {
     {"add_routes", (PyCFunction)core_add_routes, METH_VARARGS, "Routes for pairs of nodes."},
     {"alone", (PyCFunction)core_alone, METH_VARARGS, "Take steps while nothing is shared."},
     {"gather", (PyCFunction)core_gather, METH_VARARGS, "Take steps for a shared run."},
+    {"graph", (PyCFunction)core_graph, METH_NOARGS, "What was gathered: messages and their edges."},
     {"run", (PyCFunction)core_run, METH_NOARGS, "Run all that was gathered."},
     {"links", (PyCFunction)core_links, METH_NOARGS, "Bytes and busy seconds of each link."},
     {"finish", (PyCFunction)core_finish, METH_NOARGS, "When each rank was done, after an alone pass."},

@@ -1,0 +1,80 @@
+"""Options of a network of packets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from choreo.cli.command import Option
+from choreo.cli.options import parsed
+from choreo.errors import UsageError
+from choreo.units import parse_size
+
+if TYPE_CHECKING:
+    from choreo.simulate import Packets
+
+__all__ = ["PACKET_OPTIONS", "packet_options", "packets_of"]
+
+# The names of the options, and how they are typed.
+PACKET_OPTIONS = {
+    "mtu": "--mtu",
+    "buffer": "--buffer",
+    "lossless": "--lossless or --lossy",
+    "control": "--control",
+    "recovery": "--recovery",
+    "seed": "--seed",
+}
+# What the topology's ways of sharing paths are called for packets.
+ROUTING = {"ecmp": "ecmp", "hashed": "ecmp", "spray": "spray", "spread": "spray"}
+
+
+def packet_options() -> list[Option]:
+    """Packets, and what happens to them."""
+    return [
+        click.option(
+            "--packets", is_flag=True, help="Follow every packet through switches of finite memory, rather than flows."
+        ),
+        click.option(
+            "--mtu", callback=parsed(parse_size), metavar="S", help="The most bytes of a packet; 4096 unless said."
+        ),
+        click.option(
+            "--buffer",
+            callback=parsed(parse_size),
+            metavar="S",
+            help="The memory of a switch, shared by its ports; 16MiB unless said.",
+        ),
+        click.option(
+            "--lossless/--lossy",
+            default=None,
+            help="Whether a full switch pauses those who send to it (PFC), as it does unless said, or drops packets.",
+        ),
+        click.option(
+            "--control", type=click.Choice(["none", "dcqcn"]), help="Whether senders slow down when packets are marked."
+        ),
+        click.option(
+            "--recovery",
+            type=click.Choice(["go_back_n", "selective_repeat"]),
+            help="With --lossy: how lost packets are sent again.",
+        ),
+        click.option("--seed", type=int, metavar="N", help="Of the paths that packets draw."),
+    ]
+
+
+def packets_of(given: dict[str, Any], routing: str | None) -> Packets | None:
+    """The network of packets that was asked for; None without --packets."""
+    from choreo.simulate import Packets
+
+    asked = {name: given[name] for name in PACKET_OPTIONS if given[name] is not None}
+    if not given["packets"]:
+        if asked:
+            raise UsageError(f"{PACKET_OPTIONS[next(iter(asked))]} is of packets; add --packets, or leave it out")
+        if routing in ("ecmp", "spray"):
+            other = "hashed" if routing == "ecmp" else "spread"
+            raise UsageError(f"--routing {routing} is of packets; add --packets, or use --routing {other}")
+        return None
+    renamed = {"mtu": "mtu_bytes", "buffer": "buffer_bytes"}
+    return Packets(
+        **{renamed.get(name, name): value for name, value in asked.items()},
+        routing=ROUTING[routing or "ecmp"],  # type: ignore[arg-type]
+    )

@@ -1,0 +1,330 @@
+"""Drives the packet simulator's inner loops: gives them columns, and makes loads, messages and a report of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.errors import UsageError
+from choreo.simulate.flows.engine import Graph, Loads, Messages, Progress, costs_of
+from choreo.simulate.jobs import Placed
+from choreo.simulate.packets.deadlock import deadlocked
+from choreo.simulate.packets.report import PacketReport, PortReport
+from choreo.simulate.packets.routes import Hops, hops_between
+from choreo.simulate.packets.settings import Packets
+from choreo.topology import Topology
+from choreo.units import size_of, time_of
+
+__all__ = ["run_packets"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Columns = dict[str, npt.NDArray[np.generic]]
+
+PICO = 1e12
+MOST_PACKETS = 1 << 31
+NO_WINDOW = (1 << 32) - 2
+PARTS = 256
+
+
+class Core(Protocol):
+    """The interface of the inner loops, compiled or in Python."""
+
+    def run(self) -> bool: ...
+    def found(self) -> dict[str, bytes]: ...
+    def history(self, link: int, /) -> tuple[int, bytes] | None: ...
+    def waiting(self) -> list[tuple[int, int]]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Traffic:
+    """The messages of a graph, the connection of each, and the nodes at a connection's ends."""
+
+    columns: Columns
+    bytes: Ints
+    job: Ints
+    conn: Ints
+    conn_job: Ints
+    start: Ints
+    end: Ints
+
+
+def run_packets(
+    jobs: Sequence[Placed],
+    topology: Topology,
+    graph: Graph,
+    settings: Packets,
+    *,
+    make_core: Callable[..., Core],
+    progress: Progress | None,
+) -> tuple[Loads, Messages, PacketReport]:
+    """Send the messages of a graph as packets."""
+    traffic = _traffic(jobs, topology, graph)
+    spray = settings.routing == "spray"
+    if (np.bincount(traffic.conn, traffic.bytes / settings.mtu + 1, 1) >= MOST_PACKETS).any():
+        raise UsageError(
+            f"between two ranks there are more than {MOST_PACKETS} packets of {settings.mtu} bytes; use larger ones"
+        )
+    flow = (traffic.conn_job * topology.num_nodes + traffic.start) * topology.num_nodes + traffic.end
+    forth = hops_between(topology, traffic.start, traffic.end, flow, spray=spray, seed=settings.seed)
+    back = None
+    if settings.acknowledges or settings.control == "dcqcn":
+        back = hops_between(topology, traffic.end, traffic.start, ~flow, spray=spray, seed=settings.seed)
+    columns = _settings(settings, topology) | _network(topology, settings)
+    columns |= _connections(topology, settings, forth, back) | _edges(graph, traffic)
+    costs = costs_of(topology, traffic.start, traffic.end)
+    for name, cost in zip(("conn_send", "conn_send_busy", "conn_receive", "conn_receive_busy"), costs, strict=True):
+        columns[name] = _picoseconds(cost)
+    core = make_core({name: np.ascontiguousarray(column) for name, column in columns.items()}, progress)
+    finished = core.run()
+    found = {name: np.frombuffer(column, np.int64) for name, column in core.found().items()}
+    if not finished:
+        left = int((found["written"] == 0).sum()) or 1
+        paused = set(np.flatnonzero(found["held_up"]).tolist())
+        raise deadlocked(topology, paused, core.waiting(), left)
+    messages = _messages(topology, traffic, forth, found, costs)
+    finish = tuple(_finish(job, messages, number) for number, job in enumerate(jobs))
+    loads = Loads(found["bytes"].astype(np.float64), found["busy"] / PICO, finish)
+    return loads, messages, _report(core, topology, settings, found)
+
+
+def _picoseconds(seconds: npt.ArrayLike) -> Ints:
+    return np.round(np.asarray(seconds, np.float64) * PICO).astype(np.int64)
+
+
+def _traffic(jobs: Sequence[Placed], topology: Topology, graph: Graph) -> _Traffic:
+    """Connections are numbered by job and by the two nodes; members that share a node are told apart by a layer."""
+    raw = graph[0]
+    ints = ("step", "src", "dst", "engine", "route", "reduces", "need_ready", "need_write")
+    got = {name: np.frombuffer(raw[name], np.int32).astype(np.int64) for name in ints}
+    floats = {name: np.frombuffer(raw[name], np.float64) for name in ("bytes", "reduce_s", "start")}
+    first = np.cumsum([0, *(len(job.node) for job in jobs)])
+    node = np.concatenate([job.node for job in jobs])
+    job = np.zeros(len(got["src"]), np.int64)
+    if len(jobs) > 1:
+        job = np.searchsorted(first[1:], got["engine"], side="right")
+    routes = int(got["route"].max(initial=-1)) + 1
+    conn = got["route"] if len(jobs) == 1 else np.unique(job * routes + got["route"], return_inverse=True)[1]
+    conns = int(conn.max(initial=-1)) + 1
+    one = np.zeros(conns, np.int64)
+    one[conn] = np.arange(len(conn))  # some message of each connection
+    sender = first[job] + got["src"]
+    size = np.ceil(floats["bytes"] - 1e-6).astype(np.int64)
+    columns: Columns = {
+        "bytes": size,
+        "reduce_ps": _picoseconds(floats["reduce_s"]),
+        "start": _picoseconds(floats["start"]),
+        "conn": conn,
+        "member": got["engine"],
+        "layer": _layers(node)[sender],
+        "engines": np.zeros(len(node), np.int64),
+    } | {name: got[name] for name in ("step", "src", "dst", "reduces", "need_ready", "need_write")}
+    return _Traffic(columns, size, job, conn, job[one], node[sender[one]], node[got["engine"][one]])
+
+
+def _layers(node: Ints) -> Ints:
+    """How many members before each are at the same node."""
+    order = np.argsort(node, kind="stable")
+    begins = np.flatnonzero(np.diff(node[order], prepend=-1))
+    layer = np.zeros(len(node), np.int64)
+    layer[order] = np.arange(len(node)) - np.repeat(begins, np.diff(np.append(begins, len(node))))
+    return layer
+
+
+def _settings(settings: Packets, topology: Topology) -> Columns:
+    """What `core/setup.h` reads, in its order."""
+    control = settings.dcqcn
+    timers = (control.alpha_timer_s, control.rate_timer_s, control.notify_every_s)
+    numbers = [
+        topology.num_nodes,
+        settings.mtu,
+        settings.buffer,
+        settings.lossless,
+        settings.routing == "spray",
+        settings.sends_again == "selective_repeat",
+        settings.acknowledges,
+        settings.control == "dcqcn",
+        settings.seed,
+        settings.resume_below_bytes,
+        settings.reorder_packets if settings.routing == "spray" else 0,
+        settings.answer_bytes,
+        *(max(1, int(_picoseconds(time_of(timer, "timer")))) for timer in timers),
+        int(size_of(control.byte_counter_bytes, "byte_counter_bytes")),
+        control.fast_stages,
+    ]
+    figures = [
+        settings.threshold,
+        control.mark_most,
+        control.gain,
+        control.additive,
+        control.hyper,
+        control.least_rate,
+    ]
+    return {"numbers": np.array(numbers, np.int64), "figures": np.array(figures, np.float64)}
+
+
+def _network(topology: Topology, settings: Packets) -> Columns:
+    links, control = topology.links, settings.dcqcn
+    rate = links.bandwidth_bytes_per_s.astype(np.float64)
+    return {
+        "link_src": links.src.astype(np.int64),
+        "link_dst": links.dst.astype(np.int64),
+        "link_latency": _picoseconds(links.latency_s),
+        "link_ps_per_byte": _ps_per_byte(topology),
+        "link_mark_from": rate * time_of(control.mark_from_s, "mark_from_s"),
+        "link_mark_all": rate * time_of(control.mark_all_s, "mark_all_s"),
+    }
+
+
+def _ps_per_byte(topology: Topology) -> Floats:
+    """A link that carries nothing takes no time: no route has it."""
+    rate = topology.links.bandwidth_bytes_per_s.astype(np.float64)
+    return np.divide(PICO, rate, out=np.zeros(len(rate)), where=rate > 0)
+
+
+def _connections(topology: Topology, settings: Packets, forth: Hops, back: Hops | None) -> Columns:
+    """The hops of all connections, forth and then back, and each one's ports, rate, time there and back, and window."""
+    conns = len(forth.ways)
+    latency = topology.links.latency_s * PICO
+    ps_per_byte = _ps_per_byte(topology)
+    ports = np.repeat(forth.offsets[:-1] - _before(forth.ways), forth.ways) + np.arange(int(forth.ways.sum()))
+    rates = topology.links.bandwidth_bytes_per_s[forth.link[ports]]
+    line = np.bincount(np.repeat(np.arange(conns), forth.ways), rates, conns).astype(np.float64)
+    there_and_back = forth.sums(latency + settings.mtu * ps_per_byte)
+    parts = [forth]
+    first_back = ways_back = np.zeros(conns, np.int64)
+    if back is not None:
+        there_and_back = there_and_back + back.sums(latency + settings.answer_bytes * ps_per_byte)
+        first_back, ways_back = back.offsets[:-1] + len(forth.link), back.ways
+        parts.append(back)
+    if settings.window_bytes is not None:
+        window = np.full(conns, size_of(settings.window_bytes, "window_bytes") / settings.mtu)
+    else:
+        window = 2 * there_and_back / PICO * line / settings.mtu + 2
+    shift = np.repeat([0, len(forth.link)][: len(parts)], [len(part.link) for part in parts])
+    after = np.concatenate([part.after for part in parts])
+    return {
+        "conn_source": _before(forth.ways),
+        "conn_sources": forth.ways,
+        "conn_back": first_back,
+        "conn_back_ways": ways_back,
+        "conn_window": np.clip(np.ceil(window), 1, NO_WINDOW).astype(np.int64)
+        if settings.acknowledges
+        else np.full(conns, NO_WINDOW, np.int64),
+        "conn_rtt": np.clip(there_and_back, 1000, 2.0**42).astype(np.int64),
+        "conn_line": line,
+        "source_at": ports,
+        "hop_link": np.concatenate([part.link for part in parts]),
+        "hop_next": np.where(after < 0, after, after + shift),
+        "hop_ways": np.concatenate([part.ways_after for part in parts]),
+        "hop_until": np.concatenate([part.until for part in parts]),
+    }
+
+
+def _before(counts: Ints) -> Ints:
+    return np.cumsum(counts) - counts
+
+
+def _edges(graph: Graph, traffic: _Traffic) -> Columns:
+    written, out = (tuple(np.frombuffer(column, np.int64) for column in edges) for edges in graph[1:])
+    return {**traffic.columns, "edge_from": written[0], "edges": written[1], "read_from": out[0], "reads": out[1]}
+
+
+def _messages(
+    topology: Topology, traffic: _Traffic, forth: Hops, found: dict[str, Ints], costs: list[Floats]
+) -> Messages:
+    size = traffic.bytes.astype(np.float64)
+    rate = np.full(len(topology.links) + 1, np.inf)
+    rate[:-1] = topology.links.bandwidth_bytes_per_s
+    slowest = np.full(len(forth.ways), np.inf)
+    crossed = np.repeat(np.arange(len(forth.ways)), np.diff(forth.offsets))
+    np.minimum.at(slowest, crossed, rate[forth.link] / forth.share)
+    times = {name: found[name] / PICO for name in ("start", "out", "arrived", "written")}
+    return Messages(
+        job=traffic.job,
+        step=traffic.columns["step"].astype(np.int32),
+        src=traffic.columns["src"].astype(np.int32),
+        dst=traffic.columns["dst"].astype(np.int32),
+        bytes=size,
+        start_s=times["start"],
+        out_s=times["out"],
+        arrived_s=times["arrived"],
+        written_s=times["written"],
+        alone_s=size / slowest[traffic.conn],
+        send_s=costs[0][traffic.conn],
+        receive_s=costs[2][traffic.conn],
+        ready_cause=found["ready_cause"],
+        start_cause=found["start_cause"],
+        write_cause=found["write_cause"],
+        bottleneck=np.full(len(size), -1, np.int32),
+        reduces=traffic.columns["reduces"].astype(np.bool_),
+        route=traffic.conn.astype(np.int32),
+        offsets=forth.offsets,
+        links=forth.link.astype(np.int32),
+    )
+
+
+def _finish(job: Placed, messages: Messages, number: int) -> Floats:
+    """When each member of a job was done: when its last message was sent or written."""
+    done = np.full(len(job.node), job.start_s)
+    own = messages.job == number
+    np.maximum.at(done, messages.src[own], messages.out_s[own])
+    np.maximum.at(done, messages.dst[own], messages.written_s[own])
+    return done
+
+
+def _report(core: Core, topology: Topology, settings: Packets, found: dict[str, Ints]) -> PacketReport:
+    totals = dict(
+        zip(
+            (
+                "now", "events", "packets", "retransmissions", "timeouts", "go_backs", "notifications",
+                "most_packets_in_flight", "sent_bytes", "delivered_bytes", "dropped_bytes", "discarded_bytes",
+            ),
+            found["totals"].tolist(),
+            strict=True,
+        )
+    )  # fmt: skip
+    del totals["now"]
+    links, name = topology.links, topology.node_name
+    ports = tuple(
+        PortReport(
+            link=link,
+            src=name(int(links.src[link])),
+            dst=name(int(links.dst[link])),
+            packets=int(found["packets"][link]),
+            peak_queue_bytes=int(found["peak"][link]),
+            marks=int(found["marks"][link]),
+            drops=int(found["drops"][link]),
+            pauses=int(found["pauses"][link]),
+            paused_s=float(found["paused"][link]) / PICO,
+        )
+        for link in np.flatnonzero(found["packets"] + found["drops"]).tolist()
+    )
+    part, queues = _queues(core, np.flatnonzero(found["peak"]).tolist())
+    return PacketReport(
+        settings=settings,
+        **totals,
+        ports=ports,
+        peak_buffer_bytes_by_node=found["memory"],
+        peak_headroom_bytes_by_link=found["headroom"],
+        part_s=part,
+        queues=queues,
+    )
+
+
+def _queues(core: Core, links: list[int]) -> tuple[float, dict[int, Ints]]:
+    """The queues of some ports over time, the most bytes in each part; all parts are as long as the longest."""
+    raw = {link: core.history(link) for link in links}
+    kept = {link: (one[0], np.frombuffer(one[1], np.int64)) for link, one in raw.items() if one is not None}
+    longest = max((shift for shift, _ in kept.values()), default=0)
+    queues = {}
+    for link, (shift, values) in kept.items():
+        together = np.zeros(PARTS, np.int64)
+        np.maximum.at(together, np.arange(PARTS) >> (longest - shift), values)
+        queues[link] = together
+    used = max((int(np.flatnonzero(values)[-1]) + 1 for values in queues.values() if values.any()), default=0)
+    return (1 << longest) / PICO, {link: values[:used] for link, values in queues.items()}

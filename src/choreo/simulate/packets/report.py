@@ -1,0 +1,206 @@
+"""What happened to the packets of a run: by port, and in all."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.errors import shown
+from choreo.results import Result, result
+from choreo.simulate.packets.settings import Packets
+from choreo.units import counted, format_bytes
+
+__all__ = ["PacketReport", "PortReport"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+# Of more ports than these only the ones with the longest queues are listed, and their queues over time.
+MOST_PORTS, MOST_HISTORIES = 4096, 64
+
+
+@result
+class PortReport(Result):
+    """A port of a switch, by the link it sends into: its longest queue, and what it marked, dropped and waited."""
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "from",
+        "to",
+        "packets",
+        "peak_queue_bytes",
+        "marks",
+        "drops",
+        "pauses",
+        "paused_s",
+    )
+
+    link: int
+    src: str
+    dst: str
+    packets: int
+    peak_queue_bytes: int
+    marks: int
+    drops: int
+    pauses: int
+    paused_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in a topology file, a link goes `from` one node `to` another."""
+        names = {"from": self.src, "to": self.dst}
+        return {name: names[name] if name in names else getattr(self, name) for name in self.columns}
+
+    def summary(self) -> str:
+        """The port and its longest queue."""
+        return f"{shown(self.src)} to {shown(self.dst)}: at most {format_bytes(self.peak_queue_bytes)} queued"
+
+
+@result(eq=False)
+class PacketReport(Result):
+    """Packets in all, and port by port.
+
+    `peak_buffer_bytes` is the most memory that a switch had in use, headroom apart; `peak_headroom_bytes` what came in
+    by one link after it had been told to pause. `retransmissions` are packets sent again. A port's pauses are those it
+    had to keep. What was sent was delivered, dropped, discarded, or is on its way at the end. `queues` has, by link,
+    the most bytes that its port had queued in each part of the time, of `part_s` seconds.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = (
+        "mtu_bytes",
+        "buffer_bytes",
+        "lossless",
+        "routing",
+        "control",
+        "recovery",
+        "seed",
+        "events",
+        "packets",
+        "retransmissions",
+        "timeouts",
+        "marks",
+        "drops",
+        "pauses",
+        "paused_s",
+        "peak_queue_bytes",
+        "peak_buffer_bytes",
+        "peak_headroom_bytes",
+        "most_packets_in_flight",
+        "sent_bytes",
+        "delivered_bytes",
+        "dropped_bytes",
+        "discarded_bytes",
+    )
+
+    settings: Packets
+    events: int
+    packets: int
+    retransmissions: int
+    timeouts: int
+    go_backs: int
+    notifications: int
+    most_packets_in_flight: int
+    sent_bytes: int
+    delivered_bytes: int
+    dropped_bytes: int
+    discarded_bytes: int
+    ports: tuple[PortReport, ...]
+    peak_buffer_bytes_by_node: Ints
+    peak_headroom_bytes_by_link: Ints
+    part_s: float
+    queues: dict[int, Ints]
+
+    @property
+    def mtu_bytes(self) -> int:
+        """The most bytes of a packet."""
+        return self.settings.mtu
+
+    @property
+    def buffer_bytes(self) -> int:
+        """The memory of a switch."""
+        return self.settings.buffer
+
+    @property
+    def lossless(self) -> bool:
+        """Whether ports pause rather than drop."""
+        return self.settings.lossless
+
+    @property
+    def routing(self) -> str:
+        """How paths are drawn."""
+        return self.settings.routing
+
+    @property
+    def control(self) -> str:
+        """How senders hear of congestion."""
+        return self.settings.control
+
+    @property
+    def recovery(self) -> str:
+        """How lost packets are sent again."""
+        return self.settings.sends_again
+
+    @property
+    def seed(self) -> int:
+        """Of the paths that are drawn, and the packets that are marked."""
+        return self.settings.seed
+
+    @property
+    def marks(self) -> int:
+        """How many packets were marked."""
+        return sum(port.marks for port in self.ports)
+
+    @property
+    def drops(self) -> int:
+        """How many packets were dropped."""
+        return sum(port.drops for port in self.ports)
+
+    @property
+    def pauses(self) -> int:
+        """How often a port was paused."""
+        return sum(port.pauses for port in self.ports)
+
+    @property
+    def paused_s(self) -> float:
+        """For how long, all ports together."""
+        return sum(port.paused_s for port in self.ports)
+
+    @property
+    def peak_queue_bytes(self) -> int:
+        """The longest queue of any port."""
+        return max((port.peak_queue_bytes for port in self.ports), default=0)
+
+    @property
+    def peak_buffer_bytes(self) -> int:
+        """The most memory in use at any one switch."""
+        return int(self.peak_buffer_bytes_by_node.max(initial=0))
+
+    @property
+    def peak_headroom_bytes(self) -> int:
+        """The most that came in by any one link after its pause."""
+        return int(self.peak_headroom_bytes_by_link.max(initial=0))
+
+    def to_dict(self, *, details: bool = False) -> dict[str, Any]:
+        """The figures in all; with `details` also by port, and the longest queues over time."""
+        found = super().to_dict()
+        if not details:
+            return found
+        ports = sorted(self.ports, key=lambda port: (-port.peak_queue_bytes, port.link))
+        return found | {
+            "ports": [port.to_dict() for port in ports[:MOST_PORTS]],
+            "left_out_ports": max(0, len(ports) - MOST_PORTS),
+            "queue_part_s": self.part_s,
+            "queues": [
+                {"from": port.src, "to": port.dst, "bytes": self.queues[port.link].tolist()}
+                for port in ports[:MOST_HISTORIES]
+                if port.link in self.queues
+            ],
+        }
+
+    def summary(self) -> str:
+        """What was sent, and how full it got."""
+        return (
+            f"{counted(self.packets, 'packet')} of at most {format_bytes(self.mtu_bytes)}, longest queue "
+            f"{format_bytes(self.peak_queue_bytes)}, {counted(self.pauses, 'pause')}, {counted(self.marks, 'mark')}, "
+            f"{counted(self.drops, 'drop')}, {counted(self.retransmissions, 'retransmission')}"
+        )
