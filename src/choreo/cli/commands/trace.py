@@ -49,6 +49,7 @@ def command() -> None:
     \b
     choreo trace info traces/                    # the files of all ranks
     choreo trace info step_et.json step_kineto.json
+    choreo trace record -o traces -- torchrun --nproc-per-node 2 train.py
     choreo trace convert traces/ -o step.goal --format goal --algorithm ring
     choreo trace export all_reduce -a ring --ranks 8 --size 1MiB -o ring
     choreo simulate --workload traces/ --topology hgx-h100:2
@@ -124,6 +125,33 @@ def export(
     candidate = chosen.candidates()[0]
     schedule = trusted(candidate, candidate.need_ranks(ranks))
     _write(schedule_graph(schedule, size), output, format_, as_json, None)
+
+
+@command.command("record", cls=Command, context_settings={"ignore_unknown_options": True})
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
+@grouped(
+    "What to trace",
+    output_option,
+    click.option("--step", type=int, default=3, show_default=True, metavar="N", help="Which step, counted from 1."),
+    json_option,
+)
+def record(program: tuple[str, ...], output: Path, step: int, as_json: bool) -> None:
+    """Run a torch program, and trace one of its steps at every rank.
+
+    \b
+    choreo trace record -o traces -- torchrun --nproc-per-node 2 train.py
+    choreo simulate --workload traces --topology hgx-h100:1
+
+    A step ends when an optimizer has stepped. The program itself is not changed.
+    """
+    from choreo.trace.recording import record_command
+
+    record_command(program, output, step)
+    trace = read((output,), None, None)
+    if as_json:
+        echo_json({"format": trace.format, "files": [str(file) for file in trace.files], **trace.graph.to_dict()})
+    else:
+        click.echo(f"wrote {output}: {len(trace.graph)} nodes of {trace.graph.ranks} ranks")
 
 
 def read(files: tuple[Path, ...], ranks: int | None, groups: Path | None) -> Trace:
