@@ -81,7 +81,8 @@ def test_only_the_pipeline_is_estimated(whole: Tabulated) -> None:
     plans = some_plans(whole.space, 20, seed=4)
     space = space_of(plans)
     guess = estimate(job, space, tabulate(job, space))
-    for row, one in enumerate(plans):
+    space = space.with_column("recompute_layers", guess.recompute_layers)
+    for row, one in enumerate(map(space.plan, range(len(plans)))):
         found = detailed(job, one)
         assert guess.memory_bytes[row] == pytest.approx(found.memory_bytes, rel=1e-6), one
         if one.pp == 1:
@@ -104,6 +105,7 @@ def test_a_layer_known_for_two_micro_batches_is_known_for_any(whole: Tabulated) 
 def test_estimates_rank_as_the_detailed_evaluation_does(whole: Tabulated) -> None:
     job, space, table = whole
     guess = estimate(job, space, table)
+    space = space.with_column("recompute_layers", guess.recompute_layers)
     rows = np.random.default_rng(1).choice(len(space), 60, replace=False)
     steps = [
         evaluate(
@@ -150,8 +152,21 @@ def test_the_shortlist_goes_by_what_the_choice_goes_by() -> None:
     plans = [repeats, replace(repeats, recompute="none", interleave=8)]
     space, step = space_of(plans), detailed(job, repeats)
     (taken, _), *_ = best_of_each_cut([(one, step) for one in plans])
-    first = promising(space, Estimate(np.ones(2), np.zeros(2)), room=1.0)[0]
+    first = promising(space, Estimate(np.ones(2), np.zeros(2), np.zeros(2, np.int64)), room=1.0)[0]
     assert taken == space.plan(first) == plans[1]
+
+
+def test_only_as_many_layers_are_computed_again_as_it_takes() -> None:
+    job = job_of(("llama3-70b", 16, 64, 8192, "hgx-h100", "megatron-core", "bf16"))
+    fixed = {"tp": 8, "pp": 2, "micro_batch": 1, "interleave": 1}
+    (one, step), *_ = search(job, fixed=fixed).plans
+    (whole, repeated), *_ = search(job, fixed={**fixed, "recompute": "full"}).plans
+    assert (one.recompute, whole.recompute_layers) == ("full", 0)
+    assert 0 < one.recompute_layers < 40
+    assert step.fits
+    assert step.step_time_s < repeated.step_time_s
+    assert not detailed(job, replace(one, recompute_layers=max(1, one.recompute_layers - 3))).fits
+    assert str(one).endswith(f"recompute-full-{one.recompute_layers} bf16")
 
 
 def test_plans_come_best_first_and_each_cut_once() -> None:

@@ -27,7 +27,10 @@ __all__ = [
 ]
 
 # Fields of a plan that can be fixed, and the numbers that give a model.
-FIXED = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "interleave", "schedule", "recompute", "split")
+FIXED = (
+    "tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "interleave", "schedule", "recompute", "recompute_layers",
+    "split",
+)  # fmt: skip
 SWITCHES = ("sequence_parallel", "overlap")
 NUMBERS = ("layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "parameters")
 # Bytes of a number.

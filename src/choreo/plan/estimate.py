@@ -12,7 +12,7 @@ micro-batches, p stages and v chunks a device:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,26 +22,61 @@ from choreo.plan.data_parallel.send_times import SendTimes
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import LayerTable
 from choreo.plan.memory import stage_memory
+from choreo.plan.software.ability import ability_of
 from choreo.plan.space import Space
 from choreo.plan.stages import PlanBatch, accumulation_s, batch_plans, message_s, optimizer_s
-from choreo.workload.plan import SCHEDULES
+from choreo.workload.plan import RECOMPUTE, SCHEDULES
 
 __all__ = ["Estimate", "estimate"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 GPIPE, ZERO_BUBBLE = SCHEDULES.index("gpipe"), SCHEDULES.index("zero-bubble")
+FULL = RECOMPUTE.index("full")
+SPARE = 0.005  # of the room is left: the estimate is not exact
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimate:
-    """Seconds of a step and bytes of the fullest device, for each plan of a space."""
+    """Seconds of a step and bytes of the fullest device, for each plan of a space.
+
+    Where full recomputation needs not be of all layers to fit, `recompute_layers` of each stage are enough.
+    """
 
     time_s: Floats
     memory_bytes: Floats
+    recompute_layers: Ints
 
 
-def estimate(job: TrainingJob, space: Space, table: LayerTable) -> Estimate:
+def estimate(job: TrainingJob, space: Space, table: LayerTable, room: float | None = None) -> Estimate:
+    """Time and memory of every plan; as few layers are computed again as `room` bytes allow."""
+    every = Estimate(*_costs(job, space, table), space["recompute_layers"])
+    return _fewest_layers(job, space, table, every, job.device.memory_bytes if room is None else room)
+
+
+def _fewest_layers(job: TrainingJob, space: Space, table: LayerTable, every: Estimate, room: float) -> Estimate:
+    """Full recomputation of as many layers as it takes to fit: time and memory lie between those of all and of none."""
+    room *= 1 - SPARE
+    rows = np.flatnonzero((space["recompute"] == FULL) & (every.memory_bytes <= room) & (every.recompute_layers == 0))
+    if not len(rows) or not ability_of(job.software.name).some_layers or (table.plain[rows] == table.row[rows]).any():
+        return every
+    part = replace(space, columns={name: column[rows] for name, column in space.columns.items()})
+    costs = replace(table, row=table.row[rows], plain=table.plain[rows])
+    _, memory = _costs(job, part.with_column("recompute", np.zeros_like(rows)), costs.without())
+    layers = -(-job.model.layers // part["pp"])
+    saved = np.maximum(memory - every.memory_bytes[rows], 1.0)
+    fewest = np.clip(np.ceil(layers * (memory - room) / saved), 1, layers).astype(np.int64)
+    fewest = np.where((fewest < layers) & (memory > room), fewest, 0)
+    time_s, memory = _costs(job, part.with_column("recompute_layers", fewest), costs)
+    good = (fewest > 0) & (memory <= room)
+    found = Estimate(every.time_s.copy(), every.memory_bytes.copy(), every.recompute_layers.copy())
+    found.time_s[rows[good]] = time_s[good]
+    found.memory_bytes[rows[good]] = memory[good]
+    found.recompute_layers[rows[good]] = fewest[good]
+    return found
+
+
+def _costs(job: TrainingJob, space: Space, table: LayerTable) -> tuple[Floats, Floats]:
     """Time and memory of every plan."""
     time_s, memory = np.zeros(len(space)), np.zeros(len(space))
     piped = space["pp"] > 1
@@ -55,7 +90,7 @@ def estimate(job: TrainingJob, space: Space, table: LayerTable) -> Estimate:
         batch = batch_plans(job, space, table, plans, every_stage=False)
         time_s[plans] = _step_s(batch, sends)
         memory[plans] = np.max(sum(stage_memory(batch).values()), axis=0)
-    return Estimate(time_s, memory)
+    return time_s, memory
 
 
 def _step_s(batch: PlanBatch, sends: SendTimes) -> Floats:

@@ -70,8 +70,9 @@ def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Fo
     )
     if len(space) == 0:
         raise _nothing(job, fixed, space)
-    guess = estimate(job, space, tabulate(job, space))
     room = float(job.device.memory_bytes)
+    guess = estimate(job, space, tabulate(job, space), room)
+    space = space.with_column("recompute_layers", guess.recompute_layers)
     rows = promising(space, guess, room)
     steps = [(plan, detailed(job, plan)) for plan in (space.plan(row) for row in rows)]
     kept = best_of_each_cut(steps)

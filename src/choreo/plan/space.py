@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -33,15 +33,21 @@ Fixed = Mapping[str, int | bool | str]
 SAME = "the same as another plan"
 CUT = ("dp", "tp", "pp", "cp", "ep")
 FIELDS = (
-    *CUT, "zero", "sequence_parallel", "micro_batch", "interleave", "schedule", "recompute", "overlap",
-    "split",
+    *CUT, "zero", "sequence_parallel", "micro_batch", "interleave", "schedule", "recompute", "recompute_layers",
+    "overlap", "split",
 )  # fmt: skip
 # The search goes no further than these; a fixed field may be anything.
 MOST_TP, MOST_CP, MOST_INTERLEAVE = 64, 64, 48
 MOST_MICRO_BATCH, MOST_TOKENS = 64, 1 << 18  # sequences of a micro-batch: this many, or more where they are short
 SEVERAL = ("interleaved", "zero-bubble")  # schedules that may have several chunks of layers a stage
 PLAINEST = {"micro_batch": 1, "interleave": 1, "sequence_parallel": 0}
-OPTIONS = {"zero": (0, 1, 2, 3), "sequence_parallel": (0, 1), "recompute": (0, 1, 2), "overlap": (1, 0)}
+OPTIONS = {
+    "zero": (0, 1, 2, 3),
+    "sequence_parallel": (0, 1),
+    "recompute": (0, 1, 2),
+    "recompute_layers": (0,),
+    "overlap": (1, 0),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,11 +69,15 @@ class Space:
     def __getitem__(self, name: str) -> Ints:
         return self.columns[name]
 
+    def with_column(self, name: str, column: Ints) -> Space:
+        """The same plans with another value of a field each."""
+        return replace(self, columns={**self.columns, name: column})
+
     def plan(self, row: int) -> Plan:
         """One plan of the space, by row."""
         values = {name: int(self.columns[name][row]) for name in FIELDS}
         return Plan(
-            **{name: values[name] for name in (*CUT, "zero", "micro_batch", "interleave")},
+            **{name: values[name] for name in (*CUT, "zero", "micro_batch", "interleave", "recompute_layers")},
             sequence_parallel=bool(values["sequence_parallel"]),
             overlap=bool(values["overlap"]),
             schedule=SCHEDULES[values["schedule"]],

@@ -78,9 +78,20 @@ class PlanBatch:
         """How many layers of a kind each stage has, as a column."""
         return self._counts[kind]
 
+    @cached_property
+    def recomputed(self) -> Floats:
+        """The share of a stage's layers that are computed again, where those are counted."""
+        most = -(-self.job.model.layers // self.pp)
+        asked = self.columns["recompute_layers"]
+        return np.where(asked > 0, np.minimum(asked / most, 1.0), 1.0)
+
     def layer(self, kind: str, field: str) -> Floats:
-        """A figure of one kind of layer."""
-        return self.table.get(kind, field, self.plans)
+        """A figure of one kind of layer, the mean of those that are computed again and the others."""
+        found = self.table.get(kind, field, self.plans)
+        if (self.recomputed < 1).any():
+            plain = self.table.without().get(kind, field, self.plans)
+            return np.asarray(plain + self.recomputed * (found - plain))
+        return found
 
     def total(self, field: str, kinds: Kinds = KINDS) -> Floats:
         """A figure summed over the layers of each stage, of some kinds."""

@@ -143,6 +143,11 @@ def evaluate(
 
     busiest = run.busiest
     shown = _exposed(batch.stages[busiest], table)
+    if (again_share := float(batch.recomputed[0])) < 1:
+        plain = _exposed(batch.stages[busiest], table.without())
+        shown = {
+            name: plain.get(name, 0.0) * (1 - again_share) + again_share * seconds for name, seconds in shown.items()
+        }
     exposed = {name: seconds * micro_batches for name, seconds in shown.items()}
     for name, seconds in _exposed_dp(plan, cost, busiest, summed=often and job.software.gather == "tensor").items():
         exposed[name] = exposed.get(name, 0.0) + seconds * (micro_batches if often else 1)

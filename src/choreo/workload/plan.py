@@ -48,12 +48,18 @@ class Plan:
     overlap: bool = True  # data-parallel communication while computing
     precision: str = "bf16"
     split: str = "even"  # of layers over stages: even, balanced by cost, or listed, as in "7,8*14,7"
+    recompute_layers: int = 0  # of each stage, where recomputation is full; 0: all
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "interleave"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")
+        layers = self.recompute_layers
+        if isinstance(layers, bool) or not isinstance(layers, int) or layers < 0:
+            raise PlanError(f"recompute_layers must be a whole number, 0 for all, not {layers!r}")
+        if layers and self.recompute != "full":
+            raise PlanError(f"recompute_layers {layers} goes with recompute full, not {self.recompute}; leave it 0")
         if self.zero not in (0, 1, 2, 3):
             raise PlanError(f"zero must be 0, 1, 2 or 3, not {self.zero!r}")
         for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("precision", PRECISIONS)):
@@ -137,7 +143,8 @@ class Plan:
         parts += [f"zero{self.zero}"] * (self.zero > 0) + ["sp"] * self.sequence_parallel
         parts += [f"mb{self.micro_batch}"] + [f"v{self.interleave}"] * (self.interleave > 1)
         parts += [self.schedule] * (self.pp > 1) + [f"split-{self.split}"] * (self.pp > 1 and self.split != "even")
-        parts += [f"recompute-{self.recompute}"] * (self.recompute != "none")
+        some = f"-{self.recompute_layers}" if self.recompute_layers else ""
+        parts += [f"recompute-{self.recompute}{some}"] * (self.recompute != "none")
         return " ".join((*(parts), self.precision))
 
 

@@ -25,6 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 # Bytes of a number that is quantised: read in 16 bits, written in 8, and once more transposed.
 CAST_READ, CAST_WRITTEN = 2, 2
+MOST_KERNELS = 32.0  # for the experts of a rank
 # The first flash attention took twice as long as the second (Dao, FlashAttention-2, 2023, figures 4 to 7).
 FLASH_1 = 2.0
 # Matrix products whose operands stay in sixteen bits where the others are of eight: the router and the output layer.
@@ -137,8 +138,8 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
     for op in found:
         if op.kind == "matmul":
             used = wide if op.name.startswith(WIDE_PRODUCTS) else plan.precision
-            # Experts are multiplied one after another, each with a kernel of its own.
-            each = op.count if op.name.startswith("expert_") else 1.0
+            # Experts are multiplied one after another, each with a kernel of its own; very many share kernels.
+            each = min(op.count, MOST_KERNELS) if op.name.startswith("expert_") else 1.0
             count, *shape = _shape(op, plan, style)
             kernels.append(LayerKernel(MatmulKind(used), (count / each, *shape), each))
             launches += round(each)

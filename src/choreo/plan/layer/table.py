@@ -35,6 +35,7 @@ FIELDS = (*TIMES, *SIZES, "widest_bytes", "recomputed_flops")
 KEY = ("tp", "cp", "ep", "sequence_parallel")
 # Two primes, so that no two tensors have the same size by chance: equal sizes decide which operators are fused.
 BUILT = (5, 7)
+NONE = RECOMPUTE.index("none")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +43,7 @@ class LayerTable:
     """Costs by layer, and which layer each plan of a space has."""
 
     row: Ints  # of each plan
+    plain: Ints  # the same layer without recomputation, where some layers of a plan do without
     values: Floats  # FIELDS x KINDS x rows
     exposed_s: Sequence[Mapping[str, Mapping[str, Floats]]]  # by kind and by "axes collective": see `exposed`
     batches: int  # micro-batch sizes, neighbours in a row
@@ -50,6 +52,10 @@ class LayerTable:
         """One figure of one kind of layer, for each plan."""
         found: Floats = self.values[FIELDS.index(field), KINDS.index(kind), self.row[plans]]
         return found
+
+    def without(self) -> LayerTable:
+        """The table of the same plans without recomputation."""
+        return replace(self, row=self.plain)
 
     def exposed(self, plan: int) -> dict[str, dict[str, float]]:
         """Seconds of exposed communication in each kind of layer of one plan, by "axes collective"."""
@@ -69,6 +75,8 @@ def tabulate(job: TrainingJob, space: Space) -> LayerTable:
     _, first, base = np.unique(code, return_index=True, return_inverse=True)
     batches, batch = np.unique(space["micro_batch"], return_inverse=True)
     ways, way = np.unique(space["recompute"], return_inverse=True)
+    if (space["recompute_layers"] > 0).any() and NONE not in ways:
+        ways, way = np.array([NONE, *ways.tolist()]), way + 1
     plans = [
         Plan(
             tp=int(space["tp"][row]),
@@ -84,8 +92,11 @@ def tabulate(job: TrainingJob, space: Space) -> LayerTable:
         for number in ways.tolist()
     ]
     row = (base * len(ways) + way) * len(batches) + batch
+    plain = row - way * len(batches) if ways[0] == NONE else row
     values, exposed = _values(job, plans, batches)
-    return LayerTable(row.astype(np.int64), values.reshape(len(FIELDS), len(KINDS), -1), exposed, len(batches))
+    return LayerTable(
+        row.astype(np.int64), plain.astype(np.int64), values.reshape(len(FIELDS), len(KINDS), -1), exposed, len(batches)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

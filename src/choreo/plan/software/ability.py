@@ -36,6 +36,7 @@ class Ability:
     uneven_stages: bool = False  # any number of stages, whose layers need not divide
     balances: bool = False  # layers by stage can be listed
     single: tuple[str, ...] = SCHEDULES  # schedules with one chunk of layers a stage
+    some_layers: bool = False  # full recomputation of some layers of a stage
 
     def cut_rules(self, fixed: Mapping[str, object]) -> list[Lacks]:
         """The ways to cut the devices that it does not have, and which plans have none of them."""
@@ -105,7 +106,14 @@ class Ability:
 # is ZeRO-2 and 3, and it asks for sequence parallelism where experts and tensors are both cut. Since 2024 it takes a
 # list of the layers of each stage.
 MEGATRON = Ability(
-    "Megatron", ("1f1b", "interleaved"), (0, 1, 2, 3), 1, experts_alone=False, balances=True, single=("1f1b",)
+    "Megatron",
+    ("1f1b", "interleaved"),
+    (0, 1, 2, 3),
+    1,
+    experts_alone=False,
+    balances=True,
+    single=("1f1b",),
+    some_layers=True,
 )
 OLD_MEGATRON = Ability("Megatron of 2021", ("1f1b", "interleaved"), (0, 1), 1, experts_alone=False, single=("1f1b",))
 ABILITIES = {

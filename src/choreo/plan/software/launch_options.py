@@ -100,8 +100,9 @@ def _megatron_cut(  # noqa: PLR0912 -- an option, a branch
         yield "--recompute-activations"
     if plan.recompute == "full":
         yield "--recompute-granularity full"
-        yield "--recompute-method uniform"
-        yield "--recompute-num-layers 1"
+        yield f"--recompute-method {'block' if plan.recompute_layers else 'uniform'}"
+        chunks = plan.interleave if plan.pp > 1 else 1
+        yield f"--recompute-num-layers {-(-plan.recompute_layers // chunks) if plan.recompute_layers else 1}"
     match plan.precision:
         case "bf16" | "fp16":
             yield f"--{plan.precision}"

@@ -47,7 +47,8 @@ def plan_words(plan: Plan) -> str:
         if plan.split != "even":
             words.append("layers balanced" if plan.split == "balanced" else f"layers {plan.split}")
     if plan.recompute != "none":
-        words.append(f"{plan.recompute} recomputation")
+        some = f" of {plan.recompute_layers} layers a stage" if plan.recompute_layers else ""
+        words.append(f"{plan.recompute} recomputation{some}")
     if not plan.overlap:
         words.append("nothing overlapped")
     return "; ".join(word for word in words if word)

@@ -104,7 +104,9 @@ def _dominated(plan: Plan, found: Iterable[tuple[bool, float, Plan, object]]) ->
     """Recomputing more than is needed to fit is never faster."""
     less = {"none": (), "selective": ("none",), "full": ("none", "selective")}[plan.recompute]
     return any(
-        not too_big and one.recompute in less and replace(one, recompute=plan.recompute) == plan
+        not too_big
+        and one.recompute in less
+        and replace(one, recompute=plan.recompute, recompute_layers=plan.recompute_layers) == plan
         for too_big, _, one, _ in found
     )
 

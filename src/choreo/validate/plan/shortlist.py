@@ -7,6 +7,7 @@ minutes, to estimate all of them less than a second.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,7 +25,7 @@ SMALLEST = 2  # of them, those that need least memory, in case the estimate is w
 
 def shortlist(job: TrainingJob, plans: Sequence[Plan], few: int = FEW) -> tuple[Plan, ...]:
     """At most `few` of the plans, in their order."""
-    if len(plans) <= few:
+    if len(plans) == 1:
         return tuple(plans)
     space = space_of(plans)
     guess = estimate(job, space, tabulate(job, space))
@@ -32,4 +33,8 @@ def shortlist(job: TrainingJob, plans: Sequence[Plan], few: int = FEW) -> tuple[
     fits = guess.memory_bytes <= job.device.memory_bytes
     by_time = np.argsort(np.where(fits, guess.time_s, np.inf), kind="stable")[: int(np.count_nonzero(fits))]
     kept = dict.fromkeys([*by_memory[:SMALLEST].tolist(), *by_time.tolist(), *by_memory.tolist()])
-    return tuple(plans[row] for row in sorted(list(kept)[:few]))
+    layers = guess.recompute_layers
+    return tuple(
+        replace(plans[row], recompute_layers=int(layers[row])) if layers[row] else plans[row]
+        for row in sorted(list(kept)[:few])
+    )
