@@ -68,6 +68,7 @@ class Network:
     _together: dict[tuple[object, ...], tuple[list[Floats], Floats, Floats]] = field(default_factory=dict)
     _schedules: dict[int, Schedule] = field(default_factory=dict)  # kept, so that no other gets its id
     _islands: list[_Island] = field(default_factory=list)
+    _busy: int = 0  # the links of all islands
 
     def __post_init__(self) -> None:
         links = len(self.topology.links.src)
@@ -76,27 +77,31 @@ class Network:
     def begin(self, calls: Sequence[Call], now_s: float) -> list[tuple[Call, Floats]]:
         """Start calls at one moment; returns when the members of these, and of those they slow down, are done."""
         self._leave(now_s)
-        changed: list[tuple[Call, Floats]] = []
-        islands: list[_Island] = []
-        for call in calls:
-            alone = self._found_alone(call)
-            finish_s = now_s + alone.finish_s
-            mine = _Island([(call, now_s)], alone.links, _last(finish_s, now_s), alone.link_bytes, alone.link_busy_s)
-            if not alone.links:
-                changed.append((call, finish_s))
-                continue
-            islands.append(mine)
-        for group in _meeting(islands, self._islands):
+        found = [self._found_alone(call) for call in calls]
+        changed = [(call, now_s + alone.finish_s) for call, alone in zip(calls, found, strict=True)]
+        new = [
+            _Island([(call, now_s)], alone.links, _last(finish_s, now_s), alone.link_bytes, alone.link_busy_s)
+            for (call, finish_s), alone in zip(changed, found, strict=True)
+            if alone.links
+        ]
+        busy, meets = self._busy, False
+        for island in new:
+            meets = meets or bool(busy & island.links)
+            busy |= island.links
+        self._busy = busy
+        if not meets:  # as is usual
+            self._islands += new
+            return changed
+        apart = {call.number: (call, finish_s) for call, finish_s in changed}
+        for group in _meeting(new, self._islands):
             if len(group) == 1:
-                call, start_s = group[0].calls[0]
-                changed.append((call, start_s + self._found_alone(call).finish_s))
                 self._islands.append(group[0])
                 continue
             self._islands = [one for one in self._islands if all(one is not other for other in group)]
             merged, finishes = self._simulated([pair for island in group for pair in island.calls])
             self._islands.append(merged)
-            changed += finishes
-        return changed
+            apart |= {call.number: (call, finish_s) for call, finish_s in finishes}
+        return list(apart.values())
 
     def finish(self) -> None:
         """Count what the last calls carried."""
@@ -111,6 +116,9 @@ class Network:
                 self.link_bytes += island.link_bytes
                 self.link_busy_s += island.link_busy_s
         self._islands = [island for island in self._islands if island.end_s > now_s]
+        self._busy = 0
+        for island in self._islands:
+            self._busy |= island.links
 
     def _key(self, call: Call) -> tuple[int, float, tuple[int, ...]]:
         self._schedules[id(call.schedule)] = call.schedule
