@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,8 @@ from choreo.algorithms import build
 from choreo.explore.fields import Fields
 from choreo.explore.moment import moment
 from choreo.explore.server import Server
+from choreo.explore.static import static_page
+from choreo.plan import plan
 from choreo.price import CostModel, price
 from choreo.simulate import simulate
 from choreo.units import format_time
@@ -38,6 +41,33 @@ LOOK = """(() => {
     chips: texts(".chip"), words: texts(".word:not([hidden])"),
     error: document.documentElement.dataset.error || "", gone: !document.getElementById("gone").hidden,
   };
+})()"""
+
+
+# A click at a share of the width and height of something.
+CLICK = """{ const what = document.querySelector("%s"), box = what.getBoundingClientRect();
+  const place = { clientX: box.left + %f * box.width, clientY: box.top + %f * box.height, bubbles: true };
+  what.dispatchEvent(new MouseEvent("click", place)); }"""
+# 700,000 points instead of those that are there, and thirty frames of a drag.
+PAN = """(async () => {
+  const view = window.explored, count = 700000, at = (nth) => ((nth * 7919) % count) / count;
+  view.points.fill("hue", new Float32Array(count));
+  view.points.fill("dim", new Float32Array(count));
+  view.points.fill("place", Float32Array.from({ length: 2 * count }, (_, nth) => (nth % 2 ? at(nth) : at(nth * 31))));
+  const first = performance.now();
+  view.draw();
+  const box = view.over.getBoundingClientRect(), frames = [performance.now() - first];
+  const send = (kind, x) => view.over.dispatchEvent(new PointerEvent(kind, { clientX: x, clientY: box.top + 90 }));
+  send("pointerdown", box.left + 100);
+  for (let nth = 0; nth < 30; nth++) {
+    const began = performance.now();
+    send("pointermove", box.left + 100 + 5 * nth);
+    view.draw();
+    frames.push(performance.now() - began);
+    await new Promise((done) => setTimeout(done, 1));
+  }
+  send("pointerup", box.left + 250);
+  return frames;
 })()"""
 
 
@@ -151,6 +181,93 @@ def test_every_size_of_world_and_window(browser: Browser, server: Server, size: 
             assert seen["wide"] <= seen["window"]  # type: ignore[operator]
             assert seen["wrong"] == []
             assert "0" not in str(seen["devices"]) or seen["wires"]
+
+
+def test_every_other_view(browser: Browser, server: Server) -> None:
+    with live_page(browser) as page:
+        opened(page, server)
+
+        # Who wins where: each place has the fastest of all, and opens with the second beside it.
+        page.run("location.hash = '#view=map'")
+        page.until("{ return document.documentElement.dataset.map === 'formula 18'; }")
+        legend = page.run("document.querySelector('.legend').textContent")
+        assert "recursive_doubling" in legend
+        page.run("document.documentElement.dataset.filled = ''")
+        page.run(CLICK % (".map canvas", 0.2, 0.5))
+        page.until(SETTLED)
+        seen = look(page)
+        assert "algorithm=recursive_doubling" in str(seen["hash"])
+        assert len(seen["titles"]) == 2  # type: ignore[arg-type]
+
+        # Write and break: without its first transfer a ring is wrong, and the story says so.
+        at(page, "#view=write&ranks=4")
+        page.until("{ return document.querySelectorAll('.editor tbody tr').length === 24; }")
+        assert page.run("document.querySelector('.said').textContent") == "✓ It does what it promises."
+        page.run("document.documentElement.dataset.filled = ''; document.querySelector('.editor tbody button').click()")
+        page.until("{ return document.querySelector('.said').classList.contains('refuted'); }")
+        page.until(SETTLED)
+        story = page.run("document.querySelector('.said').textContent")
+        assert "the contribution of rank 0 to chunk 3 has never reached rank 3" in story
+        assert look(page)["chips"] == ["your own schedule ×"]
+
+        # Ask: without a store that is said, and with one the SQL stands beside the answer.
+        page.run("location.hash = '#view=ask'")
+        page.until("{ return Boolean(document.documentElement.dataset.asked); }")
+        asked = page.run(
+            "document.querySelector('.command code').textContent + document.querySelector('.wrong').textContent"
+        )
+        assert "select predicted_s, measured_s" in asked or "no store" in asked
+        assert page.errors() == []
+
+
+def test_plans_are_points_that_pan(browser: Browser, server: Server) -> None:
+    with live_page(browser) as page:
+        opened(page, server)
+        page.run("location.hash = '#view=plans&cluster=hgx-h100:2&batch=64'")
+        count = int(page.until("{ return document.documentElement.dataset.plans; }"))
+        page.until("{ return Boolean(document.documentElement.dataset.plan); }")
+        found = plan("llama3-8b", cluster="hgx-h100:2", global_batch=64, seq=8192)
+        assert found.found is not None
+        assert count == len(found.found.space)
+        assert page.run("document.documentElement.dataset.plan") == str(found.best.plan)
+        # As many points as the largest searches have, dragged: thirty frames a second, or where drawing them all takes
+        # longer than that, as without a graphics card, a fraction of it.
+        whole, *frames = page.run(PAN)
+        assert len(frames) == 30
+        assert sorted(frames)[15] < max(33, whole / 3)
+        assert look_error(page) == ""
+
+
+def look_error(page: LivePage) -> str:
+    """What went wrong on the page itself."""
+    said: str = page.run("document.documentElement.dataset.error || ''")
+    return said
+
+
+@pytest.mark.grid
+def test_press_run(browser: Browser, server: Server) -> None:
+    with live_page(browser) as page:
+        opened(page, server)
+        page.run("location.hash = '#view=run&ranks=2'")
+        page.until("{ return document.querySelector('.go') !== null; }")
+        page.run("document.querySelector('.go').click()")
+        page.until("{ return document.documentElement.dataset.ran === '6'; }")
+        rows = page.run("[...document.querySelectorAll('tbody tr')].map((row) => row.lastChild.textContent)")
+        assert rows == ["0"] * 6  # no element was wrong
+        assert page.errors() == []
+
+
+def test_a_file_needs_no_server(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(static_page("ranks=16&topology=torus&versus=swing"), encoding="utf-8")
+    with live_page(browser) as page:
+        page.open((tmp_path / "page.html").as_uri())
+        page.until(SETTLED)
+        seen = page.run(LOOK)
+        assert (len(seen["titles"]), seen["painted"], seen["error"]) == (2, [True] * 6, "")
+        assert page.run("document.querySelectorAll('#tabs button').length") == 1
+        page.run("document.querySelectorAll('.links .device')[3].dispatchEvent(new Event('click', { bubbles: true }))")
+        assert page.run(LOOK)["picked"] == 2  # in both runs
+        assert page.errors() == []
 
 
 def test_a_server_that_goes_is_said_so(browser: Browser) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import UsageError
-from choreo.explore.fields import Case, Fields, case_of, reading, transfers_of
+from choreo.explore.fields import Case, FieldError, Fields, case_of, transfers_of
 from choreo.explore.moment import MOST_DRAWN, run_of
 from choreo.schedule import message_of
 
@@ -76,7 +76,7 @@ def chunks(fields: Fields) -> ChunkData:
     ranks, width = schedule.ranks, schedule.num_chunks
     if schedule.members * width > MOST_CELLS or transfers_of(schedule, MOST_DRAWN) > MOST_DRAWN:
         told = f"{schedule.members} ranks with {width} chunks each are too many places to follow; use fewer ranks"
-        return reading("ranks", lambda: _refuse(told))
+        raise FieldError("ranks", UsageError(told))
     run = run_of(case, keep=True)
     events = _replayed(case)
     written = run.messages.written_s[events.message] * 1e6
@@ -100,10 +100,6 @@ def chunks(fields: Fields) -> ChunkData:
             "frames": [],
         }
     return _frames(events, written, run.time_s * 1e6, whole, wanted)
-
-
-def _refuse(told: str) -> ChunkData:
-    raise UsageError(told)
 
 
 def _replayed(case: Case) -> _Events:

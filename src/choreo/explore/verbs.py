@@ -9,4 +9,11 @@ VERBS = {
     "moment": ("moment", "moment", "Fields"),
     "chunks": ("chunks", "chunks", "Fields"),
     "words": ("words", "words", "Words"),
+    "winners": ("winners", "winners", "Map"),
+    "document": ("write", "document", "Fields"),
+    "measure": ("measure", "measure", "Measure"),
+    "plans": ("plans", "plans", "Plans"),
+    "one_plan": ("plans", "one_plan", "One"),
+    "store_columns": ("store", "store_columns", "Nothing"),
+    "ask_store": ("store", "ask_store", "Ask"),
 }

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from choreo.cli.command import Command
+from choreo.cli.output.files import write_page
+from choreo.errors import UsageError
 
 __all__ = ["command"]
 
@@ -15,18 +19,39 @@ __all__ = ["command"]
     "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Whom to listen for: this machine."
 )
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening it.")
-def command(*, port: int, host: str, no_browser: bool) -> None:
+@click.option(
+    "--static",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the part that needs no server to a file, and end.",
+)
+@click.option(
+    "--at",
+    "link",
+    default="",
+    metavar="LINK",
+    help="With --static: what to show, as it stands after the # in the page's address.",
+)
+def command(*, port: int, host: str, no_browser: bool, static: Path | None, link: str) -> None:
     """Open a page in which schedules, networks, algorithms and plans can be seen at work and changed.
 
     \b
     choreo explore
     choreo explore --no-browser --port 8080
+    choreo explore --static torus.html --at "ranks=64&topology=torus&versus=swing"
 
     The page is served from this machine, to this machine, until Ctrl-C. It asks nothing of anybody else.
     """
+    if static is not None:
+        from choreo.explore.static import static_page
+
+        write_page(static, static_page(link))
+        return
+    if link:
+        raise UsageError("--at goes with --static FILE; without it, open the page and go there")
     from choreo.explore import explore
 
     def ready(address: str) -> None:
-        click.echo(f"the page is at {address}\npress Ctrl-C to end it", err=False)
+        click.echo(f"the page is at {address}\npress Ctrl-C to end it")
 
     explore(host=host, port=port, browser=not no_browser, ready=ready)

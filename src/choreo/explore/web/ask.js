@@ -15,7 +15,7 @@ export class Refused extends Error {
 // The answer of a verb; `part` is called with what comes before it. Aborting `signal` ends the work on the server.
 export async function ask(verb, fields, { signal, part } = {}) {
   if (!served) {
-    const key = verb === "words" ? "words" : `${verb} ${JSON.stringify(fields)}`;
+    const key = verb === "words" ? "words" : `${verb} ${fields.algorithm}`;
     if (key in answers) return answers[key];
     throw new Refused({ error: "this is a file: it has no server to ask. Run choreo explore to change things", field: "" });
   }
@@ -72,7 +72,11 @@ export class Latest {
     while (this.next) {
       const given = this.next;
       this.next = null;
-      await this.answer(...given);
+      try {
+        await this.answer(...given);
+      } catch (error) {
+        document.documentElement.dataset.error = String(error.stack || error);
+      }
     }
     this.running = false;
   }

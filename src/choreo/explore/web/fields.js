@@ -4,8 +4,8 @@ import { element } from "/show/base.js";
 import { ask, served } from "./ask.js";
 import { change, state } from "./state.js";
 
-const SIZES = [...Array(31).keys()].map((power) => sizeText(2 ** power));
-const RANKS = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096].map(String);
+const SIZE_STOPS = [...Array(31).keys()].map((power) => sizeText(2 ** power));
+const RANK_STOPS = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096].map(String);
 const ALPHAS = steps(["ns", 1e-9], ["us", 1e-6], ["ms", 1e-3]);
 const BANDWIDTHS = steps(["MB/s", 1e6], ["GB/s", 1e9], ["TB/s", 1e12]).filter((text) => !/^[1-9]0?MB/.test(text));
 
@@ -23,8 +23,8 @@ const FIELDS = [
   { name: "algorithm", words: "algorithm", hint: "empty: what suits the network" },
   { name: "versus", words: "against", hint: "a second algorithm, on the same clock" },
   { name: "topology", words: "network", hint: "ring, torus, hgx-h100, torus(4x4x4, 45GB/s, 1us), …", wide: true },
-  { name: "ranks", words: "ranks", stops: RANKS },
-  { name: "size", words: "size", stops: SIZES },
+  { name: "ranks", words: "ranks", stops: RANK_STOPS },
+  { name: "size", words: "size", stops: SIZE_STOPS },
   { name: "alpha", words: "α", hint: "seconds a message", stops: ALPHAS },
   { name: "bandwidth", words: "1/β", hint: "bytes a second", stops: BANDWIDTHS },
   { name: "gamma", words: "γ", hint: "seconds a reduced byte, or the rate: 100GB/s" },

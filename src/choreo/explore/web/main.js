@@ -1,16 +1,28 @@
 // The page: its views, and which of them is shown.
 
 import { element } from "/show/base.js";
+import { served } from "./ask.js";
+import { MapView } from "./map.js";
 import { MomentView } from "./moment.js";
+import { PlansView } from "./plans.js";
+import { RunView } from "./run.js";
+import { StoreView } from "./store.js";
+import { WriteView } from "./write.js";
 import { change, onChange, state } from "./state.js";
 
 window.addEventListener("error", (event) => { document.documentElement.dataset.error = event.message; });
 window.addEventListener("unhandledrejection", (event) => { document.documentElement.dataset.error = String(event.reason); });
 
-const VIEWS = {
+const EVERY = {
   moment: ["One moment", MomentView],
+  map: ["Who wins where", MapView],
+  write: ["Write and break", WriteView],
+  run: ["Press run", RunView],
+  plans: ["Plans", PlansView],
+  ask: ["Ask", StoreView],
 };
 
+const VIEWS = served ? EVERY : { moment: EVERY.moment };
 const holder = document.getElementById("view"), tabs = document.getElementById("tabs");
 let shown = "", view = null;
 
@@ -31,6 +43,7 @@ function update(now, before) {
   holder.replaceChildren();
   holder.className = `view-${name}`;
   view = new VIEWS[name][1](holder);
+  window.explored = view;  // for whoever looks at it from the console
 }
 
 onChange(update);

@@ -5,6 +5,10 @@ export const DEFAULTS = {
   alpha: "1us", bandwidth: "50GB/s", gamma: "0", cuts: "", slow: "", time: "", pick: "",
 };
 
+// A file that needs no server has the state that it shows.
+const written = document.getElementById("answers");
+if (written) Object.assign(DEFAULTS, JSON.parse(written.textContent).state);
+
 const listeners = new Set();
 let current = read();
 

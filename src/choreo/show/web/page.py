@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from importlib.resources import files
 
-__all__ = ["assemble", "joined_modules", "web_file"]
+__all__ = ["assemble", "embedded", "joined_modules", "web_file"]
 
 IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=async |class |const |function|let )", re.MULTILINE)

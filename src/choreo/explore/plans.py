@@ -1,0 +1,166 @@
+"""Plans: every plan of a search as a point, and one of them in detail."""
+
+from __future__ import annotations
+
+import base64
+from collections import OrderedDict
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from choreo.errors import UnknownNameError, UsageError
+from choreo.explore.fields import FILES, FieldError, reading
+from choreo.plan import Planning, plan
+from choreo.plan.search import Found, detailed
+from choreo.plan.space import FIELDS
+from choreo.workload import list_models
+from choreo.workload.choices import RECOMPUTE, SCHEDULES
+
+__all__ = ["One", "Plans", "PlansData", "one_plan", "plans"]
+
+# Of a plan's whole time, the bubble from which on it is said to limit the plan.
+LONG_BUBBLE = 0.15
+# The codes of what limits a plan.
+LIMITS = ("nothing of these", "does not fit in memory", "pipeline bubble", "no overlap", "recomputes all")
+
+Name = Annotated[str, Meta(max_length=200)]
+
+
+class Plans(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A job to plan."""
+
+    model: Name = "llama3-8b"
+    cluster: Name = "hgx-h100:8"
+    global_batch: Annotated[int, Meta(ge=1, le=1 << 20)] = 256
+    seq: Annotated[int, Meta(ge=1, le=1 << 22)] = 8192
+    software: Name = "megatron-core"
+
+
+class One(Plans, frozen=True, forbid_unknown_fields=True):
+    """One plan of the job, by its row."""
+
+    row: Annotated[int, Meta(ge=0)] = 0
+
+
+class PlansData(TypedDict):
+    """Every plan that can be run, as columns of little-endian numbers in base64.
+
+    `memory_bytes` and `time_s` are float32, the fields of the plans int16, `limit` the code of one of `limits`. `front`
+    are the rows that no other beats in both time and memory, `best` those of the best plans, evaluated in detail.
+    """
+
+    title: str
+    count: int
+    considered: int
+    ruled_out: dict[str, int]
+    room_bytes: float
+    memory_bytes: str
+    time_s: str
+    limit: str
+    limits: list[str]
+    fields: dict[str, str]
+    words: dict[str, list[str]]
+    front: list[int]
+    best: list[int]
+    seconds: float
+
+
+_kept: OrderedDict[Plans, Planning] = OrderedDict()
+
+
+def _planning(asked: Plans) -> Planning:
+    key = Plans(asked.model, asked.cluster, asked.global_batch, asked.seq, asked.software)
+    models = {one.name for one in list_models()}
+    if asked.model not in models:
+        raise FieldError("model", UnknownNameError("model", asked.model, models))
+    if asked.cluster.lower().endswith(FILES) or "/" in asked.cluster or "\\" in asked.cluster:
+        told = f"the page takes names of machines and blocks, not files like {asked.cluster!r}; use choreo plan"
+        raise FieldError("cluster", UsageError(told))
+    if key not in _kept:
+        _kept[key] = plan(
+            key.model, cluster=key.cluster, global_batch=key.global_batch, seq=key.seq, software=key.software, best=5
+        )
+        while len(_kept) > 2:
+            _kept.popitem(last=False)
+    return _kept[key]
+
+
+def plans(asked: Plans) -> PlansData:
+    """Every plan of the search."""
+    planning = reading("model", lambda: _planning(asked))
+    found = planning.found
+    if found is None:
+        told = f"{planning.model} has one plan, data parallelism; plans are searched for transformers"
+        raise FieldError("model", UsageError(told))
+    space, guess = found.space, found.estimate
+    return {
+        "title": planning.summary(),
+        "count": len(space),
+        "considered": planning.considered,
+        "ruled_out": dict(planning.ruled_out),
+        "room_bytes": float(planning.device.memory_bytes),
+        "memory_bytes": _column(guess.memory_bytes, "<f4"),
+        "time_s": _column(guess.time_s, "<f4"),
+        "limit": _column(_limits(found, float(planning.device.memory_bytes), planning.global_batch), "<i2"),
+        "limits": list(LIMITS),
+        "fields": {name: _column(space[name], "<i2") for name in FIELDS},
+        "words": {"schedule": list(SCHEDULES), "recompute": list(RECOMPUTE), "split": list(space.splits)},
+        "front": pareto(guess.memory_bytes, guess.time_s),
+        "best": _rows(found),
+        "seconds": planning.seconds,
+    }
+
+
+def one_plan(asked: One) -> dict[str, Any]:
+    """One plan, evaluated in detail."""
+    planning = reading("model", lambda: _planning(asked))
+    if planning.found is None or planning.job is None or asked.row >= len(planning.found.space):
+        raise FieldError("model", UsageError(f"there is no plan {asked.row}"))
+    one = planning.found.space.plan(asked.row)
+    step = detailed(planning.job, one)
+    return {"plan": str(one), "fields": one.fields(), "step": step.to_dict(), "summary": step.summary()}
+
+
+def pareto(memory: npt.NDArray[np.float64], time_s: npt.NDArray[np.float64]) -> list[int]:
+    """The rows that no other beats in both, by memory.
+
+    >>> pareto(np.array([1.0, 2.0, 3.0]), np.array([5.0, 6.0, 4.0]))
+    [0, 2]
+    """
+    order = np.lexsort((time_s, memory))
+    least = np.minimum.accumulate(time_s[order])
+    first = np.concatenate(([True], least[1:] < least[:-1])) if len(order) else np.zeros(0, np.bool_)
+    front: list[int] = order[first].tolist()
+    return front
+
+
+def _limits(found: Found, room: float, global_batch: int) -> npt.NDArray[np.int64]:
+    """What limits each plan, as far as its fields and its estimate say it."""
+    space = found.space
+    batches = np.maximum(1, global_batch // np.maximum(1, space["dp"] * space["micro_batch"]))
+    bubble = (space["pp"] - 1) / (batches * np.maximum(1, space["interleave"]))
+    limit = np.zeros(len(space), np.int64)
+    limit[space["recompute"] == len(RECOMPUTE) - 1] = 4
+    limit[space["overlap"] == 0] = 3
+    limit[bubble > LONG_BUBBLE] = 2
+    limit[found.estimate.memory_bytes > room] = 1
+    return limit
+
+
+def _rows(found: Found) -> list[int]:
+    """The rows of the best plans."""
+    rows: list[int] = []
+    for one, _ in found.plans:
+        same = np.ones(len(found.space), np.bool_)
+        for name in ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "overlap", "sequence_parallel"):
+            same &= found.space[name] == int(getattr(one, name))
+        same &= found.space["recompute"] == RECOMPUTE.index(one.recompute)
+        rows += np.flatnonzero(same)[:1].tolist()
+    return rows
+
+
+def _column(values: npt.NDArray[np.generic], kind: str) -> str:
+    return base64.b64encode(np.ascontiguousarray(values.astype(kind)).tobytes()).decode()

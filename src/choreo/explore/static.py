@@ -1,0 +1,83 @@
+"""The part of the page that needs no server, as one HTML file: a moment that plays, and can be pointed at."""
+
+from __future__ import annotations
+
+from html import escape
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from choreo.errors import UsageError
+from choreo.explore.chunks import chunks
+from choreo.explore.fields import Cut, FieldError, Fields, Slow
+from choreo.explore.moment import moment
+from choreo.explore.server import web_files
+from choreo.explore.words import Words, words
+from choreo.show.web.page import embedded, joined_modules, web_file
+
+__all__ = ["static_page"]
+
+STYLES = ("/show/base.css", "/show/simulation/network.css", "/explore.css")
+TEXTS = ("collective", "algorithm", "size", "topology", "alpha", "bandwidth", "gamma", "document")
+
+
+def static_page(link: str = "") -> str:
+    """The page as a link of the page shows it: `link` is what stands after the # in its address.
+
+    >>> static_page("ranks=4&topology=switch").splitlines()[0]
+    '<!doctype html>'
+    """
+    state = dict(parse_qsl(link.rpartition("#")[2]))
+    fields = _fields(state)
+    answers: dict[str, object] = {"state": state, "words": words(Words())}
+    try:
+        for name in dict.fromkeys(
+            filter(None, (fields.algorithm, state.get("versus", ""))) if fields.algorithm else [""]
+        ):
+            one = msgspec.structs.replace(fields, algorithm=name)
+            answers[f"moment {name}"] = found = moment(one)
+            if found["run"] is not None:
+                answers[f"chunks {name}"] = chunks(one)
+    except FieldError as error:
+        raise UsageError(f"{error.field}: {error}") from None
+    files = {path: content.decode() for path, content in web_files().items()}
+    body = files["/"].partition("<body>")[2].partition("</body>")[0]
+    filled = {
+        "TITLE": escape(f"{fields.collective} on {fields.topology}, {fields.ranks} ranks"),
+        "STYLE": "\n".join(files[path] for path in STYLES),
+        "BODY": body,
+        "NAME": "answers",
+        "DATA": embedded(answers),
+        "SCRIPT": joined_modules("/main.js", files),
+    }
+    page = web_file("frame.html")
+    for name in ("TITLE", "STYLE", "NAME", "BODY"):
+        page = page.replace(f"@{name}@", filled[name])
+    before, _, after = page.partition("@DATA@")
+    return before + filled["DATA"] + after.replace("@SCRIPT@", filled["SCRIPT"])
+
+
+def _fields(state: dict[str, str]) -> Fields:
+    """The fields that a state of the page names."""
+    try:
+        given: dict[str, object] = {name: state[name] for name in TEXTS if name in state}
+        if "ranks" in state:
+            given["ranks"] = int(state["ranks"])
+        given["cuts"] = [_cut(part) for part in state.get("cuts", "").split(",") if part]
+        given["slow"] = [_slow(part) for part in state.get("slow", "").split(",") if part]
+        return msgspec.convert(given, Fields)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise UsageError(
+            f"this is not a link of the page: {error}; copy what stands after the # in its address"
+        ) from None
+
+
+def _cut(part: str) -> Cut:
+    ends, _, factor = part.rpartition("*")
+    here, _, there = ends.partition("~")
+    return Cut(here, there, float(factor))
+
+
+def _slow(part: str) -> Slow:
+    rank, _, times = part.partition("*")
+    return Slow(int(rank), float(times))

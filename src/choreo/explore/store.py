@@ -1,0 +1,67 @@
+"""Ask without SQL: rows of the store by columns, filters and groups, with the SQL that they answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+from msgspec import Meta
+
+from choreo.record.ask.select import AGGREGATES, OPERATORS, columns, select, select_sql
+
+__all__ = ["Ask", "Asked", "ask_store", "store_columns"]
+
+MOST_ROWS = 20_000
+Name = Annotated[str, Meta(max_length=80)]
+
+
+class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A filter."""
+
+    column: Name
+    operator: Name
+    value: Annotated[str, Meta(max_length=200)] | float | None = None
+
+
+class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Columns or figures of a view, with filters and groups."""
+
+    view: Name = "compared"
+    columns: Annotated[tuple[Name, ...], Meta(max_length=40)] = ()
+    where: Annotated[tuple[Where, ...], Meta(max_length=20)] = ()
+    group_by: Annotated[tuple[Name, ...], Meta(max_length=20)] = ()
+    order_by: Annotated[tuple[Name, ...], Meta(max_length=20)] = ()
+
+
+class Asked(TypedDict):
+    """The answer, and the SQL that it is the answer to; `word` says why there is none."""
+
+    sql: str
+    columns: list[str]
+    rows: list[list[Any]]
+    word: str
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No fields."""
+
+
+def store_columns(_: Nothing) -> dict[str, Any]:
+    """What can be asked for.
+
+    >>> store_columns(Nothing())["views"]["compared"]["ratio"]
+    'number'
+    """
+    views = {view: columns(view) for view in ("compared", "result")}
+    return {"views": views, "figures": list(AGGREGATES), "operators": list(OPERATORS)}
+
+
+def ask_store(asked: Ask) -> Asked:
+    """The rows that the page's columns, filters and groups choose."""
+    where = [(one.column, one.operator, one.value) for one in asked.where]
+    chosen = asked.columns or (("count(*)",) if asked.group_by else tuple(columns(asked.view))[:8])
+    given: dict[str, Any] = {"where": where, "group_by": asked.group_by, "order_by": asked.order_by}
+    text = select_sql(chosen, **given, limit=MOST_ROWS, view=asked.view)
+    answer = select(chosen, **given, limit=MOST_ROWS, view=asked.view)
+    word = "" if answer.rows else "the store has nothing like this; choreo sweep, or --record on a command, fills it"
+    return {"sql": text, "columns": list(answer.columns), "rows": [list(row) for row in answer.rows], "word": word}
