@@ -94,6 +94,7 @@ def refuse_beside(what: str, known: tuple[str, ...]) -> None:
         for parameter in context.command.params
         if parameter.name is not None
         and parameter.name not in known
+        and parameter.expose_value  # --limit, --record and --store are of every way to use a command
         and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
     ]
     if given:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from choreo.plan import Planning
     from choreo.price import Price
     from choreo.simulate import NcclSimulation, Simulation
+    from choreo.synthesize import Synthesis
     from choreo.train import TrainingRun
     from choreo.workload import Plan
 
@@ -75,9 +76,31 @@ def _simulation(one: Simulation, settings: Mapping[str, Any]) -> Iterable[Fact]:
         schedule_case(job.schedule, options), size_bytes=whole(one.size_bytes), topology=topology_name(one.topology)
     )
     busiest = one.busiest_link
-    terms = {"bound_s": one.bound_s, "busiest_link": None if busiest is None else busiest.utilisation}
-    constants = Constants("topology", topology_figures(one.topology) | {"gamma_s_per_byte": gamma})
-    yield Predicted(case, str(settings.get("source", "simulate")), one.collective_time_s, terms, constants)
+    terms: dict[str, object] = {
+        "bound_s": one.bound_s,
+        "busiest_link": None if busiest is None else busiest.utilisation,
+    }
+    figures = topology_figures(one.topology) | {"gamma_s_per_byte": gamma}
+    if one.packets is None:
+        yield Predicted(case, "simulate", one.collective_time_s, terms, Constants("topology", figures))
+        return
+    report = one.packets
+    terms |= {name: getattr(report, name) for name in ("drops", "retransmissions", "pauses", "paused_s")}
+    figures["packets"] = dataclasses.asdict(report.settings)
+    yield Predicted(case, "packets", one.collective_time_s, terms, Constants("packets", figures))
+
+
+def _synthesis(one: Synthesis, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    devices = one.problem.devices.tolist()
+    options = {} if devices == list(range(len(devices))) else {"placement": devices}
+    case = dataclasses.replace(
+        schedule_case(one.schedule, options),
+        algorithm="synthesized",
+        size_bytes=whole(one.size_bytes),
+        topology=topology_name(one.problem.topology),
+    )
+    terms = {"bound_s": one.bound_s, "generator": one.generator, "library": one.library}
+    yield Predicted(case, "simulate", one.time_s, terms, Constants("topology", topology_figures(one.problem.topology)))
 
 
 def _bound(one: Bound, settings: Mapping[str, Any]) -> Iterable[Fact]:
@@ -192,6 +215,7 @@ READERS: dict[str, Callable[[Any, Mapping[str, Any]], Iterable[Fact]]] = {
     "Price": _price,
     "Simulation": _simulation,
     "NcclSimulation": _nccl,
+    "Synthesis": _synthesis,
     "Bound": _bound,
     "Planning": _planning,
     "Benchmark": _benchmark,

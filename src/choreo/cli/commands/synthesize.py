@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from choreo.cli.command import Command, grouped
+from choreo.cli.command import grouped
 from choreo.cli.options import json_option, ranks_option, size_option
 from choreo.cli.output.table import echo_json
+from choreo.cli.recording import Recorded, keep
 from choreo.cli.topology_options import (
     need_topology,
     place,
@@ -21,7 +22,7 @@ from choreo.cli.topology_options import (
 from choreo.errors import UsageError
 
 
-@click.command("synthesize", cls=Command)
+@click.command("synthesize", cls=Recorded)
 @click.argument("collective")
 @grouped(
     "What to make, and for which network",
@@ -83,6 +84,7 @@ def command(
     where = place(network, placement, ranks)
     where = replace(where, topology=what_if(where, slow_link, slow_rank, routing))
     found = search(collective, where.topology, size, ranks=where.all_devices(), root=root, effort=effort)
+    keep(found)
     if output is not None:
         save(found.schedule, output)
     if as_json:
