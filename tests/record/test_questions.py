@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import choreo
-from choreo.record import Case, Constants, Measured, Predicted, Store, ask
+from choreo.record import Case, Constants, Measured, Predicted, Store, ask, facts_of
 from choreo.record.ask.questions import QUESTIONS
 from choreo.record.ask.rank_test import larger_p
 from choreo.record.machine import this_machine
@@ -42,7 +42,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in ("ring", "recursive_doubling"):
             for size in (8, 1 << 20, 1 << 22, 1 << 24):
                 found = choreo.price(choreo.build("all_reduce", name, 8), size, model)
-                kept.add(run, choreo.record.facts_of(found, cost_model=model))  # type: ignore[attr-defined]
+                kept.add(run, facts_of(found, cost_model=model))
         for plan, time_s, memory in (
             ("a", 1.0, 80.0),
             ("b", 2.0, 40.0),

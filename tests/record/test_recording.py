@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import choreo
-from choreo.record import facts_of, sql
+from choreo.record import facts_of, record, sql
 from choreo.record.place import DATABASE
 from tests.helpers.cli import CHOREO, fine, mistake
 from tests.helpers.command import run_choreo
@@ -45,7 +45,7 @@ COMMANDS = {
 @pytest.mark.parametrize("name", COMMANDS)
 def test_what_is_printed_is_kept(name: str) -> None:
     words, source, figure = COMMANDS[name]
-    printed = fine(*words, "--record", "--json").json
+    printed: Any = fine(*words, "--record", "--json").json
     rows = printed if isinstance(printed, list) else [printed]
     kept = asked(f"select time_s from result where source = '{source}' and verb = '{words[0]}' order by time_s")
     assert [time_s for (time_s,) in kept] == sorted(row[figure] for row in rows)
@@ -173,9 +173,9 @@ def test_a_kill_is_a_run_without_an_end(store: Path) -> None:
 def test_python_keeps_results_too(tmp_path: Path) -> None:
     model = choreo.CostModel("5us", "50GB/s")
     prices = [choreo.price(choreo.build("all_reduce", name, 7), "1KiB", model) for name in ("ring", "mst")]
-    assert choreo.record(prices, store=tmp_path / "mine", cost_model=model) == 2
+    assert record(prices, store=tmp_path / "mine", cost_model=model) == 2
     with pytest.raises(choreo.UsageError, match="nothing to record in Schedule"):
-        choreo.record(choreo.build("all_reduce", "ring", 4))
+        record(choreo.build("all_reduce", "ring", 4))
 
 
 def test_a_sweep_and_a_command_have_the_same_case() -> None:
