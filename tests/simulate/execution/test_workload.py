@@ -12,6 +12,7 @@ from choreo import build, simulate
 from choreo.errors import TraceError, UsageError
 from choreo.simulate import Job, simulate_together
 from choreo.simulate.execution import replay, simulate_workload
+from choreo.simulate.execution.message_flows import MessageFlows
 from choreo.topology import get_topology
 from choreo.workload.execution import ExecutionGraph, GraphBuilder, NodeKind
 from tests.oracles.execution import slow_times
@@ -158,6 +159,30 @@ def test_random_graphs_take_what_the_oracle_says(topology: str, seed: int) -> No
         assert leg.end_s - leg.start_s <= took * (1 + 1e-9) + 1e-15
     assert path[-1].end_s == found.time_s and path[0].start_s == 0
     assert all(one.end_s == pytest.approx(other.start_s) for one, other in itertools.pairwise(path))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_messages_as_flows_and_as_schedules_take_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(seed)
+    graph = GraphBuilder(6)
+    last: list[list[int]] = [[] for _ in range(6)]
+    for _ in range(30):
+        if chance.random() < 0.25:
+            group = tuple(sorted(chance.sample(range(6), chance.randint(2, 4))))
+            for rank in group:
+                last[rank] = [graph.collective(rank, "all_gather", "300KiB", group, after=last[rank])]
+            continue
+        src, dst = chance.sample(range(6), 2)
+        work = graph.compute(src, "work", chance.uniform(0, 20e-6), after=last[src][-1:])
+        size = chance.choice([0, 10_000, 1 << 20])
+        graph.send(src, dst, size, after=[work])
+        last[src], last[dst] = [work], [graph.recv(dst, src, size, after=last[dst][-1:])]
+    made = graph.finish()
+    as_flows = simulate_workload(made, "torus(2x3, 10GB/s, 1us)")
+    monkeypatch.setattr(MessageFlows, "possible", property(lambda _: False, lambda *_: None), raising=False)
+    as_schedules = simulate_workload(made, "torus(2x3, 10GB/s, 1us)")
+    assert as_flows.times.end_s == pytest.approx(as_schedules.times.end_s, rel=1e-9)
+    assert as_flows.link_bytes == pytest.approx(as_schedules.link_bytes)
 
 
 def test_the_order_of_ranks_does_not_matter() -> None:

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import TraceError
-from choreo.simulate.execution.network import Call, Network
+from choreo.simulate.execution.call import Call
+from choreo.simulate.execution.network import Network
 from choreo.workload.execution import ExecutionGraph, NodeKind
 
 __all__ = ["Times", "run_graph"]
@@ -95,6 +96,7 @@ class _Loop:
         self.touched_channels: set[int] = set()
         self.before_on_channel: dict[int, int] = {}
         self.messages: list[int] = []  # that begin in this moment
+        self.sent: list[int] = []  # that are out in this moment
         self.arrived: dict[int, float] = {}  # when a message whose receiver was not ready was there
         self.complete = 0
         self.events: list[tuple[float, int, int, int, int]] = []
@@ -179,12 +181,13 @@ class _Loop:
                     self.last_member[call] = before  # it waited for the group rather than for a rank
                 starting.append(call)
         self.touched_channels.clear()
-        if starting:
+        if starting or self.sent:
             starting.sort()
             for call in starting:
                 for node in self.members[call]:
                     self.start_s[node] = now_s
-            self._follow(self.network.begin([self.call_of(call) for call in starting], now_s))
+            sent, self.sent = self.sent, []
+            self._follow(self.network.begin([self.call_of(call) for call in starting], now_s, sent))
 
     def _next_on_stream(self, stream: int, now_s: float) -> None:
         queue = self.queues[stream]
@@ -222,6 +225,8 @@ class _Loop:
 
     def _member_done(self, node: int, now_s: float) -> None:
         """A member waited for whoever came last. A receive that came after its message waited for nobody."""
+        if self.kind[node] == NodeKind.SEND:
+            self.sent.append(self.call[node])
         last = self.last_member[self.call[node]]
         late = self.kind[node] == NodeKind.RECV and now_s <= self.ready_s[node]
         if last not in (-1, node) and not late:

@@ -2,7 +2,7 @@
 
 Calls whose links nobody else uses take the time they take alone, which is worked out once. Calls that meet form an
 island. All of it is simulated together, from its first start. That does not change what happened before the newest call
-began, so members that are done stay done.
+began, so members that are done stay done. Messages that meet no collective are flows, which need no history.
 """
 
 from __future__ import annotations
@@ -14,23 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.schedule import Schedule
+from choreo.simulate.execution.call import Call
+from choreo.simulate.execution.message_flows import MessageFlows
 from choreo.simulate.jobs import Job
 from choreo.simulate.simulate import simulate_together
 from choreo.topology import Topology
 
-__all__ = ["Call", "Network"]
+__all__ = ["Network"]
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A collective, or a message, on its devices."""
-
-    number: int
-    schedule: Schedule
-    size_bytes: float
-    devices: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +55,7 @@ class Network:
     compiled: bool | None = None
     link_bytes: Floats = field(init=False)
     link_busy_s: Floats = field(init=False)
-    simulations: int = 0
+    flows: MessageFlows | None = field(init=False)  # None where messages cost their ranks something
     _alone: dict[tuple[int, float, tuple[int, ...]], _Alone] = field(default_factory=dict)
     _together: dict[tuple[object, ...], tuple[list[Floats], Floats, Floats]] = field(default_factory=dict)
     _schedules: dict[int, Schedule] = field(default_factory=dict)  # kept, so that no other gets its id
@@ -73,10 +65,30 @@ class Network:
     def __post_init__(self) -> None:
         links = len(self.topology.links.src)
         self.link_bytes, self.link_busy_s = np.zeros(links), np.zeros(links)
+        flows = MessageFlows(self.topology)
+        self.flows = flows if flows.possible else None
 
-    def begin(self, calls: Sequence[Call], now_s: float) -> list[tuple[Call, Floats]]:
-        """Start calls at one moment; returns when the members of these, and of those they slow down, are done."""
+    def begin(self, calls: Sequence[Call], now_s: float, sent: Sequence[int] = ()) -> list[tuple[Call, Floats]]:
+        """Start calls at one moment; returns when the members of these, and of those they affect, are done.
+
+        `sent` are the messages that are out since the last moment.
+        """
         self._leave(now_s)
+        if self.flows is None:
+            return self._begin_calls(calls, now_s)
+        others = [call for call in calls if not call.is_message]
+        links = self._busy
+        for call in others:
+            links |= self._found_alone(call).links
+        messages = [call for call in calls if call.is_message]
+        met, links = self.flows.hand_over(links, now_s) if others else ([], links)
+        flowing = [call for call in messages if not self.flows.links_of(call) & links]
+        met += [call for call in messages if self.flows.links_of(call) & links]
+        changed = self.flows.begin(flowing, sent, now_s)
+        return changed + (self._begin_calls([*others, *met], now_s) if others or met else [])
+
+    def _begin_calls(self, calls: Sequence[Call], now_s: float) -> list[tuple[Call, Floats]]:
+        """Start calls that are followed as schedules."""
         found = [self._found_alone(call) for call in calls]
         changed = [(call, now_s + alone.finish_s) for call, alone in zip(calls, found, strict=True)]
         new = [
@@ -106,6 +118,10 @@ class Network:
     def finish(self) -> None:
         """Count what the last calls carried."""
         self._leave(float("inf"))
+        if self.flows is not None:
+            carried, busy_s = self.flows.carried()
+            self.link_bytes += carried
+            self.link_busy_s += busy_s
 
     def _leave(self, now_s: float) -> None:
         """Forget the islands whose calls are all done."""
@@ -148,7 +164,6 @@ class Network:
         return _Island(calls, links, end_s, carried, busy), found
 
     def _run(self, calls: Sequence[tuple[Call, float]]) -> tuple[list[Floats], Floats, Floats]:
-        self.simulations += 1
         jobs = [Job(call.schedule, call.size_bytes, call.devices, start_s) for call, start_s in calls]
         found = simulate_together(jobs, self.topology, gamma_s_per_byte=self.gamma_s_per_byte, compiled=self.compiled)
         finishes = [

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from choreo.algorithms import build
 from choreo.errors import UsageError
 from choreo.hardware import Device, get_device
+from choreo.simulate.execution.call import Call
 from choreo.simulate.execution.loop import run_graph
-from choreo.simulate.execution.network import Call, Network
+from choreo.simulate.execution.network import Network
 from choreo.simulate.execution.result import WorkloadSimulation
 from choreo.simulate.execution.rules import Rule, parse_rules
 from choreo.topology import Topology, devices_of, get_topology
@@ -92,7 +93,9 @@ class _Recorded(Network):
         super().__init__(topology)
         self._recorded_s = recorded_s
 
-    def begin(self, calls: Sequence[Call], now_s: float) -> list[tuple[Call, npt.NDArray[np.float64]]]:
+    def begin(
+        self, calls: Sequence[Call], now_s: float, sent: Sequence[int] = ()
+    ) -> list[tuple[Call, npt.NDArray[np.float64]]]:
         """Each call ends at all members at once."""
         return [(call, np.full(len(call.devices), now_s + self._recorded_s[call.number])) for call in calls]
 
@@ -157,7 +160,7 @@ class _Calls:
         size_bytes = float(graph.size_bytes[node])
         if graph.kind[node] == NodeKind.SEND:
             ends = self._devices[graph.rank[node]], self._devices[graph.peer[node]]
-            return Call(number, self._message, size_bytes, ends)
+            return Call(number, self._message, size_bytes, ends, is_message=True)
         group = int(graph.group[node])
         devices = self._groups[group]
         if len(devices) == 1:

@@ -1,0 +1,111 @@
+"""Messages on links that only messages use: each is a flow, and rates are shared anew when one begins or ends.
+
+A flow has no history but the bytes that are left. So it can be handed over in the middle, to be simulated together with
+a collective that comes to its links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.simulate.execution.call import Call
+from choreo.simulate.flows.fair_shares import Flow, SharedLinks
+from choreo.topology import Topology
+
+__all__ = ["MessageFlows"]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a message travels: its links, also as the bits of a number, the part of it on each, and the latency."""
+
+    links: list[int]
+    share: list[float]
+    mask: int
+    latency_s: float
+
+
+class MessageFlows:
+    """The messages under way."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._wires = SharedLinks(topology.links.bandwidth_bytes_per_s.tolist())
+        self._ways: dict[tuple[int, ...], _Way] = {}
+        self._flows: dict[int, tuple[Call, Flow]] = {}
+        self._told: dict[int, float] = {}  # the end of each flow, as it was told last
+        costs = topology.links.overhead_s, topology.links.gap_s
+        self.possible = not any(cost.any() for cost in costs)  # what a message costs its ranks is not in flows
+
+    def links_of(self, call: Call) -> int:
+        """The links of a message, as the bits of a number."""
+        return self._way(call).mask
+
+    def begin(self, calls: Iterable[Call], ended: Iterable[int], now_s: float) -> list[tuple[Call, Floats]]:
+        """Some messages end and others begin; returns when these, and those they affect, are out and arrived."""
+        changed = []
+        for number in ended:
+            found = self._flows.pop(number, None)
+            if found is not None:
+                self._wires.remove(found[1])
+                del self._told[number]
+        for call in calls:
+            way = self._way(call)
+            if call.size_bytes > 0 and way.links:
+                flow = Flow(way.links, way.share, call.size_bytes, now_s)
+                self._flows[call.number] = call, flow
+                self._wires.add(flow)
+            else:
+                changed.append((call, np.array([now_s, now_s + way.latency_s])))
+        self._wires.share(now_s)
+        return changed + self._changed()
+
+    def hand_over(self, links: int, now_s: float) -> tuple[list[Call], int]:
+        """Give up the messages that share these links, directly or through others: what is left of each.
+
+        Returns them, and the links of all of them together.
+        """
+        taken: list[Call] = []
+        while True:
+            met = [number for number, (call, _) in self._flows.items() if self._way(call).mask & links]
+            if not met:
+                break
+            for number in met:
+                call, flow = self._flows.pop(number)
+                del self._told[number]
+                left = max(0.0, flow.remaining - flow.rate * (now_s - flow.since))
+                flow.finish = now_s
+                self._wires.remove(flow)
+                for link, share in zip(flow.links, flow.share, strict=True):
+                    self._wires.bytes[link] -= left * share
+                taken.append(replace(call, size_bytes=left))
+                links |= self._way(call).mask
+        return taken, links
+
+    def carried(self) -> tuple[Floats, Floats]:
+        """Bytes by link, and seconds that it was busy."""
+        return np.array(self._wires.bytes), np.array(self._wires.busy_s)
+
+    def _changed(self) -> list[tuple[Call, Floats]]:
+        found = []
+        for number, (call, flow) in self._flows.items():
+            if self._told.get(number) != flow.finish:
+                self._told[number] = flow.finish
+                found.append((call, np.array([flow.finish, flow.finish + self._way(call).latency_s])))
+        return found
+
+    def _way(self, call: Call) -> _Way:
+        way = self._ways.get(call.devices)
+        if way is None:
+            src, dst = (np.array([device]) for device in call.devices)
+            routes = self._topology.routes(src, dst)
+            mask = sum(1 << link for link in routes.links.tolist())
+            way = _Way(routes.links.tolist(), routes.share.tolist(), mask, float(routes.latency_s[0]))
+            self._ways[call.devices] = way
+        return way
