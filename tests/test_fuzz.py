@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SLOW = ("model", "nccl-tests", "training-runs")  # predicted row by row, or planned
 QUICK = (
-    "schedule-json", "schedule-npz", "schedule-msccl", "topology-json", "topology-toml", "topology-xml",
+    "schedule-json", "schedule-npz", "schedule-msccl", "schedule-mscclpp", "schedule-sccl",
+    "topology-json", "topology-toml", "topology-xml",
     "topology-text", "plan", "device", "result", "constants", "kernels", "checkpoint", "secret", "environment",
 )  # fmt: skip
 

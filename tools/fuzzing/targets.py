@@ -114,6 +114,8 @@ KINDS = {
     "schedule-json": Kind("json", _SCHEDULE),
     "schedule-npz": Kind("npz", _SCHEDULE),
     "schedule-msccl": Kind("xml", _SCHEDULE),
+    "schedule-mscclpp": Kind("json", _SCHEDULE),
+    "schedule-sccl": Kind("json", _SCHEDULE),
     "topology-json": Kind("json", _NETWORK),
     "topology-toml": Kind("toml", _NETWORK),
     "topology-xml": Kind("xml", _NETWORK),

@@ -165,7 +165,7 @@ def schedule_options(ranks: Option = ranks_option) -> Option:
             "--schedule",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="A schedule file instead: .json, .npz, or MSCCL's .xml.",
+            help="A schedule file instead: .json, .npz, or one of MSCCL, MSCCL++ or SCCL.",
         ),
         load_option,
     )

@@ -61,7 +61,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 def save(schedule: Schedule, path: str | Path, format: str | None = None) -> None:  # noqa: A002 - the command's word
     """Write a schedule to a `.json` or `.npz` file, or for another tool; the name says which, or `format` does.
 
-    `format="msccl"`, or a name that ends in `.xml`, writes MSCCL's XML.
+    `format="msccl"`, or a name that ends in `.xml`, writes MSCCL's XML, `format="mscclpp"` an MSCCL++ plan.
 
     >>> import tempfile
     >>> from choreo import build

@@ -25,9 +25,7 @@ from choreo.errors import shown
         metavar="FILE",
         help="Write here: .json, .npz or .xml.",
     ),
-    click.option(
-        "--format", "form", metavar="FORMAT", help="For another tool: msccl (.xml); the file's name says it too."
-    ),
+    click.option("--format", "form", metavar="FORMAT", help="For another tool: msccl (.xml) or mscclpp (.json)."),
     json_option,
 )
 def command(chosen: ScheduleOptions, ranks: int | None, output: Path, form: str | None, as_json: bool) -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import msgspec
+
 from choreo.errors import UnknownNameError
 from choreo.schedule.schedule import Schedule
 
 __all__ = ["FORMATS", "read_foreign", "write_foreign"]
 
-FORMATS = {"msccl": ".xml"}  # what can be written, and how such a file's name ends
+FORMATS = {"msccl": ".xml", "mscclpp": ".json"}  # what can be written, and how such a file's name ends
 
 
 def read_foreign(content: bytes) -> Schedule | None:
@@ -39,6 +41,10 @@ def write_foreign(schedule: Schedule, form: str) -> bytes:
         from choreo.schedule.exchange.write_msccl import write_msccl
 
         return write_msccl(schedule)
+    if form == "mscclpp":
+        from choreo.schedule.exchange.write_mscclpp import write_mscclpp
+
+        return write_mscclpp(schedule)
     raise UnknownNameError("format", form, FORMATS)
 
 
@@ -47,4 +53,23 @@ def _reader(content: bytes) -> Callable[[bytes], Schedule] | None:
         from choreo.schedule.exchange.read_msccl import read_msccl
 
         return read_msccl
+    try:
+        found = msgspec.json.decode(content, type=_Kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if bytes(found.gpus):
+        from choreo.schedule.exchange.read_mscclpp import read_mscclpp
+
+        return read_mscclpp
+    if found.msccl_type == "algorithm":
+        from choreo.schedule.exchange.read_sccl import read_sccl
+
+        return read_sccl
     return None
+
+
+class _Kind(msgspec.Struct):
+    """What tells the formats in JSON apart."""
+
+    gpus: msgspec.Raw = msgspec.Raw()
+    msccl_type: object = None

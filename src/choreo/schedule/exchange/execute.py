@@ -69,14 +69,16 @@ def execute(program: Program) -> Execution:
 def _in_order(program: Program) -> list[int]:
     """The instructions in an order in which none waits for a later one."""
     code = program.instructions
-    waits = [len(one.after) for one in code]
+    waits = [len(one.after) + len(one.fed_by) for one in code]
     then: list[list[int]] = [[] for _ in code]
+    last: dict[tuple[int, int], int] = {}  # of each block
     for number, one in enumerate(code):
-        for before in one.after:
+        for before in (*one.after, *one.fed_by):
             then[before].append(number)
-        if number and code[number - 1].home == one.home:
-            then[number - 1].append(number)
+        if one.home in last:
+            then[last[one.home]].append(number)
             waits[number] += 1
+        last[one.home] = number
     for first, second in program.order:
         then[first].append(second)
         waits[second] += 1
@@ -105,17 +107,17 @@ def _deadlock(program: Program, stuck: set[int]) -> ProofError:
     here = min(stuck)
     while here not in seen:
         seen[here] = len(path)
-        message = next((n for n in code[here].after if n in stuck), None)
+        message = next((n for n in (*code[here].after, *code[here].fed_by) if n in stuck), None)
         full = next((n for n in room.get(here, ()) if n in stuck), None)
         if message is not None:
             path.append((here, "waits for"))
             here = message
         elif full is not None:
-            path.append((here, "waits for room that is made by"))
+            path.append((here, "waits for"))
             here = full
         else:
             path.append((here, "comes after"))
-            here -= 1
+            here = max(n for n in range(here) if code[n].home == code[here].home)
     circle = path[seen[here] :]
     ends = [*circle[1:], circle[0]]
     told = [f"{code[number]} {how} {code[after]}" for (number, how), (after, _) in zip(circle, ends, strict=True)]
@@ -134,9 +136,12 @@ def _values(program: Program, order: list[int]) -> Execution:
     for number in order:
         one = program.instructions[number]
         made = []
+        known: dict[tuple[int, ...], Value] = {}  # what is put into several places is made once
         for target, sources in one.moves:
-            values = [_arrived(run, program, number, source, one.rank) for source in sources]
-            value = values[0] if len(values) == 1 else _sum(values, number, one)
+            if sources not in known:
+                values = [_arrived(run, program, number, source, one.rank) for source in sources]
+                known[sources] = values[0] if len(values) == 1 else _sum(values, number, one)
+            value = known[sources]
             held_there = program.places[target].rank
             if held_there != one.rank:
                 value = _cross(run, value, number, target, held_there)

@@ -57,6 +57,7 @@ class Layout:
     scratch: list[int] = field(default_factory=list)  # how many chunks each rank needs
     input_chunks: int = 0
     output_chunks: int = 0
+    most: int = 1  # chunks of a message
 
 
 def foreign_name(schedule: Schedule, tool: str) -> str:
@@ -81,7 +82,7 @@ def lay_out(schedule: Schedule, most: int) -> Layout:
     """Place a schedule's chunks, and cut its transfers into runs of at most `most` chunks."""
     program = Program(schedule.collective, schedule.ranks, schedule.num_chunks, "", schedule.root)
     buffers = Buffers(program, in_place=False)
-    made = Layout(schedule, input_chunks=buffers.input_chunks, output_chunks=buffers.output_chunks)
+    made = Layout(schedule, input_chunks=buffers.input_chunks, output_chunks=buffers.output_chunks, most=most)
     inputs: list[dict[int, Cell]] = [{} for _ in range(schedule.ranks)]
     homes: list[dict[int, Cell]] = [{} for _ in range(schedule.ranks)]
     for lie, places in ((inputs, program.given), (homes, program.due)):

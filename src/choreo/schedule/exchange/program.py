@@ -46,8 +46,10 @@ class Instruction:
     """One instruction of a thread block.
 
     `moves` lists (target, sources): the target place becomes the sum of the sources. `after` are the instructions of
-    other blocks that it waits for, by number. Where `sync` is false the threads of its block do not wait for each
-    other, and the next instruction may overtake it. `round` is the step that the file claims for what it sends.
+    other blocks that it waits for, by number. `fed_by` wrote packets that it reads; it knows nothing of what else they
+    did. Where `sync` is false the threads of its block do not wait for each other, and the next instruction may
+    overtake it. `proxy` numbers what the CPU does for a thread block. `round` is the step that the file claims for what
+    it sends.
     """
 
     rank: int
@@ -56,13 +58,15 @@ class Instruction:
     name: str
     moves: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     after: list[int] = field(default_factory=list)
+    fed_by: list[int] = field(default_factory=list)
     sync: bool = True
     round: int | None = None
+    proxy: int = 0
 
     @property
     def home(self) -> tuple[int, int]:
-        """Its GPU and thread block."""
-        return self.rank, self.block
+        """Its GPU and thread block; what a proxy does for a thread block stands by itself."""
+        return self.rank, self.block if not self.proxy else -self.proxy
 
     def __str__(self) -> str:
         return f"gpu {self.rank}, thread block {self.block}, step {self.step} ({self.name})"
@@ -73,7 +77,7 @@ class Program:
     """Instructions of all thread blocks, and what the places hold before and must hold after.
 
     `given` and `due` map places to chunks of the schedule. `order` are pairs of instructions of which the second waits
-    for room that the first makes. They matter for deadlocks only.
+    for the first, for room or for a relaxed signal, and learns nothing about data.
     """
 
     collective: str

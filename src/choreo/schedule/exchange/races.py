@@ -52,6 +52,7 @@ class _Places:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.fed = _fed(program)
         self.writes: dict[int, _Use] = {}
         self.reads: dict[int, dict[int, _Use]] = {}
 
@@ -70,10 +71,11 @@ class _Places:
                 raise self._race(other, now, target, "reads, writes")
             self.writes[target] = now
 
-    @staticmethod
-    def _unordered(uses: Iterable[_Use | None], now: _Use, clock: Clock) -> Iterator[_Use]:
+    def _unordered(self, uses: Iterable[_Use | None], now: _Use, clock: Clock) -> Iterator[_Use]:
         for use in uses:
-            if use is not None and clock[use.block] <= use.span and use.instruction != now.instruction:
+            if use is None or clock[use.block] > use.span or use.instruction == now.instruction:
+                continue
+            if use.instruction not in self.fed.get(now.instruction, ()):
                 yield use
 
     def _race(self, first: _Use, second: _Use, place: int, how: str) -> ProofError:
@@ -82,6 +84,26 @@ class _Places:
         where = self.program.places[place]
         story = f"race: {one} {did} {where} of gpu {where.rank} and {other} {does} it, and nothing says which is first"
         return told_at(other, "race", story, self.program.due.get(place, self.program.given.get(place, 0)))
+
+
+def _fed(program: Program) -> dict[int, frozenset[int]]:
+    """Of each instruction that reads packets those that the data came through: element by element they are done.
+
+    A packet is there when its data is, so whoever has read it knows of that data's way, and of nothing else.
+    """
+    fed: dict[int, frozenset[int]] = {}
+    waiting = [number for number, one in enumerate(program.instructions) if one.fed_by]
+    while waiting:
+        number = waiting[-1]
+        before = program.instructions[number].fed_by
+        missing = [other for other in before if other not in fed and program.instructions[other].fed_by]
+        if missing and number not in fed:
+            waiting.extend(missing)
+            fed[number] = frozenset(before)  # seen; made complete below
+            continue
+        waiting.pop()
+        fed[number] = frozenset(before).union(*(fed.get(other, frozenset()) for other in before))
+    return fed
 
 
 def check_races(program: Program, order: list[int]) -> None:

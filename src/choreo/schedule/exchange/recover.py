@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from choreo.schedule.schedule import Schedule
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import Transfers
 
-__all__ = ["recover"]
+__all__ = ["coarsened", "recover"]
 
 Parts = frozenset[int]
 Chunk = tuple[int, int]  # of a rank
@@ -230,3 +230,19 @@ def _joined(rows: list[tuple[int, int, int, int, bool, bool]]) -> Transfers:
     count = np.diff(np.append(first, len(table)))
     step, src, dst, chunk, reduce, from_input = table[first].T
     return Transfers(step, src, dst, chunk, count, reduce.astype(np.bool_), from_input.astype(np.bool_))
+
+
+def coarsened(schedule: Schedule, pieces: int) -> Schedule:
+    """The same schedule with `pieces` neighbouring chunks as one, where they always travel together.
+
+    >>> from choreo import build
+    >>> from choreo.schedule import refined
+    >>> coarsened(refined(build("all_reduce", "ring", 4), 3), 3).num_chunks
+    4
+    """
+    rows = schedule.columns()
+    if pieces == 1 or any((column % pieces).any() for column in (rows.chunk, rows.count)):
+        return schedule
+    whole = replace(rows, chunk=rows.chunk // pieces, count=rows.count // pieces)
+    body = Steps.from_transfers(schedule.members, schedule.num_chunks // pieces, schedule.num_steps, whole)
+    return replace(schedule, body=body)

@@ -1,0 +1,333 @@
+"""What an MSCCL++ plan does: its operations as instructions, with signals, semaphores, barriers and packets matched.
+
+The threads of a block run on by themselves: what an operation did is there for the next one only after a `nop`, and for
+others after a signal that comes after a `nop`. Packets carry their own flag: who reads one waits for who wrote it. A
+relaxed signal says that somebody got there, and nothing about data.
+
+A pipeline is run for two rounds of its loop, so every chunk is cut in two; a group of thread blocks cuts it further.
+Rounds have scratch of their own here; that it lasts for many of them is not proved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from choreo.errors import FormatError, ProofError, shown
+from choreo.files import check_work
+from choreo.schedule.exchange.execute import execute
+from choreo.schedule.exchange.mscclpp_file import Block, Buffer, Gpu, Op, Plan, parse
+from choreo.schedule.exchange.program import Buffers, Instruction, Place, Program, collective_of, told_at
+from choreo.schedule.exchange.recover import coarsened, recover
+from choreo.schedule.schedule import MAX_NAME, Schedule
+
+__all__ = ["read_mscclpp"]
+
+ROUNDS = 2  # of a pipeline's loop
+ACCESS_BYTES = 256  # of one piece that one operation moves, on the way
+# Operations whose sources are packets: all of them, or those after the first; and the same for what they write.
+ALL_IN, ALL_OUT = ("rppkt", "upkt", "gstorepkt"), ("ppkt", "rppkt", "cpkt", "gstorepkt")
+PACKETS_IN = (*ALL_IN, "repkt", "respkt", "recpkt", "recspkt")
+PACKETS_OUT = (*ALL_OUT, "respkt", "recpkt", "recspkt")
+MOVES = {"put", "pws", "pwsf", "get", "copy", "re", "res", "rre", "rres", "glres", "gstore", *PACKETS_IN, *PACKETS_OUT}
+OTHERS = {"nop", "barrier", "signal", "wait", "rlxsignal", "rlxwait", "flush", "pipeline", "sem_acquire", "sem_release"}
+ALL_SUMMED = ("re", "res", "rre", "rres", "repkt", "respkt", "recpkt", "recspkt")
+Pieces = list[list[int]]  # the places of each buffer that an operation names
+
+
+def read_mscclpp(content: bytes) -> Schedule:
+    """The schedule that an MSCCL++ plan carries out, or an error that says what is wrong with it."""
+    plan = parse(content)
+    collective = collective_of(plan.collective, "collective")
+    ranks = len(plan.gpus)
+    sizes = (plan.gpus[0].input_chunks, plan.gpus[0].output_chunks)
+    chunks = max(sizes) * ranks if collective == "all_to_all" else max(sizes)
+    pieces = _pieces(plan)
+    moved = sum(buffer.size for _, _, op in _all_ops(plan) for buffer in (*op.src_buff, *op.dst_buff)) * pieces
+    blocks = sum(len(gpu.threadblocks) for gpu in plan.gpus)
+    ops = sum(1 for _ in _all_ops(plan))
+    work = (moved + ranks * chunks * pieces * 2) * ACCESS_BYTES + ops * blocks * 4
+    check_work(f"a plan that moves {moved} pieces of chunks", work, len(content), _refused)
+    try:
+        program = _Reading(plan, collective, chunks * pieces, pieces).program()
+        return coarsened(recover(program, execute(program), len(content)), pieces)
+    except ProofError as error:
+        error.about = {"collective": collective, "algorithm": plan.name[:MAX_NAME], "ranks": ranks}
+        raise
+
+
+def _refused(message: str) -> FormatError:
+    return FormatError(message, field="the plan")
+
+
+def _all_ops(plan: Plan) -> Iterator[tuple[Gpu, Block, Op]]:
+    for gpu in plan.gpus:
+        for block in gpu.threadblocks:
+            for op in block.ops:
+                yield gpu, block, op
+                yield from ((gpu, block, inner) for inner in op.ops)
+
+
+def _pieces(plan: Plan) -> int:
+    """How many equal pieces a chunk is cut into, so that loops and groups of thread blocks take whole ones."""
+    groups = {op.tbg_info.tbg_size for _, _, op in _all_ops(plan) if op.tbg_info is not None}
+    loops = ROUNDS if any(op.name == "pipeline" for _, _, op in _all_ops(plan)) else 1
+    return math.lcm(loops * math.lcm(*groups)) if groups else loops
+
+
+@dataclass(slots=True)
+class _Wire:
+    """Signals one way on a channel, by instruction, and the waits for them."""
+
+    signals: list[int] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """An operation: its place in the plan, its instruction, and the round of the pipeline that it is in."""
+
+    gpu: Gpu
+    block: Block
+    op: Op
+    one: Instruction
+    turn: int | None
+
+    def wrong(self, told: str) -> FormatError:
+        return FormatError(f"{self.one}: {told}", field=str(self.one))
+
+
+class _Reading:
+    """A plan being read, operation by operation."""
+
+    def __init__(self, plan: Plan, collective: str, chunks: int, pieces: int) -> None:
+        self.plan, self.pieces = plan, pieces
+        root = plan.root or 0
+        made = Program(collective, len(plan.gpus), chunks, plan.name[:MAX_NAME] or "unnamed")
+        made.root = made.contract.check_root(root if made.contract.rooted else None, len(plan.gpus))
+        blocks = made.contract.blocks(made.ranks)
+        if not chunks or chunks % (blocks * pieces):
+            raise FormatError(f"gpus[0]: {collective} of so many chunks has no equal blocks", field="gpus[0]")
+        self.made, self.buffers = made, Buffers(made, plan.inplace)
+        self.wires: dict[tuple[int, int, str, int], _Wire] = defaultdict(_Wire)
+        self.semaphores: dict[tuple[int, int], _Wire] = defaultdict(_Wire)
+        self.barriers: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+        self.proxied: dict[tuple[int, int, int], int] = {}  # the last that was asked of a port channel
+        self.packets: dict[int, list[int]] = defaultdict(list)  # of each place the instructions that write it
+        self.unpacked: list[tuple[int, int]] = []  # an instruction, and a place that it reads as a packet
+        self.channels = [_flattened(gpu) for gpu in plan.gpus]
+
+    def program(self) -> Program:
+        """The program."""
+        for gpu in self.plan.gpus:
+            for block in gpu.threadblocks:
+                meetings: dict[int, int] = defaultdict(int)
+                for step, op in enumerate(block.ops):
+                    turns = range(ROUNDS) if op.name == "pipeline" else (None,)
+                    for turn in turns:
+                        for inner in op.ops if op.name == "pipeline" else (op,):
+                            one = Instruction(gpu.id, block.id, step, inner.name, round=inner.round)
+                            self._add(_At(gpu, block, inner, one, turn), meetings)
+        self._match_signals()
+        self._match_semaphores()
+        self._match_packets()
+        return self.made
+
+    def _add(self, at: _At, meetings: dict[int, int]) -> None:
+        gpu, op, one = at.gpu, at.op, at.one
+        if op.name not in MOVES and op.name not in OTHERS:
+            where = f"gpu {gpu.id}, thread block {at.block.id}, step {one.step}"
+            raise FormatError(f"{where}: {shown(op.name)} is no operation of MSCCL++", field=where)
+        one.sync = op.name in ("nop", "barrier")
+        code = self.made.instructions
+        code.append(one)
+        if op.channel_type == "port" and op.name in ("put", "pws", "pwsf", "signal", "flush"):
+            one = self._by_proxy(at)
+        number = len(code) - 1
+        if op.name in MOVES:
+            self._moves(_At(gpu, at.block, op, one, at.turn), number)
+        if op.name in ("signal", "rlxsignal", "pws", "pwsf", "wait", "rlxwait"):
+            waits = op.name.endswith("wait")
+            for channel in op.channel_ids:
+                peer, key = self._channel(at, channel)
+                wire = self.wires[(peer, gpu.id, *key) if waits else (gpu.id, peer, *key)]
+                (wire.waits if waits else wire.signals).append(number)
+        for semaphore in op.semaphore_ids:
+            if semaphore >= len(gpu.semaphores):
+                raise at.wrong(f"there is no semaphore {semaphore}")
+            held = self.semaphores[gpu.id, semaphore]
+            (held.waits if op.name == "sem_acquire" else held.signals).append(number)
+        if op.name == "pwsf":
+            code.append(Instruction(gpu.id, at.block.id, one.step, "pwsf", after=[number], sync=False))
+        if op.name == "barrier":
+            here = op.barrier_id or 0
+            self.barriers[gpu.id, here, meetings[here]].append(number)
+            meetings[here] += 1
+            code.append(Instruction(gpu.id, at.block.id, one.step, "barrier"))
+
+    def _by_proxy(self, at: _At) -> Instruction:
+        """The instruction by which the CPU does what was asked of a port channel, after all that was asked before."""
+        code, asked = self.made.instructions, len(self.made.instructions) - 1
+        ways = [(at.gpu.id, at.block.id, channel) for channel in at.op.channel_ids]
+        earlier = sorted({self.proxied[way] for way in ways if way in self.proxied})
+        if at.op.name == "flush":
+            at.one.after.extend(earlier)
+            return at.one
+        done = Instruction(at.gpu.id, at.block.id, at.one.step, at.op.name, after=[asked, *earlier], proxy=asked + 1)
+        done.round = at.op.round
+        code.append(done)
+        self.proxied.update(dict.fromkeys(ways, asked + 1))
+        return done
+
+    def _channel(self, at: _At, channel: int) -> tuple[int, tuple[str, int]]:
+        """The GPU at the other end of an op's channel, and the channel's type and number among those of the two."""
+        kind = at.op.channel_type or "memory"
+        own = [n for ids in at.block.channels if ids.channel_type == kind for n in ids.channel_ids]
+        known = self.channels[at.gpu.id].get(kind, [])
+        if channel >= len(own) or own[channel] >= len(known):
+            raise at.wrong(f"there is no {kind} channel {channel} in its thread block")
+        peer, nth = known[own[channel]]
+        return peer, (kind, nth)
+
+    def _moves(self, at: _At, number: int) -> None:
+        op, one = at.op, at.one
+        unpacks = [op.name in PACKETS_IN and (n > 0 or op.name in ALL_IN) for n in range(len(op.src_buff))]
+        packs = [op.name in PACKETS_OUT and (n > 0 or op.name in ALL_OUT) for n in range(len(op.dst_buff))]
+        sources = [self._places(at, buffer, packed) for buffer, packed in zip(op.src_buff, unpacks, strict=True)]
+        targets = [self._places(at, buffer, packed) for buffer, packed in zip(op.dst_buff, packs, strict=True)]
+        if not sources or not targets:
+            raise at.wrong("it says not what it moves, or not where to")
+        one_to_one = op.name in ("put", "pws", "pwsf", "get", "ppkt")
+        if one_to_one and len(sources) != len(targets):
+            raise at.wrong(f"it has {len(sources)} sources and {len(targets)} targets")
+        for n, target in enumerate(targets):
+            taken = sources if op.name in ALL_SUMMED else [sources[n if one_to_one else 0]]
+            if any(len(source) != len(target) for source in taken):
+                raise at.wrong("its sources and targets differ in size")
+            for piece, everywhere in enumerate(target):
+                values = tuple(place for source in taken for place in source[piece])
+                one.moves.extend((place, values) for place in everywhere if values != (place,))
+        for source, packed in zip(sources, unpacks, strict=True):
+            if packed:
+                self.unpacked.extend((number, place) for piece in source for place in piece)
+        read = {place for _, values in one.moves for place in values}
+        for target, packed in zip(targets, packs, strict=True):
+            for place in (place for piece in target for place in piece):
+                if packed and place not in read:  # what is written over itself stays
+                    self.packets[place].append(number)
+
+    def _places(self, at: _At, buffer: Buffer, packed: bool) -> Pieces:
+        """The places of a buffer that an op names, piece by piece; of a switch channel one at each of its GPUs."""
+        ranks, kind = self._whose(at, buffer)
+        first, count = buffer.index * self.pieces, buffer.size * self.pieces
+        if at.turn is not None:
+            count //= ROUNDS
+            first += at.turn * count
+        if at.op.tbg_info is not None:
+            count //= at.op.tbg_info.tbg_size
+            first += at.op.tbg_info.tb_id * count
+        sizes = {"i": self.buffers.input_chunks, "o": self.buffers.output_chunks}
+        for rank in ranks:
+            most = sizes.get(kind, self.plan.gpus[rank].scratch_chunks * self.pieces)
+            if first + count > most:
+                last = (first + count - 1) // self.pieces
+                raise at.wrong(
+                    f"chunk {last} is not in the buffer {kind} of gpu {rank}, which has {most // self.pieces}"
+                )
+        letter = "m" if packed else kind
+        return [
+            [self.buffers.number(Place(rank, letter, piece)) for rank in ranks] for piece in range(first, first + count)
+        ]
+
+    def _whose(self, at: _At, buffer: Buffer) -> tuple[list[int], str]:
+        """The GPUs whose buffer is meant, and which buffer."""
+        kind, ranks = buffer.type, [at.gpu.id]
+        if buffer.buffer_id is not None:
+            channel = at.op.channel_type or "memory"
+            refs = at.block.remote_buffer_refs
+            own = [n for ids in refs if ids.access_channel_type == channel for n in ids.remote_buffer_ids]
+            if buffer.buffer_id >= len(own) or own[buffer.buffer_id] >= len(at.gpu.remote_buffers):
+                raise at.wrong(f"its thread block has no remote buffer {buffer.buffer_id}")
+            remote = at.gpu.remote_buffers[own[buffer.buffer_id]]
+            ranks, kind = [remote.rank], remote.type
+        elif buffer.switch_channel_id is not None:
+            own = [n for ids in at.block.channels if ids.channel_type == "switch" for n in ids.channel_ids]
+            switches = [channel for channel in at.gpu.channels if channel.channel_type == "switch"]
+            groups = [(way.buffer_type or way.buff, group.ranks) for way in switches for group in way.rank_groups]
+            if buffer.switch_channel_id >= len(own) or own[buffer.switch_channel_id] >= len(groups):
+                raise at.wrong(f"its thread block has no switch channel {buffer.switch_channel_id}")
+            kind, ranks = groups[own[buffer.switch_channel_id]]
+        if kind not in ("i", "o", "s") or not ranks or max(ranks) >= len(self.plan.gpus):
+            raise at.wrong(f"there is no buffer {shown(kind)} at gpu {', '.join(map(str, ranks))}")
+        return ranks, kind
+
+    def _match_signals(self) -> None:
+        """Let waits wait for their signals."""
+        code = self.made.instructions
+        for (src, dst, kind, _), wire in self.wires.items():
+            self._one_block(wire.signals, f"signal gpu {dst}")
+            self._one_block(wire.waits, f"wait for gpu {src}")
+            for index, wait in enumerate(wire.waits):
+                if index >= len(wire.signals):
+                    story = f"{code[wait]} waits on a {kind} channel for a signal of gpu {src} that never comes"
+                    raise told_at(code[wait], "unsent", story)
+                signal = wire.signals[index]
+                if code[wait].name == "rlxwait" or code[signal].name == "rlxsignal":
+                    self.made.order.append((signal, wait))
+                else:
+                    code[wait].after.append(signal)
+
+    def _match_semaphores(self) -> None:
+        """Let those who acquire a semaphore wait for its release, and those at a barrier for each other."""
+        code = self.made.instructions
+        for (rank, number), held in self.semaphores.items():
+            ready = self.plan.gpus[rank].semaphores[number].init_value
+            self._one_block(held.signals, f"release semaphore {number}")
+            self._one_block(held.waits, f"acquire semaphore {number}")
+            for index, wait in enumerate(held.waits):
+                if index - ready >= len(held.signals):
+                    raise told_at(code[wait], "deadlock", f"{code[wait]} waits for semaphore {number} for ever")
+                if index >= ready:
+                    code[wait].after.append(held.signals[index - ready])
+        for met in self.barriers.values():
+            for number in met:
+                code[number + 1].after.extend(other for other in met if other != number)
+
+    def _match_packets(self) -> None:
+        """Let readers of packets wait for who wrote them."""
+        code = self.made.instructions
+        for number, place in self.unpacked:
+            writers = self.packets.get(place, [])
+            where = self.made.places[place]
+            chunk = f"scratch chunk {where.offset // self.pieces} of gpu {where.rank}"
+            if not writers:
+                story = f"{code[number]} waits for a packet in {chunk} that never comes"
+                raise told_at(code[number], "unsent", story)
+            if len(writers) > 1:
+                story = f"race: {code[writers[0]]} and {code[writers[1]]} both write the packet in {chunk}"
+                raise told_at(code[writers[1]], "race", story)
+            if writers[0] not in code[number].fed_by:
+                code[number].fed_by.append(writers[0])
+
+    def _one_block(self, numbers: list[int], what: str) -> None:
+        """Refuse ends of a channel that two thread blocks use: who comes first is not said."""
+        code = self.made.instructions
+        other = next((n for n in numbers if code[n].block != code[numbers[0]].block), None)
+        if other is not None:
+            raise FormatError(
+                f"{code[numbers[0]]} and {code[other]} both {what} on one channel, and nothing says whose is first",
+                field=str(code[other]),
+            )
+
+
+def _flattened(gpu: Gpu) -> dict[str, list[tuple[int, int]]]:
+    """Of each type the channels of a GPU: the peer, and the channel's number among those to that peer."""
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    seen: dict[tuple[str, int], int] = defaultdict(int)
+    for channel in gpu.channels:
+        for peer in channel.connected_to:
+            found[channel.channel_type].append((peer, seen[channel.channel_type, peer]))
+            seen[channel.channel_type, peer] += 1
+    return found

@@ -1,0 +1,291 @@
+"""A schedule as an MSCCL++ execution plan, within the limits of its executor, or refused by name.
+
+Steps are done one after another: what is sent is put into a place of its own in the receiver's scratch, then signalled;
+what has arrived is copied from there, or added. So no GPU's memory needs to lie as another one's does. A thread block
+has room for few operations, so the next steps are another's, which waits on a semaphore. Each operation is shared by
+several thread blocks, each on its slice of the data.
+
+What is written is read again and run, in place and out of place.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import msgspec
+
+from choreo.errors import RefusedError, shown
+from choreo.schedule.exchange.layout import Cell, Layout, Message, foreign_name, lay_out
+from choreo.schedule.exchange.read_mscclpp import read_mscclpp
+from choreo.schedule.schedule import Schedule
+
+__all__ = ["write_mscclpp"]
+
+MAX_OPS = 64  # of a thread block
+JOINED = 3  # of them to wait for the thread block before, and to wake the next
+MAX_PEERS = 16  # that a thread block has channels to
+AT_ONCE = 8  # channels, or buffers of other GPUs, in one operation
+MAX_SEMAPHORES = 16  # of a GPU
+SLICES = 4  # thread blocks that share an operation, where there are semaphores enough
+MAX_CHUNKS_A_RUN = 1 << 16
+MAX_ROWS = 1 << 18
+Op = dict[str, object]
+
+
+@dataclass(slots=True)
+class _Part:
+    """Steps that one thread block does, and whom it exchanges messages with."""
+
+    ops: list[Op] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+
+    @property
+    def peers(self) -> list[int]:
+        return sorted({*self.sources, *self.targets})
+
+
+def write_mscclpp(schedule: Schedule) -> bytes:
+    """The schedule as a plan for MSCCL++'s executor, or `RefusedError` where it is beyond what that does.
+
+    >>> from choreo import build
+    >>> write_mscclpp(build("all_gather", "ring", 2))[:37]
+    b'{"name":"ring","collective":"allgathe'
+    """
+    name = foreign_name(schedule, "MSCCL++")
+    if schedule.num_transfers > MAX_ROWS:
+        raise _beyond(schedule, f"it has more than {MAX_ROWS} transfers")
+    try:
+        # Slices of operations fit together where all are on one chunk.
+        return _written(schedule, name, lay_out(schedule, 1), SLICES)
+    except RefusedError:
+        return _written(schedule, name, lay_out(schedule, MAX_CHUNKS_A_RUN), 1)
+
+
+def _written(schedule: Schedule, name: str, layout: Layout, slices: int) -> bytes:
+    inbox = _inboxes(layout)
+    steps = [list(group) for _, group in groupby(range(len(layout.messages)), key=lambda n: layout.messages[n].step)]
+    windows = _windows(layout, steps)
+    while (len(windows) - 1) * slices > MAX_SEMAPHORES and slices > 1:
+        slices //= 2
+    if (len(windows) - 1) * slices > MAX_SEMAPHORES:
+        raise _beyond(
+            schedule,
+            f"its steps take {len(windows)} thread blocks one after another, joined by semaphores, of which a gpu has "
+            f"{MAX_SEMAPHORES}",
+        )
+    plan: Op = {
+        "name": schedule.label,
+        "collective": name,
+        "protocol": "Simple",
+        "inplace": schedule.collective != "all_to_all",
+        "reuse_resources": False,
+        "gpus": [_gpu(layout, rank, windows, inbox, slices) for rank in range(schedule.ranks)],
+    }
+    if schedule.root is not None:
+        plan["root"] = schedule.root
+    for in_place in {bool(plan["inplace"]), False}:
+        read_mscclpp(msgspec.json.encode(plan | {"inplace": in_place}))
+    return msgspec.json.encode(plan)
+
+
+def _beyond(schedule: Schedule, why: str) -> RefusedError:
+    called = f"{schedule.collective} by {shown(schedule.label)} over {schedule.ranks} ranks"
+    return RefusedError(f"{called} cannot be written for MSCCL++: {why}")
+
+
+def _inboxes(layout: Layout) -> list[int]:
+    """Where in the receiver's scratch each message arrives: a place that nothing else uses."""
+    end = list(layout.scratch)
+    first = []
+    for one in layout.messages:
+        first.append(end[one.dst])
+        end[one.dst] += one.count
+    layout.scratch[:] = end
+    return first
+
+
+def _windows(layout: Layout, steps: list[list[int]]) -> list[list[list[int]]]:
+    """The steps in windows, each of which fits into a thread block at every rank."""
+    windows: list[list[list[int]]] = [[]]
+    for together in steps:
+        if windows[-1] and _too_many(layout, [*windows[-1], together], first=len(windows) == 1):
+            windows.append([])
+        windows[-1].append(together)
+        problem = _too_many(layout, windows[-1], first=len(windows) == 1)
+        if problem:
+            raise _beyond(layout.schedule, problem)
+    return windows
+
+
+def _too_many(layout: Layout, window: list[list[int]], *, first: bool) -> str:
+    """What a thread block would have too many of in these steps, if anything."""
+    for rank in range(layout.schedule.ranks):
+        part = _part(layout, rank, window, [0] * len(layout.messages), first=first, last=True)
+        at = f"step {layout.messages[window[-1][0]].step} of rank {rank}"
+        if len(part.ops) + JOINED > MAX_OPS:
+            return f"{at} takes {len(part.ops)} operations, and a thread block has at most {MAX_OPS - JOINED}"
+        if len(part.peers) > MAX_PEERS:
+            return f"{at} has {len(part.peers)} peers, and a thread block has channels to at most {MAX_PEERS}"
+    return ""
+
+
+def _part(
+    layout: Layout, rank: int, window: list[list[int]], inbox: Sequence[int], *, first: bool, last: bool
+) -> _Part:  # fmt: skip
+    """What one rank does in some steps."""
+    messages = layout.messages
+    part = _Part()
+    mine = [[n for n in together if rank in (messages[n].src, messages[n].dst)] for together in window]
+    part.sources = sorted({messages[n].src for together in mine for n in together if messages[n].dst == rank})
+    part.targets = sorted({messages[n].dst for together in mine for n in together if messages[n].src == rank})
+    peers = part.peers
+    # Whoever is there to receive has read what the call before left in its scratch.
+    part.ops += _signals("rlxsignal", part.sources, peers)
+    part.ops += _signals("rlxwait", part.targets, peers)
+    if first and layout.saves[rank]:
+        part.ops += _copies(layout.saves[rank], layout.most)
+    if part.ops:
+        part.ops.append({"name": "nop"})
+    for together in mine:
+        sent = [n for n in together if messages[n].src == rank]
+        came = [n for n in together if messages[n].dst == rank]
+        for some in _at_most(sent, AT_ONCE):
+            part.ops.append(_put([messages[n] for n in some], [inbox[n] for n in some], peers))
+        if sent:
+            part.ops.append({"name": "nop"})
+            part.ops += _signals("signal", sorted({messages[n].dst for n in sent}), peers)
+        if came:
+            part.ops += _signals("wait", sorted({messages[n].src for n in came}), peers)
+            part.ops.append({"name": "nop"})
+            part.ops += _taken(came, layout, inbox)
+            part.ops.append({"name": "nop"})
+    if last:
+        part.ops += _copies(layout.leaves[rank], layout.most)
+    return part
+
+
+def _at_most(items: list[int], most: int) -> list[list[int]]:
+    return [items[start : start + most] for start in range(0, len(items), most)]
+
+
+def _signals(name: str, ranks: list[int], peers: list[int]) -> list[Op]:
+    return [
+        {"name": name, "channel_ids": [peers.index(rank) for rank in some], "channel_type": "memory"}
+        for some in _at_most(ranks, AT_ONCE)
+    ]
+
+
+def _copy(source: Cell, target: Cell, count: int) -> Op:
+    return {"name": "copy", "src_buff": [_own(source, count)], "dst_buff": [_own(target, count)]}
+
+
+def _copies(cells: list[tuple[int, Cell, Cell]], most: int) -> list[Op]:
+    """Copies of chunks, of up to `most` neighbours at once."""
+    runs: list[tuple[Cell, Cell, int]] = []
+    for _, source, target in cells:
+        if runs and runs[-1][2] < most:
+            (a, x), (b, y), count = runs[-1]
+            if (a, x + count) == source and (b, y + count) == target:
+                runs[-1] = (Cell(a, x), Cell(b, y), count + 1)
+                continue
+        runs.append((source, target, 1))
+    return [_copy(*run) for run in runs]
+
+
+def _own(cell: Cell, count: int) -> dict[str, object]:
+    return {"type": cell.buffer, "index": cell.offset, "size": count}
+
+
+def _put(some: list[Message], inbox: list[int], peers: list[int]) -> Op:
+    there = [
+        {"buffer_id": peers.index(one.dst), "index": first, "size": one.count}
+        for one, first in zip(some, inbox, strict=True)
+    ]
+    return {
+        "name": "put",
+        "src_buff": [_own(one.source, one.count) for one in some],
+        "dst_buff": there,
+        "channel_ids": [peers.index(one.dst) for one in some],
+        "channel_type": "memory",
+        "round": some[0].step,
+    }
+
+
+def _taken(came: list[int], layout: Layout, inbox: Sequence[int]) -> list[Op]:
+    """Copy what has arrived to its places, or add it there; what is added in one place is added at once."""
+    ops: list[Op] = []
+    sums: dict[tuple[Cell, int], list[Op]] = defaultdict(list)
+    for n in came:
+        one = layout.messages[n]
+        arrived = Cell("s", inbox[n])
+        if one.base is None:
+            ops.append(_copy(arrived, one.target, one.count))
+            continue
+        waiting = sums[one.target, one.count]
+        if not waiting or len(waiting[-1]["src_buff"]) > AT_ONCE:  # type: ignore[arg-type]
+            base = one.target if waiting else one.base
+            waiting.append(
+                {"name": "re", "src_buff": [_own(base, one.count)], "dst_buff": [_own(one.target, one.count)]}
+            )
+        waiting[-1]["src_buff"].append(_own(arrived, one.count))  # type: ignore[attr-defined]
+    turns = max((len(waiting) for waiting in sums.values()), default=0)
+    for turn in range(turns):
+        if turn:
+            ops.append({"name": "nop"})
+        ops += [waiting[turn] for waiting in sums.values() if turn < len(waiting)]
+    return [op | {"reduce_op": "sum"} if op["name"] == "re" else op for op in ops]
+
+
+def _gpu(layout: Layout, rank: int, windows: list[list[list[int]]], inbox: list[int], slices: int) -> Op:
+    """One GPU's part of the plan: of each window a thread block for each slice of the data."""
+    last = len(windows) - 1
+    parts = [
+        _part(layout, rank, window, inbox, first=number == 0, last=number == last)
+        for number, window in enumerate(windows)
+    ]
+    everyone = sorted({peer for part in parts for peer in part.peers})
+    connected: list[int] = []
+    blocks: list[Op] = []
+    for number, part in enumerate(parts):
+        for piece in range(slices):
+            ops = [_sliced(op, piece, slices) for op in part.ops]
+            if number > 0:
+                ops[:0] = [{"name": "sem_acquire", "semaphore_ids": [(number - 1) * slices + piece]}, {"name": "nop"}]
+            if number < last:
+                ops += [{"name": "sem_release", "semaphore_ids": [number * slices + piece]}]
+            first = len(connected)
+            connected += part.peers
+            ids = list(range(first, len(connected)))
+            blocks.append(
+                {
+                    "id": len(blocks),
+                    "ops": ops,
+                    "channels": [{"channel_type": "memory", "channel_ids": ids}] if ids else [],
+                    "remote_buffer_refs": [
+                        {
+                            "access_channel_type": "memory",
+                            "remote_buffer_ids": [everyone.index(peer) for peer in part.peers],
+                        }
+                    ]
+                    if part.peers
+                    else [],
+                }
+            )
+    return {
+        "id": rank,
+        "input_chunks": layout.input_chunks,
+        "output_chunks": layout.output_chunks,
+        "scratch_chunks": layout.scratch[rank],
+        "channels": [{"channel_type": "memory", "connected_to": connected}] if connected else [],
+        "remote_buffers": [{"rank": peer, "type": "s", "access_channel_types": ["memory"]} for peer in everyone],
+        "semaphores": [{"init_value": 0}] * (last * slices),
+        "threadblocks": blocks,
+    }
+
+
+def _sliced(op: Op, piece: int, slices: int) -> Op:
+    return op | {"tbg_info": {"tb_id": piece, "tbg_size": slices}} if "src_buff" in op and slices > 1 else op
