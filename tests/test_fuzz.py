@@ -15,6 +15,7 @@ QUICK = (
     "schedule-json", "schedule-npz", "schedule-msccl", "schedule-mscclpp", "schedule-sccl",
     "topology-json", "topology-toml", "topology-xml",
     "topology-text", "plan", "device", "result", "constants", "kernels", "checkpoint", "secret", "environment",
+    "nccl-output", "nccl-output-json", "sweep",
 )  # fmt: skip
 
 

@@ -90,6 +90,7 @@ def test_a_node_is_removed_in_the_middle(cluster: Any, tmp_path: Path, monkeypat
     assert table["total_s"][-1] == expected.total_s
 
 
+@pytest.mark.grid
 def test_the_rows_are_those_of_this_machine(cluster: Any, tmp_path: Path) -> None:
     words = [
         "sweep",

@@ -153,14 +153,15 @@ def test_nothing_is_computed_twice(store: Path) -> None:
 def test_who_computes_does_not_change_the_rows(store: Path) -> None:
     axes: dict[str, Any] = {
         "collective": "all_reduce",
-        "topology": "torus(4x4,45GB/s,1us),hgx-h100:2",
+        "topology": "torus(4x2,45GB/s,1us),hgx-h100:1",
         "size": "8:1GiB:64",
-        "algorithm": "all",
+        "algorithm": "ring,swing,halving_doubling,mst",
     }
     alone = choreo.sweep("simulate", workers=1, **axes)
     shared = choreo.sweep("simulate", workers=3, again=True, **axes)
     assert shared.rows == alone.rows
-    assert sum(error is None for error in alone["error"]) > 50
+    assert len(alone.rows) == 40
+    assert "error" not in alone
 
 
 DEADLY = """
@@ -193,7 +194,7 @@ def test_a_case_that_kills_its_worker_is_a_row_that_says_so(
 def sweep_process(store: Path, *more: str) -> subprocess.Popen[str]:
     words = [str(CHOREO), "sweep", "simulate", "all_reduce", "-a", "ring,swing", "-t", "torus(4x4x2,45GB/s,1us)"]
     environment = os.environ | {"CHOREO_STORE": str(store)}
-    words += ["--size", "8:1GiB:1.15", *more]
+    words += ["--size", "8:1GiB:1.2", *more]
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -211,7 +212,7 @@ def wait_for_tasks(store: Path, count: int, process: subprocess.Popen[str]) -> N
 
 def test_a_kill_loses_the_cases_in_flight_and_repeats_none(tmp_path: Path, store: Path) -> None:
     with sweep_process(store) as process:
-        wait_for_tasks(store, 40, process)
+        wait_for_tasks(store, 30, process)
         process.send_signal(signal.SIGKILL)
     ((kept,),) = asked(store, "select count(*) from task")
     assert asked(store, "select status, ended from run") == [("running", None)]
@@ -219,7 +220,7 @@ def test_a_kill_loses_the_cases_in_flight_and_repeats_none(tmp_path: Path, store
         err = process.communicate(timeout=120)[1]
     assert process.returncode == 0, err
     total = len((tmp_path / "out.csv").read_text().splitlines()) - 1
-    assert total == 2 * 134
+    assert total == 2 * 103
     assert asked(store, "select count(*), count(distinct hash) from task") == [(total, total)]
     assert asked(store, "select run, count(*) from task group by run") == [(1, kept), (2, total - int(str(kept)))]
 

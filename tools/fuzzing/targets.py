@@ -79,6 +79,20 @@ def _checkpoint(file: Path) -> None:
         held.close()
 
 
+def _nccl_output(file: Path) -> None:
+    from choreo.record.nccl_tests import read_nccl_tests
+
+    read_nccl_tests(file)
+
+
+def _sweep(file: Path) -> None:
+    from choreo.sweep.file import read_sweep
+    from choreo.sweep.verbs import cases_of
+
+    for case in cases_of(*read_sweep(file)):
+        _ = case.hash
+
+
 def _secret(file: Path) -> None:
     from choreo.run.transport.secret import read_secret_file
 
@@ -127,6 +141,9 @@ KINDS = {
     "constants": Kind("json", (_constants, _command("calibrate", "--show"))),
     "kernels": Kind("csv", (_kernels,)),
     "nccl-tests": Kind("csv", (_command("simulate", "--validate", "FILE"),)),
+    "nccl-output": Kind("text", (_nccl_output,)),
+    "nccl-output-json": Kind("json", (_nccl_output,)),
+    "sweep": Kind("toml", (_sweep,)),
     "training-runs": Kind("csv", (_command("plan", "--validate", "FILE"),)),
     "checkpoint": Kind("json", (_checkpoint,)),
     "secret": Kind("text", (_secret,)),

@@ -6,7 +6,6 @@ the time of every iteration; else a row is one sample, the mean that nccl-tests 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,15 +14,21 @@ from typing import Any
 
 from choreo.collectives import get_collective
 from choreo.errors import UsageError, shown
-from choreo.files import read_text
+from choreo.files import parse_json, read_text
 from choreo.nccl.names import read_collective
+from choreo.validate.rows import read_number
 
 __all__ = ["NcclTest", "TimedRow", "read_nccl_tests"]
 
 MAX_FILE_BYTES = 1 << 28
 PREFIX = re.compile(r"^(?:\[\d+,\d+\]<std(?:out|err)>:\s?|\s{0,6}\d+: (?=\s|#))")
 STARTING = re.compile(r"#\s*Collective test starting:\s*(\S+)")
-RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.*)")
+COUNT = re.compile(r"[0-9]{1,18}")
+MOST_S = 1e9
+MAX_RANKS = 10_000_000
+RANK = re.compile(
+    r"#\s+Rank\s+([0-9]{1,9})\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.*)"
+)
 ALGORITHM = re.compile(r"\bNCCL_ALGO=(\S+)")
 
 
@@ -94,13 +99,13 @@ def _from_text(text: str) -> list[NcclTest]:
 def _row(cells: Sequence[str], header: Sequence[str]) -> Iterator[TimedRow]:
     """The out-of-place and in-place halves of a row."""
     times = [place for place, name in enumerate(header) if name in ("time", "cputime")]
-    if len(cells) < 8 or not cells[0].isdecimal() or not cells[1].isdecimal():
+    if not times or len(cells) < max(8, times[0] + 1) or not (COUNT.fullmatch(cells[0]) and COUNT.fullmatch(cells[1])):
         return
     named = dict(zip(header[: times[0]], cells, strict=False))
     halves = len(cells) - times[0] >= times[-1] - times[0] + 4 if len(times) > 1 else False
     for number, place in enumerate(times if halves else times[:1]):
-        time_us, wrong = _number(cells[place]), _number(cells[place + 3] if place + 3 < len(cells) else "")
-        if time_us:
+        time_us, wrong = read_number(cells[place]), read_number(cells[place + 3] if place + 3 < len(cells) else "")
+        if time_us is not None and 0 < time_us < 1e6 * MOST_S:
             yield TimedRow(
                 int(cells[0]),
                 named.get("type", ""),
@@ -108,15 +113,15 @@ def _row(cells: Sequence[str], header: Sequence[str]) -> Iterator[TimedRow]:
                 _root(named.get("root")),
                 number == 1,
                 (time_us * 1e-6,),
-                None if wrong is None else int(wrong),
+                _wrong(wrong),
             )
 
 
 def _from_json(text: str, path: str | Path) -> NcclTest:
+    document = parse_json(text, path, UsageError)
     try:
-        document = json.loads(text)
         return _test_of(document)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         told = f"{type(error).__name__}: {error}"
         raise UsageError(f"{shown(path)} is not what nccl-tests writes with -J: {told[:120]}") from None
 
@@ -130,6 +135,8 @@ def _test_of(document: dict[str, Any]) -> NcclTest:
         _add_rank(found, int(one["rank"]), str(one["hostname"]), str(one["device_info"]).strip())
     if processes:  # of each process the first GPU is listed
         found.ranks = len(processes) * int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
+        if not 0 < found.ranks <= MAX_RANKS:
+            raise ValueError(f"{found.ranks} ranks")
     for entry in document.get("env") or []:
         if algorithm := ALGORITHM.match(str(entry)):
             found.forced = algorithm[1]
@@ -143,14 +150,16 @@ def _test_of(document: dict[str, Any]) -> NcclTest:
             wrong = half.get("nwrong")
             if times_s:
                 found.rows.append(
-                    TimedRow(
-                        int(row["size"]),
-                        str(row["type"]),
-                        _op(row.get("redop")),
-                        _root(str(row.get("root", "")).strip()),
-                        in_place,
-                        times_s,
-                        None if wrong is None else int(wrong),
+                    _checked(
+                        TimedRow(
+                            int(row["size"]),
+                            str(row["type"]),
+                            _op(row.get("redop")),
+                            _root(str(row.get("root", "")).strip()),
+                            in_place,
+                            times_s,
+                            _wrong(wrong),
+                        )
                     )
                 )
     return found
@@ -171,16 +180,20 @@ def _collective(program: str) -> str | None:
     return "send_recv" if name == "sendrecv" else get_collective(name).name
 
 
+def _wrong(count: float | None) -> int | None:
+    return None if count is None or not 0 <= count < 1 << 62 else int(count)
+
+
 def _op(text: str | None) -> str | None:
     return None if text in (None, "", "none") else text
 
 
 def _root(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
+    return int(text) if text is not None and COUNT.fullmatch(text) else None
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+def _checked(row: TimedRow) -> TimedRow:
+    """Refuse numbers that nobody measured."""
+    if not (0 <= row.size_bytes < 1 << 63 and all(0 < time_s < MOST_S for time_s in row.times_s)):
+        raise ValueError(f"a row of {row.size_bytes} bytes takes {row.times_s[0]:g} s")
+    return row
