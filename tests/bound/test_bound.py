@@ -172,7 +172,7 @@ def test_what_a_fraction_is_for() -> None:
         unit_gb = 0 if collective == "barrier" else 10 if collective in shares else 80
         assert found.of_bytes == unit_gb * GB
         assert found.bandwidth_bound_s == pytest.approx(float(found.fraction_per_GBps * unit_gb))
-        assert found.bound_s == max(found.bandwidth_bound_s, found.latency_bound_s)
+        assert found.bound_s == max(found.bandwidth_bound_s, found.latency_bound_s, found.crossing_bound_s)
 
 
 # Some of the devices.
@@ -289,3 +289,44 @@ def test_no_simulation_is_below_the_bound(topology: Topology, collective: str, d
 def test_and_some_attain_it(collective: str, algorithm: str, topology: str) -> None:
     run = simulate(build(collective, algorithm, 8), get_topology(topology), 8e6)
     assert run.job_time_s(0) == pytest.approx(bound(collective, get_topology(topology), 8e6).bound_s)
+
+
+# Bandwidth and latency of the same cut.
+
+
+@pytest.mark.parametrize(
+    ("topology", "collective", "size", "bandwidth_s", "latency_s"),
+    [
+        # Seven shares over the two links into a device, and the latency of one.
+        ("ring(8, 1GB/s, 1us)", "all_gather", 8000, 7 * 1e-6 / 2, 1e-6),
+        # Through a switch a message takes two links; where messages cost something, both ends pay.
+        ("switch(8, 1GB/s, 1us)", "all_gather", 8000, 7e-6, 2e-6),
+        ("switch(8, 1GB/s, 1us, overhead=3us)", "all_gather", 8000, 7e-6, 2e-6 + 6e-6),
+        # A switch that adds sends by itself: one link, and what the receiver pays.
+        ("switch(8, 1GB/s, 1us, reduces, overhead=3us)", "reduce_scatter", 8000, 7e-6, 1e-6 + 3e-6),
+        # The servers' network binds, though a device has less bandwidth into it than all its links together.
+        ("switch(2, 9GB/s, 1us) x switch(2, 1GB/s, 50us)", "all_gather", 4000, 1e-6, 100e-6),
+        ("fully_connected(4, 1GB/s, 2us)", "all_to_all", 4000, 1e-6, 2e-6),
+    ],
+)
+def test_a_cut_takes_its_bandwidth_and_a_message(
+    topology: str, collective: str, size: float, bandwidth_s: float, latency_s: float
+) -> None:
+    found = bound(collective, topology, size)
+    assert found.crossing_bound_s == pytest.approx(bandwidth_s + latency_s)
+    assert found.crossing_latency_s == pytest.approx(latency_s)
+    assert found.bound_s >= found.crossing_bound_s
+
+
+def test_the_lighter_cut_may_take_longer() -> None:
+    """Around a device more data must cross for its bandwidth; between the servers every message takes longer."""
+    network = "switch(8, 1GB/s, 1us) x switch(2, 1GB/s, 50us)"
+    long, short = (bound("all_gather", network, size) for size in ("16MB", "16KB"))
+    assert long.crossing_latency_s == pytest.approx(2e-6)
+    assert short.crossing_latency_s == pytest.approx(100e-6)
+
+
+def test_what_binds_is_named() -> None:
+    assert bound("all_gather", "ring(8, 1GB/s, 1us)", 0).binds == "latency"
+    assert bound("all_gather", "ring(8, 1GB/s, 1us)", 8000).binds == "bandwidth and latency"
+    assert bound("all_gather", "ring(8, 1GB/s)", 8000).binds == "bandwidth"

@@ -18,6 +18,8 @@ KEYS = {
     "bound_s",
     "bandwidth_bound_s",
     "latency_bound_s",
+    "crossing_bound_s",
+    "crossing_latency_s",
     "fraction",
     "unit",
     "fraction_per_GBps",
@@ -61,7 +63,8 @@ def test_known_values(collective: str, topology: str, unit: str, expected: str) 
 
 def test_what_a_script_reads() -> None:
     found = document("all_gather", "--topology", "ring(8, 1GB/s, 1us)", "--size", "8GB")
-    assert found["bandwidth_bound_s"] == found["bound_s"] == 3.5
+    assert found["bandwidth_bound_s"] == 3.5
+    assert found["bound_s"] == found["crossing_bound_s"] == pytest.approx(3.5 + 1e-6)
     assert found["latency_bound_s"] == pytest.approx(4e-6)
     assert (found["of"], found["of_bytes"], found["proof"]) == ("share", 1e9, "cut")
     cut = found["cut"]
@@ -109,10 +112,11 @@ def printed(*arguments: str) -> list[str]:
 
 def test_what_a_person_reads() -> None:
     assert printed("all_gather", "--topology", "ring(8, 50GB/s, 1us)", "--size", "64MiB") == [
-        "all_gather of 64 MiB over 8 ranks on ring(8, 50GB/s, 1us): no schedule takes less than 587 us",
+        "all_gather of 64 MiB over 8 ranks on ring(8, 50GB/s, 1us): no schedule takes less than 588 us",
         "",
-        "bandwidth    587 us  7/2 by links of 50.0 GB/s, or 7/100 per GB/s, × 8 MiB (a share) ← binds",
+        "bandwidth    587 us  7/2 by links of 50.0 GB/s, or 7/100 per GB/s, × 8 MiB (a share)",
         "latency     4.00 us  from 0 to 4, the farthest apart",
+        "both         588 us  a cut's bandwidth, and 1.00 us at least for a message over it ← binds",
         "",
         "All devices but 0 can send only through 2 links, 100 GB/s together, and 7 shares of 8 MiB must leave them.",
     ]

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from choreo.bound.crossing import Crossing
 from choreo.bound.flow_network import FlowNetwork, reached_from
 from choreo.bound.latency import Distance, farthest, farthest_pair
 from choreo.bound.product import Product
@@ -58,7 +59,9 @@ class Bound(Result):
     (`links_alike`) theory writes it that way: 7/2 on a ring of eight.
 
     `proof` is the kind of proof: a "cut", "prices" of links, or the "volume" between parts. `exact` says that no such
-    proof gives more. `farthest` are the two devices whose distance is the latency bound.
+    proof gives more. `farthest` are the two devices whose distance is the latency bound. `crossing_bound_s` is the
+    greatest of several cuts' bandwidth bounds together with `crossing_latency_s`, the least that a message over the cut
+    takes besides its bytes.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -69,6 +72,8 @@ class Bound(Result):
         "bound_s",
         "bandwidth_bound_s",
         "latency_bound_s",
+        "crossing_bound_s",
+        "crossing_latency_s",
         "fraction",
         "unit",
         "fraction_per_GBps",
@@ -97,11 +102,20 @@ class Bound(Result):
     cut: Cut
     cut_links: tuple[dict[str, Any], ...] = field(compare=False)
     farthest: tuple[int, int] | None = None
+    crossing_bound_s: float = 0.0
+    crossing_latency_s: float = 0.0
 
     @property
     def bound_s(self) -> float:
-        """The greater of the bandwidth and latency bounds."""
-        return max(self.bandwidth_bound_s, self.latency_bound_s)
+        """The greatest of the three bounds."""
+        return max(self.bandwidth_bound_s, self.latency_bound_s, self.crossing_bound_s)
+
+    @property
+    def binds(self) -> str:
+        """Which of them it is: "latency", "bandwidth", or "bandwidth and latency"."""
+        if self.latency_bound_s >= max(self.bandwidth_bound_s, self.crossing_bound_s):
+            return "latency" if self.latency_bound_s > self.bandwidth_bound_s else "bandwidth"
+        return "bandwidth and latency" if self.crossing_bound_s > self.bandwidth_bound_s else "bandwidth"
 
     @property
     def fraction(self) -> Fraction:
@@ -115,10 +129,9 @@ class Bound(Result):
 
     def summary(self) -> str:
         """The bound, and whether bandwidth or latency sets it."""
-        kind = "bandwidth" if self.bandwidth_bound_s >= self.latency_bound_s else "latency"
         return (
             f"{self.collective} of {format_bytes(self.size_bytes)} over {counted(self.ranks, 'rank')} on "
-            f"{shown(self.topology)}: at least {format_time(self.bound_s)}, by {kind}"
+            f"{shown(self.topology)}: at least {format_time(self.bound_s)}, by {self.binds}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,7 +160,7 @@ def bound(
 
     >>> found = bound("all_reduce", "ring(8, 50GB/s, 1us)", "1MiB")
     >>> f"{found.bound_s * 1e6:.1f} us"
-    '18.4 us'
+    '19.4 us'
     """
     contract = get_collective(collective)
     size_bytes = float(size_of(size_bytes))
@@ -170,6 +183,9 @@ def bound(
     bandwidth_bound_s = fraction * unit_bytes / 10**9
     if not (bandwidth_bound_s < MOST_SECONDS and distance.latency_s < MOST_SECONDS):
         raise UsageError(f"{collective} takes longer than can be counted on {topology.name}; use numbers of this world")
+    scale = fraction / proof.fraction if proof.fraction else Fraction(1)
+    found = ((proof.fraction, np.array(proof.cut.links, np.int64)), *proof.others)
+    crossing = Crossing.of_topology(topology).greatest(found, scale * unit_bytes)
     return Bound(
         collective=collective,
         topology=topology.name,
@@ -187,6 +203,8 @@ def bound(
         cut=proof.cut,
         cut_links=_named(topology, proof.cut.links),
         farthest=None if distance.src is None or distance.dst is None else (distance.src, distance.dst),
+        crossing_bound_s=crossing[0],
+        crossing_latency_s=crossing[1],
     )
 
 

@@ -26,7 +26,7 @@ from choreo.bound.flow_network import FlowNetwork
 from choreo.bound.product import MOST_FAMILIES, Product
 from choreo.topology.graph import Ints
 
-__all__ = ["Parting", "best_boxes", "heaviest_partition"]
+__all__ = ["Parting", "best_boxes", "boxes_of", "heaviest_partition"]
 
 # Devices times links: as in cuts.py.
 LITTLE_WORK = 10_000
@@ -50,7 +50,7 @@ class Parting:
 def best_boxes(network: FlowNetwork, product: Product, devices: Ints) -> Parting:
     """The heaviest partition of some devices into boxes."""
     families = product.unsplit()[:MOST_FAMILIES]
-    return max((_boxes(network, product, unsplit, devices) for unsplit in families), key=lambda one: one.ratio)
+    return max((boxes_of(network, product, unsplit, devices) for unsplit in families), key=lambda one: one.ratio)
 
 
 def heaviest_partition(
@@ -89,7 +89,7 @@ def search(network: FlowNetwork, devices: Ints, start: Parting, known: Fraction 
     return Parting(best / network.unit, part[devices], np.concatenate(links), exact=True)
 
 
-def _boxes(network: FlowNetwork, product: Product, unsplit: tuple[int, ...], devices: Ints) -> Parting:
+def boxes_of(network: FlowNetwork, product: Product, unsplit: tuple[int, ...], devices: Ints) -> Parting:
     """The partition into boxes. A box without devices is a part only if it has a switch that adds."""
     group = product.boxes(unsplit)
     adds = np.flatnonzero(product.topology.reduces)

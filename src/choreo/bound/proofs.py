@@ -9,15 +9,18 @@ from functools import partial
 
 import numpy as np
 
-from choreo.bound.cuts import Question
+from choreo.bound.crossing import LinkSet
+from choreo.bound.cuts import Question, best_group
 from choreo.bound.demands import Demand, Everybody, Pairs
 from choreo.bound.flow_network import FlowNetwork
-from choreo.bound.partitions import Parting, best_boxes, heaviest_partition
-from choreo.bound.product import Product, answer
-from choreo.bound.traffic import traffic_bound
+from choreo.bound.partitions import Parting, best_boxes, boxes_of, heaviest_partition
+from choreo.bound.product import MOST_FAMILIES, Product, answer
+from choreo.bound.traffic import traffic_bound, traffic_cuts
 from choreo.topology.graph import Bools, Ints
 
 __all__ = ["PROOFS", "Asked", "BoundProof", "Cut"]
+
+MOST_TRIED = 1 << 21  # links times choices of dimensions
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,16 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundProof:
-    """A fraction, and the nodes or priced links that prove it."""
+    """A fraction, and the nodes or priced links that prove it.
+
+    `others` are further sets of links with the fractions they prove: less bandwidth may come with more latency.
+    """
 
     fraction: Fraction = Fraction(0)
     kind: str = "cut"
     exact: bool = True
     cut: Cut = Cut()
+    others: tuple[LinkSet, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,9 +90,18 @@ def _from_cuts(
     if not weight.any():
         return BoundProof()
     network = asked.network.backwards() if backwards else asked.network
-    found = answer(Question(network, weight, sinks), asked.product, known)
+    question = Question(network, weight, sinks)
+    found = answer(question, asked.product, known)
     inside = ~found.inside if backwards else found.inside
-    return BoundProof(found.ratio, "cut", found.exact, _cut(asked, inside))
+    groups = (best_group(question, asked.product.boxes(unsplit)) for unsplit in _families(asked))
+    others = tuple((one.ratio, network.number[network.leaving(one.inside)]) for one in groups if one is not None)
+    return BoundProof(found.ratio, "cut", found.exact, _cut(asked, inside), others)
+
+
+def _families(asked: Asked) -> list[tuple[int, ...]]:
+    """The choices of dimensions whose boxes are tried besides; none in a network where that takes long."""
+    families = asked.product.unsplit()[:MOST_FAMILIES]
+    return families if len(families) * len(asked.network.src) <= MOST_TRIED else []
 
 
 def _cut(asked: Asked, inside: Bools) -> Cut:
@@ -126,9 +142,14 @@ def _all_reduce(asked: Asked) -> BoundProof:
     for network, start in zip(networks, boxes, strict=True):
         parted.append(heaviest_partition(network, asked.product, asked.devices, start, known))
         known = max(known, parted[-1].ratio)
+    others = [other for cut in cuts for other in (*cut.others, (cut.fraction, np.array(cut.cut.links, np.int64)))]
+    for network in networks:
+        boxed = (boxes_of(network, asked.product, unsplit, asked.devices) for unsplit in _families(asked))
+        others += [(parting.ratio, network.number[parting.links]) for parting in boxed]
     if known > best.fraction:
         best = _from_partition(asked, max(parted, key=lambda parting: parting.ratio))
-    return replace(best, exact=all(cut.exact for cut in cuts) and all(parting.exact for parting in parted))
+    exact = all(cut.exact for cut in cuts) and all(parting.exact for parting in parted)
+    return replace(best, exact=exact, others=tuple(others))
 
 
 def _from_partition(asked: Asked, found: Parting) -> BoundProof:
@@ -159,13 +180,15 @@ def _send_recv(asked: Asked) -> BoundProof:
 def _from_traffic(asked: Asked, demand: Demand) -> BoundProof:
     if isinstance(demand, Pairs) and not demand.units[demand.src != demand.dst].any():
         return BoundProof()
-    found = traffic_bound(asked.network, asked.product, demand)
+    found, network = traffic_bound(asked.network, asked.product, demand), asked.network
+    tried = traffic_cuts(network, asked.product, demand) if _families(asked) else ()
+    others = tuple((one.ratio, network.number[network.leaving(one.inside)]) for one in tried if one.inside is not None)
     if found.inside is not None:
-        return BoundProof(found.ratio, "cut", found.exact, _cut(asked, found.inside))
+        return BoundProof(found.ratio, "cut", found.exact, _cut(asked, found.inside), others)
     prices = np.zeros(0, np.int64) if found.prices is None else found.prices
     links = np.flatnonzero(prices)
     cut = Cut((), tuple(asked.network.number[links].tolist()), tuple(prices[links].tolist()))
-    return BoundProof(found.ratio, "prices", found.exact, cut)
+    return BoundProof(found.ratio, "prices", found.exact, cut, others)
 
 
 PROOFS: dict[str, Callable[[Asked], BoundProof]] = {

@@ -24,7 +24,7 @@ from choreo.bound.product import MOST_FAMILIES, Product
 from choreo.topology import Block, Topology
 from choreo.topology.graph import Bools, Ints
 
-__all__ = ["traffic_bound"]
+__all__ = ["traffic_bound", "traffic_cuts"]
 
 MOST_ROUTES = 1 << 15
 
@@ -36,7 +36,7 @@ def traffic_bound(network: FlowNetwork, product: Product, demand: Demand) -> Tra
         known = [_by_dimension(network, product)]
         if known[0].exact:
             return known[0]
-    best = max((*known, *_cuts(network, product, demand)), key=_ratio)
+    best = max((*known, *traffic_cuts(network, product, demand)), key=_ratio)
     if can_solve(network, demand):
         return solve(network, demand, best)
     if isinstance(demand, Pairs) and best.ratio >= _routed(product.topology, demand):
@@ -48,7 +48,7 @@ def _ratio(traffic: Traffic) -> Fraction:
     return traffic.ratio
 
 
-def _cuts(network: FlowNetwork, product: Product, demand: Demand) -> Iterator[Traffic]:
+def traffic_cuts(network: FlowNetwork, product: Product, demand: Demand) -> Iterator[Traffic]:
     """Cuts around boxes, and cuts through all lines of a dimension that limit what it can carry."""
     for unsplit in product.unsplit()[:MOST_FAMILIES]:
         yield from _around_groups(network, demand, product.boxes(unsplit), product.topology.num_devices)

@@ -1,4 +1,4 @@
-"""Print a bound: the larger of two, and a sentence about what proves it."""
+"""Print a bound: the largest of three, and a sentence about what proves it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ MOST_NAMED = 8
 
 
 def print_bound(found: Bound, topology: Topology) -> None:
-    """Print the bound, which of the two it is, and the proof."""
+    """Print the bound, which of the three it is, and the proof."""
     size = "" if found.collective == "barrier" else f" of {format_bytes(found.size_bytes)}"
     where = f"over {counted(found.ranks, 'rank')} on {shown(found.topology)}"
     echo_line(f"{found.collective}{size} {where}: no schedule takes less than {format_time(found.bound_s)}")
     click.echo()
-    by_bandwidth = found.bandwidth_bound_s >= found.latency_bound_s
-    _line("bandwidth", found.bandwidth_bound_s, by_bandwidth, _fraction(found))
-    _line("latency", found.latency_bound_s, not by_bandwidth, _way(found, topology))
+    _line("bandwidth", found.bandwidth_bound_s, found.binds == "bandwidth", _fraction(found))
+    _line("latency", found.latency_bound_s, found.binds == "latency", _way(found, topology))
+    if found.crossing_latency_s:
+        least = f"a cut's bandwidth, and {format_time(found.crossing_latency_s)} at least for a message over it"
+        _line("both", found.crossing_bound_s, found.binds == "bandwidth and latency", least)
     for sentence in _sentences(found, topology):
         click.echo()
         echo_line(sentence)

@@ -30,9 +30,8 @@ def print_simulation(simulation: Simulation) -> None:
     )
     click.echo()
     time_s, bound = simulation.job_time_s(0), simulation.bound
-    binds = "latency" if bound.latency_bound_s > bound.bandwidth_bound_s else "bandwidth"
     _line("time", format_time(time_s))
-    _line("bound", f"{format_time(bound.bound_s)} ({binds}); efficiency {100 * simulation.efficiency:.1f} %")
+    _line("bound", f"{format_time(bound.bound_s)} ({bound.binds}); efficiency {100 * simulation.efficiency:.1f} %")
     algbw, busbw = simulation.algbw_bytes_per_s, simulation.busbw_bytes_per_s
     _line("algbw", f"{format_bandwidth(algbw)}, busbw {format_bandwidth(busbw)}")
     busiest = simulation.busiest_link

@@ -1,0 +1,81 @@
+"""What it takes to get data over a cut besides its bandwidth: the least latency and overhead of a message that crosses.
+
+The last byte that crosses some links is in a message, which arrives the latency of its whole route later, and is then
+taken in. No message crosses before its sender has prepared it. So for any set of links whose bandwidth proves a time t,
+a schedule takes at least
+
+    least preparation of a message that crosses  +  t  +  least (latency + taking in) of a message that crosses
+
+Where messages are stored and forwarded, the latency up to the cut comes before and only the rest after. The lesser of
+the two sums holds either way. A message begins and ends at a device, or at a switch that adds; at the latter it costs
+nothing if it comes or goes by the switch's own link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from choreo.topology import Topology
+from choreo.topology.graph import Bools, Floats, Ints
+
+__all__ = ["Crossing", "LinkSet"]
+
+LinkSet = tuple[Fraction, Ints]  # a time for each unit of data and GB/s, and the links whose bandwidth proves it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossing:
+    """Of the messages over each link: the least preparation, latency before it, latency from it on, and taking in."""
+
+    send_s: Floats
+    before_s: Floats
+    after_s: Floats
+    receive_s: Floats
+
+    @staticmethod
+    def of_topology(topology: Topology) -> Crossing:
+        """The figures of a topology's links."""
+        links, adds = topology.links, topology.reduces
+        ends = adds.copy()
+        ends[: topology.num_devices] = True
+        alive = links.bandwidth_bytes_per_s > 0
+        before = _nearest(links.src[alive], links.dst[alive], links.latency_s[alive], ends)[links.src]
+        after = _nearest(links.dst[alive], links.src[alive], links.latency_s[alive], ends)[links.dst]
+        overhead_s = links.overhead_s * min(1.0, float(topology.slowdown.min()))
+        send_s, receive_s = (np.where(adds[end], 0.0, overhead_s) for end in (links.src, links.dst))
+        return Crossing(send_s, before, links.latency_s + after, receive_s)
+
+    def least_s(self, links: Ints) -> float:
+        """What the messages over some links take at least, besides their bytes."""
+        if not len(links):
+            return 0.0
+        send_s, before_s, after_s, receive_s = (
+            column[links] for column in (self.send_s, self.before_s, self.after_s, self.receive_s)
+        )
+        cut_through = send_s.min() + (before_s + after_s + receive_s).min()
+        stored = (send_s + before_s).min() + (after_s + receive_s).min()
+        least = float(min(cut_through, stored))
+        return least if np.isfinite(least) else 0.0
+
+    def greatest(self, found: Iterable[LinkSet], unit_bytes: Fraction) -> tuple[float, float]:
+        """The greatest time that some sets of links prove, and how much of it is not bandwidth."""
+        times = [(float(fraction * unit_bytes / 10**9), self.least_s(links)) for fraction, links in found if fraction]
+        bandwidth_s, more_s = max(times, key=sum, default=(0.0, 0.0))
+        return bandwidth_s + more_s, more_s
+
+
+def _nearest(src: Ints, dst: Ints, latency_s: Floats, ends: Bools) -> Floats:
+    """The least latency from any end to each node; ends themselves are at none."""
+    away = np.where(ends, 0.0, np.inf)
+    inner = ~ends[dst]
+    src, dst, latency_s = src[inner], dst[inner], latency_s[inner]
+    while True:
+        nearer = away.copy()
+        np.minimum.at(nearer, dst, away[src] + latency_s)
+        if (nearer == away).all():
+            return away
+        away = nearer
