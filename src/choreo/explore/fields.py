@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -155,19 +156,25 @@ def network_text(fields: Fields) -> str:
     >>> network_text(Fields(topology="hgx-h100", ranks=20))
     'hgx-h100:3'
     """
-    text = " ".join(fields.topology.split())
+    return _network_text(
+        " ".join(fields.topology.split()), fields.ranks, fields.bandwidth.strip(), fields.alpha.strip()
+    )
+
+
+@lru_cache(maxsize=64)
+def _network_text(text: str, ranks: int, bandwidth: str, alpha: str) -> str:
     if text.lower().endswith(FILES):
         raise UsageError("the page takes the names of machines and blocks, not files; use choreo simulate for a file")
     if text in KINDS:
-        sizes = "x".join(map(str, _sides(text, fields.ranks)))
-        return f"{text}({sizes}, {fields.bandwidth.strip()}, {fields.alpha.strip()})"
+        sizes = "x".join(map(str, _sides(text, ranks)))
+        return f"{text}({sizes}, {bandwidth}, {alpha})"
     if text.isascii() and text.replace("-", "").replace("_", "").replace(".", "").isalnum():
         known = {name for machine in list_topologies() for name in (machine.name, *machine.names)}
         if text.lower() not in known:
             raise UnknownNameError("network", text, {*known, *KINDS})
-        if fields.ranks > get_topology(text).num_devices:
+        if ranks > get_topology(text).num_devices:
             per_node = get_topology(f"{text}:2").num_devices // 2
-            return f"{text}:{-(-fields.ranks // per_node)}"
+            return f"{text}:{-(-ranks // per_node)}"
     return text
 
 
@@ -231,6 +238,7 @@ def _written(document: str) -> Schedule:
     return schedule
 
 
+@lru_cache(maxsize=16)
 def transfers_of(schedule: Schedule, most: int) -> int:
     """How many transfers a schedule has, or a number beyond `most`."""
     count = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypedDict
 
 import numpy as np
@@ -10,7 +11,7 @@ from choreo.errors import ChoreoError
 from choreo.explore.fields import Case, Fields, case_of, network_text, reading, transfers_of
 from choreo.price import Price
 from choreo.price.price import price_of, slowest
-from choreo.price.profile import Profile, profile
+from choreo.price.profile import profile
 from choreo.schedule import Schedule
 from choreo.show.schedule.outcome import outcome_of
 from choreo.show.simulation.data import SimulationData, drawn
@@ -60,8 +61,8 @@ class Moment(TypedDict):
     """What the page shows of a schedule on a network.
 
     `run` is the simulation as its own page has it. Of the messages in it, `ways` are the wires that each route
-    crosses and `way` is the route of each. `ends` are the names of the nodes that each wire joins. Where there are too
-    many messages, `run` is missing and `undrawn` says why.
+    crosses and `way` is the route of each, where each is drawn. `ends` are the names of the nodes that each wire joins.
+    Where there are too many messages, `run` is missing and `undrawn` says why.
     """
 
     network: str
@@ -98,7 +99,7 @@ def moment(fields: Fields) -> Moment:
         "chunks": case.schedule.num_chunks,
         "time_us": run.time_s * 1e6,
         "cost": _cost(case),
-        "proof": _proof(case.schedule),
+        "proof": _proved(case.schedule),
         "undrawn": "" if few else f"more than {MOST_DRAWN:,} messages: only their time is known here, not each of them",
         "run": None,
         "ways": [],
@@ -109,7 +110,8 @@ def moment(fields: Fields) -> Moment:
     if few:
         picture = drawn(run)
         found["run"] = picture.data
-        found["ways"], found["way"] = _ways(run, picture.messages, picture.wires)
+        if picture.data["activity"] is None:  # otherwise messages are not drawn one by one
+            found["ways"], found["way"] = _ways(run, picture.messages, picture.wires)
         found["ends"] = [_ends(run, links) for links in picture.wires]
     return found
 
@@ -124,16 +126,8 @@ def run_of(case: Case, *, keep: bool) -> Simulation:
     return reading("topology", run)
 
 
-_profiles: dict[int, tuple[Schedule, Profile]] = {}
-
-
-def _profile(schedule: Schedule) -> Profile:
-    """The steps of a schedule, counted once: a slider that moves the size counts nothing."""
-    if id(schedule) not in _profiles:
-        if len(_profiles) > 16:
-            _profiles.clear()
-        _profiles[id(schedule)] = schedule, profile(schedule)
-    return _profiles[id(schedule)][1]
+# Counted and proved once a schedule: a slider that moves the size changes neither.
+_profile = lru_cache(maxsize=16)(profile)
 
 
 def _cost(case: Case) -> CostData:
@@ -157,17 +151,7 @@ def _cost(case: Case) -> CostData:
     }
 
 
-_proofs: dict[int, tuple[Schedule, ProofData]] = {}
-
-
-def _proof(schedule: Schedule) -> ProofData:
-    if id(schedule) not in _proofs:
-        if len(_proofs) > 16:
-            _proofs.clear()
-        _proofs[id(schedule)] = schedule, _proved(schedule)
-    return _proofs[id(schedule)][1]
-
-
+@lru_cache(maxsize=16)
 def _proved(schedule: Schedule) -> ProofData:
     if transfers_of(schedule, MOST_PROVED) > MOST_PROVED:
         return {"known": False, "holds": False, "story": "", "step": None, "rank": None, "chunk": None}

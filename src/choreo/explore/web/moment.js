@@ -5,6 +5,7 @@ import { Latest, ask, served } from "./ask.js";
 import { Clock } from "./clock.js";
 import { Form } from "./fields.js";
 import { Pane } from "./pane.js";
+import { Work } from "./work.js";
 import { change, cutsOf, cutsText, slowOf, slowText, state } from "./state.js";
 
 const ASKED = ["collective", "algorithm", "versus", "ranks", "size", "topology", "alpha", "bandwidth", "gamma", "cuts", "slow", "document"];
@@ -23,6 +24,7 @@ export class MomentView {
     this.holder = holder;
     this.form = new Form(holder, ["collective", "algorithm", "versus", "topology", "ranks", "size", "alpha", "bandwidth", "gamma"]);
     this.changes = element("p", { class: "changes" }, holder);
+    this.work = new Work(holder);
     this.clock = new Clock(holder, (time, settled) => this.tick(time, settled));
     this.main = element("div", { class: "panes" }, holder);
     this.command = element("p", { class: "command" }, holder);
@@ -47,7 +49,11 @@ export class MomentView {
     const began = performance.now(), names = now.versus ? [now.algorithm, now.versus] : [now.algorithm];
     let found;
     try {
-      found = await Promise.all(names.map((name) => ask("moment", fieldsOf(now, name))));
+      found = await this.work.during("Working on it …", (signal) => Promise.all(names.map((name) => ask("moment", fieldsOf(now, name), { signal }))));
+      if (!found) {
+        this.holder.classList.add("stale");
+        return;
+      }
     } catch (error) {
       if (error.field === "algorithm" && now.versus && error.message.includes(`'${now.versus}'`)) error.field = "versus";
       this.form.wrong(error);
@@ -143,6 +149,11 @@ export class MomentView {
   fit() {
     for (const pane of this.panes) pane.fit();
     this.show();
+  }
+
+  leave() {
+    this.work.abort();
+    this.clock.pause();
   }
 
   key(event) {

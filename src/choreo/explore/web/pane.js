@@ -34,6 +34,7 @@ export class Pane {
 
   set(found, longest, time) {
     this.found = found;
+    this.shown = null;  // what is picked means something else now
     this.longest = longest;
     const { run, proof } = found;
     this.title.replaceChildren();
@@ -90,14 +91,14 @@ export class Pane {
       return { rank: value, list: all.filter((at) => messages.src[at] === value || messages.dst[at] === value), wires: [] };
     }
     if (kind === "wire" && value < run.network.wires.length) {
-      return { wire: value, list: all.filter((at) => ways[way[at]].includes(value)), wires: [value] };
+      return { wire: value, list: way.length ? all.filter((at) => ways[way[at]].includes(value)) : [], wires: [value] };
     }
     if (kind === "chunk") {
       const carries = every && this.matrix.messagesOf(value);
       return { chunk: value, list: carries ? all.filter((at) => carries.has(at)) : [], wires: [] };
     }
     if (kind === "message" && value < all.length) {
-      return { message: value, list: [value], wires: ways[way[value]], cells: every ? this.matrix.cellsOf(value) : [] };
+      return { message: value, list: [value], wires: way.length ? ways[way[value]] : [], cells: every ? this.matrix.cellsOf(value) : [] };
     }
     return {};
   }
@@ -132,7 +133,7 @@ export class Pane {
     this.note.replaceChildren();
     if (means.wire !== undefined) {
       const [here, there] = ends[means.wire];
-      this.note.append(`${run.network.wires[means.wire].words}: ${counted(means.list.length, "message")} here. `);
+      this.note.append(`${run.network.wires[means.wire].words}${run.activity ? "" : `: ${counted(means.list.length, "message")} here`}. `);
       this.button("slow it 4×", () => this.mend("link", { here, there, factor: 0.25 }));
       this.button("cut it", () => this.mend("link", { here, there, factor: 0 }));
       this.button("mend it", () => this.mend("link", { here, there, factor: 1 }));

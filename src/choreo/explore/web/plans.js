@@ -340,7 +340,8 @@ export class PlansView {
     for (const [name, value] of Object.entries(found.step)) {
       if (typeof value !== "number" && typeof value !== "boolean") continue;
       element("dt", {}, list, name.replaceAll("_", " "));
-      element("dd", {}, list, typeof value === "number" ? String(Number(value.toPrecision(4))) : value ? "yes" : "no");
+      if (name.endsWith("_bytes")) element("dd", {}, list, `${Number((value / 1e9).toPrecision(4))} GB`);
+      else element("dd", {}, list, typeof value === "number" ? String(Number(value.toPrecision(4))) : value ? "yes" : "no");
     }
     document.documentElement.dataset.plan = found.plan;
   }

@@ -41,6 +41,26 @@ export class Work {
     }
   }
 
+  // Something quick: it is only said, and can only be cancelled, where it takes a while after all.
+  async during(words, act) {
+    this.abort();
+    const ends = new AbortController();
+    this.ends = ends;
+    const late = setTimeout(() => { this.say(words); this.line.hidden = false; }, 400);
+    try {
+      return await act(ends.signal);
+    } catch (error) {
+      if (error.name !== "AbortError") throw error;
+      return undefined;
+    } finally {
+      clearTimeout(late);
+      if (this.ends === ends) {
+        this.ends = null;
+        this.line.hidden = true;
+      }
+    }
+  }
+
   abort() {
     if (this.ends) this.ends.abort();
     this.ends = null;
