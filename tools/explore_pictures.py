@@ -1,0 +1,49 @@
+"""Take the pictures of the page in docs/pictures, with chromium: python tools/explore_pictures.py [FOLDER]."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests.helpers.browser import Browser
+from tests.helpers.live_page import live_page, serving
+
+HERE = Path(__file__).parent.parent / "docs" / "pictures"
+FILLED = "{ const { shown, filled } = document.documentElement.dataset; return shown && shown === filled; }"
+# Each picture: what stands after the # in the address, when it is there, and whether it is dark.
+PICTURES = {
+    "explore-moment": ("pick=rank:3", FILLED, False),
+    "explore-broken": ("cuts=3~4*0.25&pick=wire:6", FILLED, False),
+    "explore-two": ("ranks=16&topology=switch&versus=halving_doubling&size=64KiB", FILLED, True),
+    "explore-map": ("view=map", "{ return document.documentElement.dataset.map === 'formula 18'; }", False),
+    "explore-write": ("view=write&ranks=4", "{ return document.querySelectorAll('.editor tr').length > 20; }", False),
+    "explore-plans": ("view=plans", "{ return Boolean(document.documentElement.dataset.plan); }", True),
+}
+
+
+def main(folder: Path) -> None:
+    """Open the page at each place, and take its picture."""
+    browser = Browser(Path(tempfile.mkdtemp()))
+    with serving() as server:
+        for name, (place, there, dark) in PICTURES.items():
+            with live_page(browser, (1280, 800), dark=dark) as page:
+                page.open(server.address)
+                page.until(FILLED)
+                page.run(f"location.hash = '#{place}'")
+                time.sleep(1.0)  # until it asks for what it needs
+                page.until(there)
+                if name == "explore-write":
+                    page.run("document.querySelector('.editor tbody button').click()")
+                    page.until("{ return document.querySelector('.said').classList.contains('refuted'); }")
+                time.sleep(0.5)  # for what is drawn with the next frame
+                page.picture(folder / f"{name}.png")
+                print(folder / f"{name}.png")
+    browser.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE)
