@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import choreo
+from choreo.record import Store
 from choreo.record.place import DATABASE
 from choreo.sweep import local
 from choreo.sweep.axes import values_of
@@ -98,6 +99,40 @@ def test_bench_measures_again_once_it_is_done(store: Path) -> None:
         assert (table["size_bytes"], table["samples"], table["wrong"]) == ([8, 1024], [2, 2], [0, 0])
     assert asked(store, "select count(*), count(distinct run) from measurement") == [(8, 2)]
     assert asked(store, "select count(*) from prediction") == [(2,)]
+
+
+def test_a_bench_that_was_cut_short_goes_on(store: Path) -> None:
+    def stop(done: int, total: int, left_s: float) -> None:
+        raise KeyboardInterrupt
+
+    axes: dict[str, Any] = {"collective": "all_reduce", "ranks": 2, "size": "8,1KiB", "rounds": 1}
+    with pytest.raises(KeyboardInterrupt):
+        choreo.sweep("bench", progress=stop, **axes)
+    assert len(choreo.sweep("bench", **axes).rows) == 2
+    assert asked(store, "select run, size_bytes from measurement m join case_ c on c.id = m.case_ order by m.id") == [
+        (1, 8),
+        (2, 1024),
+    ]
+
+
+def test_a_full_disk_ends_a_sweep_and_keeps_what_is_done(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite itself says so, at a number of pages instead of bytes."""
+    prepare = Store._prepare
+
+    def small(self: Store) -> None:
+        prepare(self)
+        self._connection.execute("pragma max_page_count = 40")
+
+    words = ["sweep", "price", "all_reduce", "-a", "ring", "-p", "4", "--size", "8:1GiB:1.1", "--json"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "_prepare", small)
+        assert "record.sqlite: the disk is full; free some space and try again" in mistake(*words)
+    ((kept,),) = asked(store, "select count(*) from task")
+    rows = fine(*words).json
+    assert isinstance(rows, list)
+    assert 0 < int(str(kept)) < len(rows)
+    assert asked(store, "select count(*), count(distinct hash) from task") == [(len(rows), len(rows))]
+    assert asked(store, "select run, count(*) from task group by run") == [(1, kept), (2, len(rows) - int(str(kept)))]
 
 
 # Tasks.
@@ -249,6 +284,7 @@ def test_a_table_goes_into_every_dataframe() -> None:
     assert frame["total_s"].tolist() == table["total_s"]
     assert table.to_polars()["axes"].to_list() == table["axes"]
     assert table.to_arrow().column("ranks").to_pylist() == table["ranks"]
+    assert importlib.import_module("polars").from_dataframe(table)["axes"].to_list() == table["axes"]
     through = importlib.import_module("pyarrow.interchange").from_dataframe(table)
     for name in table:
         assert through.column(name).to_pylist() == table[name], name

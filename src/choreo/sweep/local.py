@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -31,7 +31,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_here(verb: str, cases: list[tuple[int, Task]], workers: int) -> Iterator[list[Done]]:
+def run_here(verb: str, cases: list[tuple[int, Task]], workers: int) -> Generator[list[Done], None, None]:
     """Compute cases and yield what is done, as soon as it is; the order depends on who is first."""
     queue = Queue(cases)
     yield from _alone(queue, until=time.monotonic() + ALONE_S if workers > 1 else None)
@@ -43,7 +43,7 @@ def run_here(verb: str, cases: list[tuple[int, Task]], workers: int) -> Iterator
             yield from pool.run(queue, tries)
 
 
-def _alone(queue: Queue, until: float | None = None, unless: object = None) -> Iterator[list[Done]]:
+def _alone(queue: Queue, until: float | None = None, unless: object = None) -> Generator[list[Done], None, None]:
     worker = Worker(MAKERS)
     try:
         while queue and (until is None or time.monotonic() < until) and not (callable(unless) and unless()):
@@ -92,7 +92,7 @@ class _Pool:
                 self._drop(key.data)
         return all(peer.ready for peer in self._peers)
 
-    def run(self, queue: Queue, tries: dict[int, int]) -> Iterator[list[Done]]:
+    def run(self, queue: Queue, tries: dict[int, int]) -> Generator[list[Done], None, None]:
         """Hand out cases until none is left, or no worker."""
         began, count = time.monotonic(), 0
         while self._peers and (queue or any(peer.given for peer in self._peers)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def compute(cases: list[Numbered], files: dict[str, bytes]) -> list[Done]:
     return [_HERE["worker"].done(number, _moved(case, _HERE["places"])) for number, case in cases]
 
 
-def run_on_ray(cases: list[Numbered], address: str | None) -> Iterator[list[Done]]:
+def run_on_ray(cases: list[Numbered], address: str | None) -> Generator[list[Done], None, None]:
     """Compute cases on a Ray cluster, and yield what is done: the one at `address`, the one here, or a new one."""
     files = _files(cases)
     mine = not load_ray().is_initialized()
@@ -57,7 +57,7 @@ def run_on_ray(cases: list[Numbered], address: str | None) -> Iterator[list[Done
         yield from _handed_out(ray, Queue(cases), files)
 
 
-def _handed_out(ray: Any, queue: Queue, files: dict[str, bytes]) -> Iterator[list[Done]]:
+def _handed_out(ray: Any, queue: Queue, files: dict[str, bytes]) -> Generator[list[Done], None, None]:
     remote = ray.remote(compute).options(num_cpus=1, max_retries=-1)
     sent = ray.put(files)
     given: dict[Any, list[Numbered]] = {}

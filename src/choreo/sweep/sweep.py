@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +86,14 @@ def sweep_cases(
         status = "failed"
         try:
             began, before = time.monotonic(), len(rows)
-            for done in _computed(verb, missing, 1 if found.alone else workers, on, address):
-                lasting = [(names[one.number], one.row) for one in done if one.kept]
-                kept.add(run, [fact for one in done for fact in one.facts], lasting)
-                rows.update((one.number, one.row) for one in done)
-                if progress is not None:
-                    left = (time.monotonic() - began) / (len(rows) - before) * (len(cases) - len(rows))
-                    progress(len(rows), len(cases), left)
+            with closing(_computed(verb, missing, 1 if found.alone else workers, on, address)) as batches:
+                for done in batches:
+                    lasting = [(names[one.number], one.row) for one in done if one.kept]
+                    kept.add(run, [fact for one in done for fact in one.facts], lasting)
+                    rows.update((one.number, one.row) for one in done)
+                    if progress is not None:
+                        left = (time.monotonic() - began) / (len(rows) - before) * (len(cases) - len(rows))
+                        progress(len(rows), len(cases), left)
             table = Table([rows[number] for number in range(len(cases))], found.time)
             for file in () if finish is None else finish(table):
                 kept.add_artifact(run, file)
@@ -109,7 +111,7 @@ def sweep_cases(
 
 def _computed(
     verb: str, cases: list[tuple[int, Task]], workers: int | None, on: str | None, address: str | None
-) -> Iterator[list[Done]]:
+) -> Generator[list[Done], None, None]:
     if on is None:
         return run_here(verb, cases, workers or available_cores())
     if on != "ray":

@@ -85,6 +85,10 @@ class Table(Mapping[str, list[Any]]):
             raise _missing("pyarrow") from None
         return pa.table(self._columns)
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Arrow's own protocol, by pyarrow: newer libraries ask for this one."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
     def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> object:
         """The dataframe interchange protocol, for every library that speaks it."""
         from choreo.sweep.interchange import InterchangeFrame
