@@ -80,6 +80,7 @@ def run_packets(
     for name, cost in zip(("conn_send", "conn_send_busy", "conn_receive", "conn_receive_busy"), costs, strict=True):
         columns[name] = _picoseconds(cost)
     core = make_core({name: np.ascontiguousarray(column) for name, column in columns.items()}, progress)
+    del columns, graph
     finished = core.run()
     found = {name: np.frombuffer(column, np.int64) for name, column in core.found().items()}
     if not finished:

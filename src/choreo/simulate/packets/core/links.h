@@ -68,7 +68,9 @@ static int32_t choose_hop(const Core *core, const Packet *packet, int32_t first,
 
 /* ---- the history of a queue ---- */
 
-static int note_queue(Core *core, Link *link) {
+/* Until now the queue was as long as it is before a change. */
+static inline int note_queue(Core *core, Link *link, int64_t queued) {
+    if (link->history && core->now >> link->shift == link->part) return 0; /* noted when it became so */
     if (!link->history) {
         if (!(link->history = calloc(PARTS, 8))) { PyErr_NoMemory(); return -1; }
         link->shift = 16; /* parts of 65.5 ns at first; twice as long when they are used up */
@@ -82,8 +84,7 @@ static int note_queue(Core *core, Link *link) {
         link->part >>= 1;
         link->shift++;
     }
-    int64_t part = core->now >> link->shift, queued = link->queued;
-    /* Until now the queue was as it is before this change. */
+    int64_t part = core->now >> link->shift;
     for (; link->part < part; link->part++)
         if (queued > link->history[link->part]) link->history[link->part] = queued;
     if (queued > link->history[part]) link->history[part] = queued;
@@ -146,18 +147,18 @@ static int join_queue(Core *core, int32_t number, int32_t ingress) {
     if (!packet->headroom) core->node_used[node] += packet->size;
     if (core->node_used[node] > core->node_peak[node]) core->node_peak[node] = core->node_used[node];
     if (core->set.dcqcn) is_marked(core, link, packet);
-    if (note_queue(core, link)) return -1;
+    if (note_queue(core, link, link->queued)) return -1;
     packet->ingress = ingress;
     append(core, &link->data, number);
     link->queued += packet->size;
     if (link->queued > link->peak) link->peak = link->queued;
-    if (note_queue(core, link)) return -1;
+    if (link->queued > link->history[link->part]) link->history[link->part] = link->queued;
     return wants_to_send(core, link);
 }
 
 /* The first packet leaves the queue: it gives its memory back when it begins to be sent. */
 static int32_t leave_queue(Core *core, Link *link) {
-    if (note_queue(core, link)) return NONE;
+    if (note_queue(core, link, link->queued)) return NONE;
     int32_t number = take(core, &link->data), node = link->src;
     Packet *packet = &core->packets[number];
     link->queued -= packet->size;

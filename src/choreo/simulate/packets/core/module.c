@@ -128,7 +128,7 @@ static PyObject *core_history(Core *core, PyObject *args) {
     if (id < 0 || id >= core->num_links) { refuse("there is no such link"); return NULL; }
     Link *link = &core->links[id];
     if (!link->history) Py_RETURN_NONE;
-    if (note_queue(core, link)) return NULL;
+    if (note_queue(core, link, link->queued)) return NULL;
     return Py_BuildValue("iN", link->shift, PyBytes_FromStringAndSize((const char *)link->history, PARTS * 8));
 }
 

@@ -47,19 +47,22 @@ typedef struct { int32_t conn, at, next; uint8_t waiting; } Source;
 /* Bits for the packets from some number on; it grows with what is out of order. */
 typedef struct { uint64_t *words; uint32_t room; } Window;
 
+/* What every packet needs comes first, within one cache line. */
 typedef struct {
-    int32_t first_source, sources;   /* one, or when sprayed one for each port it may leave by */
-    int32_t back_at, back_ways;      /* the first hops of what the receiver answers */
     uint32_t next, fresh, unacked, end; /* sequence numbers: to send, never sent, without acknowledgement, after the last */
-    uint32_t expected;               /* the receiver's */
-    uint32_t window;                 /* how many may be without acknowledgement */
-    uint32_t highest, repeat, lost;  /* selective repeat: the highest that arrived, the next to look at, lost below this */
-    int32_t sending, unacked_message, receiving, last; /* messages */
+    uint32_t window;                    /* how many may be without acknowledgement */
+    uint32_t lost;                      /* selective repeat: what is without acknowledgement below this is lost */
+    uint32_t expected;                  /* the receiver's */
+    int32_t sending, receiving, unacked_message; /* messages */
+    int32_t first_source, sources;      /* one, or when sprayed one for each port it may leave by */
+    int32_t back_at, back_ways;         /* the first hops of what the receiver answers */
     uint8_t asked_back, timer_set, asleep, timed, backoff;
     uint32_t timed_psn;
+    int64_t deadline, timed_at, base_rtt, smooth_rtt, rtt_spread;
+    uint32_t highest, repeat;           /* selective repeat: the highest that arrived, the next to look at */
+    int32_t last;                       /* the last message */
     int64_t send_ps, send_busy_ps, receive_busy_ps; /* what a message costs its ends; see flows/core/state.h */
-    int64_t base_rtt, smooth_rtt, rtt_spread, timed_at, deadline;
-    Window arrived, answered;        /* at the receiver; at the sender */
+    Window arrived, answered;           /* at the receiver; at the sender */
 } Conn;
 
 /* The rate of a connection under DCQCN, in bytes a second. */

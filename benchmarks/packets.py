@@ -1,0 +1,145 @@
+"""How fast the packet simulator is, in how much memory, and whether htsim finds the same times.
+
+    python benchmarks/packets.py [--htsim DIRECTORY]
+
+Every case runs in a process of its own and is timed inside it, after imports: user time of one core to make the topology
+and the schedule and to simulate them; memory is that process's peak. `--htsim` gives the folder of a build of
+github.com/Broadcom/csg-htsim (its `sim` folder, after `make` there and in `sim/datacenter`): incasts over lossless RoCE are
+then timed beside its `htsim_roce`, on the same network. What was found goes to benchmarks/results/packets.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "packets.json"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What runs where, and what is to be reached: user seconds, or events a second."""
+
+    name: str
+    collective: str
+    algorithm: str
+    topology: str
+    size: str
+    target_s: float | None = None
+    target_events: float | None = None
+    packets: dict[str, Any] = field(default_factory=dict)
+
+
+TREE = "fat_tree(16x8, 50GB/s, 500ns, spines=16)"
+CASES = [
+    Case("ring, 1024 ranks of one switch, 1 MiB", "all_reduce", "ring", "switch(1024, 50GB/s, 500ns)", "1MiB", 2.0),
+    Case("all_to_all, 128 ranks of one switch, 64 MiB", "all_to_all", "direct", "switch(128, 50GB/s, 500ns)", "64MiB", 10.0),
+    Case("all_to_all, 128 ranks of a fat tree, 64 MiB", "all_to_all", "direct", TREE, "64MiB", 10.0),
+    Case("the same, sprayed", "all_to_all", "direct", TREE, "64MiB", 10.0, packets={"routing": "spray"}),
+    Case("all_to_all, 32 MiB, acknowledged", "all_to_all", "direct", TREE, "32MiB", None, 5e6, {"acknowledge": True}),
+    Case("ring, 64 MiB, acknowledged", "all_reduce", "ring", TREE, "64MiB", None, 5e6, {"acknowledge": True}),
+    Case("ring, 64 MiB, lossy", "all_reduce", "ring", TREE, "64MiB", None, 5e6, {"lossless": False}),
+    Case("all_to_all, 32 MiB, 4 MiB of buffer, lossy", "all_to_all", "direct", TREE, "32MiB", None, 5e6,
+         {"lossless": False, "buffer_bytes": "4MiB"}),
+]  # fmt: skip
+
+
+def measure(case: Case) -> dict[str, float]:
+    """User seconds, events a second and peak megabytes of one case, in this process."""
+    from choreo import Packets, build, get_topology, simulate
+
+    settings = Packets(**case.packets)
+    simulate(build(case.collective, case.algorithm, 4), "switch(4)", 8, packets=settings)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    topology = get_topology(case.topology)
+    found = simulate(build(case.collective, case.algorithm, topology.num_devices), topology, case.size, packets=settings)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    assert found.packets is not None
+    took = usage.ru_utime - before
+    return {
+        "user_s": took,
+        "events": found.packets.events,
+        "events_per_s": found.packets.events / took,
+        "peak_mb": usage.ru_maxrss * 1024 / 1e6,
+        "most_packets_in_flight": found.packets.most_packets_in_flight,
+        "simulated_s": found.time_s,
+    }
+
+
+def in_own_process(index: int) -> dict[str, float]:
+    """The faster of two runs, each in a process of its own."""
+    command = [sys.executable, __file__, "--case", str(index)]
+    runs = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(2)]
+    return min(runs, key=lambda run: float(run["user_s"]))
+
+
+def incasts(folder: Path) -> list[dict[str, Any]]:
+    """Incasts here and in htsim: time until the last flow is done, and what both take to find it."""
+    from choreo import Packets, build, simulate
+
+    rate, latency_us, size, mtu, nodes = 50e9, 0.5, 2_000_000, 4096, 16
+    print(f"\n{'incast of 2 MB each':<34}{'choreo':>12}{'htsim':>12}{'ratio':>8}{'choreo':>10}{'htsim':>10}")
+    found = []
+    for senders in (2, 4, 8, 15):
+        with tempfile.TemporaryDirectory() as where:
+            matrix = Path(where) / "incast.cm"
+            lines = [f"Nodes {nodes}", f"Connections {senders}"]
+            lines += [f"{src}->0 id {src} start 0 size {size}" for src in range(1, senders + 1)]
+            matrix.write_text("\n".join(lines) + "\n")
+            command = [str(folder / "datacenter" / "htsim_roce"), "-tm", str(matrix), "-nodes", str(nodes), "-mtu", str(mtu)]
+            command += ["-linkspeed", str(int(rate * 8 / 1e6)), "-end", "10000", "-o", str(Path(where) / "log")]
+            begin = time.perf_counter()
+            said = subprocess.run(command, check=True, capture_output=True, text=True, cwd=where).stdout
+            theirs_took = time.perf_counter() - begin
+        theirs = max(float(one) for one in re.findall(r"finished at ([0-9.]+)", said))
+        begin = time.perf_counter()
+        run = simulate(
+            build("reduce", "linear", senders + 1), f"switch({nodes}, 50GB/s, {latency_us}us)", size,
+            packets=Packets(mtu_bytes=mtu),
+        )  # fmt: skip
+        took = time.perf_counter() - begin
+        ours = run.time_s * 1e6
+        print(f"{senders:>3} senders{'':<23}{ours:>9.1f} us{theirs:>9.1f} us{ours / theirs:>8.3f}{took:>8.2f} s{theirs_took:>8.2f} s")
+        found.append({"senders": senders, "choreo_us": ours, "htsim_us": theirs, "choreo_s": took, "htsim_s": theirs_took})
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--htsim", type=Path, metavar="DIRECTORY", help="the sim folder of csg-htsim, built")
+    parser.add_argument("--case", type=int, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.case is not None:
+        print(json.dumps(measure(CASES[asked.case])))
+        return
+    print(f"{'':<46}{'user':>9}{'to reach':>10}{'events':>9}{'a second':>11}{'to reach':>10}{'peak':>9}")
+    found: list[dict[str, Any]] = []
+    for index, case in enumerate(CASES):
+        run = in_own_process(index)
+        seconds = f"{case.target_s:g} s" if case.target_s else ""
+        rate = f"{case.target_events / 1e6:g} M" if case.target_events else ""
+        missed = (case.target_s is not None and run["user_s"] > case.target_s) or (
+            case.target_events is not None and run["events_per_s"] < case.target_events
+        )
+        print(
+            f"{case.name:<46}{run['user_s']:>7.2f} s{seconds:>10}{run['events'] / 1e6:>7.1f} M"
+            f"{run['events_per_s'] / 1e6:>9.2f} M{rate:>10}{run['peak_mb']:>6.0f} MB{'  missed' if missed else ''}",
+            flush=True,
+        )
+        found.append({**asdict(case), **run})
+    beside = incasts(asked.htsim) if asked.htsim else []
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"cases": found, "htsim": beside}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

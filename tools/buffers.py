@@ -1,0 +1,173 @@
+"""How much switch buffer each all_reduce needs: the runs, the table and the pictures of docs/explanation/buffers.md.
+
+    python tools/buffers.py run RESULTS.jsonl [--ranks 64,128] [--part 0/2]     adds the runs that are not there yet
+    python tools/buffers.py write RESULTS.jsonl                                 the table and the pictures, from the runs
+
+Ranks hang on a fat tree of 400 Gb/s links, eight to a leaf, eight spines, 500 ns a link; each has a gradient of 4 MiB.
+Hierarchical sums within a leaf first, all pairs at once, then along rings of ranks that have the same place at their
+leaves. Runs with 64 ranks are repeated with three seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent.parent / "docs"
+SIZE = 4 << 20
+MIB = 1 << 20
+BUFFERS = [0.25, 1.0, 4.0, 16.0, 64.0]
+RANKS = [64, 128, 256, 512]
+ALGORITHMS = ["ring", "direct", "halving_doubling", "hierarchical"]
+NETWORKS = [(lossless, routing) for lossless in (True, False) for routing in ("ecmp", "spray")]
+COLOURS = {"ring": "#1d62ad", "direct": "#c75b00", "halving_doubling": "#a3174f", "hierarchical": "#3c7a3c"}
+Run = dict[str, Any]
+
+
+def cases(ranks: list[int]) -> Iterator[Run]:
+    """What is to be run, the smaller worlds first."""
+    for world in ranks:
+        for seed in range(3 if world == 64 else 1):
+            for lossless, routing in NETWORKS:
+                for buffer in BUFFERS:
+                    for algorithm in ALGORITHMS:
+                        yield {
+                            "ranks": world, "seed": seed, "lossless": lossless, "routing": routing, "buffer_mib": buffer,
+                            "algorithm": algorithm,
+                        }  # fmt: skip
+
+
+def run(case: Run) -> Run:
+    """One run."""
+    from choreo import Packets, build, simulate
+
+    world = case["ranks"]
+    axes = {"axes": f"8x{world // 8}:direct,ring"} if case["algorithm"] == "hierarchical" else {}
+    schedule = build("all_reduce", case["algorithm"], world, **axes)
+    network = f"fat_tree(8x{world // 8}, 50GB/s, 500ns, spines=8)"
+    packets = Packets(
+        buffer_bytes=int(case["buffer_mib"] * MIB), lossless=case["lossless"], routing=case["routing"], seed=case["seed"]
+    )
+    found = simulate(schedule, network, SIZE, packets=packets)
+    report = found.packets
+    assert report is not None
+    figures = ("peak_queue_bytes", "peak_buffer_bytes", "pauses", "paused_s", "drops", "retransmissions", "timeouts")
+    return {**case, "time_s": found.time_s, **{name: getattr(report, name) for name in figures}}
+
+
+def read(path: Path) -> list[Run]:
+    """The runs that are there."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def key(one: Run) -> tuple[Any, ...]:
+    return tuple(one[name] for name in ("ranks", "seed", "lossless", "routing", "buffer_mib", "algorithm"))
+
+
+def median(runs: list[Run], value: str, **wanted: object) -> float | None:
+    """The median over seeds."""
+    found = [one[value] for one in runs if all(one[name] == want for name, want in wanted.items())]
+    return statistics.median(found) if found else None
+
+
+def table(runs: list[Run]) -> str:
+    """The memory that each algorithm takes where there is plenty, and what it costs to have less."""
+    lines = ["| ranks | algorithm | takes, ecmp | takes, spray | time, 64 MiB | 0.25 MiB lossless | 0.25 MiB lossy | 4 MiB lossy |"]
+    lines.append("| --- " * 8 + "|")
+    for world in sorted({one["ranks"] for one in runs}):
+        for algorithm in ALGORITHMS:
+            here = {"ranks": world, "algorithm": algorithm}
+            most = [median(runs, "peak_buffer_bytes", **here, lossless=True, routing=routing, buffer_mib=64.0) for routing in ("ecmp", "spray")]
+            best = median(runs, "time_s", **here, lossless=True, routing="ecmp", buffer_mib=64.0)
+            others = [
+                median(runs, "time_s", **here, lossless=lossless, routing="ecmp", buffer_mib=buffer)
+                for lossless, buffer in ((True, 0.25), (False, 0.25), (False, 4.0))
+            ]
+            cells = [f"{value / MIB:.2f} MiB" if value is not None else "" for value in most]
+            cells += [f"{best * 1e6:.0f} us" if best else ""]
+            cells += [f"{value / best:.2f} x" if value and best else "" for value in others]
+            lines.append(f"| {world} | {algorithm} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def panel(runs: list[Run], world: int, lossless: bool, routing: str, left: int, high: float, low: float) -> list[str]:
+    """Time against buffer, one line an algorithm; both axes are logarithms."""
+    from math import log
+
+    width, height, top = 190, 220, 40
+
+    def x(buffer: float) -> float:
+        return left + width * log(buffer / BUFFERS[0]) / log(BUFFERS[-1] / BUFFERS[0])
+
+    def y(time: float) -> float:
+        return top + height * (1 - log(time / low) / log(high / low))
+
+    title = f"{'lossless' if lossless else 'lossy'}, {routing}"
+    made = [f'<text x="{left}" y="{top - 14}" font-weight="600">{title}</text>']
+    made += [
+        f'<text x="{x(buffer):.0f}" y="{top + height + 18}" text-anchor="middle">{buffer:g}</text>' for buffer in BUFFERS
+    ]
+    tick = 100e-6
+    while tick < high:
+        if tick > low:
+            made.append(f'<path d="M{left} {y(tick):.1f}h{width}" stroke="#dfe4e9"/>')
+            if left < 100:
+                label = f"{tick * 1e6:.0f} us" if tick < 1e-3 else f"{tick * 1e3:g} ms"
+                made.append(f'<text x="{left - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{label}</text>')
+        tick *= 2
+    for algorithm in ALGORITHMS:
+        here = {"ranks": world, "algorithm": algorithm, "lossless": lossless, "routing": routing}
+        points = [(buffer, median(runs, "time_s", **here, buffer_mib=buffer)) for buffer in BUFFERS]
+        known = [(x(buffer), y(time)) for buffer, time in points if time is not None]
+        line = " ".join(f"{a:.1f},{b:.1f}" for a, b in known)
+        made.append(f'<polyline points="{line}" fill="none" stroke="{COLOURS[algorithm]}" stroke-width="2"/>')
+        made += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{COLOURS[algorithm]}"/>' for a, b in known]
+    return made
+
+
+def picture(runs: list[Run], world: int) -> str:
+    """Four panels side by side."""
+    times = [one["time_s"] for one in runs if one["ranks"] == world]
+    low, high = min(times) / 1.15, max(times) * 1.15
+    parts: list[str] = []
+    for number, (lossless, routing) in enumerate(NETWORKS):
+        parts += panel(runs, world, lossless, routing, 70 + number * 230, high, low)
+    for number, algorithm in enumerate(ALGORITHMS):
+        at = 70 + number * 190
+        parts.append(f'<path d="M{at} 318h22" stroke="{COLOURS[algorithm]}" stroke-width="3"/>')
+        parts.append(f'<text x="{at + 28}" y="322">{algorithm}</text>')
+    parts.append('<text x="966" y="300" text-anchor="end" fill="#66727f">MiB of buffer a switch</text>')
+    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 990 335" font-family="Inter, Helvetica, Arial, sans-serif"'
+    return f'{head} font-size="12" fill="#1c2530">\n<rect width="990" height="335" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["run", "write"])
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--ranks", default=",".join(map(str, RANKS)))
+    parser.add_argument("--part", default="0/1", help="which of how many parts of the cases, to run several at once")
+    asked = parser.parse_args()
+    runs = read(asked.results)
+    if asked.what == "run":
+        part, parts = map(int, asked.part.split("/"))
+        done = {key(one) for one in runs}
+        left = [one for one in cases([int(world) for world in asked.ranks.split(",")]) if key(one) not in done]
+        for case in left[part::parts]:
+            with asked.results.open("a") as file:
+                file.write(json.dumps(run(case)) + "\n")
+        return
+    for world in sorted({one["ranks"] for one in runs}):
+        (DOCS / "pictures" / f"buffers-{world}.svg").write_text(picture(runs, world))
+    page = DOCS / "explanation" / "buffers.md"
+    before, _, rest = page.read_text().partition("<!-- table -->\n")
+    _, _, after = rest.partition("<!-- end of table -->")
+    page.write_text(f"{before}<!-- table -->\n{table(runs)}\n<!-- end of table -->{after}")
+
+
+if __name__ == "__main__":
+    main()
