@@ -2,10 +2,10 @@
 
     python benchmarks/packets.py [--htsim DIRECTORY]
 
-Every case runs in a process of its own and is timed inside it, after imports: user time of one core to make the topology
-and the schedule and to simulate them; memory is that process's peak. `--htsim` gives the folder of a build of
-github.com/Broadcom/csg-htsim (its `sim` folder, after `make` there and in `sim/datacenter`): incasts over lossless RoCE are
-then timed beside its `htsim_roce`, on the same network. What was found goes to benchmarks/results/packets.json.
+Every case runs in a process of its own and is timed inside it, after imports: user time of one core to make the
+topology and the schedule and to simulate them; memory is that process's peak. `--htsim` gives the `sim` folder of
+Broadcom/csg-htsim, after `make` there and in `sim/datacenter`: incasts over lossless RoCE are then timed beside its
+`htsim_roce`. What was found goes to benchmarks/results/packets.json.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ class Case:
 
 
 TREE = "fat_tree(16x8, 50GB/s, 500ns, spines=16)"
+SWITCH = "switch(128, 50GB/s, 500ns)"
 CASES = [
     Case("ring, 1024 ranks of one switch, 1 MiB", "all_reduce", "ring", "switch(1024, 50GB/s, 500ns)", "1MiB", 2.0),
-    Case("all_to_all, 128 ranks of one switch, 64 MiB", "all_to_all", "direct", "switch(128, 50GB/s, 500ns)", "64MiB", 10.0),
+    Case("all_to_all, 128 ranks of one switch, 64 MiB", "all_to_all", "direct", SWITCH, "64MiB", 10.0),
     Case("all_to_all, 128 ranks of a fat tree, 64 MiB", "all_to_all", "direct", TREE, "64MiB", 10.0),
     Case("the same, sprayed", "all_to_all", "direct", TREE, "64MiB", 10.0, packets={"routing": "spray"}),
     Case("all_to_all, 32 MiB, acknowledged", "all_to_all", "direct", TREE, "32MiB", None, 5e6, {"acknowledge": True}),
@@ -61,7 +62,9 @@ def measure(case: Case) -> dict[str, float]:
     simulate(build(case.collective, case.algorithm, 4), "switch(4)", 8, packets=settings)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
     topology = get_topology(case.topology)
-    found = simulate(build(case.collective, case.algorithm, topology.num_devices), topology, case.size, packets=settings)
+    found = simulate(
+        build(case.collective, case.algorithm, topology.num_devices), topology, case.size, packets=settings
+    )
     usage = resource.getrusage(resource.RUSAGE_SELF)
     assert found.packets is not None
     took = usage.ru_utime - before
@@ -95,7 +98,15 @@ def incasts(folder: Path) -> list[dict[str, Any]]:
             lines = [f"Nodes {nodes}", f"Connections {senders}"]
             lines += [f"{src}->0 id {src} start 0 size {size}" for src in range(1, senders + 1)]
             matrix.write_text("\n".join(lines) + "\n")
-            command = [str(folder / "datacenter" / "htsim_roce"), "-tm", str(matrix), "-nodes", str(nodes), "-mtu", str(mtu)]
+            command = [
+                str(folder / "datacenter" / "htsim_roce"),
+                "-tm",
+                str(matrix),
+                "-nodes",
+                str(nodes),
+                "-mtu",
+                str(mtu),
+            ]
             command += ["-linkspeed", str(int(rate * 8 / 1e6)), "-end", "10000", "-o", str(Path(where) / "log")]
             begin = time.perf_counter()
             said = subprocess.run(command, check=True, capture_output=True, text=True, cwd=where).stdout
@@ -108,8 +119,12 @@ def incasts(folder: Path) -> list[dict[str, Any]]:
         )  # fmt: skip
         took = time.perf_counter() - begin
         ours = run.time_s * 1e6
-        print(f"{senders:>3} senders{'':<23}{ours:>9.1f} us{theirs:>9.1f} us{ours / theirs:>8.3f}{took:>8.2f} s{theirs_took:>8.2f} s")
-        found.append({"senders": senders, "choreo_us": ours, "htsim_us": theirs, "choreo_s": took, "htsim_s": theirs_took})
+        print(
+            f"{senders:>3} senders{'':<23}{ours:>9.1f} us{theirs:>9.1f} us{ours / theirs:>8.3f}{took:>8.2f} s"
+            f"{theirs_took:>8.2f} s"
+        )
+        times = {"choreo_us": ours, "htsim_us": theirs, "choreo_s": took, "htsim_s": theirs_took}
+        found.append({"senders": senders, **times})
     return found
 
 

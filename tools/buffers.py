@@ -1,7 +1,7 @@
 """How much switch buffer each all_reduce needs: the runs, the table and the pictures of docs/explanation/buffers.md.
 
-    python tools/buffers.py run RESULTS.jsonl [--ranks 64,128] [--part 0/2]     adds the runs that are not there yet
-    python tools/buffers.py write RESULTS.jsonl                                 the table and the pictures, from the runs
+    python tools/buffers.py run RESULTS.jsonl [--ranks 64,128] [--part 0/2]     adds the runs that are missing
+    python tools/buffers.py write RESULTS.jsonl                                 writes the table and the pictures
 
 Ranks hang on a fat tree of 400 Gb/s links, eight to a leaf, eight spines, 500 ns a link; each has a gradient of 4 MiB.
 Hierarchical sums within a leaf first, all pairs at once, then along rings of ranks that have the same place at their
@@ -14,6 +14,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Iterator
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ RANKS = [64, 128, 256, 512]
 ALGORITHMS = ["ring", "direct", "halving_doubling", "hierarchical"]
 NETWORKS = [(lossless, routing) for lossless in (True, False) for routing in ("ecmp", "spray")]
 COLOURS = {"ring": "#1d62ad", "direct": "#c75b00", "halving_doubling": "#a3174f", "hierarchical": "#3c7a3c"}
+CASE = ("ranks", "seed", "lossless", "routing", "buffer_mib", "algorithm")
 Run = dict[str, Any]
 
 
@@ -35,10 +37,7 @@ def cases(ranks: list[int]) -> Iterator[Run]:
             for lossless, routing in NETWORKS:
                 for buffer in BUFFERS:
                     for algorithm in ALGORITHMS:
-                        yield {
-                            "ranks": world, "seed": seed, "lossless": lossless, "routing": routing, "buffer_mib": buffer,
-                            "algorithm": algorithm,
-                        }  # fmt: skip
+                        yield dict(zip(CASE, (world, seed, lossless, routing, buffer, algorithm), strict=True))
 
 
 def run(case: Run) -> Run:
@@ -46,11 +45,14 @@ def run(case: Run) -> Run:
     from choreo import Packets, build, simulate
 
     world = case["ranks"]
-    axes = {"axes": f"8x{world // 8}:direct,ring"} if case["algorithm"] == "hierarchical" else {}
-    schedule = build("all_reduce", case["algorithm"], world, **axes)
+    axes = f"8x{world // 8}:direct,ring" if case["algorithm"] == "hierarchical" else None
+    schedule = build("all_reduce", case["algorithm"], world, **({} if axes is None else {"axes": axes}))  # type: ignore[arg-type]
     network = f"fat_tree(8x{world // 8}, 50GB/s, 500ns, spines=8)"
     packets = Packets(
-        buffer_bytes=int(case["buffer_mib"] * MIB), lossless=case["lossless"], routing=case["routing"], seed=case["seed"]
+        buffer_bytes=int(case["buffer_mib"] * MIB),
+        lossless=case["lossless"],
+        routing=case["routing"],
+        seed=case["seed"],
     )
     found = simulate(schedule, network, SIZE, packets=packets)
     report = found.packets
@@ -59,13 +61,9 @@ def run(case: Run) -> Run:
     return {**case, "time_s": found.time_s, **{name: getattr(report, name) for name in figures}}
 
 
-def read(path: Path) -> list[Run]:
-    """The runs that are there."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def key(one: Run) -> tuple[Any, ...]:
-    return tuple(one[name] for name in ("ranks", "seed", "lossless", "routing", "buffer_mib", "algorithm"))
+    """What makes a run another run."""
+    return tuple(one[name] for name in CASE)
 
 
 def median(runs: list[Run], value: str, **wanted: object) -> float | None:
@@ -76,28 +74,28 @@ def median(runs: list[Run], value: str, **wanted: object) -> float | None:
 
 def table(runs: list[Run]) -> str:
     """The memory that each algorithm takes where there is plenty, and what it costs to have less."""
-    lines = ["| ranks | algorithm | takes, ecmp | takes, spray | time, 64 MiB | 0.25 MiB lossless | 0.25 MiB lossy | 4 MiB lossy |"]
-    lines.append("| --- " * 8 + "|")
+    heads = ["ranks", "algorithm", "memory, ecmp", "memory, spray", "time, ecmp", "time, spray"]
+    heads += ["0.25 MiB lossless", "0.25 MiB lossy", "4 MiB lossy"]
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for world in sorted({one["ranks"] for one in runs}):
         for algorithm in ALGORITHMS:
-            here = {"ranks": world, "algorithm": algorithm}
-            most = [median(runs, "peak_buffer_bytes", **here, lossless=True, routing=routing, buffer_mib=64.0) for routing in ("ecmp", "spray")]
-            best = median(runs, "time_s", **here, lossless=True, routing="ecmp", buffer_mib=64.0)
-            others = [
-                median(runs, "time_s", **here, lossless=lossless, routing="ecmp", buffer_mib=buffer)
+            plenty = {"ranks": world, "algorithm": algorithm, "lossless": True, "buffer_mib": 64.0}
+            most = [median(runs, "peak_buffer_bytes", **plenty, routing=routing) for routing in ("ecmp", "spray")]
+            times = [median(runs, "time_s", **plenty, routing=routing) for routing in ("ecmp", "spray")]
+            less = [
+                median(runs, "time_s", **plenty | {"lossless": lossless, "buffer_mib": buffer}, routing="ecmp")
                 for lossless, buffer in ((True, 0.25), (False, 0.25), (False, 4.0))
             ]
             cells = [f"{value / MIB:.2f} MiB" if value is not None else "" for value in most]
-            cells += [f"{best * 1e6:.0f} us" if best else ""]
-            cells += [f"{value / best:.2f} x" if value and best else "" for value in others]
+            cells += [f"{value * 1e6:.0f} us" if value else "" for value in times]
+            cells += [f"{value / times[0]:.2f} x" if value and times[0] else "" for value in less]
             lines.append(f"| {world} | {algorithm} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def panel(runs: list[Run], world: int, lossless: bool, routing: str, left: int, high: float, low: float) -> list[str]:
+def panel(runs: list[Run], world: int, network: tuple[bool, str], left: int, span: tuple[float, float]) -> list[str]:
     """Time against buffer, one line an algorithm; both axes are logarithms."""
-    from math import log
-
+    (lossless, routing), (low, high) = network, span
     width, height, top = 190, 220, 40
 
     def x(buffer: float) -> float:
@@ -108,9 +106,8 @@ def panel(runs: list[Run], world: int, lossless: bool, routing: str, left: int, 
 
     title = f"{'lossless' if lossless else 'lossy'}, {routing}"
     made = [f'<text x="{left}" y="{top - 14}" font-weight="600">{title}</text>']
-    made += [
-        f'<text x="{x(buffer):.0f}" y="{top + height + 18}" text-anchor="middle">{buffer:g}</text>' for buffer in BUFFERS
-    ]
+    below = f'y="{top + height + 18}" text-anchor="middle"'
+    made += [f'<text x="{x(buffer):.0f}" {below}>{buffer:g}</text>' for buffer in BUFFERS]
     tick = 100e-6
     while tick < high:
         if tick > low:
@@ -132,27 +129,30 @@ def panel(runs: list[Run], world: int, lossless: bool, routing: str, left: int, 
 def picture(runs: list[Run], world: int) -> str:
     """Four panels side by side."""
     times = [one["time_s"] for one in runs if one["ranks"] == world]
-    low, high = min(times) / 1.15, max(times) * 1.15
+    span = min(times) / 1.15, max(times) * 1.15
     parts: list[str] = []
-    for number, (lossless, routing) in enumerate(NETWORKS):
-        parts += panel(runs, world, lossless, routing, 70 + number * 230, high, low)
+    for number, network in enumerate(NETWORKS):
+        parts += panel(runs, world, network, 70 + number * 230, span)
     for number, algorithm in enumerate(ALGORITHMS):
         at = 70 + number * 190
         parts.append(f'<path d="M{at} 318h22" stroke="{COLOURS[algorithm]}" stroke-width="3"/>')
         parts.append(f'<text x="{at + 28}" y="322">{algorithm}</text>')
     parts.append('<text x="966" y="300" text-anchor="end" fill="#66727f">MiB of buffer a switch</text>')
-    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 990 335" font-family="Inter, Helvetica, Arial, sans-serif"'
-    return f'{head} font-size="12" fill="#1c2530">\n<rect width="990" height="335" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n"
+    font = 'font-family="Inter, Helvetica, Arial, sans-serif" font-size="12" fill="#1c2530"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 990 335" {font}>'
+    return "\n".join([head, '<rect width="990" height="335" fill="#fff"/>', *parts, "</svg>"]) + "\n"
 
 
 def main() -> None:
+    """Run, or write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "write"])
     parser.add_argument("results", type=Path)
     parser.add_argument("--ranks", default=",".join(map(str, RANKS)))
     parser.add_argument("--part", default="0/1", help="which of how many parts of the cases, to run several at once")
     asked = parser.parse_args()
-    runs = read(asked.results)
+    there = asked.results.read_text().splitlines() if asked.results.exists() else []
+    runs = [json.loads(line) for line in there]
     if asked.what == "run":
         part, parts = map(int, asked.part.split("/"))
         done = {key(one) for one in runs}

@@ -273,3 +273,62 @@ def test_a_missing_compiled_simulator_is_told_in_one_line(tmp_path: Path) -> Non
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         assert done.stderr.startswith(told)
         assert len(done.stderr.splitlines()) == bool(told)
+
+
+PACKETS = (
+    "simulate",
+    "all_to_all",
+    "--topology",
+    "fat_tree(2x2, 50GB/s, 500ns, spines=2)",
+    "--size",
+    "1MiB",
+    "--packets",
+)
+
+
+def test_packets_are_printed_and_are_in_the_json() -> None:
+    text = run_choreo(*PACKETS, "--buffer", "64KiB", "--lossy", "--routing", "spray", "--seed", "2").out
+    for word in ("64 KiB a switch, lossy, selective_repeat, spray", "packets of 4 KiB", "queues", "congestion"):
+        assert word in text
+    found = json.loads(run_choreo(*PACKETS, "--mtu", "1KiB", "--control", "dcqcn", "--json").out)
+    assert found["packets"]["mtu_bytes"] == 1024
+    assert found["packets"]["delivered_bytes"] == 3 << 20
+    assert found["settings"] == {"packets": True, "mtu": 1024, "control": "dcqcn"}
+    assert {"from", "to", "drops", "pauses", "marks"} < set(found["packets"]["ports"][0])
+    assert len(found["packets"]["queues"][0]["bytes"]) > 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (("--mtu", "1KiB"), "--mtu is of packets"),
+        (("--lossy",), "--lossless or --lossy is of packets"),
+        (("--routing", "spray"), "use --routing spread"),
+        (("--packets", "--recovery", "go_back_n"), "a lossless network loses nothing"),
+        (("--packets", "--store-and-forward"), "always stored and forwarded"),
+        (("--packets", "--library", "nccl"), "does not go with --packets"),
+    ],
+)
+def test_options_of_packets_that_do_not_fit(wrong: tuple[str, ...], says: str) -> None:
+    ran = run_choreo("simulate", "all_reduce", "--topology", "switch(4, 50GB/s, 1us)", "--size", "1MiB", *wrong)
+    assert ran.code
+    assert says in ran.err
+
+
+def test_an_algorithm_that_deadlocks_is_left_out() -> None:
+    ran = run_choreo(
+        "simulate", "all_to_all", "--topology", "ring(8, 50GB/s, 500ns)", "--size", "4MiB", "--packets", "--buffer",
+        "16KiB", "--algorithm", "direct", "--algorithm", "pairwise",
+    )  # fmt: skip
+    assert "left out: direct: deadlock" in ran.err
+
+
+def test_the_page_shows_queues() -> None:
+    from choreo import Packets, build, simulate
+    from choreo.show.simulation.data import simulation_data
+
+    found = simulate(build("reduce", "linear", 4), "switch(4, 50GB/s, 500ns)", "1MiB", packets=Packets())
+    queues = simulation_data(found)["queues"]
+    assert queues[0]["name"] == "switch0 → 0"
+    assert max(queues[0]["bytes"]) == queues[0]["peak_bytes"] > 1 << 20
+    assert simulation_data(simulate(build("reduce", "linear", 4), "switch(4)", 8))["queues"] == []

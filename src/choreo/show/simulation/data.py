@@ -14,6 +14,7 @@ from choreo.show.simulation.activity import ActivityData, activity_of
 from choreo.show.simulation.loads import BINS, Series, sent_over_time
 from choreo.show.simulation.network import NetworkData, network_of
 from choreo.show.simulation.path import MOST_LEGS, PathData, path_of
+from choreo.show.simulation.queues import QueueData, queues_of
 from choreo.show.simulation.words import link_names, rank_names, title
 from choreo.simulate import Simulation
 from choreo.topology.graph import Bools, Floats, Ints
@@ -105,6 +106,7 @@ class SimulationData(TypedDict):
     activity: ActivityData | None
     path: PathData
     busiest: list[BusyData]
+    queues: list[QueueData]
     network: NetworkData
 
 
@@ -151,6 +153,7 @@ def drawn(simulation: Simulation) -> Drawn:
         "activity": activity_of(simulation, sender, int(first_row[-1]), reduce, BINS),
         "path": path_of(simulation, first_row),
         "busiest": _busiest(simulation, series, wires),
+        "queues": queues_of(simulation, BINS),
         "network": network,
     }
     return Drawn(data, chosen, wires)

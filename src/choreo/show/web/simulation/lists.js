@@ -1,4 +1,4 @@
-// The figures, the busiest links over time, and the critical path as a list.
+// The figures, the busiest links and the longest queues over time, and the critical path as a list.
 
 import { counted, element, formatBytes, formatRate, formatTime, loadColor, palette, threeDigits } from "../base.js";
 import { RIGHT, gutter } from "./diagram.js";
@@ -33,19 +33,23 @@ export function percent(share) {
 }
 
 export class Busy {
-  constructor(data, holder, choose) {
+  constructor(data, holder, choose, rows = data.busiest) {
     this.data = data;
     this.holder = holder;
-    this.strips = data.busiest.map((link) => {
+    this.strips = rows.map((link) => {
       const row = element("li", {}, holder);
       const name = element("span", { class: "name", title: this.words(link) }, row, link.name);
       if (link.alike) element("small", {}, name, ` +${link.alike}${link.or_more ? " or more" : ""}`);
       const strip = element("canvas", {}, row);
-      element("span", { class: "share" }, row, percent(link.utilisation));
-      row.addEventListener("pointerenter", () => { row.classList.add("chosen"); choose(link.wires); });
+      element("span", { class: "share" }, row, this.told(link));
+      row.addEventListener("pointerenter", () => { row.classList.add("chosen"); choose(link.wires ?? []); });
       row.addEventListener("pointerleave", () => { row.classList.remove("chosen"); choose([]); });
       return { strip, link };
     });
+  }
+
+  told({ utilisation }) {
+    return percent(utilisation);
   }
 
   words({ name, alike, or_more: more, bytes, bandwidth_bytes_per_s: bandwidth, utilisation }) {
@@ -68,7 +72,7 @@ export class Busy {
   show(time_us) {
     const total = this.data.figures.time_us;
     for (const { strip, link } of this.strips) {
-      const draw = strip.getContext("2d"), values = this.data.series[link.series];
+      const draw = strip.getContext("2d"), values = link.values ?? this.data.series[link.series];
       const wide = strip.width / values.length;
       draw.clearRect(0, 0, strip.width, strip.height);
       for (let at = 0, next; at < values.length; at = next) {
@@ -84,6 +88,24 @@ export class Busy {
       draw.fillStyle = this.colors.ink;
       draw.fillRect(now - 1, 0, 2, strip.height);
     }
+  }
+}
+
+// The longest queues of packets, as strips: darker is longer, up to the longest of all.
+export class Queues extends Busy {
+  constructor(data, holder) {
+    const most = Math.max(1, ...data.queues.map(({ peak_bytes: peak }) => peak));
+    const rows = data.queues.map((port) => ({ ...port, values: port.bytes.map((held) => (100 * held) / most) }));
+    super(data, holder, () => {}, rows);
+  }
+
+  words({ name, peak_bytes: peak, drops, marks, pauses }) {
+    const also = [[drops, "dropped"], [marks, "marked"]].filter(([count]) => count).map(([count, what]) => `, ${counted(count, "packet")} ${what}`);
+    return `${name}: at most ${formatBytes(peak)} queued${also.join("")}${pauses ? `, ${counted(pauses, "pause")} kept` : ""}`;
+  }
+
+  told({ peak_bytes: peak }) {
+    return formatBytes(peak);
   }
 }
 

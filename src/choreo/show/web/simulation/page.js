@@ -2,7 +2,7 @@
 
 import { counted, element, formatRate, formatTime, shape } from "../base.js";
 import { Diagram, underWay } from "./diagram.js";
-import { Busy, Path, figures } from "./lists.js";
+import { Busy, Path, Queues, figures } from "./lists.js";
 import { Network, binAt } from "./network.js";
 
 window.addEventListener("error", (event) => { document.documentElement.dataset.error = event.message; });
@@ -18,6 +18,7 @@ let time = 0, playing = false, began = 0, from = 0, frame = 0, touched = false;
 const network = new Network(data, find("links"));
 const diagram = new Diagram(data, find("diagram"), (to) => go(to));
 const busy = new Busy(data, find("busy"), (wires) => network.choose(wires));
+const queues = new Queues(data, find("queues"));
 const path = new Path(data, (at) => go(data.path.legs[at].start_us, at));
 
 function show(to, leg) {
@@ -26,6 +27,7 @@ function show(to, leg) {
   network.show(time, now ? [now.src, now.dst] : []);
   diagram.show(time);
   busy.show(time);
+  queues.show(time);
   path.show(at, true);
   caption(now);
   find("scrubber").value = total > 0 ? Math.round((time / total) * ticks) : 0;
@@ -143,6 +145,8 @@ function legends() {
   if (data.path.legs.length) legend("time-legend", [[{ background: "var(--ink)" }, "critical path"]]);
   if (activity) legend("time-legend", [[null, `darker: faster, up to ${formatRate(activity.highest_bytes_per_s)}`]]);
   else if (messages.src.length < messages.all) legend("time-legend", [[null, `${messages.src.length} of ${messages.all} messages are drawn`]]);
+  find("queues-head").hidden = !data.queues.length;
+  if (data.queues.length) legend("queues-note", [[null, "packets waiting at a port over time, and the most at once"]]);
   find("busy-head").hidden = !data.busiest.length;
   const more = data.busiest.some(({ alike }) => alike);
   if (data.busiest.length) legend("busy-note", [[null, `load over time, and its average${more ? "; +n: n more links with the same load" : ""}`]]);
@@ -152,6 +156,7 @@ function fit() {
   network.restyle();
   diagram.fit();
   busy.fit();
+  queues.fit();
   show(time);
 }
 
