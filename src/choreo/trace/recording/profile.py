@@ -31,16 +31,13 @@ class StepProfile:
 
     def start(self) -> None:
         """Begin to trace."""
-        from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
+        from torch.profiler import ExecutionTraceObserver, profile
 
         self._folder.mkdir(parents=True, exist_ok=True)
         self._rank = _rank()
         observer = ExecutionTraceObserver()
         observer.register_callback(str(self._folder / f"et.{self._rank}.json"))
-        activities = [ProfilerActivity.CPU]
-        if _has_cuda():
-            activities.append(ProfilerActivity.CUDA)
-        self._profiler = profile(activities=activities, record_shapes=True, execution_trace_observer=observer)
+        self._profiler = profile(activities=_activities(), record_shapes=True, execution_trace_observer=observer)
         self._profiler.__enter__()
 
     def stop(self) -> None:
@@ -59,13 +56,19 @@ class StepProfile:
 def record_step(folder: Path, number: int) -> None:
     """Trace the step of this number, counted from 1: a step ends when an optimizer has stepped."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.profiler import profile as profiled
 
     profile, done = StepProfile(folder), 0
+    first = profiled(activities=_activities())  # of the step before: the first profile of a process is slow
 
     def stepped(*_: Any) -> None:
         nonlocal done
         done += 1
-        if done == number - 1:
+        if done == number - 2:
+            first.__enter__()
+        elif done == number - 1:
+            if number > 2:
+                first.__exit__(None, None, None)
             profile.start()
         elif done == number:
             profile.stop()
@@ -73,6 +76,12 @@ def record_step(folder: Path, number: int) -> None:
     register_optimizer_step_post_hook(stepped)
     if number == 1:
         profile.start()
+
+
+def _activities() -> list[Any]:
+    from torch.profiler import ProfilerActivity
+
+    return [ProfilerActivity.CPU, ProfilerActivity.CUDA] if _has_cuda() else [ProfilerActivity.CPU]
 
 
 def _rank() -> int:
