@@ -113,7 +113,7 @@ def test_files_that_may_not_be_touched(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["s", "s.txt", "s.npz.gz", "s.JSON", ".json", ""])
 def test_names_that_say_no_form(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match=r"a schedule is written to a file that ends in \.json or \.npz"):
+    with pytest.raises(UsageError, match=r"a schedule is written to a file that ends in \.json, \.npz or \.xml"):
         save(build("broadcast", "mst", 3), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
