@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 import choreo
+from choreo.errors import UsageError
 from choreo.record import sql
+from choreo.record.importing import import_nccl_tests
+from choreo.record.nccl_inspector import is_inspector_file, read_nccl_inspector
 from choreo.record.nccl_tests import read_nccl_tests
 from tests.helpers.cli import fine, mistake
 from tests.helpers.command import run_choreo
@@ -133,3 +137,29 @@ def test_validate_takes_published_files_too() -> None:
 
     found = fine("validate", str(PUBLISHED / "h200_steps.csv"), "--json").json
     assert found == fine("plan", "--validate", str(PUBLISHED / "h200_steps.csv"), "--json").json
+
+
+def inspector_line(
+    rank: int, call: int, size: int, time_us: float, collective: str = "AllReduce", ranks: int = 8
+) -> str:
+    performance = {"coll": collective, "coll_sn": call, "coll_msg_size_bytes": size, "coll_exec_time_us": time_us}
+    header = {"id": "0x1", "rank": rank, "n_ranks": ranks, "nnodes": 1}
+    return json.dumps({"header": header, "metadata": {"hostname": "a"}, "coll_perf": performance})
+
+
+def test_calls_that_the_inspector_saw_are_samples(tmp_path: Path) -> None:
+    lines = [inspector_line(rank, call, 1 << 20, 100 + 10 * rank + call) for call in (1, 2) for rank in (0, 1)]
+    lines += [inspector_line(0, 3, 1024, 50, "ReduceScatter"), inspector_line(0, 4, 8, 5, "Send"), lines[0][:40]]
+    file = tmp_path / "inspector.log"
+    file.write_text("\n".join(lines))
+    assert is_inspector_file(file) and not is_inspector_file(DATA / "all_reduce.txt")
+    reduced, scattered = read_nccl_inspector(file)
+    assert (reduced.collective, reduced.ranks) == ("all_reduce", 8)
+    (row,) = reduced.rows
+    assert row.size_bytes == 1 << 20 and row.times_s == pytest.approx((111e-6, 112e-6))  # the slower of two ranks
+    assert scattered.rows[0].size_bytes == 8 * 1024  # it counts one rank's part
+    found = import_nccl_tests(file, topology="hgx-h100:1", store=tmp_path / "store")
+    assert (found.rows, found.samples) == (2, 3)
+    file.write_text('{"coll_perf": {}}')
+    with pytest.raises(UsageError, match="a line of NCCL's Inspector lacks"):
+        read_nccl_inspector(file)

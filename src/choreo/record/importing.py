@@ -11,6 +11,7 @@ from choreo.errors import UsageError, shown
 from choreo.record.case import Case, Measured
 from choreo.record.machine import Machine
 from choreo.record.names import topology_name
+from choreo.record.nccl_inspector import is_inspector_file, read_nccl_inspector
 from choreo.record.nccl_tests import NcclTest, read_nccl_tests
 from choreo.record.store import Store
 
@@ -36,11 +37,12 @@ def import_nccl_tests(
     argv: Sequence[str] = (),
     again: bool = False,
 ) -> Imported:
-    """Keep the measurements of a file of nccl-tests. `topology` says what it ran on: predictions are of that.
+    """Keep the measurements of a file of nccl-tests, or of NCCL's Inspector.
 
-    `collective` and `ranks` are for files that do not say them. A file that was imported is refused unless `again`.
+    `topology` says what it ran on: predictions are of that. `collective` and `ranks` are for files that do not say
+    them. A file that was imported is refused unless `again`.
     """
-    tests = read_nccl_tests(path)
+    tests = read_nccl_inspector(path) if is_inspector_file(path) else read_nccl_tests(path)
     cases = [_facts(path, test, topology, collective, ranks) for test in tests]
     content = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     with Store(store) as kept:

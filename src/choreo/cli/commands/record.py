@@ -158,7 +158,7 @@ def questions_command(*, name: str | None, show_sql: bool, oltp: bool, as_json: 
     print_answer(ask(name, store=_store(), oltp=oltp, **given), as_json=as_json)
 
 
-@_command("import", "Keep measurements of nccl-tests, text or JSON.")
+@_command("import", "Keep measurements of nccl-tests, text or JSON, and of NCCL's Inspector.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--topology", "-t", metavar="T", help="What it ran on, like hgx-h100:2: predictions are of that.")
 @click.option("--collective", metavar="NAME", help="For files that do not say it.")
@@ -180,7 +180,8 @@ def import_command(
     choreo record import all_reduce.txt --topology hgx-h100:2
     choreo validate --store
 
-    With -I, nccl-tests writes the time of every iteration to its JSON file, and all of them are kept.
+    With -I, nccl-tests writes the time of every iteration to its JSON file, and all of them are kept. The lines of
+    NCCL's Inspector plugin are measurements of a real job: every call of every communicator is a sample.
     """
     from choreo.record.importing import import_nccl_tests
 
