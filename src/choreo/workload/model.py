@@ -21,6 +21,8 @@ LAYER_BYTES = 16 << 10  # of data that planning makes for a layer
 
 # Parameters a norm has for each feature.
 NORMS = MappingProxyType({"rms": 1, "layer": 2, "layer-no-bias": 1, "layer-no-affine": 0})
+ACTIVATIONS = ("silu", "gelu", "gelu-tanh", "clipped-swiglu", "relu", "squared-relu")
+SCORES = ("softmax", "sigmoid")
 # What share of the full s × s scores causal attention is counted at.
 CAUSAL = MappingProxyType({"full": 1.0, "half": 0.5})
 
@@ -85,6 +87,18 @@ class Model:
     latent: Latent | None = None
     dropout: bool = False  # as the model was trained
     max_seq: int = 0  # 0: not said
+    # What no count depends on, but a program that trains the model must be told.
+    activation: str = ""  # of the MLP: "silu" if gated, otherwise "gelu", unless it says so
+    norm_eps: float = 1e-5
+    rope_base: float = 10000.0
+    rope_scaling: float = 0.0  # Llama 3.1's factor for long sequences; 0: none
+    rope_skips: int = 0  # each n-th layer has no positions (Llama 4); 0: all have
+    rotary_share: float = 1.0  # of the features of a head
+    qk_l2_norm: bool = False  # a norm of queries and keys without parameters (Llama 4)
+    router_score: str = "softmax"  # or "sigmoid"
+    router_scale: float = 0.0  # the routed experts' sum is multiplied by it; 0: it is not
+    router_groups: int = 0  # a token's experts are in `router_groups_per_token` of so many groups; 0: no groups
+    router_groups_per_token: int = 0
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "vocab", "norms_per_layer", "moe_every"):
@@ -107,8 +121,7 @@ class Model:
                 f"{self.name}: heads {self.heads} do not divide by kv_heads {self.kv_heads}; "
                 f"{_divisor(self.heads, self.kv_heads)} key-value heads would"
             )
-        if self.norm not in NORMS:
-            raise ModelError(f"{self.name}: norm must be {', '.join(NORMS)}, not {self.norm!r}")
+        self._check_names()
         if self.dense_layers > self.layers:
             raise ModelError(
                 f"{self.name}: dense_layers {self.dense_layers} is more than the {self.layers} layers there are; "
@@ -122,6 +135,13 @@ class Model:
                     f"{self.name}: a token goes to experts_per_token {self.experts_per_token} of {self.experts} "
                     f"experts; it must be 1 to {self.experts}"
                 )
+
+    def _check_names(self) -> None:
+        if not self.activation:
+            object.__setattr__(self, "activation", "silu" if self.gated else "gelu")
+        for name, known in (("norm", NORMS), ("activation", ACTIVATIONS), ("router_score", SCORES)):
+            if getattr(self, name) not in known:
+                raise ModelError(f"{self.name}: {name} must be {', '.join(known)}, not {getattr(self, name)!r}")
 
     def _positive(self, name: str, least: int = 1) -> None:
         value = getattr(self, name)

@@ -187,15 +187,18 @@ def _stage(step: Step, parts: Mapping[str, float], tasks: list[PipelinePass]) ->
 
 
 def _launch(planning: Planning, one: Planned) -> list[LaunchData]:
-    from choreo.plan.software.launch_options import megatron_options, torchtitan_options
+    from choreo.plan.launch import launches
 
     if planning.job is None:
         return []
-    found = []
-    for name, made in (("Megatron-LM", megatron_options), ("torchtitan", torchtitan_options)):
-        options, notes = made(planning.job.model, one.plan, global_batch=planning.global_batch, seq=planning.seq)
-        found.append(LaunchData(name=name, options=options, notes=notes))
-    return found
+    return [
+        LaunchData(
+            name=launch.program,
+            options=list(launch.options),
+            notes=[*launch.notes, *(f"cannot run it: {lack}" for lack in launch.lacks)],
+        )
+        for launch in launches(planning.job, one.plan)
+    ]
 
 
 def _short(value: float) -> float:

@@ -66,6 +66,15 @@ class Config:
             raise ModelError(f"{self.where}: {self.prefix}{name} must be a number from 0 to 1, not {brief(value)}")
         return float(value)
 
+    def real(self, *names: str, default: float) -> float:
+        """A number that is not negative."""
+        name, value = self._find(names)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_NUMBER:
+            raise ModelError(f"{self.where}: {self.prefix}{name} must be a number, not {brief(value)}")
+        return float(value)
+
     def text(self, name: str, default: str) -> str:
         """A word."""
         value = self.data.get(name)

@@ -37,7 +37,8 @@ def gpt_neox(config: Config, name: str) -> Model:
     model = llama(config, name, norm="layer")
     parallel = config.flag("use_parallel_residual", default=True)
     bias = config.flag("attention_bias", default=True)
-    return replace(model, gated=False, bias=bias, qkv_bias=False, parallel_block=parallel)
+    activation = model.activation if model.activation != "silu" else "gelu"
+    return replace(model, gated=False, activation=activation, bias=bias, qkv_bias=False, parallel_block=parallel)
 
 
 def gptj(config: Config, name: str) -> Model:
@@ -50,7 +51,14 @@ def phi(config: Config, name: str) -> Model:
     """Phi-1 to 2: parallel attention and MLP with one norm, biases everywhere."""
     model = llama(config, name, norm="layer")
     return replace(
-        model, gated=False, bias=True, qkv_bias=False, head_bias=True, parallel_block=True, norms_per_layer=1
+        model,
+        gated=False,
+        activation="gelu-tanh",
+        bias=True,
+        qkv_bias=False,
+        head_bias=True,
+        parallel_block=True,
+        norms_per_layer=1,
     )
 
 
@@ -70,6 +78,7 @@ def opt(config: Config, name: str) -> Model:
         vocab=config.number("vocab_size"),
         tied_embeddings=config.flag("tie_word_embeddings", default=True),
         learned_positions=config.number("max_position_embeddings") + 2,  # its table starts two rows in
+        activation="relu" if config.text("activation_function", "relu") == "relu" else "gelu",
         bias=config.flag("enable_bias", default=True),
         norm="layer",
         dropout=config.share("dropout") > 0,

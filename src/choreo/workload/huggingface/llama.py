@@ -34,10 +34,16 @@ __all__ = [
     "starcoder2",
 ]
 
+# Names of activations there and here; others are the architecture's usual one.
+ACTIVATIONS = {
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh",
+    "relu": "relu", "relu2": "squared-relu",
+}  # fmt: skip
+
 
 def llama(config: Config, name: str, *, tied: bool = False, qkv_bias: bool = False, norm: str = "rms") -> Model:
     """Llama, and the architectures with its field names and shape."""
-    heads = config.number("num_attention_heads")
+    heads, scaling = config.number("num_attention_heads"), config.inside("rope_scaling")
     biased = config.flag("attention_bias", "bias", "use_bias", default=False)
     all_biased = biased and config.flag("mlp_bias", default=False)
     return Model(
@@ -56,6 +62,11 @@ def llama(config: Config, name: str, *, tied: bool = False, qkv_bias: bool = Fal
         norm=norm,
         dropout=config.share("attention_dropout", "hidden_dropout", "resid_pdrop") > 0,
         max_seq=config.number("max_position_embeddings", default=0),
+        activation=ACTIVATIONS.get(config.text("hidden_act", ""), ""),
+        norm_eps=config.real("rms_norm_eps", "layer_norm_eps", "norm_eps", default=1e-6),
+        rope_base=config.real("rope_theta", default=10000.0),
+        rope_scaling=scaling.real("factor", default=0.0) if scaling.text("rope_type", "") == "llama3" else 0.0,
+        rotary_share=config.share("partial_rotary_factor", "rotary_pct") or 1.0,
     )
 
 
@@ -102,13 +113,14 @@ def stablelm(config: Config, name: str) -> Model:
 
 def nemotron(config: Config, name: str) -> Model:
     """Nemotron: squared ReLU, no gate."""
-    return replace(llama(config, name, norm="layer"), gated=False)
+    return replace(llama(config, name, norm="layer"), gated=False, activation="squared-relu")
 
 
 def starcoder2(config: Config, name: str) -> Model:
     """StarCoder 2: biases everywhere, no gate."""
     model = llama(config, name, tied=True, norm="layer")
-    return replace(model, gated=False, bias=config.flag("use_bias", default=True), qkv_bias=False)
+    bias = config.flag("use_bias", default=True)
+    return replace(model, gated=False, activation="gelu-tanh", bias=bias, qkv_bias=False)
 
 
 def mixtral(config: Config, name: str) -> Model:
@@ -124,7 +136,8 @@ def mixtral(config: Config, name: str) -> Model:
 
 def gpt_oss(config: Config, name: str) -> Model:
     """GPT-OSS: Mixtral's shape with biases; its attention sinks are not counted."""
-    return replace(mixtral(config, name), bias=True, qkv_bias=False, router_bias=True)
+    model = mixtral(config, name)
+    return replace(model, activation="clipped-swiglu", bias=True, qkv_bias=False, router_bias=True)
 
 
 def qwen_moe(config: Config, name: str, *, qk_norm: bool) -> Model:
@@ -157,6 +170,7 @@ def qwen3_moe(config: Config, name: str) -> Model:
 
 def deepseek(config: Config, name: str) -> Model:
     """DeepSeek's experts with plain attention; V2 and V3 have latent attention."""
+    groups = config.number("n_group", default=0)
     return replace(
         llama(config, name),
         experts=config.number("n_routed_experts"),
@@ -165,6 +179,10 @@ def deepseek(config: Config, name: str) -> Model:
         shared_experts=config.number("n_shared_experts", default=0),
         dense_layers=config.number("first_k_dense_replace", default=0),
         moe_every=config.number("moe_layer_freq", default=1),
+        router_score="sigmoid" if config.text("scoring_func", "softmax") == "sigmoid" else "softmax",
+        router_scale=config.real("routed_scaling_factor", default=0.0),
+        router_groups=groups if groups > 1 else 0,
+        router_groups_per_token=config.number("topk_group", default=0) if groups > 1 else 0,
     )
 
 
@@ -202,4 +220,5 @@ def llama4(config: Config, name: str) -> Model:
         expert_ffn=width,
         shared_experts=1,
         moe_every=config.number("interleave_moe_layer_step", default=1),
+        router_score="sigmoid",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -13,15 +13,14 @@ from choreo.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from choreo.plan import Planning
-    from choreo.workload import Model
+    from choreo.plan.job import TrainingJob
+    from choreo.workload import Plan
 
 __all__ = ["print_planning"]
 
 
 def print_planning(planning: Planning) -> None:
     """Print everything about the answer, the best plan first."""
-    from choreo.workload import Model
-
     echo_line(title(planning))
     for warning in planning.best.step.warnings:
         echo_note(f"note: {warning}")
@@ -31,8 +30,8 @@ def print_planning(planning: Planning) -> None:
         click.echo()
         _print_table(planning)
     _print_ruled_out(planning)
-    if isinstance(planning.workload, Model):
-        _print_launch(planning, planning.workload)
+    if planning.job is not None:
+        _print_launch(planning.job, planning.best.plan)
 
 
 def _print_best(planning: Planning) -> None:
@@ -119,19 +118,21 @@ def _print_ruled_out(planning: Planning) -> None:
         echo_line(reason, label=f"{count:>12,}", indent=14)
 
 
-def _print_launch(planning: Planning, model: Model) -> None:
-    from choreo.plan.software.launch_options import megatron_options, torchtitan_options
+def _print_launch(job: TrainingJob, plan: Plan) -> None:
+    from choreo.plan.launch import launches
 
-    for name, made in (("Megatron-LM", megatron_options), ("torchtitan", torchtitan_options)):
-        options, notes = made(model, planning.best.plan, global_batch=planning.global_batch, seq=planning.seq)
+    for one in launches(job, plan):
         click.echo()
-        click.echo(f"to run it with {name}:")
-        click.echo(_wrapped(options))
-        for note in notes:
+        if one.lacks:
+            echo_line(f"{one.program} cannot run it: {'; '.join(one.lacks)}")
+            continue
+        click.echo(f"to run it with {one.program}:")
+        click.echo(_wrapped(one.options))
+        for note in one.notes:
             echo_line(f"({note})", label="  ", indent=2)
 
 
-def _wrapped(options: list[str]) -> str:
+def _wrapped(options: Iterable[str]) -> str:
     """Options on lines that end in a backslash, as a shell takes them."""
     lines, line = [], " "
     for option in options:

@@ -1,0 +1,5 @@
+"""A plan as the options of the programs that can run it."""
+
+from choreo.plan.launch.launch import Launch, launches
+
+__all__ = ["Launch", "launches"]

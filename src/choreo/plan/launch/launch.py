@@ -1,0 +1,52 @@
+"""How programs are told to run a plan: options that can be pasted, or why there are none.
+
+A plan that a program cannot express gets no options: those of a similar plan, or of a similar model, would take another
+time and train something else. `tools/check_launch_options.py` holds the options to the programs' own parsers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from choreo.plan.launch.megatron import megatron_lacks, megatron_notes, megatron_options
+from choreo.plan.launch.torchtitan import torchtitan_lacks, torchtitan_notes, torchtitan_options
+
+if TYPE_CHECKING:
+    from choreo.plan.job import TrainingJob
+    from choreo.workload import Plan
+
+__all__ = ["Launch", "launches"]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Options of one program for a plan, with notes; or what it lacks, and no options."""
+
+    program: str
+    options: tuple[str, ...]  # quoted for a shell
+    notes: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+
+def launches(job: TrainingJob, plan: Plan) -> tuple[Launch, ...]:
+    """What Megatron-LM and torchtitan are to be told.
+
+    >>> from choreo.plan import plan
+    >>> found = plan("llama3-8b", cluster="hgx-h100", gpus=8, global_batch=8, seq=4096, tp=8, zero=1)
+    >>> [len(one.options) > 0 for one in launches(found.job, found.best.plan)]
+    [True, False]
+    """
+    found = []
+    for program, lacks, options, notes in (
+        ("Megatron-LM", megatron_lacks, megatron_options, megatron_notes),
+        ("torchtitan", torchtitan_lacks, torchtitan_options, torchtitan_notes),
+    ):
+        missing = tuple(lacks(job, plan))
+        if missing:
+            found.append(Launch(program, (), (), missing))
+            continue
+        single = [one for option in options(job, plan) for one in re.split(r" (?=--)", option)]
+        found.append(Launch(program, tuple(single), tuple(notes(job, plan))))
+    return tuple(found)

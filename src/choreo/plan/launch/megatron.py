@@ -1,0 +1,279 @@
+"""Options of Megatron-LM's pretrain_gpt.py: the model, the cut, and how it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from choreo.plan.software.ability import ability_of
+from choreo.plan.split import layers_per_stage
+
+if TYPE_CHECKING:
+    from choreo.plan.job import TrainingJob
+    from choreo.workload import Model, Plan
+
+__all__ = ["megatron_lacks", "megatron_notes", "megatron_options"]
+
+SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+PADDING = 128  # Megatron-LM fills the vocabulary up to a multiple of this and tp, unless told otherwise
+NEWER = ("blackwell",)  # architectures that need no order of connections, and have mxfp8
+CONTEXT = {"ring": "p2p", "all_gather": "allgather"}
+
+
+def megatron_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    """What a model or a plan has that no option of Megatron-LM says."""
+    model = job.model
+    yield from ability_of("megatron-core").lacks(plan)
+    if model.parallel_block:
+        yield "attention and MLP in parallel"
+    if model.norms_per_layer != 2:
+        yield f"{model.norms_per_layer} norms a layer"
+    if model.embedding_norm:
+        yield "a norm after the embedding"
+    if model.norm not in ("rms", "layer"):
+        yield "layer norms without a bias"
+    if model.head_bias:
+        yield "a bias of the output layer"
+    if not model.rotary and not model.learned_positions:
+        yield "positions that are neither learned nor rotary (ALiBi)"
+    known = ("silu", "clipped-swiglu") if model.gated else ("gelu", "gelu-tanh", "squared-relu")
+    if model.activation not in known:
+        yield f"{'a gated MLP' if model.gated else 'an MLP'} with {model.activation}"
+    if model.experts and model.bias and plan.tp > 1:
+        yield "biases of experts that tensor parallelism cuts"
+    if plan.cp > 1 and job.seq % (2 * plan.cp):
+        yield f"sequences of {job.seq} that do not divide by 2 cp = {2 * plan.cp}"
+    if plan.precision == "tf32":
+        yield "tf32"
+    if plan.precision in ("fp8", "fp4") and plan.zero >= 2:
+        yield f"{plan.precision} beside Megatron-FSDP, which choreo does not price"
+
+
+def megatron_notes(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    """What must be said beside the options."""
+    mock = f"--mock-data --tokenizer-type NullTokenizer --vocab-size {job.model.vocab - 1}"
+    yield f"add data, tokenizer and learning rate; to try it without: {mock} --train-iters 10 --lr 1e-4"
+    if plan.tp * plan.cp > 1 and plan.zero < 2 and job.device.architecture not in NEWER:
+        yield "set CUDA_DEVICE_MAX_CONNECTIONS=1 in the environment"
+    if plan.zero >= 2:
+        yield "leave CUDA_DEVICE_MAX_CONNECTIONS unset"
+
+
+def megatron_options(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    """The options, quoted for a shell."""
+    yield from _model(job.model, job.seq)
+    if job.model.experts:
+        yield from _experts(job.model)
+    yield from _vocabulary(job.model, plan)
+    yield from _cut(job, plan)
+    yield from _stages(layers_per_stage(job.model, plan.pp, _chunks(plan), plan.split, job.seq), plan)
+    yield from _data_parallel(job, plan)
+    yield from _memory(plan)
+    yield from _precision(job, plan)
+
+
+def _model(model: Model, seq: int) -> Iterator[str]:
+    yield f"--num-layers {model.layers}"
+    yield f"--hidden-size {model.hidden}"
+    yield f"--ffn-hidden-size {model.ffn}"
+    yield f"--num-attention-heads {model.heads}"
+    if latent := model.latent:
+        yield "--multi-latent-attention"
+        if latent.q_rank:
+            yield f"--q-lora-rank {latent.q_rank}"
+        yield f"--kv-lora-rank {latent.kv_rank}"
+        yield f"--qk-head-dim {latent.nope_dim}"
+        yield f"--qk-pos-emb-head-dim {latent.rope_dim}"
+        yield f"--v-head-dim {latent.value_dim}"
+    else:
+        if model.kv_heads != model.heads:
+            yield f"--group-query-attention --num-query-groups {model.kv_heads}"
+        if model.head_dim * model.heads != model.hidden:
+            yield f"--kv-channels {model.head_dim}"
+    if model.qk_norm or model.latent:
+        yield "--qk-layernorm"
+    if model.qk_l2_norm:
+        yield "--qk-l2-norm"
+    yield from _positions(model, seq)
+    if model.norm == "rms":
+        yield "--normalization RMSNorm"
+    yield f"--norm-epsilon {model.norm_eps:g}"
+    yield from _activation(model)
+    if not model.bias:
+        yield "--disable-bias-linear"
+        if model.qkv_bias:
+            yield "--add-qkv-bias"
+    if not model.dropout:
+        yield "--attention-dropout 0.0 --hidden-dropout 0.0"
+    if not model.tied_embeddings:
+        yield "--untie-embeddings-and-output-weights"
+
+
+def _positions(model: Model, seq: int) -> Iterator[str]:
+    yield f"--seq-length {seq}"
+    yield f"--max-position-embeddings {max(seq, model.learned_positions)}"
+    if model.learned_positions:
+        yield "--position-embedding-type learned_absolute"
+    else:
+        yield f"--position-embedding-type rope --rotary-base {model.rope_base:.0f}"
+        if model.rotary_share != 1:
+            yield f"--rotary-percent {model.rotary_share:g}"
+        if model.rope_skips:
+            yield f"--no-rope-freq {model.rope_skips}"
+        if model.rope_scaling:
+            yield f"--use-rope-scaling --rope-scaling-factor {model.rope_scaling:g}"
+
+
+def _activation(model: Model) -> Iterator[str]:
+    match model.activation:
+        case "silu":
+            yield "--swiglu"
+        case "clipped-swiglu":
+            yield "--quick-geglu --glu-linear-offset 1.0 --activation-func-clamp-value 7.0 --no-bias-gelu-fusion"
+            # Of gpt-oss alone, which has sinks, and windows in every other layer.
+            yield "--softmax-type learnable --window-size 127,0 --window-attn-skip-freq 2"
+        case "squared-relu":
+            yield "--squared-relu"
+
+
+def _experts(model: Model) -> Iterator[str]:
+    yield f"--num-experts {model.experts}"
+    yield f"--moe-router-topk {model.experts_per_token}"
+    yield f"--moe-ffn-hidden-size {model.expert_ffn}"
+    if model.dense_layers or model.moe_every > 1:
+        yield f"--moe-layer-freq '{_frequency(model)}'"
+    if model.shared_experts:
+        yield f"--moe-shared-expert-intermediate-size {model.shared_ffn}"
+    if model.shared_gate:
+        yield "--moe-shared-expert-gate"
+    yield "--moe-grouped-gemm --moe-token-dispatcher-type alltoall --moe-router-dtype fp32"
+    if model.router_score == "sigmoid":
+        yield "--moe-router-score-function sigmoid"
+        if model.router_bias:
+            yield "--moe-router-enable-expert-bias"
+        if model.experts_per_token == 1:
+            yield "--moe-apply-probs-on-input"
+        yield "--moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 1e-4"
+    else:
+        yield "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-3"
+        if model.router_scale or model.experts_per_token == 1:
+            yield "--moe-router-pre-softmax"
+    if model.router_scale:
+        yield f"--moe-router-topk-scaling-factor {model.router_scale:g}"
+    if model.router_groups:
+        yield f"--moe-router-num-groups {model.router_groups}"
+        yield f"--moe-router-group-topk {model.router_groups_per_token}"
+
+
+def _frequency(model: Model) -> str:
+    """Which layers have experts, as a Python list.
+
+    >>> from choreo.workload import get_model
+    >>> _frequency(get_model("deepseek-v3")), _frequency(get_model("llama4-maverick"))
+    ('[0]*3+[1]*58', '[0,1]*24')
+    """
+    has = [int(model.has_experts(layer)) for layer in range(model.layers)]
+    period = has[: model.moe_every]
+    if model.moe_every > 1 and has == period * (model.layers // model.moe_every):
+        return f"[{','.join(map(str, period))}]*{model.layers // model.moe_every}"
+    return "+".join(f"[{value}]*{len(list(same))}" for value, same in groupby(has))
+
+
+def _vocabulary(model: Model, plan: Plan) -> Iterator[str]:
+    """No filling where the vocabulary divides by tp; otherwise Megatron-LM's own."""
+    fits = [size for size in (PADDING, 64, 32, 16, 8, 4, 2, 1) if model.vocab % (size * plan.tp) == 0]
+    yield f"--make-vocab-size-divisible-by {fits[0] if fits else PADDING}"
+
+
+def _chunks(plan: Plan) -> int:
+    return plan.interleave if plan.pp > 1 else 1
+
+
+def _cut(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    yield f"--tensor-model-parallel-size {plan.tp}"
+    if plan.tp > 1 and plan.sequence_parallel:
+        yield "--sequence-parallel"
+        if job.software.tp_overlap > 0:
+            yield "--tp-comm-overlap"
+    yield f"--pipeline-model-parallel-size {plan.pp}"
+    if plan.cp > 1:
+        yield f"--context-parallel-size {plan.cp} --cp-comm-type {CONTEXT[job.software.context]}"
+    if job.model.experts:
+        yield f"--expert-model-parallel-size {plan.ep} --expert-tensor-parallel-size {plan.tp}"
+    yield f"--micro-batch-size {plan.micro_batch}"
+    yield f"--global-batch-size {job.global_batch}"
+
+
+def _stages(counts: Sequence[int], plan: Plan) -> Iterator[str]:
+    """The layers of each virtual stage: equal, with the embedding and the loss counted as layers, or listed."""
+    chunks, most = _chunks(plan), max(counts)
+    first, last = most - counts[0], most - counts[-1]
+    middle = counts[1:-1]
+    if len(counts) == 1:
+        return
+    if all(count == most for count in middle) and first in (0, 1) and last in (0, 1):
+        if chunks > 1:
+            yield f"--num-layers-per-virtual-pipeline-stage {most}"
+        if first:
+            yield "--account-for-embedding-in-pipeline-split"
+        if last:
+            yield "--account-for-loss-in-pipeline-split"
+    elif chunks == 1 and len(set(middle)) <= 1:
+        yield f"--decoder-first-pipeline-num-layers {counts[0]}"
+        yield f"--decoder-last-pipeline-num-layers {counts[-1]}"
+    else:
+        yield f"--pipeline-model-parallel-layout '{_layout(counts)}'"
+
+
+def _layout(counts: Sequence[int]) -> str:
+    """The layers of stages in Megatron-LM's letters: E embedding, t layer, L loss.
+
+    >>> _layout([3, 2, 2, 2, 0, 0])
+    'Ettt|(tt|)*3|L'
+    """
+    parts = [f"E{'t' * counts[0]}|"]
+    for count, same in groupby(counts[1:-1]):
+        times = len(list(same))
+        parts.append(f"({'t' * count}|)*{times}" if times > 1 else f"{'t' * count}|")
+    return "".join([*parts, f"{'t' * counts[-1]}L"])
+
+
+def _data_parallel(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    if plan.zero:
+        yield "--use-distributed-optimizer"
+    if plan.zero >= 2:
+        yield f"--use-megatron-fsdp --data-parallel-sharding-strategy {SHARDING[plan.zero]}"
+        yield "--ckpt-format fsdp_dtensor --no-gradient-accumulation-fusion"
+    if plan.overlap and plan.dp * plan.cp > 1:
+        yield "--overlap-grad-reduce"
+        if plan.zero:
+            yield "--overlap-param-gather"
+    wide = job.software.accumulate_bytes != 2
+    if plan.precision == "fp16" and wide:
+        yield "--accumulate-allreduce-grads-in-fp32"
+    elif plan.precision not in ("fp32", "fp16") and not wide:
+        yield "--grad-reduce-in-bf16"
+
+
+def _memory(plan: Plan) -> Iterator[str]:
+    if plan.recompute == "selective":
+        yield "--recompute-granularity selective --recompute-modules core_attn"
+    if plan.recompute == "full" and plan.recompute_layers:
+        each = -(-plan.recompute_layers // _chunks(plan))
+        yield f"--recompute-granularity full --recompute-method block --recompute-num-layers {each}"
+    elif plan.recompute == "full":
+        yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+
+
+def _precision(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    match plan.precision:
+        case "fp16":
+            yield "--fp16"
+        case "bf16":
+            yield "--bf16"
+        case "fp8":
+            recipe = "mxfp8" if job.device.architecture in NEWER else "delayed"
+            yield f"--bf16 --fp8-format hybrid --fp8-recipe {recipe}"
+        case "fp4":
+            yield "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4"

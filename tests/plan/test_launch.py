@@ -1,0 +1,118 @@
+"""Options for Megatron-LM and torchtitan: they name the whole model and the whole plan, or there are none."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from choreo.plan import get_cluster, get_software
+from choreo.plan.job import TrainingJob
+from choreo.plan.launch import Launch, launches
+from choreo.workload import Plan, get_model
+
+
+def told(model: str, plan: Plan, *, software: str = "megatron-core", seq: int = 4096) -> dict[str, Launch]:
+    place = get_cluster("hgx-h100")
+    batch = plan.dp * plan.micro_batch * 4 * plan.pp
+    program = get_software(software)
+    job = TrainingJob(get_model(model), plan.gpus, batch, seq, place, place.chip(None), program, plan.precision)
+    return {launch.program: launch for launch in launches(job, plan)}
+
+
+def megatron(model: str, plan: Plan, **more: str) -> dict[str, str]:
+    """Options by name, with their values."""
+    found = told(model, plan, **more)["Megatron-LM"]  # type: ignore[arg-type]
+    assert not found.lacks
+    return {option.split(" ")[0]: " ".join(shlex.split(option)[1:]) for option in found.options}
+
+
+def test_a_llama_is_told_whole() -> None:
+    options = megatron("llama3-70b", Plan(dp=2, tp=8, pp=4, zero=1, sequence_parallel=True))
+    wanted = {
+        "--rotary-base": "500000", "--rope-scaling-factor": "8", "--norm-epsilon": "1e-05", "--swiglu": "",
+        "--attention-dropout": "0.0", "--hidden-dropout": "0.0", "--num-query-groups": "8",
+        "--make-vocab-size-divisible-by": "32", "--bf16": "", "--overlap-param-gather": "",
+    }  # fmt: skip
+    assert {name: options.get(name) for name in wanted} == wanted
+    assert "--grad-reduce-in-bf16" not in options
+    assert "--grad-reduce-in-bf16" in megatron("llama3-70b", Plan(dp=2, tp=8), software="nemo")
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "value"),
+    [
+        ("qwen2.5-7b", "--add-qkv-bias", ""),
+        ("qwen3-8b", "--qk-layernorm", ""),
+        ("nemotron4-15b", "--squared-relu", ""),
+        ("nemotron4-15b", "--rotary-percent", "0.5"),
+        ("deepseek-v3", "--moe-layer-freq", "[0]*3+[1]*58"),
+        ("deepseek-v3", "--moe-router-score-function", "sigmoid"),
+        ("deepseek-v3", "--moe-grouped-gemm", ""),
+        ("llama4-maverick", "--moe-layer-freq", "[0,1]*24"),
+        ("gpt-oss-20b", "--softmax-type", "learnable"),
+        ("gpt3-1.3b", "--position-embedding-type", "learned_absolute"),
+    ],
+)
+def test_what_makes_a_model_itself_is_told(model: str, name: str, value: str) -> None:
+    assert megatron(model, Plan(dp=8, zero=1), **{})[name] == value
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "expected"),
+    [
+        ("llama3-8b", Plan(pp=4), {}),
+        ("llama3-8b", Plan(pp=4, interleave=2), {"--num-layers-per-virtual-pipeline-stage": "4"}),
+        (
+            "llama3-405b",
+            Plan(tp=8, pp=16, interleave=8, sequence_parallel=True),
+            {
+                "--num-layers-per-virtual-pipeline-stage": "1",
+                "--account-for-embedding-in-pipeline-split": "",
+                "--account-for-loss-in-pipeline-split": "",
+            },
+        ),
+        (
+            "llama3.2-1b",
+            Plan(pp=4, split="balanced"),
+            {"--decoder-first-pipeline-num-layers": "5", "--decoder-last-pipeline-num-layers": "1"},
+        ),
+        (
+            "deepseek-v3",
+            Plan(pp=8, interleave=4, split="3,2*29,0*2"),
+            {"--pipeline-model-parallel-layout": "Ettt|(tt|)*29|L"},
+        ),
+    ],
+)
+def test_stages_are_told(model: str, plan: Plan, expected: dict[str, str]) -> None:
+    options = megatron(model, plan)
+    names = ("virtual-pipeline", "-in-pipeline-split", "decoder-", "layout")
+    assert {name: value for name, value in options.items() if any(part in name for part in names)} == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "reason"),
+    [
+        ("bloom-7.1b", Plan(), "ALiBi"),
+        ("palm-8b", Plan(), "in parallel"),
+        ("opt-175b", Plan(), "relu"),
+        ("grok-1", Plan(), "4 norms a layer"),
+        ("llama3-8b", Plan(pp=2, schedule="zero-bubble"), "schedule"),
+        ("llama3-8b", Plan(dp=2, pp=2, zero=3), "beside a pipeline"),
+        ("gpt-oss-20b", Plan(tp=2, sequence_parallel=True), "biases of experts"),
+    ],
+)
+def test_megatron_is_not_told_something_near(model: str, plan: Plan, reason: str) -> None:
+    found = told(model, plan)["Megatron-LM"]
+    assert not found.options
+    assert reason in "; ".join(found.lacks)
+
+
+def test_torchtitan_is_told_or_not() -> None:
+    plan = Plan(dp=8, pp=4, zero=2, schedule="zero-bubble", interleave=2)
+    found = told("llama3-8b", plan, software="torchtitan")["torchtitan"]
+    assert "--parallelism.pipeline_parallel_schedule InterleavedZeroBubble" in found.options
+    assert "--parallelism.pipeline_parallel_layers_per_stage 4" in found.options
+    assert found.options[-1] == "activation-checkpoint:none"
+    assert "ZeRO" in told("llama3-8b", Plan(dp=8, zero=1))["torchtitan"].lacks[0]
+    assert told("mpt-7b", Plan(dp=8, zero=3))["torchtitan"].lacks == ("it has no configuration of mpt-7b",)
