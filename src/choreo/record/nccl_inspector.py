@@ -71,7 +71,7 @@ def _one(record: Any, path: str | Path) -> tuple[str, int, int, float] | None:
         collective = read_collective(name)
     except UnknownNameError:
         return None
-    if collective == "send_recv":  # a message of one rank, whose peer is not told
+    if collective == "sendrecv":  # a message of one rank, whose peer is not told
         return None
     return collective, size * ranks if collective in SHARDED else size, call, time_us * 1e-6
 
