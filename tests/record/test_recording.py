@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import choreo
-from choreo.record import facts_of, record, sql
+from choreo.record import Measured, Predicted, facts_of, record, sql
 from choreo.record.place import DATABASE
+from choreo.train.result import TrainingRun, TrainingStep
 from tests.helpers.cli import CHOREO, fine, mistake
 from tests.helpers.command import run_choreo
 
@@ -87,6 +88,38 @@ def test_bench_keeps_every_sample() -> None:
         (row["predicted_s"], row["time_s"], row["algorithm"])
     ]
     assert asked("select kind from constants") == [("this-machine",)]
+
+
+STEP = """HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 1 pp: 1 vpp: 1 ga: 1 all_gpus: 8
+1
+mlp -1 600000 ALLREDUCE 33554432 1200000 ALLREDUCE 33554432 0 REDUCESCATTER 268435456 20000
+"""
+
+
+def test_a_workload(tmp_path: Path) -> None:
+    file = tmp_path / "step.txt"
+    file.write_text(STEP)
+    words = ["simulate", "--workload", str(file), "-t", "hgx-h100", "--record", "--json"]
+    printed: Any = fine(*words).json
+    fine(*words)
+    assert asked("select model, ranks, time_s from result") == [("step.txt", 8, printed["time_s"])]
+    file.write_text(STEP.replace("600000", "700000"))
+    fine(*words)
+    assert asked("select count(*) from case_") == [(2,)]
+
+
+def test_a_training_run_is_one_case_with_a_sample_for_each_step() -> None:
+    """The run is made by hand: the ranks of a real one need torch."""
+    steps = [TrainingStep(number, 5.0, 1e3, 0.02 + 0.001 * number, 0.021, 0.1, {}) for number in range(3)]
+    plan = choreo.Plan(dp=2, precision="fp32")
+    run = TrainingRun("gpt2-124m", plan, 2, "cpu", "choreo", 4, 64, tuple(steps), 1e7, 2e7)
+    predicted, measured = facts_of(run, scale="tiny")
+    assert predicted.case == measured.case
+    assert (predicted.case.model, predicted.case.plan) == ("gpt2-124m", str(plan))
+    assert isinstance(predicted, Predicted)
+    assert isinstance(measured, Measured)
+    assert (predicted.source, predicted.time_s, predicted.memory_bytes) == ("plan", 0.021, 2e7)
+    assert measured.times_s == tuple(step.time_s for step in steps)
 
 
 def test_the_environment_asks_for_it_and_an_option_forbids_it(monkeypatch: pytest.MonkeyPatch, store: Path) -> None:

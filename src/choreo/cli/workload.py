@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from choreo.cli.output.table import echo_json
+from choreo.cli.recording import keep
 from choreo.cli.topology_options import Placement
 
 __all__ = ["simulate_files"]
@@ -42,6 +43,9 @@ def simulate_files(
             progress=progress,
             **options,
         )
+    told = {name: value for name, value in options.items() if value is not None}
+    placed = {} if where.devices is None else {"placement": where.devices}
+    keep(run, name=files[0].name, options=told | placed | ({"gamma": gamma} if gamma else {}))
     if as_json:
         echo_json(run.to_dict(details=True) | {"findings": list(found.findings.lines())})
     else:

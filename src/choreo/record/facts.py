@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from choreo.plan import Planning
     from choreo.price import Price
     from choreo.simulate import NcclSimulation, Simulation
+    from choreo.simulate.execution import WorkloadSimulation
     from choreo.synthesize import Synthesis
     from choreo.train import TrainingRun
     from choreo.workload import Plan
@@ -88,6 +90,21 @@ def _simulation(one: Simulation, settings: Mapping[str, Any]) -> Iterable[Fact]:
     terms |= {name: getattr(report, name) for name in ("drops", "retransmissions", "pauses", "paused_s")}
     figures["packets"] = dataclasses.asdict(report.settings)
     yield Predicted(case, "packets", one.collective_time_s, terms, Constants("packets", figures))
+
+
+def _workload(one: WorkloadSimulation, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    parts = hashlib.sha256(repr((one.graph.groups, one.graph.names)).encode())
+    for field in dataclasses.fields(one.graph):
+        value = getattr(one.graph, field.name)
+        parts.update(value.tobytes() if hasattr(value, "tobytes") else b"")
+    case = Case(
+        ranks=one.ranks,
+        topology=topology_name(one.network),
+        model=str(settings.get("name", "workload")),
+        options={"workload": parts.hexdigest()[:16], **(settings.get("options") or {})},
+    )
+    terms = {name: getattr(one, name) for name in ("compute_s", "communication_s", "exposed_s", "idle_s")}
+    yield Predicted(case, "simulate", one.time_s, terms, Constants("topology", topology_figures(one.network)))
 
 
 def _synthesis(one: Synthesis, settings: Mapping[str, Any]) -> Iterable[Fact]:
@@ -216,6 +233,7 @@ READERS: dict[str, Callable[[Any, Mapping[str, Any]], Iterable[Fact]]] = {
     "Simulation": _simulation,
     "NcclSimulation": _nccl,
     "Synthesis": _synthesis,
+    "WorkloadSimulation": _workload,
     "Bound": _bound,
     "Planning": _planning,
     "Benchmark": _benchmark,
