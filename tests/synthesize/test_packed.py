@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import choreo
+from choreo.synthesize import search
 from choreo.synthesize.arborescence import cheapest_arborescence
 from choreo.synthesize.network import hops_of
 from choreo.synthesize.packed import packed
@@ -33,6 +34,23 @@ def test_it_is_proved_and_near_the_bound(name: str, collective: str) -> None:
     choreo.prove(made[-1].schedule)
     runs = [choreo.simulate(one.schedule, NETWORKS[name], "1GiB") for one in made]
     assert max(run.efficiency for run in runs) > BARS[collective]
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+def test_shares_in_proportion_to_what_ranks_can_take(collective: str) -> None:
+    slow = choreo.get_topology("switch(4, 100GB/s, 1us)").with_slow_device(3, 4)
+    even = search(collective, slow, "1GiB")
+    uneven = search(collective, slow, "1GiB", shares=[4, 4, 4, 0])
+    choreo.prove(uneven.schedule)
+    assert uneven.efficiency > 0.9 and even.efficiency > 0.9
+    weights = uneven.schedule.weights
+    assert weights is not None
+    assert weights.reshape(4, -1).sum(axis=1) / weights.sum() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0], abs=1e-6)
+
+
+def test_a_collective_without_blocks_takes_no_shares() -> None:
+    with pytest.raises(choreo.UsageError, match="takes no shares"):
+        choreo.synthesize("all_reduce", "ring(3, 50GB/s, 1us)", "1MiB", shares=[1, 2, 3])
 
 
 def test_a_hop_crosses_no_other_device() -> None:

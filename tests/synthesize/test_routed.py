@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 import choreo
+from choreo.synthesize import search
 from choreo.synthesize.problem import read_problem
 from choreo.synthesize.routed import routed
 
@@ -27,3 +31,35 @@ def test_a_symmetric_network_is_solved_for_one_device() -> None:
     made = list(routed(problem))
     choreo.prove(made[0].schedule)
     assert choreo.simulate(made[0].schedule, torus, "64MiB").efficiency > 0.97
+
+
+def test_uneven_traffic_with_empty_blocks() -> None:
+    network = "switch(4, 450GB/s, 300ns) x switch(2, 50GB/s, 1us)"
+    rng = np.random.default_rng(1)
+    traffic = rng.permutation(1 / np.arange(1, 65) ** 1.2).reshape(8, 8)
+    traffic[2] = 0  # a rank that has nothing for anybody
+    traffic[:, 5] = 0
+    found = search("all_to_all", network, "1GiB", traffic=traffic)
+    choreo.prove(found.schedule)
+    assert found.generator == "routed" and found.efficiency > 0.95
+    assert found.library is not None and found.efficiency > 2 * found.library["efficiency"]
+    weights = found.schedule.weights
+    assert weights is not None
+    blocks = weights.reshape(64, -1).sum(axis=1) / weights.sum()
+    assert blocks == pytest.approx(traffic.reshape(-1) / traffic.sum(), abs=1e-6)
+
+
+@pytest.mark.parametrize("traffic", [[[1, 2]], "much", [[-1] * 4] * 4, [[0] * 4] * 4, [[float("nan")] * 4] * 4])
+def test_traffic_that_makes_no_sense_is_refused(traffic: object) -> None:
+    with pytest.raises(choreo.UsageError, match="traffic must be 4 x 4 numbers"):
+        choreo.synthesize("all_to_all", "ring(4, 50GB/s, 1us)", "1MiB", traffic=traffic)  # type: ignore[arg-type]
+    with pytest.raises(choreo.UsageError, match="traffic is for all_to_all"):
+        choreo.synthesize("all_gather", "ring(4, 50GB/s, 1us)", "1MiB", traffic=traffic)  # type: ignore[arg-type]
+
+
+def test_an_empty_chunk_need_not_be_sent() -> None:
+    steps = [choreo.move(0, 1, 0)]
+    half = choreo.Schedule.from_list("all_gather", 2, steps)
+    with pytest.raises(choreo.ProofError):
+        choreo.prove(half)
+    choreo.prove(replace(half, weights=np.array([1, 0])))

@@ -37,7 +37,8 @@ class Schedule:
 
     The vector is cut into `num_chunks` chunks. Where the contract speaks of blocks (rank r's share), each block is
     the same number of consecutive chunks. `weights` gives the chunks' relative sizes as whole numbers; None means
-    that all are equal. `phases` names the parts of a schedule that was composed of one collective after another.
+    that all are equal. A chunk of weight 0 is empty and need not be sent. `phases` names the parts of a schedule that
+    was composed of one collective after another.
 
     The last `switches` of the body's members are switches that reduce: they can hold, add and forward like a rank, but
     the contract gives them no input and asks nothing of them. The ranks come first.
@@ -195,8 +196,12 @@ class Schedule:
         return self._held(self.contract.before, low, high)
 
     def held_after(self, low: int = 0, high: int | None = None) -> BoolColumn:
-        """Which members (rows) must end up with which of the chunks low to high - 1 (columns) by the contract."""
-        return self._held(self.contract.after, low, high)
+        """Which members (rows) must end up with which of the chunks low to high - 1 (columns) by the contract.
+
+        Nobody must end up with a chunk of weight 0, which holds nothing.
+        """
+        due = self._held(self.contract.after, low, high)
+        return due if self.weights is None else due & (self.weights[low:high] > 0)
 
     @property
     def total_weight(self) -> int:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
 
 from choreo.algorithms import Algorithm, axes_of, build, list_algorithms
 from choreo.errors import ChoreoError
 from choreo.schedule import Schedule
 from choreo.synthesize.problem import Candidate, Problem
 
-__all__ = ["is_short", "library"]
+__all__ = ["is_short", "library", "weighed"]
 
 
 def library(problem: Problem) -> Iterator[Candidate]:
@@ -25,7 +28,7 @@ def library(problem: Problem) -> Iterator[Candidate]:
             except ChoreoError:  # it refuses this number of ranks
                 continue
             if is_short(schedule, problem.most_transfers):
-                yield Candidate(algorithm.name, schedule)
+                yield Candidate(algorithm.name, weighed(schedule, problem))
 
 
 def _options(problem: Problem, algorithm: Algorithm) -> Iterator[dict[str, object]]:
@@ -37,6 +40,13 @@ def _options(problem: Problem, algorithm: Algorithm) -> Iterator[dict[str, objec
     yield {"axes": axes}
     if "rotate" in algorithm.options and len(problem.topology.blocks) > 1:
         yield {"axes": axes, "rotate": True}
+
+
+def weighed(schedule: Schedule, problem: Problem) -> Schedule:
+    """The schedule with blocks of the problem's sizes."""
+    if problem.weights is None:
+        return schedule
+    return replace(schedule, weights=np.repeat(problem.weights, schedule.chunks_a_block))
 
 
 def is_short(schedule: Schedule, most: int) -> bool:

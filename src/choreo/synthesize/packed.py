@@ -49,7 +49,8 @@ def packed(problem: Problem) -> Iterator[Candidate]:
         hops = hops.turned()
     shared = problem.collective in ("all_gather", "reduce_scatter")
     if shared:
-        trees, seconds_a_byte = pack(hops, dict.fromkeys(range(problem.ranks), 1.0))
+        shares = problem.block_bytes / problem.block_bytes.mean() if problem.size_bytes else np.ones(problem.ranks)
+        trees, seconds_a_byte = pack(hops, dict(enumerate(shares.tolist())))
     elif problem.collective == "all_reduce":
         trees, seconds_a_byte = pack_both_ways(hops)
     else:
@@ -62,9 +63,13 @@ def packed(problem: Problem) -> Iterator[Candidate]:
         transfers = chunks * hops_a_chunk
         if chunks > 1 and (size / chunks < LEAST_CHUNK_BYTES or transfers > problem.most_transfers // 4):
             break
-        pieces, count = _cut(trees, chunks, problem.ranks if shared else 1)
-        made = [_tasks(pieces, hops, size / BLOCK_WEIGHT, last_s) for last_s in (0.0, size * seconds_a_byte)]
-        tasks, start, end = min(((one, *in_time(one, hops)) for one in made), key=lambda timed: timed[2])
+        totals = [BLOCK_WEIGHT] if not shared else _totals(problem)
+        pieces, count = _cut(trees, chunks, totals)
+        weight_bytes = size * len(totals) / sum(totals)
+        at_once, in_turn = (_tasks(pieces, hops, weight_bytes, last_s) for last_s in (0.0, size * seconds_a_byte))
+        ways = ((in_turn, False), (in_turn, True), (at_once, True)) if shared else ((in_turn, False), (in_turn, True))
+        timed = ((one, *in_time(one, hops, busiest_first=busiest)) for one, busiest in ways)
+        tasks, start, end = min(timed, key=lambda found: found[2])
         if end > best * 1.05:
             break
         best = min(best, end)
@@ -77,8 +82,17 @@ def packed(problem: Problem) -> Iterator[Candidate]:
         yield Candidate("packed", backwards(schedule) if turn else schedule)
 
 
-def _cut(trees: Sequence[Tree], chunks: int, blocks: int) -> tuple[list[_Piece], int]:
-    """The data of each block cut into pieces, as many for every block and about `chunks`, each on one of its trees."""
+def _totals(problem: Problem) -> list[int]:
+    """The weights of the blocks."""
+    return [BLOCK_WEIGHT] * problem.ranks if problem.weights is None else [int(weight) for weight in problem.weights]
+
+
+def _cut(trees: Sequence[Tree], chunks: int, totals: Sequence[int]) -> tuple[list[_Piece], int]:
+    """The data of each block cut into pieces, as many for every block and about `chunks`, each on one of its trees.
+
+    An empty block has no trees and no pieces.
+    """
+    blocks = len(totals)
     of_block: list[list[Tree]] = [[] for _ in range(blocks)]
     for tree in trees:
         of_block[tree.root if blocks > 1 else 0].append(tree)
@@ -86,6 +100,8 @@ def _cut(trees: Sequence[Tree], chunks: int, blocks: int) -> tuple[list[_Piece],
     a_block = max(sum(counts) for counts in cuts)
     pieces = []
     for block, (mine, counts) in enumerate(zip(of_block, cuts, strict=True)):
+        if not mine:
+            continue
         while sum(counts) < a_block:
             counts[int(np.argmax([tree.part / count for tree, count in zip(mine, counts, strict=True)]))] += 1
         total = sum(tree.part for tree in mine)
@@ -93,7 +109,7 @@ def _cut(trees: Sequence[Tree], chunks: int, blocks: int) -> tuple[list[_Piece],
         owner = np.repeat(np.arange(len(mine)), counts)
         # Pieces of different trees take turns, so that all trees are busy from the start.
         nth = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
-        weights = whole_weights(parts)
+        weights = whole_weights(parts, totals[block])
         for index, piece in enumerate(np.argsort(nth, kind="stable").tolist()):
             pieces.append(
                 _Piece(block * a_block + index, mine[int(owner[piece])], int(weights[piece]), index / a_block)

@@ -74,12 +74,13 @@ def pack(hops: Hops, demand: dict[int, float]) -> tuple[list[Tree], float]:
     """Trees for the data that each root must send to all devices, and the seconds a byte of the busiest link."""
 
     def cheapest(price: Floats) -> Iterator[tuple[int, float, Column]]:
-        for root, amount in demand.items():
+        for root, amount in wanted.items():
             into, cost = trees.tree(price, root)
             yield root, amount * cost, (root, into, None)
 
     trees = _Prices(hops)
-    return _generate(hops, dict(demand), cheapest)
+    wanted = {root: amount for root, amount in demand.items() if amount > 0}
+    return _generate(hops, wanted, cheapest)
 
 
 def pack_both_ways(hops: Hops) -> tuple[list[Tree], float]:
@@ -129,7 +130,7 @@ def _generate(
         # Prices swing from round to round; those between old and new find better trees.
         smooth = 0.5 * smooth / scale + 0.5 * price if len(columns) > known else price
     divided = zip(columns, parts, strict=True)
-    return [Tree(*column, float(part)) for (_, column), part in divided if part > LEAST_PART], time
+    return [Tree(*column, float(part)) for (kind, column), part in divided if part > LEAST_PART * demand[kind]], time
 
 
 def _divide(

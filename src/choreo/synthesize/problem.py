@@ -11,7 +11,7 @@ from choreo.collectives import Collective, get_collective
 from choreo.errors import UsageError
 from choreo.schedule import Schedule
 from choreo.topology import Topology, devices_of, get_topology
-from choreo.topology.graph import Ints
+from choreo.topology.graph import Floats, Ints
 from choreo.units import counted, size_of
 
 __all__ = ["EFFORTS", "LEAST_CHUNK_BYTES", "Candidate", "Generator", "Problem", "read_problem"]
@@ -21,11 +21,16 @@ EFFORTS = {"low": 1 << 17, "medium": 1 << 20, "high": 1 << 23}
 
 # No message is cut finer than this: what a message costs beside its latency is not part of the network's figures.
 LEAST_CHUNK_BYTES = 4096
+# Uneven blocks are counted in such parts of all data.
+TOTAL_WEIGHT = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """A collective of a size over ranks that sit on devices of a topology."""
+    """A collective of a size over ranks that sit on devices of a topology.
+
+    `weights` are the relative sizes of the contract's blocks, None if all are equal.
+    """
 
     collective: str
     topology: Topology
@@ -33,6 +38,7 @@ class Problem:
     devices: Ints
     root: int | None
     effort: str
+    weights: Ints | None = None
 
     @property
     def contract(self) -> Collective:
@@ -48,6 +54,13 @@ class Problem:
     def in_order(self) -> bool:
         """Whether the ranks are all devices of the topology, in their order."""
         return self.ranks == self.topology.num_devices and bool((self.devices == np.arange(self.ranks)).all())
+
+    @property
+    def block_bytes(self) -> Floats:
+        """The bytes of each block of the contract."""
+        blocks = self.contract.blocks(self.ranks)
+        weights = np.ones(blocks) if self.weights is None else self.weights / self.weights.sum() * blocks
+        return weights * (self.contract.total_bytes(self.size_bytes, self.ranks) / blocks)
 
     @property
     def most_transfers(self) -> int:
@@ -75,6 +88,8 @@ def read_problem(
     ranks: int | Sequence[int | str] | None,
     root: int | None,
     effort: str,
+    traffic: Sequence[Sequence[float]] | Floats | None = None,
+    shares: Sequence[float] | Floats | None = None,
 ) -> Problem:
     """The problem that was asked for, or an error that says what is wrong with it."""
     network = get_topology(topology)  # type: ignore[arg-type]  # it says itself what it takes
@@ -83,7 +98,29 @@ def read_problem(
         raise UsageError(f"effort must be {', '.join(EFFORTS)}, not {effort!r:.40}")
     contract = get_collective(collective)
     size = float(size_of(size_bytes))
-    return Problem(collective, network, size, devices, contract.check_root(root, len(devices)), effort)
+    weights = None
+    if traffic is not None:
+        if collective != "all_to_all":
+            raise UsageError(f"traffic is for all_to_all, not for {collective}; leave it out")
+        weights = _weights("traffic", traffic, (len(devices), len(devices)))
+    if shares is not None:
+        if contract.blocks(len(devices)) != len(devices):
+            raise UsageError(f"{collective} has no blocks, one for each rank, so it takes no shares; leave them out")
+        weights = _weights("shares", shares, (len(devices),))
+    return Problem(collective, network, size, devices, contract.check_root(root, len(devices)), effort, weights)
+
+
+def _weights(name: str, given: object, shape: tuple[int, ...]) -> Ints:
+    """Relative sizes as whole numbers; what is above zero stays so."""
+    try:
+        sizes = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        sizes = np.zeros(0)
+    if sizes.shape != shape or not np.isfinite(sizes).all() or sizes.min() < 0 or not sizes.any():
+        form = " x ".join(map(str, shape))
+        raise UsageError(f"{name} must be {form} numbers of at least 0, some above, not {given!r:.60}")
+    whole = np.round(sizes / sizes.sum() * TOTAL_WEIGHT).astype(np.int64)
+    return np.where(sizes > 0, np.maximum(whole, 1), 0).reshape(-1)
 
 
 def _devices(topology: Topology, ranks: int | Sequence[int | str] | None) -> Ints:

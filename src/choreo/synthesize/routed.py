@@ -25,8 +25,8 @@ from choreo.topology.graph import Floats, Ints
 
 __all__ = ["routed"]
 
-# Into how many chunks a block may be cut beside its paths.
-CHUNKS = (1, 2, 4, 8)
+# Into how many chunks the largest block may be cut.
+CHUNKS = (1, 4, 16, 64, 256, 512)
 # How many variables the linear program may have.
 MOST_VARIABLES = 60_000
 # A flow below this part of a block is the solver's rounding.
@@ -37,10 +37,9 @@ HOP_COST = 1e-4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Path:
-    """A part of the block that `source` has for `target`, and the hops it takes."""
+    """A part of a block, and the hops it takes."""
 
-    source: int
-    target: int
+    block: int
     part: float
     hops: tuple[int, ...]
 
@@ -49,33 +48,43 @@ def routed(problem: Problem) -> Iterator[Candidate]:
     """All_to_all by multicommodity flow."""
     if problem.collective != "all_to_all" or not problem.in_order or problem.ranks < 2:
         return
-    symmetry = symmetry_of(problem.topology)
+    symmetry = symmetry_of(problem.topology) if problem.weights is None else None
     hops = hops_of(problem.topology) if symmetry is None else symmetry.hops()
     sources = range(problem.ranks) if symmetry is None else range(1)
     if len(sources) * len(hops) > MOST_VARIABLES:
         return
     demand = np.ones((len(sources), problem.ranks))
+    totals = np.full(len(sources) * problem.ranks, BLOCK_WEIGHT)
+    if problem.weights is not None:
+        totals = problem.weights
+        demand = (totals / totals.mean()).reshape(demand.shape)
     demand[np.arange(len(sources)), np.arange(len(sources))] = 0.0
     flow = _flows(hops, demand)
     paths = [path for source in sources for path in _paths(hops, source, demand[source], flow[source])]
-    block_bytes = problem.size_bytes / problem.ranks
+    mean_bytes = problem.size_bytes / problem.ranks
+    last_s = float((hops.load @ flow.sum(axis=0) / hops.capacity).max()) * mean_bytes
     copies = problem.ranks // len(sources)
     best = np.inf
     for chunks in CHUNKS:
-        rows = copies * chunks * sum(len(path.hops) for path in paths)
-        if chunks > 1 and (block_bytes / chunks < LEAST_CHUNK_BYTES or rows > problem.most_transfers):
+        if chunks > 1 and mean_bytes * totals.max() / totals.mean() / chunks < LEAST_CHUNK_BYTES:
             break
-        tasks, weights, a_block = _tasks(paths, problem.ranks, len(sources), chunks, block_bytes)
-        start, end = in_time(tasks, hops)
-        if end > best:
+        tasks, weights, a_block = _tasks(paths, totals, chunks, mean_bytes, last_s)
+        if chunks > 1 and copies * len(tasks) > problem.most_transfers:
             break
-        best = end
+        start, end = min((in_time(tasks, hops, busiest_first=busiest) for busiest in (False, True)), key=_end)
+        if end > 1.02 * best:
+            break
+        best = min(best, end)
         num_chunks = problem.ranks**2 * a_block
         if symmetry is None:
             steps, sizes = steps_of(tasks, hops, start, num_chunks), weights
         else:
             steps, sizes = _translated(symmetry, hops, tasks, start, weights)
         yield Candidate("routed", Schedule("all_to_all", steps, None, "routed", sizes, receive_in_order=True))
+
+
+def _end(timed: tuple[Floats, float]) -> float:
+    return timed[1]
 
 
 def _flows(hops: Hops, demand: Floats) -> Floats:
@@ -128,39 +137,46 @@ def _paths(hops: Hops, source: int, demand: Floats, flow: Floats) -> Iterator[_P
             found[key] = found.get(key, 0.0) + part
         total = sum(found.values())
         for way_there, part in found.items():
-            yield _Path(source, target, part / total, way_there)
+            yield _Path(source * hops.devices + target, part / total, way_there)
 
 
 def _tasks(
-    paths: Sequence[_Path], ranks: int, sources: int, chunks: int, block_bytes: float
+    paths: Sequence[_Path], totals: Ints, chunks: int, mean_bytes: float, last_s: float
 ) -> tuple[Tasks, Ints, int]:
-    """A task for every hop of every piece of a block, the chunks' weights, and how many chunks a block has."""
-    of_block: dict[tuple[int, int], list[_Path]] = {}
-    for path in paths:
-        of_block.setdefault((path.source, path.target), []).append(path)
-    a_block = max(chunks, *(len(mine) for mine in of_block.values()))
-    weights = whole_weights(np.full(a_block, 1 / a_block))
-    sizes = np.tile(weights, sources * ranks)
+    """A task for every hop of every piece of a block, the chunks' weights, and how many chunks a block has.
+
+    The largest block is cut into about `chunks` pieces, and others into pieces of that size. What a block has fewer
+    than the most is empty. The pieces of a path are due one after another, the last `last_s` after the first.
+    """
+    piece_weight = totals.max() / chunks
+    cuts = [max(1, round(path.part * float(totals[path.block]) / piece_weight)) for path in paths]
+    of_block: dict[int, list[tuple[_Path, int]]] = {}
+    for path, cut in zip(paths, cuts, strict=True):
+        of_block.setdefault(path.block, []).append((path, cut))
+    a_block = max(sum(cut for _, cut in mine) for mine in of_block.values())
+    sizes = np.zeros(len(totals) * a_block, np.int64)
+    sizes[::a_block] = totals  # a block that nobody sends, like a rank's own, is one piece
     hop: list[int] = []
     chunk: list[int] = []
+    due: list[float] = []
     before: list[tuple[int, int]] = []
-    for (source, target), mine in of_block.items():
-        counts = [1] * len(mine)
-        while sum(counts) < a_block:
-            counts[int(np.argmax([path.part / count for path, count in zip(mine, counts, strict=True)]))] += 1
-        parts = np.repeat([path.part / count for path, count in zip(mine, counts, strict=True)], counts)
-        first = (source * ranks + target) * a_block
-        sizes[first : first + a_block] = whole_weights(parts)
+    for block, mine in of_block.items():
+        counts = [cut for _, cut in mine]
+        parts = np.repeat([path.part / cut for path, cut in mine], counts)
+        first = block * a_block
+        sizes[first : first + len(parts)] = whole_weights(parts, int(totals[block]))
+        nth = np.concatenate([np.arange(cut) / cut for cut in counts]).tolist()
         for piece, way in enumerate(np.repeat(np.arange(len(mine)), counts).tolist()):
-            for number, one in enumerate(mine[way].hops):
+            for number, one in enumerate(mine[way][0].hops):
                 if number:
                     before.append((len(hop) - 1, len(hop)))
                 hop.append(one)
                 chunk.append(first + piece)
-    size_bytes = sizes[chunk].astype(np.float64) * (block_bytes / BLOCK_WEIGHT)
+                due.append(nth[piece] * last_s)
+    size_bytes = sizes[chunk].astype(np.float64) * (mean_bytes / totals.mean())
     nothing = np.zeros(len(hop), np.bool_)
     order = np.array(before, np.int64).reshape(-1, 2)
-    tasks = Tasks(np.array(hop), np.array(chunk), size_bytes, nothing, order, np.zeros(len(hop)))
+    tasks = Tasks(np.array(hop), np.array(chunk), size_bytes, nothing, order, np.array(due))
     return tasks, sizes, a_block
 
 

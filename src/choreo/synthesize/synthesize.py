@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -21,11 +22,14 @@ from choreo.synthesize.problem import Candidate, Generator, Problem, read_proble
 from choreo.synthesize.routed import routed
 from choreo.synthesize.translated import translated
 from choreo.topology import Topology
+from choreo.topology.graph import Floats
 from choreo.units import counted, format_bytes, format_time
 
 __all__ = ["Synthesis", "search", "synthesize"]
 
 # In the order in which they are asked; of equally fast schedules the first wins.
+# With this share of the bound the search ends.
+ENOUGH = 0.995
 GENERATORS: tuple[Generator, ...] = (translated, overlapped, packed, routed)
 
 
@@ -81,8 +85,7 @@ class Synthesis(Result):
     def bound_s(self) -> float:
         """The least time that any schedule could take."""
         asked = self.problem
-        found = bound(asked.collective, asked.topology, asked.size_bytes, root=asked.root, devices=asked.devices)
-        return found.bound_s
+        return _bound_s(asked)
 
     @property
     def efficiency(self) -> float:
@@ -116,17 +119,23 @@ def synthesize(
     *,
     ranks: int | Sequence[int | str] | None = None,
     root: int | None = None,
+    traffic: Sequence[Sequence[float]] | Floats | None = None,
+    shares: Sequence[float] | Floats | None = None,
     effort: str = "medium",
 ) -> Schedule:
     """The fastest schedule that can be found for a collective of a size on a topology.
 
     It is proved, and never slower than the best of the library there. `ranks` is their number, or the device of each;
-    all devices by default. `effort` is low, medium or high: how large schedules may be that are tried.
+    all devices by default. `traffic` says how much each rank (rows) has for each other in an all_to_all, and `shares`
+    how large each rank's block is, both in any unit. `effort` is low, medium or high: how large schedules may be that
+    are tried.
 
     >>> synthesize("all_gather", "torus(4x4, 50GB/s, 500ns)", "1MiB").algorithm
     'synthesized'
     """
-    return search(collective, topology, size_bytes, ranks=ranks, root=root, effort=effort).schedule
+    return search(
+        collective, topology, size_bytes, ranks=ranks, root=root, traffic=traffic, shares=shares, effort=effort
+    ).schedule
 
 
 def search(
@@ -136,6 +145,8 @@ def search(
     *,
     ranks: int | Sequence[int | str] | None = None,
     root: int | None = None,
+    traffic: Sequence[Sequence[float]] | Floats | None = None,
+    shares: Sequence[float] | Floats | None = None,
     effort: str = "medium",
 ) -> Synthesis:
     """As `synthesize`, with what was reached and how.
@@ -144,11 +155,18 @@ def search(
     'ring_bidirectional'
     """
     started = time.process_time()
-    problem = read_problem(collective, topology, size_bytes, ranks=ranks, root=root, effort=effort)
+    problem = read_problem(
+        collective, topology, size_bytes, ranks=ranks, root=root, traffic=traffic, shares=shares, effort=effort
+    )
     of_library = _timed(problem, library)
-    made = [timed for generator in GENERATORS for timed in _timed(problem, generator)]
     best = min(of_library, key=_time_s, default=None)
-    for time_s, candidate in sorted(made + of_library, key=_time_s):
+    enough_s = _bound_s(problem) / ENOUGH
+    tried = list(of_library)
+    for generator in GENERATORS:
+        if min((time_s for time_s, _ in tried), default=math.inf) <= enough_s:
+            break
+        tried += _timed(problem, generator)
+    for time_s, candidate in sorted(tried, key=_time_s):
         try:
             prove(candidate.schedule)
         except ChoreoError:  # a generator's mistake never gets out
@@ -177,6 +195,18 @@ def _timed(problem: Problem, generator: Generator) -> list[tuple[float, Candidat
             continue
         found.append((run.time_s, candidate))
     return found
+
+
+def _bound_s(problem: Problem) -> float:
+    found = bound(
+        problem.collective,
+        problem.topology,
+        problem.size_bytes,
+        root=problem.root,
+        devices=problem.devices,
+        weights=problem.weights,
+    )
+    return found.bound_s
 
 
 def _time_s(timed: tuple[float, Candidate]) -> float:

@@ -2,8 +2,8 @@
 
 A *task* is a chunk on a hop. It can start when the tasks before it have arrived, and when the links of its hop are
 free; a link that is free never waits if there is something for it to do. What has the longest way still before it goes
-first, and chunks that follow one another along the same trees are due one after another. The order of the starts gives
-the steps.
+first, and chunks that follow one another along the same trees are due one after another; or what needs the link that
+has most still to carry. The order of the starts gives the steps.
 """
 
 from __future__ import annotations
@@ -39,15 +39,19 @@ class Tasks:
         return len(self.hop)
 
 
-def in_time(tasks: Tasks, hops: Hops) -> tuple[Floats, float]:
-    """When each task starts, and when the last has arrived."""
-    return _Links(tasks, hops).run()
+def in_time(tasks: Tasks, hops: Hops, *, busiest_first: bool = False) -> tuple[Floats, float]:
+    """When each task starts, and when the last has arrived.
+
+    With `busiest_first` a hop goes before others if one of its links has most still to carry, as behind switches, where
+    a message needs a port of its sender and one of its receiver.
+    """
+    return _Links(tasks, hops, busiest_first=busiest_first).run()
 
 
 class _Links:
     """List scheduling, by events: a task arrives, or its links are free again."""
 
-    def __init__(self, tasks: Tasks, hops: Hops) -> None:
+    def __init__(self, tasks: Tasks, hops: Hops, *, busiest_first: bool) -> None:
         takes = tasks.size_bytes / hops.bandwidth_bytes_per_s[tasks.hop]
         self.takes, self.arrives = takes.tolist(), (takes + hops.latency_s[tasks.hop]).tolist()
         self.hop: list[int] = tasks.hop.tolist()
@@ -62,6 +66,11 @@ class _Links:
         for hop, each in enumerate(self.links):
             for link in each:
                 self.hops_at[link].append(hop)
+        self.left_s = [0.0] * len(self.busy) if busiest_first else None  # what each link has still to carry
+        if self.left_s is not None:
+            for hop, takes_s in zip(self.hop, self.takes, strict=True):
+                for link in self.links[hop]:
+                    self.left_s[link] += takes_s
         self.waiting: list[list[tuple[float, int]]] = [[] for _ in self.links]
         self.start = [0.0] * len(self.hop)
         self.events: list[tuple[float, bool, int]] = []  # when a task has arrived, or is out of its links
@@ -81,16 +90,23 @@ class _Links:
 
     def _begin(self, touched: set[int], now: float) -> None:
         """Start what can start on hops where something has changed, the most urgent first."""
-        for (_, task), hop in sorted((self.waiting[hop][0], hop) for hop in touched if self.waiting[hop]):
+        for hop in sorted((hop for hop in touched if self.waiting[hop]), key=self._urgency):
             links = self.links[hop]
             if any(self.busy[link] for link in links):
                 continue
-            heapq.heappop(self.waiting[hop])
+            _, task = heapq.heappop(self.waiting[hop])
             for link in links:
                 self.busy[link] = True
+                if self.left_s is not None:
+                    self.left_s[link] -= self.takes[task]
             self.start[task] = now
             heapq.heappush(self.events, (now + self.takes[task], False, task))
             heapq.heappush(self.events, (now + self.arrives[task], True, task))
+
+    def _urgency(self, hop: int) -> tuple[float, float, int]:
+        """What tells which of several hops goes first; the least does."""
+        busiest = 0.0 if self.left_s is None else -max(self.left_s[link] for link in self.links[hop])
+        return busiest, *self.waiting[hop][0]
 
     def _offer(self, task: int) -> int:
         heapq.heappush(self.waiting[self.hop[task]], (self.latest[task], task))

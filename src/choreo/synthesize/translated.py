@@ -44,7 +44,9 @@ class Spread:
 
 def translated(problem: Problem) -> Iterator[Candidate]:
     """All_gather, reduce_scatter and all_reduce on a symmetric network."""
-    if problem.collective not in ("all_gather", "reduce_scatter", "all_reduce") or not problem.in_order:
+    if problem.collective not in ("all_gather", "reduce_scatter", "all_reduce") or problem.weights is not None:
+        return
+    if not problem.in_order:
         return
     symmetry = symmetry_of(problem.topology)
     if symmetry is None or symmetry.devices < 2:

@@ -12,15 +12,15 @@ __all__ = ["BLOCK_WEIGHT", "whole_weights"]
 BLOCK_WEIGHT = 5040
 
 
-def whole_weights(parts: Floats) -> Ints:
-    """Whole weights in proportion to the parts, at least 1 each, that add up to a block's weight.
+def whole_weights(parts: Floats, total: int = BLOCK_WEIGHT) -> Ints:
+    """Whole weights in proportion to the parts that add up to the total; as far as it goes, at least 1 each.
 
-    >>> whole_weights(np.array([1.0, 2.0])).tolist()
-    [1680, 3360]
+    >>> whole_weights(np.array([1.0, 2.0])).tolist(), whole_weights(np.array([1.0, 2.0]), 1).tolist()
+    ([1680, 3360], [0, 1])
     """
-    exact = parts / parts.sum() * BLOCK_WEIGHT
-    weights: Ints = np.maximum(np.floor(exact + 1e-6).astype(np.int64), 1)
-    short = BLOCK_WEIGHT - int(weights.sum())
+    exact = parts / parts.sum() * total
+    weights: Ints = np.maximum(np.floor(exact + 1e-6).astype(np.int64), 1 if total >= len(parts) else 0)
+    short = total - int(weights.sum())
     if short >= 0:
         weights[np.argsort(weights - exact, kind="stable")[:short]] += 1
     else:
