@@ -22,7 +22,7 @@ from choreo.synthesize.weights import BLOCK_WEIGHT, whole_weights
 __all__ = ["packed"]
 
 # Into how many chunks a share, or the vector of a rooted collective, may be cut.
-SHARE_CHUNKS = (1, 2, 4, 8, 16, 32)
+SHARE_CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
 VECTOR_CHUNKS = (1, 4, 16, 64, 128, 256, 512, 1024)
 # Beyond so many devices packing takes too long.
 MOST_DEVICES = 80
@@ -70,8 +70,8 @@ def packed(problem: Problem) -> Iterator[Candidate]:
         ways = ((in_turn, False), (in_turn, True), (at_once, True)) if shared else ((in_turn, False), (in_turn, True))
         timed = ((one, *in_time(one, hops, busiest_first=busiest)) for one, busiest in ways)
         tasks, start, end = min(timed, key=lambda found: found[2])
-        if end > best * 1.05:
-            break
+        if end > best:
+            continue
         best = min(best, end)
         weights = np.zeros(count, np.int64)
         for piece in pieces:

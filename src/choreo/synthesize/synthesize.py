@@ -29,7 +29,7 @@ __all__ = ["Synthesis", "search", "synthesize"]
 
 # In the order in which they are asked; of equally fast schedules the first wins.
 # With this share of the bound the search ends.
-ENOUGH = 0.995
+ENOUGH = 0.99
 GENERATORS: tuple[Generator, ...] = (translated, overlapped, packed, routed)
 
 
