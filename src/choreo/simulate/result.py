@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.collectives import Bandwidths
-from choreo.errors import UsageError, shown
+from choreo.errors import shown
 from choreo.results import Result, result
 from choreo.simulate.critical_path import Leg, critical_path
 from choreo.simulate.details import details_of
 from choreo.simulate.flows.backend import core_type
-from choreo.simulate.flows.engine import Loads, Messages, Progress, run_alone, run_shared
+from choreo.simulate.flows.engine import Loads, Messages, run_alone
 from choreo.simulate.jobs import Placed
 from choreo.simulate.packets import PacketReport
 from choreo.topology import Topology
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["BusiestLink", "Simulation"]
 
 Floats = npt.NDArray[np.float64]
-
-# A message that is kept takes some 200 bytes.
-MOST_MESSAGES = 1 << 23
 
 
 @result
@@ -200,7 +197,7 @@ class Simulation(Bandwidths, Result):
     @cached_property
     def messages(self) -> Messages:
         """What happened to every message."""
-        return self.kept if self.kept is not None else self._again(None)
+        return self.kept if self.kept is not None else self._again()
 
     @property
     def contended(self) -> bool:
@@ -215,22 +212,8 @@ class Simulation(Bandwidths, Result):
         """The chain of messages that determined the finish time, in order of time."""
         return critical_path(self.messages)
 
-    def _again(self, progress: Progress | None) -> Messages:
-        rows = 0
-        for job in self.jobs:
-            for block in job.schedule.blocks():
-                rows += len(block)
-                if rows > MOST_MESSAGES:
-                    raise UsageError(
-                        f"times by message are kept for at most {MOST_MESSAGES} transfers, and {self.algorithm} over "
-                        f"{self.ranks} ranks has more; use fewer ranks"
-                    )
-        make = core_type(self.compiled)
-        if not self.shared:
-            alone = run_alone(self.jobs[0], self.topology, make, progress, keep=True)
-            assert alone is not None and alone[1] is not None
-            return alone[1]
-        _, messages = run_shared(
-            self.jobs, self.topology, make, store_and_forward=self.store_and_forward, progress=progress
-        )
-        return messages
+    def _again(self) -> Messages:
+        """The pass once more; one with shared links has kept its messages."""
+        alone = run_alone(self.jobs[0], self.topology, core_type(self.compiled), keep=True)
+        assert alone is not None and alone[1] is not None
+        return alone[1]

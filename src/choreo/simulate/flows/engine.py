@@ -22,6 +22,8 @@ Progress = Callable[[int, int], None]
 
 # With no more places than this, finding the chunks that always travel together gains nothing.
 FEW_PLACES = 1 << 21
+# A message that is kept takes some 200 bytes.
+MOST_KEPT = 1 << 23
 # With more places than this, the table that finds them would not fit into memory.
 MOST_PLACES = 1 << 35
 
@@ -127,7 +129,14 @@ def run_alone(
     """One pass over the steps, as long as no two messages meet; None when they do. Messages are there if kept."""
     core = make_core(*_figures(topology), False, None)
     _begin(core, job, topology, alone=True, keep=keep)
+    transfers = 0
     for rows in job.schedule.blocks():
+        transfers += len(rows)
+        if keep and transfers > MOST_KEPT:
+            raise UsageError(
+                f"times by message are kept for at most {MOST_KEPT} transfers, and {job.schedule.algorithm} over "
+                f"{job.schedule.ranks} ranks has more; use fewer ranks"
+            )
         if not core.alone(*_columns(core, job, topology, rows, in_order=job.schedule.receive_in_order)):
             return None
         if progress is not None:

@@ -1,0 +1,135 @@
+"""What the further views of the page are told is what the verbs say."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import choreo
+from choreo.algorithms import build, list_algorithms
+from choreo.explore.fields import FieldError, Fields
+from choreo.explore.measure import Measure, measure
+from choreo.explore.plans import LIMITS, One, Plans, one_plan, pareto, plans
+from choreo.explore.static import static_page
+from choreo.explore.store import Ask, Where, ask_store
+from choreo.explore.winners import Map, winners
+from choreo.explore.worker import answers
+from choreo.explore.write import document
+from choreo.price import CostModel, price
+from choreo.prove import prove
+from choreo.record.record import record
+from choreo.schedule.document import from_document
+from choreo.simulate import simulate
+
+SIZES = (64, 1 << 16, 1 << 26)
+
+
+def rows_of(asked: Map) -> list[Any]:
+    """The parts, without the end."""
+    *parts, end = winners(asked)
+    assert end == {"done": {}}
+    return [part["part"] for part in parts]
+
+
+@pytest.mark.parametrize("by", ["formula", "simulation"])
+def test_the_map_has_the_time_of_every_algorithm(by: str) -> None:
+    fields = Fields(topology="switch", gamma="1e-11")
+    for row in rows_of(Map(fields, SIZES, (2, 7, 8), by)):
+        known = {one.name for one in list_algorithms("all_reduce")}
+        assert set(row["times"]) | set(row["left_out"]) == known
+        ranks = row["ranks"]
+        ring = build("all_reduce", "ring", ranks)
+        network, model = f"switch({ranks}, 50GB/s, 1us)", CostModel("1us", "50GB/s", 1e-11)
+        for size, time_s in zip(SIZES, row["times"]["ring"], strict=True):
+            simulated = simulate(ring, network, size, gamma_s_per_byte=1e-11).time_s
+            assert time_s == (price(ring, size, model).total_s if by == "formula" else simulated)
+        assert "switches that reduce" in row["left_out"]["in_network"]
+
+
+def test_a_document_is_the_schedule() -> None:
+    written = from_document(document(Fields(ranks=5, algorithm="swing"))["text"])
+    assert prove(written).ranks == 5
+    with pytest.raises(FieldError, match="more than 2000 transfers"):
+        document(Fields(ranks=64))
+
+
+def test_plans_are_those_of_the_search() -> None:
+    job = Plans("llama3-8b", "hgx-h100:2", 64, 8192)
+    told = plans(job)
+    found = choreo.plan("llama3-8b", cluster="hgx-h100:2", global_batch=64, seq=8192).found
+    assert found is not None
+    time_s, memory = (np.frombuffer(base64.b64decode(told[name]), "<f4") for name in ("time_s", "memory_bytes"))
+    assert time_s == pytest.approx(found.estimate.time_s, rel=1e-6)
+    assert memory == pytest.approx(found.estimate.memory_bytes, rel=1e-6)
+    assert told["count"] == len(found.space)
+    limit = np.frombuffer(base64.b64decode(told["limit"]), "<i2")
+    assert (limit == LIMITS.index("does not fit in memory")).sum() == (memory > told["room_bytes"]).sum()
+    front = pareto(found.estimate.memory_bytes, found.estimate.time_s)
+    assert told["front"] == front
+    for row in front:
+        better = (found.estimate.memory_bytes <= found.estimate.memory_bytes[row]) & (
+            found.estimate.time_s < found.estimate.time_s[row]
+        )
+        assert not better.any()
+    best = one_plan(One("llama3-8b", "hgx-h100:2", 64, 8192, row=told["best"][0]))
+    assert best["plan"] == str(found.plans[0][0])
+    assert best["step"]["step_time_s"] == found.plans[0][1].step_time_s
+
+
+@pytest.mark.parametrize(
+    ("job", "field"),
+    [
+        (Plans(model="/etc/config.json"), "model"),
+        (Plans(model="no-such-model"), "model"),
+        (Plans(cluster="/tmp/mine.toml"), "cluster"),
+        (Plans(cluster="mine.json"), "cluster"),
+        (Plans(cluster="rign(8)"), "model"),
+    ],
+)
+def test_plans_take_names_and_no_files(job: Plans, field: str) -> None:
+    with pytest.raises(FieldError) as raised:
+        plans(job)
+    assert raised.value.field == field
+
+
+def test_a_run_is_bounded() -> None:
+    with pytest.raises(FieldError, match="at most 16 processes"):
+        measure(Measure(ranks=17))
+    with pytest.raises(FieldError, match="at most 256 MiB"):
+        measure(Measure(ranks=2, sizes=("1GiB",)))
+    with pytest.raises(FieldError, match="is not a size"):
+        measure(Measure(ranks=2, sizes=("lots",)))
+
+
+def test_the_store_is_asked_without_sql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHOREO_STORE", str(tmp_path))
+    for name in ("ring", "swing"):
+        record(simulate(build("all_reduce", name, 8), "ring(8, 50GB/s, 1us)", 1 << 20), store=tmp_path)
+    asked = Ask("result", ("algorithm", "time_s"), (Where("algorithm", "=", "ring"),))
+    found = ask_store(asked)
+    assert found["sql"] == "select algorithm, time_s from result where algorithm = 'ring' limit 20000"
+    assert [row[0] for row in found["rows"]] == ["ring"]
+    grouped = ask_store(Ask("result", ("count(*)",), group_by=("algorithm",), order_by=("algorithm",)))
+    assert grouped["rows"] == [["ring", 1], ["swing", 1]]
+    assert "nothing like this" in ask_store(Ask("result", ("time_s",), (Where("ranks", ">", 99),)))["word"]
+    for wrong in (
+        {"columns": ["1; drop table run"]},
+        {"view": "run"},
+        {"where": [{"column": "ranks", "operator": "or 1"}]},
+    ):
+        (told,) = answers("ask_store", json.dumps(wrong).encode())
+        assert "error" in told
+
+
+def test_a_file_shows_what_a_link_shows() -> None:
+    page = static_page("http://127.0.0.1:1/#ranks=4&cuts=0~1*0.5&slow=2*3")
+    assert '"0-1=0.5' in page.replace("\\", "") or "0-1=0.5" in page
+    assert "http-equiv" in page
+    for link in ("ranks=many", "ranks=0", "cuts=nonsense", "slow=1*x", "size=lots"):
+        with pytest.raises(choreo.UsageError):
+            static_page(link)
