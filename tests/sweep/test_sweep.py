@@ -20,8 +20,9 @@ from choreo.record import Store
 from choreo.record.place import DATABASE
 from choreo.sweep import local
 from choreo.sweep.axes import values_of
+from choreo.sweep.compute import MAKERS
 from choreo.sweep.tasks import Worker
-from choreo.sweep.verbs import MAKERS, VERBS, cases_of
+from choreo.sweep.verbs import VERBS, cases_of
 from tests.helpers.cli import CHOREO, fine, mistake
 from tests.helpers.command import run_choreo
 

@@ -13,36 +13,23 @@ import json
 import os
 import socket
 import sqlite3
-import statistics
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from choreo import __version__
 from choreo.errors import StoreError, shown
 from choreo.record.case import Case, Constants, Measured, Predicted, canonical
+from choreo.record.connection import PATIENCE_S, check_version, explained, make_views, marks, patiently
 from choreo.record.machine import Machine, this_machine
 from choreo.record.place import DATABASE, check_local, store_path
 from choreo.record.provenance import code_hash, commit_here
-from choreo.record.schema import APPLICATION, MIGRATIONS, VERSION, VIEWS
+from choreo.record.schema import APPLICATION, MIGRATIONS, VERSION
 
 __all__ = ["Store", "connect_read_only"]
 
-PATIENCE_S = 60.0  # for other writers
 STATUSES = ("done", "failed", "interrupted")
-# (what SQLite says, the sentence)
-TROUBLES = (
-    ("SQLITE_FULL", "the disk is full; free some space and try again, what was kept so far is safe"),
-    ("SQLITE_CORRUPT", "is damaged; move it away and start anew, `sqlite3 FILE .recover` saves what can be read"),
-    ("SQLITE_NOTADB", "is damaged, or not a store; move it away, or give another folder with --store DIR"),
-    ("SQLITE_READONLY", "cannot be written: the folder or file is read-only; give another one with --store DIR"),
-    ("SQLITE_CANTOPEN", "cannot be opened: the folder or file may not be read or written; give --store DIR"),
-    ("SQLITE_BUSY", f"is locked by another process for more than {PATIENCE_S:.0f} s; try again, or end that one"),
-    ("SQLITE_IOERR", "cannot be read or written: the disk reports an error, or is full"),
-)
 
 
 class Store:
@@ -190,19 +177,19 @@ class Store:
 
     def _prepare(self) -> None:
         connection = self._connection
-        application, version = _marks(connection)
+        application, version = marks(connection)
         empty = not connection.execute("select 1 from sqlite_master limit 1").fetchall()
         if application != APPLICATION and not empty:
             raise StoreError(
                 f"{shown(self.file)} is a database of another program; give another folder with --store DIR"
             )
-        _check_version(self.file, version)
-        _patiently(connection, "pragma journal_mode = wal")
+        check_version(self.file, version)
+        patiently(connection, "pragma journal_mode = wal")
         connection.execute("pragma synchronous = normal")  # a kill loses nothing, a power cut the last moments at most
         connection.execute("pragma foreign_keys = on")
         if version < VERSION or application != APPLICATION:
             with self._transaction():
-                version = _marks(connection)[1]  # another process may have been first
+                version = marks(connection)[1]  # another process may have been first
                 for number, script in enumerate(MIGRATIONS[version:], version + 1):
                     for statement in filter(str.strip, script.split(";")):
                         connection.execute(statement)
@@ -247,7 +234,7 @@ class Store:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        with _explained(self.file):
+        with explained(self.file):
             yield
 
 
@@ -259,7 +246,7 @@ def connect_read_only(folder: Path) -> sqlite3.Connection:
     file = folder / DATABASE
     if not file.exists():
         raise StoreError(f"there is no store in {shown(folder)}; record something, with --record or choreo sweep")
-    with _explained(file):
+    with explained(file):
         try:
             connection = _opened(file, "mode=ro")
         except sqlite3.OperationalError:
@@ -267,11 +254,11 @@ def connect_read_only(folder: Path) -> sqlite3.Connection:
             if file.with_name(f"{file.name}-wal").exists() and not os.access(folder, os.W_OK):
                 raise
             connection = _opened(file, "immutable=1")
-        application, version = _marks(connection)
+        application, version = marks(connection)
         if application != APPLICATION:
             connection.close()
             raise StoreError(f"{shown(file)} is not a store of Choreo; give another folder with --store DIR")
-        _check_version(file, version)
+        check_version(file, version)
         if version < VERSION:
             connection.close()
             Store(folder).close()  # brings it to this version
@@ -280,27 +267,6 @@ def connect_read_only(folder: Path) -> sqlite3.Connection:
         connection.execute("pragma query_only = on")
         connection.set_authorizer(_refuse_attach)
     return connection
-
-
-class _Median:
-    """The median, which DuckDB has and SQLite lacks."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-
-    def step(self, value: Any, /) -> None:
-        if value is not None:
-            self.values.append(value)
-
-    def finalize(self) -> Any:
-        return statistics.median(self.values) if self.values else None
-
-
-def make_views(connection: sqlite3.Connection) -> None:
-    """The views and `median`, for this connection: they are no part of the file."""
-    connection.create_aggregate("median", 1, _Median)
-    for name, text in VIEWS.items():
-        connection.execute(f"create temp view if not exists {name} as {text}")
 
 
 def _opened(file: Path, how: str) -> sqlite3.Connection:
@@ -315,49 +281,6 @@ def _opened(file: Path, how: str) -> sqlite3.Connection:
 
 def _refuse_attach(action: int, *_: object) -> int:
     return sqlite3.SQLITE_DENY if action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH) else sqlite3.SQLITE_OK
-
-
-def _marks(connection: sqlite3.Connection) -> tuple[int, int]:
-    """The program that a file is of, and the version of its tables."""
-    application, version = (
-        int(connection.execute(f"pragma {name}").fetchone()[0]) for name in ("application_id", "user_version")
-    )
-    return application, version
-
-
-def _check_version(file: Path, version: int) -> None:
-    if version > VERSION:
-        raise StoreError(
-            f"{shown(file)} was written by a newer Choreo: its tables are of version {version}, and this one knows "
-            f"{VERSION}; upgrade with pip install -U choreo, or give another folder with --store DIR"
-        )
-
-
-def _patiently(connection: sqlite3.Connection, statement: str) -> None:
-    """Run what SQLite does not wait for by itself while others write."""
-    until = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            connection.execute(statement).fetchall()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
-                raise
-            time.sleep(0.01)
-        else:
-            return
-
-
-@contextmanager
-def _explained(file: Path) -> Iterator[None]:
-    """SQLite's errors as sentences."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        name = getattr(error, "sqlite_errorname", None) or ""
-        told = next((text for start, text in TROUBLES if name.startswith(start)), None)
-        if told is None:
-            raise
-        raise StoreError(f"{shown(file)}{':' if told.startswith('the ') else ''} {told}") from error
 
 
 def _now() -> str:

@@ -13,9 +13,9 @@ from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from choreo.sweep.compute import MAKERS
 from choreo.sweep.queue import Queue
 from choreo.sweep.tasks import Done, Task, Worker
-from choreo.sweep.verbs import MAKERS
 from choreo.sweep.wire import receive, send
 
 __all__ = ["available_cores", "run_here"]

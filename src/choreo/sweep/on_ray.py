@@ -12,9 +12,9 @@ from typing import Any
 from choreo.errors import UsageError
 from choreo.record.provenance import code_hash
 from choreo.run.launch.on_ray.cluster import connected, load_ray
+from choreo.sweep.compute import MAKERS
 from choreo.sweep.queue import Numbered, Queue
 from choreo.sweep.tasks import Done, Task, Worker
-from choreo.sweep.verbs import MAKERS
 
 __all__ = ["run_on_ray"]
 

@@ -10,8 +10,8 @@ import os
 import socket
 import sys
 
+from choreo.sweep.compute import MAKERS
 from choreo.sweep.tasks import Worker
-from choreo.sweep.verbs import MAKERS
 from choreo.sweep.wire import receive, send
 
 __all__ = ["main", "work"]

@@ -1,0 +1,93 @@
+"""What every connection to the store has: errors as sentences, the marks of the file, and the views."""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from choreo.errors import StoreError, shown
+from choreo.record.schema import VERSION, VIEWS
+
+__all__ = ["PATIENCE_S", "check_version", "explained", "make_views", "marks", "patiently"]
+
+PATIENCE_S = 60.0  # for other writers
+# (what SQLite says, the sentence)
+TROUBLES = (
+    ("SQLITE_FULL", "the disk is full; free some space and try again, what was kept so far is safe"),
+    ("SQLITE_CORRUPT", "is damaged; move it away and start anew, `sqlite3 FILE .recover` saves what can be read"),
+    ("SQLITE_NOTADB", "is damaged, or not a store; move it away, or give another folder with --store DIR"),
+    ("SQLITE_READONLY", "cannot be written: the folder or file is read-only; give another one with --store DIR"),
+    ("SQLITE_CANTOPEN", "cannot be opened: the folder or file may not be read or written; give --store DIR"),
+    ("SQLITE_BUSY", f"is locked by another process for more than {PATIENCE_S:.0f} s; try again, or end that one"),
+    ("SQLITE_IOERR", "cannot be read or written: the disk reports an error, or is full"),
+)
+
+
+class _Median:
+    """The median, which DuckDB has and SQLite lacks."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def step(self, value: Any, /) -> None:
+        if value is not None:
+            self.values.append(value)
+
+    def finalize(self) -> Any:
+        return statistics.median(self.values) if self.values else None
+
+
+def make_views(connection: sqlite3.Connection) -> None:
+    """The views and `median`, for this connection: they are no part of the file."""
+    connection.create_aggregate("median", 1, _Median)
+    for name, text in VIEWS.items():
+        connection.execute(f"create temp view if not exists {name} as {text}")
+
+
+def marks(connection: sqlite3.Connection) -> tuple[int, int]:
+    """The program that a file is of, and the version of its tables."""
+    application, version = (
+        int(connection.execute(f"pragma {name}").fetchone()[0]) for name in ("application_id", "user_version")
+    )
+    return application, version
+
+
+def check_version(file: Path, version: int) -> None:
+    """Refuse tables of a version that only a newer Choreo knows."""
+    if version > VERSION:
+        raise StoreError(
+            f"{shown(file)} was written by a newer Choreo: its tables are of version {version}, and this one knows "
+            f"{VERSION}; upgrade with pip install -U choreo, or give another folder with --store DIR"
+        )
+
+
+def patiently(connection: sqlite3.Connection, statement: str) -> None:
+    """Run what SQLite does not wait for by itself while others write."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            connection.execute(statement).fetchall()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+@contextmanager
+def explained(file: Path) -> Iterator[None]:
+    """SQLite's errors as sentences."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        name = getattr(error, "sqlite_errorname", None) or ""
+        told = next((text for start, text in TROUBLES if name.startswith(start)), None)
+        if told is None:
+            raise
+        raise StoreError(f"{shown(file)}{':' if told.startswith('the ') else ''} {told}") from error

@@ -1,0 +1,231 @@
+"""What makes the value of each kind of task: networks, schedules and the like, and the row and the facts of a case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from choreo.errors import UsageError
+from choreo.record.facts import Fact, facts_of
+
+if TYPE_CHECKING:
+    from choreo.bench.session import BenchSession
+    from choreo.price import Profile
+    from choreo.schedule import Schedule
+    from choreo.topology import Topology
+
+__all__ = ["MAKERS"]
+
+Row = tuple[dict[str, Any], list[Fact]]
+
+# Parameters of what a case needs are its own too, for its hash: `_`.
+
+
+def _make_topology(*, text: str, routing: str | None = None, content: str = "") -> Topology:
+    from choreo.topology import get_topology
+
+    found = get_topology(text)
+    return found if routing is None else found.with_routing(routing)
+
+
+def _make_schedule(
+    *, collective: str, ranks: int, algorithm: str, load: str | None = None, content: str = "", **options: Any
+) -> Schedule:
+    from choreo.algorithms import build, get_algorithm, load_algorithms
+    from choreo.prove import prove
+
+    if load is not None:
+        load_algorithms(load)
+    found = build(collective, algorithm, ranks, **options)
+    if not get_algorithm(collective, algorithm).in_library or options.get("axes"):
+        prove(found)  # figures of a wrong schedule are worth nothing
+    return found
+
+
+def _make_placed(
+    topology: Topology, /, *, collective: str, ranks: int | None = None, algorithm: str | None = None, **options: Any
+) -> Schedule:
+    """The schedule asked for, along the network's dimensions where it wants axes, or the one that suits the network."""
+    from choreo.algorithms import axes_of
+    from choreo.simulate import suggested_schedule
+
+    whole = ranks in (None, topology.num_devices)
+    ranks = topology.num_devices if ranks is None else ranks
+    if algorithm is None and options.get("axes") is None:
+        return suggested_schedule(collective, topology, ranks, **options)
+    algorithm = algorithm or "hierarchical"
+    if algorithm == "hierarchical" and whole and options.get("axes") is None:
+        options["axes"] = str(axes_of(topology))
+    return _make_schedule(collective=collective, ranks=ranks, algorithm=algorithm, **options)
+
+
+def _make_profile(schedule: Schedule, /, *, ports: str = "one", cores: int | None = None) -> Profile:
+    from choreo.price import profile
+
+    return profile(schedule, ports, cores=cores)
+
+
+def _make_session(*, ranks: int) -> BenchSession:
+    from choreo.bench.session import BenchSession
+    from choreo.run.execute.constants import load_constants
+
+    return BenchSession(ranks, load_constants())
+
+
+def _price(
+    profile: Profile,
+    /,
+    *,
+    size: int,
+    alpha: float,
+    bandwidth: float,
+    gamma: float,
+    ports: str = "one",
+    cores: int | None = None,
+    root: int | None = None,
+    segments: int | None = None,
+    **_: Any,
+) -> Row:
+    from choreo.price import CostModel
+    from choreo.price.price import price_of
+
+    model = CostModel(alpha, bandwidth, gamma)
+    found = price_of(profile, size, model)
+    options = {} if segments is None else {"segments": segments}
+    settings = {"cost_model": model, "ports": ports, "cores": cores, "root": root, "options": options}
+    row = found.to_dict() | {"axes": found.axes, "alpha": alpha, "bandwidth": bandwidth, "gamma": gamma, "ports": ports}
+    return row | {"root": root, "segments": segments, "cores": cores}, facts_of(found, **settings)
+
+
+def _simulate(
+    topology: Topology,
+    schedule: Schedule,
+    /,
+    *,
+    size: int,
+    gamma: float = 0.0,
+    store_and_forward: bool = False,
+    segments: int | None = None,
+    routing: str | None = None,
+    **_: Any,
+) -> Row:
+    from choreo.simulate import simulate
+
+    found = simulate(schedule, topology, size, gamma_s_per_byte=gamma, store_and_forward=store_and_forward)
+    about = {"root": schedule.root, "segments": segments, "gamma": gamma, "routing": routing}
+    return _flat(found.to_dict()) | about | {"store_and_forward": store_and_forward}, facts_of(found)
+
+
+def _bound(
+    topology: Topology, /, *, collective: str, size: int, ranks: int | None = None, root: int | None = None, **_: Any
+) -> Row:
+    from choreo.bound import bound
+
+    found = bound(collective, topology, size, root=root, devices=_devices(topology, ranks))
+    return _flat(found.to_dict()) | {"root": root}, facts_of(found, topology=topology, root=root)
+
+
+def _nccl(
+    topology: Topology,
+    /,
+    *,
+    collective: str,
+    size: int,
+    ranks: int | None = None,
+    root: int | None = None,
+    algorithm: str | None = None,
+    **_: Any,
+) -> Row:
+    from choreo.simulate import simulate_nccl
+
+    devices = _devices(topology, ranks)
+    found = simulate_nccl(collective, topology, size, devices=devices, root=root, forced=algorithm)
+    row = found.to_dict() | {"forced": algorithm, "root": root}
+    return row, facts_of(found, topology=topology, root=root, forced=algorithm)
+
+
+def _devices(topology: Topology, ranks: int | None) -> list[int]:
+    if ranks is not None and not 1 <= ranks <= topology.num_devices:
+        raise UsageError(f"{ranks} ranks do not fit on {topology.name}, which has {topology.num_devices} devices")
+    return list(range(ranks or topology.num_devices))
+
+
+def _plan(*, model: str, cluster: str, **options: Any) -> Row:
+    from choreo.plan import plan
+
+    given = {name: value for name, value in options.items() if not name.endswith("_content")}
+    found = plan(model, cluster=cluster, **given)
+    best = found.best
+    row = {
+        "model": found.model,
+        "cluster": found.cluster.name,
+        "gpus": found.gpus,
+        "global_batch": found.global_batch,
+        "seq": found.seq,
+        "precision": found.precision,
+        "software": found.software.name,
+        "device": found.device.name,
+        "plan": str(best.plan),
+        **_flat(best.to_dict()),
+        "considered": found.considered,
+    }
+    return row, facts_of(found)
+
+
+def _bench(
+    session: BenchSession,
+    /,
+    *,
+    collective: str,
+    ranks: int,
+    size: int,
+    algorithm: str | None = None,
+    root: int = 0,
+    datatype: str = "float",
+    op: str = "sum",
+    rounds: int = 5,
+    load: str | None = None,
+    content: str = "",
+) -> Row:
+    import msgspec
+
+    from choreo.algorithms import load_algorithms
+    from choreo.bench.bench import measure
+    from choreo.bench.options import BenchOptions
+
+    if load is not None:
+        load_algorithms(load)
+    options = BenchOptions(collective, ranks, (size,), datatype, op, root, rounds=rounds, algorithm=algorithm)
+    (found,) = measure(options, session=session).results
+    samples = {"samples": len(found.samples_s), "least_s": min(found.samples_s), "most_s": max(found.samples_s)}
+    row = {name: value for name, value in found.to_dict().items() if name != "peers"}
+    return row | {"datatype": datatype, "op": op} | samples, facts_of(
+        found, constants=msgspec.to_builtins(session.constants)
+    )
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a row; those of a part are named after both. Lists have no place in a table."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            if name != "plan":
+                found |= {f"{name}_{part.replace(' ', '_')}": one for part, one in _flat(value).items()}
+        elif not isinstance(value, list | tuple):
+            found[name] = value
+    return found
+
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    "topology": _make_topology,
+    "schedule": _make_schedule,
+    "placed_schedule": _make_placed,
+    "profile": _make_profile,
+    "session": _make_session,
+    "price": _price,
+    "simulate": _simulate,
+    "bound": _bound,
+    "nccl": _nccl,
+    "plan": _plan,
+    "bench": _bench,
+}
