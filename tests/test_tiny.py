@@ -74,5 +74,5 @@ def test_commands(tmp_path: Path) -> None:
     assert run_choreo("show", "all_reduce", "-a", "ring", "-p", "4", "--html", str(page)).code == 0
     assert page.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html>")
     assert run_choreo("show", "all_reduce", "-a", "rign", "-p", "4").err == (
-        "choreo: there is no all_reduce algorithm 'rign'; did you mean 'ring'?\n"
+        "choreo: there is no all_reduce algorithm 'rign'; did you mean 'ring' or 'bine'?\n"
     )

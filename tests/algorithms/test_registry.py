@@ -320,7 +320,7 @@ def test_a_need_is_refused_with_what_to_use_instead(write: Write) -> None:
             choreo.build("all_reduce", "mine", ranks)
         told = str(caught.value)
         assert told.startswith(
-            f"all_reduce by mine needs a number of ranks that is a power of two, not {ranks}; use direct, "
+            f"all_reduce by mine needs a number of ranks that is a power of two, not {ranks}; use bine, direct, "
         )
         assert told.endswith(" instead")
         suggested = re.findall(r"[a-z_]+", told.split("; use ")[1].removesuffix(" instead").replace(" or ", " "))

@@ -28,12 +28,15 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["list", "two\nlines"], "there is no collective or list 'two\\nlines'"),
     (["list", "😀"], "there is no collective or list '😀'"),
     (["prove", "al_reduce", "-a", "ring", "-p", "4"], "did you mean 'all_reduce'"),
-    (["prove", "all_reduce", "-a", "rign", "-p", "4"], "there is no all_reduce algorithm 'rign'; did you mean 'ring'?"),
+    (
+        ["prove", "all_reduce", "-a", "rign", "-p", "4"],
+        "there is no all_reduce algorithm 'rign'; did you mean 'ring' or 'bine'?",
+    ),
     (["prove", "all_reduce", "-a", "", "-p", "4"], "there is no all_reduce algorithm ''"),
     (["prove", "--all", "-a", "rign", "-p", "4"], "'ring'"),
-    (["price", "all_reduce", "-a", "rign", "-p", "4", *SIZE], "did you mean 'ring'?"),
-    (["show", "all_reduce", "-a", "rign", "-p", "4"], "did you mean 'ring'?"),
-    (["build", "all_reduce", "-a", "rign", "-p", "4", "-o", "x.json"], "did you mean 'ring'?"),
+    (["price", "all_reduce", "-a", "rign", "-p", "4", *SIZE], "did you mean 'ring' or 'bine'?"),
+    (["show", "all_reduce", "-a", "rign", "-p", "4"], "did you mean 'ring' or 'bine'?"),
+    (["build", "all_reduce", "-a", "rign", "-p", "4", "-o", "x.json"], "did you mean 'ring' or 'bine'?"),
     (["prove", "all_to_all", "-a", "ring", "-p", "4"], "ring does not do all_to_all, only "),
     # what is missing
     (["prove"], "say what to prove: COLLECTIVE and --algorithm, --schedule FILE, or --all"),
@@ -174,7 +177,7 @@ def test_mistakes(arguments: list[str], sentence: str, tmp_path: Path, monkeypat
 
 def test_a_mistake_says_nothing_on_stdout_with_json_either() -> None:
     assert mistake("prove", "all_reduce", "-a", "rign", "-p", "4", "--json") == (
-        "there is no all_reduce algorithm 'rign'; did you mean 'ring'?"
+        "there is no all_reduce algorithm 'rign'; did you mean 'ring' or 'bine'?"
     )
 
 

@@ -353,7 +353,7 @@ MISTAKES = [
     (["price", "all_reduce", "-p", "8", "--size", "8", "-o", "out.xls"], "ends in .csv, .json, .parquet"),
     (["price", "all_reduce", "-p", "8", "--size", "8", "--workers", "0"], "at least 1 worker, not 0"),
     (["price", "all_reduce", "-p", "8", "--size", "8", "--address", "x"], "give --on ray too"),
-    (["price", "all_reduce", "-p", "8", "--size", "8", "-a", "rign"], "did you mean 'ring'?"),
+    (["price", "all_reduce", "-p", "8", "--size", "8", "-a", "rign"], "did you mean 'ring' or 'bine'?"),
     (["bench", "all_reduce", "-p", "2", "--size", "8", "--on", "ray"], "bench measures this machine"),
     (["bound", "all_reduce", "-t", "ring(4)", "--size", "8", "-p", "5"], "5 ranks do not fit on ring(4)"),
     (["nowhere.toml"], "nowhere.toml cannot be read"),

@@ -105,7 +105,7 @@ def list_algorithms(collective: str | None = None) -> list[Algorithm]:
     """All algorithms, or those for one collective, ordered by collective and name.
 
     >>> [algorithm.name for algorithm in list_algorithms("scatter")]
-    ['linear', 'mst']
+    ['bine', 'linear', 'mst']
     """
     if collective is not None:
         get_collective(collective)
@@ -119,7 +119,7 @@ def get_algorithm(collective: str, name: str) -> Algorithm:
 
     >>> get_algorithm("all_reduce", "rign")
     Traceback (most recent call last):
-    choreo.errors.UnknownNameError: there is no all_reduce algorithm 'rign'; did you mean 'ring'?
+    choreo.errors.UnknownNameError: there is no all_reduce algorithm 'rign'; did you mean 'ring' or 'bine'?
     """
     found = {a.name: a for a in list_algorithms(collective)}
     if name in found:

@@ -64,7 +64,7 @@ def winners(asked: Map) -> Iterator[dict[str, object]]:
     >>> rows = list(winners(Map(Fields(), sizes=(1024, 1 << 30), ranks=(8,))))
     >>> times = rows[0]["part"]["times"]
     >>> [min(times, key=lambda name: times[name][at]) for at in (0, 1)]
-    ['recursive_doubling', 'halving_doubling']
+    ['recursive_doubling', 'bine']
     """
     reading("collective", lambda: list_algorithms(asked.fields.collective))
     for ranks in asked.ranks:
