@@ -165,7 +165,7 @@ def search(
     for generator in GENERATORS:
         if min((time_s for time_s, _ in tried), default=math.inf) <= enough_s:
             break
-        tried += _timed(problem, generator)
+        tried += _timed(problem, generator, enough_s)
     for time_s, candidate in sorted(tried, key=_time_s):
         try:
             prove(candidate.schedule)
@@ -185,8 +185,11 @@ def search(
     )
 
 
-def _timed(problem: Problem, generator: Generator) -> list[tuple[float, Candidate]]:
-    """A generator's schedules with their simulated times; those that cannot run on the network are left out."""
+def _timed(problem: Problem, generator: Generator, enough_s: float = -1.0) -> list[tuple[float, Candidate]]:
+    """A generator's schedules with their simulated times, until one is fast enough.
+
+    Those that cannot run on the network are left out.
+    """
     found = []
     for candidate in generator(problem):
         try:
@@ -194,6 +197,8 @@ def _timed(problem: Problem, generator: Generator) -> list[tuple[float, Candidat
         except RefusedError:  # it needs switches that reduce
             continue
         found.append((run.time_s, candidate))
+        if run.time_s <= enough_s:
+            break
     return found
 
 
