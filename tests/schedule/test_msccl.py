@@ -159,6 +159,12 @@ def test_the_newer_form_is_read() -> None:
     assert in_effect(read_msccl(newer.encode())) == {(0, 0, 1, 0, False, False), (0, 1, 0, 1, False, False)}
 
 
+def test_copies_of_an_older_runtime_are_skipped_as_executors_do() -> None:
+    copied = PAIRS.replace(b'    <tb id="0"', b'    <copy i_off="0" o_off="0"/>\n    <tb id="0"')
+    assert copied != PAIRS
+    assert in_effect(read_msccl(copied)) == in_effect(read_msccl(PAIRS))
+
+
 def test_the_root_need_not_be_named() -> None:
     content = write_msccl(build("broadcast", "mst", 5, root=3))
     assert b' root="3"' in content

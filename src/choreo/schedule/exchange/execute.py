@@ -6,7 +6,6 @@ place holds is a `Value`: which chunk it is, and which ranks' contributions are 
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
 from choreo.errors import ProofError
@@ -82,10 +81,10 @@ def _in_order(program: Program) -> list[int]:
     for first, second in program.order:
         then[first].append(second)
         waits[second] += 1
-    ready = deque(number for number, count in enumerate(waits) if not count)
+    ready = [number for number, count in enumerate(waits) if not count]
     order: list[int] = []
     while ready:
-        number = ready.popleft()
+        number = ready.pop()  # what was just made ready, so that few messages are under way at once
         order.append(number)
         for later in then[number]:
             waits[later] -= 1

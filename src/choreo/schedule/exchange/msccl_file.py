@@ -137,6 +137,8 @@ def parse(content: bytes) -> Algorithm:
 def _blocks(gpu: ElementTree.Element, rank: int, ranks: int) -> dict[int, Block]:
     blocks: dict[int, Block] = {}
     for element in gpu:
+        if element.tag == "copy":  # of an older runtime; executors skip it
+            continue
         if element.tag != "tb":
             raise FormatError(
                 f"gpu {rank}: it has an element <{shown(element.tag)}>; there are only <tb>", field=f"gpu {rank}"

@@ -16,6 +16,7 @@ from choreo.schedule.schedule import Schedule
 __all__ = ["read_msccl"]
 
 ACCESS_BYTES = 256  # of one chunk that one step moves, on the way
+CLOCK_BYTES = 2  # of what a step knows of a thread block: four bytes, of half of the steps at once
 
 
 def read_msccl(content: bytes, room: int | None = None) -> Schedule:
@@ -27,7 +28,8 @@ def read_msccl(content: bytes, room: int | None = None) -> Schedule:
     algorithm = parse(content)
     steps = [step for _, blocks in algorithm.gpus.values() for block in blocks.values() for step in block.steps]
     moved = sum(step.count for step in steps)
-    work = moved * ACCESS_BYTES + len(steps) * 4 * sum(len(blocks) for _, blocks in algorithm.gpus.values())
+    blocks = sum(len(blocks) for _, blocks in algorithm.gpus.values())
+    work = moved * ACCESS_BYTES + len(steps) * blocks * CLOCK_BYTES
     places = algorithm.ranks * (2 * algorithm.chunks) * ACCESS_BYTES
     check_work(f"a program that moves {moved} chunks", work + places, len(content), _refused)
     made: list[Schedule] = []
