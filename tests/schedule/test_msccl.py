@@ -65,13 +65,21 @@ def test_what_msccl_has_no_word_for_is_refused_by_name(collective: str) -> None:
         write_msccl(build(collective, list_algorithms(collective)[0].name, 4))
 
 
-def test_switches_and_weights_are_refused_by_name() -> None:
+def test_switches_are_refused_by_name() -> None:
     with pytest.raises(RefusedError, match=r"in_network adds in 1 switch, which a file for MSCCL cannot say"):
         write_msccl(build("all_reduce", "in_network", 4))
-    uneven = Schedule.from_list("broadcast", 2, [move(0, 1, [0, 1])], num_chunks=2)
-    weighted = Schedule("broadcast", uneven.body, weights=np.array([1, 2]))
-    with pytest.raises(RefusedError, match="chunks of different sizes"):
-        write_msccl(weighted)
+
+
+def test_chunks_of_different_sizes_are_cut_into_equal_ones() -> None:
+    body = Schedule.from_list("broadcast", 2, [move(0, 1, 0), move(0, 1, 1)], num_chunks=2).body
+    back = read_msccl(write_msccl(Schedule("broadcast", body, weights=np.array([1, 3]))))
+    assert [(row.step, row.chunk, row.count) for row in back.columns()] == [(0, 0, 1), (1, 1, 3)]
+    rough = read_msccl(write_msccl(Schedule("broadcast", body, weights=np.array([1000, 2001]))))
+    first, second = (row.count for row in rough.columns())
+    assert abs(second / first - 2.001) < 0.25
+    shares = Schedule.from_list("all_gather", 2, [move([0, 1], [1, 0], [0, 1])])
+    with pytest.raises(RefusedError, match="blocks of different sizes"):
+        write_msccl(Schedule("all_gather", shares.body, weights=np.array([1, 2])))
 
 
 def test_limits_of_the_executors_are_kept_or_named() -> None:

@@ -81,7 +81,7 @@ def _in_order(program: Program) -> list[int]:
     for first, second in program.order:
         then[first].append(second)
         waits[second] += 1
-    ready = [number for number, count in enumerate(waits) if not count]
+    ready = [number for number in range(len(code) - 1, -1, -1) if not waits[number]]
     order: list[int] = []
     while ready:
         number = ready.pop()  # what was just made ready, so that few messages are under way at once

@@ -70,11 +70,6 @@ def foreign_name(schedule: Schedule, tool: str) -> str:
             f"{schedule.collective} by {schedule.label} adds in {counted(schedule.switches, 'switch', 'switches')}, "
             f"which a file for {tool} cannot say; take an algorithm without switches"
         )
-    if schedule.weights is not None:
-        raise RefusedError(
-            f"{schedule.collective} by {schedule.label} has chunks of different sizes; in {tool} all chunks of a file "
-            "have one size"
-        )
     return name
 
 

@@ -193,7 +193,10 @@ class _Reading:
 
     def _moves(self, at: _At, number: int) -> None:
         op, one = at.op, at.one
-        unpacks = [op.name in PACKETS_IN and (n > 0 or op.name in ALL_IN) for n in range(len(op.src_buff))]
+        forwards = op.name == "ppkt" and op.channel_type == "port"  # a port sends packets as they are
+        unpacks = [
+            forwards or (op.name in PACKETS_IN and (n > 0 or op.name in ALL_IN)) for n in range(len(op.src_buff))
+        ]
         packs = [op.name in PACKETS_OUT and (n > 0 or op.name in ALL_OUT) for n in range(len(op.dst_buff))]
         sources = [self._places(at, buffer, packed) for buffer, packed in zip(op.src_buff, unpacks, strict=True)]
         targets = [self._places(at, buffer, packed) for buffer, packed in zip(op.dst_buff, packs, strict=True)]

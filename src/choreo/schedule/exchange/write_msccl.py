@@ -11,6 +11,7 @@ from itertools import product
 from xml.sax.saxutils import quoteattr
 
 from choreo.errors import ProofError, RefusedError, shown
+from choreo.schedule.exchange.equal_chunks import equal_chunks
 from choreo.schedule.exchange.layout import Layout, foreign_name, lay_out
 from choreo.schedule.exchange.lower_msccl import Block, lower
 from choreo.schedule.exchange.read_msccl import read_msccl
@@ -39,6 +40,7 @@ def write_msccl(schedule: Schedule) -> bytes:
     b'    <tb id="0" send="1" recv="-1" chan="0">'
     """
     name = foreign_name(schedule, "MSCCL")
+    schedule = equal_chunks(schedule)
     _check_size(schedule)
     layout = lay_out(schedule, MAX_CHUNKS_A_STEP)
     beyond = ""

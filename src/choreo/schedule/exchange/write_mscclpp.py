@@ -18,6 +18,7 @@ from itertools import groupby
 import msgspec
 
 from choreo.errors import RefusedError, shown
+from choreo.schedule.exchange.equal_chunks import equal_chunks
 from choreo.schedule.exchange.layout import Cell, Layout, Message, foreign_name, lay_out
 from choreo.schedule.exchange.read_mscclpp import read_mscclpp
 from choreo.schedule.schedule import Schedule
@@ -56,6 +57,7 @@ def write_mscclpp(schedule: Schedule) -> bytes:
     b'{"name":"ring","collective":"allgathe'
     """
     name = foreign_name(schedule, "MSCCL++")
+    schedule = equal_chunks(schedule)
     if schedule.num_transfers > MAX_ROWS:
         raise _beyond(schedule, f"it has more than {MAX_ROWS} transfers")
     try:

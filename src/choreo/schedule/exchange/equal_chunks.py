@@ -1,0 +1,68 @@
+"""A schedule with chunks of different sizes, cut into equal ones: other tools' files have one size for all chunks.
+
+Every chunk becomes some of N equal parts of its block, at least one. N is the least power of two with which no chunk is
+off by more than `TOLERANCE`; what moves when stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from choreo.errors import RefusedError
+from choreo.schedule.schedule import Schedule
+from choreo.schedule.steps import Steps
+from choreo.schedule.transfers import IntColumn
+
+__all__ = ["equal_chunks"]
+
+TOLERANCE = 0.1  # of a chunk's size
+MAX_PARTS = 1 << 10  # of a block
+
+
+def equal_chunks(schedule: Schedule) -> Schedule:
+    """The same schedule on equal chunks; an error where blocks differ in size.
+
+    >>> import numpy as np
+    >>> from choreo import Schedule, move
+    >>> body = Schedule.from_list("broadcast", 2, [move(0, 1, [0, 1])], num_chunks=2).body
+    >>> equal_chunks(Schedule("broadcast", body, weights=np.array([1, 3])))
+    <Schedule broadcast by unnamed: 2 ranks, root 0, 4 chunks, 1 step>
+    """
+    if schedule.weights is None:
+        return schedule
+    blocks = schedule.weights.reshape(-1, schedule.chunks_a_block)
+    if (blocks.sum(axis=1) != blocks[0].sum()).any():
+        raise RefusedError(
+            f"{schedule.collective} by {schedule.label} has blocks of different sizes, and in other tools' files all "
+            "ranks have the same share"
+        )
+    if (blocks == 0).any():
+        raise RefusedError(f"{schedule.collective} by {schedule.label} has chunks of no size; leave them out")
+    parts = _parts(blocks).reshape(-1)
+    first = np.concatenate(([0], np.cumsum(parts)))
+    rows = schedule.columns()
+    count = first[rows.chunk + rows.count] - first[rows.chunk]
+    finer = replace(rows, chunk=first[rows.chunk], count=count)
+    body = Steps.from_transfers(schedule.members, int(first[-1]), schedule.num_steps, finer)
+    return replace(schedule, body=body, weights=None, phases=())
+
+
+def _parts(blocks: IntColumn) -> IntColumn:
+    """How many parts each chunk of each block is; the same number of them in every block."""
+    share = blocks / blocks.sum(axis=1, keepdims=True)
+    total = 1 << (blocks.shape[1] - 1).bit_length()
+    while True:
+        parts: IntColumn = np.maximum(1, np.floor(share * total).astype(np.int64))
+        for row, wanted in zip(parts, share * total, strict=True):
+            while row.sum() != total:  # one more where most is lacking, one less where most is too much
+                off = wanted - row
+                if row.sum() < total:
+                    row[np.argmax(off)] += 1
+                else:
+                    row[np.argmin(np.where(row > 1, off, np.inf))] -= 1
+        exact = (np.abs(parts - share * total) <= TOLERANCE * share * total).all()
+        if exact or total >= MAX_PARTS:
+            return parts
+        total *= 2
