@@ -115,4 +115,4 @@ def test_torchtitan_is_told_or_not() -> None:
     assert "--parallelism.pipeline_parallel_layers_per_stage 4" in found.options
     assert found.options[-1] == "activation-checkpoint:none"
     assert "ZeRO" in told("llama3-8b", Plan(dp=8, zero=1))["torchtitan"].lacks[0]
-    assert told("mpt-7b", Plan(dp=8, zero=3))["torchtitan"].lacks == ("it has no configuration of mpt-7b",)
+    assert told("mpt-7b", Plan(dp=8, zero=3))["torchtitan"].lacks == ("it has no configuration of mpt-7b in bf16",)

@@ -10,6 +10,7 @@ from choreo.errors import UsageError
 
 if TYPE_CHECKING:
     from choreo.plan import Planning
+    from choreo.plan.training_run import TrainingRun
     from choreo.workload import Workload
 
 __all__ = [
@@ -21,8 +22,11 @@ __all__ = [
     "batch_of",
     "count_of",
     "fixed_of",
+    "hours_of",
     "job_arguments",
     "planned",
+    "run_of",
+    "share_of",
     "workload_of",
 ]
 
@@ -127,23 +131,94 @@ def count_of(text: str) -> float:
 
 def planned(options: dict[str, object]) -> Planning:
     """The answer to what was asked on the command line."""
-    from choreo.plan import plan
+    from choreo.plan import HEADROOM, plan
 
     best = options["best"]
     if not isinstance(best, int) or best < 1:
         raise UsageError(f"--best must be at least 1, not {best}")
-    asked = job_arguments(options)
-    found = plan(
+    headroom = HEADROOM if options["headroom"] is None else share_of(str(options["headroom"]))
+    if options["fit"]:
+        found = _least(options, best, headroom)
+    else:
+        asked = job_arguments(options)
+        found = plan(
+            asked["workload"],
+            cluster=asked["cluster"],
+            gpus=asked["gpus"],
+            global_batch=asked["global_batch"],
+            seq=asked["seq"],
+            precision=asked["precision"],
+            software=asked["software"],
+            device=asked["device"],
+            best=best,
+            headroom=headroom,
+            **fixed_of(options),
+        )
+    keep(found)
+    return found
+
+
+def _least(options: dict[str, object], best: int, headroom: float) -> Planning:
+    """The least number of devices that suffices."""
+    from choreo.plan import least_gpus
+
+    if options["gpus"] is not None:
+        raise UsageError("--fit finds how many GPUs are needed; leave out --gpus, or --fit")
+    asked = job_arguments(options | {"gpus": 1})
+    batch = str(options["global_batch"])
+    return least_gpus(
         asked["workload"],
         cluster=asked["cluster"],
-        gpus=asked["gpus"],
-        global_batch=asked["global_batch"],
+        global_batch=batch if "/" in batch else asked["global_batch"],
         seq=asked["seq"],
         precision=asked["precision"],
         software=asked["software"],
         device=asked["device"],
         best=best,
+        headroom=headroom,
         **fixed_of(options),
     )
-    keep(found)
-    return found
+
+
+def share_of(text: str) -> float:
+    """A share from `10%` or `0.1`.
+
+    >>> share_of("10%"), share_of("0.25")
+    (0.1, 0.25)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(%?)\s*", text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a share; write 10% or 0.1")
+    return float(match[1]) / (100 if match[2] else 1)
+
+
+def hours_of(text: str) -> float:
+    """Seconds from `50000h`, `30d`, `2y` or hours without a unit.
+
+    >>> hours_of("2h"), hours_of("1d")
+    (7200.0, 86400.0)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:[eE]\d+)?)\s*([a-z]?)\s*", text)
+    units = {"": 3600.0, "h": 3600.0, "d": 86400.0, "y": 365.25 * 86400.0}
+    if match is None or match[2] not in units:
+        raise UsageError(f"{text!r} is not a time between failures; write 50000h, 30d or 5y, for one GPU")
+    return float(match[1]) * units[match[2]]
+
+
+def run_of(planning: Planning, options: dict[str, object]) -> TrainingRun | None:
+    """What the whole run takes, if tokens, a price or failures were given."""
+    from choreo.plan.training_run import Failures, training_run
+
+    price, mtbf, tokens = (options[name] for name in ("price_per_gpu_hour", "mtbf", "tokens"))
+    if price is None and mtbf is None and tokens is None:
+        return None
+    step_tokens = planning.global_batch * max(1, planning.seq)
+    return training_run(
+        planning.best.step.step_time_s,
+        step_tokens,
+        planning.gpus,
+        tokens=1e9 if tokens is None else count_of(str(tokens)),
+        parameters=planning.workload.parameters,
+        price_per_gpu_hour=None if price is None else float(str(price)),
+        failures=None if mtbf is None else Failures(hours_of(str(mtbf))),
+    )

@@ -25,6 +25,12 @@ class TrainingJob:
     device: Device
     software: Software
     precision: str = "bf16"
+    headroom: float = 0.0  # the share of the memory that a search leaves free
+
+    @property
+    def room_bytes(self) -> float:
+        """The memory that a plan may take."""
+        return float(self.device.memory_bytes) * (1 - self.headroom)
 
     @property
     def straggling(self) -> float:

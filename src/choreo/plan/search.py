@@ -70,12 +70,14 @@ def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Fo
     )
     if len(space) == 0:
         raise _nothing(job, fixed, space)
-    room = float(job.device.memory_bytes)
+    room = job.room_bytes
     guess = estimate(job, space, tabulate(job, space), room)
     space = space.with_column("recompute_layers", guess.recompute_layers)
     rows = promising(space, guess, room)
     steps = [(plan, detailed(job, plan)) for plan in (space.plan(row) for row in rows)]
-    kept = best_of_each_cut(steps)
+    # What keeps the headroom goes before what merely fits.
+    roomy = [one for one in steps if one[1].memory_bytes <= room]
+    kept = best_of_each_cut(roomy or steps)
     if kept[0][1].fits:
         kept = [found for found in kept if found[1].fits]
     too_large = int(np.count_nonzero(guess.memory_bytes > room))

@@ -11,7 +11,7 @@ from choreo.cli.command import Option, grouped, refuse_beside
 from choreo.cli.options import json_option, parsed
 from choreo.cli.output.files import write_page
 from choreo.cli.output.table import echo_json
-from choreo.cli.plan_options import NUMBERS, planned
+from choreo.cli.plan_options import NUMBERS, planned, run_of
 from choreo.cli.recording import Recorded
 from choreo.errors import UsageError
 from choreo.units import parse_bandwidth, parse_size
@@ -88,6 +88,18 @@ MODEL: tuple[Option, ...] = (
     ),
     click.option(
         "--device", metavar="NAME", help="Another accelerator than the cluster's (choreo list devices), or a FILE.toml."
+    ),
+)
+@grouped(
+    "The run",
+    click.option("--headroom", metavar="SHARE", help="Memory that a plan leaves free: 10% (default), or 0."),
+    click.option("--fit", is_flag=True, help="Find the least number of GPUs whose memory suffices."),
+    click.option("--tokens", metavar="N", help="Tokens to train on, as in 15T: days and GPU-hours."),
+    click.option(
+        "--price-per-gpu-hour", type=float, metavar="X", help="What a GPU costs an hour: the cost of the run."
+    ),
+    click.option(
+        "--mtbf", metavar="TIME", help="Between failures of one GPU, as in 50000h: goodput, and when to checkpoint."
     ),
 )
 @grouped("Parts of the plan to fix (the rest is searched)", *FIXING)
@@ -193,6 +205,7 @@ def command(*, as_json: bool, **options: object) -> None:
         print_varied(options, as_json)
         return
     planning = planned(options)
+    run = run_of(planning, options)
     if options["simulate"]:
         from choreo.cli.output.plan.simulation import print_simulated
 
@@ -200,9 +213,9 @@ def command(*, as_json: bool, **options: object) -> None:
     elif options["traffic"]:
         print_traffic(planning, as_json)
     elif as_json:
-        echo_json(planning.to_dict())
+        echo_json(planning.to_dict() | ({} if run is None else {"run": run.to_dict()}))
     else:
-        print_planning(planning)
+        print_planning(planning, run)
     _write(planning, options)
 
 

@@ -6,7 +6,7 @@ torchtitan takes a model from its own list, so only those can be trained by opti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,6 @@ MODELS = MappingProxyType(
     {
         "llama3-8b": ("llama3", "llama3_8b"),
         "llama3-70b": ("llama3", "llama3_70b"),
-        "llama3-405b": ("llama3", "llama3_405b"),
         "qwen3-0.6b": ("qwen3", "qwen3_0_6b"),
         "qwen3-1.7b": ("qwen3", "qwen3_1_7b"),
         "qwen3-14b": ("qwen3", "qwen3_14b"),
@@ -36,6 +35,10 @@ MODELS = MappingProxyType(
         "gpt-oss-120b": ("gpt_oss", "gpt_oss_120b"),
     }
 )
+# Those that compute in fp8.
+FP8 = MappingProxyType(
+    {"llama3-405b": ("llama3", "llama3_405b"), "deepseek-v3": ("deepseek_v3", "deepseek_v3_671b_float8")}
+)
 # PyTorch's names of schedules, with one chunk of layers a stage and with several.
 SINGLE = {"gpipe": "GPipe", "1f1b": "1F1B"}
 SEVERAL = {"1f1b": "Interleaved1F1B", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble"}
@@ -44,8 +47,8 @@ SEVERAL = {"1f1b": "Interleaved1F1B", "interleaved": "Interleaved1F1B", "zero-bu
 def torchtitan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What a model or a plan has that no option of torchtitan says."""
     model = job.model
-    if model.name not in MODELS:
-        yield f"it has no configuration of {model.name}"
+    if model.name not in _configurations(plan):
+        yield f"it has no configuration of {model.name} in {plan.precision}"
     reasons = ability_of("torchtitan").lacks(plan)
     yield from reasons
     if plan.pp > 1 and not reasons:
@@ -60,8 +63,10 @@ def torchtitan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "experts cut by tensor parallelism, which it spreads over those ranks instead"
     if plan.recompute_layers:
         yield "recomputation of some layers"
-    if plan.precision != "bf16":
-        yield f"{plan.precision} as an option; its configurations choose it"
+
+
+def _configurations(plan: Plan) -> Mapping[str, tuple[str, str]]:
+    return {"bf16": MODELS, "fp8": FP8}.get(plan.precision, {})
 
 
 def torchtitan_notes(job: TrainingJob, plan: Plan) -> Iterator[str]:
@@ -73,7 +78,7 @@ def torchtitan_notes(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 def torchtitan_options(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """The options; the last word chooses how activations are recomputed."""
-    module, config = MODELS[job.model.name]
+    module, config = _configurations(plan)[job.model.name]
     yield f"--module {module} --config {config}"
     yield f"--training.max_context_length {job.seq}"
     yield f"--training.num_tokens_per_microbatch_per_dp_rank {plan.micro_batch * job.seq}"

@@ -9,23 +9,26 @@ import click
 
 from choreo.cli.output.table import Column, echo_line, echo_note, echo_table, width
 from choreo.show.plan.words import limits, plan_words, title
-from choreo.units import format_bytes, format_time
+from choreo.units import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
     from choreo.plan import Planning
     from choreo.plan.job import TrainingJob
+    from choreo.plan.training_run import TrainingRun
     from choreo.workload import Plan
 
 __all__ = ["print_planning"]
 
 
-def print_planning(planning: Planning) -> None:
+def print_planning(planning: Planning, run: TrainingRun | None = None) -> None:
     """Print everything about the answer, the best plan first."""
     echo_line(title(planning))
     for warning in planning.best.step.warnings:
         echo_note(f"note: {warning}")
     click.echo()
     _print_best(planning)
+    if run is not None:
+        _print_run(run)
     if len(planning.plans) > 1 or planning.considered > 1:
         click.echo()
         _print_table(planning)
@@ -50,6 +53,25 @@ def _print_best(planning: Planning) -> None:
     if not step.fits:
         over = format_bytes(step.memory_bytes - step.device_bytes, binary=False)
         _line("", f"it does not fit, by {over}; nothing that was considered does")
+
+
+def _print_run(run: TrainingRun) -> None:
+    cost = "" if run.cost is None else f", {run.cost:,.0f} at the price given"
+    days = f"{run.days:,.{0 if run.days >= 100 else 1}f} days" if run.days >= 1 else format_time(run.days * 86400)
+    _line("run", f"{format_count(run.tokens)} tokens in {days}, {run.gpu_hours:,.0f} GPU-hours{cost}")
+    if run.failure_s is None or run.checkpoint_interval_s is None or run.checkpoint_s is None:
+        return
+    told = f"goodput {100 * run.goodput:.1f} %: a failure every {_long(run.failure_s)}"
+    best = f"best with a checkpoint every {_long(run.checkpoint_interval_s)}, of {_long(run.checkpoint_s)} each"
+    _line("", f"{told}, {best}")
+
+
+def _long(seconds: float) -> str:
+    """Seconds as hours or minutes where they are many."""
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return format_time(seconds)
 
 
 def _memory(parts: Mapping[str, float], total: float, room: float) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.output.table import Column, echo_json, echo_line, echo_note, echo_table
-from choreo.cli.plan_options import FIXED, batch_of, fixed_of, job_arguments, planned
+from choreo.cli.plan_options import FIXED, batch_of, fixed_of, job_arguments, planned, share_of
 from choreo.errors import PlanError, UsageError
 from choreo.show.plan.words import title
 from choreo.units import format_bytes, format_time
@@ -100,7 +100,7 @@ def _tried(options: dict[str, object], name: str, value: str) -> Planning | Plan
 
 
 def _run(options: dict[str, object], name: str, value: str) -> Planning:
-    from choreo.plan import get_cluster, get_software, plan
+    from choreo.plan import HEADROOM, get_cluster, get_software, plan
     from choreo.plan.what_if import VARIABLES, vary_place, vary_software
 
     best = int(str(options["best"]))
@@ -122,6 +122,7 @@ def _run(options: dict[str, object], name: str, value: str) -> Planning:
             software=vary_software(get_software(asked["software"]), name, factor),
             device=device,
             best=best,
+            headroom=HEADROOM if options["headroom"] is None else share_of(str(options["headroom"])),
             **fixed_of(options),
         )
     field = name.replace("-", "_")
