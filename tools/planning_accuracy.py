@@ -7,14 +7,19 @@ python tools/planning_accuracy.py --write    put them into the page
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from choreo.plan.how_sure import ALIKE, FEWEST, FILE
 from choreo.plan.software import get_software
 from choreo.validate.plan.fit import FITTED, leave_one_out
 from choreo.validate.plan.measured import DATA
 from choreo.validate.plan.validate import FILES, GroupError, PredictedRow, group_errors, validate
 
+ERRORS = FILE
 PAGE = Path(__file__).parent.parent / "docs/explanation/planning-accuracy.md"
 OPEN = {"micro_batch", "recompute", "tp", "pp", "dp", "zero_stage"}
 
@@ -34,6 +39,9 @@ def main() -> None:
         "checks": _checks(checks),
     }
     text = PAGE.read_text(encoding="utf-8")
+    tables["kinds"] = _kinds([*left, *checks])
+    if write:
+        ERRORS.write_text(_errors([*inside, *checks]), encoding="utf-8")
     for name, table in tables.items():
         print(f"{name}\n{table}\n")
         before, rest = text.split(f"<!-- table: {name} -->\n", 1)
@@ -41,6 +49,59 @@ def main() -> None:
         text = f"{before}<!-- table: {name} -->\n\n{table}\n\n<!-- end -->{after}"
     if write:
         PAGE.write_text(text, encoding="utf-8")
+
+
+def _like(row: PredictedRow) -> dict[str, str]:
+    return {
+        "architecture": row.architecture,
+        "precision": row.plan.precision,
+        "software": row.program,
+        "experts": "experts" if row.experts else "dense",
+    }
+
+
+def _within(errors: Sequence[float]) -> float:
+    """The error that nine of ten stay within, at least two per cent."""
+    return max(0.02, float(np.quantile([math.expm1(abs(math.log1p(error))) for error in errors], 0.9)))
+
+
+def _groups(rows: Sequence[PredictedRow], names: Sequence[str]) -> dict[tuple[str, ...], list[PredictedRow]]:
+    found: dict[tuple[str, ...], list[PredictedRow]] = {}
+    for row in rows:
+        found.setdefault(tuple(_like(row)[name] for name in names), []).append(row)
+    return found
+
+
+def _errors(rows: Sequence[PredictedRow]) -> str:
+    """The file that predictions take their ranges from."""
+    lines = ["# Errors that nine of ten published steps stay within. Made by planning_accuracy.py."]
+    for names in ALIKE:
+        for values, members in _groups(rows, names).items():
+            entry = [f'{name} = "{value}"' for name, value in zip(names, values, strict=True)]
+            for figure, errors in (
+                ("time", [row.step_error for row in members if row.step_error is not None]),
+                ("memory", [row.memory_error for row in members if row.memory_error is not None]),
+            ):
+                if len(errors) >= FEWEST:
+                    entry += [f"{figure} = {_within(errors):.3f}", f"{figure}_steps = {len(errors)}"]
+            if len(entry) > len(names):
+                lines += ["", "[[groups]]", *entry]
+    return "\n".join(lines) + "\n"
+
+
+def _kinds(rows: Sequence[PredictedRow]) -> str:
+    names = ("architecture", "precision", "software", "experts")
+    lines = []
+    for values, members in sorted(_groups(rows, names).items()):
+        group = _step(members)
+        errors = [abs(row.step_error) for row in members if row.step_error is not None]
+        worst = _percent(float(np.quantile(errors, 0.9))) if errors else ""
+        lines.append(
+            (*values, str(group.step_rows), _percent(group.step_mape), _percent(group.step_bias, sign=True), worst,
+             str(group.memory_rows or ""), _percent(group.memory_mape), _percent(group.fits_right))
+        )  # fmt: skip
+    head = ("device", "precision", "program", "model", "steps", "error", "bias", "nine of ten", "with memory", "error")
+    return _table((*head, "fits right"), lines)
 
 
 def _constants() -> str:

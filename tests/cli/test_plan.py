@@ -22,12 +22,15 @@ class Planned(TypedDict):
 
     plan: dict[str, object]
     step_time_s: float
+    step_time_range_s: list[float]
     tokens_per_s_per_gpu: float
     mfu: float
     hfu: float
     memory_bytes: float
+    memory_range_bytes: list[float]
     memory: dict[str, float]
     fits: bool
+    fits_chance: float
     exposed_comm_s: dict[str, float]
     bubble_s: float
     bottleneck: str
@@ -41,6 +44,7 @@ class Planning(TypedDict):
     network_model: str
     gpus: int
     plans: list[Planned]
+    equal: int
     considered: int
     ruled_out: dict[str, int]
     seconds: float

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -399,6 +399,8 @@ def _memory(
     names = [kind for chunk in stage for kind in chunk]
     layers = [kind for kind in names if kind in ("dense", "experts")]
     held, experts = _held(job, plan, stage, works)
+    if plan.pp > 1 and plan.zero == 2 and software.accumulate_bytes == 0 and software.reduces == "micro-batch":
+        plan = replace(plan, zero=3)
     dense = _state_bytes(job, plan, held - experts, plan.dp * plan.cp)
     shared = _state_bytes(job, plan, experts, plan.dp * plan.cp // plan.ep)
     parameters, gradients, optimizer = (one + other for one, other in zip(dense, shared, strict=True))

@@ -27,6 +27,7 @@ from choreo.workload.plan import RECOMPUTE, SCHEDULES
 __all__ = ["model_state_bytes", "stage_memory"]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 MASTER_BYTES, MOMENT_BYTES = 4, 8
 CAST_BYTES = 2  # of a parameter's copy in 16 bits, kept from its use forward to its use backward
 GPIPE, FULL = SCHEDULES.index("gpipe"), RECOMPUTE.index("full")
@@ -63,7 +64,7 @@ def model_state_bytes(
 def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
     """Bytes by part at one rank of each stage, for each plan: arrays of stages by plans."""
     job, columns = batch.job, batch.columns
-    software, zero, micro_batches = job.software, columns["zero"], batch.micro_batches
+    software, zero, micro_batches = job.software, _sharding(batch), batch.micro_batches
     layers = np.maximum(1, batch.count("dense") + batch.count("experts"))
     activations, logits = _activations(batch)
     working = _working(batch)
@@ -121,12 +122,19 @@ def _holes(batch: PlanBatch, activations: Floats) -> Floats:
 def _state(batch: PlanBatch) -> tuple[Floats, Floats, Floats]:
     """Parameters, gradients and optimizer state; experts have fewer replicas than the rest."""
     held, experts = batch.parameters, batch.expert_parameters
-    about = batch.columns["zero"], batch.job.software, batch.job.precision
+    about = _sharding(batch), batch.job.software, batch.job.precision
     dense = model_state_bytes(held - experts, batch.replicas, *about)
     if not experts.any():
         return dense
     more = model_state_bytes(experts, batch.replicas / batch.columns["ep"], *about)
     return dense[0] + more[0], dense[1] + more[1], dense[2] + more[2]
+
+
+def _sharding(batch: PlanBatch) -> Ints:
+    """The ZeRO stage of each plan. Under a pipeline FSDP's ZeRO-2 keeps what its ZeRO-3 does: everything gathered."""
+    software, zero = batch.job.software, batch.columns["zero"]
+    alike = batch.pp > 1 and software.accumulate_bytes == 0 and software.reduces == "micro-batch"
+    return np.where(zero == 2, 3, zero) if alike else zero
 
 
 def _activations(batch: PlanBatch) -> tuple[Floats, Floats]:
@@ -161,7 +169,7 @@ def _buffers(batch: PlanBatch) -> Floats:
     ZeRO-3 holds the gathered embedding, head and two layers, and one layer's gradients while they are sent. With a
     pipeline everything stays gathered, and gradients stay whole, until the last micro-batch.
     """
-    software, zero = batch.job.software, batch.columns["zero"]
+    software, zero = batch.job.software, _sharding(batch)
     found = np.full((len(batch.stages), len(batch.plans)), software.workspace_bytes)
     if not (zero == 3).any():
         return found

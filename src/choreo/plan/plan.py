@@ -62,6 +62,7 @@ class Planning(Result):
         "network_model",
         "gpus",
         "plans",
+        "equal",
         "considered",
         "ruled_out",
         "seconds",
@@ -96,6 +97,12 @@ class Planning(Result):
     def best(self) -> Planned:
         """The best plan."""
         return self.plans[0]
+
+    @property
+    def equal(self) -> int:
+        """How many of the first plans are as good as the best, as far as the errors of predictions can tell."""
+        most = self.best.step.step_time_range_s[1]
+        return sum(one.step.fits == self.best.step.fits and one.step.step_time_range_s[0] <= most for one in self.plans)
 
     def to_dict(self) -> dict[str, Any]:
         """The job, its best plans, and what was ruled out."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,6 +19,7 @@ from choreo.errors import UsageError
 from choreo.hardware import Device
 from choreo.plan.data_parallel.cost import DataParallelCost, by_micro_batch, data_parallel_cost
 from choreo.plan.data_parallel.send_times import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, SendTimes
+from choreo.plan.how_sure import UNKNOWN, Errors, errors_of, fits_chance
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import LayerTable, tabulate
 from choreo.plan.layer.work import KINDS
@@ -42,12 +44,15 @@ Floats = npt.NDArray[np.float64]
 # The figures of a step that are read most.
 STEP_FIGURES = (
     "step_time_s",
+    "step_time_range_s",
     "tokens_per_s_per_gpu",
     "mfu",
     "hfu",
     "memory_bytes",
+    "memory_range_bytes",
     "memory",
     "fits",
+    "fits_chance",
     "exposed_comm_s",
     "bubble_s",
 )
@@ -57,7 +62,15 @@ STEP_FIGURES = (
 class Step(Result):
     """The time and memory of a step. Times are in seconds; memory is that of the fullest rank, in bytes."""
 
-    columns: ClassVar[tuple[str, ...]] = (*STEP_FIGURES, "bottleneck", "gpus", "gpu_hours", "parts", "warnings")
+    columns: ClassVar[tuple[str, ...]] = (
+        *STEP_FIGURES,
+        "bottleneck",
+        "gpus",
+        "gpu_hours",
+        "parts",
+        "kernels",
+        "warnings",
+    )
 
     step_time_s: float
     parts: Mapping[str, float]  # seconds of the busiest stage: they add up to the step
@@ -75,6 +88,10 @@ class Step(Result):
     stage_memory: tuple[Mapping[str, float], ...]
     pipeline: Pipeline
     warnings: tuple[str, ...] = ()
+    kernels: Mapping[str, float] = field(
+        default_factory=dict
+    )  # seconds of compute at the busiest stage, by kind of kernel
+    errors: Errors = UNKNOWN
 
     def summary(self) -> str:
         """Time, MFU and memory."""
@@ -91,6 +108,21 @@ class Step(Result):
     def fits(self) -> bool:
         """Whether the device has that much memory."""
         return self.memory_bytes <= self.device_bytes
+
+    @property
+    def step_time_range_s(self) -> tuple[float, float]:
+        """Nine of ten published steps like this one lay within such a range of what was predicted."""
+        return self.errors.range_of(self.step_time_s)
+
+    @property
+    def memory_range_bytes(self) -> tuple[float, float]:
+        """The same of the memory."""
+        return self.errors.range_of(self.memory_bytes, memory=True)
+
+    @property
+    def fits_chance(self) -> float:
+        """How likely it is that the device has that much memory."""
+        return fits_chance(self.memory_bytes, self.device_bytes, self.errors.memory)
 
     @property
     def gpu_hours(self) -> float:
@@ -173,6 +205,10 @@ def evaluate(
         "optimizer": optimizer + job.software.step_s,
         "stragglers": total - lone,
     }
+    products, attention, bound = (
+        float(batch.total(name)[busiest, 0]) * micro_batches for name in ("matmul_s", "attention_s", "memory_s")
+    )
+    kernels = {"products": products - attention, "attention": attention, "memory-bound": bound}
     parts = stage_memory(batch)
     memory = [{name: float(size[stage, 0]) for name, size in parts.items()} for stage in range(plan.pp)]
     fullest = max(memory, key=lambda found: sum(found.values()))
@@ -186,6 +222,8 @@ def evaluate(
         parts=times,
         exposed_comm_s=exposed,
         bubble_s=run.bubble_s,
+        kernels=kernels,
+        errors=errors_of(job),
         memory=fullest,
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=allocated + fullest["fragmentation"],

@@ -29,7 +29,7 @@ __all__ = ["FIELDS", "LayerTable", "tabulate"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-TIMES = ("forward_s", "backward_s", "weight_s", "recompute_s", "host_s")
+TIMES = ("forward_s", "backward_s", "weight_s", "recompute_s", "host_s", "matmul_s", "attention_s", "memory_s")
 SIZES = ("saved_bytes", "input_bytes", "working_bytes", "parameters", "expert_parameters", "tensors")
 FIELDS = (*TIMES, *SIZES, "widest_bytes", "recomputed_flops")
 KEY = ("tp", "cp", "ep", "sequence_parallel")

@@ -55,6 +55,8 @@ class LayerTimes:
     exposed_s: Mapping[str, Floats]  # exposed communication, forward and backward, by "axes collective"
     host_s: Floats  # added by waiting for the host
     matmul_s: Floats  # in matrix products and attention, which draw the most power
+    attention_s: Floats  # of that, in attention
+    memory_s: Floats  # in memory-bound kernels
 
     def waiting_s(self, device: Device) -> Floats:
         """Seconds that the device waits, for communication and for the host, and draws little power."""
@@ -127,7 +129,10 @@ def time_layer(passes: Mapping[str, PassTimes], software: Software, gain: Floats
     forward = np.maximum(took["forward"], passes["forward"].host_s)
     backward = np.maximum(running, sum(passes[name].host_s for name in back))
     stretch = np.divide(backward, running, out=np.ones_like(running), where=running > 0)
-    products = sum((found.matmul_s + found.attention_s for found in passes.values()), np.zeros_like(forward))
+    nothing = np.zeros_like(forward)
+    products = sum((found.matmul_s + found.attention_s for found in passes.values()), nothing)
+    attention = sum((found.attention_s for found in passes.values()), nothing)
+    memory = sum((found.memory_s for found in passes.values()), nothing)
     return LayerTimes(
         forward_s=forward,
         backward_s=backward,
@@ -136,6 +141,8 @@ def time_layer(passes: Mapping[str, PassTimes], software: Software, gain: Floats
         exposed_s=shown,
         host_s=forward - took["forward"] + backward - running,
         matmul_s=products / gain / software.efficiency,
+        attention_s=attention / gain / software.efficiency,
+        memory_s=memory / software.efficiency,
     )
 
 

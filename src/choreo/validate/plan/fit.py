@@ -10,6 +10,7 @@ left out are then predicted in full.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from choreo.validate.plan.case import Case
 from choreo.validate.plan.validate import GroupError, PredictedRow, group_errors, predict_case, read_cases
 from choreo.workload import Plan
 
-__all__ = ["FITTED", "Constant", "Fold", "fit", "folds", "leave_one_out"]
+__all__ = ["FITTED", "Constant", "Fold", "fit", "folds", "leave_one_out", "whole_source"]
 
 Floats = NDArray[np.float64]
 PULL = 0.002  # of |log error| for moving a constant across its whole range
@@ -74,7 +75,11 @@ class Fold:
 
 
 def leave_one_out(path: Path | str | Sequence[Path]) -> tuple[list[Fold], list[GroupError]]:
-    """Leave out each source in turn (each model where a program has one source), fit to the rest, and predict it."""
+    """Leave out each whole source in turn, fit to the rest, and predict it.
+
+    A whole source is a paper or a project with all its tables and releases. Where a program has one, each model in turn
+    is left out instead.
+    """
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     cases = [case for one in paths for case in read_cases(one)[0]]
     found = [fold for name in dict.fromkeys(family(case.software) for case in cases) for fold in folds(name, cases)]
@@ -84,8 +89,8 @@ def leave_one_out(path: Path | str | Sequence[Path]) -> tuple[list[Fold], list[G
 def folds(name: str, cases: Iterable[Case]) -> list[Fold]:
     """The folds of one program."""
     mine = [case for case in cases if family(case.software) == name]
-    sources = dict.fromkeys(case.row.source for case in mine)
-    keys = [case.row.source if len(sources) > 1 else case.row.model for case in mine]
+    sources = dict.fromkeys(whole_source(case.row.source) for case in mine)
+    keys = [whole_source(case.row.source) if len(sources) > 1 else case.row.model for case in mine]
     constants = [one for one in FITTED if family(one.software) == name]
     problem = _Problem(mine, constants) if constants else None
     found = []
@@ -114,6 +119,15 @@ def fit(cases: Sequence[Case], *, rounds: int = 3) -> dict[Constant, float]:
 def family(software: str) -> str:
     """The program of a variant: "nanotron" for "nanotron-blocking-pipeline+autocast"."""
     return software.split("+", maxsplit=1)[0].removesuffix("-blocking-pipeline")
+
+
+def whole_source(source: str) -> str:
+    """The paper or project that a table or release is of.
+
+    >>> whole_source("Narayanan SC'21 Table 2"), whole_source("Megatron-Bridge perf summary 26.04 (MoE)")
+    ("Narayanan SC'21", 'Megatron-Bridge')
+    """
+    return re.sub(r"[\s,]+(Table|Fig|sec|v\d|perf summary|benchmarks|\(|README\b(?= \d)).*$", "", source).strip()
 
 
 class _Problem:

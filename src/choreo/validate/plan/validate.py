@@ -63,6 +63,9 @@ class PredictedRow(Result):
     measured_fits: bool | None
     predicted_fits: bool
     chosen: dict[str, object]
+    program: str = ""  # whose figures it is predicted with
+    architecture: str = ""
+    experts: bool = False
 
     @property
     def step_error(self) -> float | None:
@@ -197,6 +200,9 @@ def predict_case(
         measured_fits=row.status,
         predicted_fits=step.fits,
         chosen=chosen,
+        program=program.name.split("+", maxsplit=1)[0],
+        architecture=case.device.architecture,
+        experts=bool(case.model.experts),
     )
 
 

@@ -14,6 +14,7 @@ from choreo.units import format_bytes, format_count, format_time
 if TYPE_CHECKING:
     from choreo.plan import Planning
     from choreo.plan.job import TrainingJob
+    from choreo.plan.step import Step
     from choreo.plan.training_run import TrainingRun
     from choreo.workload import Plan
 
@@ -32,6 +33,8 @@ def print_planning(planning: Planning, run: TrainingRun | None = None) -> None:
     if len(planning.plans) > 1 or planning.considered > 1:
         click.echo()
         _print_table(planning)
+        if planning.equal > 1:
+            echo_line(f"the first {planning.equal} are equal, as far as such predictions can tell")
     _print_ruled_out(planning)
     if planning.job is not None:
         _print_launch(planning.job, planning.best.plan)
@@ -48,6 +51,8 @@ def _print_best(planning: Planning) -> None:
     _line("plan", plan_words(best.plan))
     rate = f"{speed} {unit}/s per GPU, MFU {100 * step.mfu:.1f} %, HFU {100 * step.hfu:.1f} %"
     _line("step", f"{format_time(step.step_time_s)}, {rate}, {hours:.3g} GPU-hours")
+    if planning.job is not None:
+        _line("sure", _sure(step))
     _line("time", limits(planning, best, 4))
     _line("memory", _memory(step.memory, step.memory_bytes, step.device_bytes))
     if not step.fits:
@@ -72,6 +77,14 @@ def _long(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return format_time(seconds)
+
+
+def _sure(step: Step) -> str:
+    """The ranges of time and memory, and what they come from."""
+    times = " to ".join(format_time(seconds) for seconds in step.step_time_range_s)
+    sizes = " to ".join(format_bytes(size, binary=False) for size in step.memory_range_bytes)
+    like = f"{step.errors.time_like}; memory {step.errors.memory_like}"
+    return f"{times} and {sizes} in nine of ten published cases like it ({like})"
 
 
 def _memory(parts: Mapping[str, float], total: float, room: float) -> str:

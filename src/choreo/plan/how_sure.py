@@ -1,0 +1,103 @@
+"""How sure a prediction is: the errors on published steps like it, by device, precision, program and kind of model.
+
+`errors.toml` has, for each group of published steps, the error that nine of ten stay within. It is made by
+`tools/planning_accuracy.py --write`. The nearest group with enough steps speaks for a job.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from choreo.plan.job import TrainingJob
+
+__all__ = ["FEWEST", "FILE", "UNKNOWN", "Errors", "errors_of", "fits_chance"]
+
+FILE = Path(__file__).parent / "errors.toml"
+FEWEST = 4  # steps that a group must have to speak for others
+# What a group is like, from the most alike: of the most fields that agree, the first.
+ALIKE = (
+    ("architecture", "precision", "software", "experts"),
+    ("precision", "software", "experts"),
+    ("software", "experts"),
+    ("architecture", "precision", "experts"),
+    ("software",),
+    ("experts",),
+    (),
+)
+NINE_OF_TEN = 1.645  # standard deviations either side
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Relative errors that nine of ten stay within, and what they come from."""
+
+    time: float
+    memory: float
+    time_like: str
+    memory_like: str
+
+    def range_of(self, value: float, *, memory: bool = False) -> tuple[float, float]:
+        """What a predicted value may be.
+
+        >>> Errors(0.25, 0.0, "", "").range_of(1.0)
+        (0.8, 1.25)
+        """
+        within = 1 + (self.memory if memory else self.time)
+        return value / within, value * within
+
+
+# Where nothing like it was ever held against a measurement.
+UNKNOWN = Errors(0.5, 0.5, "no published step", "no published step")
+
+
+def errors_of(job: TrainingJob) -> Errors:
+    """The errors on published steps like a job's.
+
+    >>> from choreo.plan.network import get_cluster
+    >>> from choreo.plan.software import get_software
+    >>> from choreo.workload import get_model
+    >>> place = get_cluster("hgx-h100")
+    >>> about = (8, 16, 4096, place, place.chip(), get_software("nemo"), "bf16")
+    >>> 0.02 < errors_of(TrainingJob(get_model("llama3-8b"), *about)).time < 0.3
+    True
+    """
+    wanted = {
+        "architecture": job.device.architecture,
+        "precision": job.precision,
+        "software": job.software.name.split("+")[0],
+        "experts": "experts" if job.model.experts else "dense",
+    }
+    (time, time_like), (memory, memory_like) = _nearest(wanted, "time"), _nearest(wanted, "memory")
+    return Errors(time, memory, time_like, memory_like)
+
+
+def _nearest(wanted: Mapping[str, str], figure: str) -> tuple[float, str]:
+    for names in ALIKE:
+        for group in _groups():
+            same = set(group) & set(wanted) == set(names) and all(group[name] == wanted[name] for name in names)
+            if same and int(str(group.get(f"{figure}_steps", 0))) >= FEWEST:
+                told = ", ".join(wanted[name] for name in names) or "any"
+                return float(str(group[figure])), f"{group[f'{figure}_steps']} steps: {told}"
+    return UNKNOWN.time, UNKNOWN.time_like
+
+
+@cache
+def _groups() -> tuple[Mapping[str, object], ...]:
+    return tuple(tomllib.loads(FILE.read_text(encoding="utf-8"))["groups"])
+
+
+def fits_chance(memory_bytes: float, device_bytes: float, error: float) -> float:
+    """How likely a prediction of memory fits, if its logarithm errs as a normal distribution does.
+
+    >>> fits_chance(50e9, 80e9, 0.1) > 0.99, fits_chance(80e9, 80e9, 0.1)
+    (True, 0.5)
+    """
+    spread = math.log1p(max(error, 1e-3)) / NINE_OF_TEN
+    if memory_bytes <= 0:
+        return 1.0
+    return 0.5 * (1 + math.erf(math.log(device_bytes / memory_bytes) / spread / math.sqrt(2)))
