@@ -77,6 +77,7 @@ def test_what_makes_a_model_itself_is_told(model: str, name: str, value: str) ->
             Plan(pp=4, split="balanced"),
             {"--decoder-first-pipeline-num-layers": "5", "--decoder-last-pipeline-num-layers": "1"},
         ),
+        ("llama3.2-3b", Plan(pp=8, split="4*7,0"), {"--pipeline-model-parallel-layout": "Etttt|(tttt|)*6L"}),
         (
             "deepseek-v3",
             Plan(pp=8, interleave=4, split="3,2*29,0*2"),

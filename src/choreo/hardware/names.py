@@ -16,7 +16,7 @@ from choreo.hardware.files import list_devices, read_device
 
 __all__ = ["get_device"]
 
-CHIP = re.compile(r"(?<![A-Z0-9])(GB300|GB200|GH200|B300|B200|H200|H800|H100|A800|A100|V100)(?![0-9])")
+CHIP = re.compile(r"(?<![A-Z0-9])(GB300|GB200|GH200|B300|B200|H200|H20|H800|H100|A800|A100|V100)(?![0-9])")
 TPU = re.compile(r"(?:TPU[ _-]*V?|^V)([0-9])(P|E)?(?![0-9A-Z])")
 CAPACITY = re.compile(r"(?<![0-9.])([0-9]{2,3}) ?G(?:I?B)?(?![A-Z0-9])")
 POWER = re.compile(r"(?<![0-9.])([0-9]{3,4}) ?W(?:ATTS?)?(?![A-Z0-9])")

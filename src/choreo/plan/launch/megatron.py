@@ -219,7 +219,7 @@ def _stages(counts: Sequence[int], plan: Plan) -> Iterator[str]:
             yield "--account-for-embedding-in-pipeline-split"
         if last:
             yield "--account-for-loss-in-pipeline-split"
-    elif chunks == 1 and len(set(middle)) <= 1:
+    elif chunks == 1 and len(set(middle)) <= 1 and counts[0] and counts[-1]:
         yield f"--decoder-first-pipeline-num-layers {counts[0]}"
         yield f"--decoder-last-pipeline-num-layers {counts[-1]}"
     else:
