@@ -23,6 +23,10 @@ def explore(
     """Serve the page until Ctrl-C. `port` 0 is any that is free; `ready` is called with the address.
 
     With `browser` the page is opened in the user's browser.
+
+    >>> explore(port=1 << 20)
+    Traceback (most recent call last):
+    choreo.errors.UsageError: a port is 0 to 65535, not 1048576
     """
     if not 0 <= port < 1 << 16:
         raise UsageError(f"a port is 0 to 65535, not {port}")

@@ -192,7 +192,7 @@ def command(
     choreo simulate all_gather --topology hgx-h100:4 --size 1GiB --algorithm all
     choreo simulate all_reduce --topology dgx-a100:2 --size 1MiB \\
         --html run.html --trace run.json
-    choreo simulate all_to_all --topology "fat_tree(8x4, 50GB/s, 500ns, spines=8)" \\
+    choreo simulate all_to_all -t "fat_tree(8x4, 50GB/s, 500ns, spines=8)" \\
         --size 8MiB --packets --buffer 1MiB --routing spray
 
     Without --algorithm, each dimension of the topology gets the algorithm that suits it: ring for rings, direct for
