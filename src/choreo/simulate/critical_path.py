@@ -21,9 +21,9 @@ class Leg:
     `waited_for` says what held it up. Before it started: "nothing", "data" (the previous message had to be written),
     "port" (the previous message had to be out), or "sender" (its sender was busy with the previous message). Between
     its arrival and its write: "reader" (the previous message still had to be read from the place) or "writer" (the
-    previous message had to be written or reduced first). `send_s` and `receive_s` are what it cost its sender, before
-    its start, and its receiver, before it was written. `shared_s` is the time lost by sharing links. `link` is the link
-    that limited it, -1 if none did. `message` is its number among the run's messages.
+    previous message had to be written or reduced first, or kept its receiver busy). `send_s` and `receive_s` are what
+    it cost its sender, before its start, and its receiver, before it was written. `shared_s` is the time lost by
+    sharing links. `link` is the link that limited it, -1 if none did. `message` is its number among the run's messages.
     """
 
     message: int
