@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -55,16 +55,26 @@ def translated(problem: Problem) -> Iterator[Candidate]:
     most = min(MOST_PLANNED // symmetry.devices, problem.most_transfers // symmetry.devices**2)
     most = max(1, min(most, int(share_bytes // LEAST_CHUNK_BYTES)))
     spreads = [spread(symmetry, share_bytes, chunks) for chunks in CHUNKS if chunks <= most]
-    best = min(spreads, key=lambda found: found.time_s)
-    gather = _all_gather(symmetry, best)
-    match problem.collective:
-        case "all_gather":
-            yield Candidate("translated", gather)
-        case "reduce_scatter":
-            yield Candidate("translated", backwards(gather))
-        case "all_reduce":
-            # The chunk whose sum is complete first goes on first.
-            yield Candidate("translated", then(backwards(gather), _all_gather(symmetry, best, reverse=True)))
+    spreads.sort(key=lambda found: found.time_s)
+    if not (problem.topology.links.overhead_s.any() or problem.topology.links.gap_s.any()):
+        yield Candidate("translated", _schedule(problem.collective, symmetry, spreads[0]))
+        return
+    # Trees grow as if messages cost their ranks nothing. Where they do, coarser chunks may win, and messages that come
+    # at other times than planned must not overtake each other at a receiver.
+    for found in spreads:
+        schedule = _schedule(problem.collective, symmetry, found)
+        yield Candidate("translated", replace(schedule, receive_in_order=True))
+        yield Candidate("translated", schedule)
+
+
+def _schedule(collective: str, symmetry: Symmetry, plan: Spread) -> Schedule:
+    gather = _all_gather(symmetry, plan)
+    if collective == "all_gather":
+        return gather
+    if collective == "reduce_scatter":
+        return backwards(gather)
+    # The chunk whose sum is complete first goes on first.
+    return then(backwards(gather), _all_gather(symmetry, plan, reverse=True))
 
 
 def spread(symmetry: Symmetry, share_bytes: float, chunks: int) -> Spread:
