@@ -19,7 +19,7 @@ __all__ = ["EFFORTS", "LEAST_CHUNK_BYTES", "Candidate", "Generator", "Problem", 
 # How many transfers a schedule may have that is tried, by effort.
 EFFORTS = {"low": 1 << 17, "medium": 1 << 20, "high": 1 << 23}
 
-# No message is cut finer than this: what a message costs beside its latency is not part of the network's figures.
+# No message is cut finer than this: a network's figures need not say what a message costs beside its latency.
 LEAST_CHUNK_BYTES = 4096
 # Uneven blocks are counted in such parts of all data.
 TOTAL_WEIGHT = 1 << 26
