@@ -15,7 +15,7 @@ BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb
 help:
 	@echo "make try         install into .venv and see Choreo at work"
 	@echo "make test        lint, types, import direction and the whole test suite"
-	@echo "make test-quick  lint, import direction and the tests that take half a minute together"
+	@echo "make test-quick  lint, import direction and the quick tests, two minutes"
 	@echo "make docs        the documents and the Python reference as pages, in build/docs"
 	@echo "make bench       measure speed and memory against the targets"
 	@echo "make clean       remove .venv, caches and what was built"
