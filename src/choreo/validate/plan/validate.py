@@ -18,9 +18,11 @@ from choreo.plan.software import Software, get_software
 from choreo.plan.step import Step, evaluate
 from choreo.results import Result, result
 from choreo.units import counted
-from choreo.validate.errors import grouped, mean, relative_error
+from choreo.validate.errors import grouped, mean
 from choreo.validate.plan.case import Case, best, read_case
+from choreo.validate.plan.choice import Choice, choices_among
 from choreo.validate.plan.measured import DATA, read_measured
+from choreo.validate.plan.predicted_row import PredictedRow
 from choreo.validate.plan.shortlist import shortlist
 from choreo.validate.rows import Skipped
 from choreo.workload import Plan
@@ -30,61 +32,6 @@ __all__ = ["GroupError", "PredictedRow", "Validation", "group_errors", "predict_
 # These log the memory of their first rank, which is in the first stage; others log the fullest rank's.
 LOG_FIRST_RANK = ("nanotron",)
 FILES = (DATA / "training_measured.csv", DATA / "training_measured_sweep.csv")
-
-
-@result
-class PredictedRow(Result):
-    """A published run and its prediction."""
-
-    columns: ClassVar[tuple[str, ...]] = (
-        "index",
-        "source",
-        "software",
-        "gpu",
-        "measured_step_s",
-        "predicted_step_s",
-        "measured_mem_bytes",
-        "predicted_mem_bytes",
-        "predicted_fits",
-        "chosen",
-    )
-
-    index: int
-    source: str
-    software: str
-    gpu: str
-    model: str
-    gpus: int
-    plan: Plan
-    measured_step_s: float | None
-    predicted_step_s: float
-    measured_mem_bytes: float | None
-    predicted_mem_bytes: float
-    measured_fits: bool | None
-    predicted_fits: bool
-    chosen: dict[str, object]
-    program: str = ""  # whose figures it is predicted with
-    architecture: str = ""
-    experts: bool = False
-
-    @property
-    def step_error(self) -> float | None:
-        """Relative: 0.1 is ten per cent too slow."""
-        if self.measured_step_s is None:
-            return None
-        return relative_error(self.predicted_step_s, self.measured_step_s)
-
-    @property
-    def memory_error(self) -> float | None:
-        """Relative, likewise."""
-        if self.measured_mem_bytes is None:
-            return None
-        return relative_error(self.predicted_mem_bytes, self.measured_mem_bytes)
-
-    @property
-    def fits_right(self) -> bool | None:
-        """Whether the prediction of what fits is right; None where the row does not say."""
-        return None if self.measured_fits is None else self.measured_fits == self.predicted_fits
 
 
 @result
@@ -125,13 +72,15 @@ class Validation(Result):
     rows: tuple[PredictedRow, ...]
     skipped: tuple[Skipped, ...]
     groups: tuple[GroupError, ...]
+    choices: tuple[Choice, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Every row, what was skipped and why, and the errors."""
+        """Every row, what was skipped and why, the errors, and the choice in each group of measured plans."""
         return {
             "rows": [row.to_dict() for row in self.rows],
             "skipped": [{"index": one.row, "reason": one.reason} for one in self.skipped],
             "errors": [group.to_dict() for group in self.groups],
+            "choices": [choice.to_dict() for choice in self.choices],
         }
 
     def summary(self) -> str:
@@ -155,7 +104,7 @@ def validate(path: Path | str, *, software: Mapping[str, Software] | None = None
         except ChoreoError as error:
             skipped.append(Skipped(case.row.index, str(error)))
     skipped.sort(key=lambda one: one.row)
-    return Validation(tuple(rows), tuple(skipped), tuple(group_errors(rows)))
+    return Validation(tuple(rows), tuple(skipped), tuple(group_errors(rows)), tuple(choices_among(rows)))
 
 
 def read_cases(path: Path | str) -> tuple[list[Case], list[Skipped]]:
@@ -203,6 +152,12 @@ def predict_case(
         program=program.name.split("+", maxsplit=1)[0],
         architecture=case.device.architecture,
         experts=bool(case.model.experts),
+        precision=row.precision or case.plans[0].precision,
+        seq=row.seq,
+        global_batch=row.global_batch,
+        model_parameters=case.model.parameters,
+        memory_share=step.memory_bytes / step.device_bytes,
+        device_bytes=step.device_bytes,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,10 @@ import click
 from choreo.cli.output.table import Column, echo_json, echo_table
 from choreo.errors import shown
 from choreo.units import format_time
+from choreo.validate.errors import grouped
 
 if TYPE_CHECKING:
+    from choreo.validate.plan.choice import Choice
     from choreo.validate.plan.fit import Fold
     from choreo.validate.plan.validate import GroupError, PredictedRow, Validation
 
@@ -51,6 +53,7 @@ def print_plan_validation(path: Path | None, *, leave_one_out: bool, as_json: bo
         click.echo()
         _print_groups("mean absolute percentage error", one.groups)
         click.echo()
+        _print_choices(one.choices)
     if leave_one_out:
         folds, errors = _left_out(paths)
         _print_folds(folds)
@@ -150,6 +153,39 @@ def _print_groups(title: str, groups: Iterable[GroupError]) -> None:
         ],
         styles=["bold" if group.kind == "overall" else None for group in groups],
     )
+
+
+def _print_choices(choices: Sequence[Choice]) -> None:
+    """Of groups of measured plans, how much slower the chosen one is than the best."""
+    from choreo.validate.plan.choice import over_best
+
+    if not choices:
+        return
+    click.echo("the plan chosen of those measured, over the best of them")
+    groups = {**grouped(choices, lambda one: f"source: {shown(one.source)}"), "all groups": list(choices)}
+    lines = []
+    for name, members in groups.items():
+        (ratio, lost), (rule, rule_lost) = over_best(members), over_best(members, rule=True)
+        plans = sum(one.plans for one in members)
+        lines.append([name, str(len(members)), str(plans), _times(ratio), str(lost), _times(rule), str(rule_lost)])
+    echo_table(
+        [
+            Column("group", wrap=True),
+            Column("groups"),
+            Column("plans", 2),
+            Column("chosen"),
+            Column("out of memory"),
+            Column("rule of thumb"),
+            Column("out of memory", 1),
+        ],
+        lines,
+        styles=["bold" if name == "all groups" else None for name in groups],
+    )
+    click.echo()
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.3f}"
 
 
 def _print_folds(folds: Iterable[Fold]) -> None:
