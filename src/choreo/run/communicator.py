@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import sys
 import time
@@ -141,7 +142,7 @@ class Communicator(ObjectCalls, MessageCalls):
         seconds = self._seconds(timeout)
         self._engine.progress.drain(None)  # each call has its deadline
         self._close_door()
-        connection, members = shrink(self._engine.connection, seconds)
+        connection, members = self._shrink_connection(seconds)
         ranks = tuple(self.ranks[member] for member in members)
         made = self._successor(connection, ranks, seconds)
         self._retire(SHRUNK)
@@ -222,7 +223,7 @@ class Communicator(ObjectCalls, MessageCalls):
             connection = self._engine.connection
             if connection.failure is not None:
                 with contextlib.suppress(PeerFailure):  # a rank was lost while they introduced themselves
-                    self._move_to(*shrink(connection, patience_s))
+                    self._move_to(*self._shrink_connection(patience_s))
                 continue
             contributors, call, end_s = self.ranks, connection.calls + 1, time.monotonic() + seconds
             np.copyto(into.array, given)
@@ -376,6 +377,14 @@ class Communicator(ObjectCalls, MessageCalls):
             shrink_s=shrink_s,
             codec=self._codec,
         )
+
+    def _shrink_connection(self, seconds: float) -> tuple[Connection, tuple[int, ...]]:
+        """The connection of the ranks that are left, and their ranks. A rank that is not among them keeps nothing."""
+        try:
+            return shrink(self._engine.connection, seconds)
+        except CommunicatorClosed as error:
+            self._retire(copy.copy(error))  # the one that is raised refers to all frames that it passes through
+            raise
 
     def _move_to(self, connection: Connection, members: tuple[int, ...]) -> None:
         """Go on with these ranks of the old connection, on another connection."""

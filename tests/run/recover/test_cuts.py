@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,7 @@ def after_a_cut(comm: Communicator, talk: Pipe, call_s: tuple[float, ...], shrin
         story = "went on"
     except CommunicatorClosed as error:
         story = str(error)
+        story += "".join(f"; {one.name} still runs" for one in threading.enumerate() if one.name.startswith("choreo"))
     ranks = comm.ranks if story == "went on" else ()
     if rejoins:
         talk.send("decided")
@@ -118,6 +120,7 @@ def test_a_majority_goes_on_and_the_others_come_back(
         else:
             assert f"this side has {len(away)} of {len(where)} votes" in text and "only a majority goes on" in text
             assert "so it is a minority" in story and "choreo.join() brings it back" in story, story
+            assert "still runs" not in story, story
         assert sorted(at_last) == list(range(len(where))), found
 
 
