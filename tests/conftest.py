@@ -88,6 +88,8 @@ SLOW = (
     "tests/run/execute",
     "tests/run/launch",
     "tests/run/recover/test_faults.py",
+    "tests/run/recover/test_leaving.py",
+    "tests/run/recover/test_mismatch.py",
     "tests/run/recover/test_grow.py",
     "tests/run/consensus",
     "tests/run/rendezvous/test_hosts.py",

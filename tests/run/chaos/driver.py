@@ -60,7 +60,7 @@ class Chaos:
         self.wrong: list[str] = []
         self._before = segments()
         self._started = 0
-        self._told: dict[Any, dict[int, tuple[int, Any, float]]] = {}  # what -> machine -> who said it first, and what
+        self._told: dict[Any, dict[int, tuple[int, Any]]] = {}  # what -> machine -> who said it first, and what
         self._held = socket.socket()  # a port that is free for as long as this job runs: bound, but nobody listens
         self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._held.bind(("127.0.0.1", 0))
@@ -146,11 +146,6 @@ class Chaos:
         """On which machine the processes of a place are."""
         del place
         return 0
-
-    def were_parted(self, one: int, other: int, since_s: float) -> bool:
-        """Whether two machines could not reach each other at some moment since then."""
-        del one, other, since_s
-        return False
 
     def kill(self, pid: int) -> None:
         """End a process without a word."""
@@ -239,7 +234,7 @@ class Chaos:
                 self.start(one.place)
                 self.counted["processes"] += 1
 
-    def _hear(self, pid: int, one: Process, kind: str, about: Any, said: Any, since_s: float) -> None:
+    def _hear(self, pid: int, one: Process, kind: str, about: Any, said: Any) -> None:
         self.counted[kind] += 1
         if kind != "same":
             self.note(f"{kind} {said}" if about is not None or kind == "wrong" else kind, pid)
@@ -250,22 +245,17 @@ class Chaos:
         elif kind == "wrong":
             self.wrong.append(f"pid {pid}: {said}")
         if about is not None:
-            self._compare(pid, self.machine_of(one.place), (kind, about), said, since_s)
+            self._compare(pid, self.machine_of(one.place), (kind, about), said)
 
-    def _compare(self, pid: int, machine: int, what: tuple[str, Any], said: Any, since_s: float) -> None:
-        """With what was heard of the same from others.
-
-        Ranks that are lost while a smaller communicator forms are left out too, and who was parted may not know yet.
-        """
+    def _compare(self, pid: int, machine: int, what: tuple[str, Any], said: Any) -> None:
+        """With what was heard of the same from others."""
         told = self._told.setdefault(what, {})
-        for other, (who, first, first_s) in told.items():
-            if what[0] == "shrunk" and other != machine and self.were_parted(machine, other, min(since_s, first_s)):
-                self.counted["not compared"] += 1
-            elif first != said:
+        for other, (who, first) in told.items():
+            if first != said:
                 self.wrong.append(f"{what[0]} {what[1]}: pid {who} had {first}, pid {pid} {said}")
             elif other != machine:
                 self.counted["compared across"] += 1
-        told.setdefault(machine, (pid, said, since_s))
+        told.setdefault(machine, (pid, said))
         if len(self._told) > 10_000:
             del self._told[next(iter(self._told))]
 

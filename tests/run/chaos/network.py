@@ -39,7 +39,6 @@ class NetworkChaos(Chaos):
         self.where = WHERE[seed % len(WHERE)] if where is None else where
         self.hosts = Hosts(max(self.where) + 1, cables)
         self._mends_s: dict[tuple[int, int], float] = {}  # cables that are pulled, and until when
-        self._mended_s: dict[tuple[int, int], float] = {}  # when that was last so
         names = [self.hosts.names[machine] for machine in self.where]
         try:
             self.hosts.make()
@@ -69,11 +68,6 @@ class NetworkChaos(Chaos):
     def machine_of(self, place: int) -> int:
         """On which machine the processes of a place are."""
         return self.where[place]
-
-    def were_parted(self, one: int, other: int, since_s: float) -> bool:
-        """Whether two machines could not reach each other at some moment since then."""
-        cable = (min(one, other), max(one, other))
-        return cable in self._mends_s or self._mended_s.get(cable, 0.0) >= since_s
 
     def cut(self, one: int, other: int, seconds: float) -> None:
         """Pull the cable between two machines for so long."""
@@ -112,7 +106,6 @@ class NetworkChaos(Chaos):
     def _mend(self, cable: tuple[int, int]) -> None:
         self.hosts.mend_cable(*cable)
         del self._mends_s[cable]
-        self._mended_s[cable] = time.monotonic()
         self.note(f"cable {cable} was put back")
 
 

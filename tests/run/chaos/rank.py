@@ -61,7 +61,7 @@ def life(
     try:
         _Rank(settings, talk, seed=seed).live(first=rank is not None)
     except BaseException:  # whatever it is, the driver must hear of it
-        talk.send(("wrong", None, traceback.format_exc(), 0.0))
+        talk.send(("wrong", None, traceback.format_exc()))
 
 
 def _held() -> tuple[int, int, int]:
@@ -76,7 +76,6 @@ class _Rank:
         self._random = random.Random(seed)
         self._told_to = ""
         self._most: dict[int, tuple[int, int, int]] = {}  # by how many of the others are on other hosts
-        self._since_s = 0.0  # when this communicator began to be made
 
     def live(self, *, first: bool) -> None:
         """Be a rank, and when that ends come again, until told to stop."""
@@ -93,7 +92,7 @@ class _Rank:
         self._tell("stopped", None, None)
 
     def _tell(self, kind: str, about: object, said: object) -> None:
-        self._talk.send((kind, about, said, self._since_s))
+        self._talk.send((kind, about, said))
 
     def _begin(self) -> Communicator | None:
         comm = choreo.init(timeout=60.0)
@@ -102,7 +101,6 @@ class _Rank:
 
     def _join(self) -> Communicator | None:
         while self._orders() != "stop":
-            self._since_s = time.monotonic()
             try:
                 comm = choreo.join(timeout=2 * self._settings.grow_s)
             except (JoinError, PeerFailure):
@@ -123,11 +121,14 @@ class _Rank:
             return "stop"
         comm.timeout_s = self._settings.call_s
         number, identity, digest = 0, 0, 0
+        shrunk = 0  # the identity of the communicator that this one came from, by shrink
         while True:
-            began_s = time.monotonic()
             try:
                 if number == 0:
                     identity, digest = self._identified(comm), 0
+                    if shrunk:
+                        self._tell("went on", shrunk, (identity, comm.ranks))
+                    shrunk = 0
                 number += 1
                 orders = self._orders()
                 if orders == "leave" and number > 1:
@@ -143,7 +144,7 @@ class _Rank:
                     return "stop"
                 if comm.world_size < self._settings.ranks and number % 3 == 0:
                     comm = comm.grow(timeout=self._settings.grow_s)
-                    comm.timeout_s, self._since_s = self._settings.call_s, began_s
+                    comm.timeout_s = self._settings.call_s
                     self._tell("grown", None, None)
                     self._check_leaks(comm.world_size, int(comm._engine.connection.remote.sum()))
                     number = 0
@@ -153,11 +154,10 @@ class _Rank:
                 # Nobody knows yet how to call it, or on this side of a cut nobody decides.
                 if identity and comm._engine.connection.failure is not None:
                     self._tell("failed", identity, sorted(error.ranks))
-                began_s = time.monotonic()
                 comm = comm.shrink(self._settings.shrink_s)
-                self._tell("shrunk", identity or None, comm.ranks)
-                self._since_s = began_s
-                identity = number = 0
+                self._tell("shrunk", None, None)
+                # If this one fails before all know how to call it, a rank may have come a communicator further.
+                shrunk, identity, number = identity, 0, 0
 
     def _identified(self, comm: Communicator) -> int:
         """A number for this communicator that all its ranks know."""

@@ -1,4 +1,4 @@
-"""What happens when ranks die, stop, leave or make different calls: everybody else hears of it, agrees, and goes on."""
+"""Ranks that die, stop or are stuck: all others hear of it, agree, and go on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
-from choreo.run.execute.dtypes import ReduceOp
 from tests.helpers.faults import Job, Pipe, Ranks, eventually, names_held, segments
 
 KILL, STOP, RESUME = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
@@ -228,141 +227,6 @@ def test_a_rank_that_is_stuck_is_named_within_half_a_second_of_the_deadline(stop
 # ---- different calls ----
 
 
-def other_call(comm: Communicator, talk: Pipe, kind: str) -> str:
-    x = np.ones(12, np.float32)
-    odd = comm.rank == 2
-    if kind == "collective" and odd:
-        comm.all_gather(x)
-    elif kind == "size":
-        comm.all_reduce(x[:7] if odd else x)
-    elif kind == "dtype":
-        comm.all_reduce(x.astype(np.int32) if odd else x)
-    elif kind == "op":
-        comm.all_reduce(x, ReduceOp.MAX if odd else ReduceOp.SUM)
-    elif kind == "rows":
-        comm.reduce_scatter(x, sizes=[1, 5, 3, 3] if odd else [3, 3, 4, 2])
-    elif kind == "root":
-        comm.broadcast(x, root=1 if odd else 0)
-        comm.barrier()
-    else:
-        comm.all_reduce(x)
-    return "went through"
-
-
-SIDES = {
-    "collective": ("all_gather(48 x float32)", "all_reduce(12 x float32, sum)"),
-    "size": ("all_reduce(7 x float32, sum)", "all_reduce(12 x float32, sum)"),
-    "dtype": ("all_reduce(12 x int32, sum)", "all_reduce(12 x float32, sum)"),
-    "op": ("all_reduce(12 x float32, max)", "all_reduce(12 x float32, sum)"),
-    "rows": ("reduce_scatter(1+5+3+3 x float32, sum)", "reduce_scatter(3+3+4+2 x float32, sum)"),
-    "root": ("broadcast(12 x float32, root 1)", "broadcast(12 x float32, root 0)"),
-}
-
-
-def two_roots(comm: Communicator, talk: Pipe, count: int) -> str:
-    """Two ranks take themselves for the root: both send, nobody waits, and the call goes well."""
-    x, y = np.zeros(4, np.float32), np.ones(count, np.float32)
-    for _ in range(12):
-        for root in range(comm.world_size):
-            comm.broadcast(x, root)
-        comm.all_reduce(y)
-    comm.broadcast(x, min(comm.rank, 1))
-    for number in range(1000):
-        y[:] = number
-        comm.all_reduce(y)
-        assert (y == number * comm.world_size).all(), "a wrong sum"
-    return "went through"
-
-
-@pytest.mark.parametrize("count", [2, 16_000, 100_000])
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_that_once_made_different_calls_never_share_data_again(ranks: int, count: int) -> None:
-    with Job(ranks, two_roots, count) as job:
-        ended = job.ended()
-    assert [one.error for one in ended] == ["CollectiveMismatch"] * ranks, ended
-
-
-@pytest.mark.parametrize("kind", SIDES)
-def test_different_calls_are_told_on_all_ranks_with_both_sides(kind: str) -> None:
-    with Job(4, other_call, kind) as job:
-        ended = job.ended()
-    odd, many = SIDES[kind]
-    for one in ended:
-        assert one.error == "CollectiveMismatch", one
-        assert f"called {odd}" in one.text and f"called {many}" in one.text and "rank 2 (host" in one.text
-
-
-def survives_or_not(comm: Communicator, talk: Pipe) -> None:
-    """One rank forgets `survive=True`, so it does not wait for the others at the end of the call."""
-    for _ in range(3):
-        comm.all_reduce(np.ones(4), survive=comm.rank != 1)
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_rank_that_forgets_to_survive_is_told_with_both_calls(ranks: int) -> None:
-    for _ in range(3):  # either may be the first to notice
-        with Job(ranks, survives_or_not) as job:
-            for one in job.ended():
-                assert one.error == "CollectiveMismatch" and "called all_reduce(4 x float64, sum)" in one.text, one
-                assert "called barrier()" in one.text and "all_reduce(survive=True) ends with a barrier" in one.text
-
-
-def only_sends(comm: Communicator, talk: Pipe, collective: str, goes_on: bool) -> str:
-    """Rank 0 makes a call in which it waits for no one; after that, the others make another one."""
-    x = np.ones(3)
-    if comm.rank:
-        talk.recv()
-        comm.all_reduce(x)
-        return "went through"
-    calls = {
-        "broadcast": lambda: comm.broadcast(x, 0),
-        "scatter": lambda: comm.scatter(np.ones((comm.world_size, 3)), 0),
-        "reduce": lambda: comm.reduce(x, 1),
-        "gather": lambda: comm.gather(x, 1),
-    }
-    calls[collective]()
-    talk.send("returned")
-    talk.recv()
-    if goes_on:
-        comm.barrier()
-    else:
-        comm.close()
-    return "left"
-
-
-@pytest.mark.parametrize("collective", ["broadcast", "scatter", "reduce", "gather"])
-@pytest.mark.parametrize("goes_on", [True, False], ids=["goes on", "leaves"])
-def test_a_rank_that_only_sends_learns_of_a_mismatch_in_its_next_call(collective: str, goes_on: bool) -> None:
-    with Job(3, only_sends, collective, goes_on) as job:
-        assert job.hear(0) == "returned"
-        for talk in job.talks:
-            talk.send("go")
-        ended = job.ended()
-    for one in ended if goes_on else ended[1:]:
-        assert one.error == "CollectiveMismatch", ended
-        assert f"called {collective}(" in one.text and "called all_reduce(3 x float64, sum)" in one.text, ended
-    if not goes_on:
-        assert ended[0].value == "left", ended
-
-
-def mismatch_and_on(comm: Communicator, talk: Pipe) -> Any:
-    with pytest.raises(Exception, match="called"):
-        comm.all_reduce(np.ones(4 + comm.rank))
-    again = comm.shrink()
-    x = again.all_reduce(np.ones(4))
-    found = (again.world_size, x.tolist())
-    again.close()
-    return found
-
-
-def test_after_a_mismatch_all_ranks_can_go_on() -> None:
-    with Job(2, mismatch_and_on) as job:
-        assert [one.value for one in job.ended()] == [(2, [2.0] * 4)] * 2
-
-
-# ---- an all_reduce that survives ----
-
-
 def survives(comm: Communicator, talk: Pipe, rounds: int, size: int) -> Any:
     talk.send(os.getpid())
     found = []
@@ -398,90 +262,6 @@ def test_an_all_reduce_that_survives_gives_all_survivors_the_same(size: int) -> 
 
 
 # ---- leaving ----
-
-
-def leaves(comm: Communicator, talk: Pipe) -> str:
-    comm.barrier()
-    if comm.rank == 1:
-        comm.close()
-        comm.close()
-        with pytest.raises(CommunicatorClosed):
-            comm.barrier()
-        return "left"
-    comm.barrier()
-    return "never"
-
-
-def test_a_rank_that_leaves_early_and_twice_is_named() -> None:
-    with Job(3, leaves) as job:
-        ended = job.ended()
-    assert ended[1].value == "left", ended
-    for one in (ended[0], ended[2]):
-        assert (one.error, one.ranks) == ("PeerFailure", (1,)) and "closed its communicator" in one.text, one
-
-
-def slow_end(comm: Communicator, talk: Pipe) -> list[float]:
-    """Rank 0 needs nothing of the others; rank 2 is slow; all end one after the other without a word."""
-    if comm.rank == 2:
-        time.sleep(1.0)
-    x = np.full(5, float(comm.rank))
-    comm.broadcast(x, root=0)
-    comm.close()
-    talk.send("through")
-    os._exit(0)
-
-
-def test_who_has_done_its_part_may_go_while_others_are_in_the_last_call() -> None:
-    with Job(3, slow_end) as job:
-        assert job.hear_all() == ["through"] * 3
-
-
-def sends_and_leaves(comm: Communicator, talk: Pipe) -> list[int]:
-    """Rank 1 asks for its first message when rank 0 has long gone."""
-    if comm.rank == 0:
-        comm.send(np.arange(3), 1, tag=1)
-        comm.send(np.arange(5), 1, tag=2)
-        comm.close()
-        talk.send("left")
-        return []
-    assert talk.recv() == "ask"
-    last, first = np.empty(5, np.int64), np.empty(3, np.int64)
-    comm.recv(last, 0, tag=2)
-    comm.recv(first, 0, tag=1)
-    with pytest.raises(PeerFailure, match="is gone"):
-        comm.recv(np.empty(1), 0)
-    return [*last.tolist(), *first.tolist()]
-
-
-def test_what_a_rank_sent_before_it_left_still_comes() -> None:
-    with Job(2, sends_and_leaves) as job:
-        assert job.hear(0) == "left"
-        job.talks[1].send("ask")
-        ended = job.ended()
-    assert ended[1].value == [0, 1, 2, 3, 4, 0, 1, 2], ended
-
-
-def forks(comm: Communicator, talk: Pipe) -> Any:
-    comm.barrier()
-    read, write = os.pipe()
-    if os.fork() == 0:
-        try:
-            comm.barrier()
-        except CommunicatorClosed as error:
-            os.write(write, str(error).encode())
-        os._exit(0)
-    os.wait()
-    comm.barrier()
-    x = comm.all_reduce(np.ones(3))
-    return os.read(read, 1000).decode(), x.tolist()
-
-
-def test_a_fork_is_not_a_rank_and_its_parent_still_is() -> None:
-    with Job(2, forks) as job:
-        ended = job.ended()
-    for one in ended:
-        story, x = one.value
-        assert "is a fork" in story and x == [2.0] * 3
 
 
 def interrupted(comm: Communicator, talk: Pipe) -> Any:

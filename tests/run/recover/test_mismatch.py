@@ -1,0 +1,147 @@
+"""Ranks that make different calls: all of them hear of it, with both sides, and no data is shared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from choreo.run.communicator import Communicator
+from choreo.run.execute.dtypes import ReduceOp
+from tests.helpers.faults import Job, Pipe
+
+
+def other_call(comm: Communicator, talk: Pipe, kind: str) -> str:
+    x = np.ones(12, np.float32)
+    odd = comm.rank == 2
+    if kind == "collective" and odd:
+        comm.all_gather(x)
+    elif kind == "size":
+        comm.all_reduce(x[:7] if odd else x)
+    elif kind == "dtype":
+        comm.all_reduce(x.astype(np.int32) if odd else x)
+    elif kind == "op":
+        comm.all_reduce(x, ReduceOp.MAX if odd else ReduceOp.SUM)
+    elif kind == "rows":
+        comm.reduce_scatter(x, sizes=[1, 5, 3, 3] if odd else [3, 3, 4, 2])
+    elif kind == "root":
+        comm.broadcast(x, root=1 if odd else 0)
+        comm.barrier()
+    else:
+        comm.all_reduce(x)
+    return "went through"
+
+
+SIDES = {
+    "collective": ("all_gather(48 x float32)", "all_reduce(12 x float32, sum)"),
+    "size": ("all_reduce(7 x float32, sum)", "all_reduce(12 x float32, sum)"),
+    "dtype": ("all_reduce(12 x int32, sum)", "all_reduce(12 x float32, sum)"),
+    "op": ("all_reduce(12 x float32, max)", "all_reduce(12 x float32, sum)"),
+    "rows": ("reduce_scatter(1+5+3+3 x float32, sum)", "reduce_scatter(3+3+4+2 x float32, sum)"),
+    "root": ("broadcast(12 x float32, root 1)", "broadcast(12 x float32, root 0)"),
+}
+
+
+def two_roots(comm: Communicator, talk: Pipe, count: int) -> str:
+    """Two ranks take themselves for the root: both send, nobody waits, and the call goes well."""
+    x, y = np.zeros(4, np.float32), np.ones(count, np.float32)
+    for _ in range(12):
+        for root in range(comm.world_size):
+            comm.broadcast(x, root)
+        comm.all_reduce(y)
+    comm.broadcast(x, min(comm.rank, 1))
+    for number in range(1000):
+        y[:] = number
+        comm.all_reduce(y)
+        assert (y == number * comm.world_size).all(), "a wrong sum"
+    return "went through"
+
+
+@pytest.mark.parametrize("count", [2, 16_000, 100_000])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_that_once_made_different_calls_never_share_data_again(ranks: int, count: int) -> None:
+    with Job(ranks, two_roots, count) as job:
+        ended = job.ended()
+    assert [one.error for one in ended] == ["CollectiveMismatch"] * ranks, ended
+
+
+@pytest.mark.parametrize("kind", SIDES)
+def test_different_calls_are_told_on_all_ranks_with_both_sides(kind: str) -> None:
+    with Job(4, other_call, kind) as job:
+        ended = job.ended()
+    odd, many = SIDES[kind]
+    for one in ended:
+        assert one.error == "CollectiveMismatch", one
+        assert f"called {odd}" in one.text and f"called {many}" in one.text and "rank 2 (host" in one.text
+
+
+def survives_or_not(comm: Communicator, talk: Pipe) -> None:
+    """One rank forgets `survive=True`, so it does not wait for the others at the end of the call."""
+    for _ in range(3):
+        comm.all_reduce(np.ones(4), survive=comm.rank != 1)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_forgets_to_survive_is_told_with_both_calls(ranks: int) -> None:
+    for _ in range(3):  # either may be the first to notice
+        with Job(ranks, survives_or_not) as job:
+            for one in job.ended():
+                assert one.error == "CollectiveMismatch" and "called all_reduce(4 x float64, sum)" in one.text, one
+                assert "called barrier()" in one.text and "all_reduce(survive=True) ends with a barrier" in one.text
+
+
+def only_sends(comm: Communicator, talk: Pipe, collective: str, goes_on: bool) -> str:
+    """Rank 0 makes a call in which it waits for no one; after that, the others make another one."""
+    x = np.ones(3)
+    if comm.rank:
+        talk.recv()
+        comm.all_reduce(x)
+        return "went through"
+    calls = {
+        "broadcast": lambda: comm.broadcast(x, 0),
+        "scatter": lambda: comm.scatter(np.ones((comm.world_size, 3)), 0),
+        "reduce": lambda: comm.reduce(x, 1),
+        "gather": lambda: comm.gather(x, 1),
+    }
+    calls[collective]()
+    talk.send("returned")
+    talk.recv()
+    if goes_on:
+        comm.barrier()
+    else:
+        comm.close()
+    return "left"
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "scatter", "reduce", "gather"])
+@pytest.mark.parametrize("goes_on", [True, False], ids=["goes on", "leaves"])
+def test_a_rank_that_only_sends_learns_of_a_mismatch_in_its_next_call(collective: str, goes_on: bool) -> None:
+    with Job(3, only_sends, collective, goes_on) as job:
+        assert job.hear(0) == "returned"
+        for talk in job.talks:
+            talk.send("go")
+        ended = job.ended()
+    for one in ended if goes_on else ended[1:]:
+        assert one.error == "CollectiveMismatch", ended
+        assert f"called {collective}(" in one.text and "called all_reduce(3 x float64, sum)" in one.text, ended
+    if not goes_on:
+        assert ended[0].value == "left", ended
+
+
+def mismatch_and_on(comm: Communicator, talk: Pipe) -> Any:
+    with pytest.raises(Exception, match="called"):
+        comm.all_reduce(np.ones(4 + comm.rank))
+    again = comm.shrink()
+    x = again.all_reduce(np.ones(4))
+    found = (again.world_size, x.tolist())
+    again.close()
+    return found
+
+
+def test_after_a_mismatch_all_ranks_can_go_on() -> None:
+    with Job(2, mismatch_and_on) as job:
+        assert [one.value for one in job.ended()] == [(2, [2.0] * 4)] * 2
+
+
+# ---- an all_reduce that survives ----
