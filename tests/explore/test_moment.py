@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from choreo.algorithms import build
 from choreo.explore.chunks import MOST_EVENTS, chunks
-from choreo.explore.fields import Cut, Fields, Slow, network_text
+from choreo.explore.fields import Cut, Fields, Slow, case_of, network_text
 from choreo.explore.moment import moment
 from choreo.price import CostModel, price
 from choreo.simulate import simulate
@@ -116,6 +118,24 @@ def test_many_places_are_drawn_together() -> None:
     assert (last == 255).all()
     assert first.max() <= 3
     assert MOST_EVENTS < 200 * 2 * 199
+
+
+def test_the_page_costs_little_beside_the_simulation() -> None:
+    """By the processor's time, with room for a busy machine: benchmarks/explore.py measures it."""
+
+    def least_s(act: Callable[[int], object]) -> float:
+        took = []
+        for nth in range(4):
+            began = time.process_time()
+            act(nth)
+            took.append(time.process_time() - began)
+        return min(took)
+
+    fields = [Fields(ranks=256, topology="ring", size=f"{1024 + nth}KiB") for nth in range(4)]
+    cases = [case_of(one) for one in fields]
+    alone_s = least_s(lambda nth: simulate(cases[nth].schedule, cases[nth].topology, cases[nth].size_bytes))
+    shown_s = least_s(lambda nth: moment(fields[nth]))
+    assert shown_s < 8 * alone_s
 
 
 def test_what_is_too_much_gets_a_word() -> None:

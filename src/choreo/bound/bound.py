@@ -8,8 +8,9 @@ docs/explanation/bound.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -169,12 +170,9 @@ def bound(
     root = contract.check_root(root, len(by_rank))
     blocks = contract.blocks(len(by_rank))
     given = None if weights is None else _checked_weights(collective, weights, blocks)
-    network = FlowNetwork.of_topology(topology)
-    asked = Asked(collective, network, Product.of_topology(topology), by_rank, root, given)
-    proof, distance = BoundProof(), Distance()
-    if len(asked.devices) > 1:
-        _check_ways(asked, topology)
-        proof, distance = PROOFS[collective](asked), _distance(asked)
+    places = np.asarray(by_rank, np.int64).tobytes()
+    found = _searched(collective, topology, places, root, None if given is None else given.tobytes())
+    network, proof, distance = found.network, found.proof, found.distance
     unit = UNITS[collective]
     fraction = proof.fraction * (1 if given is None or blocks == 1 else Fraction(blocks, int(given.sum())))
     unit_bytes = Fraction(0 if contract.size_per == "nothing" else size_bytes)
@@ -184,8 +182,8 @@ def bound(
     if not (bandwidth_bound_s < MOST_SECONDS and distance.latency_s < MOST_SECONDS):
         raise UsageError(f"{collective} takes longer than can be counted on {topology.name}; use numbers of this world")
     scale = fraction / proof.fraction if proof.fraction else Fraction(1)
-    found = ((proof.fraction, np.array(proof.cut.links, np.int64)), *proof.others)
-    crossing = Crossing.of_topology(topology).greatest(found, scale * unit_bytes)
+    cuts = ((proof.fraction, np.array(proof.cut.links, np.int64)), *proof.others)
+    crossing = found.crossing.greatest(cuts, scale * unit_bytes)
     return Bound(
         collective=collective,
         topology=topology.name,
@@ -201,11 +199,38 @@ def bound(
         proof=proof.kind,
         exact=proof.exact,
         cut=proof.cut,
-        cut_links=_named(topology, proof.cut.links),
+        cut_links=found.cut_links,
         farthest=None if distance.src is None or distance.dst is None else (distance.src, distance.dst),
         crossing_bound_s=crossing[0],
         crossing_latency_s=crossing[1],
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Searched:
+    """What no size changes: the proof, the greatest distance, and the links they are about."""
+
+    network: FlowNetwork
+    proof: BoundProof
+    distance: Distance
+    crossing: Crossing
+    cut_links: tuple[dict[str, Any], ...]
+
+
+@lru_cache(maxsize=8)
+def _searched(
+    collective: str, topology: Topology, by_rank: bytes, root: int | None, weights: bytes | None
+) -> _Searched:
+    """Searched for once: those who ask for one size often ask for others."""
+    network = FlowNetwork.of_topology(topology)
+    given = None if weights is None else np.frombuffer(weights, np.int64)
+    product = Product.of_topology(topology)
+    asked = Asked(collective, network, product, np.frombuffer(by_rank, np.int64), root, given)
+    proof, distance = BoundProof(), Distance()
+    if len(asked.devices) > 1:
+        _check_ways(asked, topology)
+        proof, distance = PROOFS[collective](asked), _distance(asked)
+    return _Searched(network, proof, distance, Crossing.of_topology(topology), _named(topology, proof.cut.links))
 
 
 def _named(topology: Topology, links: tuple[int, ...]) -> tuple[dict[str, Any], ...]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import UsageError
-from choreo.explore.fields import Case, FieldError, Fields, case_of, transfers_of
+from choreo.explore.fields import FieldError, Fields, case_of, transfers_of
 from choreo.explore.moment import MOST_DRAWN, run_of
-from choreo.schedule import message_of
+from choreo.schedule import Schedule, message_of
 
 __all__ = ["MOST_EVENTS", "ChunkData", "chunks"]
 
@@ -56,10 +57,11 @@ class ChunkData(TypedDict):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Events:
-    """What cells hold from when on, in the order of the schedule."""
+    """What cells hold from when on, and how much more than before, in the order of the schedule."""
 
     cell: Ints
     value: Ints
+    more: Ints
     message: Ints
     start: Ints
 
@@ -78,7 +80,7 @@ def chunks(fields: Fields) -> ChunkData:
         told = f"{schedule.members} ranks with {width} chunks each are too many places to follow; use fewer ranks"
         raise FieldError("ranks", UsageError(told))
     run = run_of(case, keep=True)
-    events = _replayed(case)
+    events = _replayed(case.schedule)
     written = run.messages.written_s[events.message] * 1e6
     whole = ranks if schedule.contract.reduces else 1
     wanted = schedule.held_after()[:ranks]
@@ -102,14 +104,14 @@ def chunks(fields: Fields) -> ChunkData:
     return _frames(events, written, run.time_s * 1e6, whole, wanted)
 
 
-def _replayed(case: Case) -> _Events:
+@lru_cache(maxsize=2)
+def _replayed(schedule: Schedule) -> _Events:
     """Replay the steps; a transfer brings what its source held before the step, or what it started with."""
-    schedule = case.schedule
     width = schedule.num_chunks
     start = np.zeros((schedule.members, width), np.int64)
     start[: schedule.ranks] = schedule.held_before()[: schedule.ranks]
     held, given = start.reshape(-1).copy(), start.reshape(-1)
-    cells, values, numbers = [], [], []
+    cells, values, more, numbers = [], [], [], []
     first = 0
     for rows in schedule.blocks():
         message = message_of(rows) + first
@@ -131,12 +133,13 @@ def _replayed(case: Case) -> _Events:
             order = np.argsort(rows.src[row], kind="stable")  # writes to one place are in order of src
             row, into, brought, adds = row[order], into[order], brought[order], adds[order]
             after = _added(held, into, brought, adds) if adds.any() else brought
+            more.append(_gained(held, into, after))
             held[into] = after
             cells.append(into)
             values.append(after)
             numbers.append(message[row])
-    join = [np.concatenate([np.zeros(0, np.int64), *parts]) for parts in (cells, values, numbers)]
-    return _Events(join[0], join[1], join[2], given)
+    join = [np.concatenate([np.zeros(0, np.int64), *parts]) for parts in (cells, values, more, numbers)]
+    return _Events(join[0], join[1], join[2], join[3], given)
 
 
 def _added(held: Ints, into: Ints, brought: Ints, adds: npt.NDArray[np.bool_]) -> Ints:
@@ -152,32 +155,33 @@ def _added(held: Ints, into: Ints, brought: Ints, adds: npt.NDArray[np.bool_]) -
     return after
 
 
+def _gained(held: Ints, into: Ints, after: Ints) -> Ints:
+    """How much more places hold after each of one step's writes than just before it."""
+    order = np.argsort(into, kind="stable")
+    place, now = into[order], after[order]
+    opens = np.diff(place, prepend=-1) != 0
+    before = np.concatenate((np.zeros(1, np.int64), now[:-1]))
+    before[opens] = held[place[opens]]
+    gained = np.empty_like(after)
+    gained[order] = now - before
+    return gained
+
+
 def _frames(events: _Events, written: Floats, total_us: float, whole: int, wanted: npt.NDArray[np.bool_]) -> ChunkData:
-    """Pictures of some moments, neighbours together."""
+    """Pictures of some moments, neighbours together: what each write adds to its group, summed up over time."""
     ranks, width = wanted.shape
     per_row, per_column = -(-ranks // MOST_SIDE), -(-width // MOST_SIDE)
     rows, columns = -(-ranks // per_row), -(-width // per_column)
-    times = np.linspace(0.0, total_us, FRAMES)
+    rank, chunk = np.divmod(np.arange(ranks * width), width)
+    group = rank // per_row * columns + chunk // per_column
     own = events.cell < ranks * width
-    frame = np.searchsorted(times, written[own])
-    order = np.argsort(frame, kind="stable")
-    cell, value = events.cell[own][order], events.value[own][order]
-    edges = np.searchsorted(frame[order], np.arange(FRAMES + 1))
-    held = events.start[: ranks * width].astype(np.float32)
-    row_edges, column_edges = np.arange(0, ranks, per_row), np.arange(0, width, per_column)
-
-    def grouped(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        summed = np.add.reduceat(np.add.reduceat(values.reshape(ranks, width), row_edges, 0), column_edges, 1)
-        return summed.astype(np.float64)
-
-    asked = grouped(wanted.reshape(-1).astype(np.float32))
-    each = grouped(np.ones(ranks * width, np.float32))
-    frames = []
-    for at in range(FRAMES):
-        some = slice(int(edges[at]), int(edges[at + 1]))
-        held[cell[some]] = value[some]
-        share = grouped(held) / (each * whole)
-        frames.append(base64.b64encode(np.rint(255 * np.clip(share, 0, 1)).astype(np.uint8).tobytes()).decode())
+    frame = np.searchsorted(np.linspace(0.0, total_us, FRAMES), written[own])
+    frame = np.minimum(frame, FRAMES - 1)  # rounding may put the last write after the end
+    place = frame * (rows * columns) + group[events.cell[own]]
+    added = np.bincount(place, events.more[own], FRAMES * rows * columns).reshape(FRAMES, -1)
+    added[0] += np.bincount(group, events.start[: ranks * width], rows * columns)
+    each = np.bincount(group, minlength=rows * columns)
+    share = np.rint(255 * np.clip(added.cumsum(axis=0) / (each * whole), 0, 1)).astype(np.uint8)
     return {
         "rows": rows,
         "columns": columns,
@@ -185,10 +189,10 @@ def _frames(events: _Events, written: Floats, total_us: float, whole: int, wante
         "chunks_per_column": per_column,
         "whole": whole,
         "start": [],
-        "wanted": (asked > 0).astype(int).reshape(-1).tolist(),
+        "wanted": (np.bincount(group, wanted.reshape(-1)) > 0).astype(int).tolist(),
         "time_us": [],
         "cell": [],
         "value": [],
         "message": [],
-        "frames": frames,
+        "frames": [base64.b64encode(one.tobytes()).decode() for one in share],
     }

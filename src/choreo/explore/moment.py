@@ -9,13 +9,14 @@ import numpy as np
 
 from choreo.errors import ChoreoError
 from choreo.explore.fields import Case, Fields, case_of, network_text, reading, transfers_of
-from choreo.price import Price
+from choreo.price import CostModel, Price
 from choreo.price.price import price_of, slowest
 from choreo.price.profile import profile
 from choreo.schedule import Schedule
 from choreo.show.schedule.outcome import outcome_of
 from choreo.show.simulation.data import SimulationData, drawn
 from choreo.simulate import Simulation, simulate
+from choreo.topology import Topology
 from choreo.topology.graph import Ints
 
 __all__ = ["MOST_DRAWN", "Moment", "moment", "run_of"]
@@ -112,18 +113,19 @@ def moment(fields: Fields) -> Moment:
         found["run"] = picture.data
         if picture.data["activity"] is None:  # otherwise messages are not drawn one by one
             found["ways"], found["way"] = _ways(run, picture.messages, picture.wires)
-        found["ends"] = [_ends(run, links) for links in picture.wires]
+        found["ends"] = _ends(run, picture.wires)
     return found
 
 
 def run_of(case: Case, *, keep: bool) -> Simulation:
-    """The simulation of a case."""
-    gamma = case.cost_model.gamma_s_per_byte
+    """The simulation of a case; its chunks are asked for right after it."""
+    return reading("topology", lambda: _run(case.schedule, case.topology, case.size_bytes, case.cost_model, keep))
 
-    def run() -> Simulation:
-        return simulate(case.schedule, case.topology, case.size_bytes, gamma_s_per_byte=gamma, keep_messages=keep)
 
-    return reading("topology", run)
+@lru_cache(maxsize=1)
+def _run(schedule: Schedule, topology: Topology, size_bytes: int, cost_model: CostModel, keep: bool) -> Simulation:
+    gamma = cost_model.gamma_s_per_byte
+    return simulate(schedule, topology, size_bytes, gamma_s_per_byte=gamma, keep_messages=keep)
 
 
 # Counted and proved once a schedule: a slider that moves the size changes neither.
@@ -183,10 +185,12 @@ def _ways(run: Simulation, chosen: Ints, wires: list[Ints]) -> tuple[list[list[i
     return made, way.tolist()
 
 
-def _ends(run: Simulation, links: Ints) -> tuple[str, str]:
-    """The nodes at the two ends of the busiest of some links."""
-    link, table = int(links[np.argmax(run.utilisation[links])]), run.topology.links
-    return run.topology.node_name(int(table.src[link])), run.topology.node_name(int(table.dst[link]))
+def _ends(run: Simulation, wires: list[Ints]) -> list[tuple[str, str]]:
+    """The nodes at the two ends of the busiest link of each wire."""
+    table, name = run.topology.links, run.topology.node_name
+    busiest = [int(links[np.argmax(run.utilisation[links])] if len(links) > 1 else links[0]) for links in wires]
+    ends = table.src[busiest].tolist(), table.dst[busiest].tolist()
+    return [(name(src), name(dst)) for src, dst in zip(*ends, strict=True)]
 
 
 def _command(fields: Fields) -> str:

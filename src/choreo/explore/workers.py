@@ -19,6 +19,9 @@ __all__ = ["AllBusyError", "AskerGoneError", "Workers"]
 # A line of an answer, and how long it may take to come.
 MOST_ANSWER = 256 << 20
 PATIENCE_S = 900.0
+# A C library that gives memory back after every answer has the system clear it again for the next, which takes longer
+# than the work. Of what is free, a worker keeps this much. Only the GNU library reads this.
+KEPT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 29)}
 
 
 class AllBusyError(Exception):
@@ -41,6 +44,7 @@ class _Worker:
                 [sys.executable, "-m", "choreo.explore.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                env={**KEPT, **os.environ},
                 start_new_session=True,  # so that what it starts ends with it, and Ctrl-C is for the server
             )
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from choreo.simulate.flows.engine import Messages
 
@@ -47,7 +49,7 @@ def critical_path(messages: Messages) -> list[Leg]:
     """The chain that ends with the message written last, in order of time."""
     if not len(messages):
         return []
-    legs: list[Leg] = []
+    chain, waits = [], []
     at, kind = int(np.argmax(messages.written_s)), 0
     while True:
         held_up = kind == 0 and messages.write_cause[at] >= 0
@@ -55,30 +57,27 @@ def critical_path(messages: Messages) -> list[Leg]:
         cause = int(causes[at])
         before, kind = divmod(cause, 3)
         waited = (WRITER, READER)[kind] if held_up else (DATA, PORT, SENDER)[kind]
-        legs.append(_leg(messages, at, waited if cause >= 0 else NOTHING))
+        chain.append(at)
+        waits.append(waited if cause >= 0 else NOTHING)
         if cause < 0:
-            return legs[::-1]
+            return _legs(messages, chain[::-1], waits[::-1])
         at = before
 
 
-def _leg(messages: Messages, at: int, waited_for: str) -> Leg:
-    return Leg(
-        message=at,
-        job=int(messages.job[at]),
-        step=int(messages.step[at]),
-        src=int(messages.src[at]),
-        dst=int(messages.dst[at]),
-        size_bytes=float(messages.bytes[at]),
-        start_s=float(messages.start_s[at]),
-        out_s=float(messages.out_s[at]),
-        arrived_s=float(messages.arrived_s[at]),
-        written_s=float(messages.written_s[at]),
-        send_s=float(messages.send_s[at]),
-        receive_s=float(messages.receive_s[at]),
-        shared_s=_lost(float(messages.out_s[at] - messages.start_s[at]), float(messages.alone_s[at])),
-        waited_for=waited_for,
-        link=int(messages.bottleneck[at]),
-    )
+def _legs(messages: Messages, chain: list[int], waits: list[str]) -> list[Leg]:
+    """The legs of a chain, a column at a time, as there may be thousands."""
+
+    def column(values: npt.NDArray[np.generic]) -> list[Any]:
+        found: list[Any] = values[chain].tolist()
+        return found
+
+    start, out, alone = column(messages.start_s), column(messages.out_s), column(messages.alone_s)
+    shared = [_lost(end - begin, least) for begin, end, least in zip(start, out, alone, strict=True)]
+    ends = [column(values) for values in (messages.job, messages.step, messages.src, messages.dst, messages.bytes)]
+    times = [start, out, column(messages.arrived_s), column(messages.written_s)]
+    costs = [column(messages.send_s), column(messages.receive_s), shared]
+    rows = zip(chain, *ends, *times, *costs, waits, column(messages.bottleneck), strict=True)
+    return [Leg(*row) for row in rows]
 
 
 def _lost(took_s: float, alone_s: float) -> float:

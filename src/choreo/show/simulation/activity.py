@@ -40,13 +40,13 @@ def activity_of(simulation: Simulation, row: Ints, rows: int, reduce: Bools, bin
     lines = -(-rows // ranks_per_line)
     rate = sent_by_line(simulation, 2 * (row // ranks_per_line) + reduce, 2 * lines, bins)
     highest = float((rate[::2] + rate[1::2]).max(initial=0.0))
-    percent = np.ceil(100 * rate / highest).astype(np.int64) if highest else np.zeros((2 * lines, bins), np.int64)
-    series, number = np.unique(percent, axis=0, return_inverse=True)
-    numbers = number.reshape(-1)
+    percent = np.ceil(rate * (100 / highest) if highest else rate).astype(np.int8)
+    known: dict[bytes, int] = {}  # lines that send alike share a series
+    numbers = [known.setdefault(line.tobytes(), len(known)) for line in percent]
     return {
         "ranks_per_line": ranks_per_line,
         "highest_bytes_per_s": highest,
-        "series": series.tolist(),
-        "added": numbers[1::2].tolist(),
-        "copied": numbers[::2].tolist(),
+        "series": [np.frombuffer(line, np.int8).tolist() for line in known],
+        "added": numbers[1::2],
+        "copied": numbers[::2],
     }

@@ -247,6 +247,9 @@ def _busiest(simulation: Simulation, series: Series, wires: list[Ints]) -> list[
     found: dict[tuple[int, float], list[int]] = {}
     for link, number in zip(used[:CANDIDATES].tolist(), series.each(used[:CANDIDATES]), strict=True):
         found.setdefault((number, float(bandwidths[link])), []).append(link)
+    wire_of = np.full(len(bandwidths), -1, np.int64)
+    for at, wire in enumerate(wires):
+        wire_of[wire] = at
     made: list[BusyData] = []
     for (number, bandwidth), links in list(found.items())[:MOST_LINKS]:
         first = links[0]
@@ -259,14 +262,7 @@ def _busiest(simulation: Simulation, series: Series, wires: list[Ints]) -> list[
                 "bytes": float(simulation.loads.link_bytes[first]),
                 "bandwidth_bytes_per_s": bandwidth,
                 "series": number,
-                "wires": _with(wires, links, len(bandwidths)),
+                "wires": sorted({at for at in wire_of[links].tolist() if at >= 0}),
             }
         )
     return made
-
-
-def _with(wires: list[Ints], links: list[int], num_links: int) -> list[int]:
-    """The wires that have any of the links."""
-    marked = np.zeros(num_links, np.bool_)
-    marked[links] = True
-    return [at for at, wire in enumerate(wires) if marked[wire].any()]

@@ -72,7 +72,10 @@ def shares(simulation: Simulation) -> Floats:
     share = np.ones(len(messages.links))
     if not len(messages) or topology.routing == "hashed":
         return share
-    used, first = np.unique(messages.route, return_index=True)
+    number = np.full(len(messages.offsets) - 1, -1, np.int64)
+    number[messages.route] = np.arange(len(messages))
+    used = np.flatnonzero(number >= 0)
+    first = number[used]
     ends = [_nodes(simulation, first, side[first].astype(np.int64)) for side in (messages.src, messages.dst)]
     routes = topology.routes(*ends)
     counts = np.diff(routes.offsets)

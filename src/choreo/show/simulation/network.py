@@ -5,6 +5,8 @@ Both directions of a link are drawn, each on its own right-hand side, as traffic
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypedDict
 
 import numpy as np
@@ -17,7 +19,8 @@ from choreo.show.topology.panels import Panel, must_show, panels_of, slow_links
 from choreo.show.topology.place import PlacedSwitch, PlacedWire, short_name
 from choreo.show.topology.scene import Point, backwards, beside, bounds, middle, moved
 from choreo.simulate import Simulation
-from choreo.topology.graph import Bools, Ints
+from choreo.topology import Topology
+from choreo.topology.graph import Ints
 from choreo.units import counted, format_bandwidth, format_bytes
 
 __all__ = ["NetworkData", "network_of", "scale_of"]
@@ -90,8 +93,42 @@ def network_of(simulation: Simulation, series: Series, row_of_node: dict[int, in
     It is one panel, or the whole and what is in a group beside it.
     """
     topology = simulation.topology
-    slow = slow_links(topology)
-    panels = panels_of(topology, must_show(topology, slow, simulation.utilisation))
+    must = must_show(topology, slow_links(topology), simulation.utilisation)
+    still = _still(topology, tuple(must))
+    boxed = [links for links in still.inside if len(links)]
+    told = iter(_words(simulation, [*still.links, *boxed]))
+    data: NetworkData = {
+        **still.data,
+        "wires": [
+            {**wire, "series": series.of(links), "words": next(told)}
+            for wire, links in zip(still.data["wires"], still.links, strict=True)
+        ],
+        "switches": [
+            {**switch, "series": series.of(links), "words": next(told) if len(links) else ""}
+            for switch, links in zip(still.data["switches"], still.inside, strict=True)
+        ],
+        "devices": [
+            {**device, "row": row_of_node.get(node, -1)}
+            for device, node in zip(still.data["devices"], still.nodes, strict=True)
+        ],
+    }
+    return data, still.links
+
+
+@dataclass(slots=True, eq=False)
+class _Still:
+    """The picture without loads: its data, the links of each wire and switch, and the node of each device."""
+
+    data: NetworkData
+    links: list[Ints]
+    inside: list[Ints]
+    nodes: list[int]
+
+
+@lru_cache(maxsize=8)
+def _still(topology: Topology, must: tuple[int, ...]) -> _Still:
+    """Drawn once: another size of the same run changes only the loads."""
+    panels = panels_of(topology, must)
     data: NetworkData = {
         "box": [],
         "levels": max(len(panel.stages) for panel in panels),
@@ -107,7 +144,7 @@ def network_of(simulation: Simulation, series: Series, row_of_node: dict[int, in
         "dots": [],
         "headings": [],
     }
-    drawer = _Drawer(simulation, series, slow, row_of_node, sum(len(panel.placed.wires) for panel in panels) > CROWDED)
+    drawer = _Drawer(topology, data, crowded=sum(len(panel.placed.wires) for panel in panels) > CROWDED)
     width, height = _stood(data, drawer, panels)
     # Devices are in no more than one panel; elsewhere their groups are closed.
     single = next((panel.placed for panel in panels if panel.placed.devices), panels[0].placed)
@@ -119,7 +156,21 @@ def network_of(simulation: Simulation, series: Series, row_of_node: dict[int, in
         round(edges[2] - edges[0] + 2 * MARGIN, 1),
         round(edges[3] - edges[1] + 2 * MARGIN, 1),
     ]
-    return data, drawer.links
+    return drawer.still
+
+
+def _words(simulation: Simulation, wires: list[Ints]) -> list[str]:
+    """The tooltips of wires: what their busiest link is and carried."""
+    used, table = simulation.utilisation, simulation.topology.links
+    most = np.array([links[np.argmax(used[links])] if len(links) > 1 else links[0] for links in wires], np.int64)
+    figures = [column[most].tolist() for column in (table.bandwidth_bytes_per_s, used, simulation.loads.link_bytes)]
+    made = []
+    names = link_names(simulation, most)
+    for name, links, bandwidth, share, carried in zip(names, wires, *figures, strict=True):
+        more = f" and {len(links) - 1} more" if len(links) > 1 else ""
+        rate = format_bandwidth(bandwidth) if bandwidth else "down"
+        made.append(f"{name}{more}, {rate}, {share:.0%} of it used, carried {format_bytes(carried)}")
+    return made
 
 
 def scale_of(width: float, height: float) -> dict[str, float]:
@@ -143,7 +194,7 @@ def _stood(data: NetworkData, drawer: _Drawer, panels: list[Panel]) -> tuple[flo
     at = 0.0
     for panel, (wide, tall) in zip(panels, sizes, strict=True):
         left, top = (at, (beside[1] - tall) / 2) if row else ((under[0] - wide) / 2, at)
-        drawer.draw(data, panel, (left + wide / 2, top + above + panel.placed.height / 2))
+        drawer.draw(panel, (left + wide / 2, top + above + panel.placed.height / 2))
         if above:
             data["headings"].append((left, top + 10, panel.words))
         at += (wide if row else tall) + APART
@@ -153,19 +204,17 @@ def _stood(data: NetworkData, drawer: _Drawer, panels: list[Panel]) -> tuple[flo
 class _Drawer:
     """Puts panels into the data; remembers how far curves reach."""
 
-    def __init__(
-        self, simulation: Simulation, series: Series, slow: Bools, row_of_node: dict[int, int], crowded: bool
-    ) -> None:
-        self.simulation, self.series, self.slow, self.row_of_node = simulation, series, slow, row_of_node
+    def __init__(self, topology: Topology, data: NetworkData, *, crowded: bool) -> None:
+        self.topology, self.slow = topology, slow_links(topology)
+        self.still = _Still(data, [], [], [])
         self.thin = 0.8 if crowded else 1.0
-        alive = simulation.topology.links.bandwidth_bytes_per_s
+        alive = topology.links.bandwidth_bytes_per_s
         alive = alive[alive > 0]
         self.range = (float(alive.min()), float(alive.max())) if len(alive) else (1.0, 1.0)
         self.edges: list[Point] = []
-        self.links: list[Ints] = []
 
-    def draw(self, data: NetworkData, panel: Panel, at: Point) -> None:
-        placed, topology = panel.placed, self.simulation.topology
+    def draw(self, panel: Panel, at: Point) -> None:
+        placed, data = panel.placed, self.still.data
         x, y = at
         for corners in placed.planes:
             data["planes"].append("M" + "L".join(f"{px + x:.1f} {py + y:.1f}" for px, py in corners) + "z")
@@ -178,14 +227,16 @@ class _Drawer:
             data["groups"].append({**box, "level": group.level, "name": group.name, "words": words})
         for switch in placed.switches:
             data["switches"].append(self.switch(switch, at))
+            self.still.inside.append(switch.inside)
         for device in placed.devices:
+            self.still.nodes.append(device.number)
             data["devices"].append(
                 {
                     "x": round(device.at[0] + x, 1),
                     "y": round(device.at[1] + y, 1),
-                    "name": short_name(topology, device.number),
-                    "row": self.row_of_node.get(device.number, -1),
-                    "slow": bool(topology.slowdown[device.number] > 1),
+                    "name": short_name(self.topology, device.number),
+                    "row": -1,
+                    "slow": bool(self.topology.slowdown[device.number] > 1),
                 }
             )
         data["dots"] += [(dots.at[0] + x, dots.at[1] + y, *dots.step, dots.words) for _, dots in placed.dots]
@@ -193,7 +244,7 @@ class _Drawer:
     def directions(self, wire: PlacedWire, at: Point) -> list[WireData]:
         """A wire there and back."""
         made: list[WireData] = []
-        bandwidth = self.simulation.topology.links.bandwidth_bytes_per_s
+        bandwidth = self.topology.links.bandwidth_bytes_per_s
         for links, back in ((wire.forward, False), (wire.backward, True)):
             if not len(links):
                 continue
@@ -203,46 +254,27 @@ class _Drawer:
             curves = [backwards(curve) if back else curve for curve in wire.curves]
             ways = [beside(moved(curve, *at), aside) for curve in curves]
             self.edges += [middle(way)[0] for way in ways]
-            self.links.append(links)
+            self.still.links.append(links)
             made.append(
                 {
                     "way": "".join(map(path_of, ways)),
                     "level": wire.level,
                     "width": round(width, 1),
-                    "series": self.series.of(links),
+                    "series": 0,
                     "slow": bool(self.slow[links].any()),
                     "faint": wire.faint,
-                    "words": self.words(links),
+                    "words": "",
                 }
             )
         return made
 
-    def words(self, links: Ints) -> str:
-        """The tooltip of some links: what they are and carried."""
-        simulation, table = self.simulation, self.simulation.topology.links
-        most = int(links[np.argmax(simulation.utilisation[links])])
-        name = link_names(simulation, np.array([most]))[0]
-        parts = [f"{name} and {len(links) - 1} more" if len(links) > 1 else name]
-        bandwidth = float(table.bandwidth_bytes_per_s[most])
-        parts.append(format_bandwidth(bandwidth) if bandwidth else "down")
-        parts.append(f"{simulation.utilisation[most]:.0%} of it used")
-        parts.append(f"carried {format_bytes(float(simulation.loads.link_bytes[most]))}")
-        return ", ".join(parts)
-
     def switch(self, switch: PlacedSwitch, at: Point) -> BoxData:
-        shape, topology = switch.shape, self.simulation.topology
+        shape, topology = switch.shape, self.topology
         name = f"{switch.copies} switches" if switch.copies > 1 else short_name(topology, switch.node)
         name += " Σ" if bool(topology.reduces[switch.node]) else ""
         note = shape.note if shape.note and (len(name) + len(shape.note)) * 5.6 < shape.width else ""
         box = self.box((switch.at[0] + at[0], switch.at[1] + at[1]), shape.width, shape.height)
-        words = self.words(switch.inside) if len(switch.inside) else ""
-        return {
-            **box,
-            "name": f"{name}, {note}" if note else name,
-            "words": words,
-            "copies": switch.copies,
-            "series": self.series.of(switch.inside),
-        }
+        return {**box, "name": f"{name}, {note}" if note else name, "copies": switch.copies}
 
     def box(self, at: Point, width: float, height: float) -> BoxData:
         return {

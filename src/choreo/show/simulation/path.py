@@ -64,9 +64,13 @@ def path_of(simulation: Simulation, first_row: Ints) -> PathData:
     """The critical path; `first_row` is the row of each job's first rank."""
     legs = simulation.critical_path
     goes = on_path(legs)
-    names = link_names(simulation, np.array([max(leg.link, 0) for leg in legs[:MOST_LEGS]], np.int64))
+    sharing = [
+        sent and leg.shared_s > 1e-9 * (leg.out_s - leg.start_s) for leg, (sent, _) in zip(legs, goes, strict=True)
+    ]
+    to_blame = sorted({leg.link for leg, shared in zip(legs, sharing, strict=True) if shared})
+    names = dict(zip(to_blame, link_names(simulation, np.array(to_blame, np.int64)), strict=True))
     made: list[LegData] = []
-    for at, (leg, (sent, written), name) in enumerate(zip(legs, goes, names, strict=False)):
+    for at, (leg, (sent, written), shared) in enumerate(zip(legs[:MOST_LEGS], goes, sharing, strict=False)):
         src, dst = (int(first_row[leg.job]) + rank for rank in (leg.src, leg.dst))
         begin = leg.start_s if leg.waited_for == "port" else leg.start_s - leg.send_s
         way = [(begin, src), (leg.arrived_s, dst), (leg.written_s, dst)]
@@ -77,7 +81,6 @@ def path_of(simulation: Simulation, first_row: Ints) -> PathData:
             way = [(begin, src), (leg.out_s, src)]
         elif not sent:
             way = [(_let_go(leg, legs[at - 1]), dst), (leg.written_s, dst)]
-        shared = sent and leg.shared_s > 1e-9 * (leg.out_s - leg.start_s)
         made.append(
             {
                 "step": leg.step,
@@ -88,7 +91,7 @@ def path_of(simulation: Simulation, first_row: Ints) -> PathData:
                 "until_us": way[-1][0] * 1e6,
                 "waited": "started at once" if leg.waited_for == "nothing" else f"waited for {WAITED[leg.waited_for]}",
                 "shared_us": leg.shared_s * 1e6 if shared else 0.0,
-                "link": name if shared else "",
+                "link": names[leg.link] if shared else "",
                 "way": [(time_s * 1e6, row) for time_s, row in way],
             }
         )

@@ -39,7 +39,7 @@ class Core(Protocol):
         self, ranks: int, chunks: int, nodes: int, place: Ints, gamma: Floats, unit: float, start: float, mark: bool, /
     ) -> None: ...
     def mark(self, src: Ints, dst: Ints, chunk: Ints, count: Ints, /) -> None: ...
-    def ready(self, alone: bool, keep: bool = False, /) -> int: ...
+    def ready(self, alone: bool, keep: int = 0, /) -> int: ...
     def missing(self, src: Ints, dst: Ints, /) -> bytes: ...
     def add_routes(
         self,
@@ -201,7 +201,7 @@ def _begin(core: Core, job: Placed, topology: Topology, *, alone: bool, keep: bo
     if mark:
         for rows in schedule.blocks():
             core.mark(*map(_ints, (rows.src, rows.dst, rows.chunk, rows.count)))
-    core.ready(alone, keep)
+    core.ready(alone, schedule.num_steps if keep else 0)
 
 
 def _takes_every_place(schedule: Schedule, members: int) -> bool:
@@ -321,6 +321,7 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
         alone[crosses] = first_link[links[offsets[:-1][crosses]]]
     with np.errstate(over="ignore"):  # a run that takes for ever is refused by its time
         alone_s = found["bytes"] / alone[found["route"]]
+    free = np.broadcast_to(0.0, len(alone_s))
     return Messages(
         job=np.searchsorted(ends, found["engine"], side="right") if len(jobs) > 1 else np.zeros(len(alone_s), np.int64),
         step=found["step"],
@@ -332,8 +333,8 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
         arrived_s=found["arrived"],
         written_s=found["written"],
         alone_s=alone_s,
-        send_s=cost[found["route"], 0],
-        receive_s=cost[found["route"], 2],
+        send_s=cost[found["route"], 0] if cost[:, 0].any() else free,
+        receive_s=cost[found["route"], 2] if cost[:, 2].any() else free,
         ready_cause=found["ready_cause"],
         start_cause=found["start_cause"],
         write_cause=found["write_cause"],

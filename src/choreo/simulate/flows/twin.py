@@ -156,8 +156,8 @@ class Core:
                 np.unique(rank * (self.chunks + 1) + chunk + count),
             ]
 
-    def ready(self, alone: bool, keep: bool = False) -> int:
-        """Number the cells."""
+    def ready(self, alone: bool, keep: int = 0) -> int:
+        """Number the cells. An alone pass over `keep` steps keeps its messages."""
         if self.cuts is not None:
             self.begins = np.unique(np.concatenate(self.cuts))
             self.begins = self.begins[self.begins % (self.chunks + 1) < self.chunks]

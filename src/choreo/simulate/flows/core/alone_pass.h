@@ -48,8 +48,7 @@ typedef struct { double ready, bytes, reduced, time; } AloneMessage;
 
 /* A new message of the shared pass, of which nothing is known yet but its ends. */
 static void new_message(Core *core, Message *message, const Rows *rows, int64_t row, int32_t route) {
-    memset(message, 0, sizeof(*message));
-    message->start = message->ready = core->job.start;
+    *message = (Message){.start = core->job.start, .ready = core->job.start};
     message->ready_cause = message->start_cause = message->write_cause = NONE;
     message->route = route;
     message->step = (int32_t)rows->step[row];
@@ -121,13 +120,11 @@ static inline __attribute__((always_inline)) int alone_step(
     const int64_t ahead = 16;
     CellUsers *users = alone->users;
     Message *kept = NULL;
-    int32_t base = (int32_t)core->shared.messages_count;
+    int32_t base = (int32_t)core->kept.count;
     if (keep) {
-        int64_t total = core->shared.messages_count + made;
-        if (total >= 1 << 29) { PyErr_NoMemory(); return -1; }
-        if (ROOM(&core->shared, messages, total)) return -1;
-        kept = &core->shared.messages[base];
-        core->shared.messages_count = total;
+        if (core->kept.count + made >= 1 << 29) { PyErr_NoMemory(); return -1; }
+        if (ROOM(&core->kept, step, made)) return -1;
+        kept = core->kept.step;
         for (int64_t m = 0; m < made; m++)
             new_message(core, &kept[m], rows, first + step->lead[m], step->route[step->lead[m]]);
     }
@@ -140,7 +137,10 @@ static inline __attribute__((always_inline)) int alone_step(
         message->bytes += bytes;
         if (rows->reduce[row]) message->reduced += bytes;
         if (keep && rows->reduce[row]) kept[m].reduces = 1;
-        if (i + ahead < width) __builtin_prefetch(&cells[step->reads[i + ahead].first], 1);
+        if (i + ahead < width) {
+            __builtin_prefetch(&cells[step->reads[i + ahead].first], 1);
+            if (keep) __builtin_prefetch(&users[step->reads[i + ahead].first], 1);
+        }
         EACH_CELL(job, step->reads[i], cell) {
             if (cells[cell].written > message->ready) message->ready = cells[cell].written;
             if (keep && users[cell].writer != NONE)
@@ -221,8 +221,11 @@ static inline __attribute__((always_inline)) int alone_step(
     for (int64_t at = 0; at < made; at++) {
         int32_t m = step->order[at];
         AloneMessage *message = &messages[m];
-        if (at + ahead < made)
-            __builtin_prefetch(&cells[step->writes[step->lead[step->order[at + ahead]]].first], 1);
+        if (at + ahead < made) {
+            int64_t later = step->writes[step->lead[step->order[at + ahead]]].first;
+            __builtin_prefetch(&cells[later], 1);
+            if (keep) __builtin_prefetch(&users[later], 1);
+        }
         int64_t dst = rows->dst[first + step->lead[m]];
         double time = message->time;
         for (int pass = 0; pass < 2; pass++) {
@@ -258,6 +261,7 @@ static inline __attribute__((always_inline)) int alone_step(
         if (keep) kept[m].written = time;
         if (time > alone->rank_finish[dst]) alone->rank_finish[dst] = time;
     }
+    if (keep && keep_messages(&core->kept, kept, made)) return -1;
     return 1;
 }
 

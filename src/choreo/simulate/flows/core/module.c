@@ -28,6 +28,7 @@
 #include "job.h"
 #include "routes.h"
 #include "rows.h"
+#include "kept.h"
 #include "alone_pass.h"
 #include "dependencies.h"
 #include "heaps.h"
@@ -35,10 +36,11 @@
 #include "event_loop.h"
 
 static PyObject *core_ready(Core *core, PyObject *args) {
-    /* Number the cells and make room for what is known of each: for an alone pass, which may keep its messages,
-     * or for a shared one, which does. */
-    int alone, keep = 0;
-    if (!PyArg_ParseTuple(args, "p|p", &alone, &keep)) return NULL;
+    /* Number the cells and make room for what is known of each: for an alone pass, which may keep the messages of its
+     * steps, so many of them, or for a shared one, which does. */
+    int alone;
+    long long keep = 0;
+    if (!PyArg_ParseTuple(args, "p|L", &alone, &keep)) return NULL;
     if (core->stage != BEGUN) { refuse("a job must have begun"); return NULL; }
     core->stage = NEW;
     number_cells(core);
@@ -46,7 +48,8 @@ static PyObject *core_ready(Core *core, PyObject *args) {
     free(core->shared.cells);
     core->alone.cells = NULL;
     core->shared.cells = NULL;
-    core->alone.keep = keep;
+    core->alone.keep = keep > 0;
+    core->kept.steps = keep;
     if (alone ? ready_alone(core) : ready_shared(core)) return NULL;
     core->stage = alone ? ALONE : SHARED;
     return PyLong_FromLongLong(core->job.num_cells);
@@ -66,27 +69,6 @@ static PyObject *core_finish(Core *core, PyObject *Py_UNUSED(ignored)) {
     if (core->stage != ALONE) { refuse("there was no alone pass"); return NULL; }
     return doubles(core->alone.rank_finish, core->job.ranks);
 }
-
-/* The columns of the messages: where each field lies in a message, and how large it is. */
-typedef struct { const char *name; size_t offset, size; } Field;
-static const Field COLUMNS[] = {
-    {"bytes", offsetof(Message, bytes), 8},
-    {"start", offsetof(Message, start), 8},
-    {"out", offsetof(Message, out), 8},
-    {"arrived", offsetof(Message, arrived), 8},
-    {"written", offsetof(Message, written), 8},
-    {"ready_cause", offsetof(Message, ready_cause), 8},
-    {"start_cause", offsetof(Message, start_cause), 8},
-    {"write_cause", offsetof(Message, write_cause), 8},
-    {"step", offsetof(Message, step), 4},
-    {"src", offsetof(Message, src), 4},
-    {"dst", offsetof(Message, dst), 4},
-    {"engine", offsetof(Message, engine), 4},
-    {"route", offsetof(Message, route), 4},
-    {"bottleneck", offsetof(Message, bottleneck), 4},
-    {"reduces", offsetof(Message, reduces), 4},
-};
-#define NUM_COLUMNS (int)(sizeof(COLUMNS) / sizeof(*COLUMNS))
 
 /* At most NUM_COLUMNS fields of all messages, as columns. */
 static PyObject *columns_of(const Shared *shared, const Field *fields, int num_fields) {
@@ -117,7 +99,7 @@ static PyObject *columns_of(const Shared *shared, const Field *fields, int num_f
 }
 
 static PyObject *core_messages(Core *core, PyObject *Py_UNUSED(ignored)) {
-    return columns_of(&core->shared, COLUMNS, NUM_COLUMNS);
+    return core->stage == ALONE ? kept_columns(&core->kept) : columns_of(&core->shared, COLUMNS, NUM_COLUMNS);
 }
 
 #include "graph.h"
@@ -153,6 +135,7 @@ static void core_dealloc(Core *core) {
     free_job(&core->job);
     free_step(&core->step);
     free_alone(&core->alone);
+    free_kept(&core->kept);
     free_shared(&core->shared, core->num_links);
     FREE_ALL(core->bandwidth, core->latency, core->link_bytes, core->link_busy);
     Py_XDECREF(core->progress);

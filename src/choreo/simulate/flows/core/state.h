@@ -89,6 +89,14 @@ typedef struct {
     int32_t bottleneck, moment, reduces;
 } Message;
 
+/* The messages of an alone pass: those of the step at hand, and columns of all before it. */
+enum { NUM_COLUMNS = 15 };
+typedef struct {
+    VECTOR(Message, step);
+    PyObject *columns[NUM_COLUMNS];
+    int64_t count, room, steps;
+} Kept;
+
 /* The kinds of causes: that message was written, was out, or kept the sender busy. */
 enum { BY_WRITE = 0, BY_OUT = 1, BY_SENDER = 2 };
 #define CAUSE(message, kind) (3 * (int64_t)(message) + (kind))
@@ -161,5 +169,6 @@ typedef struct {
     Job job;
     Step step;
     Alone alone;
+    Kept kept;
     Shared shared;
 } Core;
