@@ -41,6 +41,38 @@ def job(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         one.stop()
 
 
+def held(comm: Communicator) -> None:
+    """Calls that are held run, in order, when somebody waits for one, asks for one, or makes another call."""
+    x = np.ones(4, np.float32)
+    ran_by: list[int] = []
+
+    def started() -> Work[Any]:
+        comm.progress.hold(True)
+        work: Work[Any] = comm.all_reduce(x, async_op=True)
+        comm.progress.hold(False)
+        work.add_done_callback(lambda _: ran_by.append(threading.get_ident()))
+        return work
+
+    first, second = started(), started()
+    time.sleep(0.05)
+    assert comm.progress.pending and not ran_by
+    second.wait()
+    assert first.done() and ran_by == [threading.get_ident()] * 2
+    third = started()
+    assert eventually(third.done)
+    fourth = started()
+    comm.barrier()
+    assert fourth.done() and x[0] == comm.world_size**4
+    started().wait(timeout=60)
+    started()
+    assert comm.progress.drain(None) and eventually(lambda: len(ran_by) == 6)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_held_calls_wait_for_whoever_waits_for_them(job: Callable[[int], Job], ranks: int) -> None:
+    job(ranks).run(held)
+
+
 def every_kind(comm: Communicator) -> None:
     """Cached calls and calls that need Python, all under way at once: each sees what those before it did."""
     p, rank = comm.world_size, comm.rank

@@ -78,6 +78,31 @@ def test_data_parallel(groups: Groups, ranks: int, hook: str) -> None:
     groups(ranks).run(ddp, hook)
 
 
+def ddp_in_the_backward_pass(_: Any) -> None:
+    """Where ranks share all cores, buckets are reduced by the thread that has run the backward pass."""
+    group: Any = dist.group.WORLD
+    left: list[bool] = []
+    run = group._held._run
+
+    def run_and_look() -> None:
+        run()
+        left.append(group.comm.progress.pending)
+
+    group._held._shares_cores, group._held._run = True, run_and_look
+    options: dict[str, Any]
+    for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
+        module = nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=0.001, **options)
+        train(module, module.parameters())
+        for found, expected in zip(module.parameters(), trained_alone().parameters(), strict=True):
+            same(found, expected)
+    assert left == [False] * (4 * 3 - 1)  # all backward passes but the first with a static graph, which starts none
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_data_parallel_where_ranks_share_cores(groups: Groups, ranks: int) -> None:
+    groups(ranks).run(ddp_in_the_backward_pass)
+
+
 def fsdp(_: Any, dtype: str) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 

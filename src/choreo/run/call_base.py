@@ -15,13 +15,19 @@ __all__ = ["CallBase"]
 
 
 class CallBase:
-    """A rank and its engine. `timeout_s` is for calls that are given no timeout."""
+    """A rank and its engine. `timeout_s` is for calls that are given no timeout; `progress` runs asynchronous ones."""
 
     def __init__(self, engine: Engine, timeout_s: float) -> None:
         self.rank, self.world_size = engine.rank, engine.world_size
         self.timeout_s = timeout_s
+        self.progress = engine.progress
         self._engine = engine
         self._cached_calls = engine.call_cache
+
+    @property
+    def is_on_one_host(self) -> bool:
+        """Whether all ranks share memory."""
+        return not self._engine.connection.remote.any()
 
     def check(self) -> None:
         """Raise the error that every call raises, if this communicator has failed, is closed, or belongs to a fork."""

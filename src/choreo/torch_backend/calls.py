@@ -15,6 +15,7 @@ from choreo.errors import ChoreoError, UsageError
 from choreo.run.communicator import Communicator
 from choreo.run.execute.dtypes import ReduceOp
 from choreo.run.transport.shortage import start_thread
+from choreo.torch_backend.backward import HeldCalls
 from choreo.torch_backend.errors import torch_error
 from choreo.torch_backend.tensors import Finish
 from choreo.torch_backend.work import DONE, Work
@@ -70,6 +71,7 @@ class Calls(dist.ProcessGroup):
         super().__init__(comm.rank, comm.world_size)
         self.comm, self.store, self.others = comm, store, others
         self._size = comm.world_size
+        self._held = HeldCalls(comm)
         self._batch: list[Work] | None = None  # what is under way between _start_coalescing and _end_coalescing
 
     def _run(

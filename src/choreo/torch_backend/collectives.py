@@ -41,9 +41,14 @@ class Collectives(Calls):
             all_reduce_sparse(self.comm, tensor, reduction(opts.reduceOp, self._size))
             return self._under_way("all_reduce", [tensor], list, [tensor], [])
         finish: Finish = []
-        return self._run(
-            "all_reduce", [tensor], opts, [tensor], finish, self._all_reduce(tensor, opts.reduceOp, finish)
-        )
+        held = opts.asyncOp and self._held.begin(2)
+        try:
+            return self._run(
+                "all_reduce", [tensor], opts, [tensor], finish, self._all_reduce(tensor, opts.reduceOp, finish)
+            )
+        finally:
+            if held:
+                self._held.end()
 
     @group_call
     def allreduce_coalesced(self, tensors: list[Any], opts: Any = None) -> Any:

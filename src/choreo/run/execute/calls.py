@@ -25,7 +25,7 @@ __all__ = ["CallSpec", "Failed", "PreparedCall", "edges_of", "prepare_call"]
 
 # How much a call may stage at once, and how much in one part, if it is cut into parts; twice that where ranks share
 # cores, because a wait costs more there.
-SLOT_BYTES, PART_BYTES = 1 << 20, 64 << 10
+SLOT_BYTES, PART_BYTES = 1 << 20, 256 << 10
 # The outcome of a call that failed, the culprit, and the operation of the program.
 Failed: TypeAlias = tuple[int, int, int]
 
@@ -43,13 +43,11 @@ class DirectReadCost:
     min_bytes: int
 
 
-def direct_read_cost(vector_bytes: int, shares_cores: bool, passes_on: bool) -> DirectReadCost:
-    """By whether caches hold the vector, and whether a result that was just reduced is read by others from a cache."""
-    if shares_cores:
-        return DirectReadCost(1.4, 1.7, 256 << 10) if vector_bytes >= 16 << 20 else DirectReadCost(1.6, 1.95, 256 << 10)
-    if vector_bytes > 1 << 20:
+def direct_read_cost(vector_bytes: int, shares_cores: bool) -> DirectReadCost:
+    """Staging pays until memory is the limit rather than a core. Where ranks share cores, it means more waits."""
+    if vector_bytes > 64 << 20:
         return DirectReadCost(1.2, 1.5, 48 << 10)
-    return DirectReadCost(2.2, 2.2, 48 << 10) if passes_on else DirectReadCost(0.8, 1.6, 48 << 10)
+    return DirectReadCost(2.4, 1.8, 1 << 20) if shares_cores else DirectReadCost(2.0, 2.0, 48 << 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +117,7 @@ def prepare_call(
     program = compiled(parts)
     at_once = min(SLOT_BYTES // 2, PART_BYTES * (2 if world_size > cores else 1))
     staged = int(program.traffic[0].max(initial=0))
-    _, stored, reduced = program.traffic
-    costs = direct_read_cost(int(edges[-1]), world_size > cores, bool(stored.any() and reduced.any()))
+    costs = direct_read_cost(int(edges[-1]), world_size > cores)
     reads = staged > costs.min_bytes and (bool(remote.any()) or _direct_read_is_faster(program.traffic, costs, cores))
     if staged > 2 * at_once and not reads:
         parts = -(-staged // at_once)

@@ -11,8 +11,14 @@ static int receive(Endpoint *here, const Task *task, const Op *ops, size_t count
         if ((outcome = locate_message(here, task, &ops[i], &sources[i]))) return outcome;
         private |= !sources[i].data;
     }
-    size_t length = ops->length, block = count == 1 ? length : private ? BUFFER_BYTES : BLOCK_BYTES;
-    for (size_t at = 0; at < length && !outcome; at += block)
+    size_t length = ops->length, block = count == 1 ? length : private ? BUFFER_BYTES : BLOCK_BYTES, at = 0;
+    if (count > 1 && task->shared && !private) {
+        const char *data[MAX_FUSED], *base = ((ops->flags & OWN_INPUT) ? task->input : task->work) + ops->base;
+        for (size_t i = 0; i < count; i++) data[i] = sources[i].data;
+        reduce_past_caches(task, task->work + ops->at, base, data, count, length);
+        at = length;
+    }
+    for (; at < length && !outcome; at += block)
         for (size_t i = 0; i < count && !outcome; i++)
             outcome = transfer(here, task, &ops[i], sources[i], at, length - at < block ? length - at : block);
     for (size_t i = 0; i < count && !outcome; i++) {
@@ -33,7 +39,8 @@ static int send_range(Endpoint *here, const Task *task, const Op *op) {
     if (inline_at) {
         if (op->length) memcpy(mailbox->data + inline_at - 1, from, op->length);
     } else if (!(op->flags & (EXPOSED | ALREADY_STAGED)) && op->length) {
-        (task->uncached ? fetch_bytes : copy_bytes)(task->stage + op->staged, from, op->length);
+        if (task->uncached) stream_bytes(task->stage + op->staged, from, op->length, 1);
+        else share_bytes(task->stage + op->staged, from, op->length);
     }
     if (!(op->flags & LAST)) return OK;
     if (other->mailbox_written != here->call) {
@@ -114,7 +121,7 @@ static int run_ops(Endpoint *here, Task *task) {
             default:
                 if (!op->length) break;
                 if (task->uncached) stream_bytes(task->work + op->at, task->input + op->base, op->length, program->exposed);
-                else copy_bytes(task->work + op->at, task->input + op->base, op->length);
+                else (task->shared ? share_bytes : copy_bytes)(task->work + op->at, task->input + op->base, op->length);
         }
         if (outcome) return outcome;
         at += count;
@@ -222,6 +229,7 @@ static void unclaim(Endpoint *here) { atomic_store_explicit(&here->busy, 0, memo
 /* Run a call, without the GIL where it takes long. The endpoint is claimed. */
 static int run_task(Endpoint *here, Task *task, uint64_t call, uint64_t signature, double timeout, int stages, int in_interpreter) {
     here->call = call;
+    task->shared = !stages && (task->program->shares_work || task->input == task->work);
     task->began_s = now_s();
     task->deadline_s = task->began_s + timeout;
     describe_arrays(here, task, stages);

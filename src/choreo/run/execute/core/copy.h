@@ -1,4 +1,4 @@
-/* Copying bytes: within the caches, from memory into a cache, and to memory past the caches. */
+/* Copying bytes: within the caches, and to memory past the caches. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -44,20 +44,6 @@ WIDE static void copy_bytes(char *to, const char *from, size_t length) {
     memcpy(to + at, from + at, length - at);
 }
 
-/* From memory into a cache: four pages at once, because one stream of lines does not keep the memory busy. */
-WIDE static void fetch_bytes(char *to, const char *from, size_t length) {
-    typedef long long wide __attribute__((vector_size(32), aligned(1), may_alias));
-    size_t at = 0, page = 4096;
-    for (; at + 4 * page <= length; at += 4 * page)
-        for (size_t line = at; line < at + page; line += 64)
-            for (size_t offset = line; offset < line + 4 * page; offset += page) {
-                __builtin_prefetch(from + offset + 4 * page);
-                wide a = *(const wide *)(from + offset), b = *(const wide *)(from + offset + 32);
-                *(wide *)(to + offset) = a, *(wide *)(to + offset + 32) = b;
-            }
-    copy_bytes(to + at, from + at, length - at);
-}
-
 /* To memory past the caches, so that what is overwritten is not read first. A source that is in memory too (`scattered`) is
  * read from four pages at once. A line must be written by few stores in a row: partial lines are ten times as slow. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
@@ -96,3 +82,10 @@ static void stream_bytes(char *to, const char *from, size_t length, int scattere
 }
 #endif
 
+/* To where another core has read before. A plain store must first take the line away from that core's cache, which is ten times
+ * as slow as to write it past the caches. */
+#define PAST_CACHES 2048
+static void share_bytes(char *to, const char *from, size_t length) {
+    if (length < PAST_CACHES) copy_bytes(to, from, length);
+    else stream_bytes(to, from, length, 0);
+}

@@ -181,7 +181,7 @@ static void program_dealloc(Program *program) {
 /* Can this endpoint reach all peers in the way that the program expects? */
 static const char *check_endpoint(const Endpoint *here, Program *program) {
     if (program->world != here->world) return "a program is for another number of ranks";
-    program->staged = program->exposed = program->remote = 0;
+    program->staged = program->exposed = program->remote = program->shares_work = 0;
     for (size_t i = 0; i < program->num_ops; i++) {
         const Op *op = &program->ops[i];
         const Peer *other = &here->peers[op->peer];
@@ -193,6 +193,7 @@ static const char *check_endpoint(const Endpoint *here, Program *program) {
             if (!(op->flags & EXPOSED)) return "what goes through a socket cannot be staged";
         } else if (op->flags & EXPOSED) {
             program->exposed = 1;
+            program->shares_work |= !(op->flags & OWN_INPUT);
         } else {
             program->staged = 1;
             if (!within(op->staged, op->length, here->slot_bytes)) return "a program goes beyond the staging";

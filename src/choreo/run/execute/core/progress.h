@@ -2,7 +2,8 @@
  *
  * A thread of its own runs them. A cached call needs no interpreter, so it runs while Python computes. Every other call is a
  * Python callable, for which the thread takes the GIL. Whoever waits for a call runs those before it and then the call itself,
- * unless somebody is running one at that moment. Only one call runs at a time, and that keeps them in order.
+ * unless somebody is running one at that moment. Only one call runs at a time, and that keeps them in order. A call that was made
+ * while the queue was held does not wake the thread: it saves a change of threads where the caller is about to wait anyway.
  *
  * Lock order: a thread that holds `lock` never waits for the GIL.
  */
@@ -34,14 +35,16 @@ struct ProgressQueue {
     Endpoint *endpoint;
     PyObject *failure, *check; /* makes the exception of a call that failed; raises why no call is possible any more */
     pthread_mutex_t lock;
-    pthread_cond_t changed;
+    pthread_cond_t changed, wakes; /* for whoever waits for a call; for the thread */
     QueuedCall *first, *last; /* that have not begun */
     _Atomic int pending;      /* calls that have not begun or that run */
     int running, stopped, started, fork_generation;
+    int due; /* whether the thread is to run what is there */
     pthread_t thread;
 };
 
 static PyTypeObject *queued_call_type, *progress_queue_type;
+static _Thread_local ProgressQueue *held; /* what this thread puts there waits until somebody waits for it */
 
 /* Calls that are over, of which the queue still has a reference. Only who holds the GIL can give it back. */
 static QueuedCall *_Atomic finished;
@@ -123,7 +126,7 @@ static int run_next(ProgressQueue *queue, int in_interpreter) {
     QueuedCall *call = queue->running ? NULL : queue->first;
     if (call) {
         queue->first = call->next;
-        if (!queue->first) queue->last = NULL;
+        if (!queue->first) { queue->last = NULL; queue->due = 0; }
         queue->running = 1;
     }
     pthread_mutex_unlock(&queue->lock);
@@ -172,7 +175,7 @@ static void *run_queue(void *argument) {
     ProgressQueue *queue = argument;
     pthread_mutex_lock(&queue->lock);
     while (queue->first || queue->running || !queue->stopped) {
-        if (!queue->first || queue->running) { pthread_cond_wait(&queue->changed, &queue->lock); continue; }
+        if (!queue->first || queue->running || !(queue->due || queue->stopped)) { pthread_cond_wait(&queue->wakes, &queue->lock); continue; }
         pthread_mutex_unlock(&queue->lock);
         run_next(queue, 0);
         pthread_mutex_lock(&queue->lock);
@@ -242,13 +245,22 @@ static PyObject *enqueue(QueuedCall *call) {
     else queue->first = call;
     queue->last = call;
     atomic_fetch_add(&queue->pending, 1);
-    pthread_cond_broadcast(&queue->changed);
+    if (held != queue) queue->due = 1;
+    if (queue->due && !queue->running) pthread_cond_signal(&queue->wakes);
     pthread_mutex_unlock(&queue->lock);
     return (PyObject *)call;
 }
 
-/* Wait until a call is over, or until none is pending (call NULL). 1, 0 after `timeout` seconds, -1 with an exception. */
-static int wait_until_over(ProgressQueue *queue, QueuedCall *call, PyObject *timeout) {
+/* Let the thread run what is left; with `all`, also what was held. */
+static void wake_thread(ProgressQueue *queue, int all) {
+    if (!atomic_load(&queue->pending)) return;
+    pthread_mutex_lock(&queue->lock);
+    queue->due |= all && queue->first;
+    if (queue->first && queue->due && !queue->running) pthread_cond_signal(&queue->wakes);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+static int wait_for_call(ProgressQueue *queue, QueuedCall *call, PyObject *timeout) {
     double seconds = timeout == Py_None ? HUGE_VAL : PyFloat_AsDouble(timeout);
     if (seconds == -1.0 && PyErr_Occurred()) return -1;
     double end = now_s() + seconds;
@@ -262,6 +274,7 @@ static int wait_until_over(ProgressQueue *queue, QueuedCall *call, PyObject *tim
         int ran = runs ? run_next(queue, 1) : 0;
         if (ran < 0) return -1;
         if (ran) continue;
+        if (!runs) wake_thread(queue, 1);
         double left = end - now_s();
         if (left <= 0) return 0;
         Py_BEGIN_ALLOW_THREADS
@@ -279,7 +292,18 @@ static int wait_until_over(ProgressQueue *queue, QueuedCall *call, PyObject *tim
     }
 }
 
-static PyObject *queued_done(QueuedCall *call, PyObject *Py_UNUSED(ignored)) { return PyBool_FromLong(atomic_load(&call->over)); }
+/* Wait until a call is over, or until none is pending (call NULL). 1, 0 after `timeout` seconds, -1 with an exception. */
+static int wait_until_over(ProgressQueue *queue, QueuedCall *call, PyObject *timeout) {
+    int over = wait_for_call(queue, call, timeout);
+    if (queue->fork_generation == fork_generation) wake_thread(queue, 0);
+    return over;
+}
+
+static PyObject *queued_done(QueuedCall *call, PyObject *Py_UNUSED(ignored)) {
+    int over = atomic_load(&call->over);
+    if (!over && call->queue->fork_generation == fork_generation) wake_thread(call->queue, 1);
+    return PyBool_FromLong(over);
+}
 
 static PyObject *queued_wait(QueuedCall *call, PyObject *timeout) {
     int over = wait_until_over(call->queue, call, timeout);
@@ -340,6 +364,13 @@ static PyObject *queue_drain(ProgressQueue *queue, PyObject *timeout) {
     return over < 0 ? NULL : PyBool_FromLong(over);
 }
 
+static PyObject *queue_hold(ProgressQueue *queue, PyObject *holds) {
+    int wanted = PyObject_IsTrue(holds);
+    if (wanted < 0) return NULL;
+    held = wanted ? queue : NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *queue_stop(ProgressQueue *queue, PyObject *Py_UNUSED(ignored)) {
     if (queue->fork_generation != fork_generation) { /* the thread stayed with the parent */
         queue_clear(queue);
@@ -349,6 +380,7 @@ static PyObject *queue_stop(ProgressQueue *queue, PyObject *Py_UNUSED(ignored)) 
     int joins = queue->started && !queue->stopped;
     queue->stopped = 1;
     pthread_cond_broadcast(&queue->changed);
+    pthread_cond_signal(&queue->wakes);
     pthread_mutex_unlock(&queue->lock);
     if (joins) {
         int failed = 1;
@@ -378,6 +410,7 @@ static int queue_init(ProgressQueue *queue, PyObject *args, PyObject *Py_UNUSED(
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&queue->lock, NULL);
     pthread_cond_init(&queue->changed, &attributes);
+    pthread_cond_init(&queue->wakes, NULL);
     pthread_condattr_destroy(&attributes);
     queue->endpoint = (Endpoint *)Py_NewRef(endpoint);
     queue->failure = Py_NewRef(failure);
@@ -400,6 +433,7 @@ static void queue_dealloc(ProgressQueue *queue) {
     if (queue->endpoint && queue->fork_generation == fork_generation) {
         pthread_mutex_destroy(&queue->lock);
         pthread_cond_destroy(&queue->changed);
+        pthread_cond_destroy(&queue->wakes);
     }
     Py_CLEAR(queue->endpoint);
     PyTypeObject *type = Py_TYPE(queue);
@@ -428,6 +462,7 @@ static PyType_Spec queued_spec = {"choreo.run.execute._core.QueuedCall", sizeof(
 static PyMethodDef queue_methods[] = {
     {"submit", (PyCFunction)queue_submit, METH_O, "Run a Python callable after all calls before it."},
     {"drain", (PyCFunction)queue_drain, METH_O, "Wait until no call is pending; False if some seconds were not enough."},
+    {"hold", (PyCFunction)queue_hold, METH_O, "Whether calls of this thread wait until somebody waits for them."},
     {"stop", (PyCFunction)queue_stop, METH_NOARGS, "Take no more calls, and end the thread."},
     {NULL, NULL, 0, NULL},
 };

@@ -3,12 +3,23 @@
  */
 #define BUFFER_BYTES ((size_t)128 << 10) /* read at once from private memory or a socket before it is reduced */
 
+/* Reduce into a range that peers have read: in a buffer, which is then written past the caches. */
+static void reduce_past_caches(const Task *task, char *to, const char *base, const char *const *data, size_t count, size_t length) {
+    char sum[8 << 10] __attribute__((aligned(64)));
+    for (size_t at = 0; at < length; at += sizeof(sum)) {
+        size_t part = length - at < sizeof(sum) ? length - at : sizeof(sum);
+        for (size_t i = 0; i < count; i++) task->kernel(sum, i ? sum : base + at, data[i] + at, part / task->item);
+        share_bytes(to + at, sum, part);
+    }
+}
+
 /* Store data that came in, or reduce it into what is there. */
 static void store(const Task *task, const Op *op, const char *data, size_t at, size_t length) {
     char *to = task->work + op->at + at;
-    if (!(op->flags & REDUCE)) { copy_bytes(to, data, length); return; }
     const char *base = ((op->flags & OWN_INPUT) ? task->input : task->work) + op->base + at;
-    task->kernel(to, base, data, length / task->item);
+    if (!(op->flags & REDUCE)) (task->shared ? share_bytes : copy_bytes)(to, data, length);
+    else if (task->shared && length >= PAST_CACHES) reduce_past_caches(task, to, base, &data, 1, length);
+    else task->kernel(to, base, data, length / task->item);
 }
 
 /* With the first message of a call: does the peer make the same call, and where is its data? The mailbox stays as it is until

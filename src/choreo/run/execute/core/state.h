@@ -61,6 +61,7 @@ typedef struct {
     PyObject_HEAD
     int world, parts;           /* parts: whether there are several */
     int staged, exposed, remote; /* whether anything is sent this way; known once it was checked for an endpoint */
+    int shares_work;             /* whether peers read its work in place; likewise */
     _Atomic uint64_t runs;       /* to its end */
     Op *ops;
     Guard *guards;
@@ -83,6 +84,7 @@ typedef struct {
     char *input, *work, *stage; /* stage: the staging slot in use */
     size_t slot, slot_at;
     int uncached; /* the result is larger than the caches, and is written past them */
+    int shared;   /* peers read the work in place, so that their caches hold it */
     int parts;    /* begun after the first */
     double began_s, deadline_s;
     Kernel kernel;

@@ -28,6 +28,8 @@ class QueuedCall:
 
     def done(self) -> bool:
         """Whether the call is over."""
+        if not self._over:
+            self._queue.wake(held_too=True)
         return self._over
 
     def wait(self, timeout_s: float | None, /) -> bool:
@@ -79,6 +81,8 @@ class ProgressQueue:
         self._waiting: deque[QueuedCall] = deque()
         self._thread: threading.Thread | None = None
         self._running = self._stopped = False
+        self._due = False  # whether the thread is to run what waits
+        self._held = threading.local()
         self._process = os.getpid()
 
     @property
@@ -93,8 +97,21 @@ class ProgressQueue:
             if self._thread is None:
                 self._thread = start_thread(self._run, "choreo-progress", "asynchronous calls")
             self._waiting.append(queued)
+            self._due |= not getattr(self._held, "holds", False)
             self._changed.notify_all()
         return queued
+
+    def hold(self, holds: bool, /) -> None:
+        """Whether calls of this thread wait until somebody waits for them."""
+        self._held.holds = holds
+
+    def wake(self, *, held_too: bool) -> None:
+        """Let the thread run what waits."""
+        if os.getpid() != self._process:  # the thread, and perhaps the lock, stayed with the parent
+            return
+        with self._changed:
+            self._due |= held_too and bool(self._waiting)
+            self._changed.notify_all()
 
     def drain(self, timeout_s: float | None, /) -> bool:
         """Wait until no call is pending; False if some seconds were not enough."""
@@ -119,6 +136,8 @@ class ProgressQueue:
                 raise RuntimeError("this call was made before a fork, and belongs to the parent")
             if runs and self._run_next():
                 continue
+            if not runs:
+                self.wake(held_too=True)
             with self._changed:
                 left = None if end_s is None else end_s - time.monotonic()
                 if not self._changed.wait_for(lambda: over() or (runs and self._can_run()), left):
@@ -134,6 +153,7 @@ class ProgressQueue:
             if not self._can_run():
                 return False
             queued = self._waiting.popleft()
+            self._due &= bool(self._waiting)
             self._running = True
         queued.run()
         with self._changed:
@@ -148,7 +168,9 @@ class ProgressQueue:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._can_run() or (self._stopped and not self.pending))
+                self._changed.wait_for(
+                    lambda: (self._can_run() and (self._due or self._stopped)) or (self._stopped and not self.pending)
+                )
                 if not self.pending:
                     return
             self._run_next()
