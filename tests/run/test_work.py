@@ -10,12 +10,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from choreo.errors import ChoreoError, PeerFailure
+from choreo.errors import ChoreoError, CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
 from choreo.run.execute.backend import is_compiled
 from choreo.run.work import Work
@@ -71,6 +72,38 @@ def held(comm: Communicator) -> None:
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_held_calls_wait_for_whoever_waits_for_them(job: Callable[[int], Job], ranks: int) -> None:
     job(ranks).run(held)
+
+
+def aborted(comm: Communicator, what: str, told: Path) -> str:
+    """Rank 0 aborts from another thread while it waits for rank 1, which comes too late."""
+    count = 4 if what == "queued calls" else 1 << 18
+    if comm.rank == 1:
+        assert eventually(told.exists)
+        with pytest.raises(PeerFailure, match=r"rank 0 .* (was interrupted|ended or closed)") as caught:
+            comm.all_reduce(np.ones(count), timeout=100)
+        return str(sorted(caught.value.ranks))
+    timer = threading.Timer(0.1, comm.abort)
+    timer.start()
+    with pytest.raises(CommunicatorClosed, match=r"abort|closed"):
+        if what == "a receive":
+            comm.recv(np.ones(4), src=1, timeout=100)
+        elif what == "a call":
+            comm.all_reduce(np.ones(count), timeout=100)
+        else:
+            works = [comm.all_reduce(np.ones(count), timeout=100, async_op=True) for _ in range(3)]
+            works[2].wait()
+    timer.join()
+    comm.abort()
+    comm.close()
+    with pytest.raises(CommunicatorClosed, match="aborted"):
+        comm.barrier()
+    told.touch()
+    return ""
+
+
+@pytest.mark.parametrize("what", ["a call", "queued calls", "a receive"])
+def test_abort_ends_what_is_under_way(job: Callable[[int], Job], what: str, tmp_path: Path) -> None:
+    assert job(2).run(aborted, what, tmp_path / "told") == ["", "[0]"]
 
 
 def every_kind(comm: Communicator) -> None:

@@ -37,6 +37,7 @@ from choreo.run.stats import Traffic
 __all__ = ["DEFAULT_TIMEOUT_S", "Communicator"]
 
 DEFAULT_TIMEOUT_S = 300.0
+ABORT_S = 10.0  # how long a thread may take to leave a call that was aborted
 
 
 class _Contact(msgspec.Struct):
@@ -306,6 +307,31 @@ class Communicator(ObjectCalls, MessageCalls):
             self._engine.progress.drain(None)  # each call has its deadline
             self._engine.connection.endpoint.close()  # refuses while another thread is in a call
             self._retire(CommunicatorClosed("this communicator is closed; make another with choreo.init()"))
+
+    def abort(self) -> None:
+        """Leave at once: calls under way raise CommunicatorClosed on this rank, whichever thread they are on.
+
+        The other ranks raise PeerFailure, as if this one had been interrupted.
+
+        >>> import choreo
+        >>> comm = choreo.init()
+        >>> comm.abort()
+        """
+        if self in _ALIVE:
+            engine = self._engine
+            engine.abort()
+            self.messages.close()
+            engine.progress.drain(None)
+            end_s = time.monotonic() + ABORT_S
+            while True:
+                try:
+                    engine.connection.endpoint.close()
+                    break
+                except RuntimeError:  # a thread is on its way out of a call
+                    if time.monotonic() > end_s:
+                        raise
+                    time.sleep(0.001)
+            self._retire(CommunicatorClosed("this communicator was aborted; make another with choreo.init()"))
 
     def __enter__(self) -> Communicator:
         return self

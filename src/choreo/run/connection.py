@@ -41,6 +41,9 @@ class Ended:
         """Raise a fresh copy of the error."""
         raise copy.copy(self.error)
 
+    def abort(self) -> None:
+        """There is no call to end."""
+
     def close(self) -> None:
         """There is nothing left to close."""
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from choreo.collectives import get_collective
-from choreo.errors import ChoreoError, UsageError
+from choreo.errors import ChoreoError, CommunicatorClosed, UsageError
 from choreo.run.connection import Connection
 from choreo.run.consensus.failure_message import describe_call
 from choreo.run.execute.arrays import Array
@@ -66,6 +66,7 @@ class Engine:
         self.rank, self.world_size = connection.rank, connection.world_size
         self.heap = Heap(connection.segment)
         self.refusal: ChoreoError | None = None
+        self.aborted = False
         self.readable = False  # whether all peers on this host may read this process's memory
         me: Engine = weakref.proxy(self)  # so that shared memory is freed with the last reference to the engine
 
@@ -93,6 +94,12 @@ class Engine:
         self.call_cache.open = 0
         if self.refusal is None:
             self.refusal = copy.copy(error)  # the one that is raised refers to all frames that it passes through
+
+    def abort(self) -> None:
+        """End the call under way, on whatever thread it is, and all that are queued."""
+        self.refuse(CommunicatorClosed("this communicator was aborted; make another with choreo.init()"))
+        self.aborted = True
+        self.connection.endpoint.abort()
 
     def close(self) -> None:
         """End the thread, and drop everything that was kept for further calls; there are none."""
@@ -165,6 +172,8 @@ class Engine:
 
     def failure(self, prepared: PreparedCall, failed: Failed) -> ChoreoError:
         """The error that explains what went wrong in a call. From now on all calls raise it."""
+        if self.aborted and self.refusal is not None:  # there is nothing to agree on, and the connection may be closed
+            return copy.copy(self.refusal)
         error = self.connection.fail(prepared, *failed)
         self.refuse(error)
         return error

@@ -114,5 +114,8 @@ class ProcessGroup(Messages, Collectives):
             other.shutdown()
 
     def abort(self) -> None:
-        """Leave, as `shutdown` does: calls under way end by their deadlines."""
-        self.shutdown()
+        """Leave at once: calls under way raise an error on this rank, and on the others as if it had failed."""
+        if self._pid == os.getpid():
+            self.comm.abort()
+        for other in self.others.values():
+            other.abort()

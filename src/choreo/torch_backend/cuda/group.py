@@ -159,6 +159,11 @@ class CudaGroup:
                 shared.close()
         self.host.shutdown()
 
+    def abort(self) -> None:
+        """End the calls under way at once, and leave."""
+        self.host.abort()
+        self.shutdown()
+
     def _get_backend(self, device: torch.device) -> Any:
         return self.host._get_backend(torch.device("cpu"))
 

@@ -181,7 +181,7 @@ static int run_call(Endpoint *here, Task *task, uint64_t signature, int stages) 
     if (!outcome) outcome = run_ops(here, task);
     if (!outcome) outcome = finish(here, task, !stages);
     if (outcome) {
-        say_goodbye(here, (uint32_t)outcome, (uint64_t)here->culprit, here->call);
+        say_goodbye(here, outcome == ABORTED ? INTERRUPTED : (uint32_t)outcome, (uint64_t)here->culprit, here->call);
         clear_queues(here);
         return outcome;
     }

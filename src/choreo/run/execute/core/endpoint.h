@@ -299,9 +299,15 @@ static PyObject *prepare_segment(PyObject *Py_UNUSED(self), PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *endpoint_abort(Endpoint *here, PyObject *Py_UNUSED(ignored)) {
+    atomic_store(&here->aborted, 1);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef endpoint_methods[] = {
     {"run", (PyCFunction)(void (*)(void))endpoint_run, METH_FASTCALL, "Run a program; None, or (outcome, culprit, operation)."},
     {"outcome_of", (PyCFunction)endpoint_outcome_of, METH_VARARGS, "Why a rank stopped."},
+    {"abort", (PyCFunction)endpoint_abort, METH_NOARGS, "End the call under way, and let none follow that waits."},
     {"close", (PyCFunction)endpoint_close, METH_NOARGS, "Leave, and release the segments."},
     {NULL, NULL, 0, NULL},
 };

@@ -6,6 +6,8 @@
 #define HEALTH_CHECK_S 0.02 /* how often a waiting rank checks on its peers */
 #define SIGNAL_CHECK_S 0.05 /* and whether Python has a signal to handle */
 
+#define ABORTED 100 /* by another thread of this rank; its peers are told that it was interrupted */
+
 static double now_s(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -150,6 +152,10 @@ static int check_peers(Endpoint *here, int *culprit) {
 /* Every slow loop calls this: it checks the peers, the deadline and signals. */
 static int check_health(Endpoint *here, int peer, double deadline, int *culprit) {
     double time = now_s();
+    if (atomic_load_explicit(&here->aborted, memory_order_relaxed)) {
+        give_up(here, INTERRUPTED, *culprit = here->rank);
+        return ABORTED;
+    }
     *culprit = peer;
     if (time - here->checked_s > HEALTH_CHECK_S) {
         here->checked_s = time;

@@ -31,6 +31,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     _Atomic int busy; /* a thread is in a call */
+    _Atomic int aborted;
     int rank, world, mapped, fork_generation, in_main_thread, in_interpreter;
     int spins; /* how often it looks before it yields, if it may not spin longer */
     Patience patience;

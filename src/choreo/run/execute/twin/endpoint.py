@@ -130,6 +130,10 @@ class Endpoint(Transfers):
         words = self._words if peer == self._rank else self._peers[peer].words
         return self._peers[peer].report if words is None else words.report
 
+    def abort(self) -> None:
+        """End the call under way, and let none follow that waits."""
+        self._aborted = True
+
     def close(self) -> None:
         """Leave, and release the segments."""
         if self._words is None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from choreo.run.execute.failures import ALTERED, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
+from choreo.run.execute.failures import ALTERED, INTERRUPTED, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
 from choreo.run.execute.layout import (
     CALL_RECORD,
     CHANNEL,
@@ -81,6 +81,7 @@ class PeerWatch:
         self._call = 0
         self._chains: dict[int, int] = {}
         self._checked_s = 0.0
+        self._aborted = False
         self._fence = threading.Lock()  # taken before a counter is written: the barrier where stores are reordered
 
     @property
@@ -166,6 +167,8 @@ class PeerWatch:
 
     def _check_health(self, waited_for: int, deadline_s: float, over: Callable[[], bool] | None) -> None:
         """Raise if a peer has failed or the deadline has passed, unless what this rank waits for has arrived."""
+        if self._aborted:
+            raise Stop(INTERRUPTED, self._rank)
         now_s = time.monotonic()
         if now_s - self._checked_s > HEALTH_CHECK_S:
             self._checked_s = now_s
