@@ -126,9 +126,11 @@ def oracle_step(job: TrainingJob, plan: Plan) -> OracleStep:
 
 
 def _work(job: TrainingJob, plan: Plan, kind: str) -> LayerWork:
+    alone = kind == "experts"
     seen = Plan(
-        dp=plan.ep if kind == "experts" else 1,
-        ep=plan.ep if kind == "experts" else 1,
+        dp=plan.ep * plan.expert_tp // math.gcd(plan.expert_tp, plan.tp) if alone else 1,
+        ep=plan.ep if alone else 1,
+        etp=plan.etp if alone else 0,
         tp=plan.tp,
         cp=plan.cp,
         sequence_parallel=plan.sequence_parallel,
@@ -358,7 +360,7 @@ def _held(job: TrainingJob, plan: Plan, stage: list[list[str]], works: Mapping[s
 def _optimizer_s(job: TrainingJob, plan: Plan, stage: list[list[str]], works: Mapping[str, LayerWork]) -> float:
     held, experts = _held(job, plan, stage, works)
     replicas = plan.dp * plan.cp
-    owned = (held - experts) / (replicas if plan.zero else 1) + experts / (replicas // plan.ep if plan.zero else 1)
+    owned = (held - experts) / (replicas if plan.zero else 1) + experts / (plan.axis_size("edp") if plan.zero else 1)
     moved = owned * (28 + 4 + (2 if job.software.parameter_bytes == 2 else 0))
     moved += 4 * held / (replicas if plan.zero >= 2 else 1)
     return float(job.device.memory_time(moved, "optimizer"))
@@ -402,7 +404,7 @@ def _memory(
     if plan.pp > 1 and plan.zero == 2 and software.accumulate_bytes == 0 and software.reduces == "micro-batch":
         plan = replace(plan, zero=3)
     dense = _state_bytes(job, plan, held - experts, plan.dp * plan.cp)
-    shared = _state_bytes(job, plan, experts, plan.dp * plan.cp // plan.ep)
+    shared = _state_bytes(job, plan, experts, plan.axis_size("edp"))
     parameters, gradients, optimizer = (one + other for one, other in zip(dense, shared, strict=True))
     schedule = "gpipe" if plan.schedule == "gpipe" else "1f1b"
     passes = most_in_flight(schedule, index, plan.pp, micro_batches, chunks)

@@ -32,13 +32,13 @@ def every_plan(model: Model, gpus: int, global_batch: int, seq: int) -> list[Pla
     several = [v for v in range(2, min(48, model.layers) + 1) if even(model.layers, v, 2)]
     ways += [(name, v) for name in ("interleaved", "zero-bubble") for v in several]
     found = []
-    for dp, tp, pp, cp, ep in itertools.product(divisors, divisors, divisors, divisors, experts):
-        if dp * tp * pp * cp != gpus:
+    for dp, tp, pp, cp, ep, etp in itertools.product(divisors, divisors, divisors, divisors, experts, (0, 1)):
+        if dp * tp * pp * cp != gpus or etp > (tp > 1 and model.experts > 0):
             continue
         for batch, (schedule, chunks), zero, sp, recompute, overlap in itertools.product(
             batches, ways, range(4), (False, True), RECOMPUTE, (True, False)
         ):
-            found.append(Plan(dp, tp, pp, cp, ep, zero, sp, batch, chunks, schedule, recompute, overlap))
+            found.append(Plan(dp, tp, pp, cp, ep, zero, sp, batch, chunks, schedule, recompute, overlap, etp=etp))
     return found
 
 

@@ -43,6 +43,8 @@ PLANS = {
     "sp": Plan(dp=2, tp=8, sequence_parallel=True, micro_batch=2),
     "cp": Plan(dp=2, tp=2, cp=4, sequence_parallel=True),
     "ep": Plan(dp=8, tp=2, ep=8),
+    "ep folded over tp": Plan(dp=4, tp=2, ep=8, etp=1, sequence_parallel=True),
+    "etp beside dp": Plan(dp=8, ep=4, etp=2),
     "ep sp": Plan(dp=8, tp=2, cp=2, ep=8, sequence_parallel=True),
 }
 MODELS = {"gpt": GPT, "llama": LLAMA, "deepseek": DEEPSEEK, "mixtral": MIXTRAL, "palm": PALM}
@@ -111,6 +113,23 @@ def test_experts_are_sent_to_and_back() -> None:
     experts = [node for node in with_tp.collectives if node.tensor in ("dispatched", "expert_down")]
     assert [node.kind for node in experts] == ["all_to_all", "all_gather", "reduce_scatter", "all_to_all"]
     assert layer_graph(DEEPSEEK, Plan(dp=8, ep=8), SEQ, 0).collectives == ()
+
+
+def test_experts_may_be_spread_over_tensor_parallel_ranks() -> None:
+    folded = layer_graph(MIXTRAL, Plan(dp=4, tp=2, ep=8, etp=1, sequence_parallel=True), SEQ)
+    experts = [node for node in folded.collectives if node.tensor in ("dispatched", "expert_down")]
+    assert [(node.kind, node.axes) for node in experts] == [("all_to_all", ("ep",))] * 2
+    # A rank sends the tokens that sequence parallelism gives it, and holds one expert whole.
+    assert experts[0].size_bytes == 2 * SEQ / 2 * MIXTRAL.experts_per_token * MIXTRAL.hidden
+    assert folded.expert_parameters == MIXTRAL.mlp_parameters(MIXTRAL.expert_ffn)
+    # Experts may also be cut where nothing else is.
+    cut = layer_graph(MIXTRAL, Plan(dp=8, ep=4, etp=2), SEQ)
+    assert found(cut) == [
+        ("all_to_all", ("ep",)),
+        ("all_gather", ("etp",)),
+        ("reduce_scatter", ("etp",)),
+        ("all_to_all", ("ep",)),
+    ]
 
 
 def test_embedding_and_loss_cut_by_vocabulary() -> None:
@@ -228,7 +247,7 @@ def test_six_flops_a_parameter_and_token() -> None:
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
 def test_graphs_are_whole(model: Model, plan: Plan) -> None:
     if plan.ep > 1 and not model.experts:
-        plan = replace(plan, ep=1)
+        plan = replace(plan, ep=1, etp=0)
     layer = layer_graph(model, plan, SEQ, model.layers - 1)
     for graph in (layer, embedding_graph(model, plan, SEQ), head_graph(model, plan, SEQ)):
         for one in (graph, fuse(graph)):
@@ -361,5 +380,5 @@ def test_what_does_not_change_a_graph_is_not_built_again() -> None:
 def test_bad_questions() -> None:
     with pytest.raises(PlanError, match="context must be one of all_gather, ring, ulysses, not 'star'"):
         layer_graph(LLAMA, Plan(), SEQ, context="star")
-    with pytest.raises(PlanError, match=r"ep 3 does not divide dp 8 × cp 1, .* ep 1 would"):
+    with pytest.raises(PlanError, match=r"ep 3 × etp 1 does not divide tp 1 × cp 1 × dp 8, .* ep 1 would"):
         layer_graph(MIXTRAL, Plan(dp=8, ep=3), SEQ)

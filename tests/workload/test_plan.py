@@ -98,8 +98,32 @@ def test_a_plan_that_can_be_run() -> None:
         (
             Plan(dp=4, tp=8, pp=16, ep=8),
             MIXTRAL,
-            "ep 8 does not divide dp 4 × cp 1 = 4, whose ranks share out the experts; ep 4 would",
+            "ep 8 does not divide dp 4 × cp 1 = 4, whose ranks share out the experts; ep 4 would; with etp 1 "
+            "tensor-parallel ranks share them out too",
         ),
+        (
+            Plan(dp=2, tp=2, pp=128, ep=8, etp=2, sequence_parallel=True),
+            replace(MIXTRAL, layers=128),
+            "ep 8 does not divide dp 2 × cp 1 = 2, whose ranks share out the experts; ep 2 would; with etp 1 "
+            "tensor-parallel ranks share them out too",
+        ),
+        (
+            Plan(dp=2, tp=2, pp=128, ep=8, etp=1, sequence_parallel=True),
+            replace(MIXTRAL, layers=128),
+            "ep 8 × etp 1 does not divide dp 2 × cp 1 × tp 2 = 4, whose ranks share out the experts; ep 4 would",
+        ),
+        (
+            Plan(dp=64, tp=8, ep=8, etp=1),
+            MIXTRAL,
+            "etp 1 beside tp 8 needs sequence parallelism, for else tensor-parallel ranks have the same tokens; "
+            "sequence_parallel, or etp 8",
+        ),
+        (
+            Plan(dp=64, tp=8, etp=5, sequence_parallel=True),
+            MIXTRAL,
+            "expert_ffn 14336 of mixtral-8x7b does not divide by etp 5; etp 4 or 7 would",
+        ),
+        (replace(GOOD, etp=1), GPT, "etp 1 cuts experts, and gpt3-175b has none; etp 0"),
         (
             Plan(dp=2, tp=1, cp=256),
             GPT,
@@ -158,17 +182,19 @@ def test_stages_hold_every_layer_once(layers: int, pp: int, interleave: int) -> 
         assert sizes[0] == sizes[-1] == min(sizes)  # they have the embedding and the output layer as well
 
 
-@pytest.mark.parametrize("axes", [("tp",), ("cp",), ("dp",), ("pp",), ("cp", "dp"), ("ep",), ("edp",)])
-def test_groups_are_those_of_megatron(axes: tuple[str, ...]) -> None:
-    plan = Plan(dp=4, tp=2, pp=3, cp=2, ep=4)
+@pytest.mark.parametrize("axes", [("tp",), ("cp",), ("dp",), ("pp",), ("cp", "dp"), ("ep",), ("edp",), ("etp",)])
+@pytest.mark.parametrize("etp", [0, 1, 4])
+def test_groups_are_those_of_megatron(axes: tuple[str, ...], etp: int) -> None:
+    plan = Plan(dp=4, tp=2, pp=3, cp=2, ep=4, etp=etp)
     size, stride = plan.group(axes)
-    # Every rank has coordinates; tp varies fastest, then cp, dp, pp; ep and edp renumber cp × dp.
+    # Every rank has coordinates; tp varies fastest, then cp, dp, pp; etp, ep and edp renumber tp × cp × dp.
     coordinates = {}
     for rank, (pp, dp, cp, tp) in enumerate(itertools.product(range(3), range(4), range(2), range(2))):
-        inner = dp * plan.cp + cp
-        coordinates[rank] = {"tp": tp, "cp": cp, "dp": dp, "pp": pp, "ep": inner % plan.ep, "edp": inner // plan.ep}
-    experts = bool({"ep", "edp"} & set(axes))
-    kept = [axis for axis in (("tp", "ep", "edp", "pp") if experts else ("tp", "cp", "dp", "pp")) if axis not in axes]
+        inner, width = divmod((dp * plan.cp + cp) * plan.tp + tp, etp or 2)
+        places = {"etp": width, "ep": inner % plan.ep, "edp": inner // plan.ep}
+        coordinates[rank] = {"tp": tp, "cp": cp, "dp": dp, "pp": pp, **places}
+    experts = bool({"etp", "ep", "edp"} & set(axes))
+    kept = [axis for axis in (("etp", "ep", "edp", "pp") if experts else ("tp", "cp", "dp", "pp")) if axis not in axes]
     group = [rank for rank, at in coordinates.items() if all(at[axis] == coordinates[0][axis] for axis in kept)]
     assert group == [stride * number for number in range(size)]
 

@@ -32,7 +32,7 @@ __all__ = [
 
 # Fields of a plan that can be fixed, and the numbers that give a model.
 FIXED = (
-    "tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "interleave", "schedule", "recompute", "recompute_layers",
+    "tp", "pp", "dp", "cp", "ep", "etp", "zero", "micro_batch", "interleave", "schedule", "recompute", "recompute_layers",
     "split",
 )  # fmt: skip
 SWITCHES = ("sequence_parallel", "overlap")

@@ -126,7 +126,7 @@ def _state(batch: PlanBatch) -> tuple[Floats, Floats, Floats]:
     dense = model_state_bytes(held - experts, batch.replicas, *about)
     if not experts.any():
         return dense
-    more = model_state_bytes(experts, batch.replicas / batch.columns["ep"], *about)
+    more = model_state_bytes(experts, batch.expert_replicas, *about)
     return dense[0] + more[0], dense[1] + more[1], dense[2] + more[2]
 
 

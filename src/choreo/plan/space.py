@@ -1,6 +1,6 @@
 """The space of plans: every combination of the open fields, as columns, and why some of them cannot be run.
 
-The space is a product: ways to cut the devices (dp x tp x pp x cp, and ep), ways to run a cut (micro-batch, schedule
+The space is a product: ways to cut the devices (dp x tp x pp x cp, ep and etp), ways to run a cut (micro-batch, schedule
 and interleave), and options (zero, sequence parallel, recompute, overlap). A plan that cannot be run is counted under
 the first rule it breaks. Plans that are the same as another (a schedule without a pipeline) are counted too, so that
 `considered` is the whole product. Pipelines whose layers do not divide well, or whose head is heavy, come a second time
@@ -31,7 +31,7 @@ Bools = npt.NDArray[np.bool_]
 Fixed = Mapping[str, int | bool | str]
 
 SAME = "the same as another plan"
-CUT = ("dp", "tp", "pp", "cp", "ep")
+CUT = ("dp", "tp", "pp", "cp", "ep", "etp")
 FIELDS = (
     *CUT, "zero", "sequence_parallel", "micro_batch", "interleave", "schedule", "recompute", "recompute_layers",
     "overlap", "split",
@@ -40,7 +40,7 @@ FIELDS = (
 MOST_TP, MOST_CP, MOST_INTERLEAVE = 64, 64, 48
 MOST_MICRO_BATCH, MOST_TOKENS = 64, 1 << 18  # sequences of a micro-batch: this many, or more where they are short
 SEVERAL = ("interleaved", "zero-bubble")  # schedules that may have several chunks of layers a stage
-PLAINEST = {"micro_batch": 1, "interleave": 1, "sequence_parallel": 0}
+PLAINEST = {"micro_batch": 1, "interleave": 1}
 OPTIONS = {
     "zero": (0, 1, 2, 3),
     "sequence_parallel": (0, 1),
@@ -54,7 +54,7 @@ OPTIONS = {
 class Space:
     """The plans that can be run, as columns of whole numbers, and how many others were ruled out, by reason.
 
-    Beside the fields of a plan there is a column `cut`, the same for plans with the same dp, tp, pp, cp and ep.
+    Beside the fields of a plan there is a column `cut`, the same for plans with the same dp, tp, pp, cp, ep and etp.
     """
 
     columns: Mapping[str, Ints]
@@ -160,6 +160,7 @@ def _runnable(
     # A cut that cannot be run in the plainest way cannot be run in any; but a list of layers may need its chunks.
     rules = [legal(rule) for rule in RULES if split != LISTED or rule.field not in ("pp", "interleave")]
     plainest = {name: np.full(len(cuts["dp"]), value) for name, value in (PLAINEST | {"split": split}).items()}
+    plainest["sequence_parallel"] = (cuts["etp"] > 0).astype(np.int64)
     each = len(runs["micro_batch"]) * len(options["zero"])
     table = _keep({**cuts, **plainest}, [*ability.cut_rules(fixed), *rules], ruled_out, each)
     table = _product({name: table[name] for name in cuts}, _product(runs, options))
@@ -260,14 +261,17 @@ def _cuts(model: Model, gpus: int, fixed: Fixed) -> dict[str, Ints]:
     def values(name: str, open_to: list[int]) -> list[int]:
         return [int(fixed[name])] if name in fixed else open_to
 
-    cuts: list[tuple[int, int, int, int, int]] = []
+    # Experts are cut as tensors are, or not at all.
+    widths = [0, 1] if model.experts else [0]
+    cuts: list[tuple[int, ...]] = []
     for tp in values("tp", [d for d in of_gpus if d <= MOST_TP]):
         for cp in values("cp", [d for d in of_gpus if d <= MOST_CP]):
             for pp in values("pp", of_gpus):
                 dp, left = divmod(gpus, tp * cp * pp)
                 if left or dp != fixed.get("dp", dp):
                     continue
-                cuts += [(dp, tp, pp, cp, ep) for ep in values("ep", experts)]
+                cut_too = values("etp", widths if tp > 1 else [0])
+                cuts += [(dp, tp, pp, cp, ep, etp) for ep in values("ep", experts) for etp in cut_too]
     table = np.array(cuts, np.int64).reshape(-1, len(CUT))
     return {name: table[:, number] for number, name in enumerate(CUT)} | {"cut": np.arange(len(table))}
 

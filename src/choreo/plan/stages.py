@@ -71,6 +71,12 @@ class PlanBatch:
         return self.columns["dp"] * self.columns["cp"]
 
     @cached_property
+    def expert_replicas(self) -> Ints:
+        """Ranks that have the same experts."""
+        tp, etp = self.columns["tp"], self.columns["etp"]
+        return np.asarray(self.replicas * tp // (self.columns["ep"] * np.where(etp == 0, tp, etp)))
+
+    @cached_property
     def _counts(self) -> dict[str, Ints]:
         return {kind: np.array([[stage.layers.count(kind)] for stage in self.stages]) for kind in KINDS}
 
@@ -169,7 +175,7 @@ def optimizer_s(batch: PlanBatch) -> Floats:
     held, experts = batch.parameters, batch.expert_parameters
     zero, replicas = batch.columns["zero"], batch.replicas
     owned = (held - experts) / np.where(zero > 0, replicas, 1)
-    owned += experts / np.where(zero > 0, replicas // batch.columns["ep"], 1)
+    owned += experts / np.where(zero > 0, batch.expert_replicas, 1)
     gradients = held / np.where(zero >= 2, replicas, 1)
     copies = COPY_BYTES if batch.job.software.parameter_bytes == 2 else 0
     normed = batch.job.software.gradient_norm

@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Columns = Mapping[str, Ints]
 Numbers = Mapping[str, Any]  # an int a field, or a column of them
-COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "sequence_parallel")
+COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "sequence_parallel", "etp")
 EVEN, BALANCED, LISTED = range(len(SPLITS) + 1)  # how layers are split; those of a list have the last code
 INTERLEAVED, ZERO_BUBBLE = SCHEDULES.index("interleaved"), SCHEDULES.index("zero-bubble")
 ROUND = 32  # layers: a number that stages divide
@@ -204,8 +204,30 @@ def _tell_experts(request: Request, plan: Plan) -> str:
     near = _near(request, plan, "ep", divisors(model.experts))
     if model.experts % ep:
         return f"experts {model.experts} of {model.name} do not divide by ep {ep}; ep {near} would"
-    ranks = f"dp {plan.dp} × cp {plan.cp} = {plan.dp * plan.cp}"
-    return f"ep {ep} does not divide {ranks}, whose ranks share out the experts; ep {near} would"
+    if plan.etp in (0, plan.tp):
+        ranks = f"dp {plan.dp} × cp {plan.cp} = {plan.dp * plan.cp}"
+        folded = "" if plan.tp == 1 else "; with etp 1 tensor-parallel ranks share them out too"
+        return f"ep {ep} does not divide {ranks}, whose ranks share out the experts; ep {near} would{folded}"
+    ranks = f"dp {plan.dp} × cp {plan.cp} × tp {plan.tp} = {plan.dp * plan.cp * plan.tp}"
+    return f"ep {ep} × etp {plan.etp} does not divide {ranks}, whose ranks share out the experts; ep {near} would"
+
+
+def _tell_width(request: Request, plan: Plan) -> str:
+    model, etp = request.model, plan.etp
+    if not model.experts:
+        return f"etp {etp} cuts experts, and {model.name} has none; etp 0"
+    if model.expert_ffn % etp:
+        near = _near(request, plan, "etp", divisors(model.expert_ffn))
+        return f"expert_ffn {model.expert_ffn} of {model.name} does not divide by etp {etp}; etp {near} would"
+    return (
+        f"etp {etp} beside tp {plan.tp} needs sequence parallelism, for else tensor-parallel ranks have the same tokens; "
+        f"sequence_parallel, or etp {plan.tp}"
+    )
+
+
+def _width(t: Numbers) -> Any:
+    """Ranks that cut one expert."""
+    return np.where(t["etp"] == 0, t["tp"], t["etp"])
 
 
 def _tell_sequence(request: Request, plan: Plan) -> str:
@@ -279,7 +301,7 @@ RULES = (
     Rule(
         "width of the MLP not divisible by tp",
         "tp",
-        lambda r, t: (r.model.ffn % t["tp"] == 0) & (r.model.expert_ffn % t["tp"] == 0),
+        lambda r, t: (r.model.ffn % t["tp"] == 0) & ((t["etp"] > 0) | (r.model.expert_ffn % t["tp"] == 0)),
         _tell_tensors,
     ),
     Rule("layers not divisible by pp", "pp", _stages, _tell_stages),
@@ -296,9 +318,15 @@ RULES = (
         _tell_experts,
     ),
     Rule(
-        "dp x cp not divisible by ep",
+        "width of the experts not divisible by etp",
+        "etp",
+        lambda r, t: (t["etp"] == 0) | ((r.model.experts > 0) & (r.model.expert_ffn % np.maximum(1, t["etp"]) == 0)),
+        _tell_width,
+    ),
+    Rule(
+        "tp x cp x dp not divisible by ep x etp",
         "ep",
-        lambda r, t: t["dp"] * t["cp"] % t["ep"] == 0,
+        lambda r, t: t["dp"] * t["cp"] * t["tp"] % (t["ep"] * _width(t)) == 0,
         _tell_experts,
     ),
     Rule(
@@ -316,12 +344,24 @@ RULES = (
         _tell_sequence,
     ),
     Rule(
+        "experts cut otherwise than tensors, without sequence parallelism",
+        "etp",
+        lambda r, t: (t["sequence_parallel"] == 1) | (t["tp"] == 1) | (t["etp"] == 0) | (t["etp"] == t["tp"]),
+        _tell_width,
+    ),
+    Rule(
         "interleaving without a pipeline",
         "interleave",
         lambda r, t: (t["interleave"] == 1) | (t["pp"] > 1),
         lambda r, plan: f"interleave {plan.interleave} needs a pipeline, and pp is 1; interleave 1, or pp 2 or more",
     ),
     # What `choreo train` cannot run.
+    _trained(
+        "experts cut otherwise than tensors",
+        "etp",
+        lambda r, t: (t["etp"] == 0) | (t["etp"] == t["tp"]),
+        lambda r, plan: f"choreo train cuts experts as tensors, by tp {plan.tp}, not by etp {plan.etp}; etp 0",
+    ),
     _trained(
         "layers not split evenly",
         "split",

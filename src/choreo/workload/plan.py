@@ -1,7 +1,8 @@
 """A parallel plan: how many ways a job is cut along each axis, and how the pieces run.
 
-Ranks are numbered as in Megatron: tensor parallel innermost, then context, then data (experts are spread over
-neighbours along context × data), and pipeline stages outermost.
+Ranks are numbered as in Megatron: tensor parallel innermost, then context, then data, and pipeline stages outermost. The
+layers of experts cut the same ranks of a stage in their own way: expert-tensor parallel innermost, then experts, then
+replicas of an expert.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ WIDE = ("fp32", "tf32")  # activations of four bytes; all others keep them in tw
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a job is cut over dp × tp × pp × cp devices; groups of ep ranks along dp × cp share out the experts.
+    """How a job is cut over dp × tp × pp × cp devices; groups of ep × etp ranks of a stage share out the experts.
 
     >>> print(Plan(dp=4, tp=8, zero=1, sequence_parallel=True))
     dp4 tp8 zero1 sp mb1 bf16
@@ -49,12 +50,15 @@ class Plan:
     precision: str = "bf16"
     split: str = "even"  # of layers over stages: even, balanced by cost, or listed, as in "7,8*14,7"
     recompute_layers: int = 0  # of each stage, where recomputation is full; 0: all
+    etp: int = 0  # ranks that cut one expert's matrices; 0: as many as tp
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "interleave"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")
+        if isinstance(self.etp, bool) or not isinstance(self.etp, int) or self.etp < 0:
+            raise PlanError(f"etp must be a whole number, 0 for as many as tp, not {self.etp!r}")
         layers = self.recompute_layers
         if isinstance(layers, bool) or not isinstance(layers, int) or layers < 0:
             raise PlanError(f"recompute_layers must be a whole number, 0 for all, not {layers!r}")
@@ -76,6 +80,11 @@ class Plan:
         return self.dp * self.tp * self.pp * self.cp
 
     @property
+    def expert_tp(self) -> int:
+        """Ranks that cut one expert's matrices."""
+        return self.etp or self.tp
+
+    @property
     def activation_bytes(self) -> int:
         """Bytes of one number of an activation; with fp8 and fp4 they are kept in bf16."""
         return 4 if self.precision in WIDE else 2
@@ -86,16 +95,19 @@ class Plan:
 
     def axis_size(self, axis: str) -> int:
         """Ranks along an axis; "edp" are the replicas of one expert."""
-        return self.dp * self.cp // self.ep if axis == "edp" else int(getattr(self, axis))
+        if axis == "edp":
+            return self.tp * self.cp * self.dp // (self.expert_tp * self.ep)
+        return self.expert_tp if axis == "etp" else int(getattr(self, axis))
 
     def group(self, axes: Sequence[str]) -> tuple[int, int]:
         """Ranks of a group along neighbouring axes, and the stride between them."""
         strides = {
             "tp": 1,
+            "etp": 1,
             "cp": self.tp,
-            "ep": self.tp,
+            "ep": self.expert_tp,
             "dp": self.tp * self.cp,
-            "edp": self.tp * self.ep,
+            "edp": self.expert_tp * self.ep,
             "pp": self.tp * self.cp * self.dp,
         }
         size = math.prod(self.axis_size(axis) for axis in axes)
@@ -140,6 +152,7 @@ class Plan:
 
     def __str__(self) -> str:
         parts = [f"{name}{getattr(self, name)}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(self, name) > 1]
+        parts += [f"etp{self.etp}"] * (self.etp > 0)
         parts += [f"zero{self.zero}"] * (self.zero > 0) + ["sp"] * self.sequence_parallel
         parts += [f"mb{self.micro_batch}"] + [f"v{self.interleave}"] * (self.interleave > 1)
         parts += [self.schedule] * (self.pp > 1) + [f"split-{self.split}"] * (self.pp > 1 and self.split != "even")

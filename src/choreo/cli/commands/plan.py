@@ -38,6 +38,7 @@ FIXING: tuple[Option, ...] = (
             "dp": "data parallel replicas",
             "cp": "context parallel ranks",
             "ep": "expert parallel ranks",
+            "etp": "ranks that cut one expert (as many as tp)",
             "micro_batch": "sequences per micro-batch",
             "interleave": "chunks of layers per stage",
         },

@@ -70,9 +70,10 @@ class SendTimes:
     def __init__(self, job: TrainingJob, space: Space, table: LayerTable) -> None:
         self._job, self._table = job, table
         self._cuts, self._first = np.unique(space["cut"], return_index=True)
-        dp, tp, cp, ep = (space[name][self._first] for name in ("dp", "tp", "cp", "ep"))
+        dp, tp, cp, ep, etp = (space[name][self._first] for name in ("dp", "tp", "cp", "ep", "etp"))
         # Experts have fewer replicas than the rest, further apart.
-        self._dense, self._experts = _Replicas(dp * cp, tp), _Replicas(dp * cp // ep, tp * ep)
+        one = ep * np.where(etp == 0, tp, etp)
+        self._dense, self._experts = _Replicas(dp * cp, tp), _Replicas(dp * cp * tp // one, one)
         self._known: dict[tuple[tuple[str, ...], str, bool], Floats] = {}
 
     def seconds(self, kinds: tuple[str, ...], collective: str, *, bucketed: bool) -> Floats:

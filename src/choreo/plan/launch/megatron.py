@@ -40,7 +40,7 @@ def megatron_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     known = ("silu", "clipped-swiglu") if model.gated else ("gelu", "gelu-tanh", "squared-relu")
     if model.activation not in known:
         yield f"{'a gated MLP' if model.gated else 'an MLP'} with {model.activation}"
-    if model.experts and model.bias and plan.tp > 1:
+    if model.experts and model.bias and plan.expert_tp > 1:
         yield "biases of experts that tensor parallelism cuts"
     if plan.cp > 1 and job.seq % (2 * plan.cp):
         yield f"sequences of {job.seq} that do not divide by 2 cp = {2 * plan.cp}"
@@ -200,7 +200,7 @@ def _cut(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if plan.cp > 1:
         yield f"--context-parallel-size {plan.cp} --cp-comm-type {CONTEXT[job.software.context]}"
     if job.model.experts:
-        yield f"--expert-model-parallel-size {plan.ep} --expert-tensor-parallel-size {plan.tp}"
+        yield f"--expert-model-parallel-size {plan.ep} --expert-tensor-parallel-size {plan.expert_tp}"
     yield f"--micro-batch-size {plan.micro_batch}"
     yield f"--global-batch-size {job.global_batch}"
 

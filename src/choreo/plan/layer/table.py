@@ -7,6 +7,7 @@ is known for any. Where there is one micro-batch, as in a space of one plan, it 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ Ints = npt.NDArray[np.int64]
 TIMES = ("forward_s", "backward_s", "weight_s", "recompute_s", "host_s", "matmul_s", "attention_s", "memory_s")
 SIZES = ("saved_bytes", "input_bytes", "working_bytes", "parameters", "expert_parameters", "tensors")
 FIELDS = (*TIMES, *SIZES, "widest_bytes", "recomputed_flops")
-KEY = ("tp", "cp", "ep", "sequence_parallel")
+KEY = ("tp", "cp", "ep", "etp", "sequence_parallel")
 # Two primes, so that no two tensors have the same size by chance: equal sizes decide which operators are fused.
 BUILT = (5, 7)
 NONE = RECOMPUTE.index("none")
@@ -82,7 +83,8 @@ def tabulate(job: TrainingJob, space: Space) -> LayerTable:
             tp=int(space["tp"][row]),
             cp=int(space["cp"][row]),
             ep=int(space["ep"][row]),
-            dp=int(space["ep"][row]),
+            etp=int(space["etp"][row]),
+            dp=_replicas(*(int(space[name][row]) for name in ("tp", "ep", "etp"))),
             pp=2 if piped[row] else 1,
             sequence_parallel=bool(space["sequence_parallel"][row]),
             recompute=RECOMPUTE[number],
@@ -168,8 +170,14 @@ def _seen(kind: str, plan: Plan, micro_batch: int) -> Plan:
     """
     if kind in ("embedding", "head"):
         plan = replace(plan, recompute="none")
-    ep = plan.ep if kind == "experts" else 1
-    return replace(plan, pp=1, ep=ep, dp=ep, micro_batch=micro_batch)
+    if kind != "experts":
+        plan = replace(plan, ep=1, etp=0, dp=1)
+    return replace(plan, pp=1, micro_batch=micro_batch)
+
+
+def _replicas(tp: int, ep: int, etp: int) -> int:
+    """The least dp whose ranks can share out the experts; no layer depends on more."""
+    return ep * (etp or tp) // math.gcd(etp or tp, tp)
 
 
 @lru_cache(maxsize=4096)

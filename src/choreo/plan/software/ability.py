@@ -17,7 +17,7 @@ from choreo.workload.plan import SCHEDULES, Plan
 __all__ = ["Ability", "ability_of"]
 
 Bools = npt.NDArray[np.bool_]
-ROW = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "sequence_parallel")
+ROW = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "sequence_parallel", "etp")
 Lacks = tuple[str, Callable[[Columns], Bools]]
 
 

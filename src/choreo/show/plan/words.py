@@ -40,6 +40,7 @@ def plan_words(plan: Plan) -> str:
     cut = ", ".join(
         f"{name} {getattr(plan, name)}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(plan, name) > 1
     )
+    cut += f", etp {plan.etp}" if plan.etp else ""
     words = [cut or "one device", ZERO[plan.zero], "sequence parallel" if plan.sequence_parallel else ""]
     words.append(f"micro-batch {plan.micro_batch}")
     if plan.pp > 1:

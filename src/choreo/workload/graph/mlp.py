@@ -30,7 +30,7 @@ def _up_and_down(
     build, model = block.build, block.model
     hidden, inner = block.hidden[-1], ("ffn", ffn)
     several: Dims = (("experts", count),) if count else ()
-    cuts = {"tp": "ffn"} | ({"ep": "experts"} if count else {})
+    cuts = {block.expert_axis: "ffn", "ep": "experts"} if count else {"tp": "ffn"}
     ups = (f"{name}_gate", f"{name}_up") if model.gated else (f"{name}_up",)
     weights = [build.weight(f"{up}.weight", (*several, hidden, inner), **cuts) for up in ups]
     biases = [build.weight(f"{up}.bias", (*several, inner), **cuts) for up in ups] if model.bias else []
@@ -73,7 +73,8 @@ def experts(block: LayerBuilder, given: str) -> str:
     routed = math.prod(size for _, size in tokens) * model.experts_per_token
     # A row is a token at one of its experts, so the dim `experts` adds nothing to the size.
     rows: Dims = (("tokens", routed), ("experts", 1))
-    spread = {"tp": "tokens"} if block.stream != block.whole else {}
+    # Without sequence parallelism tensor-parallel ranks have the same tokens.
+    spread = {block.expert_axis: "tokens"} if block.tp == 1 or block.stream != block.whole else {}
     at_home = cut_along(mesh, ep="tokens", edp="tokens", **spread)
     at_work = cut_along(mesh, edp="tokens")
     (sent,) = build.operator(

@@ -55,6 +55,11 @@ class LayerBuilder:
         return self.build.mesh["tp"]
 
     @property
+    def expert_axis(self) -> str:
+        """The axis that cuts one expert's matrices: that of tensor parallelism, unless the plan says otherwise."""
+        return "tp" if self.build.mesh["etp"] == self.tp else "etp"
+
+    @property
     def hidden(self) -> Dims:
         """Dims of the residual stream."""
         return (*self.tokens, ("hidden", self.model.hidden))
@@ -115,6 +120,7 @@ def _relevant(plan: Plan) -> Plan:
         tp=plan.tp,
         cp=plan.cp,
         ep=plan.ep,
+        etp=plan.etp if plan.etp != plan.tp else 0,
         sequence_parallel=plan.sequence_parallel,
         micro_batch=plan.micro_batch,
         precision="fp32" if plan.activation_bytes == 4 else "bf16",

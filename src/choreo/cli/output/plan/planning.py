@@ -103,6 +103,7 @@ def _line(name: str, words: str) -> None:
 def _print_table(planning: Planning) -> None:
     plans = planning.plans
     cut = [name for name in ("dp", "tp", "pp", "cp", "ep") if any(getattr(one.plan, name) > 1 for one in plans)]
+    cut += ["etp"] * any(one.plan.etp for one in plans)
     rows = []
     for number, one in enumerate(plans, 1):
         plan, step = one.plan, one.step
@@ -110,7 +111,7 @@ def _print_table(planning: Planning) -> None:
         rows.append(
             [
                 str(number),
-                *(str(getattr(plan, name)) for name in cut),
+                *(str(plan.axis_size(name)) for name in cut),
                 str(plan.zero),
                 "yes" if plan.sequence_parallel else "",
                 str(plan.micro_batch),

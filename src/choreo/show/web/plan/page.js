@@ -35,6 +35,7 @@ function table(chosen, choose) {
   head.replaceChildren();
   body.replaceChildren();
   const fields = ["dp", "tp", "pp", "cp", "ep"].filter((name) => data.plans.some(({ plan }) => plan[name] > 1));
+  if (data.plans.some(({ plan }) => plan.etp)) fields.push("etp");
   const row = element("tr", {}, head);
   for (const name of ["plan", ...fields, "ZeRO", "SP", "micro-batch"]) element("th", {}, row, name);
   for (const name of ["schedule", "recompute"]) element("th", { class: "words" }, row, name);
@@ -42,7 +43,7 @@ function table(chosen, choose) {
   element("th", { class: "words" }, row, "limited by");
   data.plans.forEach((one, index) => {
     const line = element("tr", { tabindex: 0, class: index === chosen ? "chosen" : "" }, body), { plan } = one;
-    const cells = [index === 0 ? "best" : `${index + 1}`, ...fields.map((name) => plan[name]), plan.zero, plan.sequence_parallel ? "yes" : "", plan.micro_batch];
+    const cells = [index === 0 ? "best" : `${index + 1}`, ...fields.map((name) => plan[name] || plan.tp), plan.zero, plan.sequence_parallel ? "yes" : "", plan.micro_batch];
     for (const cell of cells) element("td", {}, line, cell);
     element("td", { class: "words" }, line, plan.pp > 1 ? plan.schedule + (plan.interleave > 1 ? ` ×${plan.interleave}` : "") : "");
     element("td", { class: "words" }, line, plan.recompute);
