@@ -136,6 +136,7 @@ def _work(job: TrainingJob, plan: Plan, kind: str) -> LayerWork:
         sequence_parallel=plan.sequence_parallel,
         micro_batch=plan.micro_batch,
         recompute=plan.recompute,
+        recompute_modules=plan.recompute_modules,
         precision=plan.precision,
     )
     return layer_work(kind, job.model, seen, job.seq, job.software.style)
@@ -361,7 +362,7 @@ def _optimizer_s(job: TrainingJob, plan: Plan, stage: list[list[str]], works: Ma
     held, experts = _held(job, plan, stage, works)
     replicas = plan.dp * plan.cp
     owned = (held - experts) / (replicas if plan.zero else 1) + experts / (plan.axis_size("edp") if plan.zero else 1)
-    moved = owned * (28 + 4 + (2 if job.software.parameter_bytes == 2 else 0))
+    moved = owned * (12 + 2 * job.software.moment_bytes + 4 + (2 if job.software.parameter_bytes == 2 else 0))
     moved += 4 * held / (replicas if plan.zero >= 2 else 1)
     return float(job.device.memory_time(moved, "optimizer"))
 
@@ -380,9 +381,9 @@ def _state_bytes(job: TrainingJob, plan: Plan, parameters: float, replicas: int)
     if software.pure:
         held, kept, state = 2, 2, 4
     elif software.parameter_bytes == 4:
-        held, kept, state = 4, 4, 8
+        held, kept, state = 4, 4, software.moment_bytes
     else:
-        held, kept, state = 2, software.accumulate_bytes or 2, 12
+        held, kept, state = 2, software.accumulate_bytes or 2, 4 + software.moment_bytes
         if plan.precision == "fp16" and software.gradient_bytes == 2:
             kept = 2
     return (

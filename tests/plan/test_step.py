@@ -18,9 +18,9 @@ from choreo.plan.memory import model_state_bytes
 from choreo.plan.network import collective_time, get_cluster
 from choreo.plan.network.nccl import NcclModel
 from choreo.plan.pipeline import in_flight
-from choreo.plan.software import get_software, list_software
+from choreo.plan.software import Style, get_software, list_software
 from choreo.plan.step import Step, evaluate
-from choreo.workload import Model, Plan
+from choreo.workload import Model, Plan, get_model
 from tests.oracles import plan as oracle
 
 GPT = Model("gpt", 24, 2048, 16, vocab=51200, learned_positions=2048, bias=True, norm="layer", tied_embeddings=True)
@@ -233,3 +233,50 @@ def test_a_large_job_is_evaluated_one_rank_a_stage() -> None:
     found = step(model, plan, batch=128 * 64, seq=8192)
     assert found.gpus == 16384
     assert len(found.stage_memory) == len(found.pipeline.busy_s) == 16
+
+
+LATENT = get_model("deepseek-v2-lite")
+
+
+def kept(modules: str, style: Style) -> tuple[float, float]:
+    """Bytes that a layer with experts keeps, and FLOPs that it repeats."""
+    plan = Plan(recompute="selective" if modules else "none", recompute_modules=modules)
+    work = layer_work("experts", LATENT, plan, 4096, style)
+    return work.saved_bytes, work.passes[1].flops
+
+
+def test_modules_are_dropped_and_made_again() -> None:
+    style, tokens = get_software("megatron-core").style, 4096
+    whole, nothing = kept("", style)
+    assert nothing == 0
+    latent = LATENT.latent
+    assert latent is not None
+    # Both norms' results and statistics; nothing that multiplies.
+    norms, flops = kept("layernorm", style)
+    assert (whole - norms, flops) == (2 * tokens * (LATENT.hidden * 2 + 4), 0)
+    active, flops = kept("moe_act", style)
+    routed = tokens * LATENT.experts_per_token
+    assert (whole - active, flops) == (routed * LATENT.expert_ffn * 2, 0)
+    # Queries, keys and values; what they are made from is kept, with the part of keys that has positions.
+    up, flops = kept("mla_up_proj", style)
+    wide = LATENT.heads * (2 * latent.query_dim + latent.value_dim)
+    narrow = 2 * latent.kv_rank + 4
+    assert whole - up == pytest.approx(tokens * (2 * wide + narrow - 2 * latent.rope_dim))
+    queries = LATENT.hidden * LATENT.heads * latent.query_dim
+    keys = latent.kv_rank * LATENT.heads * (latent.nope_dim + latent.value_dim)
+    assert flops == pytest.approx(2 * tokens * (queries + keys))
+    # The whole mixture needs only its input, and repeats its all_to_all.
+    moe, flops = kept("moe", style)
+    mlp = 3 * 2 * LATENT.hidden * (LATENT.experts_per_token * LATENT.expert_ffn + LATENT.shared_ffn)
+    assert flops == pytest.approx(tokens * (mlp + 2 * LATENT.hidden * LATENT.experts))
+    assert moe < active
+    # Inputs of activation functions in eight bits.
+    half, _ = kept("", get_software("megatron-core+fp8-activations").style)
+    assert whole - half == (routed * LATENT.expert_ffn + tokens * LATENT.shared_ffn) * 2
+
+
+def test_moments_in_sixteen_bits_halve_them() -> None:
+    plan = Plan(dp=8, zero=1)
+    wide, narrow = (step(plan=plan, software=f"megatron-core{option}") for option in ("", "+bf16-moments"))
+    assert narrow.memory["optimizer"] == pytest.approx(wide.memory["optimizer"] * 8 / 12)
+    assert narrow.parts["optimizer"] < wide.parts["optimizer"]

@@ -145,6 +145,13 @@ def test_what_cannot_be_run_is_a_sentence(plan: Plan, model: Model, told: str) -
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
+        (
+            {"recompute": "selective", "recompute_modules": "mlp,norm"},
+            "recompute_modules must be of core_attn, mla_up_proj, layernorm, moe_act, shared_experts, mlp, moe, not "
+            "'norm'",
+        ),
+        ({"recompute_modules": "mlp"}, "recompute_modules mlp goes with recompute selective, not none"),
+        ({"etp": -1}, "etp must be a whole number, 0 for as many as tp, not -1"),
         ({"tp": 0}, "tp must be a whole number of at least 1, not 0"),
         ({"dp": 2.5}, "dp must be a whole number of at least 1, not 2.5"),
         ({"pp": True}, "pp must be a whole number of at least 1, not True"),

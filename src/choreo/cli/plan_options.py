@@ -32,8 +32,8 @@ __all__ = [
 
 # Fields of a plan that can be fixed, and the numbers that give a model.
 FIXED = (
-    "tp", "pp", "dp", "cp", "ep", "etp", "zero", "micro_batch", "interleave", "schedule", "recompute", "recompute_layers",
-    "split",
+    "tp", "pp", "dp", "cp", "ep", "etp", "zero", "micro_batch", "interleave", "schedule", "recompute",
+    "recompute_layers", "recompute_modules", "split",
 )  # fmt: skip
 SWITCHES = ("sequence_parallel", "overlap")
 NUMBERS = ("layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "parameters")

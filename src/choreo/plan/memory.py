@@ -28,7 +28,7 @@ __all__ = ["model_state_bytes", "stage_memory"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-MASTER_BYTES, MOMENT_BYTES = 4, 8
+MASTER_BYTES = 4
 CAST_BYTES = 2  # of a parameter's copy in 16 bits, kept from its use forward to its use backward
 GPIPE, FULL = SCHEDULES.index("gpipe"), RECOMPUTE.index("full")
 LAYERS = ("dense", "experts")
@@ -47,9 +47,9 @@ def model_state_bytes(
         held, kept, state = 2, 2, 2 * 2
     elif software.parameter_bytes == 4:
         # Parameters are their own master copy, gradients have their type.
-        held, kept, state = 4, 4, MOMENT_BYTES
+        held, kept, state = 4, 4, software.moment_bytes
     else:
-        held, kept, state = 2, software.accumulate_bytes or 2, MASTER_BYTES + MOMENT_BYTES
+        held, kept, state = 2, software.accumulate_bytes or 2, MASTER_BYTES + software.moment_bytes
         if precision == "fp16" and software.gradient_bytes == 2:
             kept = 2
     owned, level = np.asarray(parameters), np.asarray(zero)

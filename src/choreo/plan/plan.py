@@ -172,7 +172,7 @@ def plan(
         )
         return Planning(*about, (_planned(place, one, step),), 1, {}, time.perf_counter() - start)
     job = TrainingJob(workload, gpus, global_batch, seq or 0, place, chip, program, precision, headroom)
-    if all(name in fixed for name in FIELDS if name not in ("split", "recompute_layers", "etp")):
+    if all(name in fixed for name in FIELDS if name not in ("split", "recompute_layers", "recompute_modules", "etp")):
         one = Plan(**fixed, precision=precision)  # type: ignore[arg-type]
         planned = (_planned(place, one, detailed(job, one)),)
         return Planning(*about, planned, 1, {}, time.perf_counter() - start, job)

@@ -1,7 +1,6 @@
 """The space of plans: every combination of the open fields, as columns, and why some of them cannot be run.
 
-The space is a product: ways to cut the devices (dp x tp x pp x cp, ep and etp), ways to run a cut (micro-batch, schedule
-and interleave), and options (zero, sequence parallel, recompute, overlap). A plan that cannot be run is counted under
+The space is a product of cuts, runs and options (`space_axes.py`). A plan that cannot be run is counted under
 the first rule it breaks. Plans that are the same as another (a schedule without a pipeline) are counted too, so that
 `considered` is the whole product. Pipelines whose layers do not divide well, or whose head is heavy, come a second time
 with their layers balanced.
@@ -19,35 +18,33 @@ import numpy.typing as npt
 
 from choreo.errors import PlanError
 from choreo.plan.software.ability import Ability, ability_of
+from choreo.plan.space_axes import (
+    CUT,
+    MOST_INTERLEAVE,
+    SEVERAL,
+    Fixed,
+    list_cuts,
+    list_options,
+    list_runs,
+    modules_code,
+    modules_of,
+)
 from choreo.plan.split import worth_balancing
 from choreo.workload import Model, Plan
 from choreo.workload.legal import BALANCED, CHUNK_EXTRAS, LISTED, RULES, Columns, Request, Rule, divisors, even
 from choreo.workload.plan import RECOMPUTE, SCHEDULES, SPLITS, listed_layers
 
-__all__ = ["FIELDS", "SAME", "Fixed", "Space", "enumerate_plans", "space_of"]
+__all__ = ["CUT", "FIELDS", "SAME", "Fixed", "Space", "enumerate_plans", "space_of"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Fixed = Mapping[str, int | bool | str]
 
 SAME = "the same as another plan"
-CUT = ("dp", "tp", "pp", "cp", "ep", "etp")
 FIELDS = (
     *CUT, "zero", "sequence_parallel", "micro_batch", "interleave", "schedule", "recompute", "recompute_layers",
-    "overlap", "split",
+    "recompute_modules", "overlap", "split",
 )  # fmt: skip
-# The search goes no further than these; a fixed field may be anything.
-MOST_TP, MOST_CP, MOST_INTERLEAVE = 64, 64, 48
-MOST_MICRO_BATCH, MOST_TOKENS = 64, 1 << 18  # sequences of a micro-batch: this many, or more where they are short
-SEVERAL = ("interleaved", "zero-bubble")  # schedules that may have several chunks of layers a stage
 PLAINEST = {"micro_batch": 1, "interleave": 1}
-OPTIONS = {
-    "zero": (0, 1, 2, 3),
-    "sequence_parallel": (0, 1),
-    "recompute": (0, 1, 2),
-    "recompute_layers": (0,),
-    "overlap": (1, 0),
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +79,7 @@ class Space:
             overlap=bool(values["overlap"]),
             schedule=SCHEDULES[values["schedule"]],
             recompute=RECOMPUTE[values["recompute"]],
+            recompute_modules=modules_of(values["recompute_modules"]),
             split=self.splits[values["split"]],
             precision=self.precision,
         )
@@ -94,7 +92,8 @@ def space_of(plans: Sequence[Plan]) -> Space:
     array([1, 2])
     """
     splits = tuple(dict.fromkeys([*SPLITS, *(plan.split for plan in plans)]))
-    codes = {"schedule": SCHEDULES.index, "recompute": RECOMPUTE.index, "split": splits.index}
+    codes: dict[str, Callable[..., int]] = {"schedule": SCHEDULES.index, "recompute": RECOMPUTE.index}
+    codes |= {"split": splits.index, "recompute_modules": modules_code}
     columns = {
         name: np.array([int(codes.get(name, int)(getattr(plan, name))) for plan in plans], np.int64) for name in FIELDS
     }
@@ -122,13 +121,13 @@ def enumerate_plans(
     listed = listed_layers(given)
     splits = (*SPLITS, given) if listed else SPLITS
     request = Request(model, gpus, global_batch, seq, ability.uneven_stages, listed=listed)
-    cuts, options = _cuts(model, gpus, fixed), _options(fixed)
+    cuts, options = list_cuts(model, gpus, fixed), list_options(model, ability, fixed)
     most = range(2, min(MOST_INTERLEAVE, model.layers) + 1)
     if "split" not in fixed:
         chunks = [v for v in most if even(model.layers, v, CHUNK_EXTRAS)]
     else:
         chunks = [v for v in most if not listed or len(listed) % v == 0]
-    runs = _runs(global_batch, seq, fixed, chunks)
+    runs = list_runs(global_batch, seq, fixed, chunks)
     considered = len(cuts["dp"]) * len(runs["micro_batch"]) * len(options["zero"])
     ruled_out: Counter[str] = Counter()
     # What a program never has need not be multiplied out.
@@ -181,7 +180,7 @@ def _balanced(request: Request, ability: Ability, fixed: Fixed, cuts: Columns, o
     here = np.asarray(worth.any(axis=1))[cuts["pp"]]
     cuts = {name: column[here] for name, column in cuts.items()}
     more = [v for v in chunks if v > 1 and worth[:, v].any()]
-    runs = _runs(request.global_batch, request.seq, fixed, more)
+    runs = list_runs(request.global_batch, request.seq, fixed, more)
     runs = _keep(runs, ability.schedule_rules(fixed), Counter())
     kept = _runnable(request, ability, fixed, (cuts, runs, options), split=BALANCED, ruled_out=Counter())
     good = worth[kept["pp"], kept["interleave"]]
@@ -232,7 +231,8 @@ def _check(gpus: int, fixed: Fixed) -> None:
     for name in fixed:
         if name not in FIELDS:
             raise PlanError(f"a plan has no field {name!r}; it has {', '.join(FIELDS)}")
-    Plan(**fixed)  # type: ignore[arg-type]  # each value by itself
+    alone = {"recompute": "selective"} if fixed.get("recompute_modules") else {}
+    Plan(**alone | dict(fixed))  # type: ignore[arg-type]  # each value by itself
     given = {name: int(fixed[name]) for name in ("dp", "tp", "pp", "cp") if name in fixed}
     product = math.prod(given.values())
     if gpus % product == 0 and (len(given) < 4 or product == gpus):
@@ -251,66 +251,6 @@ def _check(gpus: int, fixed: Fixed) -> None:
             near = min(divisors(rest), key=lambda d: (abs(d - value), d))
             raise PlanError(f"{told}; {name} {near} would")
     raise PlanError(f"{told}; {max(1, round(gpus / product)) * product} GPUs would")
-
-
-def _cuts(model: Model, gpus: int, fixed: Fixed) -> dict[str, Ints]:
-    """The ways to cut the devices."""
-    of_gpus = divisors(gpus)
-    experts = divisors(model.experts) if model.experts else [1]
-
-    def values(name: str, open_to: list[int]) -> list[int]:
-        return [int(fixed[name])] if name in fixed else open_to
-
-    # Experts are cut as tensors are, or not at all.
-    widths = [0, 1] if model.experts else [0]
-    cuts: list[tuple[int, ...]] = []
-    for tp in values("tp", [d for d in of_gpus if d <= MOST_TP]):
-        for cp in values("cp", [d for d in of_gpus if d <= MOST_CP]):
-            for pp in values("pp", of_gpus):
-                dp, left = divmod(gpus, tp * cp * pp)
-                if left or dp != fixed.get("dp", dp):
-                    continue
-                cut_too = values("etp", widths if tp > 1 else [0])
-                cuts += [(dp, tp, pp, cp, ep, etp) for ep in values("ep", experts) for etp in cut_too]
-    table = np.array(cuts, np.int64).reshape(-1, len(CUT))
-    return {name: table[:, number] for number, name in enumerate(CUT)} | {"cut": np.arange(len(table))}
-
-
-def _runs(global_batch: int, seq: int, fixed: Fixed, chunks: Sequence[int]) -> dict[str, Ints]:
-    """Micro-batches by schedules with their interleave, which is one of `chunks` where a schedule has it."""
-    most = max(MOST_MICRO_BATCH, MOST_TOKENS // seq)
-    batches = [batch for batch in divisors(global_batch) if batch <= most]
-    if "micro_batch" in fixed:
-        batches = [int(fixed["micro_batch"])]
-    pairs: list[tuple[int, int]] = []
-    for number, name in enumerate(SCHEDULES):
-        if name != fixed.get("schedule", name):
-            continue
-        if "interleave" in fixed:
-            pairs.append((number, int(fixed["interleave"])))
-            continue
-        if name != "interleaved":
-            pairs.append((number, 1))
-        if name in SEVERAL:
-            pairs += [(number, v) for v in chunks]
-    ways = np.array(pairs, np.int64).reshape(-1, 2)
-    return {
-        "micro_batch": np.repeat(np.array(batches, np.int64), len(ways)),
-        "schedule": np.tile(ways[:, 0], len(batches)),
-        "interleave": np.tile(ways[:, 1], len(batches)),
-    }
-
-
-def _options(fixed: Fixed) -> dict[str, Ints]:
-    """ZeRO stages by sequence parallelism by recomputation by overlap."""
-    lists = []
-    for name, values in OPTIONS.items():
-        if name not in fixed:
-            lists.append(np.array(values, np.int64))
-        else:
-            value = fixed[name]
-            lists.append(np.array([RECOMPUTE.index(value) if isinstance(value, str) else int(value)], np.int64))
-    return {name: axis.ravel() for name, axis in zip(OPTIONS, np.meshgrid(*lists, indexing="ij"), strict=True)}
 
 
 def _product(one: Columns, other: Columns) -> dict[str, Ints]:

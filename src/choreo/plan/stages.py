@@ -36,8 +36,9 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Kinds = tuple[str, ...]
 
-# Adam over fp32 state: read gradient, parameter and both moments, write the last three; a copy in 16 bits is written.
-ADAM_BYTES, COPY_BYTES = 28, 2
+# Adam over fp32 parameters: read gradient and parameter, write the parameter; a copy in 16 bits is written. Moments are
+# read and written beside.
+ADAM_BYTES, COPY_BYTES = 12, 2
 # The norm of the gradients is one more reading, setting them to zero one more writing.
 NORM_BYTES, ZERO_BYTES = 4, 4
 
@@ -181,5 +182,6 @@ def optimizer_s(batch: PlanBatch) -> Floats:
     normed = batch.job.software.gradient_norm
     # Without the norm, gradients are dropped; only those in ZeRO-1's buffer are set to zero.
     zeroed = gradients * (normed | (zero == 1))
-    moved = owned * (ADAM_BYTES + copies + NORM_BYTES * normed) + zeroed * ZERO_BYTES
+    adam = ADAM_BYTES + 2 * batch.job.software.moment_bytes
+    moved = owned * (adam + copies + NORM_BYTES * normed) + zeroed * ZERO_BYTES
     return batch.job.device.memory_time(moved, "optimizer")

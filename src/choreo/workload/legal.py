@@ -220,8 +220,8 @@ def _tell_width(request: Request, plan: Plan) -> str:
         near = _near(request, plan, "etp", divisors(model.expert_ffn))
         return f"expert_ffn {model.expert_ffn} of {model.name} does not divide by etp {etp}; etp {near} would"
     return (
-        f"etp {etp} beside tp {plan.tp} needs sequence parallelism, for else tensor-parallel ranks have the same tokens; "
-        f"sequence_parallel, or etp {plan.tp}"
+        f"etp {etp} beside tp {plan.tp} needs sequence parallelism, for else tensor-parallel ranks have the same "
+        f"tokens; sequence_parallel, or etp {plan.tp}"
     )
 
 

@@ -1,7 +1,7 @@
 """A parallel plan: how many ways a job is cut along each axis, and how the pieces run.
 
-Ranks are numbered as in Megatron: tensor parallel innermost, then context, then data, and pipeline stages outermost. The
-layers of experts cut the same ranks of a stage in their own way: expert-tensor parallel innermost, then experts, then
+Ranks are numbered as in Megatron: tensor parallel innermost, then context, then data, and pipeline stages outermost.
+Layers of experts cut the same ranks of a stage in their own way: expert-tensor parallel innermost, then experts, then
 replicas of an expert.
 """
 
@@ -11,16 +11,16 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from choreo.errors import PlanError
-from choreo.workload.choices import PRECISIONS, RECOMPUTE, SCHEDULES, SPLITS
+from choreo.workload.choices import MODULES, PRECISIONS, RECOMPUTE, SCHEDULES, SPLITS
 
 if TYPE_CHECKING:
     from choreo.workload.model import Model
 
-__all__ = ["PRECISIONS", "RECOMPUTE", "SCHEDULES", "SPLITS", "Plan", "listed_layers", "stage_layers"]
+__all__ = ["MODULES", "PRECISIONS", "RECOMPUTE", "SCHEDULES", "SPLITS", "Plan", "listed_layers", "stage_layers"]
 
 LISTED = re.compile(r"\d+(\*\d+)?(,\d+(\*\d+)?)*")
 SPARE = 3  # stages that may hold no layer: they have the embedding, the head, or a layer that predicts further tokens
@@ -51,6 +51,9 @@ class Plan:
     split: str = "even"  # of layers over stages: even, balanced by cost, or listed, as in "7,8*14,7"
     recompute_layers: int = 0  # of each stage, where recomputation is full; 0: all
     etp: int = 0  # ranks that cut one expert's matrices; 0: as many as tp
+    recompute_modules: str = (
+        ""  # what selective recomputation repeats, as in "layernorm,moe_act"; "": the program's own
+    )
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "interleave"):
@@ -64,6 +67,7 @@ class Plan:
             raise PlanError(f"recompute_layers must be a whole number, 0 for all, not {layers!r}")
         if layers and self.recompute != "full":
             raise PlanError(f"recompute_layers {layers} goes with recompute full, not {self.recompute}; leave it 0")
+        self._check_modules()
         if self.zero not in (0, 1, 2, 3):
             raise PlanError(f"zero must be 0, 1, 2 or 3, not {self.zero!r}")
         for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("precision", PRECISIONS)):
@@ -73,6 +77,27 @@ class Plan:
             raise PlanError(
                 f"split must be {', '.join(SPLITS)}, or the layers of each stage, as in 7,8*14,7, not {self.split!r}"
             )
+
+    def _check_modules(self) -> None:
+        """Put the modules into one order, so that equal plans are equal."""
+        if not isinstance(self.recompute_modules, str):
+            raise PlanError(f"recompute_modules must be text, as in layernorm,moe_act, not {self.recompute_modules!r}")
+        names = {name.strip() for name in self.recompute_modules.split(",") if name.strip()}
+        for name in sorted(names - set(MODULES)):
+            raise PlanError(f"recompute_modules must be of {', '.join(MODULES)}, not {name!r}")
+        if names and self.recompute != "selective":
+            told = self.recompute_modules
+            raise PlanError(f"recompute_modules {told} goes with recompute selective, not {self.recompute}")
+        object.__setattr__(self, "recompute_modules", ",".join(name for name in MODULES if name in names))
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that are computed again."""
+        return tuple(self.recompute_modules.split(",")) if self.recompute_modules else ()
+
+    def without_recomputation(self) -> Plan:
+        """The same plan with nothing computed again."""
+        return replace(self, recompute="none", recompute_modules="", recompute_layers=0)
 
     @property
     def gpus(self) -> int:
@@ -157,6 +182,7 @@ class Plan:
         parts += [f"mb{self.micro_batch}"] + [f"v{self.interleave}"] * (self.interleave > 1)
         parts += [self.schedule] * (self.pp > 1) + [f"split-{self.split}"] * (self.pp > 1 and self.split != "even")
         some = f"-{self.recompute_layers}" if self.recompute_layers else ""
+        some += f"-{self.recompute_modules}" if self.recompute_modules else ""
         parts += [f"recompute-{self.recompute}{some}"] * (self.recompute != "none")
         return " ".join((*(parts), self.precision))
 

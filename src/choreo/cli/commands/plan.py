@@ -50,6 +50,11 @@ FIXING: tuple[Option, ...] = (
     click.option("--recompute", metavar="R", help="Recomputation: none, selective or full."),
     click.option("--recompute-layers", type=int, metavar="N", help="With full recomputation: of N layers a stage."),
     click.option(
+        "--recompute-modules",
+        metavar="M,M",
+        help="With selective recomputation: of core_attn, mla_up_proj, layernorm, moe_act, shared_experts, mlp, moe.",
+    ),
+    click.option(
         "--sequence-parallel/--no-sequence-parallel",
         default=None,
         help="Sequence parallelism beside tensor parallelism.",

@@ -40,10 +40,20 @@ def megatron_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     known = ("silu", "clipped-swiglu") if model.gated else ("gelu", "gelu-tanh", "squared-relu")
     if model.activation not in known:
         yield f"{'a gated MLP' if model.gated else 'an MLP'} with {model.activation}"
+    yield from _plan_lacks(job, plan)
+
+
+def _plan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    """What a plan has that no option says."""
+    model = job.model
     if model.experts and model.bias and plan.expert_tp > 1:
         yield "biases of experts that tensor parallelism cuts"
     if plan.cp > 1 and job.seq % (2 * plan.cp):
         yield f"sequences of {job.seq} that do not divide by 2 cp = {2 * plan.cp}"
+    if job.software.moment_bytes == 4 and plan.zero == 0:
+        yield "moments in bf16 without a distributed optimizer"
+    if job.software.stored_bytes == 1:
+        yield "inputs of activation functions stored in fp8, which no option asks for"
     if plan.precision == "tf32":
         yield "tf32"
     if plan.precision in ("fp8", "fp4") and plan.zero >= 2:
@@ -69,7 +79,7 @@ def megatron_options(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield from _cut(job, plan)
     yield from _stages(layers_per_stage(job.model, plan.pp, _chunks(plan), plan.split, job.seq), plan)
     yield from _data_parallel(job, plan)
-    yield from _memory(plan)
+    yield from _memory(job, plan)
     yield from _precision(job, plan)
 
 
@@ -256,9 +266,11 @@ def _data_parallel(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "--grad-reduce-in-bf16"
 
 
-def _memory(plan: Plan) -> Iterator[str]:
+def _memory(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    if job.software.moment_bytes == 4:
+        yield "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
     if plan.recompute == "selective":
-        yield "--recompute-granularity selective --recompute-modules core_attn"
+        yield f"--recompute-granularity selective --recompute-modules {' '.join(plan.modules or ('core_attn',))}"
     if plan.recompute == "full" and plan.recompute_layers:
         each = -(-plan.recompute_layers // _chunks(plan))
         yield f"--recompute-granularity full --recompute-method block --recompute-num-layers {each}"
@@ -274,6 +286,8 @@ def _precision(job: TrainingJob, plan: Plan) -> Iterator[str]:
             yield "--bf16"
         case "fp8":
             recipe = "mxfp8" if job.device.architecture in NEWER else "delayed"
+            if recipe == "delayed" and {"layernorm", "moe_act"} & set(plan.modules):
+                recipe = "blockwise"  # scales of the step before are lost where an operand is made again
             yield f"--bf16 --fp8-format hybrid --fp8-recipe {recipe}"
         case "fp4":
             yield "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4"

@@ -3,7 +3,8 @@
 "full" keeps the layer's input and repeats everything, or as much as the backward pass needs. Megatron's "selective"
 repeats the core of attention: with fused attention that is one kernel, whose result is small and is kept anyway.
 torchtitan's goes by operation: fused attention and every other matrix product are kept, everything between is computed
-again. A compiler also computes again what only memory-bound operators need, if it can be recomputed from tensors that
+again. Megatron can also be told which modules to repeat: what they make is dropped, what they are made from is kept.
+A compiler also computes again what only memory-bound operators need, if it can be recomputed from tensors that
 are kept anyway.
 """
 
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from choreo.plan.software import Style
 from choreo.workload import Graph, Operator
 from choreo.workload.graph.graph import CollectiveOp
+from choreo.workload.plan import WIDE
 
 __all__ = ["Recomputed", "recomputed"]
 
@@ -29,17 +31,22 @@ class Recomputed:
     nodes: tuple[Operator | CollectiveOp, ...]
 
 
-def recomputed(graph: Graph, recompute: str, style: Style, precision: str = "bf16") -> Recomputed:
-    """What one layer keeps and computes again."""
+def recomputed(
+    graph: Graph, recompute: str, style: Style, precision: str = "bf16", modules: tuple[str, ...] = ()
+) -> Recomputed:
+    """What one layer keeps and computes again; `modules` are those of Megatron's selective recomputation."""
     if recompute == "selective" and style.selective == "op":
         return _by_operation(graph, style)
     if recompute == "full":
         again = graph.nodes if style.recomputes_all else _needed(graph)
         return Recomputed(_bytes(graph, set(graph.saved("full")), style), again)
     nodes: tuple[Operator | CollectiveOp, ...] = ()
-    if recompute == "selective":
+    names = set(graph.saved("none" if modules else recompute))
+    if modules:
+        nodes = tuple(node for node in graph.nodes if _modules(node, graph) & set(modules))
+        names = _without(graph, names, nodes)
+    elif recompute == "selective":
         nodes = graph.core_attention or tuple(op for op in graph.operators if op.kind == "attention")
-    names = set(graph.saved(recompute))
     if style.fusion == "compiler":
         names = _without_cheap(graph, names)
     saved = _bytes(graph, names, style)
@@ -48,7 +55,40 @@ def recomputed(graph: Graph, recompute: str, style: Style, precision: str = "bf1
         wanted = {name for op in graph.operators if not (op.kind == "matmul" and op.weights) for name in op.saves}
         linear = {name for op in graph.operators if op.kind == "matmul" and op.weights for name in op.saves}
         saved -= graph.bytes_of((linear & names) - wanted) / 2
+    if style.stored_bytes == 1 and precision not in WIDE:
+        stored = {name for op in graph.operators if "_activation" in op.name for name in op.saves}
+        saved -= graph.bytes_of(stored & names) / 2
     return Recomputed(saved, nodes)
+
+
+def _modules(node: Operator | CollectiveOp, graph: Graph) -> frozenset[str]:
+    """The modules of Megatron's that a node belongs to.
+
+    Norms that stand before a linear layer are part of its kernel there; only those before latent attention and before
+    experts are modules.
+    """
+    name = node.tensor if isinstance(node, CollectiveOp) else node.name
+    latent, moe = "kv_down" in graph.tensors, "dispatched" in graph.tensors
+    found = {
+        "core_attn": name == "attention" or name.startswith("core_"),
+        "layernorm": (latent and name.startswith("attention_norm")) or (moe and name.startswith("mlp_norm")),
+        "mla_up_proj": latent and (name in ("query", "kv", "rotary") or name.endswith("_down_norm")),
+        "moe_act": name.startswith("expert_activation"),
+        "shared_experts": name.startswith("shared_"),
+        "moe": name.startswith(("router", "routes", "dispatch", "expert_", "combine", "shared_")),
+        "mlp": name.startswith(("mlp_up", "mlp_activation", "mlp_down")),
+    }
+    return frozenset(module for module, inside in found.items() if inside)
+
+
+def _without(graph: Graph, names: set[str], nodes: tuple[Operator | CollectiveOp, ...]) -> set[str]:
+    """Drop what some nodes make, and keep what they are made from."""
+    made = {name for node in nodes for name in node.outputs}
+    made |= {name for node in nodes if isinstance(node, Operator) for name in node.saves if name not in node.inputs}
+    given = {
+        name for node in nodes for name in node.inputs if name not in made and graph.tensors[name].role == "activation"
+    }
+    return (names - made) | given
 
 
 def _needed(graph: Graph) -> tuple[Operator | CollectiveOp, ...]:

@@ -22,6 +22,7 @@ from choreo.plan.layer.kernels import KernelKind, LayerPass, time_kernels
 from choreo.plan.layer.timing import LayerTimes, PassTimes, clock_gain, pass_times, time_layer
 from choreo.plan.layer.work import KINDS, PASSES, LayerWork, layer_kind, layer_work
 from choreo.plan.space import Space
+from choreo.plan.space_axes import modules_of
 from choreo.workload import Plan
 from choreo.workload.plan import RECOMPUTE
 
@@ -75,7 +76,7 @@ def tabulate(job: TrainingJob, space: Space) -> LayerTable:
         code = code * (int(space[name].max(initial=0)) + 1) + space[name]
     _, first, base = np.unique(code, return_index=True, return_inverse=True)
     batches, batch = np.unique(space["micro_batch"], return_inverse=True)
-    ways, way = np.unique(space["recompute"], return_inverse=True)
+    ways, way = np.unique(space["recompute"] + len(RECOMPUTE) * space["recompute_modules"], return_inverse=True)
     if (space["recompute_layers"] > 0).any() and NONE not in ways:
         ways, way = np.array([NONE, *ways.tolist()]), way + 1
     plans = [
@@ -87,7 +88,8 @@ def tabulate(job: TrainingJob, space: Space) -> LayerTable:
             dp=_replicas(*(int(space[name][row]) for name in ("tp", "ep", "etp"))),
             pp=2 if piped[row] else 1,
             sequence_parallel=bool(space["sequence_parallel"][row]),
-            recompute=RECOMPUTE[number],
+            recompute=RECOMPUTE[number % len(RECOMPUTE)],
+            recompute_modules=modules_of(number // len(RECOMPUTE)),
             precision=space.precision,
         )
         for row in first.tolist()
@@ -143,7 +145,7 @@ def _values(
     exposed: list[Mapping[str, Mapping[str, Floats]]] = []
     known: dict[tuple[int, Plan], PassTimes] = {}
     for number, (plan, built) in enumerate(zip(plans, layers, strict=True)):
-        group = replace(plan, recompute="none")
+        group = plan.without_recomputation()
         passes: dict[str, dict[str, PassTimes]] = {}
         for kind, layer in built.items():
             for at in layer.passes:
@@ -169,7 +171,7 @@ def _seen(kind: str, plan: Plan, micro_batch: int) -> Plan:
     head is computed again.
     """
     if kind in ("embedding", "head"):
-        plan = replace(plan, recompute="none")
+        plan = plan.without_recomputation()
     if kind != "experts":
         plan = replace(plan, ep=1, etp=0, dp=1)
     return replace(plan, pp=1, micro_batch=micro_batch)

@@ -46,11 +46,19 @@ def layer_kind(model: Model, layer: int) -> str:
 @lru_cache(maxsize=8192)
 def layer_work(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> LayerWork:
     """The work of a kind of layer. It is cached, so callers should reset fields of the plan that a layer ignores."""
-    forward, ahead, dgrad, wgrad, widths = _both_ways(kind, model, replace(plan, recompute="none"), seq, style)
+    forward, ahead, dgrad, wgrad, widths = _both_ways(kind, model, plan.without_recomputation(), seq, style)
     inside = kind in ("dense", "experts")
     # What hand-written kernels merge keeps nothing in between; a compiler decides for itself what to keep.
     seen = _fused(forward, style) if style.fusion == "hand" else forward
-    kept = recomputed(seen, plan.recompute, style, plan.precision) if inside else recomputed(seen, "none", style)
+    kept = (
+        recomputed(seen, plan.recompute, style, plan.precision, plan.modules)
+        if inside
+        else recomputed(seen, "none", style)
+    )
+    if plan.modules:
+        # What a module made is there again while the rest of the layer goes back.
+        again_bytes = recomputed(seen, "none", style, plan.precision).saved_bytes - kept.saved_bytes
+        widths = tuple(width + again_bytes for width in widths)
     again = replace(forward, nodes=kept.nodes)
     repeat = list_kernels(_fused(again, style).operators, "recompute", model, forward, plan, style)
     working = recomputed(seen, "none", style).saved_bytes

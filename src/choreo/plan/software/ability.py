@@ -37,6 +37,7 @@ class Ability:
     balances: bool = False  # layers by stage can be listed
     single: tuple[str, ...] = SCHEDULES  # schedules with one chunk of layers a stage
     some_layers: bool = False  # full recomputation of some layers of a stage
+    modules: bool = False  # selective recomputation of modules by name
 
     def cut_rules(self, fixed: Mapping[str, object]) -> list[Lacks]:
         """The ways to cut the devices that it does not have, and which plans have none of them."""
@@ -99,6 +100,8 @@ class Ability:
         found = [reason for reason, holds in rules if not holds(row)[0]]
         if plan.pp > 1 and plan.split != "even" and not self.balances:
             found.append(f"an uneven split of layers, which {self.name} does not have")
+        if plan.modules and not self.modules:
+            found.append(f"recomputation by module, which {self.name} does not have")
         return found
 
 
@@ -114,6 +117,7 @@ MEGATRON = Ability(
     balances=True,
     single=("1f1b",),
     some_layers=True,
+    modules=True,
 )
 OLD_MEGATRON = Ability("Megatron of 2021", ("1f1b", "interleaved"), (0, 1), 1, experts_alone=False, single=("1f1b",))
 ABILITIES = {

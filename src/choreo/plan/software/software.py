@@ -21,6 +21,8 @@ OPTIONS: dict[str, dict[str, object]] = {
     "autocast": {"parameter_bytes": 4},
     "tp-overlap": {"tp_overlap": 0.5},
     "bf16-gradients": {"gradient_bytes": 2, "accumulate_bytes": 2},
+    "bf16-moments": {"moment_bytes": 4},
+    "fp8-activations": {"stored_bytes": 1},
     "deepep": {"dispatch": "deepep"},
     "fp8-dispatch": {"dispatch_bytes": 1},
     "ep-overlap": {"ep_overlap": 0.9},
@@ -47,6 +49,7 @@ class Style:
     norm_kept: int
     imbalance: float
     dispatch: str
+    stored_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class Software:
     gradient_bytes: int
     gathered_bytes: int
     gathered_fp8_bytes: int
+    moment_bytes: int
+    stored_bytes: int
     bucket_bytes: float
     bucket_moved: float
     accumulate_bytes: int

@@ -94,7 +94,7 @@ def experts(block: LayerBuilder, given: str) -> str:
         [("combined", block.hidden)],
         want=(at_home.but(partial), block.stream),
         made=block.stream.but(partial),
-        saves=[done, odds],
+        saves=[odds],  # what experts made was weighted before their second matrix
     )
     if not model.shared_experts:
         return made
