@@ -67,7 +67,7 @@ def oracle_step(job: TrainingJob, plan: Plan) -> OracleStep:
     """One plan."""
     model, software = job.model, job.software
     chunks = plan.interleave if plan.pp > 1 else 1
-    kinds = ["experts" if model.has_experts(layer) else "dense" for layer in range(model.layers)]
+    kinds = [_kind(job, layer) for layer in range(model.layers)]
     if software.stage_split == "cost" and plan.pp > 1 and chunks == 1:
         held = _split_by_cost(job, plan.pp)
     else:
@@ -75,10 +75,12 @@ def oracle_step(job: TrainingJob, plan: Plan) -> OracleStep:
     virtual = [[kinds[layer] for layer in layers] for layers in held]
     virtual[0].insert(0, "embedding")
     virtual[-1].append("head")
+    further = ["further token", kinds[-1], "further head"] * model.mtp_layers
+    virtual[-1] += further
     stages = [[virtual[chunk * plan.pp + device] for chunk in range(chunks)] for device in range(plan.pp)]
 
-    works = {kind: _work(job, plan, kind) for kind in {"embedding", "head", *kinds}}
-    counts = Counter(["embedding", "head", *kinds])
+    works = {kind: _work(job, plan, kind) for kind in {"embedding", "head", *kinds, *further}}
+    counts = Counter(["embedding", "head", *kinds, *further])
     times = {kind: _layer_times(job, plan, work, 1.0) for kind, work in works.items()}
     products = sum(counts[kind] * found.matmul_s for kind, found in times.items())
     everything = sum(counts[kind] * (found.forward_s + found.backward_s) for kind, found in times.items())
@@ -125,8 +127,13 @@ def oracle_step(job: TrainingJob, plan: Plan) -> OracleStep:
     )
 
 
+def _kind(job: TrainingJob, layer: int) -> str:
+    kind = "experts" if job.model.has_experts(layer) else "dense"
+    return kind + " window" * job.model.has_window(layer)
+
+
 def _work(job: TrainingJob, plan: Plan, kind: str) -> LayerWork:
-    alone = kind == "experts"
+    alone = kind.startswith("experts")
     seen = Plan(
         dp=plan.ep * plan.expert_tp // math.gcd(plan.expert_tp, plan.tp) if alone else 1,
         ep=plan.ep if alone else 1,
@@ -254,7 +261,7 @@ def backward_exposed(
 def _units(stage: list[list[str]], works: Mapping[str, LayerWork], times: Mapping[str, _Times]) -> list[_Unit]:
     """What stands outside of layers as one, then layer by layer."""
     names = [kind for chunk in stage for kind in chunk]
-    outside = [kind for kind in names if kind in ("embedding", "head")]
+    outside = [kind for kind in names if kind == "embedding" or "head" in kind or "token" in kind]
     return [
         _Unit(
             sum(works[kind].parameters for kind in kinds),
@@ -353,7 +360,7 @@ def _held(job: TrainingJob, plan: Plan, stage: list[list[str]], works: Mapping[s
     """Parameters of a stage, and of these the experts'."""
     names = [kind for chunk in stage for kind in chunk]
     held = sum(works[kind].parameters for kind in names)
-    if plan.pp > 1 and "head" in names and job.model.tied_embeddings:
+    if plan.pp > 1 and (("head" in names and job.model.tied_embeddings) or "further token" in names):
         held += job.model.vocab * job.model.hidden / plan.tp
     return held, sum(works[kind].expert_parameters for kind in names)
 
@@ -400,7 +407,7 @@ def _memory(
     model, software = job.model, job.software
     micro_batches, chunks = plan.micro_batches(job.global_batch), len(stage)
     names = [kind for chunk in stage for kind in chunk]
-    layers = [kind for kind in names if kind in ("dense", "experts")]
+    layers = [kind for kind in names if kind.startswith(("dense", "experts"))]
     held, experts = _held(job, plan, stage, works)
     if plan.pp > 1 and plan.zero == 2 and software.accumulate_bytes == 0 and software.reduces == "micro-batch":
         plan = replace(plan, zero=3)
@@ -409,11 +416,11 @@ def _memory(
     parameters, gradients, optimizer = (one + other for one, other in zip(dense, shared, strict=True))
     schedule = "gpipe" if plan.schedule == "gpipe" else "1f1b"
     passes = most_in_flight(schedule, index, plan.pp, micro_batches, chunks)
-    kept = sum(works[kind].saved_bytes for kind in names if kind != "head")
+    kept = sum(works[kind].saved_bytes for kind in names if "head" not in kind)
     activations, logits = passes * kept / chunks, 0.0
-    if "head" in names:
-        activations += works["head"].input_bytes
-        logits = plan.micro_batch * job.seq / plan.cp * model.vocab / plan.tp * software.logit_bytes
+    if heads := sum("head" in kind for kind in names):
+        activations += heads * works["head"].input_bytes
+        logits = heads * plan.micro_batch * job.seq / plan.cp * model.vocab / plan.tp * software.logit_bytes
     full = plan.recompute == "full"
     at_work = [works[kind] for kind in layers or ["embedding"]]
     working = max(work.working_bytes if full else max(work.widths_bytes, default=0.0) for work in at_work)

@@ -49,6 +49,7 @@ def test_a_llama_is_told_whole() -> None:
         ("deepseek-v3", "--moe-layer-freq", "[0]*3+[1]*58"),
         ("deepseek-v3", "--moe-router-score-function", "sigmoid"),
         ("deepseek-v3", "--moe-grouped-gemm", ""),
+        ("deepseek-v3", "--mtp-num-layers", "1"),
         ("llama4-maverick", "--moe-layer-freq", "[0,1]*24"),
         ("gpt-oss-20b", "--softmax-type", "learnable"),
         ("gpt3-1.3b", "--position-embedding-type", "learned_absolute"),
@@ -81,7 +82,7 @@ def test_what_makes_a_model_itself_is_told(model: str, name: str, value: str) ->
         (
             "deepseek-v3",
             Plan(pp=8, interleave=4, split="3,2*29,0*2"),
-            {"--pipeline-model-parallel-layout": "Ettt|(tt|)*29|L"},
+            {"--pipeline-model-parallel-layout": "Ettt|(tt|)*29m|L"},
         ),
     ],
 )

@@ -66,9 +66,27 @@ def some_plans(space: Space, count: int, seed: int) -> list[Plan]:
     return [space.plan(int(row)) for row in (*rows, *flat)]
 
 
+def test_a_step_with_windows_and_a_further_token_is_too() -> None:
+    job = job_of(("gpt-oss-20b", 16, 32, 4096, "hgx-h100", "megatron-core", "bf16"))
+    job = replace(job, model=replace(job.model, layers=8, mtp_layers=1))
+    for one in (
+        Plan(dp=8, tp=2, ep=2, zero=3),
+        Plan(dp=4, pp=4, ep=2),
+        Plan(dp=4, tp=2, pp=2, ep=2, interleave=2, schedule="interleaved"),
+    ):
+        found, exact = detailed(job, one), oracle_step(job, one)
+        assert found.step_time_s == pytest.approx(exact.step_time_s, rel=1e-9), one
+        assert list(found.stage_memory) == [pytest.approx(memory, rel=1e-9) for memory in exact.stage_memory], one
+        plain = detailed(replace(job, model=replace(job.model, window=0, full_every=0)), one)
+        assert found.kernels["attention"] < plain.kernels["attention"]
+        less = detailed(replace(job, model=replace(job.model, mtp_layers=0)), one)
+        assert less.step_time_s < found.step_time_s
+        assert less.memory_bytes <= found.memory_bytes
+
+
 def test_a_step_with_modules_computed_again_is_too() -> None:
-    job = job_of(("deepseek-v2-lite", 16, 32, 4096, "hgx-h100", "megatron-core+bf16-moments+fp8-activations", "fp8"))
-    cut = {"dp": 2, "tp": 2, "pp": 4, "ep": 4, "etp": 1, "sequence_parallel": True, "zero": 1, "precision": "fp8"}
+    job = job_of(("deepseek-v2-lite", 12, 24, 4096, "hgx-h100", "megatron-core+bf16-moments+fp8-activations", "fp8"))
+    cut = {"dp": 2, "tp": 2, "pp": 3, "ep": 4, "etp": 1, "sequence_parallel": True, "zero": 1, "precision": "fp8"}
     for modules in ("layernorm,moe_act", "mla_up_proj,moe,mlp", "core_attn,shared_experts"):
         one = Plan(**cut, split="even", recompute="selective", recompute_modules=modules)  # type: ignore[arg-type]
         found, exact = detailed(job, one), oracle_step(job, one)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from choreo.errors import ModelError, UnknownNameError, UsageError
@@ -23,6 +24,8 @@ from choreo.workload import (
     model_file,
     read_config,
 )
+from choreo.workload.flops import forward_flops
+from choreo.workload.graph.transformer import further_token_graph
 
 CONFIGS = Path(__file__).parents[1] / "data" / "models"
 
@@ -145,7 +148,8 @@ def test_graph_and_formula_agree(name: str) -> None:
     layers = [layer_graph(model, Plan(), seq, layer) for layer in range(model.layers)]
     whole = [embedding_graph(model, Plan(), seq), *layers, head_graph(model, Plan(), seq)]
     assert sum(graph.parameters for graph in whole) == model.parameters
-    flops = sum(graph.flops for graph in whole)
+    further = [further_token_graph(model, Plan(), seq), layers[-1], head_graph(model, Plan(), seq, shared=True)]
+    flops = sum(graph.flops for graph in whole) + model.mtp_layers * sum(graph.flops for graph in further)
     assert flops == pytest.approx(seq * model.flops_per_token(seq), rel=1e-12)
     assert sum(model.parameters_per_layer(layer) for layer in range(model.layers)) == sum(
         graph.parameters for graph in layers
@@ -292,3 +296,49 @@ def test_experts_by_layer() -> None:
     model = get_model("deepseek-v3")
     assert [model.has_experts(layer) for layer in range(5)] == [False] * 3 + [True] * 2
     assert replace(model, dense_layers=0, moe_every=2).moe_layers == 30
+
+
+@pytest.mark.parametrize(
+    ("file", "window", "full_every", "chunked"),
+    [
+        ("mistral-7b", 4096, 0, False),
+        ("gpt-oss-20b", 128, 2, False),
+        ("gemma-2-9b", 4096, 2, False),
+        ("gemma-3-4b", 4096, 6, False),
+        ("llama-4-scout", 8192, 4, True),
+        ("qwen2-7b", 0, 0, False),  # names a window that it does not use
+        ("llama-3.1-8b", 0, 0, False),
+    ],
+)
+def test_windows_are_read(file: str, window: int, full_every: int, chunked: bool) -> None:
+    model = read_config(CONFIGS / f"{file}.json")
+    assert (model.window, model.full_every, model.chunked) == (window, full_every, chunked)
+
+
+def test_a_window_sees_what_it_sees() -> None:
+    """Keys counted one by one."""
+    seq, width = 12, 4
+    slid = Model("slid", 6, 8, 2, window=width, full_every=3)
+    cut = replace(slid, chunked=True)
+    # A query sees itself and those before it; the formula is that of a continuous triangle, half a key less.
+    sliding = [min(row + 1, width) - 0.5 for row in range(seq)]
+    chunks = [row % width + 1 - 0.5 for row in range(seq)]
+    assert slid.seen_keys(seq, windowed=True) == pytest.approx(np.mean(sliding), abs=0.5)
+    assert cut.seen_keys(seq, windowed=True) == pytest.approx(np.mean(chunks))
+    assert [slid.has_window(layer) for layer in range(6)] == [True, True, False] * 2
+    assert slid.window_layers == 4
+    # A window as long as the sequence is none.
+    long = replace(slid, window=seq)
+    assert forward_flops(long, seq) == pytest.approx(forward_flops(replace(long, window=0, full_every=0), seq))
+    assert forward_flops(slid, seq)["scores"] < forward_flops(long, seq)["scores"]
+
+
+def test_a_further_token_is_a_layer_and_a_head_more() -> None:
+    model = get_model("deepseek-v3")
+    assert model.mtp_layers == read_config(CONFIGS / "deepseek-v3.json").mtp_layers == 1
+    alone = replace(model, mtp_layers=0)
+    assert model.parameters == alone.parameters
+    more = {name: flops - forward_flops(alone, 4096)[name] for name, flops in forward_flops(model, 4096).items()}
+    assert more["logits"] == forward_flops(alone, 4096)["logits"]
+    assert more["scores"] == pytest.approx(forward_flops(alone, 4096)["scores"] / 61)
+    assert more["router"] == pytest.approx(forward_flops(alone, 4096)["router"] / 58)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.plan.data_parallel.send_times import gathered_bytes, reduced_bytes
+from choreo.plan.layer.work import LAYERS, OUTSIDE
 from choreo.plan.pipeline import in_flight
 from choreo.plan.software import Software
 from choreo.plan.stages import PlanBatch
@@ -31,7 +32,6 @@ Ints = npt.NDArray[np.int64]
 MASTER_BYTES = 4
 CAST_BYTES = 2  # of a parameter's copy in 16 bits, kept from its use forward to its use backward
 GPIPE, FULL = SCHEDULES.index("gpipe"), RECOMPUTE.index("full")
-LAYERS = ("dense", "experts")
 
 
 def model_state_bytes(
@@ -65,7 +65,7 @@ def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
     """Bytes by part at one rank of each stage, for each plan: arrays of stages by plans."""
     job, columns = batch.job, batch.columns
     software, zero, micro_batches = job.software, _sharding(batch), batch.micro_batches
-    layers = np.maximum(1, batch.count("dense") + batch.count("experts"))
+    layers = np.maximum(1, sum(batch.count(kind) for kind in LAYERS))
     activations, logits = _activations(batch)
     working = _working(batch)
     parameters, gradients, optimizer = _state(batch)
@@ -74,7 +74,7 @@ def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
     weights = np.zeros_like(parameters)
     if software.cast_weights:
         # Layers that are computed again cast their weights again; copies of those last no longer than the layer.
-        outside = batch.total("parameters", ("embedding", "head"))
+        outside = batch.total("parameters", OUTSIDE)
         weights = CAST_BYTES * np.where(columns["recompute"] == FULL, outside, batch.parameters)
     buffers = _buffers(batch)
     caching = software.allocator == "caching"
@@ -141,11 +141,11 @@ def _activations(batch: PlanBatch) -> tuple[Floats, Floats]:
     """The activations kept for micro-batches in flight, and the logits of the one at the loss."""
     job, columns = batch.job, batch.columns
     passes = in_flight(batch.index, batch.pp, batch.micro_batches, batch.chunks, gpipe=columns["schedule"] == GPIPE)
-    head = batch.count("head")
-    kept = passes / batch.chunks * batch.total("saved_bytes", ("embedding", *LAYERS))
+    heads = batch.count("head") + batch.count("further head")
+    kept = passes / batch.chunks * batch.total("saved_bytes", ("embedding", "further token", *LAYERS))
     tokens = columns["micro_batch"] * job.seq / columns["cp"]
     logits = tokens * (job.model.vocab / columns["tp"]) * job.software.logit_bytes
-    return kept + head * batch.layer("head", "input_bytes"), head * logits
+    return kept + heads * batch.layer("head", "input_bytes"), heads * logits
 
 
 def _working(batch: PlanBatch) -> Floats:
@@ -156,7 +156,7 @@ def _working(batch: PlanBatch) -> Floats:
     full = batch.columns["recompute"] == FULL
     found = np.zeros((len(batch.stages), len(batch.plans)))
     held = {kind: batch.count(kind) > 0 for kind in LAYERS}
-    for kind, has in {**held, "embedding": ~(held["dense"] | held["experts"])}.items():
+    for kind, has in {**held, "embedding": ~np.any(list(held.values()), axis=0)}.items():
         if has.any():
             one = np.where(full, batch.layer(kind, "working_bytes"), batch.layer(kind, "widest_bytes"))
             found = np.maximum(found, has * one)
@@ -178,7 +178,7 @@ def _buffers(batch: PlanBatch) -> Floats:
     if batch.pp > 1:
         needed = batch.parameters * (gathered + reduced)
     else:
-        outside = batch.total("parameters", ("embedding", "head"))
+        outside = batch.total("parameters", OUTSIDE)
         layers = [(batch.count(kind) > 0) * batch.layer(kind, "parameters") for kind in LAYERS]
         largest = np.max(layers, axis=0)
         needed = (outside + 2 * largest) * gathered + np.maximum(largest, outside) * (gathered + reduced)

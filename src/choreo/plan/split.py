@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from choreo.plan.layer.work import layer_kind
+from choreo.plan.layer.work import further_kinds, layer_kind
 from choreo.workload import Model, stage_layers
 from choreo.workload.flops import forward_flops
 from choreo.workload.legal import CHUNK_EXTRAS, STAGE_EXTRAS, even
@@ -55,6 +55,13 @@ def stage_list(
     kinds = [tuple(layer_kind(model, layer) for layer in layers) for layers in held]
     kinds[0] = ("embedding", *kinds[0])
     kinds[-1] = (*kinds[-1], "head")
+    # A stage that a list leaves empty before the last is for the layer that predicts further; heads are in the last.
+    *further, head = further_kinds(model)
+    alone = len(held) > 1 and split not in SPLITS and not held[-2]
+    for _ in range(model.mtp_layers):
+        at = -2 if alone else -1
+        kinds[at] = (*kinds[at], *further)
+        kinds[-1] = (*kinds[-1], head)
     chunked = [tuple(kinds[device::pp]) for device in range(pp)]
     return tuple(PipelineStage(device, sum(held, ()), held) for device, held in enumerate(chunked))
 
@@ -99,12 +106,18 @@ def cost_split(model: Model, pp: int) -> tuple[tuple[int, ...], ...]:
 @lru_cache(maxsize=32)
 def _costs(model: Model, seq: int) -> tuple[float, ...]:
     """FLOPs a token of each layer and, last, of the head."""
-    parts = forward_flops(model, seq, causal="half")
-    attention = (parts["projections"] + parts["scores"]) / model.layers
+    plain = replace(model, mtp_layers=0)
+    parts = forward_flops(plain, seq, causal="half")
+    projections = parts["projections"] / model.layers
+    scores = 2.0 * model.heads * (model.query_dim + model.value_dim)
     width = 2.0 * (3 if model.gated else 2) * model.hidden
     routed = width * (model.experts_per_token * model.expert_ffn + model.shared_ffn)
-    mlp = {"dense": width * model.ffn, "experts": routed}
-    return (*(attention + mlp[layer_kind(model, layer)] for layer in range(model.layers)), parts["logits"])
+    costs = []
+    for layer in range(model.layers):
+        keys = model.seen_keys(seq, windowed=model.has_window(layer))
+        costs.append(projections + scores * keys + (routed if model.has_experts(layer) else width * model.ffn))
+    further = sum(forward_flops(model, seq, causal="half").values()) - sum(parts.values())
+    return (*costs, parts["logits"] + further)
 
 
 @lru_cache(maxsize=512)

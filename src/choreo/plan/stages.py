@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import LayerTable
-from choreo.plan.layer.work import KINDS
+from choreo.plan.layer.work import KINDS, WITH_EXPERTS
 from choreo.plan.network import collective_time
 from choreo.plan.space import Space
 from choreo.plan.split import PipelineStage, stage_list
@@ -110,16 +110,17 @@ class PlanBatch:
 
     @cached_property
     def parameters(self) -> Floats:
-        """Parameters of each stage. A last stage has its own copy of a tied embedding."""
+        """Parameters of each stage. One that predicts has its own copy of an embedding that is tied, or used again."""
         model, held = self.job.model, self.total("parameters")
-        if self.pp > 1 and model.tied_embeddings:
-            held = held + self._counts["head"] * (model.vocab * model.hidden / self.columns["tp"])
+        if self.pp > 1 and (model.tied_embeddings or model.mtp_layers):
+            used = self._counts["head"] * model.tied_embeddings + self._counts["further token"]
+            held = held + np.minimum(used, 1) * (model.vocab * model.hidden / self.columns["tp"])
         return held
 
     @cached_property
     def expert_parameters(self) -> Floats:
         """Parameters of the experts of each stage."""
-        return self.total("expert_parameters", ("experts",))
+        return self.total("expert_parameters", WITH_EXPERTS)
 
     def take(self, chosen: Ints) -> PlanBatch:
         """Some of the plans."""

@@ -19,7 +19,7 @@ from choreo.train.launch import run_ranks
 from choreo.train.predict import predict
 from choreo.train.result import Prediction, TrainingRun, TrainingStep
 from choreo.train.scale import scaled
-from choreo.workload import Plan, Workload, get_workload
+from choreo.workload import Model, Plan, Workload, get_workload
 
 __all__ = ["train"]
 
@@ -80,6 +80,8 @@ def train(
     if importlib.util.find_spec("torch") is None:
         raise UsageError("training needs PyTorch, which is not installed here: pip install 'choreo[torch]'")
     workload = scaled(get_workload(model), scale)
+    if isinstance(workload, Model):  # what is trained attends to every earlier token, and predicts one
+        workload = replace(workload, window=0, full_every=0, chunked=False, mtp_layers=0)
     ranks = check_ranks(ranks if ranks is not None else plan.gpus if plan is not None else 1)
     seq = SEQ if seq is None else whole_number("seq", seq)
     if plan is None:

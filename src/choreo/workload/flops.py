@@ -3,12 +3,14 @@
 Forward, for one token of a sequence of s, in a layer of hidden size h with a heads of d features and kv for keys:
 
     queries, keys, values    2 h (a + 2 kv) d
-    scores and their use     2 · 2 s a d        halved where causal attention is counted as half
+    scores and their use     2 · 2 s a d        halved where causal attention is counted as half; where a query sees
+                                                k keys in the mean of a window, 2 k stands for s
     output                   2 a d h
     MLP                      2 · 2 h f, or 2 · 3 h f if gated, by as many experts as the token goes to
     router                   2 h E
 
-and once, after the last layer, 2 h V for the logits. Looking up an embedding is no product. A step of B sequences is
+and once, after the last layer, 2 h V for the logits. A layer that predicts a further token is one more of the last
+kind, a product of 2 h by h, and logits of its own. Looking up an embedding is no product. A step of B sequences is
 3 B s times that; recomputing adds the forward pass of the blocks ("full") or of the scores ("selective"). For a GPT
 (f = 4h, a d = h, kv = a) a block is 24 h² + 4 s h a token, and with full recomputation of l blocks the step is
 
@@ -47,12 +49,19 @@ def forward_flops(model: Model, seq: int, *, causal: str = "full") -> dict[str, 
     projections += heads * model.value_dim * hidden
     routed = model.experts_per_token * model.expert_ffn + model.shared_ffn
     gate = hidden * (model.experts + model.shared_gate)
+    more, last = model.mtp_layers, model.layers - 1
+    moe += more * model.has_experts(last)
+    dense = model.layers + more - moe
+    windowed = model.window_layers + more * model.has_window(last)
+    keys = float((model.layers + more - windowed) * seq)
+    if windowed:
+        keys += 2 * windowed * model.seen_keys(seq, windowed=True)
     return {
-        "projections": 2.0 * model.layers * projections,
-        "scores": CAUSAL[causal] * 2.0 * model.layers * seq * heads * (model.query_dim + model.value_dim),
-        "mlp": 2.0 * matrices * hidden * ((model.layers - moe) * model.ffn + moe * routed),
+        "projections": 2.0 * (model.layers + more) * projections + 2.0 * more * 2 * hidden**2,
+        "scores": CAUSAL[causal] * 2.0 * keys * heads * (model.query_dim + model.value_dim),
+        "mlp": 2.0 * matrices * hidden * (dense * model.ffn + moe * routed),
         "router": 2.0 * moe * gate,
-        "logits": 2.0 * hidden * model.vocab,
+        "logits": 2.0 * (1 + more) * hidden * model.vocab,
     }
 
 

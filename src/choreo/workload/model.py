@@ -85,6 +85,10 @@ class Model:
     router_bias: bool = False
     shared_gate: bool = False  # a gate of one number a token on the shared experts (Qwen2-MoE)
     latent: Latent | None = None
+    window: int = 0  # a query sees only so many keys, itself included; 0: all before it
+    full_every: int = 0  # each n-th layer has no window; 0: all have, where there is one
+    chunked: bool = False  # windows do not slide: a query sees the keys of its own chunk (Llama 4)
+    mtp_layers: int = 0  # layers after the last that predict a further token each (DeepSeek-V3); not in `parameters`
     dropout: bool = False  # as the model was trained
     max_seq: int = 0  # 0: not said
     # What no count depends on, but a program that trains the model must be told.
@@ -104,6 +108,8 @@ class Model:
         for name in ("layers", "hidden", "heads", "vocab", "norms_per_layer", "moe_every"):
             self._positive(name)
         for name in ("kv_heads", "head_dim", "ffn", "learned_positions", "experts", "shared_experts", "dense_layers"):
+            self._positive(name, least=0)
+        for name in ("window", "full_every", "mtp_layers"):
             self._positive(name, least=0)
         if not self.kv_heads:
             object.__setattr__(self, "kv_heads", self.heads)
@@ -171,6 +177,25 @@ class Model:
     def has_experts(self, layer: int) -> bool:
         """Whether a layer's MLP is a mixture of experts; `layer` counts from 0."""
         return bool(self.experts) and layer >= self.dense_layers and (layer + 1) % self.moe_every == 0
+
+    def has_window(self, layer: int) -> bool:
+        """Whether a layer's queries see a window of the keys; `layer` counts from 0."""
+        return self.window > 0 and not (self.full_every and (layer + 1) % self.full_every == 0)
+
+    @property
+    def window_layers(self) -> int:
+        """How many layers have a window."""
+        return (self.layers - (self.layers // self.full_every if self.full_every else 0)) if self.window else 0
+
+    def seen_keys(self, seq: float, *, windowed: bool) -> float:
+        """Keys that a query sees in the mean.
+
+        >>> model = Model("m", 1, 8, 2, window=2)
+        >>> model.seen_keys(8, windowed=False), model.seen_keys(8, windowed=True)
+        (4.0, 1.75)
+        """
+        width = min(seq, self.window) if windowed else seq
+        return width / 2 if self.chunked and windowed else width - width**2 / (2 * seq)
 
     @property
     def moe_layers(self) -> int:

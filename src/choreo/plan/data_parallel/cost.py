@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from choreo.plan.data_parallel.overlap import backward_exposed, forward_exposed, slowed
 from choreo.plan.data_parallel.send_times import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, SendTimes, gathered_bytes
+from choreo.plan.layer.work import OUTSIDE
 from choreo.plan.software import Software
 from choreo.plan.stages import Kinds, PlanBatch
 from choreo.workload.plan import RECOMPUTE
@@ -34,7 +35,6 @@ Fields = tuple[Floats, Floats, Floats, Floats]  # of a DataParallelCost
 COPIED_FORWARD, COPIED_REDUCED = 4, 6
 # FSDP keeps two layers gathered: the current one and the next.
 AHEAD = 2
-OUTSIDE = ("embedding", "head")
 FULL = RECOMPUTE.index("full")
 
 

@@ -37,6 +37,8 @@ def megatron_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "a bias of the output layer"
     if not model.rotary and not model.learned_positions:
         yield "positions that are neither learned nor rotary (ALiBi)"
+    if model.chunked and model.window < job.seq:
+        yield f"attention in chunks of {model.window}"
     known = ("silu", "clipped-swiglu") if model.gated else ("gelu", "gelu-tanh", "squared-relu")
     if model.activation not in known:
         yield f"{'a gated MLP' if model.gated else 'an MLP'} with {model.activation}"
@@ -77,7 +79,8 @@ def megatron_options(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield from _experts(job.model)
     yield from _vocabulary(job.model, plan)
     yield from _cut(job, plan)
-    yield from _stages(layers_per_stage(job.model, plan.pp, _chunks(plan), plan.split, job.seq), plan)
+    counts = layers_per_stage(job.model, plan.pp, _chunks(plan), plan.split, job.seq)
+    yield from _stages(counts, plan, job.model.mtp_layers)
     yield from _data_parallel(job, plan)
     yield from _memory(job, plan)
     yield from _precision(job, plan)
@@ -106,6 +109,7 @@ def _model(model: Model, seq: int) -> Iterator[str]:
     if model.qk_l2_norm:
         yield "--qk-l2-norm"
     yield from _positions(model, seq)
+    yield from _attention(model, seq)
     if model.norm == "rms":
         yield "--normalization RMSNorm"
     yield f"--norm-epsilon {model.norm_eps:g}"
@@ -118,6 +122,16 @@ def _model(model: Model, seq: int) -> Iterator[str]:
         yield "--attention-dropout 0.0 --hidden-dropout 0.0"
     if not model.tied_embeddings:
         yield "--untie-embeddings-and-output-weights"
+
+
+def _attention(model: Model, seq: int) -> Iterator[str]:
+    """Windows, and layers that predict further tokens."""
+    if model.window and model.window < seq:
+        yield f"--window-size {model.window - 1},0"
+        if model.full_every:
+            yield f"--window-attn-skip-freq {model.full_every}"
+    if model.mtp_layers:
+        yield f"--mtp-num-layers {model.mtp_layers} --mtp-loss-scaling-factor 0.1"
 
 
 def _positions(model: Model, seq: int) -> Iterator[str]:
@@ -141,8 +155,7 @@ def _activation(model: Model) -> Iterator[str]:
             yield "--swiglu"
         case "clipped-swiglu":
             yield "--quick-geglu --glu-linear-offset 1.0 --activation-func-clamp-value 7.0 --no-bias-gelu-fusion"
-            # Of gpt-oss alone, which has sinks, and windows in every other layer.
-            yield "--softmax-type learnable --window-size 127,0 --window-attn-skip-freq 2"
+            yield "--softmax-type learnable"  # of gpt-oss alone, which has sinks
         case "squared-relu":
             yield "--squared-relu"
 
@@ -215,7 +228,7 @@ def _cut(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield f"--global-batch-size {job.global_batch}"
 
 
-def _stages(counts: Sequence[int], plan: Plan) -> Iterator[str]:
+def _stages(counts: Sequence[int], plan: Plan, further: int) -> Iterator[str]:
     """The layers of each virtual stage: equal, with the embedding and the loss counted as layers, or listed."""
     chunks, most = _chunks(plan), max(counts)
     first, last = most - counts[0], most - counts[-1]
@@ -233,20 +246,23 @@ def _stages(counts: Sequence[int], plan: Plan) -> Iterator[str]:
         yield f"--decoder-first-pipeline-num-layers {counts[0]}"
         yield f"--decoder-last-pipeline-num-layers {counts[-1]}"
     else:
-        yield f"--pipeline-model-parallel-layout '{_layout(counts)}'"
+        yield f"--pipeline-model-parallel-layout '{_layout(counts, further)}'"
 
 
-def _layout(counts: Sequence[int]) -> str:
-    """The layers of stages in Megatron-LM's letters: E embedding, t layer, L loss.
+def _layout(counts: Sequence[int], further: int = 0) -> str:
+    """The layers of stages in Megatron-LM's letters: E embedding, t layer, m layer for a further token, L loss.
 
-    >>> _layout([3, 2, 2, 2, 0, 0])
-    'Ettt|(tt|)*3|L'
+    >>> _layout([3, 2, 2, 2, 0, 0]), _layout([3, 2, 2, 2, 0, 0], further=1)
+    ('Ettt|(tt|)*3|L', 'Ettt|(tt|)*3m|L')
     """
+    more = "m" * further
+    alone = bool(more) and len(counts) > 2 and counts[-2] == 0
     parts = [f"E{'t' * counts[0]}|"]
-    for count, same in groupby(counts[1:-1]):
+    for count, same in groupby(counts[1:-2] if alone else counts[1:-1]):
         times = len(list(same))
         parts.append(f"({'t' * count}|)*{times}" if times > 1 else f"{'t' * count}|")
-    return "".join([*parts, f"{'t' * counts[-1]}L"])
+    parts += [f"{more}|"] * alone
+    return "".join([*parts, f"{'t' * counts[-1]}{'' if alone else more}L"])
 
 
 def _data_parallel(job: TrainingJob, plan: Plan) -> Iterator[str]:

@@ -20,7 +20,16 @@ from choreo.hardware import Device
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.kernels import KernelKind, LayerPass, time_kernels
 from choreo.plan.layer.timing import LayerTimes, PassTimes, clock_gain, pass_times, time_layer
-from choreo.plan.layer.work import KINDS, PASSES, LayerWork, layer_kind, layer_work
+from choreo.plan.layer.work import (
+    KINDS,
+    OUTSIDE,
+    PASSES,
+    WITH_EXPERTS,
+    LayerWork,
+    further_kinds,
+    layer_kind,
+    layer_work,
+)
 from choreo.plan.space import Space
 from choreo.plan.space_axes import modules_of
 from choreo.workload import Plan
@@ -119,6 +128,8 @@ def _values(
     model = job.model
     counts = Counter(layer_kind(model, layer) for layer in range(model.layers))
     counts.update(embedding=1, head=1)
+    if model.mtp_layers:
+        counts.update(dict.fromkeys(further_kinds(model), model.mtp_layers))
     low, high = BUILT if len(batches) > 1 else (int(batches[0]), int(batches[0]))
     steps = (batches - low) / max(1, high - low)
     # A pass is the same object for every way to recompute: it is timed once.
@@ -170,9 +181,9 @@ def _seen(kind: str, plan: Plan, micro_batch: int) -> Plan:
     None depends on the pipeline, only a layer with experts on expert parallelism, and neither the embedding nor the
     head is computed again.
     """
-    if kind in ("embedding", "head"):
+    if kind in OUTSIDE:
         plan = plan.without_recomputation()
-    if kind != "experts":
+    if kind not in WITH_EXPERTS:
         plan = replace(plan, ep=1, etp=0, dp=1)
     return replace(plan, pp=1, micro_batch=micro_batch)
 

@@ -1,6 +1,7 @@
 """What one layer does at one rank with one micro-batch: its passes, what it keeps, and what it holds.
 
-Layers are of four kinds: the embedding, a dense layer, a layer with experts, and the head. Nothing here depends on the
+Layers are of some kinds: the embedding; a dense layer or one with experts, whose queries may see a window of the keys;
+the head; and what joins a further token's embedding to the stream, with a head of its own. Nothing here depends on the
 device or on a program's constants.
 """
 
@@ -15,10 +16,26 @@ from choreo.plan.software import Style
 from choreo.workload import Graph, Model, Plan, embedding_graph, head_graph, layer_graph
 from choreo.workload.graph.backward import backward_graph
 from choreo.workload.graph.fuse import fuse
+from choreo.workload.graph.transformer import further_token_graph
 
-__all__ = ["KINDS", "PASSES", "LayerWork", "layer_kind", "layer_work"]
+__all__ = [
+    "HEADS",
+    "KINDS",
+    "LAYERS",
+    "OUTSIDE",
+    "PASSES",
+    "WITH_EXPERTS",
+    "LayerWork",
+    "further_kinds",
+    "layer_kind",
+    "layer_work",
+]
 
-KINDS = ("embedding", "dense", "experts", "head")
+LAYERS = ("dense", "experts", "dense window", "experts window")
+WITH_EXPERTS = ("experts", "experts window")
+HEADS = ("head", "further head")
+OUTSIDE = ("embedding", *HEADS, "further token")  # of the layers; none is computed again
+KINDS = (*LAYERS, *OUTSIDE)
 PASSES = ("forward", "recompute", "dgrad", "wgrad")
 # What hand-written fusions merge (bias and activation; bias, dropout and sum); norms and softmax stay by themselves.
 BY_HAND = ("dropout", "elementwise")
@@ -40,14 +57,20 @@ class LayerWork:
 
 def layer_kind(model: Model, layer: int) -> str:
     """The kind of a numbered layer."""
-    return "experts" if model.has_experts(layer) else "dense"
+    kind = "experts" if model.has_experts(layer) else "dense"
+    return f"{kind} window" if model.has_window(layer) else kind
+
+
+def further_kinds(model: Model) -> tuple[str, ...]:
+    """The kinds of what predicts one further token: its embedding joins the stream, a layer like the last, a head."""
+    return ("further token", layer_kind(model, model.layers - 1), "further head")
 
 
 @lru_cache(maxsize=8192)
 def layer_work(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> LayerWork:
     """The work of a kind of layer. It is cached, so callers should reset fields of the plan that a layer ignores."""
     forward, ahead, dgrad, wgrad, widths = _both_ways(kind, model, plan.without_recomputation(), seq, style)
-    inside = kind in ("dense", "experts")
+    inside = kind in LAYERS
     # What hand-written kernels merge keeps nothing in between; a compiler decides for itself what to keep.
     seen = _fused(forward, style) if style.fusion == "hand" else forward
     kept = (
@@ -104,8 +127,10 @@ def _graph(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> Graph
     """The forward graph of a kind of layer, as the program runs it."""
     if kind == "embedding":
         return embedding_graph(model, plan, seq)
-    if kind == "head":
-        return head_graph(model, plan, seq, regather=style.regather)
+    if kind in HEADS:
+        return head_graph(model, plan, seq, regather=style.regather, shared=kind != "head")
+    if kind == "further token":
+        return further_token_graph(model, plan, seq)
     layer = next(number for number in range(model.layers) if layer_kind(model, number) == kind)
     return layer_graph(
         model, plan, seq, layer, flash=style.attention > 0, context=style.context, regather=style.regather

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from choreo.errors import UsageError
+from choreo.plan.layer.work import OUTSIDE, layer_kind
 from choreo.plan.pipeline import Pipeline
 from choreo.plan.stages import PlanBatch, message_bytes, optimizer_s
 from choreo.units import counted
@@ -75,7 +76,7 @@ def _passes(batch: PlanBatch, plan: Plan, kind: str) -> LayerPasses:
 def _talks(batch: PlanBatch, plan: Plan, kind: str) -> dict[str, tuple[Talk, ...]]:
     found: dict[str, tuple[Talk, ...]] = {FORWARD: (), BACKWARD: (), WEIGHTS: ()}
     model, seq = batch.job.model, batch.job.seq
-    if kind in ("embedding", "head"):
+    if kind in OUTSIDE:
         return found
     number = next((at for at in range(model.layers - 1, -1, -1) if _kind_of(batch, at) == kind), model.layers - 1)
     forward = layer_graph(model, plan, seq, number)
@@ -90,8 +91,6 @@ def _talks(batch: PlanBatch, plan: Plan, kind: str) -> dict[str, tuple[Talk, ...
 
 
 def _kind_of(batch: PlanBatch, layer: int) -> str:
-    from choreo.plan.layer.work import layer_kind
-
     return layer_kind(batch.job.model, layer)
 
 

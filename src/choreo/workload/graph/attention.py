@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["attention"]
 
+EDGES = 128  # keys that a window's kernel takes in beside those it sees: half a block at each of its edges
+
 
 def attention(block: LayerBuilder, given: str) -> str:
     """From the norm's output to the branch's output, still a partial sum over tp."""
@@ -156,6 +158,14 @@ def _core(block: LayerBuilder, queries: str, keys: str, values: str) -> str:
     if options.flash:
         saves = (*names, "attention", "attention.statistics")
         width = model.query_dim + model.value_dim
+        windowed = block.windowed and model.window < seq
+        visible, whole = seq, True
+        pieces = 1.0
+        if windowed and model.chunked:  # each chunk is a sequence of its own
+            pieces = seq / model.window
+            visible = model.window
+        elif windowed:
+            visible, whole = model.seen_keys(seq, windowed=True) + EDGES, False
         (made,) = build.operator(
             "attention",
             "attention",
@@ -165,12 +175,12 @@ def _core(block: LayerBuilder, queries: str, keys: str, values: str) -> str:
             saves=saves,
             states=[("attention.statistics", (*block.tokens, ("heads", model.heads)), 4.0)],
             how=how,
-            shape=(rows, seq, model.query_dim, batch * heads),
-            flops=2 * batch * heads * rows * seq * width,
-            batch=batch,
+            shape=(rows / pieces, visible, model.query_dim, batch * heads),
+            flops=2 * batch * heads * rows * (2 * model.seen_keys(seq, windowed=windowed)) * width,
+            batch=batch * pieces,
             heads=heads,
             kv_heads=build.tensors[keys].local("heads", mesh, wants[1]) / model.query_dim,
-            causal=True,
+            causal=whole,
         )
         return made
     square: Dims = (block.tokens[0], ("heads", model.heads), block.tokens[1], ("keys", seq))

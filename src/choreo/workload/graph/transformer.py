@@ -22,7 +22,7 @@ from choreo.workload.mesh import mesh_of
 from choreo.workload.model import Model
 from choreo.workload.plan import Plan
 
-__all__ = ["CONTEXT", "Options", "embedding_graph", "head_graph", "layer_graph"]
+__all__ = ["CONTEXT", "Options", "embedding_graph", "further_token_graph", "head_graph", "layer_graph"]
 
 CONTEXT = ("all_gather", "ring", "ulysses")
 CACHED = 4096
@@ -48,6 +48,7 @@ class LayerBuilder:
     tokens: Dims  # batch and sequence, of all ranks
     whole: Sharding  # activations at the matrices: cut over dp and cp alone
     stream: Sharding  # and between them: with sequence parallelism over tp as well
+    windowed: bool = False  # queries see a window of the keys
 
     @property
     def tp(self) -> int:
@@ -84,7 +85,7 @@ def layer_graph(
     [('all_reduce', ('tp',), 8), ('all_reduce', ('tp',), 8)]
     """
     options = _options(model, flash, dropout, context, regather)
-    return _layer(model, _relevant(plan), seq, model.has_experts(layer), options)
+    return _layer(model, _relevant(plan), seq, model.has_experts(layer), model.has_window(layer), options)
 
 
 def embedding_graph(model: Model, plan: Plan, seq: int, *, dropout: bool | None = None) -> Graph:
@@ -97,14 +98,24 @@ def embedding_graph(model: Model, plan: Plan, seq: int, *, dropout: bool | None 
     return _embedding(model, _relevant(plan), seq, _options(model, True, dropout, CONTEXT[0], True))
 
 
-def head_graph(model: Model, plan: Plan, seq: int, *, regather: bool = True) -> Graph:
-    """The forward graph from the output of the last layer to the loss.
+def head_graph(model: Model, plan: Plan, seq: int, *, regather: bool = True, shared: bool = False) -> Graph:
+    """The forward graph from the output of the last layer to the loss; a `shared` output layer is counted elsewhere.
 
     >>> from choreo.workload import get_model
     >>> [node.kind for node in head_graph(get_model("llama3-8b"), Plan(tp=8), seq=4096).collectives]
     ['all_reduce', 'all_reduce', 'all_reduce']
     """
-    return _head(model, _relevant(plan), seq, _options(model, True, False, CONTEXT[0], regather))
+    return _head(model, _relevant(plan), seq, _options(model, True, False, CONTEXT[0], regather), shared)
+
+
+def further_token_graph(model: Model, plan: Plan, seq: int) -> Graph:
+    """What stands before a layer that predicts a further token (DeepSeek-V3): its token's embedding joins the stream.
+
+    >>> from choreo.workload import get_model
+    >>> further_token_graph(get_model("deepseek-v3"), Plan(), seq=4096).parameters == 2 * 7168**2 + 2 * 7168
+    True
+    """
+    return _further_token(model, _relevant(plan), seq, _options(model, True, False, CONTEXT[0], True))
 
 
 def _options(model: Model, flash: bool, dropout: bool | None, context: str, regather: bool) -> Options:
@@ -127,19 +138,21 @@ def _relevant(plan: Plan) -> Plan:
     )
 
 
-def _block(name: str, model: Model, plan: Plan, seq: int, options: Options) -> LayerBuilder:
+def _block(name: str, model: Model, plan: Plan, seq: int, options: Options, *, windowed: bool = False) -> LayerBuilder:
     mesh: Mapping[str, int] = mesh_of(plan)
     build = Builder(name, mesh, plan.activation_bytes, regather=options.regather)
     whole = cut_along(mesh, dp="batch", cp="sequence")
     stream = cut_along(mesh, dp="batch", cp="sequence", tp="sequence") if plan.sequence_parallel else whole
     return LayerBuilder(
-        build, model, options, (("batch", plan.micro_batch * plan.dp), ("sequence", seq)), whole, stream
+        build, model, options, (("batch", plan.micro_batch * plan.dp), ("sequence", seq)), whole, stream, windowed
     )
 
 
 @lru_cache(maxsize=CACHED)
-def _layer(model: Model, plan: Plan, seq: int, moe: bool, options: Options) -> Graph:
-    block = _block("moe_layer" if moe else "layer", model, plan, seq, options)
+def _layer(  # noqa: PLR0917 -- all that a graph depends on
+    model: Model, plan: Plan, seq: int, moe: bool, windowed: bool, options: Options
+) -> Graph:
+    block = _block("moe_layer" if moe else "layer", model, plan, seq, options, windowed=windowed)
     build = block.build
     stream = build.input("input", block.hidden, block.stream)
     read = norm(block, "attention_norm", stream)
@@ -255,16 +268,31 @@ def _embedding(model: Model, plan: Plan, seq: int, options: Options) -> Graph:
 
 
 @lru_cache(maxsize=CACHED)
-def _head(model: Model, plan: Plan, seq: int, options: Options) -> Graph:
+def _further_token(model: Model, plan: Plan, seq: int, options: Options) -> Graph:
+    block = _block("further_token", model, plan, seq, options)
+    build, hidden = block.build, model.hidden
+    stream = build.input("input", block.hidden, block.stream)
+    embedded = build.input("embedded", block.hidden, block.stream)
+    norms = [norm(block, "stream_norm", stream), norm(block, "token_norm", embedded)]
+    both = (*block.tokens, ("pair", 2 * hidden))
+    (joined,) = build.operator("join", "copy", norms, [("joined", both)], want=block.stream)
+    weight = build.weight("join.weight", (("pair", 2 * hidden), block.hidden[-1]))
+    (made,) = build.matmul("joined", joined, [weight], [("further", block.hidden)], want=block.stream)
+    build.output(made, block.stream)
+    return build.graph()
+
+
+@lru_cache(maxsize=CACHED)
+def _head(model: Model, plan: Plan, seq: int, options: Options, shared: bool) -> Graph:
     block = _block("head", model, plan, seq, options)
     build, tokens = block.build, block.tokens
     stream = build.input("input", block.hidden, block.stream)
     read = norm(block, "final_norm", stream)
     vocab = ("vocab", _vocab(block))
-    role = "tied" if model.tied_embeddings else "weight"
+    role = "tied" if model.tied_embeddings or shared else "weight"
     name = "token_embedding" if model.tied_embeddings else "output"
     weight = build.weight(name, (block.hidden[-1], vocab), role=role, tp="vocab")
-    bias = [build.weight("output.bias", (vocab,), tp="vocab")] if model.head_bias else []
+    bias = [build.weight("output.bias", (vocab,), role=role, tp="vocab")] if model.head_bias else []
     (logits,) = build.matmul("logits", read, [weight], [("logits", (*tokens, vocab))], want=block.whole, bias=bias)
     labels = build.input("labels", tokens, block.whole, role="data", item_bytes=8)
     (top,) = build.operator("logits_max", "reduction", [logits], [("logits_max", tokens)], item_bytes=4, role="data")

@@ -46,7 +46,7 @@ def llama(config: Config, name: str, *, tied: bool = False, qkv_bias: bool = Fal
     heads, scaling = config.number("num_attention_heads"), config.inside("rope_scaling")
     biased = config.flag("attention_bias", "bias", "use_bias", default=False)
     all_biased = biased and config.flag("mlp_bias", default=False)
-    return Model(
+    model = Model(
         name,
         layers=config.number("num_hidden_layers"),
         hidden=config.number("hidden_size"),
@@ -68,16 +68,36 @@ def llama(config: Config, name: str, *, tied: bool = False, qkv_bias: bool = Fal
         rope_scaling=scaling.real("factor", default=0.0) if scaling.text("rope_type", "") == "llama3" else 0.0,
         rotary_share=config.share("partial_rotary_factor", "rotary_pct") or 1.0,
     )
+    return _windowed(model, config)
+
+
+def _windowed(model: Model, config: Config, window: int = 0, full_every: int = 0) -> Model:
+    """The model with sliding windows: how wide, and how often a layer has none; numbers are the architecture's own."""
+    if not config.flag("use_sliding_window", default=True):
+        return replace(model, window=0, full_every=0)
+    window = config.number("sliding_window", default=0 if "sliding_window" in config.data else window)
+    full_every = config.number("sliding_window_pattern", default=full_every)
+    layers = config.data.get("layer_types")
+    if isinstance(layers, list):
+        full = layers.count("full_attention")
+        window = window if full < len(layers) else 0
+        full_every = round(len(layers) / full) if full else 0
+    return replace(model, window=window, full_every=full_every if window else 0)
+
+
+def _full(model: Model, config: Config) -> Model:
+    """Qwen's files name a window that is used only where they say so."""
+    return model if config.flag("use_sliding_window", default=False) else replace(model, window=0, full_every=0)
 
 
 def qwen2(config: Config, name: str) -> Model:
     """Qwen 2: biases on queries, keys and values."""
-    return llama(config, name, qkv_bias=True)
+    return _full(llama(config, name, qkv_bias=True), config)
 
 
 def qwen3(config: Config, name: str) -> Model:
     """Qwen 3: norms on queries and keys."""
-    return replace(llama(config, name), qk_norm=True)
+    return replace(_full(llama(config, name), config), qk_norm=True)
 
 
 def gemma(config: Config, name: str) -> Model:
@@ -87,12 +107,12 @@ def gemma(config: Config, name: str) -> Model:
 
 def gemma2(config: Config, name: str) -> Model:
     """Gemma 2: norms after attention and MLP as well."""
-    return replace(gemma(config, name), norms_per_layer=4)
+    return _windowed(replace(gemma(config, name), norms_per_layer=4), config, 4096, 2)
 
 
 def gemma3(config: Config, name: str) -> Model:
     """Gemma 3: Gemma 2 with norms on queries and keys."""
-    return replace(gemma2(config, name), qk_norm=True)
+    return _windowed(replace(gemma2(config, name), qk_norm=True), config, 4096, 6)
 
 
 def cohere(config: Config, name: str) -> Model:
@@ -137,7 +157,8 @@ def mixtral(config: Config, name: str) -> Model:
 def gpt_oss(config: Config, name: str) -> Model:
     """GPT-OSS: Mixtral's shape with biases; its attention sinks are not counted."""
     model = mixtral(config, name)
-    return replace(model, activation="clipped-swiglu", bias=True, qkv_bias=False, router_bias=True)
+    model = replace(model, activation="clipped-swiglu", bias=True, qkv_bias=False, router_bias=True)
+    return _windowed(model, config, 128, 2)
 
 
 def qwen_moe(config: Config, name: str, *, qk_norm: bool) -> Model:
@@ -146,7 +167,7 @@ def qwen_moe(config: Config, name: str, *, qk_norm: bool) -> Model:
     shared = 0 if qk_norm else config.number("shared_expert_intermediate_size", default=0)
     listed = config.data.get("mlp_only_layers")
     return replace(
-        llama(config, name, qkv_bias=not qk_norm),
+        _full(llama(config, name, qkv_bias=not qk_norm), config),
         qk_norm=qk_norm,
         experts=config.number("num_experts"),
         experts_per_token=config.number("num_experts_per_tok"),
@@ -183,6 +204,7 @@ def deepseek(config: Config, name: str) -> Model:
         router_scale=config.real("routed_scaling_factor", default=0.0),
         router_groups=groups if groups > 1 else 0,
         router_groups_per_token=config.number("topk_group", default=0) if groups > 1 else 0,
+        mtp_layers=config.number("num_nextn_predict_layers", default=0),
     )
 
 
@@ -221,4 +243,7 @@ def llama4(config: Config, name: str) -> Model:
         shared_experts=1,
         moe_every=config.number("interleave_moe_layer_step", default=1),
         router_score="sigmoid",
+        window=config.number("attention_chunk_size", default=8192),
+        full_every=config.number("no_rope_layer_interval", default=4),
+        chunked=True,
     )
