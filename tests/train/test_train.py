@@ -273,3 +273,13 @@ def test_without_a_plan_it_is_the_best_that_can_be_trained(monkeypatch: pytest.M
 
     monkeypatch.setattr(best, "plan", unmeasured)
     assert best.best_plan(model, 2, 4, 64) == Plan(dp=2, precision="fp32")
+
+
+def test_the_default_batch_does_not_depend_on_the_plan_that_is_found(
+    pretended: list[TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for found in (Plan(dp=4, precision="fp32"), Plan(tp=4, precision="fp32"), Plan(pp=4, precision="fp32")):
+        monkeypatch.setattr(importlib.import_module("choreo.train.train"), "best_plan", lambda *_, one=found: one)
+        choreo.train("gpt2-124m", scale="tiny", ranks=4, steps=2)
+    choreo.train("gpt2-124m", scale="tiny", plan=Plan(pp=4, precision="fp32"), steps=2)
+    assert [one.global_batch for one in pretended] == [4, 4, 4, 8]

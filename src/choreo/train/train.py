@@ -60,10 +60,11 @@ def train(
     """Train a model under a plan, in as many processes as it has ranks.
 
     `model` is a name of the catalogue or a config.json, made small by `scale` ("tiny", or a factor). Without a plan it
-    is the planner's best for this machine, or, where that was not measured, the batch cut over the ranks. `data` is any
-    file, of which the bytes are the tokens, "synthetic", or the text that comes with Choreo. `check` trains with one
-    process as well, and compares the losses. `on_step` is called after every step, and `on_note` with what a reader
-    should know beside.
+    is the planner's best for this machine, or, where that was not measured, the batch cut over the ranks. Without
+    `global_batch` there are as many sequences as ranks; with a plan, a micro-batch a replica, and in a pipeline twice
+    as many as it has stages. `data` is any file, of which the bytes are the tokens, "synthetic", or the text that comes
+    with Choreo. `check` trains with one process as well, and compares the losses. `on_step` is called after every step,
+    and `on_note` with what a reader should know beside.
 
     `checkpoint` is a folder that gets a checkpoint every so many steps and at the end. A run whose folder has one goes
     on from there, under any plan and number of ranks; `steps` counts from the beginning. With `resume` there must be
@@ -85,9 +86,9 @@ def train(
     ranks = check_ranks(ranks if ranks is not None else plan.gpus if plan is not None else 1)
     seq = SEQ if seq is None else whole_number("seq", seq)
     if plan is None:
-        batch = ranks if global_batch is None else whole_number("global_batch", global_batch)
+        global_batch = ranks if global_batch is None else whole_number("global_batch", global_batch)
         told = on or data_parallel != ALL_REDUCE
-        plan = Plan(dp=ranks, precision="fp32") if told else best_plan(workload, ranks, batch, seq, device)
+        plan = Plan(dp=ranks, precision="fp32") if told else best_plan(workload, ranks, global_batch, seq, device)
     servers, staleness = check_kind(
         data_parallel, plan, workload, servers=servers, staleness=staleness, device=device, backend=backend
     )
@@ -121,7 +122,7 @@ def train(
 
 
 def _batch_of(plan: Plan) -> int:
-    """The batch where none was given: a micro-batch a replica, or enough of them to fill a pipeline."""
+    """The batch for a plan where none was given: a micro-batch a replica, or enough of them to fill a pipeline."""
     return plan.dp * plan.micro_batch * (1 if plan.pp == 1 else 2 * plan.pp)
 
 

@@ -82,6 +82,7 @@ def print_run(run: TrainingRun) -> None:
     echo_table((Column("part", left=True), Column("measured"), Column("share"), Column("predicted")), rows)
     predicted = run.predicted_memory_bytes
     beside = "" if predicted is None else f", predicted {_bytes(predicted)}"
+    echo_line(f"a step: {run.global_batch} sequences of {run.seq} tokens")
     echo_line(f"memory of the fullest rank: {_bytes(run.memory_bytes)}{beside}")
     if run.traffic:
         sent = ", ".join(f"{one['axis']} {one['collective']} {_bytes(one['bytes'])}" for one in run.traffic)

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -51,6 +52,7 @@ class Clock:
         self.axis_of, self._wait = axis_of, wait
         self.spent: defaultdict[str, float] = defaultdict(float)
         self.spans: list[Span] = []
+        self._least_send_s: dict[int, float] = {}  # by the bytes of a message
         self._bucket_at_s: float | None = None
         self._inside = False
 
@@ -83,6 +85,17 @@ class Clock:
         self.spent[kind] += time.perf_counter() - start_s
         if kind != BUBBLE:
             self._keep(kind, start_s)
+
+    def count_send(self, size_bytes: int, start_s: float) -> None:
+        """Count the time since then, in which a message was waited for that this rank has sent.
+
+        It has left when the neighbour has taken it. The least that a message of its size has taken in this run is what
+        sending takes; the rest is waiting for the neighbour.
+        """
+        waited_s = time.perf_counter() - start_s
+        least_s = self._least_send_s[size_bytes] = min(waited_s, self._least_send_s.get(size_bytes, waited_s))
+        self.spent[BUBBLE] += waited_s - least_s
+        self.count(SEND, start_s + waited_s - least_s)
 
     @contextmanager
     def passing(self, kind: str, micro_batch: int, chunk: int = 0) -> Iterator[None]:
@@ -137,7 +150,7 @@ class Clock:
             finally:
                 self._inside = False
             self.count(kind, start_s)
-            return None if work is None else _TimedWork(work, self, kind)
+            return None if work is None else _TimedWork(work, partial(self.count, kind))
 
         return call
 
@@ -145,28 +158,29 @@ class Clock:
         def call(operations: list[Any], desc: str | None = None) -> Any:
             receives = [one.op is dist.irecv for one in operations]
             works = function(operations, desc)
+            sizes = [one.tensor.nbytes for one in operations]
             if len(works) != len(operations):
-                receives = [any(receives)] * len(works)
+                receives, sizes = [any(receives)] * len(works), [sum(sizes)] * len(works)
             return [
-                _TimedWork(work, self, BUBBLE if received else SEND)
-                for work, received in zip(works, receives, strict=True)
+                _TimedWork(work, partial(self.count, BUBBLE) if received else partial(self.count_send, size))
+                for work, received, size in zip(works, receives, sizes, strict=True)
             ]
 
         return call
 
 
 class _TimedWork:
-    """A torch Work whose `wait` is timed."""
+    """A torch Work whose `wait` is timed; `count` is told when it began."""
 
-    def __init__(self, work: Any, clock: Clock, kind: str) -> None:
-        self._work, self._clock, self._kind = work, clock, kind
+    def __init__(self, work: Any, count: Callable[[float], None]) -> None:
+        self._work, self._count = work, count
 
     def wait(self, *arguments: Any) -> Any:
         start_s = time.perf_counter()
         try:
             return self._work.wait(*arguments)
         finally:
-            self._clock.count(self._kind, start_s)
+            self._count(start_s)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
