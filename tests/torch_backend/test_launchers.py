@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers.command import Ran
 from tests.helpers.forks import forked_choreo, import_torch
+from tests.helpers.hosts import enter, hosts, why_no_hosts
+from tests.run.launch.test_launchers import command
 
 ROOT = Path(__file__).parent.parent.parent
 # What torch itself keeps is there after the second group, so the third must leave everything as it was.
@@ -110,6 +115,75 @@ def test_groups_come_and_go_and_a_dead_peer_is_named(launcher: Callable[[str], R
     raised = ran.out.partition("raised: ")[2]
     assert "rank 1" in raised and "died" in raised and "[1]" in raised, ran.out
     assert "choreo: rank 0: all_reduce of 40 bytes by " in ran.err
+
+
+SMALL = """
+import torch
+import torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("choreo")
+x = torch.full((4,), dist.get_rank() + 1.0)
+dist.all_reduce(x)
+print(f"rank {dist.get_rank()} of {dist.get_world_size()} on {dist.get_backend()}: {x[3].item()}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_mpirun_needs_no_more_than_torchrun(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "script.py"
+    script.write_text(SMALL)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        environment.pop(name, None)
+    ran = subprocess.run(
+        [*command("mpirun", 2), str(script)], capture_output=True, text=True, timeout=200, check=False, env=environment
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert sorted(ran.stdout.split("\n")[:-1]) == [f"rank {rank} of 2 on choreo: 3.0" for rank in range(2)]
+
+
+def rank_on_a_host(name: str, store: str, rank: int, told: Any) -> None:
+    """A rank of a process group whose members are on several hosts."""
+    from tests.helpers.torch import dist, torch
+
+    enter(name)
+    torch.set_num_threads(1)
+    dist.init_process_group("choreo", init_method=store, rank=rank, world_size=3, timeout=timedelta(seconds=100))
+    x = torch.full((100_000,), rank + 1.0)
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    parts = [torch.empty(3, dtype=torch.bfloat16) for _ in range(3)]
+    dist.all_gather(parts, torch.full((3,), float(rank), dtype=torch.bfloat16))
+    if rank == 0:
+        dist.send(x, 2)
+    elif rank == 2:
+        x.zero_()
+        dist.recv(x, 0)
+    group: Any = dist.group.WORLD
+    told.put((rank, x[-1].item(), [int(one[0]) for one in parts], group.comm.is_on_one_host))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts())
+def test_ranks_on_several_hosts() -> None:
+    """Two ranks share memory on one host; the third is on another."""
+    import_torch()
+    fork = multiprocessing.get_context("fork")
+    told = fork.SimpleQueue()
+    with hosts(2) as made:
+        store = f"tcp://{made.addresses[0]}:29811"
+        ranks = [
+            fork.Process(target=rank_on_a_host, args=(made.names[host], store, rank, told), daemon=True)
+            for rank, host in enumerate((0, 0, 1))
+        ]
+        for one in ranks:
+            one.start()
+        for one in ranks:
+            one.join(150)
+        assert [one.exitcode for one in ranks] == [0, 0, 0]
+        assert sorted(told.get() for _ in ranks) == [(rank, 6.0, [0, 1, 2], False) for rank in range(3)]
 
 
 def test_collecting_does_not_import_torch() -> None:

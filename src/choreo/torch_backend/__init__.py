@@ -7,6 +7,7 @@ imported before the first process group is made.
 from __future__ import annotations
 
 import functools
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -40,6 +41,7 @@ def register() -> None:
     if dist.is_available() and not dist.is_backend_available(NAME):
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
         _allow_monitored_barrier(dist)
+        _read_mpirun()
 
 
 def _create(options: Any, backend_options: Any) -> Any:
@@ -47,6 +49,21 @@ def _create(options: Any, backend_options: Any) -> Any:
     from choreo.torch_backend.create import create_process_group
 
     return create_process_group(options, backend_options)
+
+
+def _read_mpirun() -> None:
+    """Let `env://`, which is the default, find ranks that mpirun has started."""
+    handlers: dict[str, Any] = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
+    original = handlers["env"]
+
+    @functools.wraps(original)
+    def env_rendezvous(*arguments: Any, **options: Any) -> Any:
+        from choreo.torch_backend.mpirun import set_torch_variables
+
+        set_torch_variables()
+        return original(*arguments, **options)
+
+    handlers["env"] = env_rendezvous
 
 
 def _allow_monitored_barrier(dist: Any) -> None:
