@@ -69,17 +69,17 @@ static int spin_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t va
 }
 
 /* The scheduler may leave ranks on one core for long while another core has fewer. A rank that waits moves to that core; then
- * it may run wherever it could before. Ranks that share a core take turns to move, each for some calls. */
+ * it may run wherever it could before. It says at once where it is, so that the others stay. */
 static void move_to_free_core(Endpoint *here) {
-    int core = sched_getcpu(), crowd = 1, before = 0;
+    int core = sched_getcpu(), crowd = 1;
     if (core < 0 || core >= CPU_SETSIZE) return;
+    atomic_store_explicit(&here->header->core, (uint32_t)core + 1, memory_order_relaxed);
     for (int peer = 0; peer < here->world; peer++) {
         const Header *theirs = here->peers[peer].header;
         if (!theirs || atomic_load_explicit(&theirs->core, memory_order_relaxed) != (uint32_t)core + 1) continue;
         crowd++;
-        before += peer < here->rank;
     }
-    if (crowd == 1 || here->call / MOVE_CALLS % (unsigned)crowd != (unsigned)before) return;
+    if (crowd == 1) return;
     double time = now_s();
     cpu_set_t all, one;
     if (time - here->moved_s < MOVE_S || sched_getaffinity(0, sizeof(all), &all)) return;
@@ -96,7 +96,9 @@ static void move_to_free_core(Endpoint *here) {
     if (ranks[best] + 2 > ranks[core]) return; /* it would be no better there */
     CPU_ZERO(&one);
     CPU_SET(best, &one);
-    if (!sched_setaffinity(0, sizeof(one), &one)) sched_setaffinity(0, sizeof(all), &all);
+    if (sched_setaffinity(0, sizeof(one), &one)) return;
+    atomic_store_explicit(&here->header->core, (uint32_t)best + 1, memory_order_relaxed);
+    sched_setaffinity(0, sizeof(all), &all);
 }
 
 /* Yield, and learn if another program had the core meanwhile. */
