@@ -69,17 +69,19 @@ static int spin_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t va
 }
 
 /* The scheduler may leave ranks on one core for long while another core has fewer. A rank that waits moves to that core; then
- * it may run wherever it could before. It says at once where it is, so that the others stay. */
+ * it may run wherever it could before. It says at once where it is, so that the others stay. Where there are more ranks than cores,
+ * those on one core take turns to move, each for some calls. */
 static void move_to_free_core(Endpoint *here) {
-    int core = sched_getcpu(), crowd = 1;
+    int core = sched_getcpu(), crowd = 1, before = 0;
     if (core < 0 || core >= CPU_SETSIZE) return;
     atomic_store_explicit(&here->header->core, (uint32_t)core + 1, memory_order_relaxed);
     for (int peer = 0; peer < here->world; peer++) {
         const Header *theirs = here->peers[peer].header;
         if (!theirs || atomic_load_explicit(&theirs->core, memory_order_relaxed) != (uint32_t)core + 1) continue;
         crowd++;
+        before += peer < here->rank;
     }
-    if (crowd == 1) return;
+    if (crowd == 1 || (here->spins <= LOOKS && here->call / MOVE_CALLS % (unsigned)crowd != (unsigned)before)) return;
     double time = now_s();
     cpu_set_t all, one;
     if (time - here->moved_s < MOVE_S || sched_getaffinity(0, sizeof(all), &all)) return;
