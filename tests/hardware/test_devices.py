@@ -52,6 +52,17 @@ WRITTEN = {
     "TPUv3": "TPU-v3",
     "tpu-v5p": "TPU-v5p",
     "Hopper": "H100-80G-SXM",
+    "NVIDIA H20": "H20-96G-SXM",
+    "NVIDIA L40S": "L40S-48G-PCIe",
+    "A10": "A10-24G-PCIe",
+    "NVIDIA GeForce RTX 4090": "RTX-4090-24G-PCIe",
+    "AMD Instinct MI300X": "MI300X-192G",
+    "MI325X": "MI325X-256G",
+    "mi355x": "MI355X-288G",
+    "TPU v5e": "TPU-v5e",
+    "Trillium": "TPU-v6e",
+    "Intel Gaudi 3": "Gaudi-3-128G",
+    "trn2": "Trainium-2-96G",
 }
 
 
@@ -111,17 +122,17 @@ def test_a_device_passes_through() -> None:
     assert len({device, replace(device), get_device("A100-40G-SXM")}) == 2
 
 
-@pytest.mark.parametrize("text", ["MI300X", "", "RTX 4090", "TPU v9", "H10"])
+@pytest.mark.parametrize("text", ["MI100", "", "RTX 5090", "TPU v9", "H10"])
 def test_an_unknown_device_is_a_sentence_with_the_nearest(text: str) -> None:
     with pytest.raises(DeviceError) as caught:
         get_device(text)
     assert is_one_sentence(str(caught.value).rstrip("?"))
-    assert "H100-80G-SXM" in str(caught.value) or "TPU-v3" in str(caught.value)
+    assert any(name in str(caught.value) for name in NAMES)
 
 
 def test_a_misspelt_device_is_told_the_nearest_names() -> None:
     with pytest.raises(DeviceError, match="did you mean"):
-        get_device("A10-80G-SXM")
+        get_device("A1-80G-SXM")
 
 
 def test_only_text_names_a_device() -> None:

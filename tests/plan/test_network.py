@@ -115,3 +115,18 @@ def test_blocks_do_not_say_what_their_devices_are() -> None:
 def test_dgx_h100_is_hgx_h100() -> None:
     named, known = get_cluster("dgx-h100"), get_cluster("hgx-h100")
     assert (named.network, named.device) == (known.network, known.device)
+
+
+def test_a_group_that_leaves_its_node_is_held_up_by_the_network() -> None:
+    """Where there is no NCCL: a device's share of a vector goes over its share of the network."""
+    cluster = get_cluster("trn2")
+    assert (cluster.node_gpus, cluster.network.name) == (16, "torus")
+    inside, across = (float(collective_time(cluster, "all_gather", 1e9, ranks, 1)) for ranks in (16, 64))
+    assert inside == pytest.approx(1e9 * 15 / 16 / 512e9, rel=0.05)
+    # Four nodes: three quarters of a sixteenth go over 25 GB/s, after the node's own part.
+    assert across - inside == pytest.approx(1e9 / 16 * 3 / 4 / 25e9, rel=0.05)
+    assert cluster.network.link(16, 1) == "NeuronLink"
+    assert cluster.network.link(4, 16) == "the network"
+    # AMD's machines have a library that is built like NCCL.
+    assert get_cluster("mi300x").network.name == "nccl"
+    assert get_cluster("mi300x").network.link(8, 1) == "Infinity Fabric"

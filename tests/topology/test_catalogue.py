@@ -20,7 +20,7 @@ NAMES = [machine.name for machine in list_topologies()]
 # What the mission asks for.
 WANTED = (
     "dgx-a100 dgx-a800 hgx-h100 hgx-h200 hgx-h800 hgx-b200 gb200-nvl72 dgx-superpod tpu-v4 dojo zionex hls-1 "
-    "cerebras-swarmx wormhole-galaxy dgx-1 dgx-2"
+    "cerebras-swarmx wormhole-galaxy dgx-1 dgx-2 mi300x mi325x mi355x gaudi-3 trn2 tpu-v5e tpu-v6e pcie-gen4"
 )
 
 

@@ -16,7 +16,17 @@ from choreo.hardware.files import list_devices, read_device
 
 __all__ = ["get_device"]
 
-CHIP = re.compile(r"(?<![A-Z0-9])(GB300|GB200|GH200|B300|B200|H200|H20|H800|H100|A800|A100|V100)(?![0-9])")
+CHIP = re.compile(
+    r"(?<![A-Z0-9])(GB300|GB200|GH200|B300|B200|H200|H20|H800|H100|A800|A100|V100|L40S|A10(?!G)|"
+    r"MI300X|MI325X|MI355X)(?![0-9])"
+)
+# Names of two words, or of another word.
+OTHERS = {
+    r"RTX[ _-]*4090": "RTX4090",
+    r"GAUDI[ _-]*3(?![0-9])": "GAUDI3",
+    r"TRAINIUM[ _-]*2(?![0-9])|TRN2(?![0-9])": "TRAINIUM2",
+    r"TRILLIUM": "TPU-v6e",
+}
 TPU = re.compile(r"(?:TPU[ _-]*V?|^V)([0-9])(P|E)?(?![0-9A-Z])")
 CAPACITY = re.compile(r"(?<![0-9.])([0-9]{2,3}) ?G(?:I?B)?(?![A-Z0-9])")
 POWER = re.compile(r"(?<![0-9.])([0-9]{3,4}) ?W(?:ATTS?)?(?![A-Z0-9])")
@@ -62,8 +72,9 @@ def _chip(wanted: str) -> str | None:
     if found := CHIP.search(wanted):
         return found[1]
     if found := TPU.search(wanted):
-        return {"3": "TPU-v3", "4": "TPU-v4", "5P": "TPU-v5p"}.get(found[1] + (found[2] or ""))
-    return None
+        chips = {"3": "TPU-v3", "4": "TPU-v4", "5P": "TPU-v5p", "5E": "TPU-v5e", "6E": "TPU-v6e"}
+        return chips.get(found[1] + (found[2] or ""))
+    return next((chip for name, chip in OTHERS.items() if re.search(name, wanted)), None)
 
 
 def _capacity(device: Device) -> int:

@@ -20,7 +20,7 @@ from choreo.topology import Block, Topology
 
 __all__ = ["NcclModel", "nccl_model"]
 
-MEDIA = {"nvlink": "NVLink", "pcie": "PCIe"}
+MEDIA = {"nvlink": "NVLink", "pcie": "PCIe", "xgmi": "Infinity Fabric"}
 SMALLEST_LOG, LARGEST_LOG = 8, 38
 _LOGS = np.arange(SMALLEST_LOG, LARGEST_LOG + 1, dtype=np.float64)
 
