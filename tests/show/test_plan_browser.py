@@ -24,6 +24,7 @@ DRIVER = """
   };
   const look = () => seen.push({
     figures: [...document.querySelectorAll("#figures dd")].map((one) => one.textContent),
+    ranges: [...document.querySelectorAll("#figures .range")].map((one) => one.textContent),
     rows: document.querySelectorAll("#plans tbody tr").length,
     chosen: [...document.querySelectorAll("#plans tbody tr")].findIndex((row) => row.className === "chosen"),
     parts: [...document.querySelectorAll("#parts li")].map((one) => one.firstChild.textContent),
@@ -52,6 +53,7 @@ class Seen(TypedDict):
     """What the page showed at one moment."""
 
     figures: list[str]
+    ranges: list[str]
     rows: int
     chosen: int
     parts: list[str]
@@ -86,6 +88,9 @@ def test_the_page_shows_the_plans(planning: Planning, browser: Browser) -> None:
         assert seen["figures"][2] == f"{100 * one['mfu']:.1f}%"
         assert seen["figures"][4] == f"{one['memory_bytes'] / 1e9:.1f}GB"
         assert seen["parts"] == [part["name"] for part in one["where"]]
+        assert {"products", "attention", "memory-bound kernels"} <= set(seen["parts"])
+        assert len(seen["ranges"]) == 2
+        assert seen["ranges"][1].endswith(f"fits: {100 * one['fits_chance']:.0f} %")
         assert seen["stages"] == 2
         assert seen["points"] == [len(chart["points"]) for chart in one["what_if"]]
         assert seen["launch"] == [" ".join(launch["options"]) for launch in one["launch"]]

@@ -16,7 +16,7 @@ from choreo.show.plan.fields import (
     TailData,
     TimelineData,
 )
-from choreo.show.plan.words import limits, shares
+from choreo.show.plan.words import kernels, limits, shares
 from choreo.units import format_count
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ CHARTS = {
 # From the bottom of the chart up: what stays, then what comes and goes.
 PARTS = ("context", "parameters", "optimizer", "gradients", "buffers", "activations", "logits", "fragmentation")
 COLORS = {
-    "compute": "matmul", "recomputation (memory)": "again", "host": "host", "bubble": "bubble",
+    "compute": "matmul", "products": "matmul", "attention": "attention", "memory-bound kernels": "kernels",
+    "recomputation (memory)": "again", "host": "host", "bubble": "bubble",
     "optimizer": "optimizer", "stragglers": "part", "contention": "kernels",
 }  # fmt: skip
 
@@ -57,6 +58,7 @@ def page_data(planning: Planning) -> PlanPage:
         unit="tokens" if planning.job is not None else "samples",
         considered=planning.considered,
         ruled_out=dict(planning.ruled_out),
+        equal=planning.equal,
         plans=[plan_data(planning, one) for one in planning.plans],
     )
 
@@ -71,11 +73,14 @@ def plan_data(planning: Planning, one: Planned, *, charts: bool = True) -> PlanD
     return PlanData(
         plan=one.plan.fields(),
         step_time_s=step.step_time_s,
+        step_time_range_s=list(step.step_time_range_s),
         tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
         mfu=step.mfu,
         hfu=step.hfu,
         memory_bytes=step.memory_bytes,
+        memory_range_bytes=list(step.memory_range_bytes),
         fits=step.fits,
+        fits_chance=step.fits_chance,
         bubble_s=step.bubble_s,
         limits=limits(planning, one, 2),
         timeline=_timeline(step),
@@ -101,7 +106,11 @@ def plan_data(planning: Planning, one: Planned, *, charts: bool = True) -> PlanD
 
 def _where(planning: Planning, one: Planned) -> list[PartData]:
     found, waits = [], 0
-    for name, seconds in sorted(shares(planning, one).items(), key=lambda part: -part[1]):
+    parts = shares(planning, one)
+    if by_kind := kernels(one.step):
+        parts.pop("compute")
+        parts |= {"memory-bound kernels" if name == "memory-bound" else name: took for name, took in by_kind.items()}
+    for name, seconds in sorted(parts.items(), key=lambda part: -part[1]):
         if seconds < 1e-4 * one.step.step_time_s:
             continue
         color = COLORS.get(name)

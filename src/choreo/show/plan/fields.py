@@ -94,11 +94,14 @@ class PlanData(TypedDict):
 
     plan: dict[str, object]
     step_time_s: float
+    step_time_range_s: list[float]  # of nine of ten published steps like it
     tokens_per_s_per_gpu: float
     mfu: float
     hfu: float
     memory_bytes: float
+    memory_range_bytes: list[float]
     fits: bool
+    fits_chance: float
     bubble_s: float
     limits: str
     timeline: TimelineData
@@ -118,4 +121,5 @@ class PlanPage(TypedDict):
     unit: str
     considered: int
     ruled_out: dict[str, int]
+    equal: int  # how many of the first plans are equal, as far as predictions can tell
     plans: list[PlanData]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from choreo.units import format_count
 
 if TYPE_CHECKING:
-    from choreo.plan import Planned, Planning
+    from choreo.plan import Planned, Planning, Step
     from choreo.workload import Plan
 
-__all__ = ["limits", "plan_words", "shares", "title"]
+__all__ = ["kernels", "limits", "plan_words", "shares", "title"]
 
 ZERO = ("", "optimizer state shared (ZeRO-1)", "gradients shared too (ZeRO-2)", "parameters shared too (ZeRO-3)")
 
@@ -63,6 +63,12 @@ def limits(planning: Planning, planned: Planned, most: int = 3) -> str:
     return ", ".join(
         f"{name} {100 * seconds / total:.0f} %" for name, seconds in told[:most] if seconds / total >= 0.005
     )
+
+
+def kernels(step: Step) -> dict[str, float]:
+    """Seconds of compute by kind of kernel; they add up to the step's compute. Nothing where it is not known."""
+    total = sum(step.kernels.values())
+    return {name: seconds * step.parts["compute"] / total for name, seconds in step.kernels.items()} if total else {}
 
 
 def shares(planning: Planning, planned: Planned) -> dict[str, float]:

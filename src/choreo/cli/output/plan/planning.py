@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.output.table import Column, echo_line, echo_note, echo_table, width
-from choreo.show.plan.words import limits, plan_words, title
+from choreo.show.plan.words import kernels, limits, plan_words, title
 from choreo.units import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ def _print_best(planning: Planning) -> None:
     if planning.job is not None:
         _line("sure", _sure(step))
     _line("time", limits(planning, best, 4))
+    if by_kind := kernels(step):
+        total = step.step_time_s
+        told = sorted(by_kind.items(), key=lambda kind: -kind[1])
+        _line("kernels", ", ".join(f"{name} {100 * seconds / total:.0f} %" for name, seconds in told))
     _line("memory", _memory(step.memory, step.memory_bytes, step.device_bytes))
     if not step.fits:
         over = format_bytes(step.memory_bytes - step.device_bytes, binary=False)

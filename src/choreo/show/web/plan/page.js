@@ -22,12 +22,15 @@ function figures(plan) {
     return block;
   };
   const bar = (block, share, over) => element("i", over ? { class: "over" } : {}, element("div", { class: "bar" }, block)).style.width = `${Math.min(100, 100 * share)}%`;
+  const range = (block, [from, to], format, more = "") => { if (to > from) element("p", { class: "range", title: "nine of ten published steps like this one lay within such a range of their prediction" }, block, `${format(from)} to ${format(to)}${more}`); };
   const [number, unit] = formatTime(1e6 * plan.step_time_s).split(" ");
-  add("step", number, unit, "one step of training");
+  range(add("step", number, unit, "one step of training"), plan.step_time_range_s, (value) => formatTime(1e6 * value));
   add(`${data.unit}/s per GPU`, Math.round(plan.tokens_per_s_per_gpu).toLocaleString("en"), "", `${data.unit} per second and GPU`);
   bar(add("MFU", (100 * plan.mfu).toFixed(1), "%", "model FLOPs per second over the devices' peak"), plan.mfu);
   bar(add("HFU", (100 * plan.hfu).toFixed(1), "%", "the same, with recomputed FLOPs"), plan.hfu);
-  bar(add("memory", (plan.memory_bytes / 1e9).toFixed(1), "GB", `of ${gigabytes(plan.memory.capacity_bytes)}`), plan.memory_bytes / plan.memory.capacity_bytes, !plan.fits);
+  const memory = add("memory", (plan.memory_bytes / 1e9).toFixed(1), "GB", `of ${gigabytes(plan.memory.capacity_bytes)}`);
+  bar(memory, plan.memory_bytes / plan.memory.capacity_bytes, !plan.fits);
+  range(memory, plan.memory_range_bytes, gigabytes, `; fits: ${Math.round(100 * plan.fits_chance)} %`);
 }
 
 function table(chosen, choose) {
@@ -54,6 +57,7 @@ function table(chosen, choose) {
   });
   find("choice-note").textContent = data.considered > 1
     ? `of ${data.considered.toLocaleString("en")} considered, one for each way to divide the devices; click one to see it` : "the plan you asked for";
+  if (data.equal > 1) find("choice-note").textContent += `; the first ${data.equal} are equal, as far as such predictions can tell`;
 }
 
 function breakdown(bar, list, parts, total, format) {
