@@ -46,6 +46,7 @@ TRANSFORMER_ENGINE = "2.12.0"
 ONE = Plan(zero=1)
 WIDE = Plan(tp=8, zero=1, sequence_parallel=True)
 PIPED = Plan(tp=4, pp=4, dp=4, zero=1, sequence_parallel=True)
+MODULES: dict[str, Any] = {"recompute": "selective", "recompute_modules": "mla_up_proj,layernorm,moe_act,mlp"}
 JOBS: tuple[tuple[str, str, Plan], ...] = (
     ("hgx-h100", "megatron-core", ONE),
     ("hgx-h100", "nemo", replace(WIDE, dp=8, micro_batch=2, recompute="selective")),
@@ -63,6 +64,8 @@ JOBS: tuple[tuple[str, str, Plan], ...] = (
     ("hgx-h100", "torchtitan", Plan(dp=8, tp=2, pp=4, zero=3, schedule="interleaved", interleave=2, cp=2)),
     ("hgx-h100", "torchtitan", Plan(dp=8, pp=4, zero=2, schedule="zero-bubble", interleave=2)),
     ("hgx-b200", "nemo", replace(WIDE, tp=2, dp=8, cp=2, ep=4, precision="fp8")),
+    ("hgx-h100", "megatron-core+bf16-moments", replace(WIDE, dp=4, ep=8, etp=1, **MODULES)),
+    ("hgx-h100", "megatron-core", replace(PIPED, pp=8, ep=8, etp=1, precision="fp8", split="balanced", **MODULES)),
 )
 
 
@@ -132,13 +135,17 @@ def prepare_megatron() -> None:
     rope_utils.fused_apply_rotary_pos_emb = object()
 
 
-def cases() -> Iterator[tuple[TrainingJob, Plan]]:
-    """Jobs and plans of every model."""
-    for model, (cluster, software, wanted) in itertools.product(list_models(), JOBS):
+def cases(names: Sequence[str] = ()) -> Iterator[tuple[TrainingJob, Plan]]:
+    """Jobs and plans of every model, or of those named."""
+    models = [model for model in list_models() if not names or model.name in names]
+    for model, (cluster, software, wanted) in itertools.product(models, JOBS):
         seq = min(4096, model.max_seq or 4096, model.learned_positions or 4096)
         place = get_cluster(cluster)
         for tp, pp in itertools.product((8, 4, 2, 1), (16, 8, 4, 3, 2, 1)):
             one = replace(wanted, tp=tp, pp=pp, ep=wanted.ep if model.experts else 1)
+            one = replace(one, etp=wanted.etp if model.experts and tp > 1 else 0)
+            there = {"mla_up_proj": model.latent is not None, "moe_act": model.experts > 0}
+            one = replace(one, recompute_modules=",".join(name for name in one.modules if there.get(name, True)))
             one = replace(one, sequence_parallel=one.sequence_parallel and tp > 1)
             if pp == 1:
                 one = replace(one, interleave=1, schedule="1f1b", split="even")
@@ -170,15 +177,20 @@ def check_megatron(job: TrainingJob, one: Plan, options: Sequence[str]) -> None:
     config = argument_utils.core_transformer_config_from_args(args)
     assert args.data_parallel_size == one.dp, f"dp {args.data_parallel_size}, not {one.dp}"
     model = job.model
-    wanted = {
+    wanted: dict[str, object] = {
         "num_layers": model.layers, "hidden_size": model.hidden, "ffn_hidden_size": model.ffn,
         "num_attention_heads": model.heads, "add_bias_linear": model.bias, "layernorm_epsilon": model.norm_eps,
         "gated_linear_unit": model.gated, "num_moe_experts": model.experts or None,
         "add_qkv_bias": model.bias or model.qkv_bias, "tensor_model_parallel_size": one.tp,
         "pipeline_model_parallel_size": one.pp, "context_parallel_size": one.cp, "expert_model_parallel_size": one.ep,
         "virtual_pipeline_model_parallel_size": one.interleave if one.pp > 1 and one.interleave > 1 else None,
-        "sequence_parallel": one.sequence_parallel and one.tp > 1,
+        "sequence_parallel": one.sequence_parallel and one.tp > 1, "mtp_num_layers": model.mtp_layers or None,
+        "window_size": (model.window - 1, 0) if 0 < model.window < job.seq else None,
     }  # fmt: skip
+    if model.experts:
+        wanted["expert_tensor_parallel_size"] = one.expert_tp
+    if one.recompute == "selective":
+        wanted["recompute_modules"] = list(one.modules or ("core_attn",))
     if not model.latent:
         wanted |= {"kv_channels": model.head_dim, "num_query_groups": model.kv_heads}
     for name, value in wanted.items():
@@ -232,6 +244,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--megatron", type=Path, help="a checkout of NVIDIA/Megatron-LM")
     parser.add_argument("--torchtitan", type=Path, help="a checkout of pytorch/torchtitan")
+    parser.add_argument("--model", action="append", default=[], help="only this model; may be given again")
     arguments = parser.parse_args()
     checks = {}
     for program, folder, check in (
@@ -248,7 +261,7 @@ def main() -> None:
     lacking: Counter[str] = Counter()
     models: dict[str, set[str]] = {program: set() for program in checks}
     failed = []
-    for job, one in cases():
+    for job, one in cases(arguments.model):
         for launch in launches(job, one):
             if launch.program not in checks:
                 continue
