@@ -12,7 +12,7 @@ import pytest
 from choreo.errors import PlanError, UsageError
 from choreo.hardware import get_device
 from choreo.plan import evaluate, get_cluster, get_software, plan
-from choreo.plan.estimate import Estimate, estimate
+from choreo.plan.estimate import FAR, Estimate, estimate
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import FIELDS, LayerTable, tabulate
 from choreo.plan.layer.work import KINDS
@@ -113,7 +113,7 @@ def test_only_the_pipeline_is_estimated(whole: Tabulated) -> None:
     for row, one in enumerate(map(space.plan, range(len(plans)))):
         found = detailed(job, one)
         assert guess.memory_bytes[row] == pytest.approx(found.memory_bytes, rel=1e-6), one
-        if one.pp == 1:
+        if one.pp == 1 and found.memory_bytes < FAR * found.device_bytes:
             assert guess.time_s[row] == pytest.approx(found.step_time_s, rel=5e-4), one
 
 
@@ -134,7 +134,8 @@ def test_estimates_rank_as_the_detailed_evaluation_does(whole: Tabulated) -> Non
     job, space, table = whole
     guess = estimate(job, space, table)
     space = space.with_column("recompute_layers", guess.recompute_layers)
-    rows = np.random.default_rng(1).choice(len(space), 60, replace=False)
+    near = np.flatnonzero(guess.memory_bytes < FAR * job.device.memory_bytes)
+    rows = np.random.default_rng(1).choice(near, 60, replace=False)
     steps = [
         evaluate(
             job.model,

@@ -27,19 +27,22 @@ from choreo.plan.space import Space
 from choreo.plan.stages import PlanBatch, accumulation_s, batch_plans, message_s, optimizer_s
 from choreo.workload.plan import RECOMPUTE, SCHEDULES
 
-__all__ = ["Estimate", "estimate"]
+__all__ = ["FAR", "Estimate", "estimate"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 GPIPE, ZERO_BUBBLE = SCHEDULES.index("gpipe"), SCHEDULES.index("zero-bubble")
 FULL = RECOMPUTE.index("full")
 SPARE = 0.005  # of the room is left: the estimate is not exact
+# Plans that need more than so many times the device's memory are not worth the time of their data parallelism.
+FAR = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimate:
     """Seconds of a step and bytes of the fullest device, for each plan of a space.
 
+    Where more than `FAR` times the device's memory is needed, data parallelism is left out of the seconds.
     Where full recomputation needs not be of all layers to fit, `recompute_layers` of each stage are enough.
     """
 
@@ -88,17 +91,26 @@ def _costs(job: TrainingJob, space: Space, table: LayerTable) -> tuple[Floats, F
     for start, end in zip(bounds.tolist(), [*bounds.tolist()[1:], len(order)], strict=True):
         plans = order[start:end]
         batch = batch_plans(job, space, table, plans, every_stage=False)
-        time_s[plans] = _step_s(batch, sends)
         memory[plans] = np.max(sum(stage_memory(batch).values()), axis=0)
+        far = memory[plans] > FAR * job.device.memory_bytes
+        if not far.any():
+            time_s[plans] = _step_s(batch, sends)
+            continue
+        for rows, sent in ((np.flatnonzero(~far), sends), (np.flatnonzero(far), None)):
+            if len(rows):
+                time_s[plans[rows]] = _step_s(batch.take(rows), sent)
     return time_s, memory
 
 
-def _step_s(batch: PlanBatch, sends: SendTimes) -> Floats:
-    """Seconds of a step of each plan."""
-    shared, often = data_parallel_cost(batch, sends), by_micro_batch(batch)
-    forward = batch.total("forward_s") + np.where(often, shared.forward_s, 0.0)
-    backward = batch.total("backward_s") + np.where(often, shared.backward_s, 0.0)
-    after = np.max(np.where(often, 0.0, shared.total_s), axis=0)
+def _step_s(batch: PlanBatch, sends: SendTimes | None) -> Floats:
+    """Seconds of a step of each plan; without `sends`, those without data parallelism."""
+    forward, backward = batch.total("forward_s"), batch.total("backward_s")
+    after: Floats | float = 0.0
+    if sends is not None:
+        shared, often = data_parallel_cost(batch, sends), by_micro_batch(batch)
+        forward = forward + np.where(often, shared.forward_s, 0.0)
+        backward = backward + np.where(often, shared.backward_s, 0.0)
+        after = np.max(np.where(often, 0.0, shared.total_s), axis=0)
     piped = _pipeline_s(batch, forward, backward)
     last = np.max(optimizer_s(batch), axis=0) + np.max(accumulation_s(batch), axis=0)
     lone = piped + after + last + batch.job.software.step_s

@@ -127,8 +127,10 @@ def _ways_to_recompute(model: Model, ability: Ability, fixed: Fixed) -> list[tup
     if "recompute_modules" in fixed:
         code = modules_code(str(fixed["recompute_modules"]).replace(" ", ""))
         return [(way, code if way == SELECTIVE else 0) for way in wanted]
+    # Repeating the core of fused attention saves nothing; a user may still ask for it.
+    wanted = [way for way in wanted if recompute is not None or way != SELECTIVE or not ability.fused_attention]
     ways = [(way, 0) for way in wanted]
-    if SELECTIVE not in wanted or not ability.modules:
+    if recompute not in (None, "selective") or not ability.modules:
         return ways
     dense = model.moe_layers < model.layers
     there = {"mla_up_proj": model.latent is not None, "layernorm": model.latent is not None or model.experts > 0}

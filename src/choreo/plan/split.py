@@ -55,9 +55,9 @@ def stage_list(
     kinds = [tuple(layer_kind(model, layer) for layer in layers) for layers in held]
     kinds[0] = ("embedding", *kinds[0])
     kinds[-1] = (*kinds[-1], "head")
-    # A stage that a list leaves empty before the last is for the layer that predicts further; heads are in the last.
+    # Where a list leaves the last stage to the heads, the layer that predicts further goes before it.
     *further, head = further_kinds(model)
-    alone = len(held) > 1 and split not in SPLITS and not held[-2]
+    alone = len(held) > 1 and split not in SPLITS and not held[-1]
     for _ in range(model.mtp_layers):
         at = -2 if alone else -1
         kinds[at] = (*kinds[at], *further)

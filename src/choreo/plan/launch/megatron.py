@@ -254,15 +254,16 @@ def _layout(counts: Sequence[int], further: int = 0) -> str:
 
     >>> _layout([3, 2, 2, 2, 0, 0]), _layout([3, 2, 2, 2, 0, 0], further=1)
     ('Ettt|(tt|)*3|L', 'Ettt|(tt|)*3m|L')
+    >>> _layout([4, 4, 3, 0], further=1)
+    'Etttt|tttt|tttm|L'
     """
-    more = "m" * further
-    alone = bool(more) and len(counts) > 2 and counts[-2] == 0
-    parts = [f"E{'t' * counts[0]}|"]
-    for count, same in groupby(counts[1:-2] if alone else counts[1:-1]):
+    letters = ["t" * count for count in counts]
+    letters[-1 if counts[-1] or len(counts) == 1 else -2] += "m" * further
+    parts = [f"E{letters[0]}|"]
+    for held, same in groupby(letters[1:-1]):
         times = len(list(same))
-        parts.append(f"({'t' * count}|)*{times}" if times > 1 else f"{'t' * count}|")
-    parts += [f"{more}|"] * alone
-    return "".join([*parts, f"{'t' * counts[-1]}{'' if alone else more}L"])
+        parts.append(f"({held}|)*{times}" if times > 1 else f"{held}|")
+    return "".join([*parts, f"{letters[-1]}L"])
 
 
 def _data_parallel(job: TrainingJob, plan: Plan) -> Iterator[str]:

@@ -38,6 +38,7 @@ class Ability:
     single: tuple[str, ...] = SCHEDULES  # schedules with one chunk of layers a stage
     some_layers: bool = False  # full recomputation of some layers of a stage
     modules: bool = False  # selective recomputation of modules by name
+    fused_attention: bool = False  # so that repeating its core saves nothing
 
     def cut_rules(self, fixed: Mapping[str, object]) -> list[Lacks]:
         """The ways to cut the devices that it does not have, and which plans have none of them."""
@@ -118,6 +119,7 @@ MEGATRON = Ability(
     single=("1f1b",),
     some_layers=True,
     modules=True,
+    fused_attention=True,
 )
 OLD_MEGATRON = Ability("Megatron of 2021", ("1f1b", "interleaved"), (0, 1), 1, experts_alone=False, single=("1f1b",))
 ABILITIES = {
