@@ -127,12 +127,17 @@ ROOT = Path(__file__).parent.parent
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out what takes long, and try fewer examples")
     parser.addoption("--grid", action="store_true", help="run the large grids too, which take many minutes")
+    parser.addoption("--cpu", metavar="FILE", help="CPU seconds of each test, into a file, and what costs most")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick"):
         settings.register_profile("quick", settings.get_profile("suite"), max_examples=10)
         settings.load_profile("quick")
+    if file := config.getoption("--cpu"):
+        from tests.helpers.cpu import Costs
+
+        config.pluginmanager.register(Costs(Path(file), hasattr(config, "workerinput")))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
