@@ -72,13 +72,17 @@ class Costs:
             file.write(f"{cpu_s:.2f} {wall_s:.2f} {name}\n")
 
 
+def _fields(line: str) -> list[str]:
+    return line.split(" ", 2)
+
+
 def summary(file: Path, most: int = 40) -> Iterator[str]:
     """What costs most: CPU seconds, seconds, how many tests, and where."""
-    costs = [(float(cpu), float(wall), name) for cpu, wall, name in (line.split(" ", 2) for line in file.open())]
+    costs = [(float(cpu), float(wall), name) for cpu, wall, name in map(_fields, file.read_text().splitlines())]
     for title, parts in (("all", 0), ("folders", 2), ("files", 9), ("tests", None)):
         sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
         for cpu_s, wall_s, name in costs:
-            place = name.strip() if parts is None else "/".join(name.strip().partition("::")[0].split("/")[:parts])
+            place = name if parts is None else "/".join(name.partition("::")[0].split("/")[:parts])
             sums[place] = [have + more for have, more in zip(sums[place], (cpu_s, wall_s, 1), strict=True)]
         yield title
         for place, (cpu_s, wall_s, tests) in sorted(sums.items(), key=lambda one: -one[1][0])[:most]:

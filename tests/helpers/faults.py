@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import faulthandler
-import multiprocessing
 import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -21,26 +18,11 @@ from choreo.run.communicator import Communicator
 from choreo.run.connect import connect
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.constants import default_constants
+from tests.helpers.fork_server import CONTEXT, start_server
 from tests.helpers.run import PipeBootstrap
 
 Pipe: TypeAlias = Connection
-# A server that has everything imported forks the ranks, so that a test's threads and files do not get into them.
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.helpers.fault_server"])
 PATIENCE_S = 60.0  # for what takes a second on a machine that has nothing else to do
-
-
-def start_server() -> None:
-    """Have the server run, and find what is in this folder; it looks only where PYTHONPATH says."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
-    try:
-        forkserver.ensure_running()
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.faults import CONTEXT, start_server
+from tests.helpers.fork_server import CONTEXT, start_server
 from tests.helpers.hosts import enter
 
 KEPT = 3000  # connections that one of them holds, if it may have so many

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import choreo
-from tests.helpers.faults import CONTEXT, PATIENCE_S, Ended, Pipe, Ranks, run_body, start_server
+from tests.helpers.faults import PATIENCE_S, Ended, Pipe, Ranks, run_body
+from tests.helpers.fork_server import CONTEXT, start_server
 from tests.helpers.relay import Relay
 
 CLONE_NEWNET = 0x40000000

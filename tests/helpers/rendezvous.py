@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -15,14 +14,10 @@ from multiprocessing.context import ForkServerProcess
 
 from choreo.errors import ChoreoError, RendezvousError
 from choreo.run.rendezvous.rendezvous import Rendezvous, rendezvous
+from tests.helpers.fork_server import CONTEXT, start_server
 
 SECRET = b"a secret of the tests: 0123456789"
 OTHER = b"another secret of the tests: 9876"
-
-_FORK = multiprocessing.get_context("forkserver")
-_FORK.set_forkserver_preload(
-    ["choreo.run.rendezvous.rendezvous", "choreo.run.rendezvous.hosts", "pytest", "hypothesis"]
-)
 
 
 @dataclass(frozen=True)
@@ -54,8 +49,9 @@ class Process:
     variables: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._receiver, sender = _FORK.Pipe(duplex=False)
-        self._process: ForkServerProcess = _FORK.Process(
+        start_server()
+        self._receiver, sender = CONTEXT.Pipe(duplex=False)
+        self._process: ForkServerProcess = CONTEXT.Process(
             target=_work, args=(sender, self.do, self.arguments, self.variables), daemon=True
         )
         self._process.start()

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from choreo.units import parse_time
-from tests.helpers.faults import start_server
+from tests.helpers.fork_server import start_server
 from tests.helpers.hosts import Cables, why_no_hosts
 from tests.helpers.relay import why_no_relay
 from tests.run.chaos.driver import Chaos

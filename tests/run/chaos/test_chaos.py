@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.helpers.faults import start_server
+from tests.helpers.fork_server import start_server
 from tests.helpers.hosts import why_no_hosts
 from tests.run.chaos import chaos
 from tests.run.chaos.driver import Chaos

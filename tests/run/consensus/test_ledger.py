@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from choreo.run.consensus import status as segments
 from choreo.run.consensus.ledger import ENTRY_BYTES, Ledger
 from choreo.run.consensus.status import Status
-from tests.helpers.faults import CONTEXT
+from tests.helpers.fork_server import CONTEXT, start_server
 
 
 @given(st.integers(0, segments.SLOT_BYTES), st.integers(0, 3), st.binary(max_size=800))
@@ -45,6 +45,7 @@ def _propose(path: Path, mine: str, pipe: object) -> None:
 def test_all_who_propose_at_once_see_the_same_decisions(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     ledger = Ledger(path, create=True)
+    start_server()
     pairs = [CONTEXT.Pipe() for _ in range(4)]
     ranks = [CONTEXT.Process(target=_propose, args=(path, f"rank {at}", pairs[at][1])) for at in range(4)]
     for rank in ranks:
