@@ -3,8 +3,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Two for each core: many tests wait for a process or a deadline rather than compute.
-WORKERS := $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
+# Two for each core: many tests wait for a process or a deadline rather than compute. The quick ones do not.
+CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
+WORKERS := $(shell echo $$((2 * $(CORES))))
 # Without build isolation: numpy and setuptools are there already, and need not be fetched twice.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-build-isolation
 BUILT_FROM := pyproject.toml setup.py $(shell find src -name '*.[ch]')
@@ -15,7 +16,7 @@ BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb
 help:
 	@echo "make try         install into .venv and see Choreo at work"
 	@echo "make test        lint, types, import direction and the whole test suite"
-	@echo "make test-quick  lint, import direction and the quick tests, two minutes"
+	@echo "make test-quick  lint, import direction and some tests of every folder, half a minute"
 	@echo "make docs        the documents and the Python reference as pages, in build/docs"
 	@echo "make bench       measure speed and memory against the targets"
 	@echo "make clean       remove .venv, caches and what was built"
@@ -62,7 +63,7 @@ test: lint-quick
 	@$(BIN)/python tools/count_lines.py
 
 test-quick: lint-quick
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --quick
+	$(BIN)/python -m pytest -n $(CORES) --dist worksteal --quick
 
 .venv/installed-docs: pyproject.toml .venv/installed
 	@echo "installing Sphinx ..."

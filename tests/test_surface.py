@@ -16,7 +16,7 @@ import pytest
 
 import choreo
 from choreo import errors
-from tests.conftest import SLOW
+from tests.conftest import QUICK
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = (
@@ -299,8 +299,12 @@ def check_imports() -> types.ModuleType:
     return module
 
 
-def test_what_the_quick_tests_leave_out_exists() -> None:
-    assert [name for name in SLOW if not (ROOT / name).exists()] == []
+def test_the_quick_tests_are_there_and_have_something_of_every_folder() -> None:
+    assert [name for name in QUICK if not (ROOT / name.partition("::")[0]).exists()] == []
+    folders = {
+        file.relative_to(ROOT).parts[1] for file in (ROOT / "tests").rglob("test_*.py") if file.parts[-2] != "tests"
+    }
+    assert sorted(folder for folder in folders if not any(name.split("/")[1] == folder for name in QUICK)) == []
 
 
 def test_imports_point_one_way(capsys: pytest.CaptureFixture[str]) -> None:
