@@ -15,7 +15,8 @@ QUICK = (
     "schedule-json", "schedule-npz", "schedule-msccl", "schedule-mscclpp", "schedule-sccl",
     "topology-json", "topology-toml", "topology-xml",
     "topology-text", "plan", "device", "result", "constants", "kernels", "checkpoint", "secret", "environment",
-    "nccl-output", "nccl-output-json", "sweep",
+    "nccl-output", "nccl-output-json", "nccl-inspector", "sweep",
+    "trace-chakra", "trace-chakra-json", "trace-kineto", "trace-execution", "trace-text",
 )  # fmt: skip
 
 

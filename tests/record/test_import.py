@@ -151,7 +151,7 @@ def test_calls_that_the_inspector_saw_are_samples(tmp_path: Path) -> None:
     lines = [inspector_line(rank, call, 1 << 20, 100 + 10 * rank + call) for call in (1, 2) for rank in (0, 1)]
     lines += [inspector_line(0, 3, 1024, 50, "ReduceScatter"), inspector_line(0, 4, 8, 5, "Send"), lines[0][:40]]
     file = tmp_path / "inspector.log"
-    file.write_text("\n".join(lines))
+    file.write_bytes("\n".join(lines).encode() + b'\n{"coll_perf": "\x93"}')
     assert is_inspector_file(file) and not is_inspector_file(DATA / "all_reduce.txt")
     reduced, scattered = read_nccl_inspector(file)
     assert (reduced.collective, reduced.ranks) == ("all_reduce", 8)

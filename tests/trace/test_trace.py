@@ -333,6 +333,13 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
         (b"\x1f\x8bnope", "damaged gzip"),
         (b'{"traceEvents": [1]}', "an event is an object"),
         (b'{"traceEvents": ', "it is not JSON"),
+        (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1e308, "cat": "kernel"}]}', "has no time: ts is"),
+        (
+            b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 1e999, "cat": "kernel"}]}',
+            "has no time|not JSON",
+        ),
+        (b'{"workload_graph": [{"Id": Infinity, "NodeType": 4}]}', "at most 64 bits"),
+        (WORKLOAD.replace(" 1000 ", " 1e300 ").encode(), "the most is"),
         (b'{"schema": "9.9", "nodes": []}', "its schema is 9.9"),
         (b"\0" * 257 + b"ustar", "unpack it with tar"),
     ):

@@ -238,4 +238,5 @@ MUTATORS: dict[str, tuple[Callable[[bytes, Random], bytes], ...]] = {
     "xml": (_xml,),
     "npz": (_archive,),
     "text": (_words, _numbers),
+    "bytes": (_bytes,),
 }

@@ -85,6 +85,13 @@ def _nccl_output(file: Path) -> None:
     read_nccl_tests(file)
 
 
+def _nccl_inspector(file: Path) -> None:
+    from choreo.record.nccl_inspector import is_inspector_file, read_nccl_inspector
+
+    if is_inspector_file(file):
+        read_nccl_inspector(file)
+
+
 def _sweep(file: Path) -> None:
     from choreo.sweep.file import read_sweep
     from choreo.sweep.verbs import cases_of
@@ -123,6 +130,11 @@ _SCHEDULE = (
     _command("show", "--schedule", "FILE"),
     _command("simulate", "--schedule", "FILE", "-t", "switch(8, 50GB/s, 1us)", "--size", "1MiB"),
 )
+_TRACE = (
+    _command("trace", "info", "FILE"),
+    _command("trace", "info", "FILE", "--json"),
+    _command("simulate", "--workload", "FILE", "-t", "switch(8, 50GB/s, 1us)"),
+)
 
 KINDS = {
     "schedule-json": Kind("json", _SCHEDULE),
@@ -143,6 +155,12 @@ KINDS = {
     "nccl-tests": Kind("csv", (_command("simulate", "--validate", "FILE"),)),
     "nccl-output": Kind("text", (_nccl_output,)),
     "nccl-output-json": Kind("json", (_nccl_output,)),
+    "nccl-inspector": Kind("text", (_nccl_inspector,), ".log"),
+    "trace-chakra": Kind("bytes", _TRACE, ".0.et"),
+    "trace-chakra-json": Kind("json", _TRACE),
+    "trace-kineto": Kind("json", _TRACE),
+    "trace-execution": Kind("json", _TRACE),
+    "trace-text": Kind("text", _TRACE, ".txt"),
     "sweep": Kind("toml", (_sweep,)),
     "training-runs": Kind("csv", (_command("plan", "--validate", "FILE"),)),
     "checkpoint": Kind("json", (_checkpoint,)),

@@ -37,7 +37,7 @@ def read_nccl_inspector(path: str | Path) -> list[NcclTest]:
             continue
         try:
             record = msgspec.json.decode(line)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             continue
         one = _one(record, path)
         if one is None:

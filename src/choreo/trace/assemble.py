@@ -18,6 +18,7 @@ from choreo.workload.execution import ExecutionGraph, GraphBuilder, NodeKind
 __all__ = ["assemble"]
 
 MAX_RANKS = 1 << 20
+MOST_S, MOST_BYTES = 1e9, 1e18  # of one node: thirty years
 
 
 def assemble(
@@ -30,6 +31,7 @@ def assemble(
     """One graph of all ranks. If only one rank of several was traced, the others do the same in their own groups."""
     named = {name: members for trace in traces for name, members in trace.groups.items()} | dict(groups)
     by_rank = _ranks(traces)
+    _check_numbers(traces)
     world = _world_size(traces, named, ranks)
     if len(by_rank) == 1 < world:
         (first, trace), *_ = by_rank.items()
@@ -44,6 +46,16 @@ def assemble(
             "all ranks, or of one alone"
         )
     return _build(by_rank, world, named, findings)
+
+
+def _check_numbers(traces: Sequence[RankTrace]) -> None:
+    for trace in traces:
+        for node in trace.nodes:
+            if node.duration_s > MOST_S or max(node.size_bytes, node.shard_bytes, node.memory_bytes) > MOST_BYTES:
+                raise TraceError(
+                    f"{shown(node.name)} takes {node.duration_s:g} s for {node.size_bytes:g} bytes; the most is "
+                    f"{MOST_S:g} s and {MOST_BYTES:g} bytes"
+                )
 
 
 def _ranks(traces: Sequence[RankTrace]) -> dict[int, RankTrace]:

@@ -126,6 +126,9 @@ def _ints(values: Any) -> list[int]:
 
 def _number(value: Any, what: str) -> float:
     try:
-        return int(value) if isinstance(value, str) else value + 0
+        found = int(value) if isinstance(value, str) else value + 0
     except (TypeError, ValueError):
-        raise TraceError(f"{what} must be a number, not {str(value)[:40]!r}") from None
+        found = float("nan")
+    if not abs(found) < 1 << 64:
+        raise TraceError(f"{what} must be a number of at most 64 bits, not {str(value)[:40]!r}")
+    return found

@@ -26,6 +26,7 @@ __all__ = ["durations_by_function", "has_kernels", "operators", "parse", "rank_t
 ON_DEVICE = {"kernel": NodeKind.COMPUTE, "gpu_memcpy": NodeKind.MEMORY, "gpu_memset": NodeKind.MEMORY}
 ROUNDING_S = 1e-6  # older traces have whole microseconds
 HOST_STREAM = 1 << 20
+MOST_US = 1e18  # since 1970, in nanoseconds by mistake
 
 
 def recognises(head: bytes, name: str) -> bool:
@@ -71,7 +72,8 @@ def rank_trace(document: Mapping[str, Any], nodes: list[RawNode], groups: dict[s
     world = about.get("world_size")
     for config in about.get("pg_config") or ():
         if isinstance(config, Mapping):
-            ranks = group_ranks(config.get("ranks", []), int(config.get("pg_size", 0)))
+            size = config.get("pg_size", 0)
+            ranks = group_ranks(config.get("ranks", []), size if isinstance(size, int) else 0)
             if ranks:
                 groups.setdefault(str(config.get("pg_name")), ranks)
     rank = about.get("rank")
@@ -99,10 +101,16 @@ def _complete(events: Iterable[Any]) -> Iterable[dict[str, Any]]:
         if not isinstance(event, dict):
             raise TraceError(f"an event is an object, not {str(event)[:40]}")
         if event.get("ph") == "X" and isinstance(event.get("name"), str):
-            if not isinstance(event.get("ts"), int | float) or not isinstance(event.get("dur", 0), int | float):
-                raise TraceError(f"{shown(event['name'])} has no time: ts is {str(event.get('ts'))[:20]!r}")
+            for key in ("ts", "dur"):
+                if not _is_time(event.get(key, 0 if key == "dur" else None)):
+                    raise TraceError(f"{shown(event['name'])} has no time: {key} is {str(event.get(key))[:20]!r}")
             event.setdefault("dur", 0.0)
             yield event
+
+
+def _is_time(value: object) -> bool:
+    """Whether it is a number of microseconds."""
+    return isinstance(value, int | float) and abs(value) < MOST_US
 
 
 def _device_nodes(
@@ -181,9 +189,8 @@ def _communicates(
     if ranks:
         groups.setdefault(node.group, ranks)
     root = arguments.get("Root")
-    node.peer = (
-        -1 if collective not in ("broadcast", "reduce", "gather", "scatter") else int(root or (ranks or (0,))[0])
-    )
+    if collective in ("broadcast", "reduce", "gather", "scatter"):
+        node.peer = root if isinstance(root, int) and root else (ranks or (0,))[0]
 
 
 def operators(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

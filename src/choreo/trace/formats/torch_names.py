@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from choreo.checks import MAX_RANKS
+
 __all__ = ["ITEM_BYTES", "collective_of", "group_ranks", "size_from_elements"]
 
 # By PyTorch's names of element types, in lower case.
@@ -68,10 +70,10 @@ def size_from_elements(collective: str, ins: float, outs: float, item_bytes: flo
 def group_ranks(text: object, size: int) -> tuple[int, ...]:
     """The ranks that "[0, 1, 2, 3]" or "[0, 8, ..., 56]" names; empty if it cannot be told."""
     if isinstance(text, list):
-        return tuple(int(one) for one in text)
+        return tuple(text) if all(isinstance(one, int) for one in text) else ()
     numbers = [int(one) for one in re.findall(r"\d+", str(text))]
     if "..." not in str(text):
         return tuple(numbers)
     stride = numbers[1] - numbers[0] if len(numbers) > 1 else 0
-    ranks = tuple(range(numbers[0], numbers[0] + stride * size, stride)) if stride > 0 and size else ()
-    return ranks if ranks and ranks[-1] == numbers[-1] else ()
+    known = 0 < size <= MAX_RANKS and stride > 0 and numbers[0] + stride * (size - 1) == numbers[-1]
+    return tuple(range(numbers[0], numbers[-1] + 1, stride)) if known else ()
