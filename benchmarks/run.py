@@ -119,8 +119,7 @@ def against_copy(
 
 def summarize(rows: list[Measurement]) -> None:
     """Means and worst cells for each peer, and how far the prices were off."""
-    for peer in PEERS:
-        mean_at_least, cell_at_least = TO_REACH[peer]
+    for peer, (mean_at_least, cell_at_least) in TO_REACH.items():
         by_count = {
             count: [row for row in rows if row.case.ranks == count and peer in row.peer_times_s] for count in (2, 4, 8)
         }
