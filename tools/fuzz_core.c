@@ -323,16 +323,16 @@ static void run_over_segments(Program *program, int rank) {
         char *segment = new_segment(here->world, &bytes);
         other->map.buf = segment; other->map.len = (Py_ssize_t)bytes;
         other->header = (const Header *)segment;
-        other->to_us = (const Channel *)(segment + PAGE) + rank;
-        other->from_us = (Channel *)((char *)here->own.buf + PAGE) + peer;
+        other->to_us = (const Channel *)(segment + sizeof(Header)) + rank;
+        other->from_us = (Channel *)((char *)here->own.buf + sizeof(Header)) + peer;
         other->pid = (int)getpid();
-        Channel *channel = (Channel *)(segment + PAGE) + rank;
+        Channel *channel = (Channel *)(segment + sizeof(Header)) + rank;
         Mailbox *mailbox = &channel->mailboxes[here->call % WINDOW];
         mailbox->ready = channel->consumed = UINT64_MAX >> 1; /* nothing is waited for */
         mailbox->chain = chance(90) ? chain : draw();
-        mailbox->modes = chance(50) ? below(4) | below(4) << 8 | below(4) << 16 : draw();
+        mailbox->modes = chance(50) ? below(4) | below(4) << 8 | below(4) << 16 | below(STAGING_SLOTS) << SLOT_BIT : draw();
         for (int i = 0; i < 2; i++) mailbox->addresses[i] = chance(50) ? below(bytes + 100) : odd_number();
-        if (chance(20)) for (size_t i = 0; i < PAGE; i++) segment[i] = (char)draw();
+        if (chance(20)) for (size_t i = 0; i < sizeof(Header); i++) segment[i] = (char)draw();
         ((Header *)segment)->returned = UINT64_MAX >> 1;
         if (chance(10)) { channel->outcome = (uint32_t)below(12); channel->outcome_call = odd_number(); }
     }

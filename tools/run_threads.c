@@ -61,8 +61,8 @@ int main(int argc, char **argv) {
             other->pid = (int)getpid();
             other->map.buf = segments[peer]; other->map.len = (Py_ssize_t)bytes;
             other->header = (const Header *)segments[peer];
-            other->to_us = (const Channel *)(segments[peer] + PAGE) + rank;
-            other->from_us = (Channel *)(segments[rank] + PAGE) + peer;
+            other->to_us = (const Channel *)(segments[peer] + sizeof(Header)) + rank;
+            other->from_us = (Channel *)(segments[rank] + sizeof(Header)) + peer;
         }
         for (int which = 0; which < 2; which++) {
             Program *program = &member->program[which];

@@ -15,6 +15,7 @@ import pytest
 from choreo.run.communicator import Communicator
 from choreo.run.connect import _scheduling_group
 from choreo.run.execute.backend import is_compiled
+from tests.helpers.faults import eventually
 from tests.helpers.run import Job
 
 AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
@@ -94,6 +95,25 @@ def test_a_rank_stops_yielding_to_other_programs() -> None:
     finally:
         busy.kill()
         busy.wait()
+
+
+def ahead(comm: Communicator, marker: Path) -> float:
+    x = np.full(2, 1.0 - comm.rank)
+    comm.broadcast(x)
+    comm.barrier()
+    if comm.rank:
+        assert eventually(marker.exists)
+    for _ in range(50):
+        comm.broadcast(x)
+    if comm.rank == 0:
+        marker.touch()
+    return float(x[0])
+
+
+@pytest.mark.skipif(not is_compiled(), reason="the Python executor stages everything")
+def test_a_root_may_be_many_small_calls_ahead(tmp_path: Path) -> None:
+    with Job(3) as job:
+        assert job.run(ahead, tmp_path / "done") == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,12 @@ def test_one_colour_a_rank_on_a_terminal(script: Path) -> None:
     assert "\033" not in read_terminal(script, NO_COLOR="1")
 
 
+def test_ranks_have_groups_of_their_own_in_the_launchers_session(script: Path) -> None:
+    script.write_text("import os; print(os.getsid(0), os.getpgid(0) == os.getpid())")
+    ran = launched("-n", 2, script)
+    assert ran.of(0) == ran.of(1) == [f"{os.getsid(0)} True"]
+
+
 def test_rank_0_reads_what_is_piped_in(script: Path) -> None:
     script.write_text("import sys; print(len(sys.stdin.read()))")
     ran = launched("-n", 2, script, stdin="x" * 1000)

@@ -29,9 +29,9 @@ __all__ = [
 ]
 
 PAGE = 4096
-MAGIC = int.from_bytes(b"Choreo02", "little")
-# Mailboxes a peer, and slots of the staging: a call reuses those of eight calls ago.
-WINDOW = STAGING_SLOTS = 8
+MAGIC = int.from_bytes(b"Choreo03", "little")
+# Mailboxes a peer: a call reuses the one of 64 calls ago. Slots of the staging: a call that stages nothing takes none.
+WINDOW, STAGING_SLOTS = 64, 8
 # Data in a mailbox.
 INLINE_BYTES = 40
 # A counter is the number of a call, and in these bits the number of a message within the call.
@@ -40,8 +40,9 @@ MESSAGE_BITS = 24
 CHAIN_FACTOR = 0x9E3779B97F4A7C15
 # How peers read an array: from staging, at an offset of the segment, or at an address of the process.
 STAGED, REGISTERED, PRIVATE = 0, 1, 2
-# Flags beside these modes: the first message is in the mailbox; the sender waits until its messages are consumed.
-INLINED, ACKNOWLEDGED = 1 << 16, 2 << 16
+# Flags beside these modes: the first message is in the mailbox; the sender waits until its messages are consumed. From
+# SLOT_BIT on is the slot in which the call begins to stage.
+INLINED, ACKNOWLEDGED, SLOT_BIT = 1 << 16, 2 << 16, 24
 
 # What an operation does. NEXT_PART: what is staged from here on goes to the other of two slots.
 SEND, RECEIVE, TO_SCRATCH, FROM_SCRATCH, COPY, NEXT_PART = 0, 1, 2, 3, 4, 5
@@ -73,6 +74,7 @@ HEADER = np.dtype(
         ("pad1", "V372"),
         ("reports", "V3072"),  # what the rank says about a failure
         ("calls", CALL_RECORD, WINDOW),
+        ("pad2", "V512"),
     ]
 )
 MAILBOX = np.dtype(
@@ -142,7 +144,7 @@ def offset_of(structure: np.dtype[Any], field: str) -> int:
     """The offset of a field in bytes.
 
     >>> offset_of(CHANNEL, "consumed")
-    512
+    4096
     """
     assert structure.fields is not None
     return int(structure.fields[field][1])
@@ -150,7 +152,7 @@ def offset_of(structure: np.dtype[Any], field: str) -> int:
 
 def channel_at(peer: int) -> int:
     """Where in a segment the channel to a peer begins."""
-    return PAGE + peer * CHANNEL.itemsize
+    return HEADER.itemsize + peer * CHANNEL.itemsize
 
 
 def staging_at(world_size: int) -> int:

@@ -23,7 +23,13 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class RankProcess:
-    """A process in its own group and session, which ends when the launcher does."""
+    """A process in its own group, which ends when the launcher does.
+
+    At a terminal it is in its own session too: a group in the background that asks the terminal for something is
+    stopped.
+    Otherwise all ranks stay in the launcher's session: Linux may share cores between sessions, and ranks of one session
+    hand a core to each other more cheaply.
+    """
 
     def __init__(
         self,
@@ -36,6 +42,7 @@ class RankProcess:
         inherits_stdin: bool,
     ) -> None:
         self.rank = rank
+        at_terminal = os.isatty(0)
         try:
             self._process = subprocess.Popen(
                 command,
@@ -44,7 +51,8 @@ class RankProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                start_new_session=True,
+                start_new_session=at_terminal,
+                process_group=None if at_terminal else 0,
                 preexec_fn=end_with_parent(os.getpid()),  # noqa: PLW1509 - a launcher has no threads before its ranks run
             )
         except (OSError, subprocess.SubprocessError) as error:

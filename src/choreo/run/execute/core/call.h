@@ -56,27 +56,49 @@ static int send_range(Endpoint *here, const Task *task, const Op *op) {
 
 static void set_slot(const Endpoint *here, Task *task, size_t slot) {
     task->slot = slot;
-    task->slot_at = slot * here->slot_bytes;
-    task->stage = (char *)here->own.buf + here->stage_at + task->slot_at;
+    task->stage = (char *)here->own.buf + here->stage_at + slot * here->slot_bytes;
 }
 
-/* Wait until all peers have returned from the call that used this slot and its mailboxes last. */
-static int claim_slot(Endpoint *here, Task *task, size_t slot) {
+/* Wait until all peers have returned from a call. */
+static int wait_returned(Endpoint *here, const Task *task, uint64_t call) {
+    if (call <= here->returned) return OK;
     uint64_t all = UINT64_MAX;
-    for (int peer = 0; here->used[slot] > here->returned && peer < here->world; peer++) {
+    for (int peer = 0; peer < here->world; peer++) {
         Peer *other = &here->peers[peer];
         if (!other->header) continue;
-        if (here->used[slot] > other->returned) {
+        if (call > other->returned) {
             const _Atomic uint64_t *returned = &other->header->returned;
-            int outcome = wait_for(here, returned, here->used[slot], peer, task->deadline_s);
+            int outcome = wait_for(here, returned, call, peer, task->deadline_s);
             if (outcome) return outcome;
             other->returned = atomic_load_explicit(returned, memory_order_acquire);
         }
         if (other->returned < all) all = other->returned;
     }
-    if (here->used[slot] > here->returned) here->returned = all;
-    set_slot(here, task, slot);
+    here->returned = all;
     return OK;
+}
+
+/* Take a slot of the staging. A large call takes the first two that peers need no more: they are likely in cache. It costs too
+ * much to ask for that in a small call. */
+static int claim_slot(Endpoint *here, Task *task) {
+    size_t slot = here->call % STAGING_SLOTS;
+    if (task->program->bytes > LARGE_CALL) {
+        uint64_t all = UINT64_MAX;
+        for (int peer = 0; peer < here->world; peer++) {
+            Peer *other = &here->peers[peer];
+            if (!other->header) continue;
+            other->returned = atomic_load_explicit(&other->header->returned, memory_order_acquire);
+            if (other->returned < all) all = other->returned;
+        }
+        here->returned = all;
+        for (size_t pair = STAGING_SLOTS; pair;) {
+            pair -= 2;
+            if (here->used[pair] <= all && here->used[pair + 1] <= all) slot = pair;
+        }
+    }
+    set_slot(here, task, slot);
+    here->modes |= (uint64_t)slot << SLOT_BIT;
+    return wait_returned(here, task, here->used[slot]);
 }
 
 /* The next part takes the other of two slots, once its last contents have been consumed. */
@@ -90,9 +112,9 @@ static int next_part(Endpoint *here, Task *task) {
         int outcome = wait_for(here, &other->to_us->consumed, other->part_ends[next & 1], peer, task->deadline_s);
         if (outcome) return outcome;
     }
-    if (!task->parts++) return claim_slot(here, task, next);
+    int first = !task->parts++;
     set_slot(here, task, next);
-    return OK;
+    return first ? wait_returned(here, task, here->used[next]) : OK;
 }
 
 static int run_ops(Endpoint *here, Task *task) {
@@ -156,7 +178,7 @@ static int finish(Endpoint *here, const Task *task, int exposes) {
 
 /* Wait until nobody needs what this call is going to overwrite, and write down which call it is. */
 static int begin(Endpoint *here, Task *task, uint64_t signature) {
-    uint64_t last = here->call % WINDOW;
+    uint64_t last = here->call % WINDOW, before = here->calls[last]; /* which has had the same mailboxes */
     here->calls[last] = here->call;
     here->chains[last] = here->chain = (here->chain ^ signature) * CHAIN_FACTOR;
     if (task->began_s - here->checked_s > HEALTH_CHECK_S) {
@@ -164,7 +186,8 @@ static int begin(Endpoint *here, Task *task, uint64_t signature) {
         here->checked_s = task->began_s;
         if ((outcome = check_peers(here, &culprit))) return give_up(here, outcome, culprit);
     }
-    int outcome = claim_slot(here, task, here->call % STAGING_SLOTS);
+    int outcome = wait_returned(here, task, before);
+    if (!outcome && task->program->fills_slot) outcome = claim_slot(here, task);
     if (outcome) return outcome;
     CallRecord *slot = &here->header->calls[last];
     atomic_store_explicit(&slot->number, 0, memory_order_relaxed);
@@ -187,12 +210,13 @@ static int run_call(Endpoint *here, Task *task, uint64_t signature, int stages) 
     }
     atomic_store_explicit(&here->header->core, (uint32_t)sched_getcpu() + 1, memory_order_relaxed);
     atomic_store_explicit(&here->header->returned, here->call, memory_order_release);
-    size_t slot = here->call % STAGING_SLOTS;
     /* A peer that waits for this is calls ahead, and can wait a few more. */
-    for (int peer = 0; here->call % (WINDOW / 2) == 0 && peer < here->world; peer++)
+    for (int peer = 0; here->call % (STAGING_SLOTS / 2) == 0 && peer < here->world; peer++)
         if (here->peers[peer].header) wake_if_asleep(&here->peers[peer], &here->header->returned);
-    here->used[slot] = here->call;
-    if (task->parts) here->used[slot ^ 1] = here->call;
+    if (task->program->fills_slot) {
+        here->used[task->slot] = here->call;
+        if (task->parts) here->used[task->slot ^ 1] = here->call;
+    }
     here->done = here->call;
     atomic_store_explicit(&task->program->runs, atomic_load_explicit(&task->program->runs, memory_order_relaxed) + 1, memory_order_relaxed);
     return OK;

@@ -130,7 +130,7 @@ static void endpoint_dealloc(Endpoint *here) {
 /* Where the staging begins; 0 if a segment of this length is too small. */
 static size_t staging_offset(int world, unsigned long long stage_bytes, Py_ssize_t length) {
     if (world <= 0 || world > UINT16_MAX) return 0;
-    size_t at = PAGE + (sizeof(Channel) * (size_t)world + PAGE - 1) / PAGE * PAGE;
+    size_t at = sizeof(Header) + (sizeof(Channel) * (size_t)world + PAGE - 1) / PAGE * PAGE;
     return stage_bytes <= INT64_MAX / 4 && (size_t)length >= at && stage_bytes <= (size_t)length - at ? at : 0;
 }
 
@@ -236,8 +236,8 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
                 return -1;
             }
             other->header = other->map.buf;
-            other->to_us = (const Channel *)((const char *)other->map.buf + PAGE) + rank;
-            other->from_us = (Channel *)((char *)here->own.buf + PAGE) + peer;
+            other->to_us = (const Channel *)((const char *)other->map.buf + sizeof(Header)) + rank;
+            other->from_us = (Channel *)((char *)here->own.buf + sizeof(Header)) + peer;
         }
         other->pid = pid;
         other->sleeps_often = spins < LOOKS;

@@ -7,12 +7,12 @@
 #endif
 
 #define PAGE 4096
-#define MAGIC 0x32306F65726F6843ULL /* "Choreo02" */
+#define MAGIC 0x33306F65726F6843ULL /* "Choreo03" */
 #define FRAME 0x4D415246U           /* "FRAM" */
 #define MAX_STREAMS 8
 #define STRIPE_BYTES ((size_t)512 << 10) /* a stripe of a long range is at least this long */
-#define WINDOW 8                    /* mailboxes a peer: a call reuses the one of eight calls ago */
-#define STAGING_SLOTS 8             /* likewise */
+#define WINDOW 64                   /* mailboxes a peer: a call reuses the one of 64 calls ago */
+#define STAGING_SLOTS 8             /* of the staging; a call that stages nothing takes none */
 #define INLINE_BYTES 40             /* data in a mailbox */
 #define MESSAGE_BITS 24             /* of a counter: a message's number within its call; the call's number is above them */
 #define CHAIN_FACTOR 0x9E3779B97F4A7C15ULL /* odd, so that chains that differ once differ for good */
@@ -34,7 +34,7 @@ typedef struct {
     uint64_t pad[5];
 } CallRecord;
 
-/* The first page of a segment. */
+/* The first two pages of a segment. */
 typedef struct {
     uint64_t magic;
     uint32_t rank, world;
@@ -48,10 +48,11 @@ typedef struct {
     char pad1[372];
     char reports[3072]; /* Python's: what the rank says about a failure */
     CallRecord calls[WINDOW];
+    char pad2[512];
 } Header;
 
 /* What a rank tells one peer about one call, in one cache line. `modes` is how to read its work (bits 0 to 7) and its input
- * (8 to 15), and the flags below. `addresses` are those of work and input. */
+ * (8 to 15), the flags below, and the slot in which the call begins to stage. `addresses` are those of work and input. */
 typedef struct {
     _Atomic uint64_t ready; /* the last message that is ready */
     uint64_t chain, modes;
@@ -60,6 +61,7 @@ typedef struct {
 
 #define INLINED ((uint64_t)1 << 16)      /* the first message is in the mailbox itself */
 #define ACKNOWLEDGED ((uint64_t)2 << 16) /* the sender waits until its messages have been consumed */
+#define SLOT_BIT 24                      /* where in `modes` the slot is */
 
 /* What a rank tells one peer: mailboxes, and what the peer needs while nothing fails, so that it need not read the header. */
 typedef struct {
@@ -85,5 +87,5 @@ typedef struct { uint32_t peer, number; } Guard;
 /* What stands before every range of bytes on a socket. */
 typedef struct { uint32_t magic, number; uint64_t call, signature, length; } Frame;
 
-_Static_assert(sizeof(Header) == PAGE && sizeof(Mailbox) == 64 && sizeof(Channel) == 576 && sizeof(CallRecord) == 64, "layout");
+_Static_assert(sizeof(Header) == 2 * PAGE && sizeof(Mailbox) == 64 && sizeof(Channel) == 4160 && sizeof(CallRecord) == 64, "layout");
 _Static_assert(sizeof(Op) == 64 && sizeof(Frame) == 32 && sizeof(Guard) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "layout");

@@ -52,7 +52,7 @@
 #include "progress.h"
 #include "call_cache.h"
 
-/* The layout, for the test that compares it with Python's: {"Header.magic": (offset, bytes), ...}, and {"WINDOW": 8, ...}. */
+/* The layout, for the test that compares it with Python's: {"Header.magic": (offset, bytes), ...}, and {"WINDOW": 64, ...}. */
 
 #define FIELD(type, field) {#type "." #field, offsetof(type, field), sizeof(((type *)NULL)->field)}
 static const struct { const char *name; size_t offset, bytes; } FIELDS[] = {
@@ -75,7 +75,7 @@ static const struct { const char *name; size_t offset, bytes; } FIELDS[] = {
 static const struct { const char *name; unsigned long long value; } CONSTANTS[] = {
     CONSTANT(PAGE), CONSTANT(MAGIC), CONSTANT(FRAME), CONSTANT(MAX_STREAMS),
     CONSTANT(STRIPE_BYTES), CONSTANT(WINDOW), CONSTANT(STAGING_SLOTS), CONSTANT(INLINE_BYTES), CONSTANT(MESSAGE_BITS),
-    CONSTANT(CHAIN_FACTOR), CONSTANT(INLINED), CONSTANT(ACKNOWLEDGED), CONSTANT(STAGED), CONSTANT(REGISTERED), CONSTANT(PRIVATE),
+    CONSTANT(CHAIN_FACTOR), CONSTANT(INLINED), CONSTANT(ACKNOWLEDGED), CONSTANT(SLOT_BIT), CONSTANT(STAGED), CONSTANT(REGISTERED), CONSTANT(PRIVATE),
     CONSTANT(SEND), CONSTANT(RECEIVE), CONSTANT(TO_SCRATCH), CONSTANT(FROM_SCRATCH), CONSTANT(COPY), CONSTANT(NEXT_PART),
     CONSTANT(REDUCE), CONSTANT(LAST), CONSTANT(THEIR_INPUT), CONSTANT(OWN_INPUT), CONSTANT(EXPOSED), CONSTANT(ALREADY_STAGED),
     CONSTANT(TIMED_OUT), CONSTANT(PEER_DIED), CONSTANT(PEER_GAVE_UP), CONSTANT(MISMATCHED), CONSTANT(BROKEN),

@@ -99,6 +99,11 @@ static int assign_inline(Program *program) {
         }
         if (op->flags & ALREADY_STAGED && op->length <= INLINE_BYTES && !program->inline_at[i] && !is_staged(program, i)) op->flags &= (uint8_t)~ALREADY_STAGED;
     }
+    program->fills_slot = 0;
+    for (size_t i = 0; i < program->num_ops; i++) {
+        const Op *op = &program->ops[i];
+        program->fills_slot |= op->kind == SEND && !(op->flags & EXPOSED) && !program->inline_at[i] && op->length;
+    }
     free(sums);
     return 1;
 }

@@ -66,10 +66,10 @@ static inline uint32_t to_bits(float value) {
 }
 
 static inline float from_half(uint16_t half) {
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16, wait_for_stream = half & 0x7FFF;
-    if (wait_for_stream >= 0x7C00) return from_bits(sign | 0x7F800000 | (wait_for_stream & 0x3FF) << 13);
-    if (wait_for_stream >= 0x400) return from_bits(sign | ((wait_for_stream << 13) + 0x38000000));
-    return from_bits(sign | to_bits((float)wait_for_stream * 0x1p-24f));
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7FFF;
+    if (rest >= 0x7C00) return from_bits(sign | 0x7F800000 | (rest & 0x3FF) << 13);
+    if (rest >= 0x400) return from_bits(sign | ((rest << 13) + 0x38000000));
+    return from_bits(sign | to_bits((float)rest * 0x1p-24f));
 }
 
 static inline uint16_t to_half(float value) {
@@ -103,7 +103,7 @@ NARROW(f16, from_half, to_half, 0x7C00) NARROW(bf16, from_brain, to_brain, 0x7F8
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #include <immintrin.h>
-#define HALF(name, operation, wait_for_stream)                                                                                \
+#define HALF(name, operation, rest)                                                                                \
     __attribute__((target("avx2,f16c"))) static void name##_wide(void *to, const void *left, const void *right,    \
                                                                  size_t count) {                                   \
         u16 *out = to;                                                                                             \
@@ -114,15 +114,15 @@ NARROW(f16, from_half, to_half, 0x7C00) NARROW(bf16, from_brain, to_brain, 0x7F8
             __m256 b = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(y + i)));                                 \
             _mm_storeu_si128((__m128i *)(out + i), _mm256_cvtps_ph(operation(a, b), _MM_FROUND_TO_NEAREST_INT));   \
         }                                                                                                          \
-        wait_for_stream(out + i, x + i, y + i, count - i);                                                                    \
+        rest(out + i, x + i, y + i, count - i);                                                                    \
     }                                                                                                              \
     static void name(void *to, const void *left, const void *right, size_t count) {                                \
         if (__builtin_cpu_supports("f16c") && __builtin_cpu_supports("avx2")) name##_wide(to, left, right, count); \
-        else wait_for_stream(to, left, right, count);                                                                         \
+        else rest(to, left, right, count);                                                                         \
     }
 #else
-#define HALF(name, operation, wait_for_stream) \
-    static void name(void *to, const void *left, const void *right, size_t count) { wait_for_stream(to, left, right, count); }
+#define HALF(name, operation, rest) \
+    static void name(void *to, const void *left, const void *right, size_t count) { rest(to, left, right, count); }
 #endif
 HALF(fast_sum_f16, _mm256_add_ps, sum_f16) HALF(fast_product_f16, _mm256_mul_ps, product_f16)
 

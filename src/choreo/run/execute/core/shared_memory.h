@@ -59,7 +59,8 @@ static int locate_message(Endpoint *here, const Task *task, const Op *op, Source
             return OK;
         }
         if (op->staged > here->slot_bytes || op->length > here->slot_bytes - op->staged) return give_up(here, BROKEN, peer);
-        address = here->stage_at + task->slot_at + op->staged;
+        size_t slot = (other->modes >> SLOT_BIT) % STAGING_SLOTS ^ ((size_t)task->parts & 1);
+        address = here->stage_at + slot * here->slot_bytes + op->staged;
     } else {
         if (other->modes & INLINED || mode > PRIVATE) return give_up(here, BROKEN, peer);
         address = other->address[in_input] + op->there;

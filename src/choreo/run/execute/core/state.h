@@ -36,7 +36,7 @@ typedef struct {
     int spins; /* how often it looks before it yields, if it may not spin longer */
     Patience patience;
     int apart, yields;   /* whether ranks of this host are in several scheduling groups; how often it yields before it sleeps */
-    unsigned sleeps;     /* since it stopped yielding */
+    unsigned sleeps, since_long_yield; /* how often it slept since it stopped yielding, and yielded since that took long */
     uint64_t serial;
     Py_buffer own;
     Header *header;
@@ -48,9 +48,11 @@ typedef struct {
     size_t scratch_room;
     uint64_t call, done, chain;
     uint64_t calls[WINDOW], chains[WINDOW]; /* the last calls, by their number modulo WINDOW */
-    uint64_t used[STAGING_SLOTS]; /* the last call that sent something from each slot */
+    uint64_t used[STAGING_SLOTS]; /* the last call that staged something in each slot */
     uint64_t returned;            /* the last call that all peers are known to have returned from */
     double checked_s, signals_s, moved_s; /* when peers and signals were checked last, and when the rank changed its core */
+    double long_yield_s;                       /* when another program had the core last */
+    uint64_t long_yield_call, calls_between;   /* in which call that was, and how many came after the time before */
     unsigned long main_thread;
     PyThreadState *thread_state;
     int culprit, failed_op;
@@ -61,6 +63,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     int world, parts;           /* parts: whether there are several */
+    int fills_slot;              /* whether it stages anything that is not inlined */
     int staged, exposed, remote; /* whether anything is sent this way; known once it was checked for an endpoint */
     int shares_work;             /* whether peers read its work in place; likewise */
     _Atomic uint64_t runs;       /* to its end */
@@ -83,7 +86,7 @@ typedef struct {
 typedef struct {
     Program *program;
     char *input, *work, *stage; /* stage: the staging slot in use */
-    size_t slot, slot_at;
+    size_t slot;
     int uncached; /* the result is larger than the caches, and is written past them */
     int shared;   /* peers read the work in place, so that their caches hold it */
     int parts;    /* begun after the first */

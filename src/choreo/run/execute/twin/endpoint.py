@@ -23,6 +23,7 @@ from choreo.run.execute.layout import (
     NEXT_PART,
     RECEIVE,
     SEND,
+    SLOT_BIT,
     STAGING_SLOTS,
     TO_SCRATCH,
     WINDOW,
@@ -225,6 +226,7 @@ class Endpoint(Transfers):
         self._chains[self._call] = self._chain
         self._check_health(self._rank, math.inf, None)
         self._claim_slot(task, self._call % STAGING_SLOTS)
+        task.modes |= task.slot << SLOT_BIT
         at = call_record_at(self._call)
         self._publish(at + offset_of(CALL_RECORD, "number"), 0)
         self._own.set_word(at + offset_of(CALL_RECORD, "signature"), signature)
@@ -237,7 +239,7 @@ class Endpoint(Transfers):
         for peer in self._peers:
             if (words := peer.words) is not None and used:
                 self._wait_until(lambda words=words: words.word(at) >= used, peer, task.deadline_s)  # type: ignore[misc]
-        task.slot, task.slot_at = slot, slot * self._slot_bytes
+        task.slot = slot
 
     def _next_part(self, task: Task) -> None:
         """Take the other of two slots, once its last contents have been consumed."""
@@ -248,7 +250,7 @@ class Endpoint(Transfers):
                 self._wait_consumed(peer, peer.part_ends[slot & 1], task.deadline_s)
         if task.parts == 0:
             self._claim_slot(task, slot)
-        task.slot, task.slot_at = slot, slot * self._slot_bytes
+        task.slot = slot
         task.parts += 1
 
     def _finish(self, task: Task, exposes: bool) -> None:

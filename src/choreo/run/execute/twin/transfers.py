@@ -25,6 +25,7 @@ from choreo.run.execute.layout import (
     PRIVATE,
     REDUCE,
     REGISTERED,
+    SLOT_BIT,
     STAGED,
     STAGING_SLOTS,
     THEIR_INPUT,
@@ -60,7 +61,6 @@ class Task:
     modes: int
     addresses: tuple[int, int]
     slot: int = 0
-    slot_at: int = 0
     parts: int = 0  # begun after the first
 
 
@@ -86,7 +86,7 @@ class Transfers(PeerWatch):
             at = mailbox + INLINE_DATA + inline_at
             self._data[at : at + op.length] = data
         elif not op.has(EXPOSED):  # also where it is ALREADY_STAGED: it may have been inlined so far
-            at = self._stage_at + task.slot_at + op.staged
+            at = self._stage_at + task.slot * self._slot_bytes + op.staged
             self._data[at : at + op.length] = data
         if op.has(LAST):
             if peer.mailbox_written != self._call:
@@ -115,7 +115,8 @@ class Transfers(PeerWatch):
                 raise Stop(BROKEN, peer.rank)
             address = mailbox + INLINE_DATA + inline_at
         elif mode == STAGED and op.staged + op.length <= self._slot_bytes:
-            address = self._stage_at + task.slot_at + op.staged
+            slot = (modes >> SLOT_BIT) % STAGING_SLOTS ^ task.parts & 1
+            address = self._stage_at + slot * self._slot_bytes + op.staged
         elif mode in (REGISTERED, PRIVATE) and not modes & INLINED:
             address = (words.word(mailbox + ADDRESSES + 8 * in_input) + op.there) % 2**64
         else:
