@@ -19,6 +19,7 @@ from choreo.plan.layer.kernels import LayerPass, MatmulKind, MemoryKind
 from choreo.plan.layer.timing import clock_gain
 from choreo.plan.layer.work import PASSES, LayerWork, layer_work
 from choreo.plan.network import collective_time
+from choreo.plan.offload import host_link_bytes_per_s
 from choreo.plan.pipeline import orders, simulate_pipeline
 from choreo.workload import Plan, stage_layers
 
@@ -87,6 +88,7 @@ def oracle_step(job: TrainingJob, plan: Plan) -> OracleStep:
     waiting = sum(counts[kind] * found.waiting_s for kind, found in times.items())
     gain = clock_gain(job.device, products, max(0.0, everything - products - waiting), waiting)
     times = {kind: _layer_times(job, plan, work, gain) for kind, work in works.items()}
+    times = {kind: _offloaded(job, kind, works[kind], found) for kind, found in times.items()}
 
     often = plan.pp == 1 and (plan.zero == 3 or (plan.zero == 2 and software.accumulate_bytes == 0))
     added = [_added(job, plan, _units(stage, works, times), often) for stage in stages]
@@ -125,6 +127,14 @@ def oracle_step(job: TrainingJob, plan: Plan) -> OracleStep:
         exposed_s=exposed,
         stage_memory=[_memory(job, plan, index, stage, works) for index, stage in enumerate(stages)],
     )
+
+
+def _offloaded(job: TrainingJob, kind: str, work: LayerWork, times: _Times) -> _Times:
+    """A pass takes at least as long as the copies of what goes to the host."""
+    if not kind.startswith(("dense", "experts")):
+        return times
+    copies = job.software.activation_offload * work.saved_bytes / host_link_bytes_per_s(job.device)
+    return replace(times, forward_s=max(times.forward_s, copies), backward_s=max(times.backward_s, copies))
 
 
 def _kind(job: TrainingJob, layer: int) -> str:
@@ -369,6 +379,11 @@ def _optimizer_s(job: TrainingJob, plan: Plan, stage: list[list[str]], works: Ma
     held, experts = _held(job, plan, stage, works)
     replicas = plan.dp * plan.cp
     owned = (held - experts) / (replicas if plan.zero else 1) + experts / (plan.axis_size("edp") if plan.zero else 1)
+    if job.software.optimizer_offload:
+        copied = owned * 6 / host_link_bytes_per_s(job.device)
+        zeroed = 4 * held / (replicas if plan.zero >= 2 else 1)
+        kept = float(job.device.memory_time(zeroed, "optimizer"))
+        return copied + owned * (12 + 2 * job.software.moment_bytes) / 40e9 + kept
     moved = owned * (12 + 2 * job.software.moment_bytes + 4 + (2 if job.software.parameter_bytes == 2 else 0))
     moved += 4 * held / (replicas if plan.zero >= 2 else 1)
     return float(job.device.memory_time(moved, "optimizer"))
@@ -393,6 +408,7 @@ def _state_bytes(job: TrainingJob, plan: Plan, parameters: float, replicas: int)
         held, kept, state = 2, software.accumulate_bytes or 2, 4 + software.moment_bytes
         if plan.precision == "fp16" and software.gradient_bytes == 2:
             kept = 2
+    state = 0 if software.optimizer_offload else state
     return (
         parameters * held / (replicas if plan.zero >= 3 else 1),
         parameters * kept / (replicas if plan.zero >= 2 else 1),
@@ -416,7 +432,12 @@ def _memory(
     parameters, gradients, optimizer = (one + other for one, other in zip(dense, shared, strict=True))
     schedule = "gpipe" if plan.schedule == "gpipe" else "1f1b"
     passes = most_in_flight(schedule, index, plan.pp, micro_batches, chunks)
-    kept = sum(works[kind].saved_bytes for kind in names if "head" not in kind)
+    stays = 1 - software.activation_offload
+    kept = sum(
+        works[kind].saved_bytes * (stays if kind.startswith(("dense", "experts")) else 1)
+        for kind in names
+        if "head" not in kind
+    )
     activations, logits = passes * kept / chunks, 0.0
     if heads := sum("head" in kind for kind in names):
         activations += heads * works["head"].input_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -118,3 +119,21 @@ def test_torchtitan_is_told_or_not() -> None:
     assert found.options[-1] == "activation-checkpoint:none"
     assert "ZeRO" in told("llama3-8b", Plan(dp=8, zero=1))["torchtitan"].lacks[0]
     assert told("mpt-7b", Plan(dp=8, zero=3))["torchtitan"].lacks == ("it has no configuration of mpt-7b in bf16",)
+
+
+def test_torchtitan_spreads_experts_over_tensor_parallel_ranks() -> None:
+    cut = Plan(dp=8, tp=2, ep=8, zero=3, sequence_parallel=True)
+    assert told("qwen3-30b-a3b", cut, software="torchtitan")["torchtitan"].lacks
+    folded = told("qwen3-30b-a3b", replace(cut, ep=16, etp=1), software="torchtitan")["torchtitan"]
+    assert "--parallelism.expert_parallel_degree 16" in folded.options
+    lacks = told("deepseek-v3", Plan(dp=64, ep=64, zero=3), software="torchtitan")["torchtitan"].lacks
+    assert lacks == ("layers that predict further tokens, which its configuration leaves out",)
+
+
+def test_what_is_at_the_host_is_told() -> None:
+    plan = Plan(dp=8, zero=1)
+    found = megatron("llama3-8b", plan, software="megatron-core+optimizer-offload+activation-offload=0.5")
+    assert {"--optimizer-cpu-offload", "--use-precision-aware-optimizer"} <= set(found)
+    assert found["--cpu-offloading-num-layers"] == "16"
+    again = replace(plan, recompute="full")
+    assert told("llama3-8b", again, software="megatron-core+activation-offload=0.5")["Megatron-LM"].lacks

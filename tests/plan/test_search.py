@@ -84,6 +84,19 @@ def test_a_step_with_windows_and_a_further_token_is_too() -> None:
         assert less.memory_bytes <= found.memory_bytes
 
 
+def test_a_step_with_offload_is_too() -> None:
+    plain = job_of(("llama3-8b", 16, 32, 4096, "hgx-h100", "megatron-core", "bf16"))
+    for option in ("optimizer-offload", "activation-offload=0.5", "activation-offload=1+optimizer-offload"):
+        job = replace(plain, software=get_software(f"megatron-core+{option}"))
+        for one in (Plan(dp=16, zero=1), Plan(dp=4, tp=2, pp=2, zero=1, sequence_parallel=True, recompute="full")):
+            found, exact, without = detailed(job, one), oracle_step(job, one), detailed(plain, one)
+            assert found.step_time_s == pytest.approx(exact.step_time_s, rel=1e-9), one
+            assert list(found.stage_memory) == [pytest.approx(memory, rel=1e-9) for memory in exact.stage_memory], one
+            assert found.memory_bytes < without.memory_bytes
+            assert found.step_time_s >= without.step_time_s
+            assert sum(found.parts.values()) == pytest.approx(found.step_time_s, rel=0.02)
+
+
 def test_a_step_with_modules_computed_again_is_too() -> None:
     job = job_of(("deepseek-v2-lite", 12, 24, 4096, "hgx-h100", "megatron-core+bf16-moments+fp8-activations", "fp8"))
     cut = {"dp": 2, "tp": 2, "pp": 3, "ep": 4, "etp": 1, "sequence_parallel": True, "zero": 1, "precision": "fp8"}

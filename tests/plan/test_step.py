@@ -178,7 +178,8 @@ def test_software_is_known_or_warned_about() -> None:
     assert get_software("torchtitan+compile").warning == ""
     assert get_software("torchtitan+compil").warning == (
         "the option 'compil' of torchtitan is not known; known: compile, autocast, tp-overlap, bf16-gradients, "
-        "bf16-moments, fp8-activations, deepep, fp8-dispatch, ep-overlap, pure, imbalance=1.2"
+        "bf16-moments, fp8-activations, optimizer-offload, deepep, fp8-dispatch, ep-overlap, pure, imbalance=1.2, "
+        "activation-offload=0.5"
     )
     mcore = get_software("mcore+pure")
     assert (mcore.name, mcore.pure) == ("megatron-core+pure", True)

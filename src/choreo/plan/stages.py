@@ -19,6 +19,7 @@ from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import LayerTable
 from choreo.plan.layer.work import KINDS, WITH_EXPERTS
 from choreo.plan.network import collective_time
+from choreo.plan.offload import offloaded_adam_s
 from choreo.plan.space import Space
 from choreo.plan.split import PipelineStage, stage_list
 from choreo.workload.plan import WIDE
@@ -184,5 +185,8 @@ def optimizer_s(batch: PlanBatch) -> Floats:
     # Without the norm, gradients are dropped; only those in ZeRO-1's buffer are set to zero.
     zeroed = gradients * (normed | (zero == 1))
     adam = ADAM_BYTES + 2 * batch.job.software.moment_bytes
+    if batch.job.software.optimizer_offload:
+        kept = batch.job.device.memory_time(zeroed * ZERO_BYTES, "optimizer")
+        return offloaded_adam_s(owned, adam, batch.job.device) + kept
     moved = owned * (adam + copies + NORM_BYTES * normed) + zeroed * ZERO_BYTES
     return batch.job.device.memory_time(moved, "optimizer")

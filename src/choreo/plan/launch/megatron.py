@@ -54,6 +54,12 @@ def _plan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield f"sequences of {job.seq} that do not divide by 2 cp = {2 * plan.cp}"
     if job.software.moment_bytes == 4 and plan.zero == 0:
         yield "moments in bf16 without a distributed optimizer"
+    if job.software.optimizer_offload and plan.zero == 0:
+        yield "an optimizer at the host that is not distributed"
+    if job.software.activation_offload and (plan.pp > 1 or plan.recompute != "none"):
+        yield "activations at the host beside a pipeline or recomputation"
+    elif job.software.activation_offload and not 0 < _offloaded_layers(job) < job.model.layers:
+        yield "activations of all layers at the host"
     if job.software.stored_bytes == 1:
         yield "inputs of activation functions stored in fp8, which no option asks for"
     if plan.precision == "tf32":
@@ -283,9 +289,20 @@ def _data_parallel(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "--grad-reduce-in-bf16"
 
 
+def _offloaded_layers(job: TrainingJob) -> int:
+    """How many layers' activations are at the host; Megatron-LM counts layers, not a share of each."""
+    return round(job.software.activation_offload * job.model.layers)
+
+
 def _memory(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    if job.software.moment_bytes == 4 or job.software.optimizer_offload:
+        yield "--use-precision-aware-optimizer"
     if job.software.moment_bytes == 4:
-        yield "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+        yield "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+    if job.software.optimizer_offload:
+        yield "--optimizer-cpu-offload"
+    if job.software.activation_offload:
+        yield f"--cpu-offloading-num-layers {_offloaded_layers(job)}"
     if plan.recompute == "selective":
         yield f"--recompute-granularity selective --recompute-modules {' '.join(plan.modules or ('core_attn',))}"
     if plan.recompute == "full" and plan.recompute_layers:

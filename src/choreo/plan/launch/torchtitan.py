@@ -59,7 +59,11 @@ def torchtitan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
             yield "these numbers of layers by stage"
     if plan.zero == 0 and plan.cp > 1:
         yield "context parallelism without sharding"
-    if model.experts and plan.tp > 1:
+    if model.mtp_layers:
+        yield "layers that predict further tokens, which its configuration leaves out"
+    if job.software.activation_offload or job.software.optimizer_offload:
+        yield "offload to the host, which choreo prices as Megatron does it"
+    if model.experts and plan.expert_tp > 1:
         yield "experts cut by tensor parallelism, which it spreads over those ranks instead"
     if plan.recompute_layers:
         yield "recomputation of some layers"

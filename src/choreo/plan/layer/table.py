@@ -22,6 +22,7 @@ from choreo.plan.layer.kernels import KernelKind, LayerPass, time_kernels
 from choreo.plan.layer.timing import LayerTimes, PassTimes, clock_gain, pass_times, time_layer
 from choreo.plan.layer.work import (
     KINDS,
+    LAYERS,
     OUTSIDE,
     PASSES,
     WITH_EXPERTS,
@@ -30,6 +31,7 @@ from choreo.plan.layer.work import (
     layer_kind,
     layer_work,
 )
+from choreo.plan.offload import waiting_s
 from choreo.plan.space import Space
 from choreo.plan.space_axes import modules_of
 from choreo.workload import Plan
@@ -171,7 +173,20 @@ def _values(
             here = values[:, KINDS.index(kind), number]
             here[: len(TIMES)] = [getattr(times[kind], name) for name in TIMES]
             here[len(TIMES) :] = _sizes(layer.less, layer.more, steps)
+            _offload(here, job, kind)
     return values, exposed
+
+
+def _offload(values: Floats, job: TrainingJob, kind: str) -> None:
+    """Move a share of what a layer keeps to the host; passes wait for copies that take longer than they do."""
+    if not job.software.activation_offload or kind not in LAYERS:
+        return
+    saved, host, share = FIELDS.index("saved_bytes"), FIELDS.index("host_s"), job.software.activation_offload
+    for name in ("forward_s", "backward_s"):
+        waits = waiting_s(values[FIELDS.index(name)], values[saved], share, job.device)
+        values[FIELDS.index(name)] += waits
+        values[host] += waits
+    values[saved] *= 1 - share
 
 
 @lru_cache(maxsize=4096)

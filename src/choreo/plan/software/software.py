@@ -23,6 +23,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "bf16-gradients": {"gradient_bytes": 2, "accumulate_bytes": 2},
     "bf16-moments": {"moment_bytes": 4},
     "fp8-activations": {"stored_bytes": 1},
+    "optimizer-offload": {"optimizer_offload": True},
     "deepep": {"dispatch": "deepep"},
     "fp8-dispatch": {"dispatch_bytes": 1},
     "ep-overlap": {"ep_overlap": 0.9},
@@ -108,6 +109,8 @@ class Software:
     context_bytes: float
     workspace_bytes: float
     pure: bool = False  # optimizer state too in two bytes
+    optimizer_offload: bool = False  # the optimizer's state is in the host's memory, and the host runs it
+    activation_offload: float = 0.0  # the share of what layers keep that is in the host's memory meanwhile
     warning: str = ""
 
     @property
@@ -135,9 +138,12 @@ def get_software(name: str | Software) -> Software:
         if found := re.fullmatch(r"imbalance=(\d+(?:\.\d+)?)", option):
             changes["imbalance"] = max(1.0, float(found[1]))
             continue
+        if found := re.fullmatch(r"activation-offload=(0(?:\.\d+)?|1(?:\.0*)?)", option):
+            changes["activation_offload"] = float(found[1])
+            continue
         changes |= OPTIONS.get(option, {})
         if option not in OPTIONS:
-            known = ", ".join((*OPTIONS, "imbalance=1.2"))
+            known = ", ".join((*OPTIONS, "imbalance=1.2", "activation-offload=0.5"))
             warnings.append(f"the option {option!r} of {given} is not known; known: {known}")
     if base not in table:
         close = difflib.get_close_matches(base, list_software(), n=1, cutoff=0.6)
