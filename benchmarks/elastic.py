@@ -172,7 +172,8 @@ def main() -> None:
     own = [__file__, "--width", str(given.width), "--zero", str(given.zero)]
     n, restarts = str(given.ranks), str(3 * given.events)
     choreo = [sys.executable, "-m", "choreo", "run", "-n", n, "--restarts", restarts, *own, "--as", "elastic"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", n, "--max-restarts", restarts]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n]
+    torchrun += ["--max-restarts", restarts]  # standalone: else they would find the addresses of those before them
     rows: dict[str, list[float]] = {"killed": [], "stopped": [], "torchrun, killed": []}
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:

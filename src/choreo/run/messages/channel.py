@@ -213,7 +213,7 @@ class Channel:
         buffer = self._memory.buffers.take(len(data))
         if buffer is None:
             return False
-        self._core.copy(buffer.data[: len(data)], data)
+        self._core.copy(buffer.data[: len(data)], data, True)
         self._buffered[number] = buffer
         at = self._core.address_of(buffer.data) - self._memory.at
         self._words.write(self._index, BUFFERED_AT + number % SLOTS, at)

@@ -93,8 +93,8 @@ class Words:
         self._woken += 1
 
 
-def copy(into: memoryview, given: memoryview, /) -> None:
-    """Copy bytes."""
+def copy(into: memoryview, given: memoryview, shared: bool = False, /) -> None:
+    """Copy bytes; `shared`: to where a peer has read before, which costs more unless it is written past the caches."""
     np.copyto(np.frombuffer(into, np.uint8), np.frombuffer(given, np.uint8))
 
 
@@ -124,8 +124,8 @@ class MessageCore(Protocol):
 
     Words: type[Words]
 
-    def copy(self, into: memoryview, given: memoryview, /) -> None:
-        """Copy bytes."""
+    def copy(self, into: memoryview, given: memoryview, shared: bool = False, /) -> None:
+        """Copy bytes; `shared`: to where a peer has read before."""
 
     def address_of(self, given: memoryview, /) -> int:
         """Where a buffer is in this process."""

@@ -250,12 +250,14 @@ static void words_dealloc(Words *self) {
 
 static PyObject *copy(PyObject *Py_UNUSED(self), PyObject *args) {
     Py_buffer into, from;
-    if (!PyArg_ParseTuple(args, "w*y*", &into, &from)) return NULL;
+    int shared = 0; /* a peer has read what is overwritten */
+    if (!PyArg_ParseTuple(args, "w*y*|p", &into, &from, &shared)) return NULL;
+    void (*copies)(char *, const char *, size_t) = shared ? share_bytes : copy_bytes;
     int fine = into.len == from.len;
-    if (fine && into.len < RELEASE_BYTES) copy_bytes(into.buf, from.buf, (size_t)into.len);
+    if (fine && into.len < RELEASE_BYTES) copies(into.buf, from.buf, (size_t)into.len);
     else if (fine) {
         Py_BEGIN_ALLOW_THREADS
-        copy_bytes(into.buf, from.buf, (size_t)into.len);
+        copies(into.buf, from.buf, (size_t)into.len);
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&into);
