@@ -24,7 +24,7 @@ from choreo.errors import DeviceError
 __all__ = ["PROBES", "CpuProbe", "CpuRanks", "measure_cpu"]
 
 WINDOW_S = 0.015
-START_S, ANSWER_S, STOP_S = 60.0, 30.0, 2.0
+START_S, ANSWER_S, STOP_S = 300.0, 120.0, 2.0
 SIZES = (1 << 13, 1 << 16, 1 << 19, 1 << 22)  # numbers of a memory-bound kernel: from the first cache to memory
 
 
