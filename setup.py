@@ -40,6 +40,13 @@ setup(
             optional=True,
         ),
         Extension(
+            "choreo.synthesize._core",
+            ["src/choreo/synthesize/core/list_scheduling.c"],
+            # Times must have the same bits as in Python.
+            extra_compile_args=["-O3", "-ffp-contract=off"],
+            optional=True,
+        ),
+        Extension(
             "choreo.show.simulation._bins",
             ["src/choreo/show/simulation/core/bins.c"],
             extra_compile_args=["-O3"],

@@ -5,7 +5,8 @@
 Every rank has a process group of each backend, and they take turns, round after round. A round's time is its slowest
 rank's; a cell is the median of its rounds. A ratio is how many times as long Gloo takes: 1 is as fast, more is better.
 The steps are of a small GPT: DDP, FSDP2, tensor parallelism by hand, and a pipeline by 1F1B. "Shows" is the
-communication that shows: the step less what rank 0 takes to compute the same without any. What was found goes to
+communication that shows: the step less the same step without any, which for DDP and FSDP2 is that in a group of one
+rank. "CPU" is what the busiest rank's processor worked for a step. What was found goes to
 benchmarks/results/torch_backend_RANKS.json.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -112,8 +114,9 @@ def pipelined(group: Any) -> Run:
 
 
 def steps(groups: dict[str, Any]) -> dict[str, tuple[dict[str, Run], Run | None]]:
-    """By name: the step of each library, and what a rank computes of it without communication."""
+    """By name: the step of each library, and what a rank does of it without communication."""
     size = dist.get_world_size()
+    alone: Any = [dist.new_group([rank], backend="gloo") for rank in range(size)][dist.get_rank()]
 
     class Alone:  # a rank's share of tensor parallelism, without adding up
         def size(self) -> int:
@@ -126,9 +129,9 @@ def steps(groups: dict[str, Any]) -> dict[str, tuple[dict[str, Run], Run | None]
     return {
         "DDP": (
             {n: step_of(DistributedDataParallel(gpt(), process_group=g)) for n, g in groups.items()},
-            step_of(gpt()),
+            step_of(DistributedDataParallel(gpt(), process_group=alone)),
         ),
-        "FSDP2": ({n: sharded(g) for n, g in groups.items()}, step_of(gpt())),
+        "FSDP2": ({n: sharded(g) for n, g in groups.items()}, sharded(alone)),
         "tensor": ({n: step_of(gpt(g)) for n, g in groups.items()}, step_of(shared)),
         "1F1B": ({n: pipelined(g) for n, g in groups.items()}, None),
     }
@@ -161,25 +164,35 @@ def calls(group: Any, length: int) -> dict[str, Run]:
     return found
 
 
-def race(runs: dict[str, Run], rounds: int, control: Any) -> dict[str, float]:
-    """The median time of each, in seconds. They take turns."""
+def cpu_s() -> float:
+    """Seconds that this process has kept processors busy."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
-    def timed(run: Run, times: int) -> float:
+
+def race(runs: dict[str, Run], rounds: int, control: Any) -> dict[str, tuple[float, float]]:
+    """The median time of each, and of the processor's, in seconds. They take turns."""
+
+    def timed(run: Run, times: int) -> tuple[float, float]:
         dist.barrier(group=control)
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), cpu_s()
         for _ in range(times):
             run()
-        took = torch.tensor([(time.perf_counter() - began) / times])
+        took = torch.tensor([time.perf_counter() - began, cpu_s() - worked]) / times
         dist.all_reduce(took, dist.ReduceOp.MAX, group=control)
-        return float(took)
+        return float(took[0]), float(took[1])
 
     names = list(runs)
-    times = {name: max(1, min(2000, int(ROUND_S / max(timed(runs[name], 3), 1e-6)))) for name in names}
-    found: dict[str, list[float]] = {name: [] for name in names}
+    times = {name: max(1, min(2000, int(ROUND_S / max(timed(runs[name], 3)[0], 1e-6)))) for name in names}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for number in range(rounds):
         for name in names if number % 2 else names[::-1]:
             found[name].append(timed(runs[name], times[name]))
-    return {name: statistics.median(seconds) for name, seconds in found.items()}
+    medians = {}
+    for name, rows in found.items():
+        took, worked = zip(*rows, strict=True)
+        medians[name] = statistics.median(took), statistics.median(worked)
+    return medians
 
 
 def main() -> None:
@@ -196,14 +209,18 @@ def main() -> None:
     lengths = sizes_between(8, parse_size(arguments.most), factor=128 if arguments.quick else 8)
     cells: list[dict[str, Any]] = []
 
-    def show(name: str, bytes_: int | None, seconds: dict[str, float], alone: float | None = None) -> None:
+    def show(name: str, bytes_: int | None, found: dict[str, tuple[float, float]]) -> None:
+        seconds = {one: took for one, (took, _) in found.items()}
         ratio = seconds["gloo"] / seconds["choreo"]
         cell: dict[str, Any] = {"name": name, "ranks": size, "size_bytes": bytes_, "ratio": ratio}
         cell |= {f"{one}_us": seconds[one] * 1e6 for one in LIBRARIES}
+        cell |= {f"{one}_cpu_us": found[one][1] * 1e6 for one in LIBRARIES}
         text = f"{name:<18}{'' if bytes_ is None else bytes_:>10}"
         text += "".join(f"{seconds[one] * 1e6:>13.1f}" for one in LIBRARIES) + f"{ratio:>8.2f}x"
-        if alone is not None:
-            shows = {one: seconds[one] - alone for one in LIBRARIES}
+        if bytes_ is None:
+            text += "   CPU" + "".join(f"{found[one][1] * 1e6:>13.1f}" for one in LIBRARIES)
+        if "alone" in seconds:
+            shows = {one: seconds[one] - seconds["alone"] for one in LIBRARIES}
             cell |= {f"{one}_shows_us": shows[one] * 1e6 for one in LIBRARIES}
             text += "   shows" + "".join(f"{shows[one] * 1e6:>13.1f}" for one in LIBRARIES)
         cells.append(cell)
@@ -217,8 +234,7 @@ def main() -> None:
         for call in by_library["choreo"]:
             show(call, length, race({name: by_library[name][call] for name in LIBRARIES}, rounds, dist.group.WORLD))
     for name, (runs, alone) in steps(groups).items():
-        found = race(runs if alone is None else {**runs, "alone": alone}, rounds, dist.group.WORLD)
-        show(f"step, {name}", None, found, found.get("alone"))
+        show(f"step, {name}", None, race(runs if alone is None else {**runs, "alone": alone}, rounds, dist.group.WORLD))
     if rank == 0:
         for kind in ("calls", "steps"):
             ratios = [one["ratio"] for one in cells if (one["size_bytes"] is None) == (kind == "steps")]

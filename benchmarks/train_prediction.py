@@ -132,6 +132,7 @@ def grid(cases: list[Case], steps: int, limit_s: float) -> int:
     print(f"{'plan':44}{'predicted':>11}{'measured':>11}{'error':>8}{'predicted':>12}{'measured':>11}{'error':>8}")
     off: dict[int, list[float]] = {}
     memory: list[float] = []
+    load = os.getloadavg()[0]
     for one in cases:
         config = TrainConfig(one.model, one.plan, one.global_batch, SEQ)
         said = predict(config)
@@ -149,15 +150,13 @@ def grid(cases: list[Case], steps: int, limit_s: float) -> int:
             f"{100 * errors[1]:+6.0f} %",
             flush=True,
         )
-    if not memory:
-        return 1
-    medians = {ranks: statistics.median(found) for ranks, found in off.items()}
-    for ranks, median in medians.items():
-        print(f"{ranks} ranks: median error of the time {100 * median:.1f} %, bar {100 * BARS.get(ranks, 1):.0f} %")
-    print(f"memory: median error {100 * statistics.median(memory):.1f} %, bar {100 * MEMORY_BAR:.0f} %")
-    missed = any(median > BARS.get(ranks, 1) for ranks, median in medians.items())
-    missed |= len(memory) < len(cases)
-    return int(missed or statistics.median(memory) > MEMORY_BAR)
+    told = [(f"{ranks} ranks", statistics.median(found), BARS.get(ranks, 1.0)) for ranks, found in sorted(off.items())]
+    told += [("memory", statistics.median(memory), MEMORY_BAR)] if memory else []
+    met = len(memory) == len(cases) and all(median <= bar for _, median, bar in told)
+    medians = ", ".join(f"{name} {100 * median:.1f} % (bar {100 * bar:.0f} %)" for name, median, bar in told)
+    ran = f"{len(memory)} of {len(cases)} plans ran, load {load:.1f}"
+    print(f"{'met' if met else 'missed'}: median errors {medians or 'none'}; {ran}")
+    return int(not met)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,17 +15,17 @@ from tests.helpers.torch import dist, mp, torch
 pytestmark = pytest.mark.skipif("not torch.cuda.is_available()", reason="there is no GPU")
 
 
-def in_ranks(work: Callable[[int, int], None], ranks: int) -> None:
+def in_ranks(work: Callable[[int, int], None], ranks: int, backend: str = "choreo") -> None:
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, (ranks, folder, work), ranks)
+        mp.spawn(_rank, (ranks, folder, work, backend), ranks)
 
 
-def _rank(rank: int, ranks: int, folder: str, work: Callable[[int, int], None]) -> None:
+def _rank(rank: int, ranks: int, folder: str, work: Callable[[int, int], None], backend: str) -> None:
     import choreo.torch_backend
 
     choreo.torch_backend.register()
     torch.cuda.set_device(0)
-    dist.init_process_group("choreo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
     work(rank, ranks)
     dist.destroy_process_group()
 
@@ -135,6 +136,46 @@ def training(rank: int, ranks: int) -> None:
         loss = torch.tensor(train(model, mine), device=device)
         dist.all_reduce(loss, dist.ReduceOp.AVG)
         torch.testing.assert_close(float(loss), alone, rtol=1e-4, atol=1e-6)
+
+
+def beside_nccl(rank: int, ranks: int) -> None:
+    """CUDA tensors go through NCCL and CPU tensors through Choreo, also in a group of some ranks."""
+    del rank
+    some: Any = dist.new_group(list(range(ranks)))
+    for group in (dist.group.WORLD, some):
+        assert group._get_backend(torch.device("cuda")).name() == "nccl"
+        assert group._get_backend(torch.device("cpu")).name() == "choreo"
+        for device in ("cpu", "cuda"):
+            x = torch.ones(1000, device=device)
+            dist.all_reduce(x, group=group)
+            same(x, ranks)
+    told: list[Any] = [None] * ranks
+    dist.all_gather_object(told, "an object")
+    assert told == ["an object"] * ranks
+    some.abort()
+
+
+def aborted(rank: int, ranks: int) -> None:
+    """A watchdog ends a call on CUDA tensors that the other rank does not make."""
+    del ranks
+    group: Any = dist.new_group(backend="choreo")
+    if rank == 0:
+        watchdog = threading.Timer(0.5, group.abort)
+        watchdog.start()
+        with pytest.raises(dist.DistBackendError):
+            dist.all_reduce(torch.ones(10, device="cuda"), group=group)
+        watchdog.join()
+    dist.barrier()
+
+
+@pytest.mark.parametrize("work", [beside_nccl, collectives, training])
+def test_nccl_where_it_is_named(work: Callable[[int, int], None]) -> None:
+    """With one rank: NCCL refuses several on one GPU."""
+    in_ranks(work, 1, "cpu:choreo,cuda:nccl")
+
+
+def test_abort_ends_a_call_on_cuda_tensors() -> None:
+    in_ranks(aborted, 2)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

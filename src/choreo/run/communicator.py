@@ -222,7 +222,7 @@ class Communicator(ObjectCalls, MessageCalls):
         self._engine.progress.drain(None)
         while True:
             connection = self._engine.connection
-            if connection.failure is not None:
+            if connection.failure is not None or connection.has_lost_ranks:
                 with contextlib.suppress(PeerFailure):  # a rank was lost while they introduced themselves
                     self._move_to(*self._shrink_connection(patience_s))
                 continue

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from choreo.errors import ChoreoError, CommunicatorClosed
+from choreo.errors import ChoreoError, CommunicatorClosed, PeerFailure
 from choreo.run.consensus.consensus import Consensus
 from choreo.run.consensus.failure import Failure, agree_on_failure
 from choreo.run.consensus.failure_detector import TEXT_LENGTH, FailureDetector
@@ -78,6 +78,11 @@ class Connection:
     def calls(self) -> int:
         """The number of the last call."""
         return self.endpoint.calls
+
+    @property
+    def has_lost_ranks(self) -> bool:
+        """Whether a call has failed because of other ranks, also if the survivors could not agree on it."""
+        return isinstance(self.endpoint, Ended) and isinstance(self.endpoint.error, PeerFailure)
 
     def run(self, prepared: PreparedCall, input_array: object, work: object, *, timeout_s: float) -> Failed | None:
         """Run a call; None, or how it failed, which rank caused it, and in which operation."""

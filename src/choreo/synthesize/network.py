@@ -1,99 +1,154 @@
-"""The network as a synthesizer sees it: hops from device to device that cross no other, and the links each one takes.
+"""The network as a synthesizer sees it: hops from member to member that cross no other, and the links each one takes.
 
 Every hop is a message of its own, so a schedule made of hops needs no routes of its own: the simulator's route from one
-end of a hop to the other is the hop.
+end of a hop to the other is the hop. Members are the devices, and where asked for the switches that add and multicast.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from choreo.simulate.flows.engine import costs_of
 from choreo.topology import Topology
-from choreo.topology.graph import Floats, Ints
+from choreo.topology.graph import Bools, Floats, Ints
 
-__all__ = ["Hops", "hops_of"]
+__all__ = ["Hops", "along_switches", "hops_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hops:
     """Hops as columns: their ends, latency, and bandwidth when alone.
 
-    `load` is a matrix with a row a link and a column a hop: the part of a message on the hop that crosses the link.
-    `capacity` is the links' bandwidth. Links that no hop crosses are left out.
+    Of the `members` the first `devices` are devices, the others switches. `load` is a matrix with a row a link and a
+    column a hop: the part of a message on the hop that crosses the link. `capacity` is the links' bandwidth. Links that
+    no hop crosses are left out. A message costs its sender `send_s` until it is sent and `send_busy_s` until the next
+    may be; likewise its receiver. `sender` and `receiver` are the numbers of those who pay.
     """
 
     devices: int
+    members: int
     src: Ints
     dst: Ints
     latency_s: Floats
     bandwidth_bytes_per_s: Floats
     load: csr_matrix
     capacity: Floats
+    sender: Ints
+    receiver: Ints
+    send_s: Floats
+    send_busy_s: Floats
+    receive_s: Floats
+    receive_busy_s: Floats
 
     def __len__(self) -> int:
         return len(self.src)
 
-    @property
-    def links(self) -> list[list[int]]:
-        """The links of each hop."""
-        by_hop = self.load.tocsc()
-        return [by_hop.indices[by_hop.indptr[h] : by_hop.indptr[h + 1]].tolist() for h in range(len(self))]
+    def keeping(self, kept: Bools) -> Hops:
+        """Some of the hops."""
+        load = self.load[:, np.flatnonzero(kept)].tocsr()
+        crossed = np.diff(load.indptr) > 0
+        ends = ("src", "dst", "latency_s", "bandwidth_bytes_per_s")
+        costs = ("sender", "receiver", "send_s", "send_busy_s", "receive_s", "receive_busy_s")
+        some = {name: getattr(self, name)[kept] for name in ends + costs}
+        return replace(self, load=load[crossed], capacity=self.capacity[crossed], **some)
 
     def turned(self) -> Hops:
         """Every hop the other way, over the same links."""
-        return Hops(
-            self.devices, self.dst, self.src, self.latency_s, self.bandwidth_bytes_per_s, self.load, self.capacity
+        return replace(
+            self,
+            src=self.dst,
+            dst=self.src,
+            sender=self.receiver,
+            receiver=self.sender,
+            send_s=self.receive_s,
+            send_busy_s=self.receive_busy_s,
+            receive_s=self.send_s,
+            receive_busy_s=self.send_busy_s,
         )
 
 
-def hops_of(topology: Topology) -> Hops:
-    """All hops of a topology."""
-    src, dst = _neighbours(topology)
-    routes = topology.routes(src, dst)
-    hop = np.repeat(np.arange(len(src)), np.diff(routes.offsets))
+def hops_of(topology: Topology, *, through_switches: bool = False) -> Hops:
+    """All hops of a topology.
+
+    With `through_switches` the switches that add and multicast are members, and devices linked with the same of them
+    have no hop of their own.
+    """
+    switches = np.flatnonzero(topology.reduces) if through_switches else np.zeros(0, np.int64)
+    nodes = np.concatenate((np.arange(topology.num_devices), switches))
+    start, end = _neighbours(topology, switches)
+    routes = topology.routes(start, end)
+    hop = np.repeat(np.arange(len(start)), np.diff(routes.offsets))
     ends = np.stack((topology.links.src[routes.links], topology.links.dst[routes.links]))
-    inner = (ends < topology.num_devices) & (ends != src[hop]) & (ends != dst[hop])
-    around = np.zeros(len(src), np.bool_)
+    inner = (ends < topology.num_devices) & (ends != start[hop]) & (ends != end[hop])
+    around = np.zeros(len(start), np.bool_)
     around[hop[inner.any(axis=0)]] = True  # the simulator's route goes through another device
     keep = np.flatnonzero(~around)
-    number = np.full(len(src), -1)
+    number = np.full(len(start), -1)
     number[keep] = np.arange(len(keep))
     there = number[hop] >= 0
     used, link = np.unique(routes.links[there], return_inverse=True)
     load = csr_matrix((routes.share[there], (link, number[hop[there]])), shape=(len(used), len(keep)))
+    member = np.full(topology.num_nodes, -1)
+    member[nodes] = np.arange(len(nodes))
+    src, dst = member[start[keep]], member[end[keep]]
     return Hops(
         topology.num_devices,
-        src[keep],
-        dst[keep],
+        len(nodes),
+        src,
+        dst,
         routes.latency_s[keep],
         routes.bandwidth_bytes_per_s[keep],
         load,
         topology.links.bandwidth_bytes_per_s[used],
+        src,
+        dst,
+        *(column[keep] for column in costs_of(topology, start, end)),
     )
 
 
-def _neighbours(topology: Topology) -> tuple[Ints, Ints]:
-    """Pairs of devices with a live way between them through switches only."""
+def along_switches(topology: Topology, src: Ints, dst: Ints) -> Bools:
+    """Which hops lead to the next port of a switch, or cross none: a port then hears of one other only.
+
+    What comes from several at once must wait in turn, and a chain is the plan where nothing ever does.
+    """
+    kept = np.ones(len(src), np.bool_)
+    inside = (src < topology.num_devices) & (dst < topology.num_devices)
+    stride = 1
+    for block in topology.blocks:
+        here, there = src // stride % block.size, dst // stride % block.size
+        if block.kind == "switch":
+            kept &= ~inside | (here == there) | ((here + 1) % block.size == there)
+        stride *= block.size
+    return kept
+
+
+def _neighbours(topology: Topology, switches: Ints) -> tuple[Ints, Ints]:
+    """Pairs of nodes with a live way between them through switches only.
+
+    They are devices, and next to them the given switches, through which there is then no way from device to device.
+    """
     links, devices = topology.links, topology.num_devices
     live = links.bandwidth_bytes_per_s > 0
     onward: list[list[int]] = [[] for _ in range(topology.num_nodes)]
     for here, there in zip(links.src[live].tolist(), links.dst[live].tolist(), strict=True):
         onward[here].append(there)
     found: list[tuple[int, int]] = []
-    for device in range(devices):
-        seen, reached, queue = {device}, [], list(onward[device])
+    ends = {*range(devices), *switches.tolist()}
+    for member in sorted(ends):
+        seen, reached, queue = {member}, set(), list(onward[member])
         while queue:
             node = queue.pop()
             if node in seen:
                 continue
             seen.add(node)
-            if node < devices:
-                reached.append(node)
-            else:
+            if node in ends:
+                reached.add(node)
+            elif member < devices:
                 queue += onward[node]
-        found += [(device, other) for other in sorted(reached)]
+        near = {node for node in reached if max(node, member) < devices or node in onward[member]}
+        found += [(member, other) for other in sorted(near)]
     pairs = np.array(found, np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]

@@ -1,19 +1,19 @@
 """Packed trees, on any network: all_gather, reduce_scatter, all_reduce, broadcast and reduce.
 
 The data of a root is divided among trees that keep the busiest link least busy, cut into chunks, and put in time by
-list scheduling. Backwards on the turned network an all_gather is a reduce_scatter, and a broadcast a reduce. An
-all_reduce sums up one tree and comes back along another, and its parts choose their own roots.
+list scheduling. A reduce_scatter and a reduce take the trees of the turned network the other way. An all_reduce sums up
+one tree and comes back along another, and its parts choose their own roots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from choreo.schedule import Schedule, backwards
-from choreo.synthesize.network import Hops, hops_of
+from choreo.schedule import Schedule
+from choreo.synthesize.network import Hops, along_switches, hops_of
 from choreo.synthesize.packing import Tree, pack, pack_both_ways
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.synthesize.timeline import Tasks, in_time, steps_of
@@ -24,8 +24,14 @@ __all__ = ["packed"]
 # Into how many chunks a share, or the vector of a rooted collective, may be cut.
 SHARE_CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
 VECTOR_CHUNKS = (1, 4, 16, 64, 128, 256, 512, 1024)
-# Beyond so many devices packing takes too long.
-MOST_DEVICES = 80
+# Into how many they mostly are, with shares and with a vector: what a deep tree costs follows from it.
+USUAL_CHUNKS = {True: 32, False: 256}
+# Beyond so many devices packing takes too long, where each may be a root and where one is.
+MOST_DEVICES, MOST_DEVICES_ONE_ROOT = 80, 320
+KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
+# With so many hops of pieces a way of putting them in time is no longer tried if it comes to the same as another, or to
+# more than the best by this factor.
+MANY_TASKS, NEAR = 3000, 1.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,48 +44,112 @@ class _Piece:
     before: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How pieces are put in time: see `in_time`; one after another or all at once, and with an exchange at the root."""
+
+    busiest_first: bool
+    together: bool
+    in_turn: bool = True
+    exchange: bool = False
+
+
 def packed(problem: Problem) -> Iterator[Candidate]:
     """Trees by column generation, cut into ever more chunks as long as that helps."""
-    kinds = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
-    if problem.collective not in kinds or not problem.in_order or not 1 < problem.ranks <= MOST_DEVICES:
+    if problem.collective not in KINDS or not problem.in_order or problem.ranks < 2:
         return
-    hops = hops_of(problem.topology)
-    turn = problem.collective in ("reduce_scatter", "reduce")
-    if turn:
-        hops = hops.turned()
     shared = problem.collective in ("all_gather", "reduce_scatter")
-    if shared:
-        shares = problem.block_bytes / problem.block_bytes.mean() if problem.size_bytes else np.ones(problem.ranks)
-        trees, seconds_a_byte = pack(hops, dict(enumerate(shares.tolist())))
-    elif problem.collective == "all_reduce":
-        trees, seconds_a_byte = pack_both_ways(hops)
-    else:
-        assert problem.root is not None
-        trees, seconds_a_byte = pack(hops, {problem.root: 1.0})
+    one_root = problem.collective in ("broadcast", "reduce")
+    if problem.ranks > (MOST_DEVICES_ONE_ROOT if one_root else MOST_DEVICES):
+        return
+    hops = hops_of(problem.topology, through_switches=not shared)
+    yield from _on(problem, hops)
+    if not shared:
+        chained = hops.keeping(along_switches(problem.topology, hops.src, hops.dst))
+        if len(chained) < len(hops):
+            yield from _on(problem, chained)
+
+
+def _on(problem: Problem, hops: Hops) -> Iterator[Candidate]:
+    """Trees of these hops."""
+    shared = problem.collective in ("all_gather", "reduce_scatter")
     size = problem.size_bytes / (problem.ranks if shared else 1)
+    trees, seconds_a_byte = _trees(problem, hops, size)
+    last_s = size * seconds_a_byte
+    totals = _totals(problem) if shared else [BLOCK_WEIGHT]
+    weight_bytes = size * len(totals) / sum(totals)
+    ways = list(_ways(problem, hops))
     best = np.inf
     hops_a_chunk = (problem.ranks - 1) * (problem.ranks if shared else 2)
     for chunks in SHARE_CHUNKS if shared else VECTOR_CHUNKS:
         transfers = chunks * hops_a_chunk
         if chunks > 1 and (size / chunks < LEAST_CHUNK_BYTES or transfers > problem.most_transfers // 4):
             break
-        totals = [BLOCK_WEIGHT] if not shared else _totals(problem)
         pieces, count = _cut(trees, chunks, totals)
-        weight_bytes = size * len(totals) / sum(totals)
-        at_once, in_turn = (_tasks(pieces, hops, weight_bytes, last_s) for last_s in (0.0, size * seconds_a_byte))
-        ways = ((in_turn, False), (in_turn, True), (at_once, True)) if shared else ((in_turn, False), (in_turn, True))
-        timed = ((one, *in_time(one, hops, busiest_first=busiest)) for one, busiest in ways)
-        tasks, start, end = min(timed, key=lambda found: found[2])
+        tasks = {
+            kind: _tasks(pieces, hops, weight_bytes, last_s if kind[0] else 0.0, exchange=kind[1])
+            for kind in {(way.in_turn, way.exchange) for way in ways}
+        }
+        timed = []
+        for way in ways:
+            those = tasks[way.in_turn, way.exchange]
+            timed.append((*in_time(those, hops, busiest_first=way.busiest_first, together=way.together), those))
+        end = min(found[1] for found in timed)
+        distinct = {(way.together, way.exchange, found[1]): way for way, found in zip(ways, timed, strict=True)}
+        if len(those) > MANY_TASKS:
+            ways = [way for (*_, ends), way in distinct.items() if ends <= NEAR * end]
+        if end > NEAR * best:
+            break
         if end > best:
             continue
-        best = min(best, end)
+        best = end
         weights = np.zeros(count, np.int64)
         for piece in pieces:
             weights[piece.chunk] = piece.weight
-        steps = steps_of(tasks, hops, start, count)
-        collective = {"reduce_scatter": "all_gather", "reduce": "broadcast"}.get(problem.collective, problem.collective)
-        schedule = Schedule(collective, steps, problem.root, "packed", weights, receive_in_order=True)
-        yield Candidate("packed", backwards(schedule) if turn else schedule)
+        for kind in tasks.values():  # those that exchange are not always as fast as planned
+            start, _, those = min((found for found in timed if found[2] is kind), key=lambda found: found[1])
+            schedule = Schedule(
+                problem.collective,
+                steps_of(those, hops, start, count),
+                problem.root,
+                "packed",
+                weights,
+                switches=hops.members - hops.devices,
+                receive_in_order=True,
+            )
+            yield Candidate("packed", schedule)
+
+
+def _trees(problem: Problem, hops: Hops, size: float) -> tuple[list[Tree], float]:
+    """The trees, and the seconds that the busiest link has for each byte of a share or of the vector."""
+    shared = problem.collective in ("all_gather", "reduce_scatter")
+    usual = USUAL_CHUNKS[shared]
+    costs_s = hops.latency_s + hops.send_s + hops.receive_s
+    hop_s = 1 / usual / hops.bandwidth_bytes_per_s + costs_s / max(size, usual)
+    if shared:
+        shares = problem.block_bytes / problem.block_bytes.mean() if problem.size_bytes else np.ones(problem.ranks)
+        demand = dict(enumerate(shares.tolist()))
+    elif problem.collective == "all_reduce":
+        return pack_both_ways(hops, hop_s)
+    else:
+        assert problem.root is not None
+        demand = {problem.root: 1.0}
+    if problem.collective in ("all_gather", "broadcast"):
+        return pack(hops, demand, hop_s)
+    trees, seconds_a_byte = pack(hops.turned(), demand, hop_s)
+    return [Tree(tree.root, np.full_like(tree.into, -1), tree.into, tree.part) for tree in trees], seconds_a_byte
+
+
+def _ways(problem: Problem, hops: Hops) -> Iterator[_Way]:
+    """All that is tried; those far behind are left out as chunks become smaller."""
+    costs = hops.send_busy_s.any()
+    for together in (False, True) if costs else (False,):
+        for busiest in (False, True):
+            yield _Way(busiest, together)
+            if problem.collective == "all_reduce":
+                yield _Way(busiest, together, exchange=True)
+        if problem.collective in ("all_gather", "reduce_scatter"):
+            yield _Way(True, together, in_turn=False)
 
 
 def _totals(problem: Problem) -> list[int]:
@@ -122,10 +192,12 @@ def _pieces_a_tree(parts: Sequence[float], chunks: int) -> list[int]:
     return [max(1, round(chunks * part / total)) for part in parts]
 
 
-def _tasks(pieces: Sequence[_Piece], hops: Hops, weight_bytes: float, last_s: float) -> Tasks:
+def _tasks(pieces: Sequence[_Piece], hops: Hops, weight_bytes: float, last_s: float, *, exchange: bool) -> Tasks:
     """A task for every hop of every piece: first towards its root where it must, then away from it.
 
-    The last piece of a block is due `last_s` after the first.
+    The last piece of a block is due `last_s` after the first. With `exchange` the root and a neighbour send each other
+    what they have, instead of a sum that goes to the root and comes back, and both add: that saves a hop. The two must
+    leave at once, each as it was before.
     """
     hop: list[int] = []
     chunk: list[int] = []
@@ -133,30 +205,35 @@ def _tasks(pieces: Sequence[_Piece], hops: Hops, weight_bytes: float, last_s: fl
     due: list[float] = []
     reduce: list[bool] = []
     before: list[tuple[int, int]] = []
-    orders: dict[int, tuple[list[int], list[int]]] = {}
+    joint: list[tuple[int, int]] = []
+    orders: dict[int, tuple[list[int], list[int], tuple[int, int] | None]] = {}
     src, dst = hops.src.tolist(), hops.dst.tolist()
+
+    def add(one: int, waits_for: Iterable[int], *, adds: bool) -> int:
+        before.extend((first, len(hop)) for first in waits_for)
+        hop.append(one)
+        reduce.append(adds)
+        return len(hop) - 1
+
     for piece in pieces:
-        tree = piece.tree
+        tree, known = piece.tree, len(hop)
         if id(tree) not in orders:
-            into = _outwards(tree.into.tolist(), src, dst)
-            back = [] if tree.back is None else _outwards(tree.back.tolist(), dst, src)[::-1]
-            orders[id(tree)] = into, back
-        into, back = orders[id(tree)]
+            orders[id(tree)] = _order(tree, hops, src, dst, exchange=exchange)
+        into, back, pair = orders[id(tree)]
         arriving: dict[int, list[int]] = {}
         for here in back:
-            task = len(hop)
-            before += [(first, task) for first in arriving.get(src[here], ())]
-            arriving.setdefault(dst[here], []).append(task)
-            hop.append(here)
-            reduce.append(True)
+            arriving.setdefault(dst[here], []).append(add(here, arriving.get(src[here], ()), adds=True))
         delivered = {tree.root: arriving.get(tree.root, [])}
+        if pair is not None:
+            there, home = pair
+            other = dst[there]
+            ready = delivered[tree.root] + arriving.get(other, [])
+            delivered[other] = [add(there, ready, adds=True)]
+            delivered[tree.root] = [add(home, ready, adds=True)]
+            joint.append((len(hop) - 2, len(hop) - 1))
         for here in into:
-            task = len(hop)
-            before += [(first, task) for first in delivered[src[here]]]
-            delivered[dst[here]] = [task]
-            hop.append(here)
-            reduce.append(False)
-        count = len(into) + len(back)
+            delivered[dst[here]] = [add(here, delivered[src[here]], adds=False)]
+        count = len(hop) - known
         chunk += [piece.chunk] * count
         size += [piece.weight * weight_bytes] * count
         due += [piece.before * last_s] * count
@@ -167,16 +244,30 @@ def _tasks(pieces: Sequence[_Piece], hops: Hops, weight_bytes: float, last_s: fl
         np.array(reduce),
         np.array(before, np.int64).reshape(-1, 2),
         np.array(due),
+        np.array(joint, np.int64).reshape(-1, 2),
     )
 
 
-def _outwards(into: list[int], src: list[int], dst: list[int]) -> list[int]:
+def _order(
+    tree: Tree, hops: Hops, src: list[int], dst: list[int], *, exchange: bool
+) -> tuple[list[int], list[int], tuple[int, int] | None]:
+    """The hops away from the root and towards it in order, and the slowest two between it and one neighbour."""
+    into = _outwards(tree.root, tree.into.tolist(), src, dst)
+    back = [] if tree.back is None else _outwards(tree.root, tree.back.tolist(), dst, src)[::-1]
+    homes = {src[hop]: hop for hop in back if dst[hop] == tree.root and exchange}
+    pairs = [(hop, homes[dst[hop]]) for hop in into if src[hop] == tree.root and dst[hop] in homes]
+    if not pairs:
+        return into, back, None
+    there, home = min(pairs, key=lambda pair: float(hops.bandwidth_bytes_per_s[pair[0]]))
+    return [hop for hop in into if hop != there], [hop for hop in back if hop != home], (there, home)
+
+
+def _outwards(root: int, into: list[int], src: list[int], dst: list[int]) -> list[int]:
     """The hops of a tree, parents before children."""
     children: dict[int, list[int]] = {}
     for hop in into:
         if hop >= 0:
             children.setdefault(src[hop], []).append(hop)
-    root = into.index(-1)
     order, queue = [], [root]
     for device in queue:
         for hop in children.get(device, ()):

@@ -2,6 +2,7 @@
 
 A linear program divides the data among trees so that the busiest link is done soonest. It knows few trees at first. Its
 prices of links tell which trees would help: for each root the cheapest arborescence, which is added until none helps.
+Deep trees are slow, so trees of shortest paths are offered as well, and a tree costs the time of its longest path.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.sparse import csr_matrix, hstack
+from scipy.sparse import csr_matrix, diags, hstack, vstack
 from scipy.sparse.csgraph import dijkstra
 
 from choreo.synthesize.arborescence import cheapest_arborescence
@@ -26,8 +27,15 @@ Column: TypeAlias = tuple[int, Ints, Ints | None]
 # How far from the optimum the packing may stop, and how often it may ask for more trees.
 TOLERANCE = 0.004
 ROUNDS = 60
+# After so many rounds that hardly helped it stops as well, and this is what hardly is.
+IDLE_ROUNDS, HARDLY = 4, 0.001
 # What a hop that leads no further from the root costs besides, as a part of a hop's mean price: deep trees are slow.
 DETOUR = 0.01
+# By how much paths are long by their time, and not by what their links cost, in trees of shortest paths.
+BY_TIME = (0.1, 1.0)
+# A link that is busy for more than a part of the time costs besides, by a part of that: what is full has no room for
+# what comes late.
+BUSY, BUSY_COST = 0.9, 0.05
 # Less of the data than this is not worth a tree.
 LEAST_PART = 1e-3
 
@@ -36,8 +44,8 @@ LEAST_PART = 1e-3
 class Tree:
     """A tree from a root to all devices, and perhaps one to the root, with the part of the data on them.
 
-    `into` has the hop into each device, -1 for the root. `back` has the hop by which each device sends to the root's
-    side, -1 for the root.
+    `into` has the hop into each member, -1 for the root and for switches that are not used. `back` has the hop by which
+    each member sends to the root's side, likewise.
     """
 
     root: int
@@ -47,58 +55,113 @@ class Tree:
 
 
 class _Prices:
-    """The cheapest trees at given prices of links."""
+    """The cheapest trees at given prices of links. `hop_s` is how long a chunk takes over each hop."""
 
-    def __init__(self, hops: Hops) -> None:
-        self.hops = hops
-        devices = hops.devices
-        self.number = np.full((devices, devices), -1)
+    def __init__(self, hops: Hops, hop_s: Floats) -> None:
+        self.hops, self.hop_s = hops, hop_s
+        members = hops.members
+        self.number = np.full((members, members), -1)
         self.number[hops.src, hops.dst] = np.arange(len(hops))
-        steps = csr_matrix((np.ones(len(hops)), (hops.src, hops.dst)), shape=(devices, devices))
+        self.by_hop = hops.load.T.tocsr()
+        steps = csr_matrix((np.ones(len(hops)), (hops.src, hops.dst)), shape=(members, members))
         away = dijkstra(steps, unweighted=True)
-        self.detour = [away[root][hops.src] + 1 > away[root][hops.dst] for root in range(devices)]
+        self.detour = [away[root][hops.src] + 1 > away[root][hops.dst] for root in range(members)]
 
-    def tree(self, price: Floats, root: int) -> tuple[Ints, float]:
-        """The hop into each device of the cheapest tree, and what its hops cost."""
+    def per_hop(self, price: Floats) -> Floats:
+        """What each hop costs."""
+        cost: Floats = self.by_hop @ price
+        return cost
+
+    def cheapest(self, per_hop: Floats, root: int) -> Ints:
+        """The hop into each member of the tree that costs least."""
         hops = self.hops
-        per_hop = hops.load.T @ price
-        matrix = np.full((hops.devices,) * 2, np.inf)
+        matrix = np.full((hops.members,) * 2, np.inf)
         small = DETOUR * max(float(per_hop.mean()), 1e-12)
         matrix[hops.src, hops.dst] = per_hop + np.where(self.detour[root], small, 0.0)
-        parent = cheapest_arborescence(matrix, root)
-        into = np.where(parent >= 0, self.number[parent, np.arange(hops.devices)], -1)
-        return into, float(per_hop[into[into >= 0]].sum())
+        return self._into(cheapest_arborescence(matrix, root))
+
+    def shortest(self, per_hop: Floats, by_time: float) -> list[Ints]:
+        """For every root the tree of shortest paths, by cost and by time."""
+        hops = self.hops
+        length = per_hop / max(float(per_hop.mean()), 1e-300) + by_time * self.hop_s / self.hop_s.mean()
+        paths = csr_matrix((length, (hops.src, hops.dst)), shape=(hops.members,) * 2)
+        parents = dijkstra(paths, return_predecessors=True)[1]
+        return [self._into(np.maximum(parent, -1)) for parent in parents]
+
+    def _into(self, parent: Ints) -> Ints:
+        """The hops of a tree, without switches that lead nowhere."""
+        hops = self.hops
+        parent = parent.copy()
+        while True:
+            leads = np.bincount(parent[parent >= 0], minlength=hops.members) > 0
+            idle = np.flatnonzero((parent[hops.devices :] >= 0) & ~leads[hops.devices :]) + hops.devices
+            if not len(idle):
+                break
+            parent[idle] = -1
+        into: Ints = np.where(parent >= 0, self.number[parent, np.arange(hops.members)], -1)
+        return into
+
+    def depth(self, into: Ints, root: int) -> float:
+        """How long a chunk takes from the root to the last of a tree, if nothing is in its way."""
+        at = np.full(self.hops.members, -1.0)
+        at[root] = 0.0
+        rest = into[into >= 0]
+        while len(rest):
+            known = at[self.hops.src[rest]] >= 0
+            hop = rest[known]
+            at[self.hops.dst[hop]] = at[self.hops.src[hop]] + self.hop_s[hop]
+            rest = rest[~known]
+        return float(at.max())
 
 
-def pack(hops: Hops, demand: dict[int, float]) -> tuple[list[Tree], float]:
-    """Trees for the data that each root must send to all devices, and the seconds a byte of the busiest link."""
+def pack(hops: Hops, demand: dict[int, float], hop_s: Floats) -> tuple[list[Tree], float]:
+    """Trees for the data that each root must send to all devices, and the seconds a byte of the busiest link.
+
+    `hop_s` is how long a chunk takes over each hop, for every byte of a root's data.
+    """
 
     def cheapest(price: Floats) -> Iterator[tuple[int, float, Column]]:
+        per_hop = trees.per_hop(price)
+        short = [trees.shortest(per_hop, by_time) for by_time in BY_TIME]
         for root, amount in wanted.items():
-            into, cost = trees.tree(price, root)
-            yield root, amount * cost, (root, into, None)
+            for into in (trees.cheapest(per_hop, root), *(of_root[root] for of_root in short)):
+                yield root, amount * float(per_hop[into[into >= 0]].sum()), (root, into, None)
 
-    trees = _Prices(hops)
+    trees = _Prices(hops, hop_s)
     wanted = {root: amount for root, amount in demand.items() if amount > 0}
-    return _generate(hops, wanted, cheapest)
+    return _generate(hops, wanted, cheapest, lambda column: trees.depth(column[1], column[0]))
 
 
-def pack_both_ways(hops: Hops) -> tuple[list[Tree], float]:
+def pack_both_ways(hops: Hops, hop_s: Floats) -> tuple[list[Tree], float]:
     """Pairs of trees, to a root and back from it, for one unit of data whose parts may choose their roots."""
 
     def cheapest(price: Floats) -> Iterator[tuple[int, float, Column]]:
-        for root in range(hops.devices):
-            (into, cost), (back, also) = away.tree(price, root), home.tree(price, root)
-            yield 0, cost + also, (root, into, back)
+        per_hop = away.per_hop(price)
+        pairs = [
+            list(zip(away.shortest(per_hop, by_time), home.shortest(per_hop, by_time), strict=True))
+            for by_time in BY_TIME
+        ]
+        best = ((away.cheapest(per_hop, root), home.cheapest(per_hop, root)) for root in roots)
+        for found in (best, *([both[root] for root in roots] for both in pairs)):
+            for root, (into, back) in zip(roots, found, strict=True):
+                cost = float(per_hop[into[into >= 0]].sum() + per_hop[back[back >= 0]].sum())
+                yield 0, cost, (root, into, back)
 
-    away, home = _Prices(hops), _Prices(hops.turned())
-    return _generate(hops, {0: 1.0}, cheapest)
+    def depth(column: Column) -> float:
+        root, into, back = column
+        assert back is not None
+        return away.depth(into, root) + home.depth(back, root)
+
+    roots = range(hops.members)
+    away, home = _Prices(hops, hop_s), _Prices(hops.turned(), hop_s)
+    return _generate(hops, {0: 1.0}, cheapest, depth)
 
 
 def _generate(
     hops: Hops,
     demand: dict[int, float],
     cheapest: Callable[[Floats], Iterator[tuple[int, float, Column]]],
+    depth: Callable[[Column], float],
 ) -> tuple[list[Tree], float]:
     """Add the trees that are cheapest at the prices of the last division, until they are no better than those known.
 
@@ -106,9 +169,11 @@ def _generate(
     enough: the sum over all of the least cost is a bound on the time.
     """
     columns: list[tuple[int, Column]] = []
+    depths: list[float] = []
     seen: set[tuple[int, bytes]] = set()
     price = smooth = 1 / hops.capacity / len(hops.capacity)
     bound, time, parts = 0.0, np.inf, np.zeros(0)
+    best, idle = np.inf, 0
     for _ in range(ROUNDS):
         least: dict[int, float] = {}
         known = len(columns)
@@ -119,13 +184,17 @@ def _generate(
             if key not in seen:
                 seen.add(key)
                 columns.append((kind, column))
+                depths.append(depth(column))
         scale = float(smooth @ hops.capacity)
         bound = max(bound, sum(least.values()) / scale)
         if len(columns) > known:
-            time, parts, price = _divide(hops, columns, demand)
+            time, parts, price = _divide(hops, columns, demand, np.array(depths))
         elif np.array_equal(smooth, price):
             break
-        if time <= bound * (1 + TOLERANCE):
+        total = time + float(parts @ depths) / sum(demand.values())
+        idle = 0 if total < best * (1 - HARDLY) else idle + 1
+        best = min(best, total)
+        if time <= bound * (1 + TOLERANCE) or idle > IDLE_ROUNDS:
             break
         # Prices swing from round to round; those between old and new find better trees.
         smooth = 0.5 * smooth / scale + 0.5 * price if len(columns) > known else price
@@ -134,23 +203,34 @@ def _generate(
 
 
 def _divide(
-    hops: Hops, columns: Sequence[tuple[int, Column]], demand: dict[int, float]
+    hops: Hops, columns: Sequence[tuple[int, Column]], demand: dict[int, float], depths: Floats
 ) -> tuple[float, Floats, Floats]:
-    """The data among trees so that the busiest link is done soonest: the time, the parts, the links' prices."""
+    """The data among trees so that the busiest link is done soonest: the time, the parts, the links' prices.
+
+    The depth of the trees counts as well, in the mean over the data, and so do links that are busy almost all the time.
+    """
+    links = len(hops.capacity)
     kinds = {kind: number for number, kind in enumerate(demand)}
     used = [np.concatenate([side[side >= 0] for side in column[1:] if side is not None]) for _, column in columns]
     tree = np.repeat(np.arange(len(columns)), [len(each) for each in used])
     uses = csr_matrix((np.ones(len(tree)), (np.concatenate(used), tree)), shape=(len(hops), len(columns)))
     scale = float(hops.capacity.max())
-    most = hstack((hops.load @ uses, csr_matrix(-(hops.capacity / scale)[:, None])))
+    load, capacity = hops.load @ uses, csr_matrix((hops.capacity / scale)[:, None])
+    excess = diags(hops.capacity / scale)
+    most = vstack(
+        (
+            hstack((load, -capacity, csr_matrix((links, links)))),
+            hstack((load, -BUSY * capacity, -excess)),
+        )
+    )
     owner = csr_matrix(
         (np.ones(len(columns)), ([kinds[kind] for kind, _ in columns], np.arange(len(columns)))),
         shape=(len(kinds), len(columns)),
     )
-    whole = hstack((owner, csr_matrix((len(kinds), 1))))
-    cost = np.zeros(len(columns) + 1)
-    cost[-1] = 1.0
-    limits = most, np.zeros(len(hops.capacity)), whole, list(demand.values())
+    whole = hstack((owner, csr_matrix((len(kinds), 1 + links))))
+    cost = np.concatenate((depths * scale / sum(demand.values()), [1.0], np.full(links, BUSY_COST / links)))
+    limits = most, np.zeros(2 * links), whole, list(demand.values())
     found = linprog(cost, *limits, method="highs")  # type: ignore[call-overload]  # the stubs have no sparse matrices
     assert found.x is not None, found.message
-    return float(found.x[-1]) / scale, found.x[:-1], np.maximum(-found.ineqlin.marginals, 0.0) / scale
+    price = np.maximum(-found.ineqlin.marginals, 0.0).reshape(2, -1).sum(axis=0)
+    return float(found.x[len(columns)]) / scale, found.x[: len(columns)], price / scale

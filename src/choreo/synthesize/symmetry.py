@@ -31,6 +31,8 @@ class Lane:
     offsets: tuple[int, ...]
     bandwidth_bytes_per_s: float
     latency_s: float
+    overhead_s: float = 0.0
+    gap_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,14 @@ class Symmetry:
         takes = np.concatenate(lane_of)
         load = csr_matrix((np.ones(len(takes)), (takes, np.arange(len(takes)))), shape=(len(self.lanes), len(takes)))
         capacity = np.array([one.bandwidth_bytes_per_s for one in self.lanes])
-        latency = np.array([one.latency_s for one in self.lanes])
-        return Hops(
-            self.devices, np.concatenate(src), np.concatenate(dst), latency[takes], capacity[takes], load, capacity
+        latency, overhead, gap = (
+            np.array([getattr(one, name) for one in self.lanes])[takes] for name in ("latency_s", "overhead_s", "gap_s")
         )
+        everybody = np.zeros(len(takes), np.int64)
+        ends = np.concatenate(src), np.concatenate(dst)
+        costs = (overhead, np.maximum(overhead, gap)) * 2
+        figures = latency, capacity[takes]
+        return Hops(self.devices, self.devices, *ends, *figures, load, capacity, everybody, everybody, *costs)
 
 
 def translated_rows(
@@ -141,16 +147,18 @@ def _lanes(dimension: int, block: Block) -> list[Lane] | None:
     size = block.size
     if size == 1:
         return []
-    bandwidth, latency = float(block.links.bandwidth_bytes_per_s[0]), float(block.links.latency_s[0])
+    links = block.links
+    bandwidth, latency = float(links.bandwidth_bytes_per_s[0]), float(links.latency_s[0])
+    costs = float(links.overhead_s[0]), float(links.gap_s[0])
     if not bandwidth:
         return None
     match block.kind:
         case "ring":
-            return [Lane(dimension, (offset,), bandwidth, latency) for offset in sorted({1, size - 1})]
+            return [Lane(dimension, (offset,), bandwidth, latency, *costs) for offset in sorted({1, size - 1})]
         case "fully_connected":
-            return [Lane(dimension, (offset,), bandwidth, latency) for offset in range(1, size)]
+            return [Lane(dimension, (offset,), bandwidth, latency, *costs) for offset in range(1, size)]
         case "switch":
             # What an oversubscribed switch loses, all of its ports lose when all send.
-            fabric = float(block.links.bandwidth_bytes_per_s[-1]) / size if block.switches > 1 else bandwidth
-            return [Lane(dimension, tuple(range(1, size)), fabric, 2 * latency)]
+            fabric = float(links.bandwidth_bytes_per_s[-1]) / size if block.switches > 1 else bandwidth
+            return [Lane(dimension, tuple(range(1, size)), fabric, 2 * latency, *costs)]
     return None

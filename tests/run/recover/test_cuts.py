@@ -124,6 +124,31 @@ def test_a_majority_goes_on_and_the_others_come_back(
         assert sorted(at_last) == list(range(len(where))), found
 
 
+def survives_a_cut(comm: Communicator, talk: Pipe) -> str:
+    """A call fails on both sides of a cut; then one that survives, which only the majority can complete."""
+    talk.send("ready")
+    talk.recv()
+    with pytest.raises(PeerFailure):
+        while True:
+            comm.all_reduce(np.ones(1000), timeout=CALL_S)
+    try:
+        contributors = comm.all_reduce(np.ones(10), survive=True, timeout=SHRINK_S)[1]
+    except CommunicatorClosed as error:
+        return str(error)
+    comm.close()
+    return str(contributors)
+
+
+def test_a_call_that_survives_ends_in_a_minority(machines: Hosts) -> None:
+    with NetworkJob(machines, THREE, survives_a_cut) as job:
+        begin(job)
+        machines.cut(2)
+        go(job)
+        majority, other, minority = values(job.ended())
+    assert majority == other == "(0, 1)"
+    assert "so it is a minority" in minority
+
+
 def joins_anew(comm: Communicator, talk: Pipe) -> Any:
     """A process that was started again: all that it knows is in its environment."""
     comm.close()

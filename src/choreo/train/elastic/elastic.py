@@ -299,7 +299,7 @@ class Elastic:
 
     def _welcome(self, *, first: bool = False) -> None:
         """Give new ranks everything. A rank that is new itself has nothing placed."""
-        from choreo.train.elastic.state import pack, unpack
+        from choreo.train.elastic.state import pack, pack_settings, unpack, unpack_settings
 
         members = self._members
         about = np.zeros(2 + -(-MAX_RANKS // 64), np.uint64)
@@ -323,9 +323,9 @@ class Elastic:
                     "with the same model"
                 )
             unpack(data, tensors)
-        settings = members.hand_over(old, None if new else self._settings())
+        settings = members.hand_over(old, None if new else pack_settings(self.optimizer, self._also))
         if new:
-            self._take_settings(settings)
+            unpack_settings(settings, self.optimizer, self._also)
             self.optimizer.state.clear()
         if set(old) != set(members.live):
             self._make_copies()
@@ -374,30 +374,6 @@ class Elastic:
         if found is None:
             raise StateLostError
         return found
-
-    def _settings(self) -> bytes:
-        """What else a new rank needs: the optimizer's hyperparameters, and the states of other objects."""
-        import io
-
-        import torch
-
-        groups = [
-            {name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups
-        ]
-        file = io.BytesIO()
-        torch.save([groups, [one.state_dict() for one in self._also]], file)
-        return file.getvalue()
-
-    def _take_settings(self, data: bytes) -> None:
-        import io
-
-        import torch
-
-        groups, states = torch.load(io.BytesIO(data), weights_only=True)
-        for group, values in zip(self.optimizer.param_groups, groups, strict=True):
-            group.update(values)
-        for one, state in zip(self._also, states, strict=True):
-            one.load_state_dict(state)
 
     def _spent(self, part: str, start_s: float) -> None:
         self.parts_s[part] = self.parts_s.get(part, 0.0) + time.perf_counter() - start_s

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Bucket", "pack", "pack_optimizer", "unpack", "unpack_optimizer"]
+__all__ = ["Bucket", "pack", "pack_optimizer", "pack_settings", "unpack", "unpack_optimizer", "unpack_settings"]
 
 Floats = npt.NDArray[Any]
 
@@ -97,3 +97,20 @@ def unpack_optimizer(optimizer: Any, parameters: Sequence[nn.Parameter], data: b
                 for name, value in state.items()
             }
             optimizer.state[one] = on_device
+
+
+def pack_settings(optimizer: Any, also: Sequence[Any]) -> bytes:
+    """What else a new rank needs: the optimizer's hyperparameters, and the states of other objects."""
+    groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    file = io.BytesIO()
+    torch.save([groups, [one.state_dict() for one in also]], file)
+    return file.getvalue()
+
+
+def unpack_settings(data: bytes, optimizer: Any, also: Sequence[Any]) -> None:
+    """Take what `pack_settings` has packed."""
+    groups, states = torch.load(io.BytesIO(data), weights_only=True)
+    for group, values in zip(optimizer.param_groups, groups, strict=True):
+        group.update(values)
+    for one, state in zip(also, states, strict=True):
+        one.load_state_dict(state)

@@ -75,16 +75,18 @@ static int spin_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t va
     return 0;
 }
 
-/* Run on this core for now; then it may run wherever it could before. */
+/* Run on this core for now; then it may run wherever it could before. It says at once where it is, so that the others stay. */
 static void move_to(Endpoint *here, int core, const cpu_set_t *all) {
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(core, &one);
-    if (!sched_setaffinity(0, sizeof(one), &one)) sched_setaffinity(0, sizeof(*all), all);
+    if (sched_setaffinity(0, sizeof(one), &one)) return;
+    atomic_store_explicit(&here->header->core, (uint32_t)core + 1, memory_order_relaxed);
+    sched_setaffinity(0, sizeof(*all), all);
 }
 
-/* The scheduler may leave ranks on one core for long while another core has fewer. A rank that waits moves to that core. Ranks
- * that share a core take turns to move, each for some calls.
+/* The scheduler may leave ranks on one core for long while another core has fewer. A rank that waits moves to that core. Where
+ * there are more ranks than cores, those on one core take turns to move, each for some calls.
  *
  * If other programs have the cores now and then, ranks that do nothing but small calls rather meet on the core of the lowest:
  * there they take turns whenever the job has that core. On several cores they wait until the job has all of them. */
@@ -92,7 +94,9 @@ static void change_core(Endpoint *here) {
     int core = sched_getcpu(), crowd = 1, before = 0, ranks[CPU_SETSIZE] = {0}, best = core, lowest = -1;
     double time = now_s();
     int busy = time - here->long_yield_s < BUSY_S;
-    if (core < 0 || core >= CPU_SETSIZE || time - here->moved_s < MOVE_S) return;
+    if (core < 0 || core >= CPU_SETSIZE) return;
+    atomic_store_explicit(&here->header->core, (uint32_t)core + 1, memory_order_relaxed);
+    if (time - here->moved_s < MOVE_S) return;
     for (int peer = 0; peer < here->world; peer++) {
         const Header *theirs = here->peers[peer].header;
         uint32_t where = theirs ? atomic_load_explicit(&theirs->core, memory_order_relaxed) : 0;
@@ -103,7 +107,7 @@ static void change_core(Endpoint *here) {
         before += (int)where - 1 == core && peer < here->rank;
     }
     if (busy ? here->calls_between < DENSE_CALLS || lowest < 0 || lowest == core
-             : crowd == 1 || here->call / MOVE_CALLS % (unsigned)crowd != (unsigned)before)
+             : crowd == 1 || (here->spins <= LOOKS && here->call / MOVE_CALLS % (unsigned)crowd != (unsigned)before))
         return;
     cpu_set_t all;
     if (sched_getaffinity(0, sizeof(all), &all)) return;

@@ -1,0 +1,354 @@
+/* List scheduling by events. `list_scheduling.py` is the same thing in Python, says what is computed, and is the oracle
+ * of this code in the tests. Times are sums of the same terms in the same order, so they have the same bits. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SENT, OUT, ARRIVED, WRITTEN };
+
+/* Something that waits: first by `first`, then by `second`, then by `third` and by its task. */
+typedef struct { double first, second; int64_t third, task; } Entry;
+typedef struct { Entry *entries; int64_t count; } Heap;
+
+static int is_less(const Entry *a, const Entry *b) {
+    if (a->first != b->first) return a->first < b->first;
+    if (a->second != b->second) return a->second < b->second;
+    if (a->third != b->third) return a->third < b->third;
+    return a->task < b->task;
+}
+
+static int compare(const void *a, const void *b) { return is_less(a, b) ? -1 : is_less(b, a); }
+
+static void push(Heap *heap, Entry entry) {
+    int64_t at = heap->count++;
+    while (at && is_less(&entry, &heap->entries[(at - 1) / 2])) {
+        heap->entries[at] = heap->entries[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    heap->entries[at] = entry;
+}
+
+static Entry pop(Heap *heap) {
+    Entry top = heap->entries[0], last = heap->entries[--heap->count];
+    int64_t at = 0;
+    for (;;) {
+        int64_t child = 2 * at + 1;
+        if (child >= heap->count) break;
+        if (child + 1 < heap->count && is_less(&heap->entries[child + 1], &heap->entries[child])) child++;
+        if (!is_less(&heap->entries[child], &last)) break;
+        heap->entries[at] = heap->entries[child];
+        at = child;
+    }
+    heap->entries[at] = last;
+    return top;
+}
+
+/* Numbers, each at most once. */
+typedef struct { int64_t *numbers, count; char *has; } Set;
+
+static void add(Set *set, int64_t number) {
+    if (set->has[number]) return;
+    set->has[number] = 1;
+    set->numbers[set->count++] = number;
+}
+
+static void clear(Set *set) {
+    while (set->count) set->has[set->numbers[--set->count]] = 0;
+}
+
+typedef struct {
+    int64_t tasks, hops, links, members;
+    const int64_t *hop, *after_offsets, *after, *link_offsets, *hop_links, *payers;
+    const double *latest, *latency, *costs;
+    double most; /* how long a message of several tasks may take its links */
+    int busiest_first;
+    int64_t *next_part, *last_part; /* the tasks of a message are a list, by the first of them */
+    int64_t *missing, *at_offsets, *hops_at;
+    double *takes, *start, *left, *free_at, now, end;
+    char *is_free, *busy, *joined;
+    Heap events, *waiting, *unsent, *queues; /* queues: of the senders, then of the receivers */
+    Entry *room, *urgent;
+    Set touched, touched_queues;
+} Loop;
+
+static double cost(const Loop *loop, int row, int64_t task) { return loop->costs[row * loop->hops + loop->hop[task]]; }
+
+static int64_t queue_of(const Loop *loop, int side, int64_t task) {
+    return side * loop->members + loop->payers[side * loop->hops + loop->hop[task]];
+}
+
+static void wait_for(Loop *loop, int side, int64_t task) {
+    int64_t queue = queue_of(loop, side, task);
+    Entry entry = {loop->now, loop->latest[task], 0, task};
+    push(&loop->queues[queue], entry);
+    if (!side && loop->most > 0) push(&loop->unsent[loop->hop[task]], entry);
+    add(&loop->touched_queues, queue);
+}
+
+static void offer(Loop *loop, int64_t task) {
+    push(&loop->waiting[loop->hop[task]], (Entry){loop->latest[task], 0, 0, task});
+    add(&loop->touched, loop->hop[task]);
+}
+
+static void ready(Loop *loop, int64_t task) {
+    if (cost(loop, 1, task) > 0) wait_for(loop, 0, task);
+    else offer(loop, task);
+}
+
+static void next_message(Loop *loop, int side, int64_t task) {
+    int64_t queue = queue_of(loop, side, task);
+    loop->busy[queue] = 0;
+    add(&loop->touched_queues, queue);
+}
+
+/* Make a task part of the message of another, if that is not too long then. */
+static int joins(Loop *loop, int64_t task, int64_t first) {
+    if (loop->hop[task] != loop->hop[first] || loop->takes[first] + loop->takes[task] > loop->most) return 0;
+    loop->next_part[loop->last_part[first]] = task;
+    loop->last_part[first] = task;
+    loop->joined[task] = 1;
+    loop->takes[first] += loop->takes[task];
+    return 1;
+}
+
+static void written(Loop *loop, int64_t task) {
+    if (cost(loop, 3, task) > 0) next_message(loop, 1, task);
+    if (loop->now > loop->end) loop->end = loop->now;
+    for (; task >= 0; task = loop->next_part[task])
+        for (int64_t i = loop->after_offsets[task]; i < loop->after_offsets[task + 1]; i++)
+            if (!--loop->missing[loop->after[i]]) ready(loop, loop->after[i]);
+}
+
+static void happens(Loop *loop, int kind, int64_t task) {
+    int64_t hop = loop->hop[task];
+    switch (kind) {
+    case SENT:
+        next_message(loop, 0, task);
+        offer(loop, task);
+        break;
+    case OUT:
+        for (int64_t i = loop->link_offsets[hop]; i < loop->link_offsets[hop + 1]; i++) {
+            int64_t link = loop->hop_links[i];
+            loop->is_free[link] = 1;
+            for (int64_t j = loop->at_offsets[link]; j < loop->at_offsets[link + 1]; j++)
+                if (loop->waiting[loop->hops_at[j]].count) add(&loop->touched, loop->hops_at[j]);
+        }
+        break;
+    case ARRIVED:
+        if (cost(loop, 3, task) > 0) wait_for(loop, 1, task);
+        else written(loop, task);
+        break;
+    default:
+        written(loop, task);
+    }
+}
+
+static void begin_messages(Loop *loop) {
+    for (int64_t i = 0; i < loop->touched_queues.count; i++) {
+        int64_t queue = loop->touched_queues.numbers[i];
+        int side = queue >= loop->members;
+        Heap *waiting = &loop->queues[queue];
+        while (!side && waiting->count && loop->joined[waiting->entries[0].task]) pop(waiting);
+        if (loop->busy[queue] || !waiting->count) continue;
+        Entry entry = pop(waiting);
+        Heap *others = &loop->unsent[loop->hop[entry.task]];
+        while (!side && others->count &&
+               (others->entries[0].task == entry.task || joins(loop, others->entries[0].task, entry.task))) pop(others);
+        double begin = entry.first > loop->free_at[queue] ? entry.first : loop->free_at[queue];
+        loop->busy[queue] = 1;
+        loop->free_at[queue] = begin + cost(loop, 2 * side + 1, entry.task);
+        push(&loop->events, (Entry){begin + cost(loop, 2 * side, entry.task), side ? WRITTEN : SENT, 0, entry.task});
+    }
+    clear(&loop->touched_queues);
+}
+
+static void begin_flows(Loop *loop) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < loop->touched.count; i++) {
+        int64_t hop = loop->touched.numbers[i];
+        if (!loop->waiting[hop].count) continue;
+        const Entry *top = &loop->waiting[hop].entries[0];
+        double busiest = 0.0;
+        for (int64_t j = loop->link_offsets[hop]; loop->busiest_first && j < loop->link_offsets[hop + 1]; j++)
+            if (-loop->left[loop->hop_links[j]] < busiest || j == loop->link_offsets[hop])
+                busiest = -loop->left[loop->hop_links[j]];
+        loop->urgent[count++] = (Entry){busiest, top->first, top->task, hop};
+    }
+    clear(&loop->touched);
+    qsort(loop->urgent, (size_t)count, sizeof(Entry), compare);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t hop = loop->urgent[i].task, task = loop->urgent[i].third;
+        int64_t first = loop->link_offsets[hop], last = loop->link_offsets[hop + 1];
+        int all_free = 1;
+        for (int64_t j = first; j < last; j++) all_free &= loop->is_free[loop->hop_links[j]];
+        if (!all_free) continue;
+        Heap *waiting = &loop->waiting[hop];
+        pop(waiting);
+        while (cost(loop, 1, task) <= 0 && waiting->count && joins(loop, waiting->entries[0].task, task)) pop(waiting);
+        for (int64_t j = first; j < last; j++) {
+            loop->is_free[loop->hop_links[j]] = 0;
+            loop->left[loop->hop_links[j]] -= loop->takes[task];
+        }
+        for (int64_t part = task; part >= 0; part = loop->next_part[part]) loop->start[part] = loop->now;
+        double out = loop->now + loop->takes[task];
+        push(&loop->events, (Entry){out, OUT, 0, task});
+        push(&loop->events, (Entry){out + loop->latency[hop], ARRIVED, 0, task});
+    }
+}
+
+static void run(Loop *loop) {
+    for (int64_t task = 0; task < loop->tasks; task++)
+        if (!loop->missing[task]) ready(loop, task);
+    for (;;) {
+        begin_messages(loop);
+        if (!(loop->events.count && loop->events.entries[0].first == loop->now)) {
+            begin_flows(loop);
+            if (!loop->events.count) return;
+        }
+        loop->now = loop->events.entries[0].first;
+        while (loop->events.count && loop->events.entries[0].first == loop->now) {
+            Entry event = pop(&loop->events);
+            happens(loop, (int)event.second, event.task);
+        }
+    }
+}
+
+/* Room for `count` things, never none. */
+#define ROOM(count, type) calloc((size_t)(count) + 1, sizeof(type))
+
+/* A copy of `count` numbers of eight bytes. */
+static void *copied(const void *from, int64_t count) {
+    void *copy = ROOM(count, int64_t);
+    return copy ? memcpy(copy, from, (size_t)count * 8) : NULL;
+}
+
+/* Where the things of each owner begin, of `count` things with these owners. */
+static int64_t *offsets_of(const int64_t *owner, int64_t count, int64_t owners) {
+    int64_t *offsets = ROOM(owners + 1, int64_t);
+    for (int64_t i = 0; offsets && i < count; i++) offsets[owner[i] + 1]++;
+    for (int64_t i = 0; offsets && i < owners; i++) offsets[i + 1] += offsets[i];
+    return offsets;
+}
+
+/* Make everything that the loop changes; 0, or -1 where there is no room. */
+static int prepare(Loop *loop) {
+    int64_t tasks = loop->tasks, hops = loop->hops, links = loop->links, members = loop->members;
+    int64_t *counts = offsets_of(loop->hop, tasks, hops), *fill = ROOM(links, int64_t);
+    loop->at_offsets = offsets_of(loop->hop_links, loop->link_offsets[hops], links);
+    loop->hops_at = ROOM(loop->link_offsets[hops], int64_t);
+    loop->next_part = ROOM(tasks, int64_t), loop->last_part = ROOM(tasks, int64_t);
+    loop->start = ROOM(tasks, double), loop->left = ROOM(links, double), loop->free_at = ROOM(2 * members, double);
+    loop->is_free = ROOM(links, char), loop->busy = ROOM(2 * members, char);
+    loop->joined = ROOM(tasks, char), loop->unsent = ROOM(hops, Heap);
+    loop->waiting = ROOM(hops, Heap), loop->queues = ROOM(2 * members, Heap);
+    /* A task waits on its hop, at its sender (twice), at its receiver, and for two events at most. */
+    loop->room = ROOM(6 * tasks, Entry), loop->urgent = ROOM(hops, Entry);
+    loop->touched.numbers = ROOM(hops, int64_t), loop->touched.has = ROOM(hops, char);
+    loop->touched_queues.numbers = ROOM(2 * members, int64_t), loop->touched_queues.has = ROOM(2 * members, char);
+    int failed = !counts || !loop->next_part || !loop->last_part || !fill || !loop->at_offsets || !loop->hops_at || !loop->start || !loop->left ||
+        !loop->free_at || !loop->is_free || !loop->busy || !loop->waiting || !loop->queues || !loop->room ||
+        !loop->urgent || !loop->joined || !loop->unsent || !loop->touched.numbers || !loop->touched.has || !loop->touched_queues.numbers ||
+        !loop->touched_queues.has;
+    if (!failed) {
+        Entry *room = loop->room;
+        loop->events.entries = room, room += 2 * tasks;
+        for (int64_t hop = 0; hop < hops; hop++) loop->waiting[hop].entries = room + counts[hop];
+        room += tasks;
+        for (int64_t hop = 0; hop < hops; hop++) loop->unsent[hop].entries = room + counts[hop];
+        room += tasks;
+        for (int side = 0; side < 2; side++) {
+            for (int64_t hop = 0; hop < hops; hop++) /* first only counted */
+                loop->queues[side * members + loop->payers[side * hops + hop]].count += counts[hop + 1] - counts[hop];
+            for (int64_t member = 0; member < members; member++) {
+                Heap *queue = &loop->queues[side * members + member];
+                queue->entries = room, room += queue->count, queue->count = 0;
+            }
+        }
+        memset(loop->is_free, 1, (size_t)links);
+        for (int64_t hop = 0; hop < hops; hop++)
+            for (int64_t i = loop->link_offsets[hop]; i < loop->link_offsets[hop + 1]; i++) {
+                int64_t link = loop->hop_links[i];
+                loop->hops_at[loop->at_offsets[link] + fill[link]++] = hop;
+            }
+        for (int64_t task = 0; task < tasks; task++) loop->next_part[task] = -1, loop->last_part[task] = task;
+        for (int64_t task = 0; task < tasks; task++)
+            for (int64_t i = loop->link_offsets[loop->hop[task]]; i < loop->link_offsets[loop->hop[task] + 1]; i++)
+                loop->left[loop->hop_links[i]] += loop->takes[task];
+    }
+    free(counts);
+    free(fill);
+    return failed ? -1 : 0;
+}
+
+static void release(Loop *loop) {
+    void *owned[] = {loop->missing, loop->takes, loop->next_part, loop->last_part, loop->at_offsets, loop->hops_at, loop->start, loop->left, loop->free_at,
+        loop->is_free, loop->busy, loop->joined, loop->unsent, loop->waiting, loop->queues, loop->room, loop->urgent, loop->touched.numbers,
+        loop->touched.has, loop->touched_queues.numbers, loop->touched_queues.has};
+    for (size_t i = 0; i < sizeof(owned) / sizeof(*owned); i++) free(owned[i]);
+}
+
+/* Whether all of `count` numbers are at least 0 and below `most`. */
+static int within(const int64_t *numbers, int64_t count, int64_t most) {
+    for (int64_t i = 0; i < count; i++)
+        if (numbers[i] < 0 || numbers[i] >= most) return 0;
+    return 1;
+}
+
+/* Whether `count` + 1 offsets rise from 0 to `last`. */
+static int are_offsets(const int64_t *offsets, int64_t count, int64_t last) {
+    if (offsets[0] || offsets[count] != last) return 0;
+    for (int64_t i = 0; i < count; i++)
+        if (offsets[i] > offsets[i + 1]) return 0;
+    return 1;
+}
+
+static PyObject *start_times(PyObject *Py_UNUSED(module), PyObject *args) {
+    enum { HOP, TAKES, LATEST, MISSING, AFTER_OFFSETS, AFTER, LINK_OFFSETS, LINKS, LATENCY, PAYERS, COSTS, COLUMNS };
+    Py_buffer b[COLUMNS] = {{0}};
+    Py_ssize_t links;
+    Loop loop = {0};
+    PyObject *found = NULL;
+    if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*y*y*ny*y*y*pd", &b[HOP], &b[TAKES], &b[LATEST], &b[MISSING],
+                          &b[AFTER_OFFSETS], &b[AFTER], &b[LINK_OFFSETS], &b[LINKS], &links, &b[LATENCY], &b[PAYERS],
+                          &b[COSTS], &loop.busiest_first, &loop.most)) return NULL;
+    loop.tasks = b[HOP].len / 8, loop.hops = b[LATENCY].len / 8, loop.links = links;
+    loop.hop = b[HOP].buf, loop.latest = b[LATEST].buf, loop.latency = b[LATENCY].buf;
+    loop.after_offsets = b[AFTER_OFFSETS].buf, loop.after = b[AFTER].buf;
+    loop.link_offsets = b[LINK_OFFSETS].buf, loop.hop_links = b[LINKS].buf;
+    loop.payers = b[PAYERS].buf, loop.costs = b[COSTS].buf;
+    int64_t edges = b[AFTER].len / 8, crossed = b[LINKS].len / 8;
+    int fits = b[TAKES].len == b[HOP].len && b[LATEST].len == b[HOP].len && b[MISSING].len == b[HOP].len &&
+        b[AFTER_OFFSETS].len == b[HOP].len + 8 && b[LINK_OFFSETS].len == b[LATENCY].len + 8 &&
+        b[PAYERS].len == 2 * b[LATENCY].len && b[COSTS].len == 4 * b[LATENCY].len && links >= 0;
+    fits = fits && within(loop.hop, loop.tasks, loop.hops) && within(loop.after, edges, loop.tasks) &&
+        within(loop.hop_links, crossed, links) && within(loop.payers, 2 * loop.hops, INT32_MAX) &&
+        are_offsets(loop.after_offsets, loop.tasks, edges) && are_offsets(loop.link_offsets, loop.hops, crossed);
+    if (!fits) PyErr_SetString(PyExc_ValueError, "the columns do not fit each other");
+    else {
+        for (int64_t i = 0; i < 2 * loop.hops; i++)
+            if (loop.payers[i] >= loop.members) loop.members = loop.payers[i] + 1;
+        if (!(loop.missing = copied(b[MISSING].buf, loop.tasks)) || !(loop.takes = copied(b[TAKES].buf, loop.tasks)) ||
+            prepare(&loop)) PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            run(&loop);
+            Py_END_ALLOW_THREADS
+            found = Py_BuildValue("y#d", (const char *)loop.start, (Py_ssize_t)loop.tasks * 8, loop.end);
+        }
+        release(&loop);
+    }
+    for (int i = 0; i < COLUMNS; i++) PyBuffer_Release(&b[i]);
+    return found;
+}
+
+static PyMethodDef methods[] = {
+    {"start_times", start_times, METH_VARARGS, "When each task starts, and when the last is written."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_core", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__core(void) { return PyModule_Create(&module); }

@@ -1,0 +1,211 @@
+"""List scheduling by events, in Python: the twin of `core/list_scheduling.c`, and what runs where there is no compiler.
+
+A task is ready when those before it are written. Its sender prepares it, one at a time, the one ready longest first. It
+starts when the links of its hop are free, arrives a latency after it is out, and its receiver takes it in, again one at
+a time. Ties go to the task that should start first, then to the one with the lower number. Tasks that wait for the same
+hop may be one message.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import pairwise
+
+import numpy as np
+
+from choreo.topology.graph import Floats, Ints
+
+__all__ = ["start_times"]
+
+# What happens to a task, in the order of those at one moment.
+SENT, OUT, ARRIVED, WRITTEN = range(4)
+
+
+def start_times(  # noqa: PLR0917 - the compiled loop takes columns as they are, and so does its twin
+    hop: Ints,
+    takes_s: Floats,
+    latest_s: Floats,
+    missing: Ints,
+    after_offsets: Ints,
+    after: Ints,
+    link_offsets: Ints,
+    links: Ints,
+    num_links: int,
+    latency_s: Floats,
+    payers: Ints,
+    costs_s: Floats,
+    busiest_first: bool,
+    most_s: float,
+) -> tuple[Floats, float]:
+    """When each task starts, and when the last is written.
+
+    The first four columns are by task: its hop, how long its links are busy with it, when it should start, and how many
+    tasks come before it. Task t lets those in after[after_offsets[t] : after_offsets[t + 1]] go on; hop h takes such a
+    range of links. The rest is by hop: latency; sender and receiver (`payers`, two rows); and four rows of costs, until
+    a message is sent, until the next may be, and the same for taking it in. A message of several tasks takes its links
+    no longer than `most_s`.
+    """
+    by_task = hop, takes_s, latest_s, missing
+    loop = _Loop(by_task, num_links, len(link_offsets) - 1, int(payers.max(initial=-1)) + 1)
+    loop.after = [after[a:b].tolist() for a, b in pairwise(after_offsets.tolist())]
+    loop.links = [links[a:b].tolist() for a, b in pairwise(link_offsets.tolist())]
+    loop.latency, loop.payers, loop.costs = latency_s.tolist(), payers.tolist(), costs_s.tolist()
+    return loop.run(busiest_first=busiest_first, most_s=most_s)
+
+
+class _Payer:
+    """A member's sends, or what it takes in: one at a time."""
+
+    __slots__ = ("busy", "free_at", "waiting")
+
+    def __init__(self) -> None:
+        self.busy, self.free_at = False, 0.0
+        self.waiting: list[tuple[float, float, int]] = []  # since when, when it should start, the task
+
+
+class _Loop:
+    after: list[list[int]]
+    links: list[list[int]]
+    latency: list[float]
+    payers: list[list[int]]
+    costs: list[list[float]]
+
+    def __init__(self, by_task: tuple[Floats | Ints, ...], num_links: int, num_hops: int, num_payers: int) -> None:
+        self.hop: list[int]
+        self.hop, self.takes, self.latest, self.missing = (column.tolist() for column in by_task)
+        self.start = [0.0] * len(self.hop)
+        self.free = [True] * num_links
+        self.waiting: list[list[tuple[float, int]]] = [[] for _ in range(num_hops)]
+        self.members = [[_Payer() for _ in range(num_payers)] for _ in range(2)]
+        self.touched_members: set[tuple[int, int]] = set()
+        self.touched: set[int] = set()
+        self.events: list[tuple[float, int, int]] = []
+        self.now = self.end = 0.0
+
+    def run(self, *, busiest_first: bool, most_s: float) -> tuple[Floats, float]:
+        self.most_s = most_s
+        self.joined = [False] * len(self.hop)
+        self.unsent: list[list[tuple[float, float, int]]] = [[] for _ in self.links]  # by hop: what waits for a sender
+        self.message = [[task] for task in range(len(self.hop))]  # by its first task
+        self.hops_at: list[list[int]] = [[] for _ in self.free]
+        self.left_s = [0.0] * len(self.free)
+        for number, links in enumerate(self.links):
+            for link in links:
+                self.hops_at[link].append(number)
+        for hop, takes_s in zip(self.hop, self.takes, strict=True):
+            for link in self.links[hop]:
+                self.left_s[link] += takes_s
+        for task, count in enumerate(self.missing):
+            if not count:
+                self._ready(task)
+        while True:
+            self._begin_messages()
+            if not (self.events and self.events[0][0] == self.now):
+                self._begin_flows(busiest_first)
+                if not self.events:
+                    return np.array(self.start), self.end
+            self.now = self.events[0][0]
+            while self.events and self.events[0][0] == self.now:
+                _, kind, task = heapq.heappop(self.events)
+                (self._sent, self._out, self._arrived, self._written)[kind](task)
+
+    def _ready(self, task: int) -> None:
+        self._wait_for(0, task)
+
+    def _wait_for(self, side: int, task: int) -> None:
+        """Wait for the sender or the receiver, if the message costs it anything."""
+        hop = self.hop[task]
+        if self.costs[2 * side + 1][hop] <= 0:
+            (self._offer, self._written)[side](task)
+            return
+        member = self.payers[side][hop]
+        entry = self.now, self.latest[task], task
+        heapq.heappush(self.members[side][member].waiting, entry)
+        if not side and self.most_s > 0:
+            heapq.heappush(self.unsent[hop], entry)
+        self.touched_members.add((side, member))
+
+    def _begin_messages(self) -> None:
+        for side, member in self.touched_members:
+            payer = self.members[side][member]
+            while not side and payer.waiting and self.joined[payer.waiting[0][2]]:
+                heapq.heappop(payer.waiting)
+            if payer.busy or not payer.waiting:
+                continue
+            since, _, task = heapq.heappop(payer.waiting)
+            hop, begin = self.hop[task], max(since, payer.free_at)
+            others = self.unsent[hop]
+            while not side and others and (others[0][2] == task or self._joins(others[0][2], task)):
+                heapq.heappop(others)
+            done = begin + self.costs[2 * side][hop]
+            payer.busy, payer.free_at = True, begin + self.costs[2 * side + 1][hop]
+            heapq.heappush(self.events, (done, WRITTEN if side else SENT, task))
+        self.touched_members.clear()
+
+    def _joins(self, task: int, first: int) -> bool:
+        """Whether a task is made part of the message of another."""
+        if self.hop[task] != self.hop[first] or self.takes[first] + self.takes[task] > self.most_s:
+            return False
+        self.message[first].append(task)
+        self.joined[task] = True
+        self.takes[first] += self.takes[task]
+        return True
+
+    def _next(self, side: int, task: int) -> None:
+        member = self.payers[side][self.hop[task]]
+        self.members[side][member].busy = False
+        self.touched_members.add((side, member))
+
+    def _sent(self, task: int) -> None:
+        self._next(0, task)
+        self._offer(task)
+
+    def _offer(self, task: int) -> None:
+        heapq.heappush(self.waiting[self.hop[task]], (self.latest[task], task))
+        self.touched.add(self.hop[task])
+
+    def _begin_flows(self, busiest_first: bool) -> None:
+        """Start what can start on hops where something has changed, the most urgent first."""
+        urgent = []
+        for hop in self.touched:
+            if self.waiting[hop]:
+                busiest = -max(self.left_s[link] for link in self.links[hop]) if busiest_first else 0.0
+                urgent.append((busiest, *self.waiting[hop][0], hop))
+        for *_, task, hop in sorted(urgent):
+            links = self.links[hop]
+            if not all(self.free[link] for link in links):
+                continue
+            waiting = self.waiting[hop]
+            heapq.heappop(waiting)
+            while self.costs[1][hop] <= 0 and waiting and self._joins(waiting[0][1], task):
+                heapq.heappop(waiting)
+            for link in links:
+                self.free[link] = False
+                self.left_s[link] -= self.takes[task]
+            for part in self.message[task]:
+                self.start[part] = self.now
+            out = self.now + self.takes[task]
+            heapq.heappush(self.events, (out, OUT, task))
+            heapq.heappush(self.events, (out + self.latency[hop], ARRIVED, task))
+        self.touched.clear()
+
+    def _out(self, task: int) -> None:
+        for link in self.links[self.hop[task]]:
+            self.free[link] = True
+            self.touched.update(self.hops_at[link])
+
+    def _arrived(self, task: int) -> None:
+        if self.costs[3][self.hop[task]] <= 0:
+            self._written(task)
+        else:
+            self._wait_for(1, task)
+
+    def _written(self, task: int) -> None:
+        if self.costs[3][self.hop[task]] > 0:
+            self._next(1, task)
+        self.end = max(self.end, self.now)
+        for part in self.message[task]:
+            for later in self.after[part]:
+                self.missing[later] -= 1
+                if not self.missing[later]:
+                    self._ready(later)

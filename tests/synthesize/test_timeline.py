@@ -1,0 +1,84 @@
+"""Tasks in time: the compiled loop is its twin, and what is planned is what the simulation finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import choreo
+from choreo.compiled import import_compiled
+from choreo.synthesize.network import hops_of
+from choreo.synthesize.packed import packed
+from choreo.synthesize.problem import read_problem
+from choreo.synthesize.timeline import CORE, Tasks, in_time
+
+NETWORKS = [
+    "dgx-1:2",
+    "mesh(3x3, 50GB/s, 1us)",
+    "switch(4, 300GB/s, 300ns, reduces, overhead=100ns) x switch(2, 25GB/s, 1us)",
+]
+
+
+def random_tasks(seed: int, hops: int) -> Tasks:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 200))
+    second = np.arange(1, count)
+    pairs = np.stack((rng.integers(0, second), second), axis=1).reshape(-1, 2)
+    return Tasks(
+        rng.integers(0, hops, count),
+        np.arange(count),
+        rng.choice([0.0, 1e3, 1e5], count),
+        np.zeros(count, np.bool_),
+        pairs[rng.random(count - 1) < 0.6],
+        rng.choice([0.0, 1e-6, 1e-5], count),
+    )
+
+
+@pytest.mark.skipif(import_compiled(CORE) is None, reason="nothing is compiled")
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("seed", range(8))
+def test_the_compiled_loop_finds_what_its_twin_finds(network: str, seed: int) -> None:
+    hops = hops_of(choreo.get_topology(network), through_switches=seed % 2 == 0)
+    tasks = random_tasks(seed, len(hops))
+    for busiest_first in (False, True):
+        for together in (False, True):
+            found, twin = (
+                in_time(tasks, hops, busiest_first=busiest_first, together=together, compiled=compiled)
+                for compiled in (True, False)
+            )
+            assert found[1] == twin[1] and np.array_equal(found[0], twin[0])
+
+
+@pytest.mark.skipif(import_compiled(CORE) is None, reason="nothing is compiled")
+def test_columns_that_do_not_fit_are_refused() -> None:
+    core = import_compiled(CORE)
+    assert core is not None
+    none, numbers = np.zeros(0), np.zeros(0, np.int64)
+    one, offsets = np.zeros(1), np.zeros(1, np.int64)
+    with pytest.raises(ValueError, match="do not fit"):
+        core.start_times(
+            offsets, one, one, offsets, offsets, numbers, offsets, numbers, 1, none, numbers, none, False, 0.0
+        )
+    with pytest.raises(ValueError, match="do not fit"):
+        hop = np.array([7])
+        ends = np.zeros(2, np.int64)
+        core.start_times(hop, one, one, offsets, ends, numbers, ends, numbers, 1, one, ends, np.zeros(4), False, 0.0)
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "broadcast", "all_reduce"])
+def test_with_what_messages_cost_the_plan_holds(collective: str) -> None:
+    network = choreo.get_topology("dgx-1:2")
+    problem = read_problem(collective, network, "64MiB", ranks=None, root=None, effort="medium")
+    runs = [choreo.simulate(made.schedule, network, "64MiB") for made in packed(problem)]
+    assert max(run.efficiency for run in runs) > 0.93
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "all_reduce"])
+def test_switches_that_multicast_are_members_of_the_trees(collective: str) -> None:
+    network = choreo.get_topology("hgx-h100:2")
+    problem = read_problem(collective, network, "64MiB", ranks=None, root=None, effort="low")
+    timed = [(choreo.simulate(made.schedule, network, "64MiB").efficiency, made.schedule) for made in packed(problem)]
+    efficiency, schedule = max(timed, key=lambda one: one[0])
+    assert efficiency > 0.9
+    assert schedule.switches == 2
+    choreo.prove(schedule)
