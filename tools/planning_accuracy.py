@@ -15,6 +15,8 @@ import numpy as np
 
 from choreo.plan.how_sure import ALIKE, FEWEST, FILE
 from choreo.plan.software import get_software
+from choreo.validate.errors import grouped
+from choreo.validate.plan.choice import choices_among, over_best
 from choreo.validate.plan.fit import FITTED, leave_one_out
 from choreo.validate.plan.measured import DATA
 from choreo.validate.plan.validate import FILES, GroupError, PredictedRow, group_errors, validate
@@ -37,6 +39,7 @@ def main() -> None:
         "targets": _targets(inside, left),
         "sources": _sources(inside, left),
         "checks": _checks(checks),
+        "choices": _choices(inside, left),
     }
     text = PAGE.read_text(encoding="utf-8")
     tables["kinds"] = _kinds([*left, *checks])
@@ -166,6 +169,30 @@ def _checks(rows: Sequence[PredictedRow]) -> str:
             for group in groups
         ],
     )  # fmt: skip
+
+
+def _choices(inside: Sequence[PredictedRow], left: Sequence[PredictedRow]) -> str:
+    lines = []
+    out = grouped(choices_among(left), lambda one: one.source)
+    there = grouped(choices_among(inside), lambda one: one.source)
+    all_in, all_out = ([one for members in found.values() for one in members] for found in (there, out))
+    for name, members, others in (
+        *((name, found, out.get(name, [])) for name, found in there.items()),
+        ("**all groups**", all_in, all_out),
+    ):
+        figures = [over_best(members), over_best(others), over_best(members, rule=True)]
+        cells = [cell for ratio, lost in figures for cell in ("" if ratio is None else f"{ratio:.3f}", str(lost))]
+        lines.append((name, str(len(members)), str(sum(one.plans for one in members)), *cells))
+    head = (
+        "source",
+        "groups",
+        "plans",
+        "chosen over best",
+        "out of memory",
+        "fitted to other sources",
+        "out of memory",
+    )
+    return _table((*head, "rule of thumb", "out of memory"), lines)
 
 
 def _step(rows: Sequence[PredictedRow]) -> GroupError:

@@ -299,7 +299,7 @@ def _sent(job: TrainingJob, plan: Plan, unit: _Unit, kind: str, *, bucketed: boo
             one = float(collective_time(job.cluster, kind, bucket, ranks, stride))
             seconds += one * parameters * width / bucket
         else:
-            calls = unit.tensors if job.software.gather == "tensor" or job.software.zero1_by_tensor else 1
+            calls = unit.tensors if job.software.gather == "tensor" else 1
             seconds += calls * float(collective_time(job.cluster, kind, parameters * width / calls, ranks, stride))
     return seconds
 
@@ -321,10 +321,13 @@ def _added(job: TrainingJob, plan: Plan, units: list[_Unit], often: bool) -> _Ad
     if plan.dp * plan.cp == 1:
         return _Added()
     summed = often and software.gather == "tensor"
-    kind = "all_reduce" if plan.zero == 0 or summed else "reduce_scatter"
+    whole = plan.zero == 0 or summed or (plan.zero == 1 and software.zero1_reduces == "all_reduce")
+    kind = "all_reduce" if whole else "reduce_scatter"
     reduce = [_sent(job, plan, unit, kind, bucketed=not often) for unit in units]
-    together = not (often or software.zero1_by_tensor)
-    gather = [_sent(job, plan, unit, "all_gather", bucketed=together) if plan.zero else 0.0 for unit in units]
+    gather = [_sent(job, plan, unit, "all_gather", bucketed=not often) if plan.zero else 0.0 for unit in units]
+    if plan.zero and not often:
+        copied = software.zero1_copy_s * plan.dp * plan.cp
+        gather = [seconds + copied * unit.tensors for seconds, unit in zip(gather, units, strict=True)]
     hides = software.dp_overlap == "always" or (software.dp_overlap == "without-pipeline" and plan.pp == 1)
     if not often and not (plan.overlap and hides):
         return _Added(sum(gather), sum(reduce), sum(gather), sum(reduce))
@@ -463,6 +466,11 @@ def _memory(
         gradients = 0.0 if freed else gradients
         if working > logits:
             activations, logits = activations + working, 0.0
+    ahead = min(1.0, max(0.0, (micro_batches - 2) / 6))
+    if plan.pp > 1:
+        ahead = 0.0 if software.p2p_host_s else max(0, min(micro_batches, plan.pp - index) - 2)
+    stream = plan.micro_batch * job.seq / plan.cp * job.model.hidden * 2 if plan.tp > 1 else 0.0
+    waiting = software.stream_kept * stream * len(layers) * ahead
     return {
         "parameters": parameters,
         "gradients": gradients,
@@ -470,6 +478,6 @@ def _memory(
         "activations": activations,
         "logits": logits,
         "buffers": buffers,
-        "fragmentation": software.fragmentation * (activations + logits + buffers),
-        "context": software.context_bytes,
+        "fragmentation": software.fragmentation * (activations + logits + buffers) + waiting,
+        "context": software.context_bytes + software.network_context_bytes * (plan.gpus > job.cluster.node_gpus),
     }

@@ -281,3 +281,34 @@ def test_moments_in_sixteen_bits_halve_them() -> None:
     wide, narrow = (step(plan=plan, software=f"megatron-core{option}") for option in ("", "+bf16-moments"))
     assert narrow.memory["optimizer"] == pytest.approx(wide.memory["optimizer"] * 8 / 12)
     assert narrow.parts["optimizer"] < wide.parts["optimizer"]
+
+
+def test_memory_that_communication_has_not_given_back() -> None:
+    def held(global_batch: int, **plan: int) -> float:
+        made = Plan(sequence_parallel=plan.get("tp", 1) > 1, **plan)  # type: ignore[arg-type]
+        where = {"cluster": "hgx-h100", "global_batch": global_batch, "seq": 4096, "software": "nanotron"}
+        return evaluate("llama2-7b", made, **where).memory["fragmentation"]  # type: ignore[arg-type]
+
+    # The host gets ahead with many micro-batches, and only tensor parallelism communicates inside a layer.
+    assert held(8, tp=8) > held(2, tp=8)
+    assert held(64, dp=8) == held(16, dp=8)
+
+
+def test_a_job_of_several_nodes_has_more_context() -> None:
+    def context(gpus: int) -> float:
+        plan = Plan(dp=gpus // 8, tp=8, sequence_parallel=True, zero=1)
+        where = {"cluster": "hgx-h100", "global_batch": 8, "seq": 4096, "software": "nanotron"}
+        return evaluate("llama2-7b", plan, **where).memory["context"]  # type: ignore[arg-type]
+
+    assert context(8) < context(16) == context(32)
+
+
+def test_zero_1_of_nanotron_copies_piece_by_piece() -> None:
+    software = get_software("nanotron")
+    plan = Plan(dp=64, zero=1)
+    where = {"cluster": "hgx-h100", "global_batch": 64, "seq": 4096}
+    steps = [
+        evaluate("llama2-7b", plan, software=replace(software, zero1_copy_s=seconds), **where).step_time_s  # type: ignore[arg-type]
+        for seconds in (0.0, 6e-6)
+    ]
+    assert steps[1] - steps[0] > 64 * 32 * 6 * 6e-6

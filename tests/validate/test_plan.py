@@ -75,6 +75,17 @@ def test_a_mixture_is_told_by_its_name_or_by_ep_and_its_total(tmp_path: Path) ->
 # What is chosen
 
 
+def test_a_run_whose_layers_do_not_divide_is_predicted(tmp_path: Path) -> None:
+    sizes = {"hidden": "14336", "layers": "70", "heads": "112", "kv_heads": "112", "ffn": "57344", "gated": "0"}
+    where = {"gpus": "384", "tp": "4", "pp": "12", "dp": "8", "micro_batch": "2", "global_batch": "2048"}
+    row = read_one(tmp_path, model="BLOOM-176B", software="megatron-2021", gpu="A100-80G-SXM", **sizes, **where)
+    (plan,) = {
+        dataclasses.replace(plan, recompute="full", interleave=1, schedule="1f1b") for plan in read_case(row).plans
+    }
+    assert plan.split == "balanced"
+    predict_case(read_case(row), plan=plan)
+
+
 def test_what_a_row_gives_is_not_chosen(packaged: dict[int, Case]) -> None:
     case = packaged[26]  # Korthikanti 2022: every field but cp and ep
     assert len(case.plans) == 1

@@ -7,7 +7,8 @@
     logits       of the last stage: in 16 bits, in fp32 for the loss, and their gradient
     buffers      what communication needs beside: gathered layers, buckets of gradients
     context      CUDA, libraries and NCCL; it is not PyTorch's, but it is not free either
-    fragmentation   what the allocator holds and cannot give out: a share, or on a processor malloc's holes
+    fragmentation   what the allocator holds and cannot give out: a share, and what communication has not given back; on
+                 a processor malloc's holes
 
 Allocated memory is the sum without context and fragmentation, as torch.cuda.max_memory_allocated counts; reserved is
 what the allocator took from the device for it, fragmentation included.
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.plan.data_parallel.send_times import gathered_bytes, reduced_bytes
+from choreo.plan.job import TrainingJob
 from choreo.plan.layer.work import LAYERS, OUTSIDE
 from choreo.plan.pipeline import in_flight
 from choreo.plan.software import Software
@@ -89,7 +91,7 @@ def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
     # At the loss either the logits are held or a layer is being computed.
     logits = np.where(ends | (working > logits), 0.0, logits)
     activations = np.where(ends, at_end, at_loss - logits)
-    holes = software.fragmentation * (activations + logits + buffers)
+    holes = software.fragmentation * (activations + logits + buffers) + _waiting(batch)
     if not caching:
         holes = holes + _holes(batch, activations)
     return {
@@ -100,8 +102,14 @@ def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
         "logits": logits,
         "buffers": buffers,
         "fragmentation": holes,
-        "context": np.full_like(activations, software.context_bytes),
+        "context": np.full_like(activations, _context_bytes(batch.job)),
     }
+
+
+def _context_bytes(job: TrainingJob) -> float:
+    """What is on the device before PyTorch takes anything: NCCL takes more of it where it has a network to serve."""
+    several = job.gpus > job.cluster.node_gpus
+    return job.software.context_bytes + job.software.network_context_bytes * several
 
 
 def _holes(batch: PlanBatch, activations: Floats) -> Floats:
@@ -119,6 +127,26 @@ def _holes(batch: PlanBatch, activations: Floats) -> Floats:
     buckets = np.where(several, whole, 0.0)
     again = np.where(batch.columns["recompute"] == FULL, _working(batch), 0.0)
     return np.where(zero > 0, cut, buckets) + np.where(batch.micro_batches > 1, activations, 0.0) + again
+
+
+def _waiting(batch: PlanBatch) -> Floats:
+    """What tensor-parallel communication used and has not given back: it is free only once the device has run it.
+
+    A host that is ahead of the device takes new memory meanwhile. Without a pipeline it gets a micro-batch ahead, if
+    there are more than two. With one, so far as stages send without waiting, it is ahead by all but two in flight.
+    """
+    job, columns = batch.job, batch.columns
+    if not job.software.stream_kept:
+        return np.zeros((len(batch.stages), len(batch.plans)))
+    if batch.pp == 1:
+        ahead = np.clip((batch.micro_batches - 2) / 6, 0, 1)
+    else:
+        flying = np.minimum(batch.micro_batches, batch.pp - batch.index)
+        ahead = np.maximum(0, flying - 2) * (job.software.p2p_host_s == 0)
+    tokens = columns["micro_batch"] * job.seq / columns["cp"]
+    stream = np.where(columns["tp"] > 1, tokens * job.model.hidden * 2, 0.0)
+    layers = sum(batch.count(kind) for kind in LAYERS)
+    return np.asarray(layers * stream * ahead * job.software.stream_kept)
 
 
 def _state(batch: PlanBatch) -> tuple[Floats, Floats, Floats]:

@@ -163,7 +163,7 @@ def print_software(as_json: bool) -> None:
             one.name,
             f"flash {one.attention}" if one.attention else "not fused",
             {"none": "none", "hand": "by hand", "compiler": "by compiler"}[one.fusion],
-            {"always": "always", "never": "never"}.get(one.dp_overlap, "without pipeline"),
+            one.dp_overlap.replace("-", " "),
             f"{100 * one.efficiency:.0f} %",
         ]
         for one in found

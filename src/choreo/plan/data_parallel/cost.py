@@ -70,8 +70,7 @@ def data_parallel_cost(batch: PlanBatch, sends: SendTimes) -> DataParallelCost:
     found = np.zeros(shape)
     software, columns = batch.job.software, batch.columns
     often, shared = by_micro_batch(batch), batch.replicas > 1
-    hides = software.dp_overlap == "always" or (software.dp_overlap == "without-pipeline" and batch.pp == 1)
-    hidden = (columns["overlap"] == 1) & hides
+    hidden = (columns["overlap"] == 1) & software.overlaps(batch.pp)
     ways: tuple[tuple[Bools, Callable[[_Units], Fields]], ...] = (
         (shared & ~often & ~hidden, _after_the_backward_pass),
         (shared & ~often & hidden, _under_the_passes),
@@ -118,12 +117,20 @@ class _Units:
 
     def once_a_step(self) -> tuple[Figures, Figures]:
         """Seconds to gather and to reduce each unit once. Without ZeRO that is an all_reduce."""
-        gather = self.sent(ALL_GATHER, bucketed=not self.software.zero1_by_tensor)
-        scatter, whole = (self.sent(name, bucketed=True) for name in (REDUCE_SCATTER, ALL_REDUCE))
+        gather, scatter, whole = (self.sent(name, bucketed=True) for name in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE))
+        if self.software.zero1_reduces == ALL_REDUCE:
+            scatter = {unit: np.where(self.zero == 1, whole[unit], seconds) for unit, seconds in scatter.items()}
+        copied = self.copied()
         return (
-            {unit: np.where(self.zero > 0, seconds, 0.0) for unit, seconds in gather.items()},
+            {unit: np.where(self.zero > 0, seconds + copied[unit], 0.0) for unit, seconds in gather.items()},
             {unit: np.where(self.zero > 0, seconds, whole[unit]) for unit, seconds in scatter.items()},
         )
+
+    def copied(self) -> Figures:
+        """Seconds in which the host puts each rank's part of each gathered tensor into place."""
+        parts = _figures(self.batch, self.order, "tensors")
+        each = self.software.zero1_copy_s * self.batch.replicas
+        return {unit: tensors * each for unit, tensors in parts.items()}
 
     def each(self, figures: Figures) -> list[Floats]:
         """A figure of every unit, in order of the forward pass."""

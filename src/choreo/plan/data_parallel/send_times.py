@@ -91,11 +91,7 @@ class SendTimes:
         width = each(job.software, job.precision)
         held, experts = self._total(kinds, "parameters"), self._total(kinds, "expert_parameters")
         # Parameter by parameter, or all at once.
-        calls = (
-            self._total(kinds, "tensors")
-            if job.software.gather == "tensor" or job.software.zero1_by_tensor
-            else np.ones(len(held))
-        )
+        calls = self._total(kinds, "tensors") if job.software.gather == "tensor" else np.ones(len(held))
         found = np.zeros(len(held))
         for amount, replicas in ((held - experts, self._dense), (experts, self._experts)):
             if not amount.any():

@@ -114,9 +114,7 @@ class _StepBuilder:
         self.graph = GraphBuilder(plan.gpus)
         self.last_batch = plan.micro_batches(batch.job.global_batch) - 1
         software = batch.job.software
-        self.overlaps = plan.overlap and (
-            software.dp_overlap == "always" or (software.dp_overlap == "without-pipeline" and plan.pp == 1)
-        )
+        self.overlaps = plan.overlap and software.overlaps(plan.pp)
         self.message_bytes = float(message_bytes(batch.job, plan.micro_batch, plan.cp)) / plan.tp
         self.optimizer_s = optimizer_s(batch)[:, 0]
         self.replicas = plan.dp * plan.cp

@@ -95,7 +95,8 @@ class Software:
     gradient_norm: bool
     norm_kept: int
     gather: str  # what ZeRO-3 gathers at a time: "layer" or "tensor"
-    zero1_by_tensor: bool
+    zero1_reduces: str  # "reduce_scatter", or "all_reduce"
+    zero1_copy_s: float
     stage_split: str  # "even", or by "cost"
     p2p_blocks: bool
     p2p_host_s: float
@@ -106,12 +107,22 @@ class Software:
     jitter: float
     allocator: str  # "caching", or "malloc"
     fragmentation: float
+    stream_kept: float
     context_bytes: float
+    network_context_bytes: float
     workspace_bytes: float
     pure: bool = False  # optimizer state too in two bytes
     optimizer_offload: bool = False  # the optimizer's state is in the host's memory, and the host runs it
     activation_offload: float = 0.0  # the share of what layers keep that is in the host's memory meanwhile
     warning: str = ""
+
+    def overlaps(self, pp: int) -> bool:
+        """Whether gradients are sent while the backward pass goes on.
+
+        >>> get_software("megatron-2021").overlaps(1), get_software("megatron-2021").overlaps(2)
+        (True, False)
+        """
+        return self.dp_overlap == "always" or (self.dp_overlap == "without-pipeline" and pp == 1)
 
     @property
     def style(self) -> Style:

@@ -207,6 +207,7 @@ def _plans(
                         recompute=recompute,
                         overlap=re.search(r"no (dp|data-parallel)? ?overlap", row.notes, re.IGNORECASE) is None,
                         precision=precision,
+                        split=_split(row, model, pp, interleave),
                     )
                     plans[plan] = None
     if not plans:
@@ -215,6 +216,14 @@ def _plans(
             f"{model.layers} layers, {model.heads} heads and a batch of {row.global_batch}"
         )
     return tuple(plans), tuple(open_fields)
+
+
+def _split(row: MeasuredRow, model: Model, pp: int, interleave: int) -> str:
+    """A run that was measured ran, so layers that do not divide were dealt out by hand, as BLOOM's 70 in 12 stages."""
+    if pp == 1 or ability_of(program_name(row.software)).uneven_stages:
+        return "even"
+    divides = even(model.layers, pp) and (interleave == 1 or even(model.layers, pp * interleave, CHUNK_EXTRAS))
+    return "even" if divides else "balanced"
 
 
 def _sequence_parallel(row: MeasuredRow, default: Defaults, tp: int) -> bool:
