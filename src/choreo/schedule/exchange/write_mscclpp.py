@@ -11,7 +11,7 @@ What is written is read again and run, in place and out of place.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -34,6 +34,7 @@ SLICES = 4  # thread blocks that share an operation, where there are semaphores 
 MAX_CHUNKS_A_RUN = 1 << 16
 MAX_ROWS = 1 << 18
 Op = dict[str, object]
+Step = dict[int, list[int]]  # of each rank that takes part, its messages
 
 
 @dataclass(slots=True)
@@ -69,7 +70,8 @@ def write_mscclpp(schedule: Schedule) -> bytes:
 
 def _written(schedule: Schedule, name: str, layout: Layout, slices: int) -> bytes:
     inbox = _inboxes(layout)
-    steps = [list(group) for _, group in groupby(range(len(layout.messages)), key=lambda n: layout.messages[n].step)]
+    numbers = range(len(layout.messages))
+    steps = [_by_rank(layout, group) for _, group in groupby(numbers, key=lambda n: layout.messages[n].step)]
     windows = _windows(layout, steps)
     while (len(windows) - 1) * slices > MAX_SEMAPHORES and slices > 1:
         slices //= 2
@@ -110,24 +112,33 @@ def _inboxes(layout: Layout) -> list[int]:
     return first
 
 
-def _windows(layout: Layout, steps: list[list[int]]) -> list[list[list[int]]]:
+def _by_rank(layout: Layout, together: Iterable[int]) -> Step:
+    found: Step = {}
+    for n in together:
+        for rank in {layout.messages[n].src, layout.messages[n].dst}:
+            found.setdefault(rank, []).append(n)
+    return found
+
+
+def _windows(layout: Layout, steps: list[Step]) -> list[list[Step]]:
     """The steps in windows, each of which fits into a thread block at every rank."""
-    windows: list[list[list[int]]] = [[]]
+    windows: list[list[Step]] = [[]]
+    nowhere = [0] * len(layout.messages)
     for together in steps:
-        if windows[-1] and _too_many(layout, [*windows[-1], together], first=len(windows) == 1):
+        if windows[-1] and _too_many(layout, [*windows[-1], together], nowhere, first=len(windows) == 1):
             windows.append([])
         windows[-1].append(together)
-        problem = _too_many(layout, windows[-1], first=len(windows) == 1)
-        if problem:
+        if len(windows[-1]) == 1 and (problem := _too_many(layout, windows[-1], nowhere, first=len(windows) == 1)):
             raise _beyond(layout.schedule, problem)
     return windows
 
 
-def _too_many(layout: Layout, window: list[list[int]], *, first: bool) -> str:
+def _too_many(layout: Layout, window: list[Step], inbox: Sequence[int], *, first: bool) -> str:
     """What a thread block would have too many of in these steps, if anything."""
+    (number, *_), *_ = window[-1].values()
     for rank in range(layout.schedule.ranks):
-        part = _part(layout, rank, window, [0] * len(layout.messages), first=first, last=True)
-        at = f"step {layout.messages[window[-1][0]].step} of rank {rank}"
+        part = _part(layout, rank, window, inbox, first=first, last=True)
+        at = f"step {layout.messages[number].step} of rank {rank}"
         if len(part.ops) + JOINED > MAX_OPS:
             return f"{at} takes {len(part.ops)} operations, and a thread block has at most {MAX_OPS - JOINED}"
         if len(part.peers) > MAX_PEERS:
@@ -136,12 +147,12 @@ def _too_many(layout: Layout, window: list[list[int]], *, first: bool) -> str:
 
 
 def _part(
-    layout: Layout, rank: int, window: list[list[int]], inbox: Sequence[int], *, first: bool, last: bool
+    layout: Layout, rank: int, window: list[Step], inbox: Sequence[int], *, first: bool, last: bool
 ) -> _Part:  # fmt: skip
     """What one rank does in some steps."""
     messages = layout.messages
     part = _Part()
-    mine = [[n for n in together if rank in (messages[n].src, messages[n].dst)] for together in window]
+    mine = [together.get(rank, []) for together in window]
     part.sources = sorted({messages[n].src for together in mine for n in together if messages[n].dst == rank})
     part.targets = sorted({messages[n].dst for together in mine for n in together if messages[n].src == rank})
     peers = part.peers
@@ -242,7 +253,7 @@ def _taken(came: list[int], layout: Layout, inbox: Sequence[int]) -> list[Op]:
     return [op | {"reduce_op": "sum"} if op["name"] == "re" else op for op in ops]
 
 
-def _gpu(layout: Layout, rank: int, windows: list[list[list[int]]], inbox: list[int], slices: int) -> Op:
+def _gpu(layout: Layout, rank: int, windows: list[list[Step]], inbox: list[int], slices: int) -> Op:
     """One GPU's part of the plan: of each window a thread block for each slice of the data."""
     last = len(windows) - 1
     parts = [
