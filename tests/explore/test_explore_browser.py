@@ -16,6 +16,7 @@ from choreo.explore.server import Server
 from choreo.explore.static import static_page
 from choreo.plan import plan
 from choreo.price import CostModel, price
+from choreo.record.record import record
 from choreo.simulate import simulate
 from choreo.units import format_time
 from tests.helpers.browser import Browser, needs_browser
@@ -48,6 +49,9 @@ LOOK = """(() => {
 CLICK = """{ const what = document.querySelector("%s"), box = what.getBoundingClientRect();
   const place = { clientX: box.left + %f * box.width, clientY: box.top + %f * box.height, bubbles: true };
   what.dispatchEvent(new MouseEvent("click", place)); }"""
+PAINTED = """(() => { const canvas = document.querySelector("%s");
+  return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value); })()"""
+PICK = """{ const what = document.querySelector("%s"); what.value = "%s"; what.dispatchEvent(new Event("change")); }"""
 # 700,000 points instead of those that are there, and thirty frames of a drag.
 PAN = """(async () => {
   const view = window.explored, count = 700000, at = (nth) => ((nth * 7919) % count) / count;
@@ -72,10 +76,16 @@ PAN = """(async () => {
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving() as one:
-        one.workers.warm()
-        yield one
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose store has what three algorithms take at two sizes."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CHOREO_STORE", str(store := tmp_path_factory.mktemp("store")))
+        for name in ("ring", "swing", "halving_doubling"):
+            for size in (1 << 10, 1 << 20):
+                record(simulate(build("all_reduce", name, 8), "ring(8, 50GB/s, 1us)", size), store=store)
+        with serving() as one:
+            one.workers.warm()
+            yield one
 
 
 def opened(page: LivePage, server: Server, fragment: str = "") -> dict[str, object]:
@@ -210,23 +220,50 @@ def test_every_other_view(browser: Browser, server: Server) -> None:
         assert "the contribution of rank 0 to chunk 3 has never reached rank 3" in story
         assert look(page)["chips"] == ["your own schedule ×"]
 
-        # Ask: without a store that is said, and with one the SQL stands beside the answer.
-        page.run("location.hash = '#view=ask'")
-        page.until("{ return Boolean(document.documentElement.dataset.asked); }")
-        asked = page.run(
-            "document.querySelector('.command code').textContent + document.querySelector('.wrong').textContent"
+        # Ask: columns, filters and a chart are picked, and the SQL stands beside the answer.
+        page.run("location.hash = '#view=ask&start=size'")
+        page.until("{ return document.documentElement.dataset.asked === '6'; }")
+        asked = "document.querySelector('.command code').textContent"
+        assert page.run(asked).startswith(
+            "select size_bytes, algorithm, median(time_s) from result group by size_bytes"
         )
-        assert "select predicted_s, measured_s" in asked or "no store" in asked
+        assert page.run(PAINTED % ".chart canvas")
+        page.run(PICK % (".picks:nth-of-type(2) .adder", "algorithm"))
+        page.run(PICK % (".filter input", "ring"))
+        page.until("{ return document.documentElement.dataset.asked === '2'; }")
+        assert "where algorithm = 'ring'" in page.run(asked)
+        page.run(PICK % ("[name=chart]", "table"))
+        page.until("{ return document.querySelector('.chart').hidden; }")
+        page.run("document.documentElement.dataset.asked = ''; history.back()")
+        page.until("{ return document.documentElement.dataset.asked === '2'; }")
+        assert not page.run("document.querySelector('.chart').hidden")
         assert page.errors() == []
+
+
+def test_two_tabs_do_not_disturb_each_other(browser: Browser, server: Server) -> None:
+    with live_page(browser) as one, live_page(browser) as other:
+        opened(one, server, "#ranks=4")
+        opened(other, server, "#ranks=16&topology=switch")
+        both = ((one, 4, "ring"), (other, 16, "switch"))
+        for size in ("2KiB", "3KiB"):  # with work of both under way at once
+            for page, ranks, topology in both:
+                place = f"#ranks={ranks}&topology={topology}&size={size}"
+                page.run(f"document.documentElement.dataset.filled = ''; location.hash = '{place}'")
+            for page, ranks, topology in both:
+                page.until(SETTLED)
+                wanted = moment(Fields(ranks=ranks, topology=topology, size=size))
+                seen = look(page)
+                time = format_time(wanted["time_us"] / 1e6).replace("us", "µs")
+                assert (seen["times"][1], f"ranks={ranks}" in str(seen["hash"])) == (time, True)  # type: ignore[index]
 
 
 def test_plans_are_points_that_pan(browser: Browser, server: Server) -> None:
     with live_page(browser) as page:
         opened(page, server)
-        page.run("location.hash = '#view=plans&cluster=hgx-h100:2&batch=64'")
+        page.run("location.hash = '#view=plans&cluster=hgx-h100:1&batch=16&seq=4096'")
         count = int(page.until("{ return document.documentElement.dataset.plans; }"))
         page.until("{ return Boolean(document.documentElement.dataset.plan); }")
-        found = plan("llama3-8b", cluster="hgx-h100:2", global_batch=64, seq=8192)
+        found = plan("llama3-8b", cluster="hgx-h100:1", global_batch=16, seq=4096)
         assert found.found is not None
         assert count == len(found.found.space)
         assert page.run("document.documentElement.dataset.plan") == str(found.best.plan)
@@ -236,6 +273,15 @@ def test_plans_are_points_that_pan(browser: Browser, server: Server) -> None:
         assert len(frames) == 30
         assert sorted(frames)[15] < max(33, whole / 3)
         assert look_error(page) == ""
+        # A click on a plan opens the page that choreo plan --html writes of it, and back closes it.
+        page.run("location.hash += '&page=5'")
+        page.until("{ return document.documentElement.dataset.page === '5'; }")
+        assert page.run(
+            "document.querySelector('dialog').open && document.querySelector('iframe').src.includes('/page/')"
+        )
+        page.run("history.back()")
+        page.until("{ return !document.querySelector('dialog').open; }")
+        assert page.errors() == []
 
 
 def look_error(page: LivePage) -> str:

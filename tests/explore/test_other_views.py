@@ -13,8 +13,8 @@ import pytest
 import choreo
 from choreo.algorithms import build, list_algorithms
 from choreo.explore.fields import FieldError, Fields
-from choreo.explore.measure import Measure, measure
-from choreo.explore.plans import LIMITS, One, Plans, one_plan, pareto, plans
+from choreo.explore.measure import Measure, Timeline, measure, timeline
+from choreo.explore.plans import LIMITS, One, Plans, one_plan, pareto, plan_page, plans
 from choreo.explore.static import static_page
 from choreo.explore.store import Ask, Where, ask_store
 from choreo.explore.winners import Map, winners
@@ -95,6 +95,36 @@ def test_plans_take_names_and_no_files(job: Plans, field: str) -> None:
     with pytest.raises(FieldError) as raised:
         plans(job)
     assert raised.value.field == field
+
+
+def test_what_if_moves_the_plans_and_a_plan_has_its_page() -> None:
+    job = ("llama3-8b", "hgx-h100:1", 16, 4096)
+    as_it_is, slower = plans(Plans(*job)), plans(Plans(*job, bandwidth=0.25, memory=2.0))
+    times = [np.frombuffer(base64.b64decode(told["time_s"]), "<f4") for told in (as_it_is, slower)]
+    assert times[0].shape == times[1].shape
+    assert (times[1] >= times[0] * (1 - 1e-6)).all()
+    assert times[1].sum() > 1.05 * times[0].sum()
+    assert slower["room_bytes"] == 2 * as_it_is["room_bytes"]
+    row = as_it_is["best"][0]
+    best = choreo.plan("llama3-8b", cluster="hgx-h100:1", global_batch=16, seq=4096).best
+    page = plan_page(One(*job, row=row))["html"]
+    assert page.startswith("<!doctype html>")
+    assert f'"step_time_s":{best.step.step_time_s!r}' in page
+    with pytest.raises(FieldError, match="there is no plan"):
+        plan_page(One(*job, row=1 << 30))
+
+
+@pytest.mark.parametrize(("collective", "ranks", "size"), [("all_reduce", 3, "64"), ("broadcast", 2, "4MiB")])
+def test_one_call_is_followed_message_by_message(collective: str, ranks: int, size: str) -> None:
+    found = timeline(Timeline(collective, "", ranks, size))
+    measured, predicted = found["measured"], found["predicted"]
+    assert measured is not None
+    told = set(zip(measured["step"], measured["src"], measured["dst"], strict=True))
+    assert told == set(zip(predicted["step"], predicted["src"], predicted["dst"], strict=True))
+    assert len(measured["src"]) == found["parts"] * len(predicted["src"])
+    assert sum(measured["bytes"]) == pytest.approx(sum(predicted["bytes"]))
+    for start, arrived in zip(measured["start_us"], measured["arrived_us"], strict=True):
+        assert 0 <= start <= arrived <= found["measured_us"]
 
 
 def test_a_run_is_bounded() -> None:

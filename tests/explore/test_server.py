@@ -173,3 +173,16 @@ def _alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_a_page_of_its_own_can_do_nothing(server: Server) -> None:
+    told = do(server, "plan_page", {"cluster": "hgx-h100:1", "global_batch": 16, "seq": 4096})
+    address = told["done"]["address"]
+    status, headers, page = ask(server, "GET", address)
+    assert (status, page[:15]) == (200, b"<!doctype html>")
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("sandbox allow-scripts; default-src 'none';")
+    assert "connect-src" not in policy  # so it is 'none'
+    assert ask(server, "GET", address, Cookie=None)[0] == 403
+    assert ask(server, "GET", "/page/other")[0] == 404
+    assert "error" in do(server, "plan_page", {"cluster": "hgx-h100:1", "row": 1 << 40})

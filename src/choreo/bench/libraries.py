@@ -12,18 +12,24 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from choreo.algorithms import load_algorithms
 from choreo.bench.inputs import Case
 from choreo.bench.processes import Message, receive, send
 from choreo.run.communicator import Communicator
 from choreo.run.connect import connect
+from choreo.run.connection import Ended
 from choreo.run.execute.arrays import Array
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.constants import decode_constants, load_constants
 from choreo.run.execute.dtypes import ReduceOp
+from choreo.run.execute.layout import LAST, RECEIVE, SEND, TO_SCRATCH
 
-__all__ = ["Choreo", "Gloo", "Library", "OpenMpi"]
+__all__ = ["Choreo", "Gloo", "Library", "OpenMpi", "messages_of"]
+
+# Operations of a call that are followed.
+MOST_WATCHED = 1 << 16
 
 
 class Library(Protocol):
@@ -86,9 +92,47 @@ class Choreo(_Private):
         }
         return calls[case.collective]
 
+    def timeline(self, call: Callable[[], object]) -> Message:
+        """Make a call, and tell when its messages were sent and received: see `messages_of`."""
+        engine = self.communicator._engine
+        endpoint = engine.connection.endpoint
+        assert not isinstance(endpoint, Ended)
+        before = {id(one): one.ready.runs for one in engine.prepared_calls()}
+        endpoint.watch(MOST_WATCHED)
+        try:
+            call()
+            times = np.frombuffer(endpoint.watched(), np.float64)
+        finally:
+            endpoint.watch(0)
+        (ran,) = (one for one in engine.prepared_calls() if one.ready.runs != before.get(id(one), 0))
+        return messages_of(ran.program.ops, times)
+
     def algorithm(self, collective: str, size_bytes: int) -> str:
         """Which algorithm a call of this size takes."""
         return self.chooser.choose(collective, size_bytes)
+
+
+def messages_of(ops: npt.NDArray[np.void], times: npt.NDArray[np.float64]) -> Message:
+    """When a call began on this rank, and its messages by column: whether it received, from or to whom, and when.
+
+    A message is the operations up to its last. Those of a pair of ranks are numbered from 1. A large call is cut into
+    parts, each with messages of its own.
+    """
+    kept = min(len(ops), len(times) - 1)
+    some, done = ops[:kept], times[1 : kept + 1]
+    incoming = (some["kind"] == RECEIVE) | (some["kind"] == TO_SCRATCH)
+    last = ((some["kind"] == SEND) | incoming) & ((some["flags"] & LAST) != 0)
+    ours = (some["kind"] == SEND) | incoming
+    bytes_so_far = np.cumsum(np.where(ours, some["length"], 0).astype(np.int64))[last]
+    return {
+        "began_s": float(times[0]),
+        "received": incoming[last].astype(int).tolist(),
+        "peer": some["peer"][last].tolist(),
+        "number": some["number"][last].tolist(),
+        "step": some["step"][last].tolist(),
+        "bytes": np.diff(bytes_so_far, prepend=0).tolist(),
+        "done_s": done[last].tolist(),
+    }
 
 
 class _SocketRendezvous:

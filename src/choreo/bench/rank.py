@@ -27,21 +27,22 @@ class RankServer:
         self.ready: dict[str, tuple[Case, Array, Array, Callable[[], object]]] = {}
 
     def do(self, request: Message) -> Message:
-        what = request["do"]
-        if what == "open":
-            return self._open(request)
-        if what == "prepare":
-            return self._prepare(request)
-        if what == "time":
-            return self._time(request)
-        if what == "check":
-            return {"wrong": self._check(request["name"])}
-        if what == "forget":
-            self.ready.clear()
-            return {}
-        if what == "rates":
-            return rates(request["sizes"])
-        raise ValueError(f"nobody knows how to {what}")
+        known: dict[str, Callable[[Message], Message]] = {
+            "open": self._open,
+            "prepare": self._prepare,
+            "time": self._time,
+            "timeline": self._timeline,
+            "check": lambda asked: {"wrong": self._check(asked["name"])},
+            "forget": self._forget,
+            "rates": lambda asked: rates(asked["sizes"]),
+        }
+        if request["do"] not in known:
+            raise ValueError(f"nobody knows how to {request['do']}")
+        return known[request["do"]](request)
+
+    def _forget(self, _: Message) -> Message:
+        self.ready.clear()
+        return {}
 
     def _open(self, request: Message) -> Message:
         name = request.get("name", "")
@@ -77,6 +78,18 @@ class RankServer:
         for _ in turns:
             call()
         return {"time_s": clock() - began, "received_bytes": getattr(library, "received_bytes", 0) - before}
+
+    def _timeline(self, request: Message) -> Message:
+        """When each message of some calls was handed over or taken in by this rank, after a warm-up."""
+        library, call = self.libraries[request["library"]], self.ready[request["name"]][3]
+        assert isinstance(library, Choreo)
+        for _ in range(request["warmup"]):
+            call()
+        found = []
+        for _ in range(request["calls"]):
+            library.barrier()
+            found.append(library.timeline(call))
+        return {"calls": found}
 
     def _check(self, name: str) -> int:
         case, x, y, call = self.ready[name]

@@ -1,21 +1,31 @@
-"""Press run: the collective between real processes of this machine, measured beside predicted."""
+"""Press run: the collective between real processes of this machine, measured beside predicted, message by message."""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated, TypedDict
+from collections.abc import Sequence
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 from msgspec import Meta
 
+from choreo.algorithms import build
 from choreo.bench import bench
+from choreo.bench.inputs import case_of
+from choreo.bench.session import BenchSession
+from choreo.collectives import get_collective
 from choreo.errors import UsageError
 from choreo.explore.fields import FieldError, reading
+from choreo.run.execute.constants import load_constants
+from choreo.simulate import simulate
 from choreo.units import parse_size
 
-__all__ = ["Measure", "MeasuredData", "measure"]
+__all__ = ["Measure", "MeasuredData", "Timeline", "TimelineData", "measure", "timeline"]
 
 MOST_RANKS, MOST_BYTES = 16, 256 << 20
+# Messages of a call that are drawn, calls of which the one in the middle is, and calls before them.
+MOST_MESSAGES, CALLS, WARMUP = 5000, 9, 20
+TIMEOUT_S = 60.0
 
 
 class Measure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,13 +60,7 @@ class MeasuredData(TypedDict):
 
 def measure(asked: Measure) -> MeasuredData:
     """Run it, each call checked element by element."""
-    if asked.ranks > MOST_RANKS:
-        told = f"the page runs at most {MOST_RANKS} processes here, not {asked.ranks}; use fewer, or choreo bench"
-        raise FieldError("ranks", UsageError(told))
-    sizes = [reading("size", lambda text=text: parse_size(text)) for text in asked.sizes]  # type: ignore[misc]
-    if max(sizes) > MOST_BYTES:
-        told = f"the page runs at most {MOST_BYTES >> 20} MiB a rank; use a smaller size, or choreo bench"
-        raise FieldError("size", UsageError(told))
+    sizes = _bounded(asked.ranks, asked.sizes)
     found = bench(
         asked.collective, asked.ranks, sizes, algorithm=asked.algorithm or None, rounds=asked.rounds, round_s=0.02
     )
@@ -73,6 +77,138 @@ def measure(asked: Measure) -> MeasuredData:
         for row in found.results
     ]
     return {"ranks": asked.ranks, "cores": _cores(), "rows": rows}
+
+
+class Timeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The one call to follow; without an algorithm, the one that is chosen."""
+
+    collective: Annotated[str, Meta(max_length=60)] = "all_reduce"
+    algorithm: Annotated[str, Meta(max_length=60)] = ""
+    ranks: Annotated[int, Meta(ge=1, le=4096)] = 4
+    size: Annotated[str, Meta(max_length=40)] = "1MiB"
+
+
+class MessageColumns(TypedDict):
+    """Messages as columns: when the sender had handed each over, and when the receiver had it in place."""
+
+    src: list[int]
+    dst: list[int]
+    step: list[int]
+    bytes: list[float]
+    reduce: list[int]
+    start_us: list[float]
+    arrived_us: list[float]
+
+
+class TimelineData(TypedDict):
+    """One call, message by message: as it was, and as this machine's constants predict it.
+
+    Of several calls it is the one in the middle. A large call is cut into `parts`, each with messages of its own.
+    `word` says why nothing could be told.
+    """
+
+    algorithm: str
+    ranks: int
+    size_bytes: int
+    parts: int
+    measured: MessageColumns | None
+    measured_us: float
+    predicted: MessageColumns
+    predicted_us: float
+    word: str
+
+
+def timeline(asked: Timeline) -> TimelineData:
+    """Run a call between real processes, and tell when each of its messages was sent and received."""
+    size = _bounded(asked.ranks, [asked.size])[0]
+    case = case_of(asked.collective, asked.ranks, size)
+    constants = load_constants()
+    with BenchSession(asked.ranks, constants) as session:
+        one = session.ours(asked.collective, asked.algorithm or None)
+        one.prepare(case, TIMEOUT_S)
+        calls = one.timelines(CALLS, WARMUP, TIMEOUT_S)
+    root = case.root if get_collective(case.collective).rooted else None
+    schedule = build(case.collective, one.algorithm, case.ranks, root=root)
+    model = constants.cost_model_for(case.size_bytes, case.ranks)
+    network = f"switch({case.ranks}, {model.bandwidth_bytes_per_s:.6g}B/s, {model.alpha_s:.6g}s)"
+    run = simulate(schedule, network, case.size_bytes, gamma_s_per_byte=model.gamma_s_per_byte, keep_messages=True)
+    messages = run.messages
+    reduces = {
+        (step, src, dst): flag
+        for step, src, dst, flag in zip(
+            messages.step.tolist(), messages.src.tolist(), messages.dst.tolist(), messages.reduces.tolist(), strict=True
+        )
+    }
+    predicted: MessageColumns = {
+        "src": messages.src.tolist(),
+        "dst": messages.dst.tolist(),
+        "step": messages.step.tolist(),
+        "bytes": messages.bytes.tolist(),
+        "reduce": messages.reduces.astype(int).tolist(),
+        "start_us": (messages.start_s * 1e6).tolist(),
+        "arrived_us": (messages.written_s * 1e6).tolist(),
+    }
+    joined = sorted((_joined(one, reduces) for one in calls), key=lambda one: max(one["arrived_us"], default=0.0))
+    measured = joined[len(joined) // 2]
+    count = len(measured["src"])
+    parts = -(-count // max(1, len(predicted["src"])))
+    word = ""
+    if count > MOST_MESSAGES or not count:
+        word = (
+            f"{count} messages are not drawn one by one; use fewer ranks or a smaller size" if count else "no messages"
+        )
+    return {
+        "algorithm": one.algorithm,
+        "ranks": case.ranks,
+        "size_bytes": case.size_bytes,
+        "parts": parts,
+        "measured": None if word else measured,
+        "measured_us": max(measured["arrived_us"], default=0.0),
+        "predicted": predicted,
+        "predicted_us": run.time_s * 1e6,
+        "word": word,
+    }
+
+
+def _joined(told: list[dict[str, Any]], reduces: dict[tuple[int, int, int], bool]) -> MessageColumns:
+    """What senders and receivers say of the same messages, from the moment when the first rank began its call."""
+    begin = min(float(one["began_s"]) for one in told)
+    sent: dict[tuple[int, int, int], float] = {}
+    made: MessageColumns = {
+        "src": [], "dst": [], "step": [], "bytes": [], "reduce": [], "start_us": [], "arrived_us": []
+    }  # fmt: skip
+    for rank, one in enumerate(told):
+        for received, peer, number, done in zip(
+            one["received"], one["peer"], one["number"], one["done_s"], strict=True
+        ):
+            if not received:
+                sent[rank, peer, number] = done
+    for rank, one in enumerate(told):
+        columns = (one[name] for name in ("received", "peer", "number", "step", "bytes", "done_s"))
+        for received, peer, number, step, size, done in zip(*columns, strict=True):
+            if not received or (peer, rank, number) not in sent:
+                continue
+            made["src"].append(peer)
+            made["dst"].append(rank)
+            made["step"].append(step)
+            made["bytes"].append(size)
+            made["reduce"].append(int(reduces.get((step, peer, rank), False)))
+            # A receiver may be done before its sender has looked at the clock.
+            made["start_us"].append((min(done, sent[peer, rank, number]) - begin) * 1e6)
+            made["arrived_us"].append((done - begin) * 1e6)
+    return made
+
+
+def _bounded(ranks: int, texts: Sequence[str]) -> list[int]:
+    """The sizes, where a page may run them."""
+    if ranks > MOST_RANKS:
+        told = f"the page runs at most {MOST_RANKS} processes here, not {ranks}; use fewer, or choreo bench"
+        raise FieldError("ranks", UsageError(told))
+    sizes = [reading("size", lambda text=text: parse_size(text)) for text in texts]  # type: ignore[misc]
+    if max(sizes) > MOST_BYTES:
+        told = f"the page runs at most {MOST_BYTES >> 20} MiB a rank; use a smaller size, or choreo bench"
+        raise FieldError("size", UsageError(told))
+    return sizes
 
 
 def _cores() -> int:

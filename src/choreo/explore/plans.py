@@ -14,12 +14,15 @@ from msgspec import Meta
 from choreo.errors import UnknownNameError, UsageError
 from choreo.explore.fields import FILES, FieldError, reading
 from choreo.plan import Planning, plan
+from choreo.plan.network import get_cluster
 from choreo.plan.search import Found, detailed
 from choreo.plan.space import FIELDS
+from choreo.plan.what_if import vary_place
+from choreo.show.plan.page import plan_html
 from choreo.workload import list_models
 from choreo.workload.choices import RECOMPUTE, SCHEDULES
 
-__all__ = ["One", "Plans", "PlansData", "one_plan", "plans"]
+__all__ = ["One", "Plans", "PlansData", "one_plan", "plan_page", "plans"]
 
 # Of a plan's whole time, the bubble from which on it is said to limit the plan.
 LONG_BUBBLE = 0.15
@@ -27,6 +30,8 @@ LONG_BUBBLE = 0.15
 LIMITS = ("nothing of these", "does not fit in memory", "pipeline bubble", "no overlap", "recomputes all")
 
 Name = Annotated[str, Meta(max_length=200)]
+Factor = Annotated[float, Meta(ge=0.1, le=10)]
+WHAT_IF = ("bandwidth", "latency", "flops", "memory_bandwidth", "memory")
 
 
 class Plans(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,6 +42,12 @@ class Plans(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     global_batch: Annotated[int, Meta(ge=1, le=1 << 20)] = 256
     seq: Annotated[int, Meta(ge=1, le=1 << 22)] = 8192
     software: Name = "megatron-core"
+    # What if the cluster had so many times of each.
+    bandwidth: Factor = 1.0
+    latency: Factor = 1.0
+    flops: Factor = 1.0
+    memory_bandwidth: Factor = 1.0
+    memory: Factor = 1.0
 
 
 class One(Plans, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +83,7 @@ _kept: OrderedDict[Plans, Planning] = OrderedDict()
 
 
 def _planning(asked: Plans) -> Planning:
-    key = Plans(asked.model, asked.cluster, asked.global_batch, asked.seq, asked.software)
+    key = Plans(**{name: getattr(asked, name) for name in Plans.__struct_fields__})
     models = {one.name for one in list_models()}
     if asked.model not in models:
         raise FieldError("model", UnknownNameError("model", asked.model, models))
@@ -80,12 +91,28 @@ def _planning(asked: Plans) -> Planning:
         told = f"the page takes names of machines and blocks, not files like {asked.cluster!r}; use choreo plan"
         raise FieldError("cluster", UsageError(told))
     if key not in _kept:
-        _kept[key] = plan(
-            key.model, cluster=key.cluster, global_batch=key.global_batch, seq=key.seq, software=key.software, best=5
-        )
+        _kept[key] = _planned(key, best=5)
         while len(_kept) > 2:
             _kept.popitem(last=False)
     return _kept[key]
+
+
+def _planned(job: Plans, **fixed: Any) -> Planning:
+    """The best plans of a job, or the one whose fields are fixed, on the cluster as it would be."""
+    cluster, device = get_cluster(job.cluster), None
+    for name in WHAT_IF:
+        if getattr(job, name) != 1:
+            chip = device or cluster.chip(None)
+            cluster, device = vary_place(cluster, chip, name.replace("_", "-"), getattr(job, name))
+    return plan(
+        job.model,
+        cluster=cluster,
+        global_batch=job.global_batch,
+        seq=job.seq,
+        software=job.software,
+        device=device,
+        **fixed,
+    )
 
 
 def plans(asked: Plans) -> PlansData:
@@ -122,6 +149,15 @@ def one_plan(asked: One) -> dict[str, Any]:
     one = planning.found.space.plan(asked.row)
     step = detailed(planning.job, one)
     return {"plan": str(one), "fields": one.fields(), "step": step.to_dict(), "summary": step.summary()}
+
+
+def plan_page(asked: One) -> dict[str, str]:
+    """The page of one plan, as `choreo plan --html` writes it with all of the plan's fields given."""
+    planning = reading("model", lambda: _planning(asked))
+    if planning.found is None or asked.row >= len(planning.found.space):
+        raise FieldError("model", UsageError(f"there is no plan {asked.row}"))
+    one = planning.found.space.plan(asked.row)
+    return {"html": plan_html(_planned(asked, **{name: getattr(one, name) for name in FIELDS}))}
 
 
 def pareto(memory: npt.NDArray[np.float64], time_s: npt.NDArray[np.float64]) -> list[int]:

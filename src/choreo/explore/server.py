@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import hmac
 import http.server
+import json
 import secrets
 import socket
 import socketserver
 import threading
+from collections import OrderedDict
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
 from pathlib import PurePosixPath
 from urllib.parse import parse_qs, urlsplit
 
-from choreo.explore.verbs import VERBS
+from choreo.explore.verbs import PAGES, VERBS
 from choreo.explore.workers import AllBusyError, AskerGoneError, Workers
 
 __all__ = ["MOST_BODY", "Server", "web_files"]
@@ -29,8 +31,14 @@ MOST_CONNECTIONS = 32
 IDLE_S = 30.0
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+# A page of its own has its script and style in it. It may do nothing else: it is of no origin, and asks for nothing.
+PAGE_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+MOST_PAGES = 8
 KINDS = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -69,12 +77,24 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         self.token = secrets.token_urlsafe(24)
         self.files = web_files()
         self.workers = Workers(workers)
+        self.pages: OrderedDict[str, bytes] = OrderedDict()
         self.connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__((host, port), _Handler)
         self.port = int(self.server_address[1])
         names = {"127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host}
         self.hosts = {f"{name}:{self.port}" for name in names}
         self.cookie = f"choreo-{self.port}"
+
+    def keep_page(self, answer: bytes) -> bytes:
+        """Keep the page of an answer, and answer with its address instead; an error stays as it is."""
+        told = json.loads(answer)
+        if "done" not in told:
+            return answer
+        name = f"/page/{secrets.token_urlsafe(12)}"
+        self.pages[name] = told["done"]["html"].encode()
+        while len(self.pages) > MOST_PAGES:
+            self.pages.popitem(last=False)
+        return json.dumps({"done": {"address": name}}).encode()
 
     def server_bind(self) -> None:
         """Without asking the name service who we are, which may take seconds."""
@@ -140,6 +160,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif asked.path in self.server.files:
             kind = KINDS[".html" if asked.path == "/" else PurePosixPath(asked.path).suffix]
             self._tell(HTTPStatus.OK, self.server.files[asked.path], kind)
+        elif asked.path in self.server.pages:
+            self._tell(HTTPStatus.OK, self.server.pages[asked.path], KINDS[".html"], PAGE_POLICY)
         else:
             self._tell(HTTPStatus.NOT_FOUND, b"there is no such file\n", "text/plain")
 
@@ -175,7 +197,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         started = False
         answers = self.server.workers.ask(b'{"verb":"%s","fields":%s}' % (verb.encode(), body), self.connection)
         try:
-            for answer in answers:
+            for answer in map(self.server.keep_page, answers) if verb in PAGES else answers:
                 if not started:
                     self.send_response(HTTPStatus.OK)
                     self.send_header("Content-Type", "application/x-ndjson")
@@ -214,19 +236,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         self._tell(status, f'{{"error":"{why}","field":""}}\n'.encode(), "application/json")
 
-    def _tell(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+    def _tell(self, status: HTTPStatus, content: bytes, kind: str, policy: str = POLICY) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self._common(len(content))
+        self._common(len(content), policy)
         self.end_headers()
         self.wfile.write(content)
 
-    def _common(self, length: int | None) -> None:
+    def _common(self, length: int | None, policy: str = POLICY) -> None:
         if length is None:
             self.send_header("Connection", "close")
         else:
             self.send_header("Content-Length", str(length))
-        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("Content-Security-Policy", policy)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cross-Origin-Opener-Policy", "same-origin")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["VERBS"]
+__all__ = ["PAGES", "VERBS"]
 
 # Each verb of the page: its module and function, and the class of its fields.
 VERBS = {
@@ -12,8 +12,13 @@ VERBS = {
     "winners": ("winners", "winners", "Map"),
     "document": ("write", "document", "Fields"),
     "measure": ("measure", "measure", "Measure"),
+    "timeline": ("measure", "timeline", "Timeline"),
     "plans": ("plans", "plans", "Plans"),
     "one_plan": ("plans", "one_plan", "One"),
+    "plan_page": ("plans", "plan_page", "One"),
     "store_columns": ("store", "store_columns", "Nothing"),
     "ask_store": ("store", "ask_store", "Ask"),
 }
+
+# Verbs that answer with a page of its own; the server keeps it, and tells its address.
+PAGES = {"plan_page"}

@@ -135,6 +135,10 @@ class Engine:
             self.connection.detector.directory.add(prepared.signature, describe_call(prepared.call))
         return prepared
 
+    def prepared_calls(self) -> list[PreparedCall]:
+        """The calls that are prepared."""
+        return list(self._prepared.values())
+
     def registered(self, request: CallRequest) -> bool:
         """Whether peers can read the arrays of a call in place; small ones are staged all the same."""
         given, work, owns = request.given, request.work, self.heap.owns

@@ -7,6 +7,9 @@ import { change, state } from "./state.js";
 import { HUES, Work, sharp } from "./work.js";
 
 const JOB = { model: "llama3-8b", cluster: "hgx-h100:8", batch: "256", seq: "8192", software: "megatron-core" };
+// What if there were so many times of it; the slider's stops.
+const WHAT_IF = { bandwidth: "link bandwidth", latency: "link latency", flops: "FLOP/s", memory_bandwidth: "memory bandwidth", memory: "memory" };
+const FACTORS = ["0.25", "0.5", "0.707", "1", "1.414", "2", "4"];
 // Where drawing all points takes longer than this, a drag moves their picture until it ends.
 const SLOW_MS = 20;
 
@@ -25,17 +28,21 @@ export class PlansView {
     this.inputs = {};
     for (const [name, value] of Object.entries(JOB)) {
       const label = element("label", { class: `field${name === "cluster" ? " wide" : ""}`, "data-field": name }, this.form);
-      element("span", {}, label, { batch: "global batch", seq: "tokens a sequence" }[name] || name);
+      element("span", {}, label, { batch: "global batch", seq: "sequence length" }[name] || name);
       this.inputs[name] = element("input", { name, placeholder: value, spellcheck: "false" }, label);
       this.inputs[name].disabled = !served;
       this.inputs[name].addEventListener("change", () => change({ [name]: this.inputs[name].value.trim() }));
     }
-    const colour = element("label", { class: "field" }, this.form);
+    this.row = element("div", { class: "fields whatif" }, holder);
+    element("span", { class: "lead" }, this.row, "what if");
+    for (const [name, words] of Object.entries(WHAT_IF)) this.whatIf(name, words);
+    const colour = element("label", { class: "field" }, this.row);
     element("span", {}, colour, "coloured by");
     this.colour = element("select", { name: "colour" }, colour);
     this.colour.addEventListener("change", () => change({ colour: this.colour.value }, { step: false }));
     this.wrong = element("p", { class: "wrong", hidden: "" }, holder);
     this.work = new Work(holder);
+    this.making = new Work(holder);
     this.title = element("p", { class: "said" }, holder);
     const row = element("div", { class: "plans" }, holder), box = element("div", { class: "cloud" }, row);
     this.dots = element("canvas", { class: "dots" }, box);
@@ -48,16 +55,44 @@ export class PlansView {
     this.hold();
     this.latest = new Latest((now) => this.load(now));
     this.picked = new Latest((row) => this.one(row));
+    this.opened = new Latest((row) => this.open(row));
+    this.dialog = element("dialog", { class: "page", "aria-label": "the plan's page" }, holder);
+    const bar = element("p", { class: "tools" }, this.dialog);
+    this.heading = element("span", { class: "said" }, bar);
+    element("button", { type: "button", class: "small" }, bar, "Close").addEventListener("click", () => change({ page: "" }));
+    this.frame = element("iframe", { title: "the plan's page", sandbox: "allow-scripts" }, this.dialog);
+    this.dialog.addEventListener("cancel", (event) => { event.preventDefault(); change({ page: "" }); });
     this.update(state(), {});
   }
 
+  // A slider over what the cluster could have.
+  whatIf(name, words) {
+    const label = element("label", { class: "field slides", "data-field": `if_${name}` }, this.row);
+    const said = element("span", {}, label);
+    const slider = element("input", { type: "range", min: 0, max: FACTORS.length - 1, step: 1, "aria-label": `what if: times the ${words}` }, label);
+    const show = (factor) => {
+      said.textContent = factor === "1" ? words : `${factor}× the ${words}`;
+      said.classList.toggle("changed", factor !== "1");
+      slider.value = FACTORS.indexOf(factor);
+      slider.setAttribute("aria-valuetext", `${factor} times`);
+    };
+    slider.disabled = !served;
+    slider.addEventListener("input", () => show(FACTORS[slider.value]));
+    slider.addEventListener("change", () => change({ [`if_${name}`]: FACTORS[slider.value] === "1" ? "" : FACTORS[slider.value], plan: "" }));
+    this.ifs = { ...this.ifs, [name]: show };
+  }
+
   job(now) {
-    return { model: now.model || JOB.model, cluster: now.cluster || JOB.cluster, global_batch: Number(now.batch || JOB.batch), seq: Number(now.seq || JOB.seq), software: now.software || JOB.software };
+    const ifs = Object.fromEntries(Object.keys(WHAT_IF).map((name) => [name, Number(now[`if_${name}`] || 1)]));
+    return { model: now.model || JOB.model, cluster: now.cluster || JOB.cluster, global_batch: Number(now.batch || JOB.batch), seq: Number(now.seq || JOB.seq), software: now.software || JOB.software, ...ifs };
   }
 
   update(now, before) {
     for (const [name, input] of Object.entries(this.inputs)) if (document.activeElement !== input) input.value = now[name] || JOB[name];
-    if (["model", "cluster", "batch", "seq", "software"].some((name) => (now[name] || "") !== (before[name] || "")) || !Object.keys(before).length) {
+    for (const [name, show] of Object.entries(this.ifs)) show(now[`if_${name}`] || "1");
+    if (!now.page) this.closed();
+    else if (this.data && now.page !== before.page) this.opened.ask(Number(now.page));
+    if (["model", "cluster", "batch", "seq", "software", ...Object.keys(WHAT_IF).map((name) => `if_${name}`)].some((name) => (now[name] || "") !== (before[name] || "")) || !Object.keys(before).length) {
       this.work.abort();
       this.latest.ask(now);
     } else if (this.data) {
@@ -79,6 +114,7 @@ export class PlansView {
     }
     if (!found) return;
     this.take(found);
+    if (now.page) this.opened.ask(Number(now.page));
     if (now.plan) this.picked.ask(Number(now.plan));
     else if (found.best.length) this.picked.ask(found.best[0]);
     document.documentElement.dataset.plans = String(found.count);
@@ -138,7 +174,7 @@ export class PlansView {
       element("i", {}, item).style.background = this.hues[code.get(value)];
       item.append(words ? words[value] : `${name.replace("_", " ")} ${value}`);
     }
-    element("span", {}, this.legend, `${this.data.count.toLocaleString("en")} plans can be run, of ${this.data.considered.toLocaleString("en")}; the line is what nothing beats in both. Drag, wheel, shift-drag to brush, click one.`);
+    element("span", {}, this.legend, `${this.data.count.toLocaleString("en")} plans can be run, of ${this.data.considered.toLocaleString("en")}; the line is what nothing beats in both. Drag to pan, wheel to zoom, shift-drag to brush, click a plan for its page.`);
   }
 
   // Those outside of the brush are dim.
@@ -276,7 +312,7 @@ export class PlansView {
           this.soon();
         } else if (!moved) {
           const row = this.nearest(event);
-          if (row >= 0) change({ plan: row }, { step: false });
+          if (row >= 0) change({ plan: row, page: row });
         }
       }
       from = null;
@@ -336,21 +372,49 @@ export class PlansView {
     this.side.replaceChildren();
     element("h2", {}, this.side, found.plan);
     element("p", { class: "said" }, this.side, found.summary);
+    element("button", { type: "button" }, this.side, "Open its page").addEventListener("click", () => change({ plan: row, page: row }));
     const list = element("dl", {}, this.side);
     for (const [name, value] of Object.entries(found.step)) {
       if (typeof value !== "number" && typeof value !== "boolean") continue;
-      element("dt", {}, list, name.replaceAll("_", " "));
+      element("dt", {}, list, name.replace(/_(s|bytes)$/, "").replace(/^(mfu|hfu)$/, (word) => word.toUpperCase()).replaceAll("_", " ").replace("gpu", "GPU"));
       if (name.endsWith("_bytes")) element("dd", {}, list, `${Number((value / 1e9).toPrecision(4))} GB`);
+      else if (name.endsWith("_s") && !name.includes("_per_")) element("dd", {}, list, seconds(value));
+      else if (/^(mfu|hfu|fits_chance)$/.test(name)) element("dd", {}, list, `${(100 * value).toFixed(1)} %`);
       else element("dd", {}, list, typeof value === "number" ? String(Number(value.toPrecision(4))) : value ? "yes" : "no");
     }
     document.documentElement.dataset.plan = found.plan;
   }
 
+  // The page that `choreo plan --html` writes of a plan, over the cloud.
+  async open(row) {
+    let found;
+    try {
+      found = await this.making.run("Making the plan's page …", "plan_page", { ...this.job(state()), row }, () => {});
+    } catch (error) {
+      this.wrong.hidden = false;
+      this.wrong.textContent = error.message;
+      return;
+    }
+    if (!found || !state().page) return;
+    this.heading.textContent = this.words(row).split("\n")[0];
+    this.frame.src = found.address;
+    if (!this.dialog.open) this.dialog.showModal();
+    document.documentElement.dataset.page = String(row);
+  }
+
+  closed() {
+    if (this.dialog && this.dialog.open) this.dialog.close();
+    delete document.documentElement.dataset.page;
+  }
+
   key(event) {
     const middle = [this.view.left + this.view.width / 2, this.view.bottom + this.view.height / 2], step = 0.08;
     const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
-    if (!this.data) return false;
-    if (event.key === "+" || event.key === "=") this.zoom(1 / 1.2, middle);
+    if (!this.data || this.dialog.open) return false;
+    if (event.key === "Enter") {
+      if (!state().plan) return false;
+      change({ page: state().plan });
+    } else if (event.key === "+" || event.key === "=") this.zoom(1 / 1.2, middle);
     else if (event.key === "-") this.zoom(1.2, middle);
     else if (moves) {
       this.view = { ...this.view, left: this.view.left + moves[0] * step * this.view.width, bottom: this.view.bottom + moves[1] * step * this.view.height };
@@ -369,5 +433,6 @@ export class PlansView {
 
   leave() {
     this.work.abort();
+    this.making.abort();
   }
 }

@@ -1,8 +1,10 @@
-// Press run: the collective between real processes of this machine, every sample beside what was predicted.
+// Press run: the collective between real processes of this machine, every sample beside what was predicted, and one call
+// message by message.
 
-import { element, formatBytes, formatRate, formatTime, palette } from "/show/base.js";
+import { counted, element, formatBytes, formatRate, formatTime, palette } from "/show/base.js";
 import { served } from "./ask.js";
 import { Form } from "./fields.js";
+import { SpaceTime } from "./spacetime.js";
 import { change, state } from "./state.js";
 import { Work, sharp } from "./work.js";
 
@@ -10,7 +12,7 @@ const RUN_SIZES = ["64", "1KiB", "16KiB", "256KiB", "1MiB", "4MiB"];
 
 export class RunView {
   constructor(holder) {
-    this.form = new Form(holder, ["collective", "algorithm", "ranks"]);
+    this.form = new Form(holder, ["collective", "algorithm", "ranks", "size"]);
     const bar = element("p", { class: "tools" }, holder);
     this.button = element("button", { type: "button", class: "go" }, bar, "Run it here");
     this.button.disabled = !served;
@@ -20,7 +22,8 @@ export class RunView {
     const box = element("div", { class: "chart" }, holder);
     this.canvas = element("canvas", { role: "img", "aria-label": "measured and predicted time by size" }, box);
     this.table = element("div", { class: "table" }, holder);
-    this.found = null;
+    this.calls = element("section", { class: "calls", "aria-label": "one call, message by message" }, holder);
+    this.found = this.call = null;
     this.update(state(), {});
   }
 
@@ -36,6 +39,9 @@ export class RunView {
       const found = await this.work.run(`Running ${now.collective} between ${now.ranks} processes …`, "measure", { collective: now.collective, algorithm: now.algorithm, ranks: Number(now.ranks), sizes: RUN_SIZES, rounds: 9 }, () => {});
       this.form.wrong(null);
       if (found) this.found = found;
+      this.draw();
+      const call = found && await this.work.run("Following one call, message by message …", "timeline", { collective: now.collective, algorithm: now.algorithm, ranks: Number(now.ranks), size: now.size }, () => {});
+      if (call) this.call = call;
     } catch (error) {
       this.form.wrong(error);
     }
@@ -99,7 +105,33 @@ export class RunView {
       const line = element("tr", {}, body);
       for (const words of [formatBytes(row.size_bytes), row.algorithm, formatTime(row.time_us), formatTime(row.predicted_us), (row.predicted_us / row.time_us).toFixed(2), formatRate(row.busbw_bytes_per_s), String(row.wrong)]) element("td", {}, line, words);
     }
+    this.follow();
     element("p", { class: "legend" }, this.table, `${ranks} processes on ${cores} cores${ranks > cores ? ": they take turns, which no formula of the network knows" : ""}`);
+  }
+
+  // The call twice on one clock: as it was measured, and as it was predicted.
+  follow() {
+    this.calls.replaceChildren();
+    if (!this.call) return;
+    const { algorithm, ranks, size_bytes: size, parts, measured, predicted, word } = this.call;
+    element("h3", {}, this.calls, `One ${algorithm} call of ${formatBytes(size)}, message by message`);
+    if (word) element("p", { class: "word" }, this.calls, word);
+    const longest = Math.max(measured ? this.call.measured_us : 0, this.call.predicted_us);
+    const cut = parts > 1 ? `, cut into ${parts} parts` : "";
+    for (const [name, messages, total] of [["measured", measured, this.call.measured_us], ["predicted", predicted, this.call.predicted_us]]) {
+      if (!messages) continue;
+      element("p", { class: "legend" }, this.calls, `${name}: ${formatTime(total)}, ${counted(messages.src.length, "message")}${name === "measured" ? cut : ""}`);
+      const box = element("div", { class: "box part-time" }, this.calls);
+      for (const kind of ["drawn", "live"]) element("canvas", { class: kind }, box);
+      element("p", { class: "tip", hidden: "" }, box);
+      const rows = Array.from({ length: ranks }, (_, rank) => ({ name: `rank ${rank}`, short: String(rank), job: 0, done_us: total }));
+      const data = { figures: { time_us: total }, rows, messages: { ...messages, all: messages.src.length, out_us: messages.start_us, written_us: messages.arrived_us }, activity: null, path: { all: 0, legs: [], parts: [] } };
+      const diagram = new SpaceTime(data, box, () => {}, () => {});
+      diagram.longest = longest;
+      diagram.fit();
+      diagram.show(total);
+    }
+    document.documentElement.dataset.followed = String(measured ? measured.src.length : 0);
   }
 
   fit() {

@@ -1,187 +1,205 @@
-// Ask without SQL: what the store keeps, by columns, filters and a chart, with the SQL that it stands for.
+// Ask without SQL: columns, filters and a chart of what the store keeps, with the SQL that it stands for.
 
-import { element, formatTime, palette } from "/show/base.js";
+import { element } from "/show/base.js";
 import { Latest, ask, served } from "./ask.js";
+import { Chart, said } from "./chart.js";
 import { change, state } from "./state.js";
-import { HUES, Work, sharp } from "./work.js";
+import { Work } from "./work.js";
 
-const CHARTS = {
-  compared: "predicted against measured",
-  time: "over time",
-  machine: "by machine",
-  table: "a table of your own",
+// Where to start from; everything in it can be changed.
+const STARTS = {
+  compared: ["predicted against measured", { from: "compared", chart: "points", x: "measured_s", y: "predicted_s", hue: "algorithm", more: "size_bytes, ranks, source, collective" }],
+  time: ["over time", { from: "result", chart: "points", x: "began", y: "time_s", hue: "algorithm", more: "size_bytes, kind" }],
+  machine: ["by machine", { from: "result", chart: "bars", x: "machine", y: "median(time_s)", hue: "algorithm", more: "" }],
+  size: ["by size", { from: "result", chart: "lines", x: "size_bytes", y: "median(time_s)", hue: "algorithm", more: "" }],
+  table: ["a table", { from: "result", chart: "table", x: "", y: "", hue: "", more: "algorithm, ranks, size_bytes, median(time_s), count(*)" }],
 };
-const QUESTIONS = {
-  compared: { view: "compared", columns: ["predicted_s", "measured_s", "algorithm", "size_bytes", "ranks", "source", "collective"] },
-  time: { view: "result", columns: ["began", "time_s", "algorithm", "size_bytes", "kind"], order_by: ["began"] },
-  machine: { view: "result", columns: ["count(*)", "median(time_s)"], group_by: ["machine", "kind", "algorithm"] },
-};
+const KEYS = ["from", "chart", "x", "y", "hue", "more", "where"];
+const OPERATORS_SAID = { "=": "is", "!=": "is not", "<": "<", "<=": "≤", ">": ">", ">=": "≥", like: "is like (% stands for anything)", in: "is one of", "is null": "is missing", "is not null": "is there" };
+const CONDITION = /^(\w+)\s*(is not null|is null|<=|>=|!=|=|<|>|like|in)\s*(.*)$/i;
+const MOST_SHOWN = 200;
+
+const list = (text) => (text || "").split(",").map((one) => one.trim()).filter(Boolean);
 
 export class StoreView {
   constructor(holder) {
     this.form = element("form", { class: "fields" }, holder);
     this.form.addEventListener("submit", (event) => event.preventDefault());
-    this.chart = this.select("chart", "show", Object.entries(CHARTS));
-    this.columns = this.input("columns", "columns", "algorithm, median(time_s), count(*)");
-    this.where = this.input("where", "where", "ranks >= 8; algorithm = ring");
-    this.group = this.input("group", "grouped by", "algorithm, size_bytes");
+    this.start = this.select("start", "start from", (to) => change({ start: to, ...Object.fromEntries(KEYS.map((name) => [name, ""])) }));
+    this.from = this.select("from", "rows of", (to) => this.set({ from: to, x: "", y: "", hue: "", more: "" }));
+    this.kind = this.select("chart", "chart", (to) => this.set({ chart: to }));
+    this.x = this.select("x", "across", (to) => this.set({ x: to }));
+    this.y = this.select("y", "upwards", (to) => this.set({ y: to }));
+    this.hue = this.select("hue", "coloured by", (to) => this.set({ hue: to }));
+    this.fill(this.start, Object.entries(STARTS).map(([name, [words]]) => [name, words]));
+    this.fill(this.from, [["compared", "predictions beside measurements"], ["result", "single results"]]);
+    this.fill(this.kind, ["points", "lines", "bars", "table"].map((name) => [name, name === "table" ? "none, a table" : name]));
+    this.columns = element("p", { class: "picks" }, holder);
+    this.filters = element("p", { class: "picks" }, holder);
     this.wrong = element("p", { class: "wrong", hidden: "" }, holder);
     this.work = new Work(holder);
     const sql = element("p", { class: "command" }, holder);
     sql.append("the SQL it stands for: ");
     this.sql = element("code", {}, sql);
-    const box = element("div", { class: "chart" }, holder);
-    this.canvas = element("canvas", { role: "img", "aria-label": "the chart" }, box);
-    this.tip = element("p", { class: "tip", hidden: "" }, box);
-    this.legend = element("p", { class: "legend" }, holder);
+    const copy = element("button", { type: "button", class: "small", hidden: "" }, sql, "Copy");
+    copy.addEventListener("click", () => this.copy(copy));
+    this.copier = copy;
+    const legend = element("p", { class: "legend" });
+    this.chart = new Chart(holder, legend);
+    holder.append(legend);
     this.table = element("div", { class: "table" }, holder);
-    this.canvas.addEventListener("pointermove", (event) => this.point(event));
-    this.canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; });
     this.known = null;
-    ask("store_columns", {}).then((found) => { this.known = found; this.hints(); }, () => {});
     this.latest = new Latest((now) => this.load(now));
-    this.update(state(), {});
+    ask("store_columns", {}).then((found) => { this.known = found; this.update(state(), {}); }, (error) => this.say(error.message));
   }
 
-  field(name, words, wide) {
-    const label = element("label", { class: `field${wide ? " wide" : ""}`, "data-field": name }, this.form);
+  select(name, words, act) {
+    const label = element("label", { class: "field", "data-field": name }, this.form);
     element("span", {}, label, words);
-    return label;
-  }
-
-  select(name, words, options) {
-    const made = element("select", { name }, this.field(name, words));
-    for (const [value, said] of options) element("option", { value }, made, said);
-    made.addEventListener("change", () => change({ [name]: made.value }));
+    const made = element("select", { name }, label);
+    made.addEventListener("change", () => act(made.value));
     made.disabled = !served;
     return made;
   }
 
-  input(name, words, hint) {
-    const made = element("input", { name, placeholder: hint, spellcheck: "false" }, this.field(name, words, true));
-    made.addEventListener("change", () => change({ [name]: made.value.trim() }));
-    made.disabled = !served;
-    return made;
+  fill(select, options) {
+    select.replaceChildren(...options.map(([value, words]) => { const option = document.createElement("option"); option.value = value; option.textContent = words; return option; }));
   }
 
-  hints() {
-    this.columns.title = `columns: ${Object.keys(this.known.views.result).join(", ")}; figures: ${this.known.figures.join(", ")}`;
-    this.where.title = `a column, one of ${this.known.operators.join(" ")}, and a value; several with ;`;
+  // What is asked: where one starts from, with what was changed.
+  now() {
+    const now = state(), start = STARTS[now.start] ? now.start : "compared", own = STARTS[start][1];
+    const asked = Object.fromEntries(KEYS.map((name) => [name, now[name] || own[name] || ""]));
+    if (now.from && now.from !== own.from) Object.assign(asked, this.first(now.from), Object.fromEntries(KEYS.filter((name) => now[name]).map((name) => [name, now[name]])));
+    return { ...asked, start };
   }
 
-  update(now) {
-    const chart = now.chart || "compared";
-    this.chart.value = chart;
-    for (const [name, input] of [["columns", this.columns], ["where", this.where], ["group", this.group]]) if (document.activeElement !== input) input.value = now[name] || "";
-    for (const input of [this.columns, this.group]) input.closest("label").hidden = chart !== "table";
-    this.latest.ask(now);
+  // What a view shows before anything is picked.
+  first(from) {
+    return from === "compared" ? { x: "measured_s", y: "predicted_s", hue: "algorithm", more: "" } : { x: "size_bytes", y: "time_s", hue: "algorithm", more: "" };
   }
 
-  question(now) {
-    const chart = now.chart || "compared", list = (text) => (text || "").split(",").map((one) => one.trim()).filter(Boolean);
-    const where = (now.where || "").split(";").map((one) => one.trim()).filter(Boolean).map((one) => {
-      const [, column, operator, value] = /^(\w+)\s*(<=|>=|!=|=|<|>|like|in)\s*(.*)$/i.exec(one) || [null, one, "", ""];
-      return { column, operator, value: value !== "" && Number.isFinite(Number(value)) ? Number(value) : value };
+  set(changes) {
+    change({ ...this.now(), ...changes });
+  }
+
+  update(now, before) {
+    if (!this.known) return;
+    if (Object.keys(before).length && !["start", ...KEYS].some((name) => (now[name] || "") !== (before[name] || ""))) return;
+    const asked = this.now(), view = this.known.views[asked.from] || {}, names = Object.keys(view);
+    const numbers = names.filter((name) => view[name] === "number"), figures = ["count(*)", ...numbers.flatMap((name) => this.known.figures.filter((figure) => figure !== "count").map((figure) => `${figure}(${name})`))];
+    const options = (some) => some.map((name) => [name, name]);
+    this.fill(this.x, options(names));
+    this.fill(this.y, options([...numbers, ...figures]));
+    this.fill(this.hue, [["-", "nothing"], ...options(names)]);
+    for (const [select, value] of [[this.start, asked.start], [this.from, asked.from], [this.kind, asked.chart], [this.x, asked.x], [this.y, asked.y], [this.hue, asked.hue || "-"]]) select.value = value;
+    for (const select of [this.x, this.y, this.hue]) select.closest("label").hidden = asked.chart === "table";
+    this.picks(asked, [...names, ...figures]);
+    this.conditions(asked, names);
+    this.latest.ask(asked);
+  }
+
+  // The columns besides the chart's, each with a button that leaves it out.
+  picks(asked, names) {
+    const some = list(asked.more).filter((name) => name !== "-");
+    this.columns.replaceChildren(asked.chart === "table" ? "columns " : "further columns ");
+    for (const name of some) {
+      const chip = element("button", { type: "button", class: "chip plain", title: "leave it out" }, this.columns, `${name} ×`);
+      chip.addEventListener("click", () => this.set({ more: some.filter((one) => one !== name).join(", ") || "-" }));
+    }
+    this.adder(this.columns, "Add a column …", names.filter((name) => !some.includes(name)), (name) => this.set({ more: [...some, name].join(", ") }));
+  }
+
+  adder(holder, words, names, act) {
+    const select = element("select", { class: "adder", "aria-label": words }, holder);
+    this.fill(select, [["", words], ...names.map((name) => [name, name])]);
+    select.addEventListener("change", () => { if (select.value) act(select.value); });
+  }
+
+  // The filters: a column, how it compares, and a value.
+  conditions(asked, names) {
+    const some = this.parsed(asked.where), tell = (rows) => this.set({ where: rows.map(({ column, operator, value }) => `${column} ${operator} ${value}`.trim()).join("; ") || "-" });
+    this.filters.replaceChildren("only where ");
+    some.forEach((one, at) => {
+      const box = element("span", { class: "filter" }, this.filters);
+      const column = element("select", { "aria-label": `column of filter ${at + 1}` }, box), operator = element("select", { "aria-label": `comparison of filter ${at + 1}` }, box);
+      this.fill(column, names.map((name) => [name, name]));
+      this.fill(operator, this.known.operators.map((name) => [name, OPERATORS_SAID[name] || name]));
+      column.value = one.column;
+      operator.value = one.operator;
+      const input = element("input", { value: one.value, "aria-label": `value of filter ${at + 1}`, spellcheck: "false" }, box);
+      input.hidden = /null/.test(one.operator);
+      const edit = () => tell(some.map((other, nth) => (nth === at ? { column: column.value, operator: operator.value, value: /null/.test(operator.value) ? "" : input.value.trim() } : other)));
+      for (const part of [column, operator, input]) part.addEventListener("change", edit);
+      element("button", { type: "button", class: "small", "aria-label": `leave out filter ${at + 1}` }, box, "×").addEventListener("click", () => tell(some.filter((_, nth) => nth !== at)));
     });
-    if (chart !== "table") return { ...QUESTIONS[chart], where };
-    return { view: "result", columns: list(now.columns), group_by: list(now.group), where };
+    this.adder(this.filters, some.length ? "and where …" : "everything; add a filter …", names, (name) => tell([...some, { column: name, operator: "=", value: "" }]));
   }
 
-  async load(now) {
+  parsed(text) {
+    return (text || "").split(";").map((one) => CONDITION.exec(one.trim())).filter(Boolean).map(([, column, operator, value]) => ({ column, operator: operator.toLowerCase(), value }));
+  }
+
+  // With a figure like median(time_s) among what is asked for, the rest is what it is taken over.
+  question(asked) {
+    const axes = asked.chart === "table" ? [] : [asked.x, asked.y, asked.hue === "-" ? "" : asked.hue];
+    const names = [...new Set([...axes, ...list(asked.more)].filter((name) => name && name !== "-"))], figures = names.filter((name) => name.includes("("));
+    const plain = names.filter((name) => !name.includes("("));
+    const where = this.parsed(asked.where).filter(({ operator, value }) => value !== "" || /null/.test(operator)).map(({ column, operator, value }) => {
+      const text = this.known.views[asked.from][column] === "text";
+      return { column, operator, value: /null/.test(operator) ? null : !text && value !== "" && Number.isFinite(Number(value)) ? Number(value) : value };
+    });
+    const order = asked.chart === "table" || asked.x.includes("(") ? plain.slice(0, 2) : plain.includes(asked.x) ? [asked.x] : [];
+    return { view: asked.from, columns: figures.length ? figures : plain, group_by: figures.length ? plain : [], where, order_by: order };
+  }
+
+  async load(asked) {
     try {
-      this.found = await this.work.run("Asking the store …", "ask_store", this.question(now), () => {});
+      this.found = await this.work.run("Asking the store …", "ask_store", this.question(asked), () => {});
       this.wrong.hidden = true;
     } catch (error) {
       this.found = null;
-      this.wrong.hidden = false;
-      this.wrong.textContent = error.message;
+      this.say(error.message);
     }
     this.draw();
     document.documentElement.dataset.asked = this.found ? String(this.found.rows.length) : "none";
   }
 
+  say(words) {
+    this.wrong.hidden = false;
+    this.wrong.textContent = words;
+    document.documentElement.dataset.asked ||= "none";
+  }
+
   draw() {
-    const found = this.found, chart = state().chart || "compared";
+    const { found } = this, asked = this.now(), plotted = Boolean(found && found.rows.length && asked.chart !== "table");
     this.sql.textContent = found ? found.sql : "";
+    this.copier.hidden = !found;
+    this.chart.box.hidden = !plotted;
+    this.chart.legend.hidden = !plotted;
+    if (plotted) this.chart.show(found, { kind: asked.chart, x: asked.x, y: asked.y, hue: asked.hue });
     this.table.replaceChildren();
-    this.legend.replaceChildren();
-    const plotted = found && found.rows.length && (chart === "compared" || chart === "time");
-    this.canvas.parentElement.hidden = !plotted;
-    this.dots = [];
-    if (plotted) this.plot(found, chart);
     if (!found) return;
     if (found.word) element("p", { class: "word" }, this.table, found.word);
     if (!found.rows.length) return;
     const table = element("table", {}, this.table), head = element("tr", {}, element("thead", {}, table));
     for (const name of found.columns) element("th", { scope: "col" }, head, name);
     const body = element("tbody", {}, table);
-    for (const row of found.rows.slice(0, 200)) {
+    for (const row of found.rows.slice(0, MOST_SHOWN)) {
       const line = element("tr", {}, body);
-      row.forEach((value, at) => element("td", {}, line, value === null ? "" : /_s\)?$/.test(found.columns[at]) && typeof value === "number" ? formatTime(value * 1e6) : String(value)));
+      row.forEach((value, at) => element("td", {}, line, said(found.columns[at], value)));
     }
-    if (found.rows.length > 200) element("p", { class: "legend" }, this.table, `the first 200 of ${found.rows.length} rows`);
+    if (found.rows.length > MOST_SHOWN) element("p", { class: "legend" }, this.table, `the first ${MOST_SHOWN} of ${found.rows.length.toLocaleString("en")} rows`);
   }
 
-  plot(found, chart) {
-    const { draw, width, height } = sharp(this.canvas), colors = palette(), at = (name) => found.columns.indexOf(name);
-    const compared = chart === "compared", [xs, ys] = compared ? [at("measured_s"), at("predicted_s")] : [at("began"), at("time_s")];
-    const rows = found.rows.filter((row) => row[ys] > 0 && row[xs]), names = [...new Set(rows.map((row) => row[at("algorithm")] || "other"))];
-    const number = (value) => (compared ? Math.log(value) : Date.parse(value)), x0 = rows.map((row) => number(row[xs])), y0 = rows.map((row) => Math.log(row[ys]));
-    const all = compared ? [...x0, ...y0] : x0;
-    const low = { x: Math.min(...all), y: compared ? Math.min(...all) : Math.min(...y0) }, high = { x: Math.max(...all), y: compared ? Math.max(...all) : Math.max(...y0) };
-    const left = 70, bottom = height - 26, span = (one) => (high[one] - low[one] || 1);
-    const x = (value) => left + ((value - low.x) / span("x")) * (width - left - 14), y = (value) => bottom - 6 - ((value - low.y) / span("y")) * (bottom - 18);
-    draw.textAlign = "right";
-    for (let power = Math.floor(low.y / Math.LN10); power <= high.y / Math.LN10 + 1; power++) {
-      const place = y(power * Math.LN10);
-      if (place < 4 || place > bottom) continue;
-      draw.fillStyle = colors.muted;
-      draw.fillText(formatTime(10 ** (power + 6)), left - 8, place + 4);
-      draw.fillStyle = colors.line;
-      draw.fillRect(left, place, width - left, 1);
+  async copy(button) {
+    try {
+      await navigator.clipboard.writeText(this.sql.textContent);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Select it and copy";
     }
-    if (compared) {
-      draw.fillStyle = colors.part;
-      draw.globalAlpha = 0.25;
-      draw.beginPath();
-      draw.moveTo(x(low.x), y(low.x + Math.log(1.1)));
-      draw.lineTo(x(high.x), y(high.x + Math.log(1.1)));
-      draw.lineTo(x(high.x), y(high.x + Math.log(0.9)));
-      draw.lineTo(x(low.x), y(low.x + Math.log(0.9)));
-      draw.fill();
-      draw.globalAlpha = 1;
-    }
-    rows.forEach((row, nth) => {
-      const hue = HUES[names.indexOf(row[at("algorithm")] || "other") % HUES.length], px = x(x0[nth]), py = y(y0[nth]);
-      draw.fillStyle = hue;
-      draw.globalAlpha = 0.7;
-      draw.beginPath();
-      draw.arc(px, py, 3.5, 0, 7);
-      draw.fill();
-      this.dots.push([px, py, row]);
-    });
-    draw.globalAlpha = 1;
-    draw.fillStyle = colors.muted;
-    draw.textAlign = "center";
-    draw.fillText(compared ? "measured (predicted upwards; the band is ±10 %)" : "time of the run", (left + width) / 2, height - 8);
-    names.forEach((name, nth) => {
-      const item = element("span", {}, this.legend);
-      element("i", {}, item).style.background = HUES[nth % HUES.length];
-      item.append(name);
-    });
-  }
-
-  point(event) {
-    let best = null, least = 12;
-    for (const [x, y, row] of this.dots || []) {
-      const away = Math.hypot(x - event.offsetX, y - event.offsetY);
-      if (away < least) [best, least] = [row, away];
-    }
-    this.tip.hidden = !best;
-    if (!best) return;
-    this.tip.textContent = this.found.columns.map((name, at) => `${name}: ${name.endsWith("_s") ? formatTime(best[at] * 1e6) : best[at]}`).join("\n");
-    this.tip.style.left = `${Math.min(event.offsetX + 14, this.canvas.clientWidth - 220)}px`;
-    this.tip.style.top = `${event.offsetY + 14}px`;
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
   }
 
   fit() {

@@ -117,8 +117,15 @@ static int next_part(Endpoint *here, Task *task) {
     return first ? wait_returned(here, task, here->used[next]) : OK;
 }
 
+/* Note when some operations were done, for whoever watches. */
+static __attribute__((noinline)) void note_done(Endpoint *here, size_t at, size_t count) {
+    double time_s = now_s();
+    for (size_t i = at + 1; i <= at + count && i < here->watched_room; i++) here->watched[i] = time_s;
+}
+
 static int run_ops(Endpoint *here, Task *task) {
     const Program *program = task->program;
+    if (here->watched) here->watched[0] = task->began_s;
     for (size_t at = 0; at < program->num_ops;) {
         const Op *op = &program->ops[at];
         size_t count = program->fused[at];
@@ -146,6 +153,7 @@ static int run_ops(Endpoint *here, Task *task) {
                 else (task->shared ? share_bytes : copy_bytes)(task->work + op->at, task->input + op->base, op->length);
         }
         if (outcome) return outcome;
+        if (here->watched) note_done(here, at, count);
         at += count;
     }
     here->failed_op = -1;

@@ -96,6 +96,8 @@ static void release(Endpoint *here) {
     free(here->buffer);
     free(here->stream_buffers);
     free(here->polled_streams);
+    free(here->watched);
+    here->watched = NULL;
     here->stream_buffers = NULL;
     here->polled_streams = NULL;
     here->peers = NULL;
@@ -273,6 +275,30 @@ static PyObject *endpoint_outcome_of(Endpoint *here, PyObject *args) {
     return Py_BuildValue("iiK", (int)outcome, (int)culprit, (unsigned long long)(header ? atomic_load(&header->outcome_call) : other->outcome_call));
 }
 
+static PyObject *endpoint_watch(Endpoint *here, PyObject *args) {
+    /* Note from now on when the first so many operations of each call are done; 0: no longer. */
+    Py_ssize_t count;
+    if (!PyArg_ParseTuple(args, "n", &count)) return NULL;
+    double *made = NULL;
+    if (count < 0 || count > 1 << 26) { PyErr_SetString(PyExc_ValueError, "so many operations cannot be watched"); return NULL; }
+    if (count && !(made = calloc((size_t)count + 1, sizeof(*made)))) return PyErr_NoMemory();
+    if (!claim(here)) {
+        free(made);
+        PyErr_SetString(PyExc_RuntimeError, "another thread is in a call of this communicator");
+        return NULL;
+    }
+    free(here->watched);
+    here->watched = made;
+    here->watched_room = count ? (size_t)count + 1 : 0;
+    unclaim(here);
+    Py_RETURN_NONE;
+}
+
+static PyObject *endpoint_watched(Endpoint *here, PyObject *Py_UNUSED(ignored)) {
+    /* When the last call began, and when its operations were done: seconds of the monotonic clock, as doubles. */
+    return PyBytes_FromStringAndSize((const char *)here->watched, here->watched ? (Py_ssize_t)(here->watched_room * sizeof(double)) : 0);
+}
+
 static PyObject *prepare_segment(PyObject *Py_UNUSED(self), PyObject *args) {
     /* Write the header of a rank's own segment, so that peers can open it. */
     PyObject *own;
@@ -308,6 +334,8 @@ static PyMethodDef endpoint_methods[] = {
     {"run", (PyCFunction)(void (*)(void))endpoint_run, METH_FASTCALL, "Run a program; None, or (outcome, culprit, operation)."},
     {"outcome_of", (PyCFunction)endpoint_outcome_of, METH_VARARGS, "Why a rank stopped."},
     {"abort", (PyCFunction)endpoint_abort, METH_NOARGS, "End the call under way, and let none follow that waits."},
+    {"watch", (PyCFunction)endpoint_watch, METH_VARARGS, "Note when operations are done."},
+    {"watched", (PyCFunction)endpoint_watched, METH_NOARGS, "When they were done in the last call."},
     {"close", (PyCFunction)endpoint_close, METH_NOARGS, "Leave, and release the segments."},
     {NULL, NULL, 0, NULL},
 };

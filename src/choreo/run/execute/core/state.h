@@ -58,6 +58,8 @@ typedef struct {
     int culprit, failed_op;
     uint64_t modes, address[2]; /* what our mailboxes of this call say */
     uint64_t read_in_place;     /* the last call in which we read a sender's array where it is */
+    double *watched;            /* when the last call began, and when each of its first operations was done; NULL: nobody asks */
+    size_t watched_room;
 } Endpoint;
 
 typedef struct {

@@ -84,6 +84,15 @@ class Endpoint(Transfers):
         self._hands_over: WeakKeyDictionary[Program, tuple[bool, bool]] = WeakKeyDictionary()
         self._failed_op = -1
         self._busy = threading.Lock()
+        self._watched = np.zeros(0)
+
+    def watch(self, count: int, /) -> None:
+        """Note from now on when the first `count` operations of each call are done; 0: no longer."""
+        self._watched = np.zeros(count + 1 if count else 0)
+
+    def watched(self) -> bytes:
+        """When the last call began, and when its operations were done: seconds of the monotonic clock, as doubles."""
+        return self._watched.tobytes()
 
     def run(  # noqa: PLR0917 - likewise
         self,
@@ -196,10 +205,12 @@ class Endpoint(Transfers):
         self._failed_op = -1
         try:
             self._call = call
+            self._watched[:1] = time.monotonic()
             self._begin(task, signature)
             for at, (op, inline_at) in enumerate(zip(task.program.ops, task.program.inline_at, strict=True)):
                 self._failed_op = at
                 self._do(task, op, inline_at)
+                self._watched[at + 1 : at + 2] = time.monotonic()
             self._failed_op = -1
             self._finish(task, not stages)
             self._return(task)
