@@ -56,6 +56,15 @@ def test_what_is_printed_is_kept(name: str) -> None:
     assert asked("select count(*) from run") == [(2,)]
 
 
+def test_where_each_wins_is_kept_with_the_prices_at_the_ends() -> None:
+    words = ["price", "all_reduce", "--ranks", "8", "--sweep", "8:64MiB"]
+    printed: Any = fine(*words, "--record", "--json").json
+    ends = sorted({end for one in printed["ranges"] for end in (one["from_bytes"], one["to_bytes"])})
+    assert [size for (size,) in asked("select distinct size_bytes from result order by 1")] == ends
+    best = asked("select algorithm from result where size_bytes = 8 order by time_s limit 1")
+    assert best == [(printed["ranges"][0]["algorithm"],)]
+
+
 def test_plan() -> None:
     words = [
         "plan",

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 import choreo
+from choreo import build, get_topology, simulate
 from choreo.record import Store
 from choreo.record.place import DATABASE
+from choreo.simulate import Packets
 from choreo.sweep import local
 from choreo.sweep.axes import values_of
 from choreo.sweep.compute import MAKERS
@@ -390,3 +392,29 @@ def test_heavy_packages_stay_away() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
+
+
+def test_what_is_slow_where_ranks_are_and_packets_are_axes(store: Path) -> None:
+    ring, network = build("all_reduce", "ring", 4), get_topology("ring(4, 50GB/s, 1us)")
+    table = choreo.sweep(
+        "simulate",
+        collective="all_reduce",
+        algorithm="ring",
+        topology=network.name,
+        size="64KiB",
+        slow_link="none,0-1=0.5",
+        placement="(0..3),(0,2,1,3)",
+        store=store,
+        workers=1,
+    )
+    slow = network.with_slow_link(0, 1, 0.5).with_slow_link(1, 0, 0.5)
+    places = ([0, 1, 2, 3], [0, 2, 1, 3])
+    wanted = [simulate(ring, one, 1 << 16, placement=at).time_s for at in places for one in (network, slow)]
+    assert table["time_s"] == wanted
+    mtu = {"collective": "all_reduce", "algorithm": "ring", "topology": "switch(4, 50GB/s, 1us)", "size": "64KiB"}
+    table = choreo.sweep("simulate", **mtu, packets=True, mtu=[1024, 4096], store=store, workers=1)
+    switch = get_topology("switch(4, 50GB/s, 1us)")
+    wanted = [simulate(ring, switch, 1 << 16, packets=Packets(mtu_bytes=size)).time_s for size in (1024, 4096)]
+    assert table["time_s"] == wanted
+    with pytest.raises(choreo.UsageError, match="mtu is of packets; give packets=yes too"):
+        choreo.sweep("simulate", **mtu, mtu=1024, store=store, workers=1)

@@ -121,7 +121,20 @@ AXES = {
     "ports": Axis(NAMES, "KIND,...", "one, all or read (one)."),
     "cores": Axis(WHOLE, "C,...", "With ports read: cores that the ranks share."),
     "store_and_forward": Axis(_each(_yes), "YES|NO", "Whether switches receive a message before they send it on (no)."),
-    "routing": Axis(NAMES, "KIND,...", "spread or hashed: how equally short paths are shared."),
+    "routing": Axis(
+        NAMES, "KIND,...", "spread or hashed: how equally short paths are shared; of packets: spray or ecmp."
+    ),
+    "placement": Axis(NAMES, "P,...", "Where ranks are: reversed, random:7 or devices in brackets, like (0,2,4..7)."),
+    "slow_link": Axis(
+        NAMES, "A-B=F,...", "Slow links, several in one case with + between: 0-1=0.5+2-3=0; none is none."
+    ),
+    "slow_rank": Axis(NAMES, "R=2x,...", "Slow ranks, likewise: 3=2x+5=4x; none is none."),
+    "packets": Axis(_each(_yes), "YES|NO", "Whether to follow packets through switches of finite memory (no)."),
+    "mtu": Axis(_sizes, "S,...", "The most bytes of a packet (4096)."),
+    "buffer": Axis(_sizes, "S,...", "The memory of a switch (16MiB)."),
+    "lossless": Axis(_each(_yes), "YES|NO", "Whether a full switch pauses senders (yes), or drops packets."),
+    "control": Axis(NAMES, "KIND,...", "none or dcqcn: whether senders slow down when packets are marked."),
+    "recovery": Axis(NAMES, "KIND,...", "go_back_n or selective_repeat: how lost packets are sent again."),
     "cluster": Axis(NAMES, "T,...", "Machines or networks to train on."),
     "gpus": Axis(WHOLE, "N,...", "Numbers of GPUs of them."),
     "global_batch": Axis(WHOLE, "B,...", "Sequences per step."),

@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from choreo.bench.session import BenchSession
     from choreo.price import Profile
     from choreo.schedule import Schedule
+    from choreo.simulate import Packets
     from choreo.topology import Topology
 
 __all__ = ["MAKERS"]
 
 Row = tuple[dict[str, Any], list[Fact]]
 
+# How packets choose among equally short paths; flows have words of their own.
+PACKET_ROUTING = ("spray", "ecmp")
 # Parameters of what a case needs are its own too, for its hash: `_`.
 
 
@@ -25,7 +28,7 @@ def _make_topology(*, text: str, routing: str | None = None, content: str = "") 
     from choreo.topology import get_topology
 
     found = get_topology(text)
-    return found if routing is None else found.with_routing(routing)
+    return found if routing in (None, *PACKET_ROUTING) else found.with_routing(routing)
 
 
 def _make_schedule(
@@ -107,13 +110,52 @@ def _simulate(
     store_and_forward: bool = False,
     segments: int | None = None,
     routing: str | None = None,
-    **_: Any,
+    placement: str | None = None,
+    slow_link: str | None = None,
+    slow_rank: str | None = None,
+    packets: bool = False,
+    **more: Any,
 ) -> Row:
     from choreo.simulate import simulate
+    from choreo.topology.written import place, what_if
 
-    found = simulate(schedule, topology, size, gamma_s_per_byte=gamma, store_and_forward=store_and_forward)
-    about = {"root": schedule.root, "segments": segments, "gamma": gamma, "routing": routing}
-    return _flat(found.to_dict()) | about | {"store_and_forward": store_and_forward}, facts_of(found)
+    where = place(topology, None if placement is None else placement.strip("()"), schedule.ranks)
+    flows = None if routing in PACKET_ROUTING else routing
+    network = what_if(where, _several(slow_link), _several(slow_rank), flows)
+    given = {name: more[name] for name in PACKET_OPTIONS if name in more}
+    found = simulate(
+        schedule,
+        network,
+        size,
+        placement=where.devices,
+        gamma_s_per_byte=gamma,
+        store_and_forward=store_and_forward,
+        packets=_packets(packets, given, routing),
+    )
+    about = {"root": schedule.root, "segments": segments, "gamma": gamma, "routing": routing, "packets": packets or None}
+    changed = {"placement": placement, "slow_link": slow_link, "slow_rank": slow_rank}
+    row = _flat({name: value for name, value in found.to_dict().items() if name != "packets"})
+    return row | about | changed | given | {"store_and_forward": store_and_forward}, facts_of(found)
+
+
+PACKET_OPTIONS = {"mtu": "mtu_bytes", "buffer": "buffer_bytes", "lossless": "", "control": "", "recovery": ""}
+
+
+def _several(text: str | None) -> tuple[str, ...]:
+    """What one case changes: `0-1=0.5+2-3=0` is two links, `none` is none."""
+    return () if text in (None, "none") else tuple(part.strip() for part in str(text).split("+"))
+
+
+def _packets(asked: bool, given: Mapping[str, Any], routing: str | None) -> Packets | None:
+    from choreo.simulate import Packets
+
+    if not asked:
+        if routing in PACKET_ROUTING:
+            raise UsageError(f"routing {routing} is of packets; give packets=yes too, or use spread or hashed")
+        return None
+    ways = {None: "ecmp", "hashed": "ecmp", "spread": "spray"}
+    options = {PACKET_OPTIONS[name] or name: value for name, value in given.items()}
+    return Packets(**options, routing=ways.get(routing, routing))  # type: ignore[arg-type]
 
 
 def _bound(

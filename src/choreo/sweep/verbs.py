@@ -16,6 +16,8 @@ from choreo.sweep.tasks import Task
 __all__ = ["VERBS", "Verb", "cases_of", "get_verb"]
 
 SCHEDULE = ("collective", "algorithm", "ranks", "root", "segments", "axes")
+CHANGES = ("placement", "slow_link", "slow_rank")
+PACKETS = ("packets", "mtu", "buffer", "lossless", "control", "recovery")
 PLAN = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "interleave", "schedule", "recompute")
 
 
@@ -136,7 +138,11 @@ def _simulate_task(given: Mapping[str, Value]) -> Task:
     source = _source(given) if given.get("algorithm") else ()
     placed = Task("placed_schedule", _chosen(given, *SCHEDULE) + source, (network,))
     mine = (*placed.parameters, *_prefixed(network), *_chosen(given, "size", "gamma", "store_and_forward"))
-    return Task("simulate", mine, (network, placed))
+    options = [name for name in PACKETS[1:] if given.get(name) is not None]
+    if options and given.get("packets") is None:
+        raise UsageError(f"{options[0]} is of packets; give packets=yes too, or leave it out")
+    packets = ("packets", *options) if given.get("packets") else ()
+    return Task("simulate", (*mine, *_chosen(given, *CHANGES, *packets)), (network, placed))
 
 
 def _bound_task(given: Mapping[str, Value]) -> Task:
@@ -184,7 +190,7 @@ VERBS = {
     ),
     "simulate": Verb(
         ("collective", "topology", "size"),
-        ("algorithm", "ranks", "root", "segments", "axes", "gamma", "store_and_forward", "routing"),
+        ("algorithm", "ranks", "root", "segments", "axes", "gamma", "store_and_forward", "routing", *CHANGES, *PACKETS),
         "time_s",
         _simulate_task,
     ),

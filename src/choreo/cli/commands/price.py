@@ -93,15 +93,18 @@ def command(
         raise UsageError("give either --size S for a table, or --sweep FROM:TO to see where each algorithm wins")
     link = CostModel(alpha, bandwidth, gamma)
     profiles = _profiles(chosen, ranks, ports, cores)
+    settings = {"cost_model": link, "ports": ports, "cores": cores, "root": chosen.root, "options": chosen.settings()}
     if size is not None:
         prices = compare(profiles, size, link)
-        keep(prices, cost_model=link, ports=ports, cores=cores, root=chosen.root, options=chosen.settings())
+        keep(prices, **settings)
         if as_json:
             echo_json(prices)
         else:
             print_prices(prices, link, ports, cores)
     elif sweep is not None:
         ranges = winners(profiles, sweep[0], sweep[1], link)
+        for end in sorted({end for one in ranges for end in (one.from_bytes, one.to_bytes)}):
+            keep(compare(profiles, end, link), **settings)
         if as_json:
             echo_json({"ranges": ranges})
         else:

@@ -60,7 +60,7 @@ export class PlansView {
     const bar = element("p", { class: "tools" }, this.dialog);
     this.heading = element("span", { class: "said" }, bar);
     element("button", { type: "button", class: "small" }, bar, "Close").addEventListener("click", () => change({ page: "" }));
-    this.frame = element("iframe", { title: "the plan's page", sandbox: "allow-scripts" }, this.dialog);
+    this.sheet = element("iframe", { title: "the plan's page", sandbox: "allow-scripts" }, this.dialog);
     this.dialog.addEventListener("cancel", (event) => { event.preventDefault(); change({ page: "" }); });
     this.update(state(), {});
   }
@@ -397,7 +397,7 @@ export class PlansView {
     }
     if (!found || !state().page) return;
     this.heading.textContent = this.words(row).split("\n")[0];
-    this.frame.src = found.address;
+    this.sheet.src = found.address;
     if (!this.dialog.open) this.dialog.showModal();
     document.documentElement.dataset.page = String(row);
   }
