@@ -411,7 +411,12 @@ def test_what_is_slow_where_ranks_are_and_packets_are_axes(store: Path) -> None:
     places = ([0, 1, 2, 3], [0, 2, 1, 3])
     wanted = [simulate(ring, one, 1 << 16, placement=at).time_s for at in places for one in (network, slow)]
     assert table["time_s"] == wanted
-    mtu = {"collective": "all_reduce", "algorithm": "ring", "topology": "switch(4, 50GB/s, 1us)", "size": "64KiB"}
+    mtu: dict[str, Any] = {
+        "collective": "all_reduce",
+        "algorithm": "ring",
+        "topology": "switch(4, 50GB/s, 1us)",
+        "size": "64KiB",
+    }
     table = choreo.sweep("simulate", **mtu, packets=True, mtu=[1024, 4096], store=store, workers=1)
     switch = get_topology("switch(4, 50GB/s, 1us)")
     wanted = [simulate(ring, switch, 1 << 16, packets=Packets(mtu_bytes=size)).time_s for size in (1024, 4096)]
