@@ -132,7 +132,13 @@ def _simulate(
         store_and_forward=store_and_forward,
         packets=_packets(packets, given, routing),
     )
-    about = {"root": schedule.root, "segments": segments, "gamma": gamma, "routing": routing, "packets": packets or None}
+    about = {
+        "root": schedule.root,
+        "segments": segments,
+        "gamma": gamma,
+        "routing": routing,
+        "packets": packets or None,
+    }
     changed = {"placement": placement, "slow_link": slow_link, "slow_rank": slow_rank}
     row = _flat({name: value for name, value in found.to_dict().items() if name != "packets"})
     return row | about | changed | given | {"store_and_forward": store_and_forward}, facts_of(found)
