@@ -109,10 +109,12 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
     reason = ""
     for attempt in range(ATTEMPTS):
         members = _decide_members(connection, failed, attempt, timeout_s)
-        bootstrap = _SurvivorBootstrap(connection, members, attempt, timeout_s)
+        # Far hosts may need longer to connect than a short `timeout_s`, so each attempt has twice as long.
+        connect_s = max(timeout_s, min(timeout_s * 2**attempt, SHRINK_S))
+        bootstrap = _SurvivorBootstrap(connection, members, attempt, connect_s)
         name, rule = secrets.token_hex(6), connection.consensus.quorum.rule
         try:
-            made = connect(bootstrap, name, connection.host, timeout_s, connection.network, quorum=rule)
+            made = connect(bootstrap, name, connection.host, connect_s, connection.network, quorum=rule)
         except _AbortedError as error:
             failed = everyone - set(members) | error.lost
             continue
