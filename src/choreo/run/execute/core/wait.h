@@ -93,7 +93,7 @@ static void move_to(Endpoint *here, int core, const cpu_set_t *all) {
 static void change_core(Endpoint *here) {
     int core = sched_getcpu(), crowd = 1, before = 0, ranks[CPU_SETSIZE] = {0}, best = core, lowest = -1;
     double time = now_s();
-    int busy = time - here->long_yield_s < BUSY_S;
+    int busy = here->spins <= LOOKS && time - here->long_yield_s < BUSY_S;
     if (core < 0 || core >= CPU_SETSIZE) return;
     atomic_store_explicit(&here->header->core, (uint32_t)core + 1, memory_order_relaxed);
     if (time - here->moved_s < MOVE_S) return;
@@ -130,7 +130,7 @@ static void yield_core(Endpoint *here) {
     here->since_long_yield++;
     if (time - before <= LONG_YIELD_S) return;
     here->long_yield_s = time;
-    here->calls_between = here->spins > LOOKS ? 0 : here->call - here->long_yield_call;
+    here->calls_between = here->call - here->long_yield_call;
     here->long_yield_call = here->call;
     if (here->spins > LOOKS || here->since_long_yield < RARE_YIELDS) here->yields /= 4;
     here->since_long_yield = 0;
