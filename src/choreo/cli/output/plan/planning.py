@@ -57,7 +57,10 @@ def _print_best(planning: Planning) -> None:
     if by_kind := kernels(step):
         total = step.step_time_s
         told = sorted(by_kind.items(), key=lambda kind: -kind[1])
-        _line("kernels", ", ".join(f"{name} {100 * seconds / total:.0f} %" for name, seconds in told))
+        _line(
+            "kernels",
+            ", ".join(f"{name} {100 * seconds / total:.0f} %" for name, seconds in told if seconds >= 0.005 * total),
+        )
     _line("memory", _memory(step.memory, step.memory_bytes, step.device_bytes))
     if not step.fits:
         over = format_bytes(step.memory_bytes - step.device_bytes, binary=False)
