@@ -39,7 +39,7 @@ def main() -> None:
         "targets": _targets(inside, left),
         "sources": _sources(inside, left),
         "checks": _checks(checks),
-        "choices": _choices(inside, left),
+        "choices": _choices(inside),
     }
     text = PAGE.read_text(encoding="utf-8")
     tables["kinds"] = _kinds([*left, *checks])
@@ -171,28 +171,15 @@ def _checks(rows: Sequence[PredictedRow]) -> str:
     )  # fmt: skip
 
 
-def _choices(inside: Sequence[PredictedRow], left: Sequence[PredictedRow]) -> str:
+def _choices(rows: Sequence[PredictedRow]) -> str:
+    found = choices_among(rows)
     lines = []
-    out = grouped(choices_among(left), lambda one: one.source)
-    there = grouped(choices_among(inside), lambda one: one.source)
-    all_in, all_out = ([one for members in found.values() for one in members] for found in (there, out))
-    for name, members, others in (
-        *((name, found, out.get(name, [])) for name, found in there.items()),
-        ("**all groups**", all_in, all_out),
-    ):
-        figures = [over_best(members), over_best(others), over_best(members, rule=True)]
+    for name, members in {**grouped(found, lambda one: one.source), "**all groups**": found}.items():
+        figures = [over_best(members), over_best(members, rule=True)]
         cells = [cell for ratio, lost in figures for cell in ("" if ratio is None else f"{ratio:.3f}", str(lost))]
         lines.append((name, str(len(members)), str(sum(one.plans for one in members)), *cells))
-    head = (
-        "source",
-        "groups",
-        "plans",
-        "chosen over best",
-        "out of memory",
-        "fitted to other sources",
-        "out of memory",
-    )
-    return _table((*head, "rule of thumb", "out of memory"), lines)
+    head = ("source", "groups", "plans", "chosen over best", "out of memory", "rule of thumb", "out of memory")
+    return _table(head, lines)
 
 
 def _step(rows: Sequence[PredictedRow]) -> GroupError:
