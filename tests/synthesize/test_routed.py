@@ -63,3 +63,13 @@ def test_an_empty_chunk_need_not_be_sent() -> None:
     with pytest.raises(choreo.ProofError):
         choreo.prove(half)
     choreo.prove(replace(half, weights=np.array([1, 0])))
+
+
+@pytest.mark.parametrize("collective", ["scatter", "gather"])
+def test_a_scatter_takes_all_ways_from_its_root(collective: str) -> None:
+    found = search(collective, "dgx-1", "64MiB", root=3)
+    choreo.prove(found.schedule)
+    assert found.generator == "routed" and found.efficiency > 0.95
+    uneven = search(collective, "dgx-1", "64MiB", root=3, shares=[1, 0, 2, 3, 1, 1, 0, 1])
+    choreo.prove(uneven.schedule)
+    assert uneven.efficiency > 0.9

@@ -8,12 +8,14 @@ from typing import TypeVar
 import click
 
 from choreo.cli.command import Option
+from choreo.errors import UsageError
 from choreo.units import parse_gamma, parse_rank_range, parse_size
 
 __all__ = [
     "gamma_option",
     "json_option",
     "load_option",
+    "needed_size",
     "parsed",
     "rank_range_option",
     "ranks_option",
@@ -49,6 +51,15 @@ def rank_range_option(default: str | None = None) -> Option:
         metavar="P",
         help="How many ranks: 8, 2..33 or 2,4,8.",
     )
+
+
+def needed_size(collective: str, size: int | None) -> int:
+    """The size that was given; only a collective that moves no data needs none."""
+    from choreo.collectives import get_collective
+
+    if size is None and get_collective(collective).size_per != "nothing":
+        raise UsageError("say how much: --size S, like 64MiB")
+    return size or 0
 
 
 def size_option(function: Function) -> Function:

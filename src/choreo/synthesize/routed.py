@@ -1,21 +1,22 @@
-"""All_to_all along flows, on any network, also with blocks of different sizes.
+"""All_to_all, scatter and gather along flows, on any network, also with blocks of different sizes.
 
 A linear program with one commodity for each source spreads the traffic over all paths so that the busiest link is least
 busy. The flow of a source is taken apart into paths, each with its part of a block, and every hop of a path is a
 message of its own. On a network that looks the same from every device one source is enough; the others do the same,
-shifted.
+shifted. A scatter has one source, and backwards on the turned network it is a gather.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix, csr_matrix, hstack, kron
 
-from choreo.schedule import Schedule, Steps
+from choreo.schedule import Schedule, Steps, backwards
 from choreo.synthesize.network import Hops, hops_of
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.synthesize.symmetry import Symmetry, symmetry_of, translated_rows
@@ -45,12 +46,15 @@ class _Path:
 
 
 def routed(problem: Problem) -> Iterator[Candidate]:
-    """All_to_all by multicommodity flow."""
-    if problem.collective != "all_to_all" or not problem.in_order or problem.ranks < 2:
+    """All_to_all by multicommodity flow; scatter and gather by the flow of their root."""
+    if problem.collective not in ("all_to_all", "scatter", "gather") or not problem.in_order or problem.ranks < 2:
         return
-    symmetry = symmetry_of(problem.topology) if problem.weights is None else None
+    everywhere = problem.collective == "all_to_all"
+    symmetry = symmetry_of(problem.topology) if everywhere and problem.weights is None else None
     hops = hops_of(problem.topology) if symmetry is None else symmetry.hops()
-    sources = range(problem.ranks) if symmetry is None else range(1)
+    if problem.collective == "gather":
+        hops = hops.turned()
+    sources = [problem.root] if problem.root is not None else list(range(problem.ranks if symmetry is None else 1))
     if len(sources) * len(hops) > MOST_VARIABLES:
         return
     demand = np.ones((len(sources), problem.ranks))
@@ -58,36 +62,42 @@ def routed(problem: Problem) -> Iterator[Candidate]:
     if problem.weights is not None:
         totals = problem.weights
         demand = (totals / totals.mean()).reshape(demand.shape)
-    demand[np.arange(len(sources)), np.arange(len(sources))] = 0.0
-    flow = _flows(hops, demand)
-    paths = [path for source in sources for path in _paths(hops, source, demand[source], flow[source])]
+    demand[np.arange(len(sources)), sources] = 0.0
+    if not demand.any():
+        return
+    flow = _flows(hops, sources, demand)
+    paths = [path for row, source in enumerate(sources) for path in _paths(hops, source, row, demand[row], flow[row])]
     mean_bytes = problem.size_bytes / problem.ranks
     last_s = float((hops.load @ flow.sum(axis=0) / hops.capacity).max()) * mean_bytes
-    copies = problem.ranks // len(sources)
+    copies = problem.ranks if symmetry is not None else 1
+    togethers = (False, True) if hops.send_busy_s.any() else (False,)
     best = np.inf
     for chunks in CHUNKS:
         if chunks > 1 and mean_bytes * totals.max() / totals.mean() / chunks < LEAST_CHUNK_BYTES:
             break
-        tasks, weights, a_block = _tasks(paths, totals, chunks, mean_bytes, last_s)
+        tasks, weights = _tasks(paths, totals, chunks, mean_bytes, last_s)
         if chunks > 1 and copies * len(tasks) > problem.most_transfers:
             break
-        start, end = min((in_time(tasks, hops, busiest_first=busiest) for busiest in (False, True)), key=_end)
+        ways = product((False, True), togethers)
+        timed = (in_time(tasks, hops, busiest_first=busiest, together=together) for busiest, together in ways)
+        start, end = min(timed, key=_end)
         if end > 1.02 * best:
             break
         best = min(best, end)
-        num_chunks = problem.ranks**2 * a_block
         if symmetry is None:
-            steps, sizes = steps_of(tasks, hops, start, num_chunks), weights
+            steps, sizes = steps_of(tasks, hops, start, len(weights)), weights
         else:
             steps, sizes = _translated(symmetry, hops, tasks, start, weights)
-        yield Candidate("routed", Schedule("all_to_all", steps, None, "routed", sizes, receive_in_order=True))
+        collective = "all_to_all" if everywhere else "scatter"
+        schedule = Schedule(collective, steps, problem.root, "routed", sizes, receive_in_order=True)
+        yield Candidate("routed", backwards(schedule) if problem.collective == "gather" else schedule)
 
 
 def _end(timed: tuple[Floats, float]) -> float:
     return timed[1]
 
 
-def _flows(hops: Hops, demand: Floats) -> Floats:
+def _flows(hops: Hops, source: Sequence[int], demand: Floats) -> Floats:
     """For each source (rows) what crosses each hop (columns), such that the busiest link is least busy."""
     sources, devices = demand.shape
     count = len(hops)
@@ -97,7 +107,7 @@ def _flows(hops: Hops, demand: Floats) -> Floats:
     )
     balance = hstack((kron(csr_matrix(np.eye(sources)), ends), csr_matrix((sources * devices, 1))))
     wanted = demand.copy()
-    wanted[np.arange(sources), np.arange(sources)] = -demand.sum(axis=1)
+    wanted[np.arange(sources), source] = -demand.sum(axis=1)
     scale = float(hops.capacity.max())
     most = hstack((csr_matrix(np.tile(hops.load.toarray(), sources)), csr_matrix(-(hops.capacity / scale)[:, None])))
     cost = np.full(sources * count + 1, HOP_COST / sources / count)
@@ -109,8 +119,8 @@ def _flows(hops: Hops, demand: Floats) -> Floats:
     return flow
 
 
-def _paths(hops: Hops, source: int, demand: Floats, flow: Floats) -> Iterator[_Path]:
-    """Take a source's flow apart into paths, from every target back to the source."""
+def _paths(hops: Hops, source: int, row: int, demand: Floats, flow: Floats) -> Iterator[_Path]:
+    """Take a source's flow apart into paths, from every target back to the source; its blocks are those of a row."""
     left = flow.tolist()
     src = hops.src.tolist()
     arriving: list[list[int]] = [[] for _ in range(hops.devices)]
@@ -137,13 +147,11 @@ def _paths(hops: Hops, source: int, demand: Floats, flow: Floats) -> Iterator[_P
             found[key] = found.get(key, 0.0) + part
         total = sum(found.values())
         for way_there, part in found.items():
-            yield _Path(source * hops.devices + target, part / total, way_there)
+            yield _Path(row * hops.devices + target, part / total, way_there)
 
 
-def _tasks(
-    paths: Sequence[_Path], totals: Ints, chunks: int, mean_bytes: float, last_s: float
-) -> tuple[Tasks, Ints, int]:
-    """A task for every hop of every piece of a block, the chunks' weights, and how many chunks a block has.
+def _tasks(paths: Sequence[_Path], totals: Ints, chunks: int, mean_bytes: float, last_s: float) -> tuple[Tasks, Ints]:
+    """A task for every hop of every piece of a block, and the chunks' weights.
 
     The largest block is cut into about `chunks` pieces, and others into pieces of that size. What a block has fewer
     than the most is empty. The pieces of a path are due one after another, the last `last_s` after the first.
@@ -177,7 +185,7 @@ def _tasks(
     nothing = np.zeros(len(hop), np.bool_)
     order = np.array(before, np.int64).reshape(-1, 2)
     tasks = Tasks(np.array(hop), np.array(chunk), size_bytes, nothing, order, np.array(due))
-    return tasks, sizes, a_block
+    return tasks, sizes
 
 
 def _translated(symmetry: Symmetry, hops: Hops, tasks: Tasks, start_s: Floats, sizes: Ints) -> tuple[Steps, Ints]:

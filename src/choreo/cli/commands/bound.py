@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
-from choreo.cli.options import json_option, ranks_option, size_option
+from choreo.cli.options import json_option, needed_size, ranks_option, size_option
 from choreo.cli.output.table import echo_json
 from choreo.cli.recording import Recorded, keep
 from choreo.cli.topology_options import need_topology, place, placement_option, topology_option
-from choreo.errors import UsageError
 
 
 @click.command("bound", cls=Recorded)
@@ -39,14 +38,9 @@ def command(
     out of it; and the latency of the shortest path between the two devices that are farthest apart.
     """
     from choreo.bound import bound
-    from choreo.collectives import get_collective
 
-    contract = get_collective(collective)
     network = need_topology(topology)
-    if size is None:
-        if contract.size_per != "nothing":
-            raise UsageError("say how much: --size S, like 64MiB")
-        size = 0
+    size = needed_size(collective, size)
     where = place(network, placement, ranks)
     found = bound(collective, network, size, root=root, devices=where.all_devices())
     placed = {} if where.devices is None else {"placement": where.devices}

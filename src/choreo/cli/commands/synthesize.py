@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from choreo.cli.command import grouped
-from choreo.cli.options import json_option, ranks_option, size_option
+from choreo.cli.options import json_option, needed_size, parsed, ranks_option, size_option
 from choreo.cli.output.table import echo_json
 from choreo.cli.recording import Recorded, keep
 from choreo.cli.topology_options import (
@@ -20,6 +20,31 @@ from choreo.cli.topology_options import (
     what_if_options,
 )
 from choreo.errors import UsageError
+from choreo.files import read_bytes
+
+MOST_TRAFFIC_BYTES = 1 << 26
+
+
+def _numbers(text: str, where: str) -> list[float]:
+    """Numbers with commas or blanks between them."""
+    try:
+        return [float(word) for word in text.replace(",", " ").split()]
+    except ValueError:
+        raise UsageError(f"{where} must be numbers with commas or blanks between them, not {text!r:.60}") from None
+
+
+def _shares(text: str) -> list[float]:
+    return _numbers(text, "--shares")
+
+
+def _traffic(path: Path) -> list[list[float]]:
+    """The rows of a file; empty lines and what follows a # are left out."""
+    text = read_bytes(path, MOST_TRAFFIC_BYTES, "a traffic file").decode(errors="replace")
+    lines = (line.partition("#")[0] for line in text.splitlines())
+    rows = [_numbers(line, f"{path}: a line") for line in lines if line.strip()]
+    if any(len(row) != len(rows) for row in rows) or not rows:
+        raise UsageError(f"{path} must have as many lines as numbers in a line, one for each rank")
+    return rows
 
 
 @click.command("synthesize", cls=Recorded)
@@ -31,6 +56,18 @@ from choreo.errors import UsageError
     click.option("--root", type=int, metavar="RANK", help="The root of a rooted collective (0)."),
     ranks_option,
     placement_option,
+    click.option(
+        "--traffic",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="How much each rank has for each other in an all_to_all, in any unit: a row of numbers for each rank.",
+    ),
+    click.option(
+        "--shares",
+        callback=parsed(_shares),
+        metavar="W,W,...",
+        help="How large each rank's block is, in any unit: 1,1,2.",
+    ),
     click.option(
         "--effort",
         type=click.Choice(["low", "medium", "high"]),
@@ -53,6 +90,8 @@ def command(
     root: int | None,
     ranks: int | None,
     placement: str | None,
+    traffic: Path | None,
+    shares: list[float] | None,
     effort: str,
     slow_link: tuple[str, ...],
     slow_rank: tuple[str, ...],
@@ -71,19 +110,23 @@ def command(
     The schedule is never slower than the best algorithm of the library there, by simulation.
     """
     from choreo.cli.output.synthesis import print_synthesis
-    from choreo.collectives import get_collective
     from choreo.schedule import save
     from choreo.synthesize import search
 
-    contract = get_collective(collective)
     network = need_topology(topology)
-    if size is None:
-        if contract.size_per != "nothing":
-            raise UsageError("say how much: --size S, like 64MiB")
-        size = 0
+    size = needed_size(collective, size)
     where = place(network, placement, ranks)
     where = replace(where, topology=what_if(where, slow_link, slow_rank, routing))
-    found = search(collective, where.topology, size, ranks=where.all_devices(), root=root, effort=effort)
+    found = search(
+        collective,
+        where.topology,
+        size,
+        ranks=where.all_devices(),
+        root=root,
+        traffic=None if traffic is None else _traffic(traffic),
+        shares=shares,
+        effort=effort,
+    )
     keep(found)
     if output is not None:
         save(found.schedule, output)

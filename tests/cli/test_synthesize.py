@@ -1,0 +1,44 @@
+"""`choreo synthesize`: traffic and shares on the command line, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.cli import fine, mistake, record
+
+RING = ("-t", "ring(3, 50GB/s, 1us)", "--size", "1MiB")
+
+
+def test_traffic_is_read_from_a_file(tmp_path: Path) -> None:
+    traffic = tmp_path / "traffic"
+    traffic.write_text("0 5 1  # from rank 0\n\n1,0,1\n1 1 0\n")
+    made = record(fine("synthesize", "all_to_all", "--traffic", str(traffic), *RING, "--json"))
+    even = record(fine("synthesize", "all_to_all", *RING, "--json"))
+    assert made["bound_s"] != even["bound_s"]
+
+
+def test_shares_are_read() -> None:
+    made = record(fine("synthesize", "all_gather", "--shares", "1,1,4", *RING, "--json"))
+    even = record(fine("synthesize", "all_gather", *RING, "--json"))
+    assert made["bound_s"] != even["bound_s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1 2\n3", "as many lines as numbers"),
+        ("", "as many lines as numbers"),
+        ("a b\nc d", "must be numbers"),
+        ("1 2\n3 4", "3 x 3 numbers"),
+    ],
+)
+def test_other_traffic_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    traffic = tmp_path / "traffic"
+    traffic.write_text(text)
+    assert says in mistake("synthesize", "all_to_all", "--traffic", str(traffic), *RING)
+
+
+def test_shares_that_are_no_numbers_are_refused() -> None:
+    assert "--shares must be numbers" in mistake("synthesize", "all_gather", "--shares", "1,x,4", *RING)
