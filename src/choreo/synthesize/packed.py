@@ -1,8 +1,9 @@
 """Packed trees, on any network: all_gather, reduce_scatter, all_reduce, broadcast and reduce.
 
 The data of a root is divided among trees that keep the busiest link least busy, cut into chunks, and put in time by
-list scheduling. A reduce_scatter and a reduce take the trees of the turned network the other way. An all_reduce sums up
-one tree and comes back along another, and its parts choose their own roots.
+list scheduling. Backwards on the turned network an all_gather is a reduce_scatter, and a reduce takes the trees of a
+broadcast the other way. An all_reduce sums up one tree and comes back along another, and its parts choose their own
+roots.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from choreo.schedule import Schedule
+from choreo.schedule import Schedule, backwards
 from choreo.synthesize.network import Hops, along_switches, hops_of
 from choreo.synthesize.packing import Tree, pack, pack_both_ways
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
@@ -73,6 +74,9 @@ def packed(problem: Problem) -> Iterator[Candidate]:
 def _on(problem: Problem, hops: Hops) -> Iterator[Candidate]:
     """Trees of these hops."""
     shared = problem.collective in ("all_gather", "reduce_scatter")
+    undone = problem.collective == "reduce_scatter"
+    if undone:
+        hops = hops.turned()
     size = problem.size_bytes / (problem.ranks if shared else 1)
     trees, seconds_a_byte = _trees(problem, hops, size)
     last_s = size * seconds_a_byte
@@ -109,7 +113,7 @@ def _on(problem: Problem, hops: Hops) -> Iterator[Candidate]:
         for kind in tasks.values():  # those that exchange are not always as fast as planned
             start, _, those = min((found for found in timed if found[2] is kind), key=lambda found: found[1])
             schedule = Schedule(
-                problem.collective,
+                "all_gather" if undone else problem.collective,
                 steps_of(those, hops, start, count),
                 problem.root,
                 "packed",
@@ -117,7 +121,7 @@ def _on(problem: Problem, hops: Hops) -> Iterator[Candidate]:
                 switches=hops.members - hops.devices,
                 receive_in_order=True,
             )
-            yield Candidate("packed", schedule)
+            yield Candidate("packed", backwards(schedule) if undone else schedule)
 
 
 def _trees(problem: Problem, hops: Hops, size: float) -> tuple[list[Tree], float]:
@@ -134,7 +138,7 @@ def _trees(problem: Problem, hops: Hops, size: float) -> tuple[list[Tree], float
     else:
         assert problem.root is not None
         demand = {problem.root: 1.0}
-    if problem.collective in ("all_gather", "broadcast"):
+    if problem.collective != "reduce":
         return pack(hops, demand, hop_s)
     trees, seconds_a_byte = pack(hops.turned(), demand, hop_s)
     return [Tree(tree.root, np.full_like(tree.into, -1), tree.into, tree.part) for tree in trees], seconds_a_byte
