@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from choreo.cli.output.files import write_page
 from choreo.cli.output.table import echo_json
 from choreo.cli.recording import keep
 from choreo.cli.topology_options import Placement
@@ -22,7 +23,7 @@ def simulate_files(
     *,
     gamma: float,
     as_json: bool,
-    trace: Path | None,
+    pictures: dict[str, Path | None],
     options: dict[str, Any],
 ) -> None:
     """Simulate the trace in some files. If it does not say how many ranks there are, the devices do."""
@@ -43,15 +44,20 @@ def simulate_files(
             progress=progress,
             **options,
         )
-    told = {name: value for name, value in options.items() if value is not None}
+    told = {name: value for name, value in options.items() if value is not None and name != "packets"}
     placed = {} if where.devices is None else {"placement": where.devices}
     keep(run, name=files[0].name, options=told | placed | ({"gamma": gamma} if gamma else {}))
     if as_json:
         echo_json(run.to_dict(details=True) | {"findings": list(found.findings.lines())})
     else:
         print_workload(run)
+    trace, html = pictures["trace"], pictures["html"]
     if trace is not None:
         from choreo.show.workload import write_workload_trace
 
         write_workload_trace(run, trace)
         click.echo(f"wrote {trace}: open it in ui.perfetto.dev or chrome://tracing", err=True)
+    if html is not None:
+        from choreo.show import to_html
+
+        write_page(html, to_html(run))

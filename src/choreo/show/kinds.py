@@ -85,6 +85,13 @@ def _training_run() -> Kind:
     return Kind(training_sheet, picture=training_svg)
 
 
+def _workload() -> Kind:
+    from choreo.show.workload.picture import workload_svg
+    from choreo.show.workload.sheet import workload_sheet
+
+    return Kind(workload_sheet, picture=workload_svg)
+
+
 def _any_result() -> Kind:
     from choreo.show.values import result_sheet
 
@@ -101,8 +108,9 @@ KINDS: Mapping[str, Callable[[], Kind]] = {
     "Step": _step,
     "Benchmark": _benchmark,
     "TrainingRun": _training_run,
+    "WorkloadSimulation": _workload,
 }
-PICTURES = "Schedule, Topology, Simulation, TrainingRun"
+PICTURES = "Schedule, Topology, Simulation, TrainingRun, WorkloadSimulation"
 
 
 def to_text(thing: object, *, width: int | None = None, color: bool = False) -> str:

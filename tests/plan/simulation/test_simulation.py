@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from choreo import plan
@@ -42,8 +43,10 @@ def test_what_runs_is_what_the_plan_sends() -> None:
     found = simulated(tp=2, pp=2)
     graph = found.run.graph
     micro_batches = found.plan.micro_batches(16)
-    sends = graph.kind == NodeKind.SEND
+    sends = found.run.copies[graph.rank[graph.kind == NodeKind.SEND]]
     assert sends.sum() == 2 * micro_batches * found.plan.tp * found.plan.dp  # forward and backward, from every rank
+    sent = next(one for one in found.run.exposed if one.collective == "send")
+    assert sent.calls == sends.sum()
     sizes = {len(group) for group in graph.groups}
     assert sizes == {2}  # tensor parallel pairs, and data parallel ones
     shares = {(one.collective, one.ranks) for one in found.run.exposed}
@@ -66,5 +69,38 @@ def test_a_slower_network_takes_longer_than_the_estimate_of_a_faster_one() -> No
 def test_what_cannot_be_simulated_is_refused() -> None:
     with pytest.raises(UsageError, match="only steps of transformers are simulated"):
         simulate_plan(plan("resnet50", cluster="hgx-h100:1", global_batch=256))
-    with pytest.raises(UsageError, match=r"about .* nodes over 1024 ranks, and at most"):
-        simulated("llama3-70b", "hgx-h100:128", 1024, tp=8, pp=8)
+    found = plan("llama3-70b", cluster="hgx-h100:128", global_batch=1024, seq=2048, tp=8, pp=8, zero=0)
+    with pytest.raises(UsageError, match=r"the 1024 ranks of this plan do different things at different times"):
+        simulate_plan(found, fold=False)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "fixed"),
+    [
+        ("hgx-h100:1", {"tp": 2, "pp": 2, "zero": 1}),
+        ("torus(2x2x2, 25GB/s, 1us)", {"tp": 2, "pp": 2, "interleave": 2}),
+        ("mesh(2x4, 25GB/s, 1us)", {"tp": 2, "pp": 2}),
+    ],
+)
+def test_ranks_that_do_the_same_are_simulated_once(cluster: str, fixed: dict[str, Any]) -> None:
+    fields = {"zero": 0, "micro_batch": 1, "interleave": 1, "recompute": "none", "cp": 1, "device": "H100-80G-SXM"}
+    if cluster.startswith("hgx"):
+        del fields["device"]
+    planning = plan("llama3.2-1b", cluster=cluster, global_batch=8, seq=2048, **(fields | fixed))  # type: ignore[arg-type]
+    folded, plain = (simulate_plan(planning, fold=fold).run for fold in (True, False))
+    assert folded.time_s == pytest.approx(plain.time_s, rel=1e-9)
+    assert folded.nodes == plain.nodes and len(folded.graph) < len(plain.graph)
+    for name, by_rank in folded.by_rank.items():
+        assert by_rank == pytest.approx(plain.by_rank[name], rel=1e-6, abs=1e-9), name
+    assert folded.link_bytes == pytest.approx(plain.link_bytes, rel=1e-9, abs=1e-3)
+    for one, other in zip(folded.exposed, plain.exposed, strict=True):
+        assert (one.collective, one.calls) == (other.collective, other.calls)
+        assert (one.size_bytes, one.exposed_s) == pytest.approx((other.size_bytes, other.exposed_s), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.grid
+def test_a_step_of_16384_devices_is_simulated() -> None:
+    found = plan("llama3-405b", cluster="hgx-h100:2048", global_batch=2048, seq=8192, tp=8, pp=16, cp=1, zero=0)
+    run = simulate_plan(found).run
+    assert run.ranks == 16384 and run.nodes > 10_000_000
+    assert len(np.unique(run.graph.rank)) == 16  # the stages

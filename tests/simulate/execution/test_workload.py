@@ -10,9 +10,13 @@ import pytest
 
 from choreo import build, simulate
 from choreo.errors import TraceError, UsageError
-from choreo.simulate import Job, simulate_together
-from choreo.simulate.execution import replay, simulate_workload
+from choreo.hardware import get_device
+from choreo.show import to_html, to_svg, to_text
+from choreo.simulate import Job, Packets, simulate_together
+from choreo.simulate.execution import WorkloadSimulation, replay, simulate_workload
+from choreo.simulate.execution.durations import durations_of
 from choreo.simulate.execution.message_flows import MessageFlows
+from choreo.simulate.execution.rules import Rule
 from choreo.topology import get_topology
 from choreo.workload.execution import ExecutionGraph, GraphBuilder, NodeKind
 from tests.oracles.execution import slow_times
@@ -206,6 +210,32 @@ def test_a_device_gives_the_time_of_work_that_was_not_recorded() -> None:
         simulate_workload(made, RING)
     fast, slow = (simulate_workload(made, RING, device=name).time_s for name in ("H200", "A100"))
     assert 0 < fast < slow
+    reached = simulate_workload(made, RING, device="H200", kernels="curve").time_s
+    assert 1.0 < reached / fast < 2.0
+    with pytest.raises(UsageError, match="a roofline or a curve"):
+        simulate_workload(made, RING, device="H200", kernels="guess")
+
+
+def test_the_curve_of_a_product_is_that_of_its_shape() -> None:
+    device = get_device("H200")
+    shapes = [(128, 4096), (4096, 4096), (8192, 8192)]
+    graph = GraphBuilder(1)
+    for m, n in shapes:
+        graph.compute(0, "product", flops=2.0 * m * n * n, memory_bytes=2.0 * (n * n + 2 * m * n))
+    graph.compute(0, "norm", memory_bytes=1e8)
+    found = durations_of(graph.finish(), device, "curve")
+    wanted = [float(device.matmul_time(m, n, n)) for m, n in shapes] + [float(device.memory_time(1e8))]
+    assert found == pytest.approx(wanted, rel=1e-6)
+
+
+def test_collectives_run_as_nccl_would_choose() -> None:
+    rule = Rule(get_topology("hgx-h100:2"), default="nccl")
+    everybody = tuple(range(16))
+    assert rule.schedule("all_reduce", everybody, 8 << 30, None).algorithm in ("ring", "double_binary_tree")
+    assert rule.schedule("all_gather", everybody, 1 << 30, None).algorithm == "ring"
+    assert rule.schedule("all_to_all", everybody, 1 << 20, None).algorithm == "direct"
+    small = rule.schedule("all_reduce", everybody, 1024, None)
+    assert small.algorithm == "double_binary_tree"  # trees are for what latency dominates
 
 
 def test_a_replay_takes_the_recorded_times() -> None:
@@ -249,3 +279,35 @@ def test_nothing_takes_no_time() -> None:
     found = simulate_workload(GraphBuilder(1).finish(), RING)
     assert (found.time_s, found.nodes, found.critical_path, found.exposed) == (0, 0, [], [])
     assert found.to_dict(details=True)["by_rank"][0]["idle_s"] == 0
+
+
+def test_packets_meet_in_switches_and_come_to_the_flows_where_they_do_not() -> None:
+    def run(packets: Packets | None) -> WorkloadSimulation:
+        graph = GraphBuilder(4)
+        for rank in range(4):
+            work = graph.compute(rank, "work", 20e-6)
+            graph.collective(rank, "all_reduce", "4MiB", range(4), after=[work])
+            if rank in (0, 2):
+                graph.send(rank, rank + 1, "1MiB")
+            else:
+                graph.recv(rank, rank - 1, "1MiB")
+        return simulate_workload(graph.finish(), "switch(4, 50GB/s, 1us)", algorithm="ring", packets=packets)
+
+    flows, packets = run(None), run(Packets(mtu_bytes=1024))
+    assert packets.time_s == pytest.approx(flows.time_s, rel=0.03) and packets.time_s != flows.time_s
+    assert packets.link_bytes == pytest.approx(flows.link_bytes)
+    assert flows.packets is None and packets.packets is not None
+    assert packets.packets["delivered_bytes"] == packets.packets["sent_bytes"] == 2 * (1 << 20) + 6 * (4 << 20)
+    assert packets.packets["drops"] == 0 and packets.to_dict()["packets"]["mtu_bytes"] == 1024
+
+
+def test_the_page_of_a_workload_has_every_rank_and_its_critical_path() -> None:
+    graph = GraphBuilder(2)
+    for rank in range(2):
+        work = graph.compute(rank, "for<ward", 1e-3)
+        graph.collective(rank, "all_reduce", "64MiB", (0, 1), after=[work])
+    found = simulate_workload(graph.finish(), "ring(2, 50GB/s, 1us)")
+    picture, page = to_svg(found), to_html(found)
+    assert picture.count("<text") >= 3 and "rank 1" in picture and "critical path" in picture
+    assert picture.removeprefix("<svg ") in page and "for&lt;ward" in page and "for<ward" not in page
+    assert "exposed communication" in to_text(found, width=100)

@@ -63,6 +63,10 @@ KNOWN_TO_WORKLOADS = (
     "at_once",
     "as_json",
     "trace",
+    "html",
+    "kernels",
+    "packets",
+    *PACKET_OPTIONS,
 )
 # What makes a run another run; `--compare` says which of them differ.
 SETTINGS = (
@@ -107,6 +111,12 @@ SETTINGS = (
     ),
     click.option("--groups", type=click.Path(path_type=Path), metavar="FILE.json", help="Which ranks each group is."),
     click.option("--device", metavar="NAME", help="Compute as fast as this device, where the trace knows the work."),
+    click.option(
+        "--kernels",
+        type=click.Choice(["roofline", "curve"]),
+        default="roofline",
+        help="How fast the device computes: by its peaks, or by the curve of what its kernels reach.",
+    ),
     click.option(
         "--order",
         type=click.Choice(["fifo", "lifo"]),
@@ -174,6 +184,7 @@ def command(
     workload: tuple[Path, ...],
     groups: Path | None,
     device: str | None,
+    kernels: str,
     order: str,
     at_once: int,
     library: str | None,
@@ -206,8 +217,10 @@ def command(
         where = place(need_topology(topology), placement, ranks)
         where = replace(where, topology=what_if(where, slow_link, slow_rank, routing))
         rule = ",".join(chosen.algorithms) or "suggested"
-        options = {"algorithm": rule, "device": device, "order": order, "at_once": at_once}
-        simulate_files(workload, where, groups, ranks, gamma=gamma, as_json=as_json, trace=trace, options=options)
+        options = {"algorithm": rule, "device": device, "kernels": kernels, "order": order, "at_once": at_once}
+        options["packets"] = packets_of(of_packets, routing)
+        pictures = {"trace": trace, "html": html}
+        simulate_files(workload, where, groups, ranks, gamma=gamma, as_json=as_json, pictures=pictures, options=options)
         return
     if compare is not None:
         from choreo.cli.output.comparison import print_comparison

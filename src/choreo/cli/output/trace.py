@@ -84,7 +84,23 @@ def print_workload(run: WorkloadSimulation) -> None:
         )
     _print_communication(run)
     _print_links(run)
+    _print_packets(run)
     _print_path(run)
+
+
+def _print_packets(run: WorkloadSimulation) -> None:
+    found = run.packets
+    if found is None:
+        return
+    click.echo()
+    kind = f"{'lossless' if found['lossless'] else 'lossy'}, {found['routing']}"
+    sent = f"{counted(found['packets'], 'packet')} of at most {format_bytes(found['mtu_bytes'])}"
+    echo_line(f"{sent}, {kind}", label=f"{'packets':23}")
+    longest, fullest = format_bytes(found["peak_queue_bytes"]), format_bytes(found["peak_buffer_bytes"])
+    echo_line(f"at most {longest} at a port, {fullest} in a switch", label=f"{'queues':23}")
+    told = {"pause": found["pauses"], "mark": found["marks"], "drop": found["drops"]}
+    told["retransmission"] = found["retransmissions"]
+    echo_line(", ".join(counted(count, name) for name, count in told.items()), label=f"{'congestion':23}")
 
 
 def _print_communication(run: WorkloadSimulation) -> None:

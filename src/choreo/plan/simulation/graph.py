@@ -7,20 +7,20 @@ the last backward pass if the program overlaps, after it otherwise. Messages bet
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from choreo.errors import UsageError
 from choreo.plan.layer.work import OUTSIDE, layer_kind
 from choreo.plan.pipeline import Pipeline
+from choreo.plan.simulation.folding import Axis, FoldedStep
 from choreo.plan.stages import PlanBatch, message_bytes, optimizer_s
-from choreo.units import counted
 from choreo.workload import Plan, backward_graph, layer_graph
 from choreo.workload.execution import COLLECTIVES, ExecutionGraph, GraphBuilder
 
-__all__ = ["MOST_NODES", "step_graph"]
+__all__ = ["MOST_NODES", "folded_step"]
 
-MOST_NODES = 3_000_000
+MOST_NODES = 3_000_000  # of the ranks that stand for others
 FORWARD, BACKWARD, WEIGHTS = "F", "B", "W"
 
 
@@ -43,18 +43,25 @@ class LayerPasses:
     parameters: float
 
 
-def step_graph(batch: PlanBatch, plan: Plan, pipeline: Pipeline) -> ExecutionGraph:
+def folded_step(batch: PlanBatch, plan: Plan, pipeline: Pipeline) -> FoldedStep:
     """The step of a plan whose pipeline has been laid out in time; its order of passes is that of the graph."""
     kinds = {kind for stage in batch.stages for kind in stage.layers}
     layers = {kind: _passes(batch, plan, kind) for kind in kinds}
-    _check_length(batch, plan, pipeline, layers)
-    builder = _StepBuilder(batch, plan, layers)
-    for stage in range(plan.pp):
-        order = sorted((task for task in pipeline.tasks if task.stage == stage), key=lambda task: task.start_s)
-        passes = [(task.kind, task.micro_batch, task.chunk) for task in order]
-        for replica in range(plan.tp * plan.cp * plan.dp):
-            builder.rank(stage, stage * plan.tp * plan.cp * plan.dp + replica, passes)
-    return builder.graph.finish()
+    talks = {Axis(talk.ranks, talk.stride) for one in layers.values() for talk in itertools.chain(*one.talks.values())}
+    axes = {*talks, Axis(*plan.group(("cp", "dp")))}
+    stage_ranks = plan.gpus // plan.pp
+
+    def build(ranks: list[int]) -> ExecutionGraph | None:
+        if _length(batch, plan, pipeline, layers) * len(ranks) > MOST_NODES:
+            return None
+        builder = _StepBuilder(batch, plan, layers)
+        for rank in ranks:
+            stage = rank // stage_ranks
+            order = sorted((task for task in pipeline.tasks if task.stage == stage), key=lambda task: task.start_s)
+            builder.rank(stage, rank, [(task.kind, task.micro_batch, task.chunk) for task in order])
+        return builder.graph.finish(match=False)
+
+    return FoldedStep(plan.gpus, plan.pp, tuple(sorted(axis for axis in axes if axis.ranks > 1)), build)
 
 
 def _passes(batch: PlanBatch, plan: Plan, kind: str) -> LayerPasses:
@@ -94,16 +101,11 @@ def _kind_of(batch: PlanBatch, layer: int) -> str:
     return layer_kind(batch.job.model, layer)
 
 
-def _check_length(batch: PlanBatch, plan: Plan, pipeline: Pipeline, layers: Mapping[str, LayerPasses]) -> None:
-    """Refuse a step that would be too long to follow, before it is built."""
+def _length(batch: PlanBatch, plan: Plan, pipeline: Pipeline, layers: Mapping[str, LayerPasses]) -> int:
+    """About how many nodes a rank has."""
     most = max(len(talks) for one in layers.values() for talks in one.talks.values()) if layers else 0
     held = max(len(stage.layers) for stage in batch.stages)
-    nodes = len(pipeline.tasks) // plan.pp * max(1, held // batch.chunks) * (1 + most) * plan.gpus
-    if nodes > MOST_NODES:
-        raise UsageError(
-            f"this step has about {nodes:.2g} nodes over {counted(plan.gpus, 'rank')}, and at most {MOST_NODES:.0e} "
-            "are simulated; take fewer devices, replicas or micro-batches: --dp 2 --global-batch ..."
-        )
+    return len(pipeline.tasks) // plan.pp * max(1, held // batch.chunks) * (1 + most)
 
 
 class _StepBuilder:

@@ -13,12 +13,15 @@ from choreo.errors import UsageError
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import tabulate
 from choreo.plan.plan import Planning
-from choreo.plan.simulation.graph import step_graph
+from choreo.plan.simulation.graph import MOST_NODES, folded_step
 from choreo.plan.space import space_of
 from choreo.plan.stages import batch_plans
 from choreo.plan.step import Step, evaluate
-from choreo.simulate.execution import WorkloadSimulation, simulate_workload
+from choreo.simulate.execution import WorkloadSimulation
+from choreo.simulate.execution.rules import Rule, parse_rules
+from choreo.simulate.execution.runner import Runner
 from choreo.topology import Topology, get_topology
+from choreo.units import counted
 from choreo.workload import Plan
 
 __all__ = ["PlanSimulation", "simulate_plan"]
@@ -54,9 +57,15 @@ class PlanSimulation:
 
 
 def simulate_plan(
-    planning: Planning, *, algorithm: str = "suggested", progress: Callable[[int, int], None] | None = None
+    planning: Planning,
+    *,
+    algorithm: str = "suggested",
+    fold: bool = True,
+    progress: Callable[[int, int], None] | None = None,
 ) -> PlanSimulation:
     """Simulate the best plan's step: all ranks, pipeline, tensor, expert and data parallelism on the topology.
+
+    Ranks that do the same at the same time are simulated once, unless `fold` is false: the result is the same.
 
     >>> from choreo import plan
     >>> found = plan("llama3.2-1b", cluster="hgx-h100:1", global_batch=16, seq=2048, tp=2, pp=2, zero=0)
@@ -80,8 +89,18 @@ def simulate_plan(
     space = space_of([best])
     table = tabulate(job, space)
     batch = batch_plans(job, space, table, np.array([0]), every_stage=True)
-    graph = step_graph(batch, best, step.pipeline)
-    run = simulate_workload(graph, _topology(job), algorithm=algorithm, progress=progress)
+    topology = _topology(job)
+    rule = Rule(topology, *parse_rules(algorithm))
+    runner = Runner(topology, np.arange(best.gpus), rule, progress=progress)
+    found = runner.run_folded(folded_step(batch, best, step.pipeline), fold=fold)
+    if found is None:
+        raise UsageError(
+            f"on {topology.name} the {counted(best.gpus, 'rank')} of this plan do different things at different times, "
+            f"and so have more than {MOST_NODES:.0e} nodes; take fewer devices, replicas or micro-batches: --dp 2 "
+            "--global-batch ..."
+        )
+    folded, times, wire = found
+    run = WorkloadSimulation(folded.graph, topology, times, wire.link_bytes, wire.link_busy_s, folded.stands_in)
     return PlanSimulation(best, step, run)
 
 

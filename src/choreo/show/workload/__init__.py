@@ -1,4 +1,4 @@
-"""A workload's run as a timeline."""
+"""A workload's run as a timeline, a picture and a page."""
 
 from choreo.show.workload.trace import write_workload_trace
 

@@ -22,12 +22,13 @@ MOST_NODES = 1 << 21
 
 def write_workload_trace(run: WorkloadSimulation, path: str | os.PathLike[str]) -> None:
     """Write every node of a run; a rank is a process, a stream and each collective's group a thread."""
-    if run.nodes > MOST_NODES:
-        raise UsageError(f"a timeline has at most {MOST_NODES} nodes, and this run {run.nodes}; use fewer ranks")
+    if len(run.graph) > MOST_NODES:
+        raise UsageError(f"a timeline has at most {MOST_NODES} nodes, and this run {len(run.graph)}; use fewer ranks")
     graph, times, threads = run.graph, run.times, itertools.count(1)
     events: list[Event] = []
-    for rank in range(run.ranks):
-        tracks = Tracks(rank + 1, f"rank {rank}", threads)
+    for rank in np.unique(graph.rank).tolist():
+        alike = f" (and {run.copies[rank] - 1} like it)" if run.copies[rank] > 1 else ""
+        tracks = Tracks(rank + 1, f"rank {rank}{alike}", threads)
         tracks.label("")
         rows: dict[str, list[Slice]] = {}
         for node in np.flatnonzero(graph.rank == rank).tolist():

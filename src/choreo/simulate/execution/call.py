@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 from choreo.schedule import Schedule
 
-__all__ = ["Call"]
+__all__ = ["Call", "Members"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=False, eq=False)
+class Members:
+    """The devices of a call, a row for each of the groups that make it at once; of a message the sender's is first.
+
+    `node` says which of the call's nodes stands for each member. Ranks that do the same share a node.
+    """
+
+    devices: Ints
+    node: Ints
+
+    @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The rows."""
+        return tuple(map(tuple, self.devices.tolist()))
+
+    @cached_property
+    def first(self) -> Ints:
+        """For each node of the call the first member that it stands for, counted over all rows."""
+        _, first = np.unique(self.node, return_index=True)
+        return first
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A collective with its schedule; of a message the sender's device is the first."""
+    """A collective with its schedule, or a message."""
 
     number: int
     schedule: Schedule
     size_bytes: float
-    devices: tuple[int, ...]
+    members: Members
     is_message: bool = False

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from choreo.errors import TraceError
 from choreo.simulate.execution.call import Call
+from choreo.simulate.execution.folded import FoldedGraph
 from choreo.simulate.execution.network import Network
-from choreo.workload.execution import ExecutionGraph, NodeKind
+from choreo.workload.execution import NodeKind
 
 __all__ = ["Times", "run_graph"]
 
@@ -42,7 +43,7 @@ class Times:
 
 
 def run_graph(
-    graph: ExecutionGraph,
+    folded: FoldedGraph,
     duration_s: Floats,
     network: Network,
     call_of: Callable[[int], Call],
@@ -55,7 +56,7 @@ def run_graph(
 
     Of the calls of one group `at_once` run at a time: the first that was complete, or the newest.
     """
-    loop = _Loop(graph, duration_s, network, call_of, progress)
+    loop = _Loop(folded, duration_s, network, call_of, progress)
     loop.newest_first, loop.at_once = newest_first, at_once
     return loop.run()
 
@@ -63,13 +64,14 @@ def run_graph(
 class _Loop:
     def __init__(
         self,
-        graph: ExecutionGraph,
+        folded: FoldedGraph,
         duration_s: Floats,
         network: Network,
         call_of: Callable[[int], Call],
         progress: Callable[[int, int], None] | None,
     ) -> None:
-        self.graph, self.network, self.call_of, self.progress = graph, network, call_of, progress
+        self.graph = graph = folded.graph
+        self.network, self.call_of, self.progress = network, call_of, progress
         self.newest_first, self.at_once = False, 1
         count = len(graph)
         offsets, after = graph.dependents()
@@ -85,12 +87,12 @@ class _Loop:
         self.running: set[int] = set()
         self.queues: dict[int, list[tuple[float, int]]] = {}
         self.touched: set[int] = set()
-        # by call: its nodes by member, how many are there, and how often its end has changed
-        self.members = _members(graph)
+        # by call: its nodes, its channel, how many nodes are there, and how often its end has changed
+        self.members, self.channel = folded.nodes, folded.channel
         self.there = [0] * graph.num_calls
+        self.completed: list[int] = []  # calls that are complete since this moment
         self.version = [0] * graph.num_calls
         self.last_member = [-1] * graph.num_calls
-        self.channel_of = [-1] * graph.num_calls
         self.running_calls: dict[int, int] = {}
         self.channels: dict[int, list[tuple[int, int, int]]] = {}
         self.touched_channels: set[int] = set()
@@ -157,11 +159,7 @@ class _Loop:
             return
         self.there[call] += 1
         if self.there[call] == len(self.members[call]):
-            group = int(self.graph.group[node])
-            self.complete += 1
-            turn = -self.complete if self.newest_first else self.complete
-            heapq.heappush(self.channels.setdefault(group, []), (-int(self.graph.priority[node]), turn, call))
-            self.touched_channels.add(group)
+            self.completed.append(call)
 
     def _begin_all(self, now_s: float) -> None:
         """Begin what can begin at this moment, once all that ends in it has ended."""
@@ -170,12 +168,19 @@ class _Loop:
         self.touched.clear()
         starting = self.messages
         self.messages = []
+        for call in sorted(self.completed):
+            channel = self.channel[call]
+            self.complete += 1
+            turn = -self.complete if self.newest_first else self.complete
+            urgency = int(self.graph.priority[self.members[call][0]])
+            heapq.heappush(self.channels.setdefault(channel, []), (-urgency, turn, call))
+            self.touched_channels.add(channel)
+        self.completed.clear()
         for group in sorted(self.touched_channels):
             queue = self.channels[group]
             while queue and self.running_calls.get(group, 0) < self.at_once:
                 call = heapq.heappop(queue)[2]
                 self.running_calls[group] = self.running_calls.get(group, 0) + 1
-                self.channel_of[call] = group
                 before = self.before_on_channel.get(group)
                 if before is not None and self.ready_s[self.last_member[call]] < self.end_s[before]:
                     self.last_member[call] = before  # it waited for the group rather than for a rank
@@ -234,7 +239,7 @@ class _Loop:
         self._done(node, now_s)
 
     def _call_done(self, call: int) -> None:
-        group = self.channel_of[call]
+        group = self.channel[call]
         if group < 0:
             return
         self.version[call] += 1
@@ -262,15 +267,3 @@ class _Loop:
         others = [one for one in self.members[self.call[node]] if self.ready_s[one] < 0]
         there = f", which waits for rank {graph.rank[others[0]]}" if others else ""
         return f"the workload stops with {unfinished} nodes to go: {graph.described(node)} is never done{there}"
-
-
-def _members(graph: ExecutionGraph) -> list[list[int]]:
-    """The nodes of each call in the order of its group's ranks; of a message the sender's first."""
-    nodes = np.flatnonzero(graph.call >= 0)
-    place = {(number, rank): at for number, group in enumerate(graph.groups) for at, rank in enumerate(group)}
-    found: list[list[tuple[int, int]]] = [[] for _ in range(graph.num_calls)]
-    columns = (graph.call[nodes], graph.kind[nodes], graph.group[nodes], graph.rank[nodes])
-    for node, call, kind, group, rank in zip(nodes.tolist(), *(column.tolist() for column in columns), strict=True):
-        at = place[group, rank] if kind == NodeKind.COLLECTIVE else int(kind == NodeKind.RECV)
-        found[call].append((at, node))
-    return [[node for _, node in sorted(one)] for one in found]

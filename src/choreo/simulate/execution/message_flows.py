@@ -6,13 +6,14 @@ a collective that comes to its links.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from choreo.simulate.execution.call import Call
+from choreo.simulate.execution.call import Call, Members
+from choreo.simulate.execution.link_classes import link_classes
 from choreo.simulate.flows.fair_shares import Flow, SharedLinks
 from choreo.topology import Topology
 
@@ -23,7 +24,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How a message travels: its links, also as the bits of a number, the part of it on each, and the latency."""
+    """How a message travels: classes of links, the part of it on a link of each, and the latency.
+
+    `mask` has the links of all its groups, as the bits of a number.
+    """
 
     links: list[int]
     share: list[float]
@@ -32,12 +36,13 @@ class _Way:
 
 
 class MessageFlows:
-    """The messages under way."""
+    """The messages under way; one flow stands for those of all groups that send at once."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, messages: Sequence[Members] = ()) -> None:
         self._topology = topology
+        self._class = link_classes(topology, messages)
         self._wires = SharedLinks(topology.links.bandwidth_bytes_per_s.tolist())
-        self._ways: dict[tuple[int, ...], _Way] = {}
+        self._ways: dict[Members, _Way] = {}
         self._flows: dict[int, tuple[Call, Flow]] = {}
         self._told: dict[int, float] = {}  # the end of each flow, as it was told last
         costs = topology.links.overhead_s, topology.links.gap_s
@@ -90,7 +95,7 @@ class MessageFlows:
 
     def carried(self) -> tuple[Floats, Floats]:
         """Bytes by link, and seconds that it was busy."""
-        return np.array(self._wires.bytes), np.array(self._wires.busy_s)
+        return np.array(self._wires.bytes)[self._class], np.array(self._wires.busy_s)[self._class]
 
     def _changed(self) -> list[tuple[Call, Floats]]:
         found = []
@@ -101,11 +106,16 @@ class MessageFlows:
         return found
 
     def _way(self, call: Call) -> _Way:
-        way = self._ways.get(call.devices)
+        way = self._ways.get(call.members)
         if way is None:
-            src, dst = (np.array([device]) for device in call.devices)
-            routes = self._topology.routes(src, dst)
-            mask = sum(1 << link for link in routes.links.tolist())
-            way = _Way(routes.links.tolist(), routes.share.tolist(), mask, float(routes.latency_s[0]))
-            self._ways[call.devices] = way
+            ends = call.members.devices
+            routes = self._topology.routes(ends[:, 0], ends[:, 1])
+            load = np.bincount(routes.links, routes.share, minlength=len(self._class))
+            own = routes.links[: routes.offsets[1]]  # of the first group, which stands for all
+            classes, first = np.unique(self._class[own], return_index=True)
+            mask = 0
+            for link in routes.links.tolist():
+                mask |= 1 << link
+            way = _Way(classes.tolist(), load[own[first]].tolist(), mask, float(routes.latency_s[0]))
+            self._ways[call.members] = way
         return way

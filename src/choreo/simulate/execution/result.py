@@ -12,6 +12,7 @@ import numpy.typing as npt
 from choreo.errors import shown
 from choreo.results import Result, result
 from choreo.simulate.execution.loop import Times
+from choreo.simulate.packets.report import PacketReport
 from choreo.simulate.result import BusiestLink
 from choreo.topology import Topology
 from choreo.units import counted, format_time
@@ -23,6 +24,7 @@ Floats = npt.NDArray[np.float64]
 MOST_RANKS = 64  # of which the JSON form gives the figures one by one
 MOST_LEGS = 200
 ROUNDING = 1e-9
+PACKET_SETTINGS = ("mtu_bytes", "buffer_bytes", "lossless", "routing", "control", "recovery", "seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,9 @@ class WorkloadSimulation(Result):
     times: Times
     link_bytes: Floats
     link_busy_s: Floats
+    # By rank, the one whose nodes stand for its own; None if each stands for itself.
+    stands_in: npt.NDArray[np.int64] | None = None
+    packet_reports: tuple[PacketReport, ...] = ()  # of the calls that ran together, in order of their end
 
     def to_dict(self, *, details: bool = False) -> dict[str, Any]:
         """The figures of an average rank; with `details` those of each rank, link and leg of the critical path too."""
@@ -81,12 +86,18 @@ class WorkloadSimulation(Result):
         found["exposed"] = [
             {name: getattr(share, name) for name in CommunicationShare.__dataclass_fields__} for share in self.exposed
         ]
+        if self.packet_reports:
+            found["packets"] = self.packets
         if not details:
             return found
         by_rank = zip(*(column.tolist() for column in self.by_rank.values()), strict=True)
         rows = [dict(zip(("rank", *self.by_rank), (rank, *row), strict=True)) for rank, row in enumerate(by_rank)]
         legs = [{name: getattr(leg, name) for name in Leg.__dataclass_fields__} for leg in self.critical_path]
-        found |= {"by_rank": rows[:MOST_RANKS], "critical_path": legs[-MOST_LEGS:], "links": self._links()}
+        found |= {
+            "by_rank": rows[:MOST_RANKS],
+            "critical_path": legs[-MOST_LEGS:],
+            "links": self.busiest_links(MOST_LEGS),
+        }
         left_out = {"by_rank": len(rows) - MOST_RANKS, "critical_path": len(legs) - MOST_LEGS}
         return found | {"left_out": {name: count for name, count in left_out.items() if count > 0}}
 
@@ -110,7 +121,14 @@ class WorkloadSimulation(Result):
     @property
     def nodes(self) -> int:
         """How many nodes ran."""
-        return len(self.graph)
+        return int(self.copies[self.graph.rank].sum())
+
+    @cached_property
+    def copies(self) -> npt.NDArray[np.int64]:
+        """How many ranks each rank stands for: those that do the same at the same time are kept once."""
+        if self.stands_in is None:
+            return np.ones(self.ranks, np.int64)
+        return np.bincount(self.stands_in, minlength=self.ranks)
 
     @cached_property
     def time_s(self) -> float:
@@ -141,14 +159,14 @@ class WorkloadSimulation(Result):
     def by_rank(self) -> dict[str, Floats]:
         """Those figures for each rank."""
         found = {name: np.zeros(self.ranks) for name in ("compute_s", "communication_s", "exposed_s", "idle_s")}
-        for rank, nodes in enumerate(self._nodes_by_rank):
+        for rank, nodes in self._nodes_by_rank.items():
             works, talks = self._intervals(nodes)
             found["compute_s"][rank] = _Covered(*works).total
             found["communication_s"][rank] = _Covered(*talks).total
         np.add.at(found["exposed_s"], self.graph.rank, self.exposed_by_node)
         idle_s = self.time_s - found["compute_s"] - found["exposed_s"]
         found["idle_s"][:] = np.where(idle_s > self.time_s * ROUNDING, idle_s, 0.0)
-        return found
+        return found if self.stands_in is None else {name: one[self.stands_in] for name, one in found.items()}
 
     @cached_property
     def exposed(self) -> list[CommunicationShare]:
@@ -167,18 +185,35 @@ class WorkloadSimulation(Result):
             "waiting_s": np.maximum(0.0, times.start_s - times.ready_s)[nodes],
             "exposed_s": self.exposed_by_node[nodes],
         }
+        copies = self.copies[graph.rank[nodes]]
+        calls = np.bincount(key, copies / np.where(messages, 1, members), minlength=keys.shape[1])
         sums = {
-            name: np.bincount(key, values, minlength=keys.shape[1]) / max(self.ranks, 1)
+            name: np.bincount(key, values * copies, minlength=keys.shape[1]) / max(self.ranks, 1)
             for name, values in columns.items()
         }
         found = []
         for at, (number, ranks) in enumerate(keys.T.tolist()):
             label = COLLECTIVES[number] if number >= 0 else NodeKind(-number).name.lower()
-            calls = len(np.unique(graph.call[nodes][key == at]))
             found.append(
-                CommunicationShare(label, ranks, calls, **{name: float(one[at]) for name, one in sums.items()})
+                CommunicationShare(
+                    label, ranks, round(calls[at]), **{name: float(one[at]) for name, one in sums.items()}
+                )
             )
         return sorted(found, key=lambda share: -share.exposed_s)
+
+    @property
+    def packets(self) -> dict[str, Any] | None:
+        """What happened to packets in all, as in the report of one collective; None if flows were simulated."""
+        if not self.packet_reports:
+            return None
+        found = dict(self.packet_reports[0].to_dict())
+        for report in self.packet_reports[1:]:
+            for name, value in report.to_dict().items():
+                if name in PACKET_SETTINGS:
+                    continue
+                most = name.startswith(("peak", "most"))
+                found[name] = max(found[name], value) if most else found[name] + value
+        return found
 
     @cached_property
     def utilisation(self) -> Floats:
@@ -217,10 +252,11 @@ class WorkloadSimulation(Result):
             node, until_s = cause, start_s
         return legs[::-1]
 
-    def _links(self) -> list[dict[str, Any]]:
+    def busiest_links(self, most: int) -> list[dict[str, Any]]:
+        """The links with the highest utilisation, and what they carried."""
         links = self.network.links
         used = np.flatnonzero(self.link_bytes > 0)
-        busiest = used[np.argsort(-self.utilisation[used], kind="stable")][:MOST_LEGS]
+        busiest = used[np.argsort(-self.utilisation[used], kind="stable")][:most]
         return [
             {
                 "from": self.network.node_name(int(links.src[link])),
@@ -233,9 +269,10 @@ class WorkloadSimulation(Result):
         ]
 
     @cached_property
-    def _nodes_by_rank(self) -> list[npt.NDArray[np.int64]]:
+    def _nodes_by_rank(self) -> dict[int, npt.NDArray[np.int64]]:
         order = np.argsort(self.graph.rank, kind="stable")
-        return np.split(order, np.searchsorted(self.graph.rank[order], np.arange(1, self.ranks)))
+        ranks, first = np.unique(self.graph.rank[order], return_index=True)
+        return dict(zip(ranks.tolist(), np.split(order, first[1:]), strict=True)) if len(ranks) else {}
 
     def _intervals(self, nodes: npt.NDArray[np.int64]) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
         """Begin and end of what a rank computes, and of what it communicates."""
@@ -248,7 +285,7 @@ class WorkloadSimulation(Result):
     def exposed_by_node(self) -> Floats:
         """How long each communication node was what its rank waited for. Of several at once the first is."""
         found = np.zeros(len(self.graph))
-        for nodes in self._nodes_by_rank:
+        for nodes in self._nodes_by_rank.values():
             works, (start, end) = self._intervals(nodes)
             talks = nodes[self.graph.call[nodes] >= 0]
             covered = _Covered(*works)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,16 +11,21 @@ import numpy as np
 
 from choreo.algorithms import Axes, axes_of, build, list_algorithms
 from choreo.errors import ChoreoError, RefusedError, UsageError
+from choreo.nccl import nccl_choice
+from choreo.nccl.system.placed import system_of
 from choreo.price import CostModel, price
 from choreo.schedule import Schedule
 from choreo.simulate.choice import FLAT
+from choreo.simulate.flows.switches import switch_nodes
 from choreo.simulate.simulate import simulate
 from choreo.topology import Topology
 
 __all__ = ["RULES", "Rule", "parse_rules"]
 
 # "suggested" takes what suits each dimension, "cheapest" the lowest price, "fastest" the shortest simulation.
-RULES = ("suggested", "cheapest", "fastest")
+RULES = ("suggested", "cheapest", "fastest", "nccl")
+# What NCCL's algorithms are called here. Others of its own reduce in switches, and are rings where those cannot.
+OF_NCCL = {"Ring": "ring", "Tree": "double_binary_tree", "PAT": "pat"}
 
 
 @dataclass(slots=True)
@@ -36,7 +42,7 @@ class Rule:
         """The schedule for a collective of these devices, its ranks in this order."""
         name = self.by_collective.get(collective, self.default)
         axes = _sub_mesh(self.topology, devices) if name == "suggested" else None
-        by_size = (devices, size_bytes) if name in ("cheapest", "fastest") else ()
+        by_size = (devices, size_bytes) if name in RULES[1:] else ()
         key = (collective, name, len(devices), root, axes, by_size)
         if key not in self._chosen:
             self._chosen[key] = self._choose(collective, name, devices, size_bytes, root, axes)
@@ -61,6 +67,8 @@ class Rule:
             return build(collective, FLAT[collective], ranks, root=root)
         if name not in RULES:
             return build(collective, name, ranks, root=root)
+        if name == "nccl":
+            return self._by_nccl(collective, devices, size_bytes, root)
         made = _buildable(collective, ranks, root, sorted(known))
         if name == "cheapest":
             link = self._slowest_link(devices)
@@ -68,6 +76,20 @@ class Rule:
         else:
             costs = [self._simulated_s(one, devices, size_bytes) for one in made]
         return made[int(np.argmin(costs))]
+
+    def _by_nccl(self, collective: str, devices: tuple[int, ...], size_bytes: float, root: int | None) -> Schedule:
+        """The schedule of the algorithm that NCCL would choose. It has none for those that are sends to everybody."""
+        known = {one.name for one in list_algorithms(collective)}
+        if collective not in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"):
+            return build(collective, "direct" if "direct" in known else FLAT[collective], len(devices), root=root)
+        chosen = nccl_choice(collective, size_bytes, system_of(self.topology, devices)).algorithm
+        if chosen not in OF_NCCL and "in_network" in known:
+            with contextlib.suppress(RefusedError, UsageError):
+                made = build(collective, "in_network", len(devices), root=root)
+                switch_nodes(made, np.array(devices), self.topology)
+                return made
+        name = OF_NCCL.get(chosen, "ring")
+        return build(collective, name if name in known else "ring", len(devices), root=root)
 
     def _slowest_link(self, devices: tuple[int, ...]) -> CostModel:
         """The constants between neighbours of the group: the longest latency, and the least bandwidth."""

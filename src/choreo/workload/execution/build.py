@@ -119,8 +119,11 @@ class GraphBuilder:
             priority=priority,
         )
 
-    def finish(self) -> ExecutionGraph:
-        """The graph, once all nodes are there. Calls are matched between ranks, and what does not match is refused."""
+    def finish(self, match: bool = True) -> ExecutionGraph:
+        """The graph, once all nodes are there. Calls are matched between ranks, and what does not match is refused.
+
+        Without `match` the graph has no calls yet: whoever builds some of the ranks only knows better which they are.
+        """
         columns: dict[str, Any] = {}
         ints = (
             np.frombuffer(self._ints, np.int64).reshape(-1, len(_INTS))
@@ -139,7 +142,8 @@ class GraphBuilder:
         deps = np.frombuffer(self._deps, np.int64).copy() if self._deps else np.zeros(0, np.int64)
         if len(deps) and not 0 <= deps.min() <= deps.max() < len(self):
             raise TraceError("a node waits for one that is not in the graph")
-        call = match_calls(groups, tuple(self._names), columns)
+        unknown = np.full(len(self), -1, np.int64)
+        call = match_calls(groups, tuple(self._names), columns) if match else unknown
         return ExecutionGraph(
             ranks=self.ranks,
             groups=groups,

@@ -1,0 +1,53 @@
+"""A workload's run in figures: where the time of a step went, what communication was exposed, and the critical path."""
+
+from __future__ import annotations
+
+from choreo.show.sheet import Sheet, SheetTable
+from choreo.simulate.execution import WorkloadSimulation
+from choreo.units import format_bytes, format_time
+
+__all__ = ["workload_sheet"]
+
+MOST_LINKS = 20
+
+
+def workload_sheet(run: WorkloadSimulation) -> Sheet:
+    """The step of an average rank, its collectives, the busiest links, and the last legs of the critical path."""
+    shares = (("compute", run.compute_s), ("exposed communication", run.exposed_s), ("idle", run.idle_s))
+    facts = [("step", format_time(run.time_s))]
+    facts += [(name, f"{format_time(one)} ({100 * one / max(run.time_s, 1e-12):.1f} %)") for name, one in shares]
+    facts.append(("hidden communication", format_time(max(0.0, run.communication_s - run.exposed_s))))
+    packets = run.packets
+    if packets is not None:
+        facts.append(("longest queue", format_bytes(packets["peak_queue_bytes"])))
+        facts.append(("pauses, marks, drops", f"{packets['pauses']}, {packets['marks']}, {packets['drops']}"))
+    talk = tuple(
+        (
+            one.collective,
+            str(one.ranks),
+            str(one.calls),
+            format_bytes(one.size_bytes),
+            format_time(one.time_s),
+            format_time(one.waiting_s),
+            format_time(one.exposed_s),
+        )
+        for one in run.exposed
+    )
+    links = tuple(
+        (f"{one['from']} -> {one['to']}", f"{100 * one['utilisation']:.1f} %", format_bytes(one["bytes"]))
+        for one in run.busiest_links(MOST_LINKS)
+    )
+    legs = tuple(
+        (format_time(leg.start_s), format_time(leg.end_s - leg.start_s), str(leg.rank), leg.kind, leg.name)
+        for leg in run.critical_path
+    )
+    names = ("collective", "ranks", "calls", "bytes a rank", "time", "waiting", "exposed")
+    return Sheet(
+        run.summary(),
+        tuple(facts),
+        (
+            SheetTable("communication of an average rank", names, talk, (1, 2, 3, 4, 5, 6)),
+            SheetTable("busiest links", ("link", "used", "bytes"), links, (1, 2)),
+            SheetTable("critical path", ("from", "for", "rank", "kind", "node"), legs, (0, 1, 2)),
+        ),
+    )

@@ -1,0 +1,101 @@
+"""An execution graph in which one rank stands for all that do the same.
+
+Ranks with the same program form a class, and the nodes of its first rank stand for those of all. The calls that they
+make at once are one call, of several groups. That is exact as long as all ranks of a class are done with each call at
+the same time, which is checked at every call. If they are not, `Asymmetry` says which ranks are to be kept apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.simulate.execution.call import Members
+from choreo.workload.execution import ExecutionGraph, NodeKind
+
+__all__ = ["Asymmetry", "FoldedGraph", "unfolded"]
+
+Ints = npt.NDArray[np.int64]
+
+
+class Asymmetry(Exception):  # noqa: N818 - caught by whoever folds: not an error, but what to keep apart
+    """Devices whose ranks are of one class and differ, and a label for each."""
+
+    def __init__(self, devices: Ints, labels: Ints) -> None:
+        super().__init__("ranks that were taken to be alike differ")
+        self.devices, self.labels = devices, labels
+
+
+@dataclass(frozen=True, slots=False, eq=False)
+class FoldedGraph:
+    """The nodes of the ranks that stand for others, and their calls.
+
+    `stands_in[rank]` is the rank whose nodes stand for those of `rank`. By call: its nodes, its members (as ranks), and
+    the channel that its groups run it on (-1 for a message).
+    """
+
+    graph: ExecutionGraph
+    stands_in: Ints
+    nodes: Sequence[Sequence[int]]
+    members: Sequence[Members]
+    channel: Sequence[int]
+
+    @cached_property
+    def first(self) -> list[int]:
+        """A node of each call; of a message the sender's."""
+        return [nodes[0] for nodes in self.nodes]
+
+    @cached_property
+    def copies(self) -> Ints:
+        """How many ranks each rank stands for."""
+        return np.bincount(self.stands_in, minlength=len(self.stands_in))
+
+
+def unfolded(graph: ExecutionGraph) -> FoldedGraph:
+    """A graph in which each rank stands for itself."""
+    nodes = nodes_by_call(graph)
+    first = [one[0] for one in nodes]
+    made: dict[int, Members] = {}
+    members = []
+    for one in first:
+        if graph.kind[one] == NodeKind.COLLECTIVE:
+            number = int(graph.group[one])
+            if number not in made:
+                ranks = np.array([graph.groups[number]], np.int64)
+                made[number] = Members(ranks, np.arange(ranks.size).reshape(1, -1))
+        else:
+            number = -1 - int(graph.rank[one]) * graph.ranks - int(graph.peer[one])
+            if number not in made:
+                made[number] = Members(np.array([[graph.rank[one], graph.peer[one]]]), np.array([[0, 1]]))
+        members.append(made[number])
+    channel = [int(graph.group[one]) if graph.kind[one] == NodeKind.COLLECTIVE else -1 for one in first]
+    return FoldedGraph(graph, np.arange(graph.ranks), nodes, members, channel)
+
+
+def nodes_by_call(graph: ExecutionGraph) -> list[list[int]]:
+    """The nodes of each call in the order of its group's ranks; of a message the sender's first."""
+    nodes, starts = ordered_by_call(graph)
+    listed, edges = nodes.tolist(), [*starts.tolist(), len(nodes)]
+    return [listed[here:there] for here, there in itertools.pairwise(edges)]
+
+
+def ordered_by_call(graph: ExecutionGraph) -> tuple[Ints, Ints]:
+    """The nodes of all calls, call by call, and where each call begins."""
+    nodes = np.flatnonzero(graph.call >= 0)
+    collective = graph.kind[nodes] == NodeKind.COLLECTIVE
+    sizes = np.array([len(group) for group in graph.groups], np.int64)
+    ranks = np.array([rank for group in graph.groups for rank in group], np.int64)
+    keys = np.repeat(np.arange(len(sizes)), sizes) * graph.ranks + ranks
+    place = np.arange(len(keys)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    order = np.argsort(keys)
+    wanted = graph.group[nodes[collective]] * graph.ranks + graph.rank[nodes[collective]]
+    at = (graph.kind[nodes] == NodeKind.RECV).astype(np.int64)
+    if len(wanted):
+        at[collective] = place[order[np.searchsorted(keys, wanted, sorter=order)]]
+    nodes = nodes[np.lexsort((at, graph.call[nodes]))]
+    return nodes, np.searchsorted(graph.call[nodes], np.arange(graph.num_calls))
