@@ -69,7 +69,8 @@ def test_a_slower_network_takes_longer_than_the_estimate_of_a_faster_one() -> No
 def test_what_cannot_be_simulated_is_refused() -> None:
     with pytest.raises(UsageError, match="only steps of transformers are simulated"):
         simulate_plan(plan("resnet50", cluster="hgx-h100:1", global_batch=256))
-    found = plan("llama3-70b", cluster="hgx-h100:128", global_batch=1024, seq=2048, tp=8, pp=8, zero=0)
+    fields = {"tp": 8, "pp": 8, "cp": 1, "zero": 0, "micro_batch": 1, "interleave": 1, "recompute": "none"}
+    found = plan("llama3-70b", cluster="hgx-h100:128", global_batch=1024, seq=2048, **fields)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"the 1024 ranks of this plan do different things at different times"):
         simulate_plan(found, fold=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from choreo.hardware import get_device
 from choreo.show import to_html, to_svg, to_text
 from choreo.simulate import Job, Packets, simulate_together
 from choreo.simulate.execution import WorkloadSimulation, replay, simulate_workload
+from choreo.simulate.execution.call import Call
 from choreo.simulate.execution.durations import durations_of
 from choreo.simulate.execution.message_flows import MessageFlows
+from choreo.simulate.execution.network import Network
 from choreo.simulate.execution.rules import Rule
 from choreo.topology import get_topology
 from choreo.workload.execution import ExecutionGraph, GraphBuilder, NodeKind
@@ -187,6 +190,34 @@ def test_messages_as_flows_and_as_schedules_take_the_same(seed: int, monkeypatch
     as_schedules = simulate_workload(made, "torus(2x3, 10GB/s, 1us)")
     assert as_flows.times.end_s == pytest.approx(as_schedules.times.end_s, rel=1e-9)
     assert as_flows.link_bytes == pytest.approx(as_schedules.link_bytes)
+
+
+def test_messages_do_not_join_one_collective_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = GraphBuilder(4)
+    for rank in range(4):
+        last: list[int] = []
+        for _ in range(12):
+            last = [graph.collective(rank, "all_reduce", "1MiB", range(4), after=last)]
+    last = []
+    for _ in range(30):  # there is always a message under way
+        last = [graph.send(0, 1, "300KiB", after=last)]
+        graph.recv(1, 0, "300KiB")
+    made, together = graph.finish(), list[int]()
+    simulated = Network._simulated
+
+    def counted(self: Network, calls: list[tuple[Call, float]]) -> Any:
+        together.append(len(calls))
+        return simulated(self, calls)
+
+    monkeypatch.setattr(Network, "_simulated", counted)
+    found = simulate_workload(made, RING, algorithm="ring")
+    assert together and max(together) < 10
+    monkeypatch.setattr(Network, "_dissolve", lambda *_: None)
+    joined = simulate_workload(made, RING, algorithm="ring")
+    assert max(together) > 20
+    assert found.times.end_s == pytest.approx(joined.times.end_s, rel=1e-9)
+    assert found.link_bytes == pytest.approx(joined.link_bytes)
+    assert found.link_busy_s == pytest.approx(joined.link_busy_s, rel=1e-6)
 
 
 def test_the_order_of_ranks_does_not_matter() -> None:

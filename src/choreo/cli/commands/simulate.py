@@ -217,7 +217,13 @@ def command(
         where = place(need_topology(topology), placement, ranks)
         where = replace(where, topology=what_if(where, slow_link, slow_rank, routing))
         rule = ",".join(chosen.algorithms) or "suggested"
-        options = {"algorithm": rule, "device": device, "kernels": kernels, "order": order, "at_once": at_once}
+        options: dict[str, object] = {
+            "algorithm": rule,
+            "device": device,
+            "kernels": kernels,
+            "order": order,
+            "at_once": at_once,
+        }
         options["packets"] = packets_of(of_packets, routing)
         pictures = {"trace": trace, "html": html}
         simulate_files(workload, where, groups, ranks, gamma=gamma, as_json=as_json, pictures=pictures, options=options)

@@ -63,7 +63,7 @@ class MessageFlows:
         for call in calls:
             way = self._way(call)
             if call.size_bytes > 0 and way.links:
-                flow = Flow(way.links, way.share, call.size_bytes, now_s)
+                flow = self._flow(call, call.size_bytes, now_s)
                 self._flows[call.number] = call, flow
                 self._wires.add(flow)
             else:
@@ -92,6 +92,40 @@ class MessageFlows:
                 taken.append(replace(call, size_bytes=left))
                 links |= self._way(call).mask
         return taken, links
+
+    def adopt(self, calls: Sequence[tuple[Call, float]], now_s: float) -> Floats:
+        """Take over messages that are under way, alone on their links, by when they will be out.
+
+        What is left of each follows backwards in time: from one end to the next, those that are still there share the
+        links. Returns how long each link will be busy with them.
+        """
+        until = sorted(calls, key=lambda pair: pair[1])
+        left = dict.fromkeys((call.number for call, _ in calls), 0.0)
+        busy_s = np.zeros(len(self._class))
+        since_s = now_s
+        for at, (_, end_s) in enumerate(until):
+            wires = SharedLinks(self._wires.bandwidth)
+            flows = {call.number: self._flow(call, 1.0, since_s) for call, _ in until[at:]}
+            for flow in flows.values():
+                wires.add(flow)
+            wires.share(since_s)
+            for number, flow in flows.items():
+                left[number] += flow.rate * (end_s - since_s)
+            used = np.isin(self._class, [link for flow in flows.values() for link in flow.links])
+            busy_s[used] += end_s - since_s
+            since_s = end_s
+        for call, end_s in calls:
+            flow = self._flow(call, left[call.number], now_s)
+            self._flows[call.number] = call, flow
+            self._told[call.number] = end_s
+            self._wires.add(flow)
+            for link, share in zip(flow.links, flow.share, strict=True):
+                self._wires.bytes[link] -= flow.remaining * share  # whoever had it has counted them
+        return busy_s
+
+    def _flow(self, call: Call, size_bytes: float, now_s: float) -> Flow:
+        way = self._way(call)
+        return Flow(way.links, way.share, size_bytes, now_s)
 
     def carried(self) -> tuple[Floats, Floats]:
         """Bytes by link, and seconds that it was busy."""

@@ -2,7 +2,8 @@
 
 Calls whose links nobody else uses take the time they take alone, which is worked out once. Calls that meet form an
 island. All of it is simulated together, from its first start. That does not change what happened before the newest call
-began, so members that are done stay done. Messages that meet no collective are flows, which need no history.
+began, so members that are done stay done. Messages that meet no collective are flows, which need no history. So an
+island ends when only messages are left of it.
 
 Packets meet in the memory of switches, too, and their answers come back by other links. So of packets all calls that
 are under way at once are one island.
@@ -67,6 +68,7 @@ class _Island:
     end_s: float
     carried: _Carried
     report: PacketReport | None = None
+    finish_s: dict[int, Floats] = field(default_factory=dict)  # of each call, by its number
 
 
 @dataclass(slots=True)
@@ -154,7 +156,9 @@ class Network:
             self.link_busy_s += busy_s
 
     def _leave(self, now_s: float) -> None:
-        """Forget the islands whose calls are all done."""
+        """Forget the islands whose calls are all done, or all but messages, which are flows from then on."""
+        for island in self._islands:
+            self._dissolve(island, now_s)
         if all(island.end_s > now_s for island in self._islands):
             return
         for island in self._islands:
@@ -166,6 +170,17 @@ class Network:
         self._busy = 0
         for island in self._islands:
             self._busy |= island.links
+
+    def _dissolve(self, island: _Island, now_s: float) -> None:
+        """End an island of several calls if only messages are left of it, and let those flow."""
+        if self.flows is None or len(island.calls) < 2 or not now_s < island.end_s < float("inf"):
+            return
+        left = [call for call, _ in island.calls if _last(island.finish_s[call.number], 0.0) > now_s]
+        if all(call.is_message for call in left):
+            ends = [(call, float(island.finish_s[call.number][0])) for call in left]
+            busy_s = self.flows.adopt([(call, end_s) for call, end_s in ends if end_s > now_s], now_s)
+            self.link_busy_s -= busy_s
+            island.end_s = now_s
 
     def _key(self, call: Call) -> tuple[int, float, int]:
         self._known[id(call.schedule)] = call.schedule
@@ -196,7 +211,8 @@ class Network:
             links |= self._found_alone(call).links
             end_s = max(end_s, _last(finish_s, start_s))
         found = [(call, finish_s) for (call, _), finish_s in zip(calls, absolute, strict=True)]
-        return _Island(calls, links, end_s, carried, report), found
+        by_call = {call.number: one for call, one in found}
+        return _Island(calls, links, end_s, carried, report, by_call), found
 
     def _run(self, calls: Sequence[tuple[Call, float]]) -> _Found:
         """Run calls together. Of their groups that do not meet, those that look the same are run once."""
