@@ -1,5 +1,5 @@
 """The compiled inner loops; see `core/module.c`, and `engine.Core` for what each method takes."""
 
-from choreo.simulate.packets import twin
+from choreo.simulate.packets.twin import core
 
-class Core(twin.Core): ...
+class Core(core.Core): ...

@@ -21,6 +21,6 @@ def core_type(compiled: bool | None = None) -> Callable[..., Core]:
         if compiled:
             raise UsageError("the compiled packet simulator is missing; install a C compiler and reinstall choreo")
         warn_missing("packet simulator", "using the Python one, about 100 times slower")
-    from choreo.simulate.packets import twin  # imported only when it is used
+    from choreo.simulate.packets.twin import core as twin  # imported only when it is used
 
     return twin.Core

@@ -1,4 +1,4 @@
-/* The packet simulator's inner loops. `twin.py` is the same in Python, bit for bit: what runs where there is no compiler, and
+/* The packet simulator's inner loops. `twin` is the same in Python, bit for bit: what runs where there is no compiler, and
  * what the tests hold this to. docs/explanation/packets.md says what is simulated; in short:
  *
  *   message     starts, is out, arrives and is written by the same rule as in flows/core; between start and arrival it is

@@ -1,0 +1,86 @@
+"""The loop over events, and what it leaves behind."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+import numpy as np
+
+from choreo.simulate.packets.twin.messages import Messages
+from choreo.simulate.packets.twin.state import READABLE
+
+__all__ = ["Core"]
+
+LONG_WORK = 1 << 16
+
+
+class Core(Messages):
+    """One simulation."""
+
+    def run(self) -> bool:
+        """Run until nothing happens any more; whether all messages were written."""
+        does: list[Callable[[int], None]] = [
+            self._arrive,
+            self._pause,
+            self._resume,
+            self._wake,
+            self._time_out,
+            self._readable,
+            self._start,
+            self._ready,
+            self._prepare,
+            self._take_in,
+            self._send,
+        ]
+        for message in self.messages:
+            if not message.need_ready:
+                message.ready = message.start
+                self._happen(message.start, READABLE, message.number)
+        while self.heap and self.messages_done < len(self.messages):
+            self.now, kind, number = heapq.heappop(self.heap)
+            does[kind](number)
+            self.events_done += 1
+            if self.progress is not None and self.events_done % LONG_WORK == 0:
+                self.progress(self.messages_done, len(self.messages))
+        return self.messages_done == len(self.messages)
+
+    def found(self) -> dict[str, bytes]:
+        """What happened to messages and links, as columns."""
+        columns: dict[str, list[int]] = {}
+        for name in ("start", "out", "arrived", "written", "ready_cause", "start_cause", "write_cause"):
+            columns[name] = [getattr(message, name) for message in self.messages]
+        for name in ("bytes", "busy", "packets", "peak", "headroom", "marks", "drops", "pauses"):
+            columns[name] = [getattr(link, name) for link in self.links]
+        columns["paused"] = [
+            link.paused + (self.now - link.paused_since if link.pauses_held else 0) for link in self.links
+        ]
+        columns["held_up"] = [int(link.pauses_held > 0) for link in self.links]
+        columns["memory"] = self.node_peak
+        columns["totals"] = [
+            self.now,
+            self.events_done,
+            self.sent,
+            self.repeated,
+            self.timeouts,
+            self.backs,
+            self.notified,
+            self.most_in_flight,
+            self.sent_bytes,
+            self.delivered_bytes,
+            self.dropped_bytes,
+            self.discarded_bytes,
+        ]
+        return {name: np.array(values, np.int64).tobytes() for name, values in columns.items()}
+
+    def history(self, number: int) -> tuple[int, bytes] | None:
+        """A link's queue over time."""
+        link = self.links[number]
+        if link.history is None:
+            return None
+        link.note_queue(self.now)
+        return link.shift, np.array(link.history, np.int64).tobytes()
+
+    def waiting(self) -> list[tuple[int, int]]:
+        """Which queues hold packets that came by which links."""
+        return [(packet.ingress, link.number) for link in self.links for packet in link.data]
