@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from choreo.errors import RefusedError, UsageError
 from choreo.schedule import Move, Schedule, move
 from choreo.simulate import Job
-from choreo.simulate.flows import twin
 from choreo.simulate.flows.engine import Core, Loads, Messages, run_alone, run_shared
+from choreo.simulate.flows.twin import core as twin
 from choreo.simulate.jobs import Placed, placed
 from choreo.topology import Block, Links, Topology, compose, fat_tree, fully_connected, graph, line, ring, switch
 from tests.helpers.strategies import library_cases, schedule_of, wild_cases

@@ -27,7 +27,7 @@ def core_type(compiled: bool | None = None) -> Callable[..., Core]:
 
 def _twin() -> Callable[..., Core]:
     """The Python twin, imported only when it is used."""
-    from choreo.simulate.flows import twin
+    from choreo.simulate.flows.twin import core as twin
 
     return twin.Core
 

@@ -1,4 +1,4 @@
-/* The inner loops of the network simulator. `twin.py` is the same thing in Python: the oracle of this code in the tests, and
+/* The inner loops of the network simulator. `twin` is the same thing in Python: the oracle of this code in the tests, and
  * what runs where there is no compiler. docs/explanation/simulation.md says what is computed; in short:
  *
  *   message   the rows of one step between the same two ranks. It is sent when what it reads has been written, which takes
