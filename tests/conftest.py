@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -60,7 +62,7 @@ for number in (signal.SIGINT, signal.SIGHUP):
 
 # Longest first, so that no worker is left alone with one in the end. Of the workers, the first begins with what needs
 # torch, so that few others import it, and the second with what waits longest.
-TORCH = ("tests/test_docs.py", "tests/torch_backend", "tests/train")
+TORCH = ("tests/test_docs.py", "tests/test_surface.py::test_no_error", "tests/torch_backend", "tests/train")
 LONGEST = "tests/run/chaos"
 # What `make test-quick` runs: something of every folder, in about thirty CPU seconds. A new file is left out until it
 # is named here.
@@ -155,11 +157,29 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Costs(Path(file), hasattr(config, "workerinput")))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Every worker begins to import the tests at another file, and finds the bytecode of the rest written by others."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    files = [file for file in sorted((ROOT / "tests").rglob("test_*.py")) if not _is_left_out(file, session.config)]
+    begin = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for file in files[begin:] + files[:begin]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # pytest imports it again, and tells
+            importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    if not config.getoption("--quick") or not collection_path.name.startswith("test_"):
-        return None
-    name = collection_path.relative_to(ROOT).as_posix()
-    return None if name.startswith(QUICK) or any(one.startswith(name) for one in QUICK) else True
+    return True if _is_left_out(collection_path, config) else None
+
+
+def _is_left_out(path: Path, config: pytest.Config) -> bool:
+    """Whether a file has none of the quick tests where only those are asked for."""
+    if not config.getoption("--quick") or not path.name.startswith("test_"):
+        return False
+    name = path.relative_to(ROOT).as_posix()
+    return not name.startswith(QUICK) and not any(one.startswith(name) for one in QUICK)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -187,29 +187,47 @@ def heavy_at_top(tree: ast.Module) -> set[tuple[int, str]]:
     return found
 
 
-def violations(package: Path) -> list[str]:
+@dataclass(frozen=True)
+class Source:
+    """A file of the package, and what it imports."""
+
+    name: str  # "run/launch/launch.py"
+    heavy: list[tuple[int, str]]
+    imports: list[Import]
+
+
+def read(package: Path) -> dict[str, Source]:
+    """Every module of the package, parsed once."""
+    surface = public_names(package)
+    found = {}
+    for file in sorted(package.rglob("*.py")):
+        name = file.relative_to(package).as_posix()
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        imports = imports_of(tree, ("choreo", *Path(name).parts[:-1]), surface)
+        found[_module_name(file, package)] = Source(name, sorted(heavy_at_top(tree)), sorted(imports))
+    return found
+
+
+def violations(sources: dict[str, Source]) -> list[str]:
     """A sentence for every import that points the wrong way."""
     told: list[str] = []
-    surface = public_names(package)
     graph: dict[str, dict[str, int]] = {}  # module -> the modules of its own folder that it imports, and where
-    files = {_module_name(file, package): file for file in sorted(package.rglob("*.py"))}
-    for module, file in files.items():
-        name = file.relative_to(package).as_posix()
+    for module, source in sources.items():
+        name = source.name
         if name in ("__init__.py", "__main__.py"):
             continue  # the public surface reaches everything, lazily
         home = name.split("/")[0].removesuffix(".py")
         if home not in LEVEL:
             told.append(f"src/choreo/{name}: {home!r} has no place in tools/check_imports.py; give it one")
             continue
-        tree = ast.parse(file.read_text(encoding="utf-8"))
         told += [
             f"src/choreo/{name}:{line}: imports {what} at the top; import it where it is used"
-            for line, what in sorted(heavy_at_top(tree))
-            if not (what.split(".")[0] == "torch" and home in ON_TORCH and file.name != "__init__.py")
+            for line, what in source.heavy
+            if not (what.split(".")[0] == "torch" and home in ON_TORCH and not name.endswith("__init__.py"))
         ]
-        for one in sorted(imports_of(tree, ("choreo", *Path(name).parts[:-1]), surface)):
+        for one in source.imports:
             if one.folder == home and not one.for_types:
-                target = _in_files(one.module, files)
+                target = _in_files(one.module, sources)
                 if target is not None and target != module:
                     told += _wrong_inside(name, one.line, home, module, target)
                     if (name, target.removeprefix("choreo.")) not in ALLOWED:
@@ -217,7 +235,7 @@ def violations(package: Path) -> list[str]:
             elif one.folder != home and (name, one.folder) not in ALLOWED and LEVEL[one.folder] >= LEVEL[home]:
                 told.append(f"src/choreo/{name}:{one.line}: {home} must not import {one.folder}, which is not below it")
     told += [
-        f"src/choreo/{files[circle[0]].relative_to(package).as_posix()}:{graph[circle[0]][circle[1]]}: "
+        f"src/choreo/{sources[circle[0]].name}:{graph[circle[0]][circle[1]]}: "
         f"these import each other in a circle: {' -> '.join(one.removeprefix('choreo.') for one in circle)}"
         for circle in circles(graph)
     ]
@@ -229,7 +247,7 @@ def _module_name(file: Path, package: Path) -> str:
     return ".".join(("choreo", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
-def _in_files(module: str, files: dict[str, Path]) -> str | None:
+def _in_files(module: str, files: dict[str, Source]) -> str | None:
     """The module, where the last parts may be names in it."""
     while module and module not in files:
         module = module.rpartition(".")[0]
@@ -278,7 +296,7 @@ def circles(graph: dict[str, dict[str, int]]) -> list[list[str]]:
 
 def main() -> int:
     """Print what points the wrong way and fail if anything does."""
-    found = violations(PACKAGE)
+    found = violations(read(PACKAGE))
     print("\n".join(found) or "imports point one way")
     return 1 if found else 0
 

@@ -61,7 +61,7 @@ def is_plain(plan: Plan) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("model", "gpus", "batch", "seq"), [(SMALL, 12, 24, 96), (EXPERTS, 8, 8, 64), (SMALL, 8, 12, 1024)]
+    ("model", "gpus", "batch", "seq"), [(SMALL, 12, 6, 96), (EXPERTS, 8, 4, 64), (SMALL, 8, 12, 1024)]
 )
 def test_the_space_is_what_can_be_run(model: Model, gpus: int, batch: int, seq: int) -> None:
     space = enumerate_plans(model, gpus, batch, seq)

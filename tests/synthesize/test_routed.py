@@ -12,7 +12,7 @@ from choreo.synthesize import search
 from choreo.synthesize.problem import read_problem
 from choreo.synthesize.routed import routed
 
-NETWORKS = ["dgx-1", "torus(4x4, 50GB/s, 1us)", "mesh(3x3, 50GB/s, 1us)", "ring(6, 50GB/s, 1us)"]
+NETWORKS = ["dgx-1", "torus(3x3, 50GB/s, 1us)", "mesh(3x3, 50GB/s, 1us)", "ring(6, 50GB/s, 1us)"]
 
 
 @pytest.mark.parametrize("network", NETWORKS)
