@@ -38,6 +38,7 @@ __all__ = ["CUT", "FIELDS", "SAME", "Fixed", "Space", "enumerate_plans", "space_
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Reasoned = tuple[str, Callable[[Columns], Bools]]  # a reason, and the plans that it is not against
 
 SAME = "the same as another plan"
 FIELDS = (
@@ -149,11 +150,15 @@ def _runnable(
     *,
     split: int,
     ruled_out: Counter[str],
+    more: Sequence[Reasoned] = (),
 ) -> dict[str, Ints]:
-    """Of a product of cuts, runs and options, the plans that can be run with a split; others are counted by reason."""
+    """Of a product of cuts, runs and options, the plans that can be run with a split; others are counted by reason.
+
+    `more` are rules to ask after all others.
+    """
     cuts, runs, options = axes
 
-    def legal(rule: Rule) -> tuple[str, Callable[[Columns], Bools]]:
+    def legal(rule: Rule) -> Reasoned:
         return rule.reason, lambda t: rule.holds(request, t)
 
     # A cut that cannot be run in the plainest way cannot be run in any; but a list of layers may need its chunks.
@@ -162,10 +167,8 @@ def _runnable(
     plainest["sequence_parallel"] = (cuts["etp"] > 0).astype(np.int64)
     each = len(runs["micro_batch"]) * len(options["zero"])
     table = _keep({**cuts, **plainest}, [*ability.cut_rules(fixed), *rules], ruled_out, each)
-    table = _product({name: table[name] for name in cuts}, _product(runs, options))
-    table["split"] = np.full(len(table["dp"]), split)
-    rules = [*map(legal, RULES), (SAME, _distinct(fixed)), *ability.run_rules(fixed)]
-    return _keep(table, rules, ruled_out)
+    rules = [*map(legal, RULES), *_distinct(fixed), *ability.run_rules(fixed), *more]
+    return _keep_products({name: table[name] for name in (*cuts, "split")}, runs, options, rules, ruled_out)
 
 
 def _balanced(request: Request, ability: Ability, fixed: Fixed, cuts: Columns, options: Columns) -> dict[str, Ints]:
@@ -182,14 +185,12 @@ def _balanced(request: Request, ability: Ability, fixed: Fixed, cuts: Columns, o
     more = [v for v in chunks if v > 1 and worth[:, v].any()]
     runs = list_runs(request.global_batch, request.seq, fixed, more)
     runs = _keep(runs, ability.schedule_rules(fixed), Counter())
-    kept = _runnable(request, ability, fixed, (cuts, runs, options), split=BALANCED, ruled_out=Counter())
-    good = worth[kept["pp"], kept["interleave"]]
-    return {name: column[good] for name, column in kept.items()}
+    rule = ("not worth balancing", lambda t: worth[t["pp"], t["interleave"]])
+    axes = (cuts, runs, options)
+    return _runnable(request, ability, fixed, axes, split=BALANCED, ruled_out=Counter(), more=[rule])
 
 
-def _keep(
-    table: Columns, rules: list[tuple[str, Callable[[Columns], Bools]]], ruled_out: Counter[str], each: int = 1
-) -> dict[str, Ints]:
+def _keep(table: Columns, rules: Sequence[Reasoned], ruled_out: Counter[str], each: int = 1) -> dict[str, Ints]:
     """The rows for which every rule holds; others are counted, as `each` plans, under the first rule they break."""
     kept = dict(table)
     for reason, holds in rules:
@@ -201,19 +202,63 @@ def _keep(
     return kept
 
 
-def _distinct(fixed: Fixed) -> Callable[[Columns], Bools]:
+def _keep_products(
+    cuts: Columns, runs: Columns, options: Columns, rules: Sequence[Reasoned], ruled_out: Counter[str]
+) -> dict[str, Ints]:
+    """The rows of cuts x runs x options for which every rule holds; others are counted as `_keep` does.
+
+    No rule asks for a run and an option at once. So a cut has some runs and some options, and all their pairs.
+    """
+    count = len(cuts["dp"])
+    cuts = {**cuts, "number": np.arange(count)}
+    sides = [_product(cuts, runs), _product(cuts, options)]
+    for reason, holds in rules:
+        side = _side_with_columns(holds, sides)
+        good = holds(sides[side])
+        lost = sides[side]["number"][~good]
+        if len(lost):
+            plans = int(np.bincount(sides[1 - side]["number"], minlength=count)[lost].sum())
+            ruled_out.update({reason: plans} if plans else {})
+            sides[side] = {name: column[good] for name, column in sides[side].items()}
+    run, option = sides
+    each = np.bincount(option["number"], minlength=count)
+    first = np.cumsum(each) - each
+    pairs = each[run["number"]]
+    at_run = np.repeat(np.arange(len(pairs)), pairs)
+    at_option = np.arange(len(at_run)) + np.repeat(first[run["number"]] - (np.cumsum(pairs) - pairs), pairs)
+    return {name: column[at_run] for name, column in run.items() if name != "number"} | {
+        name: option[name][at_option] for name in options
+    }
+
+
+def _side_with_columns(holds: Callable[[Columns], Bools], sides: Sequence[Columns]) -> int:
+    """Which of the tables has all columns that a rule asks for."""
+    for side, table in enumerate(sides):
+        try:
+            holds({name: column[:0] for name, column in table.items()})
+        except KeyError:
+            continue
+        return side
+    raise AssertionError("a rule asks for a run and an option at once")
+
+
+def _distinct(fixed: Fixed) -> list[Reasoned]:
     """Of equivalent plans only the plainest: no schedule without a pipeline, no ZeRO without replicas."""
     one_by_one = SCHEDULES.index("1f1b")
     # Interleaved 1F1B is called interleaved; 1F1B and GPipe have one chunk a stage.
     single = np.isin(SCHEDULES, ("gpipe", "1f1b", "zero-bubble"))
     several = np.isin(SCHEDULES, SEVERAL)
 
-    def distinct(t: Columns) -> Bools:
+    def distinct_run(t: Columns) -> Bools:
         good = np.ones(len(t["dp"]), np.bool_)
         if "schedule" not in fixed:
             good &= (t["pp"] > 1) | (t["schedule"] == one_by_one)
             if "interleave" in fixed:
                 good &= np.where(t["interleave"] > 1, several[t["schedule"]], single[t["schedule"]])
+        return good
+
+    def distinct_options(t: Columns) -> Bools:
+        good = np.ones(len(t["dp"]), np.bool_)
         if "sequence_parallel" not in fixed:
             good &= (t["tp"] > 1) | (t["sequence_parallel"] == 0)
         replicas = t["dp"] * t["cp"]
@@ -223,7 +268,7 @@ def _distinct(fixed: Fixed) -> Callable[[Columns], Bools]:
             good &= (replicas > 1) | (t["overlap"] == 1)
         return good
 
-    return distinct
+    return [(SAME, distinct_run), (SAME, distinct_options)]
 
 
 def _check(gpus: int, fixed: Fixed) -> None:
