@@ -141,6 +141,10 @@ def test_a_layer_known_for_two_micro_batches_is_known_for_any(whole: Tabulated) 
             far = 1e-4 if kind == "embedding" else 1e-8
             found, exact = table.get(kind, field, np.array([row]))[0], alone.get(kind, field)[0]
             assert found == pytest.approx(exact, rel=1e-6, abs=far), (kind, field)
+        exposed = table.exposed(int(row))
+        for kind, seconds in alone.exposed(0).items():
+            # What other plans send is there too, and takes this one no time.
+            assert exposed[kind] == pytest.approx(dict.fromkeys(exposed[kind], 0.0) | seconds, rel=1e-6, abs=1e-9)
 
 
 def test_estimates_rank_as_the_detailed_evaluation_does(whole: Tabulated) -> None:

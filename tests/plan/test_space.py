@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 
 import pytest
 
@@ -11,7 +12,7 @@ from choreo.errors import PlanError
 from choreo.plan import evaluate, plan
 from choreo.plan.space import FIELDS, SAME, Space, enumerate_plans
 from choreo.workload import Model, Plan, get_model
-from choreo.workload.legal import even
+from choreo.workload.legal import Request, broken_rule, even
 from choreo.workload.plan import RECOMPUTE, SCHEDULES
 
 SMALL = Model(name="small", layers=12, hidden=768, heads=12, kv_heads=4, ffn=3072, vocab=1000)
@@ -70,6 +71,8 @@ def test_the_space_is_what_can_be_run(model: Model, gpus: int, batch: int, seq: 
     expected = {plan for plan in everything if is_plain(plan) and can_run(plan, model, gpus, batch, seq)}
     assert plans_of(space) == expected
     assert space.considered == len(space) + sum(space.ruled_out.values())
+    broken = (broken_rule(plan, Request(model, gpus, batch, seq)) for plan in everything if plan not in expected)
+    assert space.ruled_out == Counter(SAME if rule is None else rule.reason for rule in broken)
 
 
 def test_a_program_is_asked_only_for_what_it_has() -> None:

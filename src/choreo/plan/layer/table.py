@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from choreo.hardware import Device
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.kernels import KernelKind, LayerPass, time_kernels
-from choreo.plan.layer.timing import LayerTimes, PassTimes, clock_gain, pass_times, time_layer
+from choreo.plan.layer.timing import LayerTimes, PassTimes, clock_gain, pass_times, stack_passes, time_layer
 from choreo.plan.layer.work import (
     KINDS,
     LAYERS,
@@ -58,8 +58,7 @@ class LayerTable:
     row: Ints  # of each plan
     plain: Ints  # the same layer without recomputation, where some layers of a plan do without
     values: Floats  # FIELDS x KINDS x rows
-    exposed_s: Sequence[Mapping[str, Mapping[str, Floats]]]  # by kind and by "axes collective": see `exposed`
-    batches: int  # micro-batch sizes, neighbours in a row
+    exposed_s: Mapping[str, Mapping[str, Floats]]  # by kind and by "axes collective", for each row: see `exposed`
 
     def get(self, kind: str, field: str, plans: Ints | slice = slice(None)) -> Floats:
         """One figure of one kind of layer, for each plan."""
@@ -72,10 +71,10 @@ class LayerTable:
 
     def exposed(self, plan: int) -> dict[str, dict[str, float]]:
         """Seconds of exposed communication in each kind of layer of one plan, by "axes collective"."""
-        layer, batch = divmod(int(self.row[plan]), self.batches)
+        row = self.row[plan]
         return {
-            kind: {name: float(seconds[batch]) for name, seconds in found.items()}
-            for kind, found in self.exposed_s[layer].items()
+            kind: {name: float(seconds.flat[row]) for name, seconds in found.items()}
+            for kind, found in self.exposed_s.items()
         }
 
 
@@ -110,22 +109,21 @@ def tabulate(job: TrainingJob, space: Space) -> LayerTable:
     plain = row - way * len(batches) if ways[0] == NONE else row
     values, exposed = _values(job, plans, batches)
     return LayerTable(
-        row.astype(np.int64), plain.astype(np.int64), values.reshape(len(FIELDS), len(KINDS), -1), exposed, len(batches)
+        row.astype(np.int64), plain.astype(np.int64), values.reshape(len(FIELDS), len(KINDS), -1), exposed
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Built:
-    """A layer at two micro-batches, and where its passes stand among all of them."""
+    """The layers of a kind that differ, at two micro-batches, and which of them each plan has."""
 
-    less: LayerWork
-    more: LayerWork
-    passes: tuple[int, ...]
+    plans: list[Plan]  # the first with each layer
+    less: list[LayerWork]
+    more: list[LayerWork]
+    of_plan: Ints
 
 
-def _values(
-    job: TrainingJob, plans: list[Plan], batches: Ints
-) -> tuple[Floats, list[Mapping[str, Mapping[str, Floats]]]]:
+def _values(job: TrainingJob, plans: list[Plan], batches: Ints) -> tuple[Floats, Mapping[str, Mapping[str, Floats]]]:
     """Arrays of FIELDS x KINDS x plans x micro-batches, and the exposed communication of each plan."""
     model = job.model
     counts = Counter(layer_kind(model, layer) for layer in range(model.layers))
@@ -134,47 +132,72 @@ def _values(
         counts.update(dict.fromkeys(further_kinds(model), model.mtp_layers))
     low, high = BUILT if len(batches) > 1 else (int(batches[0]), int(batches[0]))
     steps = (batches - low) / max(1, high - low)
+    built = {kind: _build(job, kind, plans, (low, high)) for kind in counts}
+    passes = _passes(job, built, steps)
+    gain = _gain(job, counts, {kind: time_layer(found, job.software) for kind, found in passes.items()})
+    values = np.zeros((len(FIELDS), len(KINDS), len(plans), len(batches)))
+    exposed: dict[str, Mapping[str, Floats]] = {}
+    for kind, layers in built.items():
+        times = time_layer(passes[kind], job.software, gain)
+        exposed[kind] = times.exposed_s
+        here = values[:, KINDS.index(kind)]
+        here[: len(TIMES)] = [getattr(times, name) for name in TIMES]
+        sizes = np.array([_sizes(*both, steps) for both in zip(layers.less, layers.more, strict=True)])
+        here[len(TIMES) :] = np.moveaxis(sizes, 1, 0)[:, layers.of_plan]
+        _offload(here, job, kind)
+    return values, exposed
+
+
+def _build(job: TrainingJob, kind: str, plans: list[Plan], sizes: tuple[int, int]) -> _Built:
+    """The layers of a kind that some plans have, each built once for two micro-batches."""
+    numbers: dict[tuple[object, ...], int] = {}
+    firsts: list[Plan] = []
+    of_plan: list[int] = []
+    for plan in plans:
+        again = () if kind in OUTSIDE else (plan.recompute, plan.recompute_modules)
+        of_plan.append(numbers.setdefault((*_group(kind, plan), *again), len(numbers)))
+        if len(numbers) > len(firsts):
+            firsts.append(plan)
+    pairs = [
+        [layer_work(kind, job.model, _seen(kind, plan, size), job.seq, job.software.style) for size in sizes]
+        for plan in firsts
+    ]
+    return _Built(firsts, [less for less, _ in pairs], [more for _, more in pairs], np.array(of_plan, np.int64))
+
+
+def _group(kind: str, plan: Plan) -> tuple[int, ...]:
+    """What the passes of a kind of layer depend on, beside the micro-batch and recomputation."""
+    group = (plan.tp, plan.cp, plan.sequence_parallel, plan.pp)
+    return (*group, plan.ep, plan.etp, plan.dp) if kind in WITH_EXPERTS else group
+
+
+def _passes(job: TrainingJob, built: Mapping[str, _Built], steps: Floats) -> dict[str, dict[str, PassTimes]]:
+    """The times of each kind's passes, by the names of `PASSES`: arrays of plans by steps."""
     # A pass is the same object for every way to recompute: it is timed once.
     numbers: dict[LayerPass, int] = {}
     less: list[LayerPass] = []
-    more: list[LayerPass] = []
-    layers: list[dict[str, _Built]] = []
-    for plan in plans:
-        layers.append({})
-        for kind in counts:
-            one, other = (
-                layer_work(kind, model, _seen(kind, plan, size), job.seq, job.software.style) for size in (low, high)
-            )
+    for layers in built.values():
+        for one, other in zip(layers.less, layers.more, strict=True):
             for small, large in zip(one.passes, other.passes, strict=True):
                 if numbers.setdefault(large, len(numbers)) == len(less):
                     less.append(small)
-                    more.append(large)
-            layers[-1][kind] = _Built(one, other, tuple(numbers[found] for found in other.passes))
-    if len(batches) > 1:
-        kernels = time_kernels(less, more, steps, job.device)
-    else:
-        kernels = _kernels_once(tuple(more), job.device)
-    values = np.zeros((len(FIELDS), len(KINDS), len(plans), len(batches)))
-    exposed: list[Mapping[str, Mapping[str, Floats]]] = []
-    known: dict[tuple[int, Plan], PassTimes] = {}
-    for number, (plan, built) in enumerate(zip(plans, layers, strict=True)):
-        group = plan.without_recomputation()
-        passes: dict[str, dict[str, PassTimes]] = {}
-        for kind, layer in built.items():
-            for at in layer.passes:
+    more = tuple(numbers)
+    timed = time_kernels(less, more, steps, job.device) if len(steps) > 1 else _kernels_once(more, job.device)
+    known: dict[tuple[object, ...], PassTimes] = {}
+    found: dict[str, dict[str, PassTimes]] = {}
+    for kind, layers in built.items():
+        groups = [_group(kind, plan) for plan in layers.plans]
+        found[kind] = {}
+        for place, name in enumerate(PASSES):
+            column: list[PassTimes] = []
+            for plan, group, work in zip(layers.plans, groups, layers.more, strict=True):
+                at = numbers[work.passes[place]]
                 if (at, group) not in known:
-                    seconds = {curve: found[at] for curve, found in kernels.items()}
-                    known[at, group] = pass_times(less[at], more[at], steps, seconds, group, job.software, job.cluster)
-            passes[kind] = {name: known[at, group] for name, at in zip(PASSES, layer.passes, strict=True)}
-        gain = _gain(job, counts, {kind: time_layer(found, job.software) for kind, found in passes.items()})
-        times = {kind: time_layer(found, job.software, gain) for kind, found in passes.items()}
-        exposed.append({kind: found.exposed_s for kind, found in times.items()})
-        for kind, layer in built.items():
-            here = values[:, KINDS.index(kind), number]
-            here[: len(TIMES)] = [getattr(times[kind], name) for name in TIMES]
-            here[len(TIMES) :] = _sizes(layer.less, layer.more, steps)
-            _offload(here, job, kind)
-    return values, exposed
+                    seconds = {curve: times[at] for curve, times in timed.items()}
+                    known[at, group] = pass_times(less[at], more[at], steps, seconds, plan, job.software, job.cluster)
+                column.append(known[at, group])
+            found[kind][name] = stack_passes(column, layers.of_plan)
+    return found
 
 
 def _offload(values: Floats, job: TrainingJob, kind: str) -> None:
@@ -230,10 +253,10 @@ def _sizes(less: LayerWork, more: LayerWork, steps: Floats) -> list[Floats]:
 
 
 def _gain(job: TrainingJob, counts: Mapping[str, int], times: Mapping[str, LayerTimes]) -> Floats:
-    """The gain in clock speed over all layers of the model, at each micro-batch."""
+    """The gain in clock speed over all layers of the model, for each plan at each micro-batch."""
     products = sum(counts[kind] * found.matmul_s for kind, found in times.items())
     everything = sum(counts[kind] * (found.forward_s + found.backward_s) for kind, found in times.items())
     waiting = sum(counts[kind] * found.waiting_s(job.device) for kind, found in times.items())
     rest = np.maximum(0.0, np.asarray(everything) - products - waiting)
-    mixtures = zip(np.asarray(products).tolist(), rest.tolist(), np.asarray(waiting).tolist(), strict=True)
-    return np.array([clock_gain(job.device, *mixture) for mixture in mixtures])
+    mixtures = zip(*(np.ravel(part).tolist() for part in (products, rest, waiting)), strict=True)
+    return np.array([clock_gain(job.device, *mixture) for mixture in mixtures]).reshape(rest.shape)

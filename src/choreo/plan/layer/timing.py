@@ -4,13 +4,13 @@
 
 Tensor-parallel communication is exposed, except the share that a program hides behind the matrix products of the same
 layer. Keys and values that go round a ring are hidden behind attention. Dispatching tokens to experts is exposed.
-All times are arrays, one number for each micro-batch size.
+All times are arrays, one number for each micro-batch size, or rows of them for many layers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,7 +25,7 @@ from choreo.plan.network import Cluster, collective_time
 from choreo.plan.software import Software
 from choreo.workload import CollectiveOp, Plan
 
-__all__ = ["LayerTimes", "PassTimes", "clock_gain", "pass_times", "time_layer"]
+__all__ = ["LayerTimes", "PassTimes", "clock_gain", "pass_times", "stack_passes", "time_layer"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class PassTimes:
     behind_matmul_s: Floats  # communication that matrix products can hide
     behind_attention_s: Floats  # communication that attention can hide
     behind_others_s: Floats  # communication that the kernels of another micro-batch can hide
-    host_s: float
+    host_s: Floats | float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +95,26 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
             ring = ring + seconds
     curves = (kernels[MatmulKind], kernels[AttentionKind], kernels[MemoryKind])
     return PassTimes(*curves, sent, tensor, ring, experts, host)
+
+
+def stack_passes(passes: Sequence[PassTimes], rows: npt.NDArray[np.int64]) -> PassTimes:
+    """Many passes as one, whose times have a row for each of `rows`, numbers of passes."""
+    nothing = np.zeros_like(passes[0].matmul_s)
+    names = dict.fromkeys(name for one in passes for name in one.sent_s)
+
+    def stacked(times: Iterable[Floats]) -> Floats:
+        return np.array(list(times))[rows]
+
+    return PassTimes(
+        matmul_s=stacked(one.matmul_s for one in passes),
+        attention_s=stacked(one.attention_s for one in passes),
+        memory_s=stacked(one.memory_s for one in passes),
+        sent_s={name: stacked(one.sent_s.get(name, nothing) for one in passes) for name in names},
+        behind_matmul_s=stacked(one.behind_matmul_s for one in passes),
+        behind_attention_s=stacked(one.behind_attention_s for one in passes),
+        behind_others_s=stacked(one.behind_others_s for one in passes),
+        host_s=stacked(np.atleast_1d(one.host_s) for one in passes),
+    )
 
 
 def _host_seconds(  # noqa: PLR0917 -- all that it depends on

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from choreo.plan.layer.kernels import LayerPass, list_kernels
-from choreo.plan.layer.recompute import recomputed
+from choreo.plan.layer.recompute import Recomputed, recomputed
 from choreo.plan.software import Style
 from choreo.workload import Graph, Model, Plan, embedding_graph, head_graph, layer_graph
 from choreo.workload.graph.backward import backward_graph
@@ -69,23 +69,17 @@ def further_kinds(model: Model) -> tuple[str, ...]:
 @lru_cache(maxsize=8192)
 def layer_work(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> LayerWork:
     """The work of a kind of layer. It is cached, so callers should reset fields of the plan that a layer ignores."""
-    forward, ahead, dgrad, wgrad, widths = _both_ways(kind, model, plan.without_recomputation(), seq, style)
+    both = _both_ways(kind, model, plan.without_recomputation(), seq, style)
+    forward, seen, widths = both.forward, both.seen, both.widths_bytes
     inside = kind in LAYERS
-    # What hand-written kernels merge keeps nothing in between; a compiler decides for itself what to keep.
-    seen = _fused(forward, style) if style.fusion == "hand" else forward
-    kept = (
-        recomputed(seen, plan.recompute, style, plan.precision, plan.modules)
-        if inside
-        else recomputed(seen, "none", style)
-    )
+    kept = recomputed(seen, plan.recompute, style, plan.precision, plan.modules) if inside else both.kept
     if plan.modules:
         # What a module made is there again while the rest of the layer goes back.
         again_bytes = recomputed(seen, "none", style, plan.precision).saved_bytes - kept.saved_bytes
         widths = tuple(width + again_bytes for width in widths)
     again = replace(forward, nodes=kept.nodes)
     repeat = list_kernels(_fused(again, style).operators, "recompute", model, forward, plan, style)
-    working = recomputed(seen, "none", style).saved_bytes
-    saved = kept.saved_bytes
+    working, saved = both.kept.saved_bytes, kept.saved_bytes
     if model.norm == "rms":
         beside = style.norm_kept * forward.bytes_of(
             name for op in forward.operators if op.kind == "norm" for name in op.outputs
@@ -93,33 +87,52 @@ def layer_work(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> L
         working += beside
         saved += 0.0 if inside and plan.recompute == "full" else beside
     return LayerWork(
-        passes=(ahead, replace(repeat, collectives=again.collectives), dgrad, wgrad),
+        passes=(both.ahead, replace(repeat, collectives=again.collectives), both.dgrad, both.wgrad),
         saved_bytes=saved,
         input_bytes=forward.bytes_of(forward.inputs) * max(1.0, style.stream_bytes / plan.activation_bytes),
         working_bytes=working,
         widths_bytes=widths,
-        parameters=forward.parameters,
-        expert_parameters=forward.expert_parameters,
+        parameters=both.parameters,
+        expert_parameters=both.expert_parameters,
         tensors=len(forward.weights),
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _BothWays:
+    """What a layer has however much of it is computed again."""
+
+    forward: Graph
+    seen: Graph  # what decides which tensors are kept
+    kept: Recomputed  # without recomputation, in 16 bits
+    ahead: LayerPass
+    dgrad: LayerPass
+    wgrad: LayerPass
+    widths_bytes: tuple[float, ...]
+    parameters: float
+    expert_parameters: float
+
+
 @lru_cache(maxsize=8)  # the same layer is asked for with each way to recompute, one after another
-def _both_ways(
-    kind: str, model: Model, plan: Plan, seq: int, style: Style
-) -> tuple[Graph, LayerPass, LayerPass, LayerPass, tuple[float, ...]]:
-    """A layer's graph, its passes forward and backward, and the widths of the backward pass."""
+def _both_ways(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> _BothWays:
     forward = _graph(kind, model, plan, seq, style)
+    fused = _fused(forward, style)
+    # What hand-written kernels merge keeps nothing in between; a compiler decides for itself what to keep.
+    seen = fused if style.fusion == "hand" else forward
     back = _fused(backward_graph(forward), style)
     dgrad = [op for op in back.operators if op.phase == "dgrad"]
     wgrad = [op for op in back.operators if op.phase == "wgrad"]
-    ahead = list_kernels(_fused(forward, style).operators, "forward", model, forward, plan, style)
-    return (
+    ahead = list_kernels(fused.operators, "forward", model, forward, plan, style)
+    return _BothWays(
         forward,
+        seen,
+        recomputed(seen, "none", style),
         replace(ahead, collectives=forward.collectives),
         replace(list_kernels(dgrad, "dgrad", model, forward, plan, style), collectives=back.collectives),
         list_kernels(wgrad, "wgrad", model, forward, plan, style),
         tuple(op.bytes_written + op.bytes_read / 2 for op in dgrad),
+        forward.parameters,
+        forward.expert_parameters,
     )
 
 

@@ -21,7 +21,7 @@ ATTENTION_BACKWARD = 2.5
 NO_GRADIENT = frozenset({"data", "mask", "state"})
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def backward_graph(graph: Graph) -> Graph:
     """The backward pass of a forward graph, for one micro-batch, at one rank.
 

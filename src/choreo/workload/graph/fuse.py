@@ -25,7 +25,7 @@ class _Group:
     made: set[str] = field(default_factory=set)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def fuse(graph: Graph, kinds: tuple[str, ...] = FUSABLE) -> Graph:
     """The same graph with neighbouring memory-bound operators of some kinds merged.
 

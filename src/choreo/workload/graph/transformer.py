@@ -25,7 +25,7 @@ from choreo.workload.plan import Plan
 __all__ = ["CONTEXT", "Options", "embedding_graph", "further_token_graph", "head_graph", "layer_graph"]
 
 CONTEXT = ("all_gather", "ring", "ulysses")
-CACHED = 4096
+CACHED = 256
 
 
 @dataclass(frozen=True, slots=True)
