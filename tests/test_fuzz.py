@@ -21,7 +21,10 @@ QUICK = (
 
 
 @pytest.mark.parametrize(("kinds", "count"), [(QUICK, 150), (SLOW, 12)], ids=["quick", "slow"])
-def test_mutants_are_read_or_refused_in_a_sentence(kinds: tuple[str, ...], count: int) -> None:
+def test_mutants_are_read_or_refused_in_a_sentence(
+    kinds: tuple[str, ...], count: int, pytestconfig: pytest.Config
+) -> None:
+    count = count if pytestconfig.getoption("--grid") else count // 2
     asked = [word for kind in kinds for word in ("--kind", kind)]
     command = [sys.executable, str(ROOT / "tools" / "fuzz.py"), "--count", str(count), *asked]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)

@@ -338,6 +338,8 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
             b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 1e999, "cat": "kernel"}]}',
             "has no time|not JSON",
         ),
+        (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 1, "cat": [1]}]}', "no event of it is a kernel"),
+        (b'{"workload_graph": [{"Id": %s, "NodeType": 4}]}' % (b"1" * 5000), "it is not JSON"),
         (b'{"workload_graph": [{"Id": Infinity, "NodeType": 4}]}', "at most 64 bits"),
         (WORKLOAD.replace(" 1000 ", " 1e300 ").encode(), "the most is"),
         (b'{"schema": "9.9", "nodes": []}', "its schema is 9.9"),
@@ -347,6 +349,9 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
         file.write_bytes(content)
         with pytest.raises(TraceError, match=told):
             read_trace(file)
+    kernel = {"ph": "X", "name": "a", "ts": 1, "dur": 1, "cat": "kernel"}
+    file.write_text(json.dumps({"traceEvents": [kernel], "distributedInfo": {"pg_config": 7}}))
+    assert read_trace(file).graph.ranks == 1
     with pytest.raises(UsageError, match="no file begins with it"):
         read_trace(tmp_path / "nowhere")
 

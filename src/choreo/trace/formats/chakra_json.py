@@ -67,7 +67,7 @@ def _documents(text: str) -> Iterator[dict[str, Any]]:
             continue
         try:
             found, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
             raise TraceError(f"it is not JSON: {error}") from None
         if not isinstance(found, dict):
             raise TraceError(f"Chakra's JSON is made of objects, and one is {str(found)[:40]}")

@@ -52,7 +52,7 @@ def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
     """The nodes of one rank."""
     document = parse(data)
     events = list(_complete(document["traceEvents"]))
-    kernels = [event for event in events if event.get("cat") in ON_DEVICE]
+    kernels = [event for event in events if _is_on_device(event)]
     nodes, groups = _device_nodes(kernels, findings) if kernels else _operator_nodes(events, findings)
     if not nodes:
         raise TraceError("no event of it is a kernel or an operator that took time")
@@ -61,7 +61,12 @@ def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
 
 def has_kernels(document: Mapping[str, Any]) -> bool:
     """Whether it is of a GPU."""
-    return any(isinstance(event, dict) and event.get("cat") in ON_DEVICE for event in document["traceEvents"])
+    return any(isinstance(event, dict) and _is_on_device(event) for event in document["traceEvents"])
+
+
+def _is_on_device(event: Mapping[str, Any]) -> bool:
+    category = event.get("cat")
+    return isinstance(category, str) and category in ON_DEVICE
 
 
 def rank_trace(document: Mapping[str, Any], nodes: list[RawNode], groups: dict[str, tuple[int, ...]]) -> RankTrace:
@@ -69,8 +74,8 @@ def rank_trace(document: Mapping[str, Any], nodes: list[RawNode], groups: dict[s
     about = document.get("distributedInfo")
     if not isinstance(about, Mapping):
         return RankTrace(nodes, groups=groups)
-    world = about.get("world_size")
-    for config in about.get("pg_config") or ():
+    world, configs = about.get("world_size"), about.get("pg_config")
+    for config in configs if isinstance(configs, list) else ():
         if isinstance(config, Mapping):
             size = config.get("pg_size", 0)
             ranks = group_ranks(config.get("ranks", []), size if isinstance(size, int) else 0)
