@@ -48,6 +48,13 @@ def _training() -> choreo.TrainingRun:
     )  # fmt: skip
 
 
+def _workload() -> choreo.WorkloadSimulation:
+    graph = choreo.GraphBuilder(2)
+    for rank in range(2):
+        graph.collective(rank, "all_reduce", "1MiB", (0, 1), after=[graph.compute(rank, "forward", 1e-3)])
+    return choreo.simulate_workload(graph.finish(), "ring(2, 50GB/s, 1us)")
+
+
 # A thing of every kind, and words that its text must have.
 THINGS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "Schedule": (lambda: choreo.build("all_reduce", "ring", 4), ("all_reduce by ring", "proved")),
@@ -65,6 +72,7 @@ THINGS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         ("algorithm",),
     ),
     "TrainingRun": (_training, ("gpt2-124m", "5.5", "dp all_reduce")),
+    "WorkloadSimulation": (_workload, ("a workload of 4 nodes over 2 ranks", "forward")),
     "Bound": (lambda: choreo.bound("all_reduce", "ring(8, 50GB/s, 1us)", 1 << 20), ("bandwidth bound", "7/")),
 }
 

@@ -37,7 +37,7 @@ def read_nccl_inspector(path: str | Path) -> list[NcclTest]:
             continue
         try:
             record = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         one = _one(record, path)
         if one is None:
@@ -62,7 +62,7 @@ def _one(record: Any, path: str | Path) -> tuple[str, int, int, float] | None:
         performance, ranks = record["coll_perf"], int(record["header"]["n_ranks"])
         name, size = str(performance["coll"]), int(performance["coll_msg_size_bytes"])
         call, time_us = int(performance.get("coll_sn", 0)), float(performance["coll_exec_time_us"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         lacks = "header.n_ranks, coll, coll_msg_size_bytes or coll_exec_time_us"
         raise UsageError(f"{shown(path)}: a line of NCCL's Inspector lacks {lacks}") from None
     if not 0 < time_us < 1e6 * MOST_S or ranks < 1 or size < 0:

@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from choreo.checks import MAX_RANKS
 from choreo.errors import TraceError, shown
+from choreo.files import check_work
 from choreo.trace.raw import EVERYBODY, Findings, RankTrace, RawNode
 from choreo.units import counted
 from choreo.workload.execution import ExecutionGraph, GraphBuilder, NodeKind
 
 __all__ = ["assemble"]
 
-MAX_RANKS = 1 << 20
+NODE_BYTES, MEMBER_BYTES = 320, 1  # of a node in the graph, and of a member when a group is made for another rank
 MOST_S, MOST_BYTES = 1e9, 1e18  # of one node: thirty years
 
 
@@ -37,6 +39,9 @@ def assemble(
         (first, trace), *_ = by_rank.items()
         if not trace.of_all:
             findings.note(f"rank of {world} was traced; the others are taken to do the same", f"rank {first}")
+        nodes, members = max(1, len(trace.nodes)), sum(map(len, named.values()))
+        work_bytes = (NODE_BYTES * (nodes + 1) + MEMBER_BYTES * members) * world
+        check_work(f"a trace of {nodes} nodes on {world} ranks", work_bytes, refuse=TraceError)
         by_rank = dict.fromkeys(range(world), trace)
         return _build(by_rank, world, named, findings, translated_from=first)
     missing = sorted(set(range(world)) - set(by_rank))

@@ -159,7 +159,7 @@ def staging_at(world_size: int) -> int:
     """Where in a segment the staging begins.
 
     >>> staging_at(2), staging_at(8)
-    (8192, 12288)
+    (20480, 45056)
     """
     return -(-channel_at(world_size) // PAGE) * PAGE
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from choreo.checks import MAX_RANKS
 from choreo.errors import TraceError, shown
 from choreo.trace.formats import kineto
 from choreo.trace.formats.torch_names import ITEM_BYTES, collective_of, group_ranks, size_from_elements
@@ -19,6 +20,8 @@ from choreo.trace.raw import EVERYBODY, Findings, RankTrace, RawNode
 from choreo.workload.execution import NodeKind
 
 __all__ = ["join", "read", "recognises"]
+
+MOST_ELEMENTS = 1 << 60
 
 FUNCTION = "rf_id"
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -188,6 +191,8 @@ def _tensors(values: Any) -> list[list[Any]]:
     if not isinstance(values, list):
         return []
     if len(values) == 6 and all(isinstance(one, int) for one in values[:5]) and isinstance(values[5], str):
+        if not all(0 <= one < MOST_ELEMENTS for one in values[3:5]):
+            raise TraceError(f"a tensor has {str(values[3])[:40]} elements of {str(values[4])[:40]} bytes")
         return [values]
     return [tensor for one in values for tensor in _tensors(one)]
 
@@ -214,9 +219,9 @@ def _groups(calls: Sequence[Mapping[str, Any]]) -> tuple[dict[str, tuple[int, ..
     for call in calls:
         attributes = _attributes(call) if call.get("name") == "record_param_comms" else {}
         size = attributes.get("pg_size")
-        if isinstance(size, int):
+        if isinstance(size, int) and 0 < size <= MAX_RANKS:
             first, stride = attributes.get("global_rank_start", 0), attributes.get("global_rank_stride", 1)
-            if isinstance(first, int) and isinstance(stride, int) and stride > 0:
+            if isinstance(first, int) and isinstance(stride, int) and first >= 0 and 0 < stride <= MAX_RANKS:
                 groups.setdefault(
                     str(attributes.get("pg_name", "0")), tuple(range(first, first + size * stride, stride))
                 )
@@ -228,7 +233,9 @@ def _groups(calls: Sequence[Mapping[str, Any]]) -> tuple[dict[str, tuple[int, ..
             except (msgspec.DecodeError, TypeError):
                 continue
             for one in described if isinstance(described, list) else ():
-                size = one.get("group_size", 0)
+                size = one.get("group_size", 0) if isinstance(one, dict) else None
+                if not isinstance(size, int) or not 0 <= size <= MAX_RANKS:
+                    raise TraceError(f"a group is described by its name, ranks and size, not {str(one)[:60]}")
                 ranks = group_ranks(one.get("ranks", []), size) or tuple(range(size))
                 groups[str(one.get("pg_name"))] = ranks
                 if one.get("pg_desc") == "default_pg":

@@ -27,6 +27,7 @@ HEADER = re.compile(
     r"^\s*(DATA|MODEL|MICRO|HYBRID\w*|TRANSFORMER\w*|DLRM\w*|DISTRIBUTED_INFERENCE|NONE)\b([^\n]*)\n\s*(\d+)\s*\n"
 )
 MAX_RANKS = 1 << 20
+MOST_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,8 @@ def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
     header = HEADER.match(text)
     if header is None:
         raise TraceError("it does not begin with a kind of parallelism and a number of layers")
-    policy, count = header[1], int(header[3])
-    settings = {key: int(value) for key, value in re.findall(r"(\w+):\s*(\d+)", header[2])}
+    policy, count = header[1], _whole("the number of layers", header[3])
+    settings = {key: _whole(key, value) for key, value in re.findall(r"(\w+):\s*(\d+)", header[2])}
     world = settings.get("all_gpus")
     groups, by_pass = _groups(policy, settings, findings)
     rows = [line.split() for line in text[header.end() :].splitlines() if line.strip()]
@@ -69,6 +70,12 @@ def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
     used = {node.group for node in nodes if node.kind is NodeKind.COLLECTIVE}
     groups = {group: ranks for group, ranks in groups.items() if group in used}
     return [RankTrace(nodes, rank=0, world_size=world, groups=groups, of_all=True)]
+
+
+def _whole(what: str, digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise TraceError(f"{shown(what)} is {digits[:MOST_DIGITS]}..., which is too large")
+    return int(digits)
 
 
 def _groups(

@@ -8,6 +8,8 @@ from choreo.checks import MAX_RANKS
 
 __all__ = ["ITEM_BYTES", "collective_of", "group_ranks", "size_from_elements"]
 
+MOST_DIGITS = 9  # of a rank
+
 # By PyTorch's names of element types, in lower case.
 ITEM_BYTES = {
     "float": 4,
@@ -71,7 +73,10 @@ def group_ranks(text: object, size: int) -> tuple[int, ...]:
     """The ranks that "[0, 1, 2, 3]" or "[0, 8, ..., 56]" names; empty if it cannot be told."""
     if isinstance(text, list):
         return tuple(text) if all(isinstance(one, int) for one in text) else ()
-    numbers = [int(one) for one in re.findall(r"\d+", str(text))]
+    found = re.findall(r"\d+", str(text))
+    numbers = [int(one) for one in found if len(one) <= MOST_DIGITS]
+    if len(numbers) < len(found):
+        return ()
     if "..." not in str(text):
         return tuple(numbers)
     stride = numbers[1] - numbers[0] if len(numbers) > 1 else 0
