@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -70,6 +71,8 @@ class MemoryKind(NamedTuple):
 
 
 KernelKind = MatmulKind | AttentionKind | MemoryKind
+# Kinds are few and kernels many: one object each.
+_matmul, _memory = lru_cache(maxsize=64)(MatmulKind), lru_cache(maxsize=64)(MemoryKind)
 
 
 class LayerKernel(NamedTuple):
@@ -141,7 +144,7 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
             # Experts are multiplied one after another, each with a kernel of its own; very many share kernels.
             each = min(op.count, MOST_KERNELS) if op.name.startswith("expert_") else 1.0
             count, *shape = _shape(op, plan, style)
-            kernels.append(LayerKernel(MatmulKind(used), (count / each, *shape), each))
+            kernels.append(LayerKernel(_matmul(used), (count / each, *shape), each))
             launches += round(each)
             if used in ("fp8", "fp4"):
                 kernels += _casts(op, style)
@@ -155,12 +158,12 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
             launches += 1 + 2 * (phase == "dgrad")
         else:
             moved, pieces, kind = memory_kernel(op, phase, model, style, wide=plan.activation_bytes == 4)
-            kernels.append(LayerKernel(MemoryKind(kind), (moved,)))
+            kernels.append(LayerKernel(_memory(kind), (moved,)))
             launches += pieces
             extra += pieces - 1
     products = any(op.kind == "matmul" for op in found)
     others = [
-        LayerKernel(MemoryKind(kind), (moved,))
+        LayerKernel(_memory(kind), (moved,))
         for moved, kind in beside(phase, model, graph, plan, style, products=products)
     ]
     choices = (model.experts_per_token, model.expert_nodes)
@@ -187,7 +190,7 @@ def _casts(op: Operator, style: Style) -> Iterator[LayerKernel]:
         return
     rows = op.count * op.m * op.k
     if style.fusion == "hand" and op.phase == "forward":
-        yield LayerKernel(MemoryKind("cast"), (rows * CAST_WRITTEN,))
+        yield LayerKernel(_memory("cast"), (rows * CAST_WRITTEN,))
         return
     operands = rows + (op.count * op.k * op.n if op.phase == "forward" else 0.0)
-    yield LayerKernel(MemoryKind("cast"), (operands * (CAST_READ + CAST_WRITTEN),))
+    yield LayerKernel(_memory("cast"), (operands * (CAST_READ + CAST_WRITTEN),))

@@ -158,9 +158,9 @@ def _build(job: TrainingJob, kind: str, plans: list[Plan], sizes: tuple[int, int
         of_plan.append(numbers.setdefault((*_group(kind, plan), *again), len(numbers)))
         if len(numbers) > len(firsts):
             firsts.append(plan)
+    style = job.software.style
     pairs = [
-        [layer_work(kind, job.model, _seen(kind, plan, size), job.seq, job.software.style) for size in sizes]
-        for plan in firsts
+        [layer_work(kind, job.model, _seen(kind, plan, size), job.seq, style) for size in sizes] for plan in firsts
     ]
     return _Built(firsts, [less for less, _ in pairs], [more for _, more in pairs], np.array(of_plan, np.int64))
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from choreo.workload.mesh import AXES
 
@@ -133,6 +134,7 @@ def _kind(before: str | None, after: str | None) -> str:
     return "all_gather" if after is None else "all_to_all"
 
 
+@lru_cache(maxsize=4096)
 def reshard(before: Sharding, after: Sharding) -> tuple[Transition, ...]:
     """The collectives that bring a tensor from one sharding to another: sums first, which shrink it, gathers last.
 
@@ -185,6 +187,7 @@ def propagate(sources: tuple[Sharding, ...], dims: tuple[tuple[str, float], ...]
     return Sharding(tuple(sorted(states.items())), stage)
 
 
+@lru_cache(maxsize=4096)
 def dual(sharding: Sharding, divided: frozenset[str] = frozenset()) -> Sharding:
     """The sharding of the gradient of a tensor that is used in this sharding, by work divided over some axes.
 
