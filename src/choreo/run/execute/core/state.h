@@ -36,7 +36,7 @@ typedef struct {
     int spins; /* how often it looks before it yields, if it may not spin longer */
     Patience patience;
     int apart, yields;   /* whether ranks of this host are in several scheduling groups; how often it yields before it sleeps */
-    unsigned sleeps, since_long_yield; /* how often it slept since it stopped yielding, and yielded since that took long */
+    unsigned sleeps;     /* since it stopped yielding */
     uint64_t serial;
     Py_buffer own;
     Header *header;
@@ -51,8 +51,6 @@ typedef struct {
     uint64_t used[STAGING_SLOTS]; /* the last call that staged something in each slot */
     uint64_t returned;            /* the last call that all peers are known to have returned from */
     double checked_s, signals_s, moved_s; /* when peers and signals were checked last, and when the rank changed its core */
-    double long_yield_s;                       /* when another program had the core last */
-    uint64_t long_yield_call, calls_between;   /* in which call that was, and how many came after the time before */
     unsigned long main_thread;
     PyThreadState *thread_state;
     int culprit, failed_op;

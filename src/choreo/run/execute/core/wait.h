@@ -3,27 +3,20 @@
  *
  * A yield pays only where it hands the core to another rank. A program of somebody else keeps the core for milliseconds, and a
  * rank that yields waits behind it. Ranks in sessions of their own, as torchrun starts them, are apart: Linux gives each session
- * a share of the core, and a rank that yields just uses up its own. So ranks learn how often to yield before they sleep. Where
- * they share cores, a yield that is long now and then teaches nothing: the job has used up its share, and would have lost the
- * core all the same.
- *
- * A rank that waits asks for a short slice: it runs soon after a wake-up, and a yield costs it no more than that slice. If some
- * had short slices and others long ones, they would not take turns.
+ * a share of the core, and a rank that yields just uses up its own. So ranks learn how often to yield before they sleep. A rank
+ * that sleeps asks for a short slice, and runs soon after a wake-up.
  */
 #define LOOKS 20          /* at a counter, before the clock is read */
 #define GIL_NS 20000      /* how long it spins before it releases the GIL */
 #define YIELDS 16         /* how often it yields before it reads the clock and releases the GIL */
 #define YIELD_S 0.0005    /* how long it yields before it sleeps */
-#define MAX_YIELDS 256    /* how often it yields before it sleeps: as often as that has paid off */
+#define MAX_YIELDS 1024   /* how often it yields before it sleeps: as often as that has paid off */
 #define LONG_YIELD_S 0.001 /* another program had the core */
-#define RARE_YIELDS 8     /* where ranks share cores, one in so many may be long */
 #define TRIAL_SLEEPS 256  /* a rank that has stopped yielding tries it again after so many sleeps */
 #define WARY_SENDS 64     /* so many messages after a sleep, both sides take care that no wake-up is missed */
 #define SLEEP_NS 2000000  /* the longest sleep at once, because a wake-up can be missed */
 #define MOVE_S 0.005      /* how often it changes its core at most */
 #define MOVE_CALLS 16     /* it looks for another core in every 16th call, where ranks share cores */
-#define BUSY_S 0.1        /* for so long after another program had the core, it counts as busy */
-#define DENSE_CALLS 4     /* ranks that make so many calls meanwhile do little else */
 
 /* A full barrier would wait until all stores are done. Without it a peer that falls asleep within these few nanoseconds can miss
  * the wake-up; it wakes by itself after SLEEP_NS. So there is one only where ranks share cores or have slept lately. */
@@ -75,77 +68,58 @@ static int spin_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t va
     return 0;
 }
 
-/* Run on this core for now; then it may run wherever it could before. It says at once where it is, so that the others stay. */
-static void move_to(Endpoint *here, int core, const cpu_set_t *all) {
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(core, &one);
-    if (sched_setaffinity(0, sizeof(one), &one)) return;
-    atomic_store_explicit(&here->header->core, (uint32_t)core + 1, memory_order_relaxed);
-    sched_setaffinity(0, sizeof(*all), all);
-}
-
-/* The scheduler may leave ranks on one core for long while another core has fewer. A rank that waits moves to that core. Where
- * there are more ranks than cores, those on one core take turns to move, each for some calls.
- *
- * If other programs have the cores now and then, ranks that do nothing but small calls rather meet on the core of the lowest:
- * there they take turns whenever the job has that core. On several cores they wait until the job has all of them. */
-static void change_core(Endpoint *here) {
-    int core = sched_getcpu(), crowd = 1, before = 0, ranks[CPU_SETSIZE] = {0}, best = core, lowest = -1;
-    double time = now_s();
-    int busy = here->spins <= LOOKS && time - here->long_yield_s < BUSY_S;
+/* The scheduler may leave ranks on one core for long while another core has fewer. A rank that waits moves to that core; then
+ * it may run wherever it could before. It says at once where it is, so that the others stay. Where there are more ranks than cores,
+ * those on one core take turns to move, each for some calls. */
+static void move_to_free_core(Endpoint *here) {
+    int core = sched_getcpu(), crowd = 1, before = 0;
     if (core < 0 || core >= CPU_SETSIZE) return;
     atomic_store_explicit(&here->header->core, (uint32_t)core + 1, memory_order_relaxed);
-    if (time - here->moved_s < MOVE_S) return;
+    for (int peer = 0; peer < here->world; peer++) {
+        const Header *theirs = here->peers[peer].header;
+        if (!theirs || atomic_load_explicit(&theirs->core, memory_order_relaxed) != (uint32_t)core + 1) continue;
+        crowd++;
+        before += peer < here->rank;
+    }
+    if (crowd == 1 || (here->spins <= LOOKS && here->call / MOVE_CALLS % (unsigned)crowd != (unsigned)before)) return;
+    double time = now_s();
+    cpu_set_t all, one;
+    if (time - here->moved_s < MOVE_S || sched_getaffinity(0, sizeof(all), &all)) return;
+    here->moved_s = time;
+    int ranks[CPU_SETSIZE] = {0}, best = core;
+    ranks[core] = 1;
     for (int peer = 0; peer < here->world; peer++) {
         const Header *theirs = here->peers[peer].header;
         uint32_t where = theirs ? atomic_load_explicit(&theirs->core, memory_order_relaxed) : 0;
-        if (!where || where > CPU_SETSIZE) continue;
-        if (lowest < 0) lowest = peer < here->rank ? (int)where - 1 : core;
-        ranks[where - 1]++;
-        crowd += (int)where - 1 == core;
-        before += (int)where - 1 == core && peer < here->rank;
+        if (where && where <= CPU_SETSIZE) ranks[where - 1]++;
     }
-    if (busy ? here->calls_between < DENSE_CALLS || lowest < 0 || lowest == core
-             : crowd == 1 || (here->spins <= LOOKS && here->call / MOVE_CALLS % (unsigned)crowd != (unsigned)before))
-        return;
-    cpu_set_t all;
-    if (sched_getaffinity(0, sizeof(all), &all)) return;
-    here->moved_s = time;
-    if (busy) {
-        if (CPU_ISSET(lowest, &all)) move_to(here, lowest, &all);
-        return;
-    }
-    ranks[core]++;
     for (int other = 0; other < CPU_SETSIZE; other++)
         if (CPU_ISSET(other, &all) && ranks[other] < ranks[best]) best = other;
-    if (ranks[best] + 2 <= ranks[core]) move_to(here, best, &all); /* else it would be no better there */
+    if (ranks[best] + 2 > ranks[core]) return; /* it would be no better there */
+    CPU_ZERO(&one);
+    CPU_SET(best, &one);
+    if (sched_setaffinity(0, sizeof(one), &one)) return;
+    atomic_store_explicit(&here->header->core, (uint32_t)best + 1, memory_order_relaxed);
+    sched_setaffinity(0, sizeof(all), &all);
 }
 
 /* Yield, and learn if another program had the core meanwhile. */
 static void yield_core(Endpoint *here) {
     double before = now_s();
     sched_yield();
-    double time = now_s();
-    here->since_long_yield++;
-    if (time - before <= LONG_YIELD_S) return;
-    here->long_yield_s = time;
-    here->calls_between = here->call - here->long_yield_call;
-    here->long_yield_call = here->call;
-    if (here->spins > LOOKS || here->since_long_yield < RARE_YIELDS) here->yields /= 4;
-    here->since_long_yield = 0;
+    if (now_s() - before > LONG_YIELD_S) here->yields /= 4;
 }
 
 /* Before the first sleep of a wait: how often it yields in the next one. */
 static void prepare_to_sleep(Endpoint *here, int peer) {
+    ask_for_short_slice();
     here->peers[peer].wary = WARY_SENDS;
     if (here->apart && here->yields > 1) here->yields /= 2;
-    if (!here->yields && ++here->sleeps % TRIAL_SLEEPS == 0) here->yields = here->spins > LOOKS ? 1 : YIELDS;
+    if (!here->yields && ++here->sleeps % TRIAL_SLEEPS == 0) here->yields = 1;
 }
 
 static int yield_or_sleep(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
-    ask_for_short_slice();
-    if (here->spins > LOOKS || here->call % MOVE_CALLS == 0) change_core(here);
+    if (here->spins > LOOKS || here->call % MOVE_CALLS == 0) move_to_free_core(here);
     double began = 0;
     int slept = 0, yields = here->yields;
     for (int round = 1;; round++) {
@@ -161,7 +135,7 @@ static int yield_or_sleep(Endpoint *here, const _Atomic uint64_t *counter, uint6
             if (outcome) return give_up(here, outcome, culprit);
             double time = now_s();
             if (!began) began = time;
-            int tired = round > here->yields || (!here->apart && here->spins > LOOKS && time - began > YIELD_S);
+            int tired = round > here->yields || (!here->apart && time - began > YIELD_S);
             if (here->pending) {
                 if ((outcome = write_and_poll(here, -1, 0, tired))) return outcome;
             } else if (tired) {
