@@ -4,7 +4,7 @@
  * A yield pays only where it hands the core to another rank. A program of somebody else keeps the core for milliseconds, and a
  * rank that yields waits behind it. Ranks in sessions of their own, as torchrun starts them, are apart: Linux gives each session
  * a share of the core, and a rank that yields just uses up its own. So ranks learn how often to yield before they sleep. A rank
- * that sleeps asks for a short slice, and runs soon after a wake-up.
+ * that waits asks for a short slice: it runs soon after a wake-up, and a yield costs it no more than that slice.
  */
 #define LOOKS 20          /* at a counter, before the clock is read */
 #define GIL_NS 20000      /* how long it spins before it releases the GIL */
@@ -112,13 +112,13 @@ static void yield_core(Endpoint *here) {
 
 /* Before the first sleep of a wait: how often it yields in the next one. */
 static void prepare_to_sleep(Endpoint *here, int peer) {
-    ask_for_short_slice();
     here->peers[peer].wary = WARY_SENDS;
     if (here->apart && here->yields > 1) here->yields /= 2;
     if (!here->yields && ++here->sleeps % TRIAL_SLEEPS == 0) here->yields = 1;
 }
 
 static int yield_or_sleep(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
+    ask_for_short_slice();
     if (here->spins > LOOKS || here->call % MOVE_CALLS == 0) move_to_free_core(here);
     double began = 0;
     int slept = 0, yields = here->yields;
