@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from choreo.compiled import import_compiled, prefers_python
+from choreo.compiled import import_compiled, prefers_python, warn_missing
 from choreo.schedule import Steps, Transfers
 from choreo.synthesize.list_scheduling import start_times
 from choreo.synthesize.network import Hops
@@ -74,8 +74,11 @@ def in_time(
         busiest_first,
         float(takes_s.max(initial=0.0)) * (1 + 1e-9) if together else 0.0,
     )
-    core = None if compiled is False or (compiled is None and prefers_python()) else import_compiled(CORE)
+    wants_python = compiled is False or (compiled is None and prefers_python())
+    core = None if wants_python else import_compiled(CORE)
     if core is None:
+        if not wants_python:
+            warn_missing("planner of synthesis", "using the Python one, which takes many times as long")
         return start_times(*columns)
     found, end = core.start_times(*(np.ascontiguousarray(c) if isinstance(c, np.ndarray) else c for c in columns))
     return np.frombuffer(found, np.float64), end
