@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from choreo.workload.execution import NodeKind
 
-__all__ = ["EVERYBODY", "Findings", "RankTrace", "RawNode"]
+__all__ = ["EVERYBODY", "MOST_DIGITS", "Findings", "RankTrace", "RawNode"]
 
 NAN = float("nan")
 EVERYBODY = ""  # the name of the group of all ranks
+MOST_DIGITS = 9  # of a rank, or of a number of them
 
 
 @dataclass(slots=True)

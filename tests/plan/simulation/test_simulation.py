@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from choreo import plan
@@ -97,11 +96,3 @@ def test_ranks_that_do_the_same_are_simulated_once(cluster: str, fixed: dict[str
     for one, other in zip(folded.exposed, plain.exposed, strict=True):
         assert (one.collective, one.calls) == (other.collective, other.calls)
         assert (one.size_bytes, one.exposed_s) == pytest.approx((other.size_bytes, other.exposed_s), rel=1e-6, abs=1e-9)
-
-
-@pytest.mark.grid
-def test_a_step_of_16384_devices_is_simulated() -> None:
-    found = plan("llama3-405b", cluster="hgx-h100:2048", global_batch=2048, seq=8192, tp=8, pp=16, cp=1, zero=0)
-    run = simulate_plan(found).run
-    assert run.ranks == 16384 and run.nodes > 10_000_000
-    assert len(np.unique(run.graph.rank)) == 16  # the stages

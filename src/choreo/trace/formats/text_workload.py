@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from choreo.checks import MAX_RANKS
 from choreo.errors import TraceError, shown
-from choreo.trace.raw import EVERYBODY, Findings, RankTrace, RawNode
+from choreo.trace.raw import EVERYBODY, MOST_DIGITS, Findings, RankTrace, RawNode
 from choreo.workload.execution import NodeKind
 
 __all__ = ["read", "recognises"]
@@ -26,8 +27,6 @@ KINDS = {
 HEADER = re.compile(
     r"^\s*(DATA|MODEL|MICRO|HYBRID\w*|TRANSFORMER\w*|DLRM\w*|DISTRIBUTED_INFERENCE|NONE)\b([^\n]*)\n\s*(\d+)\s*\n"
 )
-MAX_RANKS = 1 << 20
-MOST_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 
 from choreo.checks import MAX_RANKS
+from choreo.trace.raw import MOST_DIGITS
 
 __all__ = ["ITEM_BYTES", "collective_of", "group_ranks", "size_from_elements"]
-
-MOST_DIGITS = 9  # of a rank
 
 # By PyTorch's names of element types, in lower case.
 ITEM_BYTES = {
