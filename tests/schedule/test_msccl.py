@@ -14,8 +14,8 @@ from choreo.algorithms import Algorithm, build, list_algorithms
 from choreo.errors import FormatError, ProofError, RefusedError, UsageError
 from choreo.prove import prove
 from choreo.schedule import Schedule, load, move, save
-from choreo.schedule.exchange.read_msccl import read_msccl
-from choreo.schedule.exchange.write_msccl import write_msccl
+from choreo.schedule.exchange.msccl.read import read_msccl
+from choreo.schedule.exchange.msccl.write import write_msccl
 from tests.helpers.command import run_choreo
 from tests.helpers.exchange import NOT_ELSEWHERE, in_effect, written_or_refused
 from tests.helpers.programs_msccl import algo, gpu, step, tb

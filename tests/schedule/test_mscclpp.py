@@ -14,8 +14,8 @@ from choreo.algorithms import Algorithm, build, list_algorithms
 from choreo.errors import FormatError, ProofError, RefusedError, UsageError
 from choreo.prove import prove
 from choreo.schedule import Schedule, load, move, save
-from choreo.schedule.exchange.read_mscclpp import read_mscclpp
-from choreo.schedule.exchange.write_mscclpp import write_mscclpp
+from choreo.schedule.exchange.mscclpp.read import read_mscclpp
+from choreo.schedule.exchange.mscclpp.write import write_mscclpp
 from tests.helpers.command import run_choreo
 from tests.helpers.exchange import NOT_ELSEWHERE, in_effect
 from tests.oracles.mscclpp import run_mscclpp

@@ -11,7 +11,7 @@ import pytest
 from choreo.errors import FormatError, ProofError
 from choreo.prove import prove
 from choreo.schedule import load
-from choreo.schedule.exchange.read_sccl import read_sccl
+from choreo.schedule.exchange.sccl import read_sccl
 from tests.helpers.exchange import in_effect
 
 

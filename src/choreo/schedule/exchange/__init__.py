@@ -2,7 +2,7 @@
 
 A format is found by what is in a file. Reading one runs the program in it on symbols; what it does to the data becomes
 the schedule, whatever buffers, channels and fused instructions it uses. `program` is what the formats have in common,
-`execute` runs it, `recover` makes the schedule. `layout` and `lower_msccl` go the other way.
+`execute` runs it, `recover` makes the schedule. `layout` and each format's writer go the other way.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def write_foreign(schedule: Schedule, form: str) -> bytes:
     b'<algo name="ring" proto='
     """
     if form == "msccl":
-        from choreo.schedule.exchange.write_msccl import write_msccl
+        from choreo.schedule.exchange.msccl.write import write_msccl
 
         return write_msccl(schedule)
     if form == "mscclpp":
-        from choreo.schedule.exchange.write_mscclpp import write_mscclpp
+        from choreo.schedule.exchange.mscclpp.write import write_mscclpp
 
         return write_mscclpp(schedule)
     raise UnknownNameError("format", form, FORMATS)
@@ -50,7 +50,7 @@ def write_foreign(schedule: Schedule, form: str) -> bytes:
 
 def _reader(content: bytes) -> Callable[[bytes], Schedule] | None:
     if re.match(rb"(\xef\xbb\xbf)?\s*<", content):
-        from choreo.schedule.exchange.read_msccl import read_msccl
+        from choreo.schedule.exchange.msccl.read import read_msccl
 
         return read_msccl
     try:
@@ -58,11 +58,11 @@ def _reader(content: bytes) -> Callable[[bytes], Schedule] | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     if bytes(found.gpus):
-        from choreo.schedule.exchange.read_mscclpp import read_mscclpp
+        from choreo.schedule.exchange.mscclpp.read import read_mscclpp
 
         return read_mscclpp
     if found.msccl_type == "algorithm":
-        from choreo.schedule.exchange.read_sccl import read_sccl
+        from choreo.schedule.exchange.sccl import read_sccl
 
         return read_sccl
     return None

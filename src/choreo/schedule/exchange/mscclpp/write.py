@@ -20,7 +20,7 @@ import msgspec
 from choreo.errors import RefusedError, shown
 from choreo.schedule.exchange.equal_chunks import equal_chunks
 from choreo.schedule.exchange.layout import Cell, Layout, Message, foreign_name, lay_out
-from choreo.schedule.exchange.read_mscclpp import read_mscclpp
+from choreo.schedule.exchange.mscclpp.read import read_mscclpp
 from choreo.schedule.schedule import Schedule
 
 __all__ = ["write_mscclpp"]

@@ -13,8 +13,8 @@ from xml.sax.saxutils import quoteattr
 from choreo.errors import ProofError, RefusedError, shown
 from choreo.schedule.exchange.equal_chunks import equal_chunks
 from choreo.schedule.exchange.layout import Layout, foreign_name, lay_out
-from choreo.schedule.exchange.lower_msccl import Block, lower
-from choreo.schedule.exchange.read_msccl import read_msccl
+from choreo.schedule.exchange.msccl.lower import Block, lower
+from choreo.schedule.exchange.msccl.read import read_msccl
 from choreo.schedule.schedule import Schedule
 
 __all__ = ["write_msccl"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from choreo.errors import FormatError, ProofError, shown
 from choreo.files import check_work
 from choreo.schedule.exchange.execute import execute
-from choreo.schedule.exchange.mscclpp_file import Block, Buffer, Gpu, Op, Plan, parse
+from choreo.schedule.exchange.mscclpp.file import Block, Buffer, Gpu, Op, Plan, parse
 from choreo.schedule.exchange.program import Buffers, Instruction, Place, Program, collective_of, told_at
 from choreo.schedule.exchange.recover import coarsened, recover
 from choreo.schedule.schedule import MAX_NAME, Schedule

@@ -8,7 +8,7 @@ from choreo.collectives import get_collective
 from choreo.errors import FormatError, ProofError, shown
 from choreo.files import check_work
 from choreo.schedule.exchange.execute import execute
-from choreo.schedule.exchange.msccl_file import TYPES, Algorithm, Step, parse
+from choreo.schedule.exchange.msccl.file import TYPES, Algorithm, Step, parse
 from choreo.schedule.exchange.program import Buffers, Instruction, Place, Program
 from choreo.schedule.exchange.recover import recover
 from choreo.schedule.schedule import Schedule
