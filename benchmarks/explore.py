@@ -21,10 +21,10 @@ from pathlib import Path
 
 import msgspec
 
-from choreo.explore.chunks import chunks
 from choreo.explore.fields import Fields, case_of
-from choreo.explore.moment import moment
-from choreo.explore.workers import KEPT
+from choreo.explore.server.workers import KEPT
+from choreo.explore.views.chunks import chunks
+from choreo.explore.views.moment import moment
 from choreo.simulate import simulate
 
 RESULTS = Path(__file__).parent / "results" / "explore.json"

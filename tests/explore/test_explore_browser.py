@@ -11,9 +11,9 @@ import pytest
 
 from choreo.algorithms import build
 from choreo.explore.fields import Fields
-from choreo.explore.moment import moment
 from choreo.explore.server import Server
 from choreo.explore.static import static_page
+from choreo.explore.views.moment import moment
 from choreo.plan import plan
 from choreo.price import CostModel, price
 from choreo.record.record import record

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from choreo.algorithms import build
-from choreo.explore.chunks import MOST_EVENTS, chunks
 from choreo.explore.fields import Cut, Fields, Slow, case_of, network_text
-from choreo.explore.moment import moment
+from choreo.explore.views.chunks import MOST_EVENTS, chunks
+from choreo.explore.views.moment import moment
 from choreo.price import CostModel, price
 from choreo.simulate import simulate
 from choreo.topology import get_topology

@@ -13,13 +13,13 @@ import pytest
 import choreo
 from choreo.algorithms import build, list_algorithms
 from choreo.explore.fields import FieldError, Fields
-from choreo.explore.measure import Measure, Timeline, measure, timeline
-from choreo.explore.plans import LIMITS, One, Plans, one_plan, pareto, plan_page, plans
+from choreo.explore.server.worker import answers
 from choreo.explore.static import static_page
-from choreo.explore.store import Ask, Where, ask_store
-from choreo.explore.winners import Map, winners
-from choreo.explore.worker import answers
-from choreo.explore.write import document
+from choreo.explore.views.measure import Measure, Timeline, measure, timeline
+from choreo.explore.views.plans import LIMITS, One, Plans, one_plan, pareto, plan_page, plans
+from choreo.explore.views.store import Ask, Where, ask_store
+from choreo.explore.views.winners import Map, winners
+from choreo.explore.views.write import document
 from choreo.price import CostModel, price
 from choreo.prove import prove
 from choreo.record.record import record

@@ -11,7 +11,7 @@ import choreo
 from choreo.record import Case, Constants, Measured, Predicted, Store, columns, select, select_sql, sql
 from choreo.record.ask.sql import engine
 from choreo.record.load import load, loaded_files
-from choreo.record.place import COLUMNS, DATABASE
+from choreo.record.store.place import COLUMNS, DATABASE
 from tests.helpers.cli import fine, mistake
 
 

@@ -11,8 +11,8 @@ import choreo
 from choreo.errors import UsageError
 from choreo.record import sql
 from choreo.record.importing import import_nccl_tests
-from choreo.record.nccl_inspector import is_inspector_file, read_nccl_inspector
-from choreo.record.nccl_tests import read_nccl_tests
+from choreo.record.importing.nccl_inspector import is_inspector_file, read_nccl_inspector
+from choreo.record.importing.nccl_tests import read_nccl_tests
 from tests.helpers.cli import fine, mistake
 from tests.helpers.command import run_choreo
 

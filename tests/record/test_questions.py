@@ -13,8 +13,8 @@ import choreo
 from choreo.record import Case, Constants, Measured, Predicted, Store, ask, facts_of
 from choreo.record.ask.questions import QUESTIONS
 from choreo.record.ask.rank_test import larger_p
-from choreo.record.machine import this_machine
-from choreo.record.place import DATABASE
+from choreo.record.store.machine import this_machine
+from choreo.record.store.place import DATABASE
 from tests.helpers.cli import fine, mistake
 
 BOTH = pytest.mark.parametrize("oltp", [True, False], ids=["rows", "columns"])

@@ -16,7 +16,7 @@ import pytest
 import choreo
 from choreo.cli.recording import Recording
 from choreo.record import Measured, Predicted, facts_of, record, sql
-from choreo.record.place import DATABASE
+from choreo.record.store.place import DATABASE
 from choreo.train.result import TrainingRun, TrainingStep
 from tests.helpers.cli import CHOREO, fine, mistake
 from tests.helpers.command import run_choreo

@@ -14,10 +14,10 @@ import pytest
 
 import choreo
 from choreo.record import Case, Measured, Predicted, Store
-from choreo.record.place import DATABASE, check_local, store_path
-from choreo.record.provenance import commit_here
-from choreo.record.schema import MIGRATIONS, VERSION
 from choreo.record.store import connect_read_only
+from choreo.record.store.place import DATABASE, check_local, store_path
+from choreo.record.store.provenance import commit_here
+from choreo.record.store.schema import MIGRATIONS, VERSION
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import choreo
-from choreo.record.place import DATABASE
+from choreo.record.store.place import DATABASE
 from choreo.sweep import on_ray
 from tests.helpers.command import run_choreo
 

@@ -18,7 +18,7 @@ import pytest
 import choreo
 from choreo import build, get_topology, simulate
 from choreo.record import Store
-from choreo.record.place import DATABASE
+from choreo.record.store.place import DATABASE
 from choreo.simulate import Packets
 from choreo.sweep import local
 from choreo.sweep.axes import values_of

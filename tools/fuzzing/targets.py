@@ -80,13 +80,13 @@ def _checkpoint(file: Path) -> None:
 
 
 def _nccl_output(file: Path) -> None:
-    from choreo.record.nccl_tests import read_nccl_tests
+    from choreo.record.importing.nccl_tests import read_nccl_tests
 
     read_nccl_tests(file)
 
 
 def _nccl_inspector(file: Path) -> None:
-    from choreo.record.nccl_inspector import is_inspector_file, read_nccl_inspector
+    from choreo.record.importing.nccl_inspector import is_inspector_file, read_nccl_inspector
 
     if is_inspector_file(file):
         read_nccl_inspector(file)

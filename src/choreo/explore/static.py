@@ -8,11 +8,11 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from choreo.errors import UsageError
-from choreo.explore.chunks import chunks
 from choreo.explore.fields import Cut, FieldError, Fields, Slow
-from choreo.explore.moment import moment
 from choreo.explore.server import web_files
-from choreo.explore.words import Words, words
+from choreo.explore.views.chunks import chunks
+from choreo.explore.views.moment import moment
+from choreo.explore.views.words import Words, words
 from choreo.show.web.page import embedded, joined_modules, web_file
 
 __all__ = ["static_page"]

@@ -11,9 +11,9 @@ from choreo.record.ask.select import columns, select, select_sql
 from choreo.record.ask.sql import sql
 from choreo.record.case import Case, Constants, Measured, Predicted
 from choreo.record.facts import facts_of
-from choreo.record.place import store_path
 from choreo.record.record import record
 from choreo.record.store import Store
+from choreo.record.store.place import store_path
 
 __all__ = [
     "Answer",

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from choreo.errors import StoreError, UsageError, shown
-from choreo.record.place import COLUMNS
-from choreo.record.schema import TABLES, VERSION
 from choreo.record.store import connect_read_only
+from choreo.record.store.place import COLUMNS
+from choreo.record.store.schema import TABLES, VERSION
 
 if TYPE_CHECKING:
     import sqlite3

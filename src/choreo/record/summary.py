@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from choreo.record.ask.sql import engine
-from choreo.record.place import store_path
-from choreo.record.schema import TABLES, VERSION
+from choreo.record.store.place import store_path
+from choreo.record.store.schema import TABLES, VERSION
 
 __all__ = ["Summary", "summary"]
 

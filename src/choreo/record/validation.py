@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from choreo.errors import ChoreoError, UsageError, shown
 from choreo.record.ask.sql import engine
 from choreo.record.facts import facts_of
-from choreo.record.place import store_path
 from choreo.record.store import Store
+from choreo.record.store.place import store_path
 from choreo.results import Result, result
 from choreo.units import counted
 from choreo.validate.errors import grouped, mean, relative_error

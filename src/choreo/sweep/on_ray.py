@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from choreo.errors import UsageError
-from choreo.record.provenance import code_hash
+from choreo.record.store.provenance import code_hash
 from choreo.run.launch.on_ray.cluster import connected, load_ray
 from choreo.sweep.compute import MAKERS
 from choreo.sweep.queue import Numbered, Queue
@@ -87,7 +87,7 @@ def _has_this_code(ray: Any) -> bool:
     """Whether the cluster has this package, of the same code."""
 
     def code() -> str:
-        from choreo.record.provenance import code_hash
+        from choreo.record.store.provenance import code_hash
 
         return code_hash()
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from choreo.errors import UsageError
 from choreo.record.case import digest
-from choreo.record.provenance import code_hash
 from choreo.record.store import Store
+from choreo.record.store.provenance import code_hash
 from choreo.sweep.axes import values_of
 from choreo.sweep.local import available_cores, run_here
 from choreo.sweep.table import Table

@@ -89,7 +89,7 @@ def load_command(*, as_json: bool) -> None:
     `sql` and `questions` do it by themselves. Other programs can read the files: STORE/columns/files.json lists them.
     """
     from choreo.record.load import load
-    from choreo.record.place import COLUMNS, store_path
+    from choreo.record.store.place import COLUMNS, store_path
 
     folder = store_path(_store())
     found = load(folder)
@@ -222,7 +222,7 @@ def export_command(*, file: Path, table: str, query: str | None, oltp: bool) -> 
     """
     from choreo.record import sql
     from choreo.record.ask.export import check_format, write_answer
-    from choreo.record.schema import TABLES, VIEWS
+    from choreo.record.store.schema import TABLES, VIEWS
 
     check_format(file)
     if query is None:

@@ -3,10 +3,10 @@
 import { element } from "/show/base.js";
 import { served } from "./ask.js";
 import { MapView } from "./map.js";
-import { MomentView } from "./moment.js";
-import { PlansView } from "./plans.js";
+import { MomentView } from "./moment/moment.js";
+import { PlansView } from "./plans/plans.js";
 import { RunView } from "./run.js";
-import { StoreView } from "./store.js";
+import { StoreView } from "./store/store.js";
 import { WriteView } from "./write.js";
 import { change, onChange, state } from "./state.js";
 

@@ -3,7 +3,7 @@
 import { element, formatBytes, formatTime, palette } from "/show/base.js";
 import { Latest, served } from "./ask.js";
 import { Form } from "./fields.js";
-import { fieldsOf } from "./moment.js";
+import { fieldsOf } from "./moment/moment.js";
 import { change, state } from "./state.js";
 import { HUES, Work, sharp } from "./work.js";
 

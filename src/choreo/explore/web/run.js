@@ -4,7 +4,7 @@
 import { counted, element, formatBytes, formatRate, formatTime, palette } from "/show/base.js";
 import { served } from "./ask.js";
 import { Form } from "./fields.js";
-import { SpaceTime } from "./spacetime.js";
+import { SpaceTime } from "./moment/spacetime.js";
 import { change, state } from "./state.js";
 import { Work, sharp } from "./work.js";
 

@@ -2,7 +2,7 @@
 
 import { element } from "/show/base.js";
 import { ask } from "./ask.js";
-import { MomentView, fieldsOf } from "./moment.js";
+import { MomentView, fieldsOf } from "./moment/moment.js";
 import { change, state } from "./state.js";
 
 const COLUMNS = ["step", "src", "dst", "chunk", "count"], FLAGS = ["reduce", "from_input"];

@@ -10,7 +10,7 @@ from typing import Any
 from choreo.errors import UsageError, short
 from choreo.record.ask.answer import Answer, Engine, refused
 from choreo.record.load import load, loaded_files, need
-from choreo.record.schema import VIEWS
+from choreo.record.store.schema import VIEWS
 
 __all__ = ["duckdb_engine"]
 

@@ -12,7 +12,7 @@ from choreo.errors import UnknownNameError, UsageError
 from choreo.record.ask.answer import Answer, Engine
 from choreo.record.ask.rank_test import larger_p
 from choreo.record.ask.sql import engine
-from choreo.record.machine import this_machine
+from choreo.record.store.machine import this_machine
 
 __all__ = ["QUESTIONS", "Question", "ask"]
 

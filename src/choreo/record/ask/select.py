@@ -12,7 +12,7 @@ from typing import Any
 from choreo.errors import UnknownNameError, UsageError
 from choreo.record.ask.answer import Answer
 from choreo.record.ask.sql import engine
-from choreo.record.schema import VIEWS
+from choreo.record.store.schema import VIEWS
 
 __all__ = ["AGGREGATES", "OPERATORS", "columns", "select", "select_sql"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from choreo.errors import UsageError, short
 from choreo.record.ask.answer import Answer, Engine, refused
-from choreo.record.place import store_path
 from choreo.record.store import connect_read_only
+from choreo.record.store.place import store_path
 
 __all__ = ["engine", "sql"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from choreo.errors import UsageError, shown
 from choreo.record.case import Case, Measured
-from choreo.record.machine import Machine
+from choreo.record.importing.nccl_inspector import is_inspector_file, read_nccl_inspector
+from choreo.record.importing.nccl_tests import NcclTest, read_nccl_tests
 from choreo.record.names import topology_name
-from choreo.record.nccl_inspector import is_inspector_file, read_nccl_inspector
-from choreo.record.nccl_tests import NcclTest, read_nccl_tests
 from choreo.record.store import Store
+from choreo.record.store.machine import Machine
 
 __all__ = ["Imported", "import_nccl_tests"]
 

@@ -1,7 +1,7 @@
 // Points, lines or bars of an answer: two of its columns as axes, and one that colours.
 
 import { element, formatBytes, formatTime, palette } from "/show/base.js";
-import { HUES, sharp } from "./work.js";
+import { HUES, sharp } from "../work.js";
 
 const CHART_LEFT = 76, CHART_BOTTOM = 40, CHART_TOP = 12, CHART_RIGHT = 16;
 const MOST_HUES = HUES.length - 1;

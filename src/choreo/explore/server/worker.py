@@ -26,7 +26,7 @@ def answers(verb: str, fields: bytes) -> Iterator[dict[str, object]]:
     """What a verb of the page answers; an error has a sentence, and where one is to blame the field."""
     try:
         module, name, kind = VERBS[verb]
-        found = import_module(f"choreo.explore.{module}")
+        found = import_module(f"choreo.explore.views.{module}")
         function: Callable[[Any], Any] = getattr(found, name)
         asked = msgspec.json.decode(fields, type=getattr(found, kind))
         made = function(asked)

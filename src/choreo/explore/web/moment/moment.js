@@ -1,12 +1,12 @@
 // One moment, four linked views; with a second algorithm, eight on one clock.
 
 import { element } from "/show/base.js";
-import { Latest, ask, served } from "./ask.js";
+import { Latest, ask, served } from "../ask.js";
 import { Clock } from "./clock.js";
-import { Form } from "./fields.js";
+import { Form } from "../fields.js";
 import { Pane } from "./pane.js";
-import { Work } from "./work.js";
-import { change, cutsOf, cutsText, slowOf, slowText, state } from "./state.js";
+import { Work } from "../work.js";
+import { change, cutsOf, cutsText, slowOf, slowText, state } from "../state.js";
 
 const ASKED = ["collective", "algorithm", "versus", "ranks", "size", "topology", "alpha", "bandwidth", "gamma", "cuts", "slow", "document"];
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from choreo.errors import UsageError
 from choreo.explore.fields import FieldError, Fields, case_of, transfers_of
-from choreo.explore.moment import MOST_DRAWN, run_of
+from choreo.explore.views.moment import MOST_DRAWN, run_of
 from choreo.schedule import Schedule, message_of
 
 __all__ = ["MOST_EVENTS", "ChunkData", "chunks"]

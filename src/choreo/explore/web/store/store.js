@@ -1,10 +1,10 @@
 // Ask without SQL: columns, filters and a chart of what the store keeps, with the SQL that it stands for.
 
 import { element } from "/show/base.js";
-import { Latest, ask, served } from "./ask.js";
+import { Latest, ask, served } from "../ask.js";
 import { Chart, said } from "./chart.js";
-import { change, state } from "./state.js";
-import { Work } from "./work.js";
+import { change, state } from "../state.js";
+import { Work } from "../work.js";
 
 // Where to start from; everything in it can be changed.
 const STARTS = {

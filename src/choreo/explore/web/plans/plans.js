@@ -1,10 +1,10 @@
 // Plans: all plans of a search as points, memory against the time of a step, with the edge that nothing beats.
 
 import { element, palette } from "/show/base.js";
-import { Latest, served } from "./ask.js";
+import { Latest, served } from "../ask.js";
 import { Points } from "./points.js";
-import { change, state } from "./state.js";
-import { HUES, Work, sharp } from "./work.js";
+import { change, state } from "../state.js";
+import { HUES, Work, sharp } from "../work.js";
 
 const JOB = { model: "llama3-8b", cluster: "hgx-h100:8", batch: "256", seq: "8192", software: "megatron-core" };
 // What if there were so many times of it; the slider's stops.

@@ -21,8 +21,8 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 from urllib.parse import parse_qs, urlsplit
 
+from choreo.explore.server.workers import AllBusyError, AskerGoneError, Workers
 from choreo.explore.verbs import PAGES, VERBS
-from choreo.explore.workers import AllBusyError, AskerGoneError, Workers
 
 __all__ = ["MOST_BODY", "Server", "web_files"]
 

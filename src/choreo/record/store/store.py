@@ -21,11 +21,11 @@ from types import TracebackType
 from choreo import __version__
 from choreo.errors import StoreError, shown
 from choreo.record.case import Case, Constants, Measured, Predicted, canonical
-from choreo.record.connection import PATIENCE_S, check_version, explained, make_views, marks, patiently
-from choreo.record.machine import Machine, this_machine
-from choreo.record.place import DATABASE, check_local, store_path
-from choreo.record.provenance import code_hash, commit_here
-from choreo.record.schema import APPLICATION, MIGRATIONS, VERSION
+from choreo.record.store.connection import PATIENCE_S, check_version, explained, make_views, marks, patiently
+from choreo.record.store.machine import Machine, this_machine
+from choreo.record.store.place import DATABASE, check_local, store_path
+from choreo.record.store.provenance import code_hash, commit_here
+from choreo.record.store.schema import APPLICATION, MIGRATIONS, VERSION
 
 __all__ = ["Store", "connect_read_only"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from choreo.errors import StoreError, shown
-from choreo.record.schema import VERSION, VIEWS
+from choreo.record.store.schema import VERSION, VIEWS
 
 __all__ = ["PATIENCE_S", "check_version", "explained", "make_views", "marks", "patiently"]
 

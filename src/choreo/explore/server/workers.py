@@ -41,7 +41,7 @@ class _Worker:
     def started() -> _Worker:
         return _Worker(
             subprocess.Popen(
-                [sys.executable, "-m", "choreo.explore.worker"],
+                [sys.executable, "-m", "choreo.explore.server.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**KEPT, **os.environ},

@@ -15,7 +15,7 @@ import msgspec
 from choreo.errors import UnknownNameError, UsageError, shown
 from choreo.files import read_bytes
 from choreo.nccl.names import read_collective
-from choreo.record.nccl_tests import MAX_FILE_BYTES, MOST_S, NcclTest, TimedRow
+from choreo.record.importing.nccl_tests import MAX_FILE_BYTES, MOST_S, NcclTest, TimedRow
 
 __all__ = ["is_inspector_file", "read_nccl_inspector"]
 

@@ -1,0 +1,1 @@
+"""What each view of the page asks for: its fields, and the answer."""
