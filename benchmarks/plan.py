@@ -16,11 +16,11 @@ import numpy as np
 
 from choreo.hardware import get_device
 from choreo.plan import evaluate, get_cluster, get_software
-from choreo.plan.estimate import estimate
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import tabulate
-from choreo.plan.search import detailed, search
-from choreo.plan.space import enumerate_plans
+from choreo.plan.search.estimate import estimate
+from choreo.plan.search.search import detailed, search
+from choreo.plan.search.space import enumerate_plans
 from choreo.workload import Plan, get_model
 
 RESULTS = Path(__file__).parent / "results" / "plan.json"

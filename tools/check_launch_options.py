@@ -33,7 +33,7 @@ from choreo.errors import ChoreoError
 from choreo.plan import get_cluster, get_software
 from choreo.plan.job import TrainingJob
 from choreo.plan.launch import launches
-from choreo.plan.split import layers_per_stage
+from choreo.plan.pipeline.split import layers_per_stage
 from choreo.workload import Plan, list_models
 
 MISSING = (

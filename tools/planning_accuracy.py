@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from choreo.plan.how_sure import ALIKE, FEWEST, FILE
+from choreo.plan.how_sure.how_sure import ALIKE, FEWEST, FILE
 from choreo.plan.software import get_software
 from choreo.validate.errors import grouped
 from choreo.validate.plan.choice import choices_among, over_best

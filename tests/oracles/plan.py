@@ -18,8 +18,8 @@ from choreo.plan.layer.dispatch import dispatch_time
 from choreo.plan.layer.kernels import LayerPass, MatmulKind, MemoryKind
 from choreo.plan.layer.timing import clock_gain
 from choreo.plan.layer.work import PASSES, LayerWork, layer_work
+from choreo.plan.memory.offload import host_link_bytes_per_s
 from choreo.plan.network import collective_time
-from choreo.plan.offload import host_link_bytes_per_s
 from choreo.plan.pipeline import orders, simulate_pipeline
 from choreo.workload import Plan, stage_layers
 

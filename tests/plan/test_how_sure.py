@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from choreo.plan import plan
-from choreo.plan.how_sure import UNKNOWN, errors_of, fits_chance
+from choreo.plan.how_sure.how_sure import UNKNOWN, errors_of, fits_chance
 from choreo.plan.job import TrainingJob
 from choreo.plan.network import get_cluster
 from choreo.plan.software import get_software

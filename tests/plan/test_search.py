@@ -12,13 +12,13 @@ import pytest
 from choreo.errors import PlanError, UsageError
 from choreo.hardware import get_device
 from choreo.plan import evaluate, get_cluster, get_software, plan
-from choreo.plan.estimate import FAR, Estimate, estimate
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import FIELDS, LayerTable, tabulate
 from choreo.plan.layer.work import KINDS
-from choreo.plan.search import ALIKE, TOO_LARGE, best_of_each_cut, detailed, promising, search
+from choreo.plan.search.estimate import FAR, Estimate, estimate
+from choreo.plan.search.search import ALIKE, TOO_LARGE, best_of_each_cut, detailed, promising, search
+from choreo.plan.search.space import Space, enumerate_plans, space_of
 from choreo.plan.software.ability import ability_of
-from choreo.plan.space import Space, enumerate_plans, space_of
 from choreo.workload import Plan, get_model
 from tests.oracles.plan import oracle_step
 

@@ -10,7 +10,7 @@ import pytest
 
 from choreo.errors import PlanError
 from choreo.plan import evaluate, plan
-from choreo.plan.space import FIELDS, SAME, Space, enumerate_plans
+from choreo.plan.search.space import FIELDS, SAME, Space, enumerate_plans
 from choreo.workload import Model, Plan, get_model
 from choreo.workload.legal import Request, broken_rule, even
 from choreo.workload.plan import RECOMPUTE, SCHEDULES

@@ -14,7 +14,7 @@ from choreo.nccl import predict
 from choreo.plan.data_parallel.overlap import backward_exposed, forward_exposed
 from choreo.plan.data_parallel.send_times import gathered_bytes, reduced_bytes
 from choreo.plan.layer.work import layer_work
-from choreo.plan.memory import model_state_bytes
+from choreo.plan.memory.memory import model_state_bytes
 from choreo.plan.network import collective_time, get_cluster
 from choreo.plan.network.nccl import NcclModel
 from choreo.plan.pipeline import in_flight

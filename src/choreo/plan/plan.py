@@ -13,9 +13,9 @@ from choreo.hardware import Device
 from choreo.plan.graph_models.plan import graph_step
 from choreo.plan.job import TrainingJob
 from choreo.plan.network import Cluster, get_cluster
-from choreo.plan.search import Found, detailed, search
+from choreo.plan.search.search import Found, detailed, search
+from choreo.plan.search.space import FIELDS
 from choreo.plan.software import Software, get_software
-from choreo.plan.space import FIELDS
 from choreo.plan.step import STEP_FIGURES, Step
 from choreo.results import Result, result
 from choreo.topology import Topology

@@ -18,10 +18,10 @@ import numpy.typing as npt
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import LayerTable
 from choreo.plan.layer.work import KINDS, WITH_EXPERTS
+from choreo.plan.memory.offload import offloaded_adam_s
 from choreo.plan.network import collective_time
-from choreo.plan.offload import offloaded_adam_s
-from choreo.plan.space import Space
-from choreo.plan.split import PipelineStage, stage_list
+from choreo.plan.pipeline.split import PipelineStage, stage_list
+from choreo.plan.search.space import Space
 from choreo.workload.plan import WIDE
 
 __all__ = [

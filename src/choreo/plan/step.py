@@ -19,17 +19,17 @@ from choreo.errors import UsageError
 from choreo.hardware import Device
 from choreo.plan.data_parallel.cost import DataParallelCost, by_micro_batch, data_parallel_cost
 from choreo.plan.data_parallel.send_times import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, SendTimes
-from choreo.plan.how_sure import UNKNOWN, Errors, errors_of, fits_chance
+from choreo.plan.how_sure.how_sure import UNKNOWN, Errors, errors_of, fits_chance
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import LayerTable, tabulate
 from choreo.plan.layer.work import KINDS
-from choreo.plan.memory import stage_memory
+from choreo.plan.memory.memory import stage_memory
 from choreo.plan.network import Cluster, get_cluster
 from choreo.plan.pipeline import Pipeline, simulate_pipeline
+from choreo.plan.pipeline.split import PipelineStage
+from choreo.plan.search.space import space_of
 from choreo.plan.software import Software, get_software
 from choreo.plan.software.ability import ability_of
-from choreo.plan.space import space_of
-from choreo.plan.split import PipelineStage
 from choreo.plan.stages import PlanBatch, accumulation_s, batch_plans, message_s, optimizer_s
 from choreo.results import Result, result
 from choreo.topology import Topology

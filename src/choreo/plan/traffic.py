@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from choreo.plan.job import TrainingJob
 from choreo.plan.network import collective_time
 from choreo.plan.network.nccl import NcclModel
+from choreo.plan.pipeline.split import layers_per_stage
 from choreo.plan.plan import link_of
-from choreo.plan.split import layers_per_stage
 from choreo.plan.stages import message_bytes
 from choreo.workload import Plan, backward_graph, layer_graph
 

@@ -12,7 +12,7 @@ from choreo.hardware import Device
 from choreo.plan.job import TrainingJob
 from choreo.plan.network import Cluster
 from choreo.plan.plan import Planning, plan
-from choreo.plan.search import detailed
+from choreo.plan.search.search import detailed
 from choreo.plan.software import Software
 from choreo.workload import Plan
 

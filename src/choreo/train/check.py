@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from choreo.errors import PlanError, UsageError
-from choreo.plan.memory import model_state_bytes
+from choreo.plan.memory.memory import model_state_bytes
 from choreo.plan.software import get_software
 from choreo.train.config import TrainConfig
 from choreo.train.data.text import SYNTHETIC, open_text

@@ -15,8 +15,8 @@ from choreo.errors import UnknownNameError, UsageError
 from choreo.explore.fields import FILES, FieldError, reading
 from choreo.plan import Planning, plan
 from choreo.plan.network import get_cluster
-from choreo.plan.search import Found, detailed
-from choreo.plan.space import FIELDS
+from choreo.plan.search.search import Found, detailed
+from choreo.plan.search.space import FIELDS
 from choreo.plan.what_if import vary_place
 from choreo.show.plan.page import plan_html
 from choreo.workload import list_models

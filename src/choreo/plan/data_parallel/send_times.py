@@ -8,8 +8,8 @@ import numpy.typing as npt
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import LayerTable
 from choreo.plan.network import Cluster, collective_time
+from choreo.plan.search.space import Space
 from choreo.plan.software import Software
-from choreo.plan.space import Space
 from choreo.workload.plan import WIDE
 
 __all__ = ["ALL_GATHER", "ALL_REDUCE", "REDUCE_SCATTER", "SendTimes", "gathered_bytes", "reduced_bytes"]

@@ -7,8 +7,8 @@ from choreo.hardware import Device
 from choreo.plan.graph_models.step import evaluate_graph
 from choreo.plan.network import Cluster
 from choreo.plan.pipeline import Pipeline, PipelinePass
+from choreo.plan.search.space import Fixed
 from choreo.plan.software import Software
-from choreo.plan.space import Fixed
 from choreo.plan.step import Step
 from choreo.workload import ConvNet, Plan, Recommender
 

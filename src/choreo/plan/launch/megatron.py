@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from choreo.plan.pipeline.split import layers_per_stage
 from choreo.plan.software.ability import ability_of
-from choreo.plan.split import layers_per_stage
 
 if TYPE_CHECKING:
     from choreo.plan.job import TrainingJob

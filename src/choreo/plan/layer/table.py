@@ -31,9 +31,9 @@ from choreo.plan.layer.work import (
     layer_kind,
     layer_work,
 )
-from choreo.plan.offload import waiting_s
-from choreo.plan.space import Space
-from choreo.plan.space_axes import modules_of
+from choreo.plan.memory.offload import waiting_s
+from choreo.plan.search.axes import modules_of
+from choreo.plan.search.space import Space
 from choreo.workload import Plan
 from choreo.workload.plan import RECOMPUTE
 

@@ -13,8 +13,8 @@ from choreo.errors import UsageError
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import tabulate
 from choreo.plan.plan import Planning
+from choreo.plan.search.space import space_of
 from choreo.plan.simulation.graph import MOST_NODES, folded_step
-from choreo.plan.space import space_of
 from choreo.plan.stages import batch_plans
 from choreo.plan.step import Step, evaluate
 from choreo.simulate.execution import WorkloadSimulation

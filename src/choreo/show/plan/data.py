@@ -65,7 +65,7 @@ def page_data(planning: Planning) -> PlanPage:
 
 def plan_data(planning: Planning, one: Planned, *, charts: bool = True) -> PlanData:
     """The data of one plan; without `charts` the what-if curves are left out, which is quick."""
-    from choreo.plan.search import detailed
+    from choreo.plan.search.search import detailed
     from choreo.plan.what_if import what_if
 
     step = one.step if planning.job is None else detailed(planning.job, one.plan, timeline=True)

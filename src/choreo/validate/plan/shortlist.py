@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from choreo.plan.estimate import estimate
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import tabulate
-from choreo.plan.space import space_of
+from choreo.plan.search.estimate import estimate
+from choreo.plan.search.space import space_of
 from choreo.workload import Plan
 
 __all__ = ["FEW", "shortlist"]

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import PlanError
-from choreo.plan.estimate import Estimate, estimate
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import tabulate
+from choreo.plan.search.estimate import Estimate, estimate
+from choreo.plan.search.space import CUT, Fixed, Space, enumerate_plans, space_of
 from choreo.plan.software.ability import ability_of
-from choreo.plan.space import CUT, Fixed, Space, enumerate_plans, space_of
 from choreo.plan.step import Step, evaluate
 from choreo.workload import Plan
 

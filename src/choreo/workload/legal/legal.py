@@ -7,67 +7,22 @@ nearest choice that works.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from choreo.errors import PlanError
 from choreo.units import counted
-from choreo.workload.choices import SCHEDULES, SPLITS
+from choreo.workload.choices import SPLITS
+from choreo.workload.legal.rule import Numbers, Request, Rule, row_of
+from choreo.workload.legal.stages import chunks_hold, divisors, rounds_hold, stages_hold
+from choreo.workload.legal.trained import TRAINED
 
 if TYPE_CHECKING:
-    from choreo.workload.model import Model
     from choreo.workload.plan import Plan
 
-__all__ = ["RULES", "Columns", "Request", "Rule", "broken_rule", "check_plan", "divisors", "even"]
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Columns = Mapping[str, Ints]
-Numbers = Mapping[str, Any]  # an int a field, or a column of them
-COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "sequence_parallel", "etp")
-EVEN, BALANCED, LISTED = range(len(SPLITS) + 1)  # how layers are split; those of a list have the last code
-INTERLEAVED, ZERO_BUBBLE = SCHEDULES.index("interleaved"), SCHEDULES.index("zero-bubble")
-ROUND = 32  # layers: a number that stages divide
-STAGE_EXTRAS, CHUNK_EXTRAS = 3, 2  # parts other than layers that may count as one, to reach a round number
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a plan is for.
-
-    `uneven` where the program gives stages unequal numbers of layers, `trained` where `choreo train` is to run it, with
-    what torch can do.
-    """
-
-    model: Model
-    gpus: int
-    global_batch: int
-    seq: int
-    uneven: bool = False
-    trained: bool = False
-    listed: tuple[int, ...] = ()  # the layers of each virtual stage, where the plan lists them
-
-    def __post_init__(self) -> None:
-        for name in ("gpus", "global_batch", "seq"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A reason why plans cannot be run, the test that finds them, and the sentence with a hint for one of them."""
-
-    reason: str
-    field: str  # the field of the plan to change
-    holds: Callable[[Request, Numbers], Any]  # a bool, or a column of them
-    sentence: Callable[[Request, Plan], str]
+__all__ = ["RULES", "broken_rule", "check_plan"]
 
 
 def check_plan(plan: Plan, request: Request) -> None:
@@ -79,51 +34,14 @@ def check_plan(plan: Plan, request: Request) -> None:
 
 def broken_rule(plan: Plan, request: Request) -> Rule | None:
     """The first rule that a plan breaks."""
-    row = _row(plan)
+    row = row_of(plan)
     return next((rule for rule in RULES if not rule.holds(request, row)), None)
-
-
-def _row(plan: Plan) -> dict[str, int]:
-    row = {name: int(getattr(plan, name)) for name in COLUMNS}
-    split = SPLITS.index(plan.split) if plan.split in SPLITS else LISTED
-    return row | {"schedule": SCHEDULES.index(plan.schedule), "split": split}
-
-
-def divisors(number: int) -> list[int]:
-    """The divisors of a number, from the smallest.
-
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
-    """
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return small + [number // d for d in reversed(small) if d * d != number]
-
-
-def even(layers: int, stages: int, extras: int = STAGE_EXTRAS) -> bool:
-    """Whether layers divide into stages.
-
-    Some models are a few layers short of a round number, so that the embedding, the head and a second head for
-    prediction take their places (Llama 3.1 405B's 126, Qwen3's 94, DeepSeek-V3's 61): up to `extras` count as layers.
-
-    >>> even(80, 8), even(80, 7), even(126, 16), even(126, 128)
-    (True, False, True, True)
-    """
-    if stages > layers + extras:
-        return False
-    whole = (layers + extra for extra in range(1, extras + 1) if (layers + extra) % ROUND == 0)
-    return layers % stages == 0 or any(total % stages == 0 for total in whole)
-
-
-@lru_cache(maxsize=256)
-def _even(layers: int, extras: int) -> Bools:
-    """`even` for 0 to `layers + extras` stages; one stage more stands for too many."""
-    return np.array([False, *(even(layers, stages, extras) for stages in range(1, layers + extras + 1)), False])
 
 
 def _near(request: Request, plan: Plan, field: str, values: Iterable[int], *others: str) -> str:
     """The nearest values of a field, below and above the plan's, that break no rule of that field or of `others`."""
     rules = [rule for rule in RULES if rule.field in (field, *others)]
-    row = _row(plan)
+    row = row_of(plan)
     legal = [v for v in values if all(rule.holds(request, row | {field: v}) for rule in rules)]
     return _nearest(int(getattr(plan, field)), legal)
 
@@ -238,47 +156,6 @@ def _tell_sequence(request: Request, plan: Plan) -> str:
     return f"seq {request.seq} does not divide by {told} = {ways}; a seq of {near} would"
 
 
-def _stages(request: Request, t: Numbers) -> Any:
-    layers = request.model.layers
-    if request.uneven:
-        return t["pp"] <= layers
-    dividing = _even(layers, STAGE_EXTRAS)[np.minimum(t["pp"], layers + STAGE_EXTRAS + 1)] & (t["pp"] <= layers)
-    return np.where(t["split"] == EVEN, dividing, _split(request, t, t["pp"] * t["interleave"]))
-
-
-def _split(request: Request, t: Numbers, stages: Any) -> Any:
-    """Whether a split that is not even gives every stage its layers."""
-    layers, listed = request.model.layers, request.listed
-    whole = (stages == len(listed)) & (sum(listed) == layers)
-    return np.where(t["split"] == LISTED, whole, (t["pp"] <= layers) & (stages <= layers + CHUNK_EXTRAS))
-
-
-def _chunks(request: Request, t: Numbers) -> Any:
-    layers = request.model.layers
-    stages = t["pp"] * t["interleave"]
-    chunks = _even(layers, CHUNK_EXTRAS)[np.minimum(stages, layers + CHUNK_EXTRAS + 1)]
-    return (t["interleave"] == 1) | (t["pp"] == 1) | np.where(t["split"] == EVEN, chunks, _split(request, t, stages))
-
-
-def _rounds(request: Request, t: Numbers) -> Any:
-    micro_batches = request.global_batch // (t["dp"] * t["micro_batch"])
-    return (t["interleave"] == 1) | (t["pp"] == 1) | (micro_batches % t["pp"] == 0)
-
-
-def _trained(
-    reason: str,
-    field: str,
-    holds: Callable[[Request, Numbers], Any],
-    sentence: Callable[[Request, Plan], str],
-) -> Rule:
-    """A rule for plans that `choreo train` is to run; the planner does not ask it."""
-
-    def asked(request: Request, t: Numbers) -> Any:
-        return holds(request, t) if request.trained else t["dp"] > 0  # which all have
-
-    return Rule(reason, field, asked, sentence)
-
-
 RULES = (
     Rule(
         "devices other than there are",
@@ -304,7 +181,7 @@ RULES = (
         lambda r, t: (r.model.ffn % t["tp"] == 0) & ((t["etp"] > 0) | (r.model.expert_ffn % t["tp"] == 0)),
         _tell_tensors,
     ),
-    Rule("layers not divisible by pp", "pp", _stages, _tell_stages),
+    Rule("layers not divisible by pp", "pp", stages_hold, _tell_stages),
     Rule(
         "sequence not divisible by cp",
         "cp",
@@ -335,8 +212,8 @@ RULES = (
         lambda r, t: r.global_batch % (t["dp"] * t["micro_batch"]) == 0,
         _tell_batch,
     ),
-    Rule("layers not divisible by pp x interleave", "interleave", _chunks, _tell_chunks),
-    Rule("micro-batches not divisible by pp, as interleaving needs", "micro_batch", _rounds, _tell_rounds),
+    Rule("layers not divisible by pp x interleave", "interleave", chunks_hold, _tell_chunks),
+    Rule("micro-batches not divisible by pp, as interleaving needs", "micro_batch", rounds_hold, _tell_rounds),
     Rule(
         "sequence not divisible by cp x tp, as sequence parallelism needs",
         "sequence_parallel",
@@ -355,65 +232,5 @@ RULES = (
         lambda r, t: (t["interleave"] == 1) | (t["pp"] > 1),
         lambda r, plan: f"interleave {plan.interleave} needs a pipeline, and pp is 1; interleave 1, or pp 2 or more",
     ),
-    # What `choreo train` cannot run.
-    _trained(
-        "experts cut otherwise than tensors",
-        "etp",
-        lambda r, t: (t["etp"] == 0) | (t["etp"] == t["tp"]),
-        lambda r, plan: f"choreo train cuts experts as tensors, by tp {plan.tp}, not by etp {plan.etp}; etp 0",
-    ),
-    _trained(
-        "layers not split evenly",
-        "split",
-        lambda r, t: (t["pp"] == 1) | (t["split"] == EVEN),
-        lambda r, plan: f"choreo train gives stages equal numbers of layers, not split {plan.split}; split even",
-    ),
-    _trained(
-        "zero bubble with sharded parameters",
-        "schedule",
-        lambda r, t: (t["pp"] == 1) | (t["schedule"] != ZERO_BUBBLE) | (t["zero"] < 2),
-        lambda r, plan: (
-            f"torch computes wrong gradients for zero-bubble with zero {plan.zero} (fully_shard); schedule 1f1b, or "
-            "zero 0 or 1, would be right"
-        ),
-    ),
-    _trained(
-        "fewer key-value heads than tp",
-        "tp",
-        lambda r, t: t["tp"] <= r.model.kv_heads,
-        lambda r, plan: (
-            f"tp {plan.tp} is more than the {r.model.kv_heads} key-value heads of {r.model.name}, and each tensor rank "
-            f"trains its own; tp {r.model.kv_heads} is the most"
-        ),
-    ),
-    _trained(
-        "sequence not divisible by 2 cp",
-        "cp",
-        lambda r, t: (t["cp"] == 1) | (r.seq % (2 * t["cp"]) == 0),
-        lambda r, plan: (
-            f"seq {r.seq} does not divide by 2 × cp {plan.cp}, the chunks of context parallelism; a seq of "
-            f"{max(1, round(r.seq / (2 * plan.cp))) * 2 * plan.cp} would"
-        ),
-    ),
-    _trained(
-        "fewer micro-batches than stages",
-        "micro_batch",
-        lambda r, t: (t["pp"] == 1) | (r.global_batch // (t["dp"] * t["micro_batch"]) >= t["pp"]),
-        lambda r, plan: (
-            f"a pipeline of pp {plan.pp} needs as many micro-batches, and there are "
-            f"{plan.micro_batches(r.global_batch)}; a global batch of {plan.dp * plan.micro_batch * plan.pp} would do"
-        ),
-    ),
-    _trained(
-        "interleaved with one chunk a stage",
-        "interleave",
-        lambda r, t: (t["pp"] == 1) | (t["schedule"] != INTERLEAVED) | (t["interleave"] > 1),
-        lambda r, plan: "schedule interleaved needs interleave 2 or more; interleave 2, or schedule 1f1b",
-    ),
-    _trained(
-        "gpipe with several chunks a stage",
-        "interleave",
-        lambda r, t: (t["schedule"] != SCHEDULES.index("gpipe")) | (t["interleave"] == 1),
-        lambda r, plan: f"gpipe runs one chunk of layers a stage, not interleave {plan.interleave}; interleave 1",
-    ),
+    *TRAINED,
 )

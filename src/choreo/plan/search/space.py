@@ -1,6 +1,6 @@
 """The space of plans: every combination of the open fields, as columns, and why some of them cannot be run.
 
-The space is a product of cuts, runs and options (`space_axes.py`). A plan that cannot be run is counted under
+The space is a product of cuts, runs and options (`axes.py`). A plan that cannot be run is counted under
 the first rule it breaks. Plans that are the same as another (a schedule without a pipeline) are counted too, so that
 `considered` is the whole product. Pipelines whose layers do not divide well, or whose head is heavy, come a second time
 with their layers balanced.
@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import PlanError
-from choreo.plan.software.ability import Ability, ability_of
-from choreo.plan.space_axes import (
+from choreo.plan.pipeline.split import worth_balancing
+from choreo.plan.search.axes import (
     CUT,
     MOST_INTERLEAVE,
     SEVERAL,
@@ -29,7 +29,7 @@ from choreo.plan.space_axes import (
     modules_code,
     modules_of,
 )
-from choreo.plan.split import worth_balancing
+from choreo.plan.software.ability import Ability, ability_of
 from choreo.workload import Model, Plan
 from choreo.workload.legal import BALANCED, CHUNK_EXTRAS, LISTED, RULES, Columns, Request, Rule, divisors, even
 from choreo.workload.plan import RECOMPUTE, SCHEDULES, SPLITS, listed_layers

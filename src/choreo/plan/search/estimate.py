@@ -21,9 +21,9 @@ from choreo.plan.data_parallel.cost import by_micro_batch, data_parallel_cost
 from choreo.plan.data_parallel.send_times import SendTimes
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import LayerTable
-from choreo.plan.memory import stage_memory
+from choreo.plan.memory.memory import stage_memory
+from choreo.plan.search.space import Space
 from choreo.plan.software.ability import ability_of
-from choreo.plan.space import Space
 from choreo.plan.stages import PlanBatch, accumulation_s, batch_plans, message_s, optimizer_s
 from choreo.workload.plan import RECOMPUTE, SCHEDULES
 

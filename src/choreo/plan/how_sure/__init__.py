@@ -1,0 +1,1 @@
+"""How sure a prediction is: the errors on published steps like it."""
