@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from choreo.cli.output.files import write_page
-from choreo.cli.output.table import echo_json
+from choreo.cli.options.topology import Placement
+from choreo.cli.output.text.files import write_page
+from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import keep
-from choreo.cli.topology_options import Placement
 
 __all__ = ["simulate_files"]
 

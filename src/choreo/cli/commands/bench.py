@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import grouped
-from choreo.cli.options import json_option, load_option, parsed, ranks_option
-from choreo.cli.output.table import echo_json
+from choreo.cli.options.common import json_option, load_option, parsed, ranks_option
+from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import Recorded, keep
 from choreo.errors import UsageError
 from choreo.units import parse_size
@@ -117,7 +117,7 @@ def command(
     from choreo.bench.bench import measure
     from choreo.bench.options import BenchOptions
     from choreo.bench.sizes import sizes_between
-    from choreo.cli.output.bench import BenchTable
+    from choreo.cli.output.collective.bench import BenchTable
     from choreo.run.execute.constants import load_constants
 
     if ranks is None:

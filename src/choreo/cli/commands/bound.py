@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from choreo.cli.options import json_option, needed_size, ranks_option, size_option
-from choreo.cli.output.table import echo_json
+from choreo.cli.options.common import json_option, needed_size, ranks_option, size_option
+from choreo.cli.options.topology import need_topology, place, placement_option, topology_option
+from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import Recorded, keep
-from choreo.cli.topology_options import need_topology, place, placement_option, topology_option
 
 
 @click.command("bound", cls=Recorded)
@@ -48,6 +48,6 @@ def command(
     if as_json:
         echo_json(found)
     else:
-        from choreo.cli.output.bound import print_bound
+        from choreo.cli.output.collective.bound import print_bound
 
         print_bound(found, network)

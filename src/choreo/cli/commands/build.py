@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from choreo.cli.command import Command, grouped
-from choreo.cli.options import json_option
-from choreo.cli.output.table import echo_json
-from choreo.cli.schedule_options import ScheduleOptions, schedule_options
+from choreo.cli.options.common import json_option
+from choreo.cli.options.schedule import ScheduleOptions, schedule_options
+from choreo.cli.output.text.table import echo_json
 from choreo.errors import shown
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from choreo.cli.command import grouped
-from choreo.cli.options import json_option, parsed, rank_range_option
-from choreo.cli.output.table import echo_json
+from choreo.cli.options.common import json_option, parsed, rank_range_option
+from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import Recorded, keep_constants
 from choreo.errors import CalibrationError, UsageError, shown
 from choreo.units import parse_size

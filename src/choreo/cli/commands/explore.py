@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from choreo.cli.command import Command
-from choreo.cli.output.files import write_page
+from choreo.cli.output.text.files import write_page
 from choreo.errors import UsageError
 
 __all__ = ["command"]

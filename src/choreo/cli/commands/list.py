@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from choreo.cli.command import Command
-from choreo.cli.options import json_option, load_option
+from choreo.cli.options.common import json_option, load_option
 from choreo.errors import UnknownNameError, UsageError
 
 CATALOGUES = ("algorithms", "models", "devices", "software", "topologies")

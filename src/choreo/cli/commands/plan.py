@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import Option, grouped, refuse_beside
-from choreo.cli.options import json_option, parsed
-from choreo.cli.output.files import write_page
-from choreo.cli.output.table import echo_json
-from choreo.cli.plan_options import NUMBERS, planned, run_of
+from choreo.cli.options.common import json_option, parsed
+from choreo.cli.options.plan import NUMBERS, planned, run_of
+from choreo.cli.output.text.files import write_page
+from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import Recorded
 from choreo.errors import UsageError
 from choreo.units import parse_bandwidth, parse_size

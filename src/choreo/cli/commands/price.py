@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import grouped
-from choreo.cli.options import gamma_option, json_option, parsed, size_option
-from choreo.cli.output.price import print_prices, print_sweep
-from choreo.cli.output.table import echo_json
+from choreo.cli.options.common import gamma_option, json_option, parsed, size_option
+from choreo.cli.options.schedule import ScheduleOptions, checked, left_out, schedule_options, trusted
+from choreo.cli.output.collective.price import print_prices, print_sweep
+from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import Recorded, keep
-from choreo.cli.schedule_options import ScheduleOptions, checked, left_out, schedule_options, trusted
 from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError
 from choreo.units import parse_bandwidth, parse_size_range, parse_time
 

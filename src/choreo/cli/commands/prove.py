@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import Command, grouped
-from choreo.cli.options import json_option, rank_range_option
-from choreo.cli.output.table import echo_json, echo_line
-from choreo.cli.schedule_options import ScheduleOptions, schedule_options
+from choreo.cli.options.common import json_option, rank_range_option
+from choreo.cli.options.schedule import ScheduleOptions, schedule_options
+from choreo.cli.output.text.table import echo_json, echo_line
 from choreo.errors import AlgorithmError, ContradictionError, ProofError, RefusedError, ScheduleError, UsageError, shown
 from choreo.units import counted
 

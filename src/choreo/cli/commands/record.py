@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from choreo.cli.command import Command
-from choreo.cli.options import json_option
-from choreo.cli.output.table import echo_json
+from choreo.cli.options.common import json_option
+from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import arguments_given, store_option
 from choreo.errors import UnknownNameError, shown
 from choreo.units import counted

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import grouped, refuse_beside
-from choreo.cli.options import gamma_option, json_option, parsed, size_option
-from choreo.cli.output.files import write_page
-from choreo.cli.output.table import echo_json
-from choreo.cli.packet_options import PACKET_OPTIONS, packet_options, packets_of
-from choreo.cli.recording import Recorded, keep
-from choreo.cli.schedule_options import ScheduleOptions, schedule_options
-from choreo.cli.simulate_options import Asked, parse_beside, sizes_of
-from choreo.cli.topology_options import (
+from choreo.cli.options.common import gamma_option, json_option, parsed, size_option
+from choreo.cli.options.packets import PACKET_OPTIONS, packet_options, packets_of
+from choreo.cli.options.schedule import ScheduleOptions, schedule_options
+from choreo.cli.options.simulate import Asked, parse_beside, sizes_of
+from choreo.cli.options.topology import (
     need_topology,
     place,
     placement_option,
@@ -24,6 +21,9 @@ from choreo.cli.topology_options import (
     what_if,
     what_if_options,
 )
+from choreo.cli.output.text.files import write_page
+from choreo.cli.output.text.table import echo_json
+from choreo.cli.recording import Recorded, keep
 from choreo.errors import UsageError
 from choreo.units import parse_size_range
 
@@ -229,7 +229,7 @@ def command(
         simulate_files(workload, where, groups, ranks, gamma=gamma, as_json=as_json, pictures=pictures, options=options)
         return
     if compare is not None:
-        from choreo.cli.output.comparison import print_comparison
+        from choreo.cli.output.collective.comparison import print_comparison
 
         refuse_beside("--compare", ("compare", "as_json"))
         print_comparison(*compare, as_json=as_json)
@@ -250,7 +250,7 @@ def command(
     where = place(network, placement, _ranks(chosen, ranks))
     where = replace(where, topology=what_if(where, slow_link, slow_rank, routing))
     if library is not None:
-        from choreo.cli.output.nccl import print_library
+        from choreo.cli.output.collective.nccl import print_library
 
         refuse_beside(f"--library {library}", KNOWN_TO_LIBRARIES)
         print_library(chosen, where, sizes, swept=sweep is not None, as_json=as_json)
@@ -288,7 +288,7 @@ def _ranks(chosen: ScheduleOptions, ranks: int | None) -> int | None:
 
 
 def _one(asked: Asked, size: int, as_json: bool, trace: Path | None, html: Path | None) -> None:
-    from choreo.cli.output.simulation import print_simulation
+    from choreo.cli.output.collective.simulation import print_simulation
 
     schedule = asked.schedule(size)
     simulation = asked.run(schedule, size)
@@ -313,7 +313,7 @@ def _one(asked: Asked, size: int, as_json: bool, trace: Path | None, html: Path 
 
 
 def _rank_all(asked: Asked, size: int, as_json: bool) -> None:
-    from choreo.cli.output.simulation import print_ranking
+    from choreo.cli.output.collective.simulation import print_ranking
 
     simulations = asked.run_all(asked.schedules(), size)
     simulations.sort(key=_time_s)
@@ -326,7 +326,7 @@ def _rank_all(asked: Asked, size: int, as_json: bool) -> None:
 
 def _sweep(asked: Asked, sizes: list[int], as_json: bool) -> None:
     """A run of each algorithm at each size; of --algorithm all, only the fastest is printed."""
-    from choreo.cli.output.simulation import print_sweep
+    from choreo.cli.output.collective.simulation import print_sweep
 
     schedules = asked.schedules()
     if len(schedules) > 1:  # what cannot run here is said once

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import Command, grouped
-from choreo.cli.options import json_option, load_option
-from choreo.cli.output.table import echo_json, echo_note
+from choreo.cli.options.common import json_option, load_option
+from choreo.cli.output.text.table import echo_json, echo_note
 from choreo.cli.progress import Progress
 from choreo.cli.recording import arguments_given, store_option
 from choreo.errors import UsageError, shown
@@ -82,8 +82,8 @@ def command(
     NAME is a collective, or several; for plan, models. A TOML file names the verb and the axes instead. Every case is
     kept in the store when it is done, and not computed again: after Ctrl-C the same command goes on where it was.
     """
-    from choreo.cli.output.files import check_picture, write_picture
     from choreo.cli.output.sweep import print_table
+    from choreo.cli.output.text.files import check_picture, write_picture
     from choreo.record.ask.export import check_format
     from choreo.sweep.sweep import sweep_cases
     from choreo.sweep.verbs import cases_of

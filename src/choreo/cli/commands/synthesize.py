@@ -8,10 +8,8 @@ from pathlib import Path
 import click
 
 from choreo.cli.command import grouped
-from choreo.cli.options import json_option, needed_size, parsed, ranks_option, size_option
-from choreo.cli.output.table import echo_json
-from choreo.cli.recording import Recorded, keep
-from choreo.cli.topology_options import (
+from choreo.cli.options.common import json_option, needed_size, parsed, ranks_option, size_option
+from choreo.cli.options.topology import (
     need_topology,
     place,
     placement_option,
@@ -19,6 +17,8 @@ from choreo.cli.topology_options import (
     what_if,
     what_if_options,
 )
+from choreo.cli.output.text.table import echo_json
+from choreo.cli.recording import Recorded, keep
 from choreo.errors import UsageError
 from choreo.files import read_bytes
 
@@ -109,7 +109,7 @@ def command(
 
     The schedule is never slower than the best algorithm of the library there, by simulation.
     """
-    from choreo.cli.output.synthesis import print_synthesis
+    from choreo.cli.output.collective.synthesis import print_synthesis
     from choreo.schedule import save
     from choreo.synthesize import search
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from choreo.cli.command import Command
-from choreo.cli.options import json_option
-from choreo.cli.output.files import check_picture, write_picture
-from choreo.cli.output.table import echo_json
+from choreo.cli.options.common import json_option
+from choreo.cli.output.text.files import check_picture, write_picture
+from choreo.cli.output.text.table import echo_json
 from choreo.errors import UsageError, shown
 
 

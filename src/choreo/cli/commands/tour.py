@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import Command
-from choreo.cli.options import json_option
-from choreo.cli.output.table import echo_json, echo_line
+from choreo.cli.options.common import json_option
+from choreo.cli.output.text.table import echo_json, echo_line
 from choreo.errors import ChoreoError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from choreo.cli.command import Command, grouped
-from choreo.cli.options import json_option, size_option
-from choreo.cli.output.table import echo_json, echo_note
-from choreo.cli.schedule_options import ScheduleOptions, schedule_options, trusted
+from choreo.cli.options.common import json_option, size_option
+from choreo.cli.options.schedule import ScheduleOptions, schedule_options, trusted
+from choreo.cli.output.text.table import echo_json, echo_note
 from choreo.errors import UsageError
 
 if TYPE_CHECKING:

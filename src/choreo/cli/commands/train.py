@@ -10,10 +10,10 @@ import click
 
 from choreo.cli.command import grouped
 from choreo.cli.commands.plan import FIXING
-from choreo.cli.options import json_option, ranks_option
-from choreo.cli.output.files import write_page
-from choreo.cli.output.table import echo_json, echo_note
-from choreo.cli.plan_options import FIXED, SWITCHES, fixed_of
+from choreo.cli.options.common import json_option, ranks_option
+from choreo.cli.options.plan import FIXED, SWITCHES, fixed_of
+from choreo.cli.output.text.files import write_page
+from choreo.cli.output.text.table import echo_json, echo_note
 from choreo.cli.recording import Recorded, keep
 from choreo.errors import UsageError, shown
 from choreo.run.launch.on_ray.cluster import PLACEMENTS

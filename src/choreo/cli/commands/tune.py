@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import Command
-from choreo.cli.options import json_option, ranks_option
-from choreo.cli.output.table import Column, echo_json, echo_table
-from choreo.cli.topology_options import need_topology, place, placement_option, topology_option
+from choreo.cli.options.common import json_option, ranks_option
+from choreo.cli.options.topology import need_topology, place, placement_option, topology_option
+from choreo.cli.output.text.table import Column, echo_json, echo_table
 from choreo.errors import shown
 from choreo.units import format_bytes
 

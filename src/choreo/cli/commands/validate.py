@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from choreo.cli.command import Command
-from choreo.cli.options import json_option
+from choreo.cli.options.common import json_option
 from choreo.cli.recording import arguments_given
 from choreo.errors import UsageError
 

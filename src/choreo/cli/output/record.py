@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from choreo.cli.output.sweep import cell
-from choreo.cli.output.table import Column, echo_json, echo_line, echo_table
+from choreo.cli.output.text.table import Column, echo_json, echo_line, echo_table
 from choreo.errors import shown
 from choreo.record.ask.answer import Answer
 from choreo.record.summary import Summary

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from choreo.cli.output.table import Column, echo_line, echo_table
+from choreo.cli.output.text.table import Column, echo_line, echo_table
 from choreo.sweep.layout import constant, varying
 from choreo.sweep.table import Table
 from choreo.units import counted, format_bandwidth, format_bytes, format_time

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import Column, echo_json, echo_line, echo_table, echo_wrapped
+from choreo.cli.output.text.table import Column, echo_json, echo_line, echo_table, echo_wrapped
 from choreo.errors import UsageError, shown
 from choreo.topology import Topology, get_topology, list_topologies
 from choreo.topology.describe import DescribedTopology, Ends, diameter, dimensions, ends, kinds, listed, one_line

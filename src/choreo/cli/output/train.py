@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import Column, NcclTable, echo_line, echo_table
+from choreo.cli.output.text.table import Column, NcclTable, echo_line, echo_table
 from choreo.units import counted, format_bytes, format_time
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from choreo.cli.output.table import echo_json, echo_line
-from choreo.cli.plan_options import WIDTHS, count_of, workload_of
+from choreo.cli.options.plan import WIDTHS, count_of, workload_of
+from choreo.cli.output.text.table import echo_json, echo_line
 from choreo.errors import UsageError
 from choreo.units import format_bytes, format_count
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import Column, echo_line, echo_note, echo_table, width
+from choreo.cli.output.text.table import Column, echo_line, echo_note, echo_table, width
 from choreo.show.plan.words import kernels, limits, plan_words, title
 from choreo.units import format_bytes, format_count, format_time
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import echo_json, echo_line
+from choreo.cli.output.text.table import echo_json, echo_line
 from choreo.cli.output.trace import print_workload
 from choreo.cli.progress import Progress
 from choreo.units import format_time

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import Column, echo_json, echo_line, echo_table
+from choreo.cli.output.text.table import Column, echo_json, echo_line, echo_table
 from choreo.errors import UsageError
 from choreo.show.plan.words import plan_words, title
 from choreo.units import format_bandwidth, format_bytes, format_time

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import Column, echo_json, echo_table
+from choreo.cli.output.text.table import Column, echo_json, echo_table
 from choreo.errors import shown
 from choreo.units import format_time
 from choreo.validate.errors import grouped

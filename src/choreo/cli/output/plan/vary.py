@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import Column, echo_json, echo_line, echo_note, echo_table
-from choreo.cli.plan_options import FIXED, batch_of, fixed_of, job_arguments, planned, share_of
+from choreo.cli.options.plan import FIXED, batch_of, fixed_of, job_arguments, planned, share_of
+from choreo.cli.output.text.table import Column, echo_json, echo_line, echo_note, echo_table
 from choreo.errors import PlanError, UsageError
 from choreo.show.plan.words import title
 from choreo.units import format_bytes, format_time

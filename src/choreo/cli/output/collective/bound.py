@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import echo_line
+from choreo.cli.output.text.table import echo_line
 from choreo.errors import shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from choreo.cli.command import Option
-from choreo.cli.options import parsed
+from choreo.cli.options.common import parsed
 from choreo.errors import UsageError
 from choreo.units import parse_size
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from choreo.cli.output.table import Column, echo_json, echo_table
+from choreo.cli.output.text.table import Column, echo_json, echo_table
 from choreo.errors import shown
 from choreo.units import counted, format_bytes, format_time
 

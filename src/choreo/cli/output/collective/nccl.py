@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.table import Column, echo_comment, echo_json, echo_nccl_table
+from choreo.cli.options.schedule import ScheduleOptions
+from choreo.cli.options.topology import Placement
+from choreo.cli.output.text.table import Column, echo_comment, echo_json, echo_nccl_table
 from choreo.cli.recording import keep
-from choreo.cli.schedule_options import ScheduleOptions
-from choreo.cli.topology_options import Placement
 from choreo.errors import UsageError, shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
-from choreo.cli.output.table import Column, NcclTable, echo_comment
+from choreo.cli.output.text.table import Column, NcclTable, echo_comment
 from choreo.errors import shown
 from choreo.units import counted
 

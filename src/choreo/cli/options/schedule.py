@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import Option, grouped
-from choreo.cli.options import load_option, ranks_option
-from choreo.cli.output.table import echo_note
+from choreo.cli.options.common import load_option, ranks_option
+from choreo.cli.output.text.table import echo_note
 from choreo.errors import UnknownNameError, UsageError, shown
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from choreo.cli.output.table import echo_note
+from choreo.cli.options.schedule import SYNTHESIZED, ScheduleOptions, checked, left_out, trusted
+from choreo.cli.options.topology import Placement, parse_placement
+from choreo.cli.output.text.table import echo_note
 from choreo.cli.progress import Progress
-from choreo.cli.schedule_options import SYNTHESIZED, ScheduleOptions, checked, left_out, trusted
-from choreo.cli.topology_options import Placement, parse_placement
 from choreo.errors import AlgorithmError, DeadlockError, ProofError, RefusedError, ScheduleError, UsageError
 from choreo.units import counted, parse_size
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from choreo.cli.output.table import echo_line
+from choreo.cli.output.text.table import echo_line
 from choreo.errors import shown
 
 __all__ = ["axes_lines", "print_axes", "row_label"]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.labels import axes_lines, print_axes, row_label
-from choreo.cli.output.table import Column, echo_comment, echo_line, echo_nccl_table, echo_table
+from choreo.cli.output.text.labels import axes_lines, print_axes, row_label
+from choreo.cli.output.text.table import Column, echo_comment, echo_line, echo_nccl_table, echo_table
 from choreo.errors import shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 

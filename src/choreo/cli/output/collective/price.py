@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from choreo.cli.output.labels import print_axes, row_label
-from choreo.cli.output.plot import plot
-from choreo.cli.output.table import Column, echo_line, echo_table, width
+from choreo.cli.output.text.labels import print_axes, row_label
+from choreo.cli.output.text.plot import plot
+from choreo.cli.output.text.table import Column, echo_line, echo_table, width
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Options of the commands: what several share, and how their values are read."""

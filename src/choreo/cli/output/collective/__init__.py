@@ -1,0 +1,1 @@
+"""How the results of one collective are printed: price, bound, simulation, synthesis, measurement."""

@@ -1,0 +1,1 @@
+"""What all output is made of: tables, JSON, labels, plots of characters, files."""
