@@ -444,7 +444,8 @@ def _memory(
     activations, logits = passes * kept / chunks, 0.0
     if heads := sum("head" in kind for kind in names):
         activations += heads * works["head"].input_bytes
-        logits = heads * plan.micro_batch * job.seq / plan.cp * model.vocab / plan.tp * software.logit_bytes
+        each = software.parallel_logit_bytes if plan.tp > 1 and software.parallel_logit_bytes else software.logit_bytes
+        logits = heads * plan.micro_batch * job.seq / plan.cp * model.vocab / plan.tp * each
     full = plan.recompute == "full"
     at_work = [works[kind] for kind in layers or ["embedding"]]
     working = max(work.working_bytes if full else max(work.widths_bytes, default=0.0) for work in at_work)

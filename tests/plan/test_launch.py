@@ -121,6 +121,20 @@ def test_torchtitan_is_told_or_not() -> None:
     assert told("mpt-7b", Plan(dp=8, zero=3))["torchtitan"].lacks == ("it has no configuration of mpt-7b in bf16",)
 
 
+def test_torchtitan_is_told_of_async_tensor_parallelism_and_its_scales() -> None:
+    plan = Plan(dp=8, tp=4, zero=3, sequence_parallel=True)
+    found = told("llama3-8b", plan, software="torchtitan+compile+async-tp")["torchtitan"]
+    assert "--compile.enable_async_tensor_parallel" in found.options
+    assert "without the compiler" in told("llama3-8b", plan, software="torchtitan+async-tp")["torchtitan"].lacks[0]
+    eight = replace(plan, precision="fp8")
+    notes = [
+        " ".join(told("llama3-405b", eight, software=f"torchtitan{more}")["torchtitan"].notes)
+        for more in ("", "+rowwise")
+    ]
+    assert "a scale a row" in notes[0]
+    assert "a scale a row" not in notes[1]
+
+
 def test_torchtitan_spreads_experts_over_tensor_parallel_ranks() -> None:
     cut = Plan(dp=8, tp=2, ep=8, zero=3, sequence_parallel=True)
     assert told("qwen3-30b-a3b", cut, software="torchtitan")["torchtitan"].lacks

@@ -177,9 +177,9 @@ def test_software_is_known_or_warned_about() -> None:
     assert get_software("torchtitan+compile").fusion == "compiler"
     assert get_software("torchtitan+compile").warning == ""
     assert get_software("torchtitan+compil").warning == (
-        "the option 'compil' of torchtitan is not known; known: compile, autocast, tp-overlap, bf16-gradients, "
-        "bf16-moments, fp8-activations, optimizer-offload, deepep, fp8-dispatch, ep-overlap, pure, imbalance=1.2, "
-        "activation-offload=0.5"
+        "the option 'compil' of torchtitan is not known; known: compile, eager-loss, autocast, tp-overlap, async-tp, "
+        "rowwise, bf16-gradients, bf16-moments, fp8-activations, optimizer-offload, deepep, fp8-dispatch, ep-overlap, "
+        "pure, imbalance=1.2, activation-offload=0.5"
     )
     mcore = get_software("mcore+pure")
     assert (mcore.name, mcore.pure) == ("megatron-core+pure", True)
@@ -207,6 +207,39 @@ def test_a_fused_activation_keeps_only_what_goes_in() -> None:
 
 MOE = Model("moe", 8, 2048, 16, kv_heads=4, ffn=6144, gated=True, vocab=32000, experts=64, experts_per_token=8,
             expert_ffn=768)  # fmt: skip
+
+
+def test_a_compiler_keeps_nothing_that_the_backward_pass_does_not_need() -> None:
+    plan = Plan(recompute="selective")
+    eager, compiled = (
+        layer_work("dense", LLAMA, plan, 4096, get_software(name).style)
+        for name in ("torchtitan", "torchtitan+compile")
+    )
+    # The last product's result is the stream's next value, which the layer after keeps.
+    assert eager.saved_bytes - compiled.saved_bytes == 4096 * LLAMA.hidden * 2
+
+
+def test_torch_s_parallel_loss_holds_more_and_a_compiled_one_less() -> None:
+    plan = Plan(dp=2, tp=4, sequence_parallel=True, zero=3, recompute="full", micro_batch=16)
+    logits = 16 * 4096 * LLAMA.vocab / 4
+    sizes = {
+        name: step(plan=plan, software=name).memory["logits"] / logits
+        for name in ("torchtitan", "torchtitan+compile+eager-loss", "torchtitan+compile")
+    }
+    assert sizes == {"torchtitan": 16, "torchtitan+compile+eager-loss": 16, "torchtitan+compile": 4}
+    # What the head gathered is kept, since it is not gathered again.
+    head = layer_work("head", LLAMA, plan, 4096, get_software("torchtitan").style).input_bytes
+    again = layer_work("head", LLAMA, plan, 4096, get_software("megatron-core").style).input_bytes
+    assert head == again + 16 * 4096 * LLAMA.hidden * 2
+
+
+def test_a_scale_a_row_casts_more_and_async_tp_hides_copies() -> None:
+    plan = Plan(dp=2, tp=4, sequence_parallel=True, zero=3, precision="fp8")
+    times = [
+        step(plan=plan, software=f"torchtitan+compile{more}").step_time_s for more in ("+async-tp", "", "+rowwise")
+    ]
+    assert times == sorted(times)
+    assert len(set(times)) == 3
 
 
 def test_dispatch_by_rank_sends_less_and_hides_behind_another_micro_batch() -> None:

@@ -105,6 +105,21 @@ def test_what_it_leaves_open_is_the_best_that_fits(packaged: dict[int, Case]) ->
         assert other.predicted_step_s >= row.predicted_step_s or not other.predicted_fits
 
 
+def test_torchtitan_s_options_and_micro_batches_are_read_from_the_row(tmp_path: Path) -> None:
+    where = {"gpus": "512", "tp": "8", "pp": "8", "dp": "8", "interleave": "", "global_batch": "256"}
+    about = {"software": "torchtitan", "notes": "FSDP+TP+PP+compile, async TP", "precision": "fp8 rowwise"}
+    for source, micro_batch, cut, loss in (
+        ("torchtitan 202412", "", 4, "+eager-loss"),
+        ("torchtitan 202412", "32", 4, "+eager-loss"),  # the local batch, which the pipeline cuts
+        ("torchtitan 202506", "32", 1, ""),
+        ("torchtitan 202506", "2", 2, ""),
+    ):
+        row = read_one(tmp_path, source=source, micro_batch=micro_batch, model="llama3-405b", **where, **about)
+        case = read_case(row)
+        assert {plan.micro_batch for plan in case.plans} == {cut}
+        assert case.software == f"torchtitan+compile{loss}+rowwise+async-tp"
+
+
 def test_fits_or_not_takes_the_program_s_default(tmp_path: Path) -> None:
     row = read_one(tmp_path, notes="status=OOM", recompute="", micro_batch="", software="nanotron")
     assert len(read_case(row).plans) == 1

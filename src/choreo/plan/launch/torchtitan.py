@@ -67,6 +67,8 @@ def torchtitan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "experts cut by tensor parallelism, which it spreads over those ranks instead"
     if plan.recompute_layers:
         yield "recomputation of some layers"
+    if "+async-tp" in job.software.name and "+compile" not in job.software.name:
+        yield "async tensor parallelism without the compiler; torchtitan+compile+async-tp has both"
 
 
 def _configurations(plan: Plan) -> Mapping[str, tuple[str, str]]:
@@ -76,6 +78,8 @@ def _configurations(plan: Plan) -> Mapping[str, tuple[str, str]]:
 def torchtitan_notes(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What must be said beside the options."""
     yield f"for torchtitan of August 2026, with torchrun on {plan.gpus} ranks; add --hf_assets_path for the tokenizer"
+    if plan.precision == "fp8" and job.software.fp8_scaling != "row":
+        yield "its fp8 has a scale a row; --software torchtitan+rowwise plans for that"
     if job.model.name == "deepseek-v2-lite":
         yield "its deepseek_v3_16b is DeepSeek-V2-Lite"
 
@@ -103,6 +107,8 @@ def torchtitan_options(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "--training.disable_cuda_graphs"
     if "+compile" in job.software.name:
         yield "--compile.enable"
+    if "+async-tp" in job.software.name and plan.tp > 1:
+        yield "--compile.enable_async_tensor_parallel"
     yield f"activation-checkpoint:{plan.recompute}"
 
 

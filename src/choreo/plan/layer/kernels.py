@@ -184,8 +184,13 @@ def _casts(op: Operator, style: Style) -> Iterator[LayerKernel]:
     """Kernels that cast a product's operands to eight bits, with a transposed copy for the backward pass.
 
     Weight gradients take operands that were cast for the other products. In hand-written layers the norm or activation
-    before writes eight bits at once, and the weights' cast is kept from one micro-batch to the next.
+    before writes eight bits at once, and the weights' cast is kept from one micro-batch to the next. Where each row has
+    a scale, every product casts both of its operands, and there is no copy to transpose.
     """
+    if style.fp8_scaling == "row":
+        operands = op.count * (op.m * op.k + op.k * op.n)
+        yield LayerKernel(_memory("cast"), (operands * (CAST_READ + CAST_WRITTEN / 2),))
+        return
     if op.phase == "wgrad":
         return
     rows = op.count * op.m * op.k

@@ -136,7 +136,8 @@ def _by_operation(graph: Graph, style: Style) -> Recomputed:
     names = {graph.inputs[0]}
     saved, count = 0.0, 0
     nodes: list[Operator | CollectiveOp] = []
-    for node in graph.nodes:
+    # A compiler keeps nothing that the backward pass does not need: not what the last product makes.
+    for node in _needed(graph) if style.fusion == "compiler" else graph.nodes:
         if isinstance(node, CollectiveOp):
             nodes.append(node)
             continue

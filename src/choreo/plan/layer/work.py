@@ -86,10 +86,13 @@ def layer_work(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> L
         )
         working += beside
         saved += 0.0 if inside and plan.recompute == "full" else beside
+    # The head keeps what it gathered too, unless that is gathered again.
+    gathered = {name for node in forward.collectives for name in node.outputs if kind in HEADS}
     return LayerWork(
         passes=(both.ahead, replace(repeat, collectives=again.collectives), both.dgrad, both.wgrad),
         saved_bytes=saved,
-        input_bytes=forward.bytes_of(forward.inputs) * max(1.0, style.stream_bytes / plan.activation_bytes),
+        input_bytes=forward.bytes_of(forward.inputs) * max(1.0, style.stream_bytes / plan.activation_bytes)
+        + forward.bytes_of(gathered & set(forward.saved("none"))),
         working_bytes=working,
         widths_bytes=widths,
         parameters=both.parameters,

@@ -174,7 +174,8 @@ def _activations(batch: PlanBatch) -> tuple[Floats, Floats]:
     heads = batch.count("head") + batch.count("further head")
     kept = passes / batch.chunks * batch.total("saved_bytes", ("embedding", "further token", *LAYERS))
     tokens = columns["micro_batch"] * job.seq / columns["cp"]
-    logits = tokens * (job.model.vocab / columns["tp"]) * job.software.logit_bytes
+    whole, cut = job.software.logit_bytes, job.software.parallel_logit_bytes or job.software.logit_bytes
+    logits = tokens * (job.model.vocab / columns["tp"]) * np.where(columns["tp"] > 1, cut, whole)
     return kept + heads * batch.layer("head", "input_bytes"), heads * logits
 
 

@@ -16,10 +16,15 @@ __all__ = ["Software", "get_software", "list_software"]
 FILE = Path(__file__).parent / "software.toml"
 # Options written behind the name, as in "torchtitan+compile".
 OPTIONS: dict[str, dict[str, object]] = {
-    "compile": {"fusion": "compiler"},
+    # A compiled loss is one kernel over logits in 16 bits; torchtitan compiles it since February 2025.
+    "compile": {"fusion": "compiler", "loss_bytes": 16, "logit_bytes": 4, "parallel_logit_bytes": 4},
+    "eager-loss": {"loss_bytes": 54, "logit_bytes": 12, "parallel_logit_bytes": 16},
     # autocast keeps parameters and gradients in fp32 and casts for each use; pure keeps everything in two bytes.
     "autocast": {"parameter_bytes": 4},
     "tp-overlap": {"tp_overlap": 0.5},
+    # torch's symmetric memory copies parts of an operand while others are multiplied, as NVIDIA's user buffers do.
+    "async-tp": {"tp_overlap": 0.5},
+    "rowwise": {"fp8_scaling": "row"},
     "bf16-gradients": {"gradient_bytes": 2, "accumulate_bytes": 2},
     "bf16-moments": {"moment_bytes": 4},
     "fp8-activations": {"stored_bytes": 1},
@@ -51,6 +56,7 @@ class Style:
     imbalance: float
     dispatch: str
     stored_bytes: int
+    fp8_scaling: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,7 @@ class Software:
     gathered_fp8_bytes: int
     moment_bytes: int
     stored_bytes: int
+    fp8_scaling: str  # one scale a "tensor", or one a "row"
     bucket_bytes: float
     bucket_moved: float
     accumulate_bytes: int
@@ -102,6 +109,7 @@ class Software:
     p2p_host_s: float
     pipelined_hop_s: float
     logit_bytes: float
+    parallel_logit_bytes: float
     selective: str  # what selective recomputation leaves out: "core" attention, or by operation ("op")
     recomputes_all: bool  # full recomputation repeats a layer to its end
     jitter: float

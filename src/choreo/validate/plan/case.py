@@ -151,7 +151,18 @@ def _software(row: MeasuredRow, option: str) -> str:
             option += "+deepep" if _dispatches_by_rank(row) else ""
         elif re.search(r"TP\S* comm\S* overlap on|tp-comm-overlap", row.notes, re.IGNORECASE):
             option += "+tp-overlap"
-    return name + option + ("+compile" if row.compiled and name == "torchtitan" else "")
+    if name == "torchtitan" and row.compiled:
+        option += "+compile" + ("+eager-loss" if _of_2024(row) else "")
+    if name == "torchtitan":
+        told = f"{row.precision or ''} {row.notes}"
+        option += "+rowwise" if re.search(r"row-?wise", told, re.IGNORECASE) else ""
+        option += "+async-tp" if re.search(r"async[- ]?tp|async\w* tensor", told, re.IGNORECASE) else ""
+    return name + option
+
+
+def _of_2024(row: MeasuredRow) -> bool:
+    """Whether a run of torchtitan was made before its loss was compiled and its pipeline cut batches otherwise."""
+    return "2024" in row.source
 
 
 def _dispatches_by_rank(row: MeasuredRow) -> bool:
@@ -189,7 +200,7 @@ def _plans(
     open_fields = [name for name in PLANNED if getattr(row, name) is None]
     plans: dict[Plan, None] = {}
     for tp, pp, cp, dp, ep in axes:
-        for micro_batch in _micro_batches(row, dp, tuned=tuned):
+        for micro_batch in _micro_batches(row, dp, pp, tuned=tuned):
             count = max(1, (row.global_batch or dp * micro_batch) // (dp * micro_batch))
             for interleave in _interleaves(row, model, pp, count, tuned=tuned and default.interleaves):
                 for recompute in _recomputes(row, default, tuned=tuned):
@@ -283,10 +294,16 @@ def _divisors(number: int, most: int) -> list[int]:
     return [value for value in range(1, min(number, most) + 1) if number % value == 0]
 
 
-def _micro_batches(row: MeasuredRow, dp: int, *, tuned: bool) -> Iterable[int]:
+def _micro_batches(row: MeasuredRow, dp: int, pp: int, *, tuned: bool) -> Iterable[int]:
+    each = (row.global_batch or dp) / dp
+    if pp > 1 and program_name(row.software) == "torchtitan" and row.micro_batch in (None, each):
+        # A local batch, which the pipeline cuts: into as many parts as it has stages in 2024, into single ones since.
+        if not _of_2024(row):
+            return (1,)
+        if each % pp == 0:
+            return (int(each) // pp,)
     if row.micro_batch is not None:
         return (row.micro_batch,)
-    each = (row.global_batch or dp) / dp
     if row.accumulation and each % row.accumulation == 0:
         return (int(each) // row.accumulation,)
     legal = [value for value in MICRO_BATCHES if each % value == 0]
