@@ -361,10 +361,10 @@ def _take_up_reductions(messages: Sequence[_Message], now: Fraction) -> None:
 
 
 def _take_up_sends(messages: Sequence[_Message], now: Fraction) -> None:
-    """Likewise each rank that sends nothing takes up the first that may be read; of equals, to the next rank."""
+    """Each rank that sends nothing takes up, of what may be read, the first step; of equals, to the next rank."""
     waiting = [m for m in messages if m.readable_s is not None and m.start_s is None and m.sent_s is None]
     busy = {(m.job, m.src) for m in messages if m.sender_free_s is not None and m.sender_free_s > now}
-    for message in sorted(waiting, key=lambda m: (_some(m.readable_s), m.step, m.dst < m.src, m.dst)):
+    for message in sorted(waiting, key=lambda m: (m.step, m.dst < m.src, m.dst)):
         if message.send_busy_s > 0 and (message.job, message.src) not in busy:
             busy.add((message.job, message.src))
             message.sent_s = now + message.send_s

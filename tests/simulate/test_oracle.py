@@ -441,3 +441,43 @@ def test_the_compiled_loops_run_once() -> None:
             again()
     with pytest.raises(TypeError):
         made.begin_job("two")
+
+
+# A rank prepares one message after another: of those that it could send, the one of the first step.
+
+
+def test_a_rank_passes_on_what_it_got_before_it_sends_what_has_time() -> None:
+    network = get_topology("fully_connected(3, 1GB/s, 0s, overhead=1us)")
+    steps = [[move(1, 0, 0)], [move(0, 2, 0)], *([move(0, 1, chunk)] for chunk in (1, 2, 3, 4))]
+    schedule = Schedule.from_list("broadcast", 3, steps, num_chunks=5)
+    setup = Setup(network, jobs_on(network, Job(replace(schedule, weights=np.zeros(5, np.int64) + 1), 0)))
+    check(setup)
+    _, messages = run(setup, next(reversed(CORES.values())))
+    # What 1 sends is prepared and taken in after 2 us. Until then 0 has sent two of its own; two more come later.
+    assert (messages.start_s * 1e6).round(9).tolist() == [1, 3, 1, 2, 4, 5]
+
+
+def test_a_rank_that_may_send_only_so_often_chooses_when_it_may() -> None:
+    network = get_topology("fully_connected(3, 1GB/s, 0s, overhead=1us, message_rate=200000)")
+    steps = [[move(1, 0, 0)], [move(0, 2, 0)], [move(0, 1, 1)], [move(0, 1, 2)]]
+    schedule = Schedule.from_list("broadcast", 3, steps, num_chunks=3)
+    setup = Setup(network, jobs_on(network, Job(schedule, 0)))
+    check(setup)
+    _, messages = run(setup, next(reversed(CORES.values())))
+    assert (messages.start_s * 1e6).round(9).tolist() == [1, 6, 1, 11]
+
+
+def test_of_one_step_the_next_rank_is_first_even_if_what_it_gets_comes_late() -> None:
+    ends = [(src, dst) for src in range(6) for dst in range(6) if src != dst]
+    src, dst = np.array(ends).T
+    latency_s = np.where(src == 4, 2.5e-6, 1.5e-6)
+    links = Links(src, dst, np.full(30, 1e9), latency_s, np.where(src == 3, 1e-6, 0.0), np.zeros(30))
+    network = compose("late", [graph(6, links)])
+    first = [move(4, 3, 4), move(5, 3, 5)]
+    second = [move(3, 0, 0), move(3, 1, 1), move(3, 2, 2), move(3, 4, 4), move(3, 5, 5)]
+    schedule = Schedule.from_list("broadcast", 6, [first, second], num_chunks=6, root=3)
+    setup = Setup(network, jobs_on(network, Job(schedule, 0)))
+    check(setup)
+    _, messages = run(setup, next(reversed(CORES.values())))
+    sent = sorted(zip(messages.start_s.tolist(), messages.dst.tolist(), strict=True))
+    assert [peer for _, peer in sent if peer != 3] == [0, 1, 5, 4, 2]

@@ -1,6 +1,6 @@
 /* The alone pass: one pass over the rows in order of steps, as long as no two messages are on a link at the same time, and no
- * rank gets a message of a later step to send or to take in before one of an earlier step. It gives up when they are, or one
- * does. If asked to, it keeps the messages as the shared pass does. */
+ * rank takes up a message of a later step before one of an earlier step. It gives up when they are, or one does. If asked to,
+ * it keeps the messages as the shared pass does. */
 
 /* Make room for who was where, by message. */
 static int ready_users(Core *core, int64_t ports) {
@@ -97,13 +97,14 @@ static int32_t narrowest(const Core *core, int32_t route) {
     return narrow;
 }
 
-/* A rank takes up what is ready at `*time`, which ends `takes` later, and the next `busy` later; 0 if it is out of turn. */
-static inline int take_up(Queue *queue, double *time, double takes, double busy) {
-    if (*time < queue->last_ready) return 0;
-    queue->last_ready = *time;
-    double begin = queue->free_at > *time ? queue->free_at : *time;
-    queue->free_at = begin + (takes > busy ? takes : busy);
-    *time = begin + takes;
+/* A rank takes up what is ready at `*time`, which ends `takes` later, and the next `busy` later; 0 if it is out of turn. What
+ * it takes in comes in the order in which it gets ready. So does what it sends after it was idle. */
+static inline int take_up(Queue *queue, double *time, double takes, double busy, int sends) {
+    if (*time < queue->idle_until) return 0;
+    if (!sends || *time > queue->free_at) queue->idle_until = *time;
+    queue->begin = queue->free_at > *time ? queue->free_at : *time;
+    queue->free_at = queue->begin + (takes > busy ? takes : busy);
+    *time = queue->begin + takes;
     return 1;
 }
 
@@ -157,11 +158,12 @@ static inline __attribute__((always_inline)) int alone_step(
             Queue *sender = &alone->sender[src];
             int64_t peer = rows->dst[first + step->lead[m]];
             int turned = sender->stamp == step->stamp && peer_is_before(src, peer, sender->peer);
-            if (turned && start <= sender->last_ready * (1 + SAME_MOMENT)) return 0;
+            if (turned && start <= sender->begin * (1 + SAME_MOMENT)) return 0;
+            if (turned && start > sender->idle_until) sender->idle_until = start; /* nor may those after it come before */
             sender->stamp = step->stamp;
             sender->peer = peer;
             if (keep && sender->free_at > start) kept[m].ready_cause = CAUSE(sender->last, BY_SENDER);
-            if (!take_up(sender, &start, routes->cost[route].send, routes->cost[route].send_busy)) return 0;
+            if (!take_up(sender, &start, routes->cost[route].send, routes->cost[route].send_busy, 1)) return 0;
             sender->last = base + (int32_t)m;
         }
         if (keep) waits_to_start(&kept[m], start, kept[m].ready_cause);
@@ -253,7 +255,7 @@ static inline __attribute__((always_inline)) int alone_step(
                 double takes = cost->receive + message->reduced * job->gamma[dst];
                 if (takes > 0 || cost->receive_busy > 0) {
                     if (keep && receiver->free_at > time) kept[m].write_cause = CAUSE(receiver->last, BY_WRITE);
-                    if (!take_up(receiver, &time, takes, cost->receive_busy)) return 0;
+                    if (!take_up(receiver, &time, takes, cost->receive_busy, 0)) return 0;
                     receiver->last = base + m;
                 }
             }

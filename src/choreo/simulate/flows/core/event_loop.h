@@ -1,6 +1,6 @@
 /* The shared pass, second half: an event loop over all messages at once. */
 
-enum { SEND, SENT, START, OUT, ARRIVE, READY, WRITTEN, HOP, REDUCED };
+enum { SEND, SENT, FREE, START, OUT, ARRIVE, READY, WRITTEN, HOP, REDUCED };
 
 static int act(Core *core, int32_t kind, int32_t id, double time) {
     Event event = {time, kind, id, 0};
@@ -52,21 +52,22 @@ static int is_out(Core *core, int32_t id, double time) {
     return 0;
 }
 
-/* Of two that wait, the one that has been ready longer is first; of those of one moment the first by step, src and peer. */
-static int is_before(const Shared *shared, int32_t one, int32_t other) {
+/* Of two that wait to be taken in, the one that has been ready longer is first. Of those of one moment, and of all that wait
+ * to be sent, the first by step, src and peer is. */
+static int is_before(const Shared *shared, int32_t one, int32_t other, int sends) {
     const Message *a = &shared->messages[one], *b = &shared->messages[other];
-    if (a->moment != b->moment) return a->moment < b->moment;
+    if (!sends && a->moment != b->moment) return a->moment < b->moment;
     if (a->step != b->step) return a->step < b->step;
     return a->src != b->src ? a->src < b->src : peer_is_before(a->src, a->dst, b->dst);
 }
 
-static void wait_for(Shared *shared, Engine *engine, int32_t id, int32_t moment) {
+static void wait_for(Shared *shared, Engine *engine, int32_t id, int32_t moment, int sends) {
     Message *messages = shared->messages;
     messages[id].moment = moment;
     int32_t before = engine->last_waiting; /* most come in order */
-    if (before != NONE && is_before(shared, id, before)) {
+    if (before != NONE && is_before(shared, id, before, sends)) {
         before = NONE;
-        for (int32_t at = engine->waiting; !is_before(shared, id, at); at = messages[at].next_waiting) before = at;
+        for (int32_t at = engine->waiting; !is_before(shared, id, at, sends); at = messages[at].next_waiting) before = at;
     }
     int32_t *link = before == NONE ? &engine->waiting : &messages[before].next_waiting;
     messages[id].next_waiting = *link;
@@ -101,18 +102,24 @@ static int is_ready(Core *core, int32_t id, double time, int32_t moment) {
     Message *message = &shared->messages[id];
     int pays = core->routes.charge && core->routes.cost[message->route].receive_busy > 0;
     if (message->reduce_s <= 0 && !pays) return act(core, WRITTEN, id, time);
-    wait_for(shared, &shared->engines[message->engine], id, moment);
+    wait_for(shared, &shared->engines[message->engine], id, moment, 0);
     return touch_receiver(shared, message->engine);
 }
 
 /* The sender of a message has its number among all engines, as its receiver has. */
 static int32_t sender_of(const Message *message) { return message->engine - message->dst + message->src; }
 
+static int is_free(Shared *shared, int32_t sender) {
+    shared->senders[sender].busy = NONE;
+    return touch_sender(shared, sender);
+}
+
 static int is_sent(Core *core, int32_t id, double time) {
     Shared *shared = &core->shared;
     Message *message = &shared->messages[id];
-    shared->senders[sender_of(message)].busy = NONE;
-    if (touch_sender(shared, sender_of(message))) return -1;
+    Engine *sender = &shared->senders[sender_of(message)];
+    int later = sender->free_at > time; /* a message may be sent before the next one may be taken up */
+    if (later ? push_event(core, sender->free_at, FREE, id, 0) : is_free(shared, sender_of(message))) return -1;
     return may_start(core, id, time, message->ready_cause);
 }
 
@@ -156,9 +163,10 @@ static int do_action(Core *core, Event action, int32_t moment) {
     Shared *shared = &core->shared;
     switch (action.kind) {
         case SEND:
-            wait_for(shared, &shared->senders[sender_of(&shared->messages[action.id])], action.id, moment);
+            wait_for(shared, &shared->senders[sender_of(&shared->messages[action.id])], action.id, moment, 1);
             return touch_sender(shared, sender_of(&shared->messages[action.id]));
         case SENT: return is_sent(core, action.id, action.time);
+        case FREE: return is_free(shared, sender_of(&shared->messages[action.id]));
         case START: return is_started(core, action.id, action.time);
         case OUT: return is_out(core, action.id, action.time);
         case ARRIVE:
@@ -191,7 +199,7 @@ static int begin_reduction(Core *core, int32_t number) {
     return push_event(core, begin + message->reduce_s, REDUCED, id, 0);
 }
 
-/* An idle rank sends the message that has been ready longest. */
+/* An idle rank sends, of the messages that are ready, that of the first step. */
 static int begin_send(Core *core, int32_t number) {
     Shared *shared = &core->shared;
     Engine *sender = &shared->senders[number];

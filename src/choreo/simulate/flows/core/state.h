@@ -60,9 +60,9 @@ typedef struct {
 typedef struct { double written, read; } AloneCell;
 /* Where messages are kept: who wrote a cell last, and who was the last of its readers since to be out. */
 typedef struct { int32_t writer, reader; } CellUsers;
-/* A rank that does one thing after another, in the order in which they get ready: when the last one did, its step,
- * peer and message, and when the rank is free. */
-typedef struct { double last_ready, free_at; int64_t stamp; int32_t peer, last; } Queue;
+/* A rank that does one thing after another: since when it has not been idle, when it begins the last one and is free after
+ * it, and the last one's step, peer and message. What gets ready before `idle_until` is out of turn. */
+typedef struct { double idle_until, begin, free_at; int64_t stamp; int32_t peer, last; } Queue;
 
 typedef struct {
     AloneCell *cells;

@@ -90,7 +90,7 @@ class Core(Gathering):
         return message.engine - message.dst + message.src
 
     def _begin_send(self, sender: Engine) -> None:
-        message = _first_waiting(sender)
+        message = _first_waiting(sender, _in_order)
         if message is None:
             return
         if sender.free_at > message.ready and sender.last is not None:
@@ -102,9 +102,16 @@ class Core(Gathering):
 
     def _sent(self, message: Message, time: float) -> None:
         number = self._sender_of(message)
+        free_at = self.senders[number].free_at
+        if free_at > time:  # a message may be sent before the next one may be taken up
+            self._later(free_at, message.number, lambda _: self._free(number))
+        else:
+            self._free(number)
+        self._may_start(message, time, message.ready_cause)
+
+    def _free(self, number: int) -> None:
         self.senders[number].busy = False
         self.touched_senders[number] = None
-        self._may_start(message, time, message.ready_cause)
 
     def _started(self, message: Message, time: float) -> None:
         if message.bytes > 0 and message.route.links:
@@ -162,7 +169,7 @@ class Core(Gathering):
         self.touched_engines[message.engine] = None
 
     def _begin_reduction(self, engine: Engine) -> None:
-        message = _first_waiting(engine)
+        message = _first_waiting(engine, lambda one: (one.moment, *_in_order(one)))
         if message is None:
             return
         if engine.free_at > message.written and engine.last is not None:
@@ -247,14 +254,16 @@ def _cause(message: int, kind: int) -> int:
     return 3 * message + kind
 
 
-def _first_waiting(engine: Engine) -> Message | None:
-    """The message that an idle rank takes up: the one ready longest.
+def _in_order(message: Message) -> tuple[int, int, bool, int]:
+    """By step, then by src; of what one rank sends, that to the next rank after it, around the end, is first."""
+    return message.step, message.src, message.dst < message.src, message.dst
 
-    Ties go by step, then by src; of what one rank sends, that to the next rank after it, around the end, is first.
-    """
+
+def _first_waiting(engine: Engine, key: Callable[[Message], tuple[int, ...]]) -> Message | None:
+    """The message that an idle rank takes up."""
     if engine.busy or not engine.waiting:
         return None
-    message = min(engine.waiting, key=lambda one: (one.moment, one.step, one.src, one.dst < one.src, one.dst))
+    message = min(engine.waiting, key=key)
     engine.waiting.remove(message)
     return message
 

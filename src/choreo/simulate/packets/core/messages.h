@@ -84,8 +84,8 @@ static int is_written(Core *core, int32_t id) {
 
 /* ---- what a member does one after another ---- */
 
-/* In order of when they got ready; of equals the earlier step, the lower sender, and of what one sends that to the next rank
- * after it, around the end. */
+/* What is taken in: in order of when it got ready. Of equals, and of what is sent, the earlier step is first, then the lower
+ * sender, and of what one sends that to the next rank after it, around the end. */
 static int is_before(const Message *a, int64_t a_ready, const Message *b, int64_t b_ready) {
     if (a_ready != b_ready) return a_ready < b_ready;
     if (a->step != b->step) return a->step < b->step;
@@ -97,7 +97,7 @@ static int is_before(const Message *a, int64_t a_ready, const Message *b, int64_
 static int wait_for(Core *core, Engine *engine, int32_t id, uint32_t what) {
     Message *messages = core->messages, *own = &messages[id];
     int sends = what == PREPARE;
-#define READY_AT(message) (sends ? (message)->ready : (message)->written)
+#define READY_AT(message) (sends ? 0 : (message)->written)
     int32_t before = engine->last_waiting; /* most come in order */
     if (before != NONE && is_before(own, READY_AT(own), &messages[before], READY_AT(&messages[before]))) {
         before = NONE;

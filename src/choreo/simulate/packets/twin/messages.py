@@ -93,7 +93,7 @@ class Messages(Transport):
             self._happen(self.now, what, member)
 
     def _turn_to(self, engine: Engine, what: int, member: int) -> Message | None:
-        """The message that got ready first, if there is one and the member is free."""
+        """If the member is free: of what it sends the first step, of what it takes in the one that got ready first."""
         engine.scheduled = bool(engine.waiting)
         if not engine.waiting:
             return None
@@ -104,7 +104,7 @@ class Messages(Transport):
         first = min(
             waiting,
             key=lambda one: (
-                one.ready if what == PREPARE else one.written,
+                0 if what == PREPARE else one.written,
                 one.step,
                 one.src,
                 one.dst < one.src,
