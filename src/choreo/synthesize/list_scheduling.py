@@ -1,9 +1,9 @@
 """List scheduling by events, in Python: the twin of `core/list_scheduling.c`, and what runs where there is no compiler.
 
-A task is ready when those before it are written. Its sender prepares it, one at a time, the one ready longest first. It
-starts when the links of its hop are free, arrives a latency after it is out, and its receiver takes it in, again one at
-a time. Ties go to the task that should start first, then to the one with the lower number. Tasks that wait for the same
-hop may be one message.
+A task is ready when those before it are written. Its sender prepares it, one at a time, of those that are ready the one
+that should start first. It starts when the links of its hop are free, arrives a latency after it is out, and its
+receiver takes it in, again one at a time, the one that arrived first. Ties go to the task that should start first, then
+to the one with the lower number. Tasks that wait for the same hop may be one message.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Payer:
 
     def __init__(self) -> None:
         self.busy, self.free_at = False, 0.0
-        self.waiting: list[tuple[float, float, int]] = []  # since when, when it should start, the task
+        self.waiting: list[tuple[float, float, int]] = []  # its turn, when it should start, the task
 
 
 class _Loop:
@@ -119,7 +119,7 @@ class _Loop:
             (self._offer, self._written)[side](task)
             return
         member = self.payers[side][hop]
-        entry = self.now, self.latest[task], task
+        entry = self.now if side else self.latest[task], self.latest[task], task
         heapq.heappush(self.members[side][member].waiting, entry)
         if not side and self.most_s > 0:
             heapq.heappush(self.unsent[hop], entry)
@@ -132,8 +132,8 @@ class _Loop:
                 heapq.heappop(payer.waiting)
             if payer.busy or not payer.waiting:
                 continue
-            since, _, task = heapq.heappop(payer.waiting)
-            hop, begin = self.hop[task], max(since, payer.free_at)
+            *_, task = heapq.heappop(payer.waiting)
+            hop, begin = self.hop[task], max(self.now, payer.free_at)
             others = self.unsent[hop]
             while not side and others and (others[0][2] == task or self._joins(others[0][2], task)):
                 heapq.heappop(others)

@@ -82,7 +82,7 @@ static int64_t queue_of(const Loop *loop, int side, int64_t task) {
 
 static void wait_for(Loop *loop, int side, int64_t task) {
     int64_t queue = queue_of(loop, side, task);
-    Entry entry = {loop->now, loop->latest[task], 0, task};
+    Entry entry = {side ? loop->now : loop->latest[task], loop->latest[task], 0, task};
     push(&loop->queues[queue], entry);
     if (!side && loop->most > 0) push(&loop->unsent[loop->hop[task]], entry);
     add(&loop->touched_queues, queue);
@@ -157,7 +157,7 @@ static void begin_messages(Loop *loop) {
         Heap *others = &loop->unsent[loop->hop[entry.task]];
         while (!side && others->count &&
                (others->entries[0].task == entry.task || joins(loop, others->entries[0].task, entry.task))) pop(others);
-        double begin = entry.first > loop->free_at[queue] ? entry.first : loop->free_at[queue];
+        double begin = loop->now > loop->free_at[queue] ? loop->now : loop->free_at[queue];
         loop->busy[queue] = 1;
         loop->free_at[queue] = begin + cost(loop, 2 * side + 1, entry.task);
         push(&loop->events, (Entry){begin + cost(loop, 2 * side, entry.task), side ? WRITTEN : SENT, 0, entry.task});
