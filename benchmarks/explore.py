@@ -4,8 +4,8 @@
 
 Each round moves the size, as a slider does, and takes the processor's seconds of `simulate` itself, of the moment with
 the messages that it keeps, encoded as it is sent, and of the chunk matrix that follows it. The ratio is that of the
-moment's data, beyond the simulation, to the simulation: at most 2 where there is much to simulate. The processes that
-work for the page keep free memory; so does this one, which therefore starts itself again.
+moment, which has a simulation in it, to the simulation: about 2 at most where there is much to simulate. The processes
+that work for the page keep free memory; so does this one, which therefore starts itself again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main(rounds: int) -> None:
                     part.append(1e3 * one)
         alone, shown, matrix = (statistics.median(part) for part in parts)
         what = f"{collective} by {algorithm}, {ranks} on {topology}"
-        ratio = (shown - alone) / alone
+        ratio = shown / alone
         print(f"{what:44}{alone:10.1f}{shown:10.1f}{matrix:10.1f}{ratio:8.2f}")
         found.append({"case": what, "simulate_ms": alone, "moment_ms": shown, "matrix_ms": matrix, "ratio": ratio})
     RESULTS.parent.mkdir(exist_ok=True)

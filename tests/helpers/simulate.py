@@ -352,8 +352,9 @@ def assert_same_messages(found: Messages, wanted: Messages) -> None:
     """Every message had the same life."""
     for name in ("job", "step", "src", "dst"):
         np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
-    for name in ("bytes", *TIMES, "alone_s"):
+    for name in ("bytes", *TIMES, "share"):
         assert_close(name, getattr(found, name), getattr(wanted, name))
+    assert_close("alone_s", found.alone_s(), wanted.alone_s())
 
 
 def finish_of(setup: Setup, wanted: oracle.Outcome) -> list[list[float]]:

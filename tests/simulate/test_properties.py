@@ -111,7 +111,7 @@ def test_a_message_starts_goes_out_arrives_and_is_written(setup: Setup, make: Ma
     messages = simulation_of(setup, make).messages
     begin = np.array([job.start_s for job in setup.jobs])[messages.job]
     assert (messages.start_s >= begin).all()
-    assert (messages.out_s - messages.start_s >= messages.alone_s * (1 - CLOSE) - NO_TIME_S).all()
+    assert (messages.out_s - messages.start_s >= messages.alone_s() * (1 - CLOSE) - NO_TIME_S).all()
     assert (messages.arrived_s >= messages.out_s).all()
     assert (messages.written_s >= messages.arrived_s).all()
 
@@ -181,8 +181,9 @@ def test_a_lone_pass_keeps_the_messages_of_a_shared_one(setup: Setup) -> None:
     assert_same_loads(passed[0], loads)
     for name in ("job", "step", "src", "dst", "bottleneck", "reduces", "route", "links", "offsets"):
         np.testing.assert_array_equal(getattr(passed[1], name), getattr(messages, name), name)
-    for name in ("bytes", "alone_s", *TIMES):
+    for name in ("bytes", "share", *TIMES):
         assert_close(name, getattr(passed[1], name), getattr(messages, name))
+    assert_close("alone_s", passed[1].alone_s(), messages.alone_s())
     for name in ("start_cause", "write_cause"):
         _same_cause(passed[1], messages, name)
 
@@ -241,7 +242,7 @@ def test_the_critical_path_has_no_gap(setup: Setup, make: MakeCore) -> None:
             case _:
                 pytest.fail(f"waits for {leg.waited_for}")
     for leg in path:
-        assert (leg.shared_s > 0) == (leg.out_s - leg.start_s > found.messages.alone_s[leg.message] * (1 + CLOSE))
+        assert (leg.shared_s > 0) == (leg.out_s - leg.start_s > found.messages.alone_s()[leg.message] * (1 + CLOSE))
         assert leg.link in found.messages.links_of(leg.message) or leg.size_bytes == 0
 
 

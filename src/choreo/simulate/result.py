@@ -205,7 +205,7 @@ class Simulation(Bandwidths, Result):
         if not self.shared:
             return False
         took = self.messages.out_s - self.messages.start_s
-        return bool((took > self.messages.alone_s * (1 + 1e-9)).any())
+        return bool((took > self.messages.alone_s() * (1 + 1e-9)).any())
 
     @cached_property
     def critical_path(self) -> list[Leg]:

@@ -8,9 +8,9 @@ import numpy as np
 
 from choreo.show.simulation.loads import sent_by_line
 from choreo.simulate import Simulation
-from choreo.topology.graph import Bools, Ints
+from choreo.topology.graph import Bools, Floats, Ints
 
-__all__ = ["ActivityData", "activity_of"]
+__all__ = ["ActivityData", "activity_of", "one_by_one"]
 
 # Up to this many ranks, every message is drawn instead.
 FEW_ROWS = 24
@@ -32,21 +32,28 @@ class ActivityData(TypedDict):
     copied: list[int]
 
 
-def activity_of(simulation: Simulation, row: Ints, rows: int, reduce: Bools, bins: int) -> ActivityData | None:
-    """The map, or nothing where every message can be drawn; `row` is the sender's row, of `rows`, by message."""
-    if rows <= FEW_ROWS:
-        return None
+def one_by_one(rows: int) -> bool:
+    """Whether every message is drawn."""
+    return rows <= FEW_ROWS
+
+
+def activity_of(simulation: Simulation, first_row: Ints, reduce: Bools, bins: int) -> tuple[ActivityData, Floats]:
+    """The map, and the bytes a second of all ranks together; `first_row` is the row of each job's first rank."""
+    rows, messages = int(first_row[-1]), simulation.messages
     ranks_per_line = -(-rows // MOST_LINES)
     lines = -(-rows // ranks_per_line)
-    rate = sent_by_line(simulation, 2 * (row // ranks_per_line) + reduce, 2 * lines, bins)
+    line_of_row = (2 * (np.arange(rows) // ranks_per_line)).astype(np.int32)
+    sender = messages.src if len(simulation.jobs) == 1 else first_row[messages.job] + messages.src
+    rate = sent_by_line(simulation, line_of_row[sender] + reduce, 2 * lines, bins)
     highest = float((rate[::2] + rate[1::2]).max(initial=0.0))
     percent = np.ceil(rate * (100 / highest) if highest else rate).astype(np.int8)
     known: dict[bytes, int] = {}  # lines that send alike share a series
     numbers = [known.setdefault(line.tobytes(), len(known)) for line in percent]
-    return {
+    data: ActivityData = {
         "ranks_per_line": ranks_per_line,
         "highest_bytes_per_s": highest,
         "series": [np.frombuffer(line, np.int8).tolist() for line in known],
         "added": numbers[1::2],
         "copied": numbers[::2],
     }
+    return data, rate.sum(axis=0)

@@ -10,7 +10,7 @@ import numpy as np
 
 from choreo.errors import ChoreoError
 from choreo.show.schedule.words import printable
-from choreo.show.simulation.activity import ActivityData, activity_of
+from choreo.show.simulation.activity import ActivityData, activity_of, one_by_one
 from choreo.show.simulation.loads import BINS, Series, sent_over_time
 from choreo.show.simulation.network import NetworkData, network_of
 from choreo.show.simulation.path import MOST_LEGS, PathData, path_of
@@ -21,8 +21,8 @@ from choreo.topology.graph import Bools, Floats, Ints
 
 __all__ = ["MOST_MESSAGES", "Drawn", "SimulationData", "drawn", "simulation_data"]
 
-# More than this makes a browser slow.
-MOST_MESSAGES, MOST_LINKS = 5000, 8
+# More than this makes a browser slow. Where messages are not drawn one by one, a few tell of what kinds they are.
+MOST_MESSAGES, MOST_TOLD, MOST_LINKS = 5000, 250, 8
 SENT_BINS = 1000
 # A moment is within a busy time if this many parts around it are busy.
 WITHIN = 11
@@ -87,8 +87,9 @@ class SimulationData(TypedDict):
     """A simulation as its page needs it.
 
     Loads are in percent of a link's bandwidth, in `bins` equal parts of the time; `series` holds each once. `sent` is
-    what all messages together put onto the network, in bytes a second, in more and smaller parts. `activity` is what
-    ranks send, where there are too many to draw every message. `opens_us` is a moment with something to see.
+    what all messages together put onto the network, in bytes a second, in equal parts too, which may be smaller.
+    `activity` is what ranks send, where there are too many to draw every message. `opens_us` is a moment with something
+    to see.
     """
 
     title: str
@@ -133,10 +134,12 @@ def drawn(simulation: Simulation) -> Drawn:
         for rank, node in enumerate(job.node.tolist()):
             row_of_node.setdefault(node, int(first_row[number]) + rank)
     network, wires = network_of(simulation, series, row_of_node)
-    sent = sent_over_time(simulation, SENT_BINS)
-    reduce = simulation.messages.reduces
-    chosen = _chosen(simulation)
-    sender: Ints = first_row[simulation.messages.job] + simulation.messages.src.astype(np.int64)
+    reduce, rows = simulation.messages.reduces, int(first_row[-1])
+    if one_by_one(rows):
+        activity, sent = None, sent_over_time(simulation, SENT_BINS)
+    else:
+        activity, sent = activity_of(simulation, first_row, reduce, BINS)
+    chosen = _chosen(simulation, rows)
     data: SimulationData = {
         "title": title(simulation),
         "collective": simulation.collective,
@@ -150,7 +153,7 @@ def drawn(simulation: Simulation) -> Drawn:
         "opens_us": _opens(simulation, sent),
         "rows": _rows(simulation),
         "messages": _messages(simulation, chosen, first_row, reduce),
-        "activity": activity_of(simulation, sender, int(first_row[-1]), reduce, BINS),
+        "activity": activity,
         "path": path_of(simulation, first_row),
         "busiest": _busiest(simulation, series, wires),
         "queues": queues_of(simulation, BINS),
@@ -200,11 +203,13 @@ def _rows(simulation: Simulation) -> list[RowData]:
     return made
 
 
-def _chosen(simulation: Simulation) -> Ints:
-    """All messages, or a sample from the whole run and those of the critical path."""
+def _chosen(simulation: Simulation, rows: int) -> Ints:
+    """All messages, or a sample from the whole run; where messages are drawn, with those of the critical path."""
     messages = simulation.messages
     if len(messages) <= MOST_MESSAGES:
         return np.arange(len(messages))
+    if not one_by_one(rows):
+        return np.linspace(0, len(messages) - 1, MOST_TOLD).astype(np.int64)
     path = np.array([leg.message for leg in simulation.critical_path[:MOST_LEGS]], np.int64)
     spread = np.linspace(0, len(messages) - 1, MOST_MESSAGES - len(path)).astype(np.int64)
     return np.union1d(spread, path)

@@ -14,7 +14,7 @@ import numpy as np
 from choreo.simulate import Simulation
 from choreo.topology.graph import Floats, Ints
 
-__all__ = ["Crossings", "crossings_of", "shares", "throughput"]
+__all__ = ["Crossings", "crossings_of", "throughput"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,38 +58,12 @@ def crossings_of(simulation: Simulation) -> Crossings:
     nth = np.arange(len(message)) - np.repeat(hops.cumsum() - hops, hops)
     where = messages.offsets[messages.route[message]] + nth
     link = messages.links[where].astype(np.int64)
-    crossed = messages.bytes[message] * shares(simulation)[where]
+    crossed = messages.bytes[message] * messages.share[where]
     if simulation.store_and_forward:
         begin, end = _one_by_one(simulation, message, link, nth)
     else:
         begin, end = messages.start_s[message], messages.out_s[message]
     return Crossings(message, link, crossed, begin, end).take(np.argsort(link, kind="stable"))
-
-
-def shares(simulation: Simulation) -> Floats:
-    """The part of a message on each link of each route; a route is looked up once, for one of its messages."""
-    messages, topology = simulation.messages, simulation.topology
-    share = np.ones(len(messages.links))
-    if not len(messages) or topology.routing == "hashed":
-        return share
-    number = np.full(len(messages.offsets) - 1, -1, np.int64)
-    number[messages.route] = np.arange(len(messages))
-    used = np.flatnonzero(number >= 0)
-    first = number[used]
-    ends = [_nodes(simulation, first, side[first].astype(np.int64)) for side in (messages.src, messages.dst)]
-    routes = topology.routes(*ends)
-    counts = np.diff(routes.offsets)
-    at = np.repeat(messages.offsets[used] - routes.offsets[:-1], counts) + np.arange(len(routes.links))
-    share[at] = routes.share
-    return share
-
-
-def _nodes(simulation: Simulation, message: Ints, rank: Ints) -> Ints:
-    """The nodes of ranks of the jobs that messages belong to."""
-    first = np.cumsum([0, *(len(job.node) for job in simulation.jobs)])
-    nodes = np.concatenate([job.node for job in simulation.jobs])
-    found: Ints = nodes[first[simulation.messages.job[message]] + rank]
-    return found
 
 
 def _one_by_one(simulation: Simulation, message: Ints, link: Ints, nth: Ints) -> tuple[Floats, Floats]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.compiled import import_compiled, prefers_python
-from choreo.show.simulation.links import crossings_of, shares
+from choreo.show.simulation.links import crossings_of
 from choreo.simulate import Simulation
 from choreo.topology.graph import Floats, Ints
 
@@ -56,7 +56,7 @@ def spread_in_python(sent: Sent, num_rows: int, bins: int, width: float) -> byte
     counts = (sent.rows[where] >= 0) & (sent.out > sent.start)[message]
     message, where = message[counts], where[counts]
     row, part = sent.rows[where].astype(np.int64), sent.bytes[message] * sent.share[where]
-    begin, end = sent.start[message] / width, sent.out[message] / width
+    begin, end = sent.start[message] * (1 / width), sent.out[message] * (1 / width)
     rate = part / (end - begin)  # bytes a bin
     first = np.clip(begin.astype(np.int64), 0, bins - 1)
     last = np.clip(end.astype(np.int64), 0, bins - 1)
@@ -80,14 +80,12 @@ def load_over_time(simulation: Simulation, links: Ints, bins: int) -> Floats:
     """How busy each of some links was, from 0 to 1: a row for each link, in `bins` equal parts of the time."""
     messages, table = simulation.messages, simulation.topology.links
     times = messages.start_s, messages.out_s, messages.bytes
-    sent = Sent(*times, messages.route, messages.offsets, messages.links, np.ones(0))
+    sent = Sent(*times, messages.route, messages.offsets, messages.links, messages.share)
     if simulation.store_and_forward:  # it is on one link after another
         crossings = crossings_of(simulation)
         every, link = np.arange(len(crossings) + 1), crossings.link.astype(np.int32)
         times = crossings.begin_s, crossings.end_s, crossings.bytes
         sent = Sent(*times, every[:-1].astype(np.int32), every, link, np.ones(len(crossings)))
-    else:
-        sent = sent._replace(share=shares(simulation))
     rows = []
     for first in range(0, len(links), LINKS_AT_ONCE):
         some = links[first : first + LINKS_AT_ONCE]
@@ -106,7 +104,7 @@ def sent_over_time(simulation: Simulation, bins: int) -> Floats:
     return sent
 
 
-def sent_by_line(simulation: Simulation, line: Ints, lines: int, bins: int) -> Floats:
+def sent_by_line(simulation: Simulation, line: Ints | Int32s, lines: int, bins: int) -> Floats:
     """The same for each of some lines; `line` says by message which one it belongs to."""
     messages, every = simulation.messages, np.arange(lines + 1)
     times, numbers = (messages.start_s, messages.out_s, messages.bytes), every[:-1].astype(np.int32)

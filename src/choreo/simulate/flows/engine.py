@@ -63,7 +63,7 @@ class Core(Protocol):
     def links(self) -> tuple[bytes, bytes]: ...
     def finish(self) -> bytes: ...
     def messages(self) -> dict[str, bytes]: ...
-    def routes(self) -> tuple[bytes, bytes, bytes, bytes]: ...
+    def routes(self) -> tuple[bytes, bytes, bytes, bytes, bytes]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,13 +79,13 @@ class Loads:
 class Messages:
     """What happened to every message, as columns.
 
-    `alone_s` is how long a message would have taken to get out with all of its links to itself, `send_s` and
-    `receive_s` what it cost its sender and its receiver. `ready_cause`, `start_cause` and `write_cause` say what a
-    message waited for last, to be sent, to start and to be written: 3 m if for message m to be written, 3 m + 1 if for
-    it to be out, 3 m + 2 if for the sender that was busy with it, -1 for nothing (a write: for nothing but its own
-    arrival). `bottleneck` is the link that limited it last. `reduces` says whether it is reduced into what is at its
-    destination, at least in part. Message i crossed
-    links[offsets[route[i]] : offsets[route[i] + 1]].
+    `send_s` and `receive_s` are what a message cost its sender and its receiver. `ready_cause`, `start_cause` and
+    `write_cause` say what a message waited for last, to be sent, to start and to be written: 3 m if for message m to be
+    written, 3 m + 1 if for it to be out, 3 m + 2 if for the sender that was busy with it, -1 for nothing (a write: for
+    nothing but its own arrival). `bottleneck` is the link that limited it last. `reduces` says whether it is reduced
+    into what is at its destination, at least in part. Message i crossed links[offsets[route[i]] : offsets[route[i] +
+    1]], each with its share of the bytes, and would have got out with alone_bytes_per_s[route[i]] if it had had them to
+    itself.
     """
 
     job: Ints
@@ -97,7 +97,6 @@ class Messages:
     out_s: Floats
     arrived_s: Floats
     written_s: Floats
-    alone_s: Floats
     send_s: Floats
     receive_s: Floats
     ready_cause: Ints
@@ -108,9 +107,18 @@ class Messages:
     route: npt.NDArray[np.int32]
     offsets: Ints
     links: npt.NDArray[np.int32]
+    share: Floats
+    alone_bytes_per_s: Floats
 
     def __len__(self) -> int:
         return len(self.step)
+
+    def alone_s(self, some: Ints | None = None) -> Floats:
+        """How long messages, all or some, would have taken to get out with all of their links to themselves."""
+        which = slice(None) if some is None else some
+        with np.errstate(over="ignore"):  # a run that takes for ever is refused by its time
+            found: Floats = self.bytes[which] / self.alone_bytes_per_s[self.route[which]]
+        return found
 
     def links_of(self, message: int) -> npt.NDArray[np.int32]:
         """The links a message crossed."""
@@ -314,16 +322,16 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
     ends = np.cumsum([len(job.node) for job in jobs])
     routes = core.routes()
     offsets, links = np.frombuffer(routes[0], np.int64), np.frombuffer(routes[1], np.int32)
-    alone, cost = np.frombuffer(routes[2], np.float64), np.frombuffer(routes[3], np.float64).reshape(-1, 4)
+    share, alone, costs = (np.frombuffer(column, np.float64) for column in routes[2:])
+    cost = costs.reshape(-1, 4)
     if first_link is not None:
         crosses = np.diff(offsets) > 0
         alone = np.full(len(alone), np.inf)
         alone[crosses] = first_link[links[offsets[:-1][crosses]]]
-    with np.errstate(over="ignore"):  # a run that takes for ever is refused by its time
-        alone_s = found["bytes"] / alone[found["route"]]
-    free = np.broadcast_to(0.0, len(alone_s))
+    count = len(found["bytes"])
+    free = np.broadcast_to(0.0, count)
     return Messages(
-        job=np.searchsorted(ends, found["engine"], side="right") if len(jobs) > 1 else np.zeros(len(alone_s), np.int64),
+        job=np.searchsorted(ends, found["engine"], side="right") if len(jobs) > 1 else np.broadcast_to(0, count),
         step=found["step"],
         src=found["src"],
         dst=found["dst"],
@@ -332,7 +340,6 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
         out_s=found["out"],
         arrived_s=found["arrived"],
         written_s=found["written"],
-        alone_s=alone_s,
         send_s=cost[found["route"], 0] if cost[:, 0].any() else free,
         receive_s=cost[found["route"], 2] if cost[:, 2].any() else free,
         ready_cause=found["ready_cause"],
@@ -343,6 +350,8 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
         route=found["route"],
         offsets=offsets,
         links=links,
+        share=share,
+        alone_bytes_per_s=alone,
     )
 
 

@@ -255,7 +255,6 @@ def _messages(
         out_s=times["out"],
         arrived_s=times["arrived"],
         written_s=times["written"],
-        alone_s=size / slowest[traffic.conn],
         send_s=costs[0][traffic.conn],
         receive_s=costs[2][traffic.conn],
         ready_cause=found["ready_cause"],
@@ -266,6 +265,8 @@ def _messages(
         route=traffic.conn.astype(np.int32),
         offsets=forth.offsets,
         links=forth.link.astype(np.int32),
+        share=forth.share,
+        alone_bytes_per_s=slowest,
     )
 
 

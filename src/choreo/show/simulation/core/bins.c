@@ -47,10 +47,11 @@ static int fill(const Columns *columns, Bin *table, Py_ssize_t num_rows, Py_ssiz
     if (columns->view[6].len / 8 != crossings || ways < 0 || offsets[0] < 0 || offsets[ways] > crossings) return -1;
     for (Py_ssize_t w = 0; w < ways; w++)
         if (offsets[w] > offsets[w + 1]) return -1;
+    const double a_second = 1 / width; /* bins */
     for (Py_ssize_t at = 0; at < messages; at++) {
         if (way[at] < 0 || way[at] >= ways) return -1;
         if (!(out[at] > start[at])) continue;
-        double begin = start[at] / width, end = out[at] / width, rate = bytes[at] / (end - begin);
+        double begin = start[at] * a_second, end = out[at] * a_second, rate = bytes[at] / (end - begin);
         int64_t first = clipped(begin, bins - 1), last = clipped(end, bins - 1);
         for (int64_t c = offsets[way[at]]; c < offsets[way[at] + 1]; c++) {
             if (rows[c] < 0) continue; /* not asked for */

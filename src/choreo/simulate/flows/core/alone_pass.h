@@ -58,43 +58,22 @@ static void new_message(Core *core, Message *message, const Rows *rows, int64_t 
     message->next_waiting = message->bottleneck = NONE;
 }
 
-/* What a message waited for last before it could be sent; of several at once the highest, so that it does not depend on who
- * came first. */
-static inline void waits_to_be_ready(Message *message, double time, int64_t cause) {
-    if (time > message->ready || (time == message->ready && cause > message->ready_cause)) {
-        message->ready = time;
-        message->ready_cause = cause;
+/* Something that a message waits for: it goes on at the latest of them, and by the highest of several at once, so that it
+ * does not depend on who is told first. */
+static inline void waits(double *until, int64_t *by, double time, int64_t cause) {
+    if (time > *until || (time == *until && cause > *by)) {
+        *until = time;
+        *by = cause;
     }
 }
 
-/* What a message waited for last before it started, likewise. */
-static inline void waits_to_start(Message *message, double time, int64_t cause) {
-    if (time > message->start || (time == message->start && cause > message->start_cause)) {
-        message->start = time;
-        message->start_cause = cause;
+/* Likewise before it is written; but a message that arrives at that moment waited for nobody. */
+static inline void waits_to_be_written(double *until, int64_t *by, double time, int64_t cause) {
+    int64_t known = *by;
+    if (time > *until || (time == *until && known != NONE && (cause == NONE || cause > known))) {
+        *until = time;
+        *by = cause;
     }
-}
-
-/* Likewise before it was written; but a message that arrives at that moment waited for nobody. */
-static inline void waits_to_be_written(Message *message, double time, int64_t cause) {
-    int64_t known = message->write_cause;
-    if (time > message->written || (time == message->written && known != NONE && (cause == NONE || cause > known))) {
-        message->written = time;
-        message->write_cause = cause;
-    }
-}
-
-/* The link that limits a message which has all of its links to itself. */
-static int32_t narrowest(const Core *core, int32_t route) {
-    const Routes *routes = &core->routes;
-    double rate = INFINITY;
-    int32_t narrow = NONE;
-    for (int64_t h = routes->first_hop[route]; h < routes->first_hop[route + 1]; h++) {
-        int32_t link = routes->hop_link[h];
-        double most = core->bandwidth[link] / routes->hop_share[h];
-        if (most < rate || (most == rate && link < narrow)) { rate = most; narrow = link; }
-    }
-    return narrow;
 }
 
 /* A rank takes up what is ready at `*time`, which ends `takes` later, and the next `busy` later; 0 if it is out of turn. What
@@ -120,14 +99,16 @@ static inline __attribute__((always_inline)) int alone_step(
     AloneCell *cells = alone->cells;
     const int64_t ahead = 16;
     CellUsers *users = alone->users;
-    Message *kept = NULL;
+    KeptStep kept = {0};
     int32_t base = (int32_t)core->kept.count;
     if (keep) {
         if (core->kept.count + made >= 1 << 29) { PyErr_NoMemory(); return -1; }
-        if (ROOM(&core->kept, step, made)) return -1;
-        kept = core->kept.step;
-        for (int64_t m = 0; m < made; m++)
-            new_message(core, &kept[m], rows, first + step->lead[m], step->route[step->lead[m]]);
+        if (keep_room(&core->kept, core->kept.count + made)) return -1;
+        kept = next_step(&core->kept);
+        for (int64_t m = 0; m < made; m++) {
+            kept.ready_cause[m] = kept.start_cause[m] = kept.write_cause[m] = NONE;
+            kept.reduces[m] = 0;
+        }
     }
     for (int64_t m = 0; m < made; m++) messages[m] = (AloneMessage){0.0, 0.0, 0.0, 0.0};
     for (int64_t i = 0; i < width; i++) {
@@ -137,15 +118,16 @@ static inline __attribute__((always_inline)) int alone_step(
         double bytes = (double)rows->weight[row] * job->unit;
         message->bytes += bytes;
         if (rows->reduce[row]) message->reduced += bytes;
-        if (keep && rows->reduce[row]) kept[m].reduces = 1;
+        if (keep && rows->reduce[row]) kept.reduces[m] = 1;
         if (i + ahead < width) {
             __builtin_prefetch(&cells[step->reads[i + ahead].first], 1);
             if (keep) __builtin_prefetch(&users[step->reads[i + ahead].first], 1);
         }
         EACH_CELL(job, step->reads[i], cell) {
-            if (cells[cell].written > message->ready) message->ready = cells[cell].written;
             if (keep && users[cell].writer != NONE)
-                waits_to_be_ready(&kept[m], cells[cell].written, CAUSE(users[cell].writer, BY_WRITE));
+                waits(&message->ready, &kept.ready_cause[m], cells[cell].written, CAUSE(users[cell].writer, BY_WRITE));
+            else if (cells[cell].written > message->ready)
+                message->ready = cells[cell].written;
         }
     }
     for (int64_t m = 0; m < made; m++) {
@@ -162,11 +144,14 @@ static inline __attribute__((always_inline)) int alone_step(
             if (turned && start > sender->idle_until) sender->idle_until = start; /* nor may those after it come before */
             sender->stamp = step->stamp;
             sender->peer = peer;
-            if (keep && sender->free_at > start) kept[m].ready_cause = CAUSE(sender->last, BY_SENDER);
+            if (keep && sender->free_at > start) kept.ready_cause[m] = CAUSE(sender->last, BY_SENDER);
             if (!take_up(sender, &start, routes->cost[route].send, routes->cost[route].send_busy, 1)) return 0;
             sender->last = base + (int32_t)m;
         }
-        if (keep) waits_to_start(&kept[m], start, kept[m].ready_cause);
+        if (keep) {
+            kept.start[m] = job->start;
+            waits(&kept.start[m], &kept.start_cause[m], start, kept.ready_cause[m]);
+        }
         double out = start;
         if (hop < end) {
             for (int64_t h = hop; h < left; h++) {
@@ -178,7 +163,8 @@ static inline __attribute__((always_inline)) int alone_step(
                 }
                 if (alone->port_before[port] > start) start = alone->port_before[port];
                 if (keep && alone->port_last_before[port] != NONE)
-                    waits_to_start(&kept[m], alone->port_before[port], CAUSE(alone->port_last_before[port], BY_OUT));
+                    waits(&kept.start[m], &kept.start_cause[m], alone->port_before[port],
+                          CAUSE(alone->port_last_before[port], BY_OUT));
             }
             out = start;
             if (message->bytes > 0) {
@@ -201,10 +187,16 @@ static inline __attribute__((always_inline)) int alone_step(
         message->ready = out;
         message->time = out + routes->latency[route];
         if (keep) {
-            kept[m].bytes = message->bytes;
-            kept[m].out = out;
-            kept[m].arrived = kept[m].written = message->time;
-            if (message->bytes > 0) kept[m].bottleneck = narrowest(core, route);
+            int64_t row = first + step->lead[m];
+            kept.bytes[m] = message->bytes;
+            kept.out[m] = out;
+            kept.arrived[m] = kept.written[m] = message->time;
+            kept.step[m] = (int32_t)rows->step[row];
+            kept.src[m] = (int32_t)src;
+            kept.dst[m] = (int32_t)rows->dst[row];
+            kept.engine[m] = job->first_engine + kept.dst[m];
+            kept.route[m] = route;
+            kept.bottleneck[m] = message->bytes > 0 ? routes->narrow[route] : NONE;
         }
         if (out > alone->rank_finish[src]) alone->rank_finish[src] = out;
     }
@@ -244,9 +236,11 @@ static inline __attribute__((always_inline)) int alone_step(
                     if (cells[cell].read > time) time = cells[cell].read;
                     if (cells[cell].written > time) time = cells[cell].written;
                     if (keep && users[cell].reader != NONE)
-                        waits_to_be_written(&kept[m], cells[cell].read, CAUSE(users[cell].reader, BY_OUT));
+                        waits_to_be_written(&kept.written[m], &kept.write_cause[m], cells[cell].read,
+                                            CAUSE(users[cell].reader, BY_OUT));
                     if (keep && users[cell].writer != NONE)
-                        waits_to_be_written(&kept[m], cells[cell].written, CAUSE(users[cell].writer, BY_WRITE));
+                        waits_to_be_written(&kept.written[m], &kept.write_cause[m], cells[cell].written,
+                                            CAUSE(users[cell].writer, BY_WRITE));
                 }
             }
             if (!pass && (routes->charge || (message->reduced > 0 && job->gamma[dst] > 0))) {
@@ -254,16 +248,16 @@ static inline __attribute__((always_inline)) int alone_step(
                 Queue *receiver = &alone->receiver[dst];
                 double takes = cost->receive + message->reduced * job->gamma[dst];
                 if (takes > 0 || cost->receive_busy > 0) {
-                    if (keep && receiver->free_at > time) kept[m].write_cause = CAUSE(receiver->last, BY_WRITE);
+                    if (keep && receiver->free_at > time) kept.write_cause[m] = CAUSE(receiver->last, BY_WRITE);
                     if (!take_up(receiver, &time, takes, cost->receive_busy, 0)) return 0;
                     receiver->last = base + m;
                 }
             }
         }
-        if (keep) kept[m].written = time;
+        if (keep) kept.written[m] = time;
         if (time > alone->rank_finish[dst]) alone->rank_finish[dst] = time;
     }
-    if (keep && keep_messages(&core->kept, kept, made)) return -1;
+    if (keep) core->kept.count += made;
     return 1;
 }
 

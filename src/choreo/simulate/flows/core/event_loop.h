@@ -9,14 +9,14 @@ static int act(Core *core, int32_t kind, int32_t id, double time) {
 
 static int may_start(Core *core, int32_t id, double time, int64_t cause) {
     Message *message = &core->shared.messages[id];
-    waits_to_start(message, time, cause);
+    waits(&message->start, &message->start_cause, time, cause);
     return --message->need_start ? 0 : act(core, START, id, message->start);
 }
 
 /* All that a message reads may be written: then it is sent. */
 static int may_send(Core *core, int32_t id, double time, int64_t cause) {
     Message *message = &core->shared.messages[id];
-    waits_to_be_ready(message, time, cause);
+    waits(&message->ready, &message->ready_cause, time, cause);
     if (--message->need_ready) return 0;
     if (core->routes.charge && core->routes.cost[message->route].send_busy > 0) return act(core, SEND, id, message->ready);
     return may_start(core, id, message->ready, message->ready_cause);
@@ -24,7 +24,7 @@ static int may_send(Core *core, int32_t id, double time, int64_t cause) {
 
 static int may_write(Core *core, int32_t id, double time, int64_t cause) {
     Message *message = &core->shared.messages[id];
-    waits_to_be_written(message, time, cause);
+    waits_to_be_written(&message->written, &message->write_cause, time, cause);
     return --message->need_write ? 0 : act(core, READY, id, message->written);
 }
 

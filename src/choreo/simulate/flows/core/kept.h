@@ -37,19 +37,14 @@ static int keep_room(Kept *kept, int64_t need) {
     return 0;
 }
 
-/* Append the messages of a step. */
-static int keep_messages(Kept *kept, const Message *messages, int64_t count) {
-    if (keep_room(kept, kept->count + count)) return -1;
-    for (int c = 0; c < NUM_COLUMNS; c++) {
-        const char *from = (const char *)messages + COLUMNS[c].offset;
-        char *to = PyByteArray_AS_STRING(kept->columns[c]) + kept->count * (int64_t)COLUMNS[c].size;
-        if (COLUMNS[c].size == 8)
-            for (int64_t m = 0; m < count; m++, from += sizeof(Message), to += 8) memcpy(to, from, 8);
-        else
-            for (int64_t m = 0; m < count; m++, from += sizeof(Message), to += 4) memcpy(to, from, 4);
-    }
-    kept->count += count;
-    return 0;
+/* The columns from the message on that comes next; there is room for the messages of a step. */
+static KeptStep next_step(const Kept *kept) {
+    const int64_t at = kept->count;
+#define AT(type, c) ((type *)PyByteArray_AS_STRING(kept->columns[c]) + at)
+    return (KeptStep){AT(double, 0),   AT(double, 1),   AT(double, 2),   AT(double, 3),   AT(double, 4),
+                      AT(int64_t, 5),  AT(int64_t, 6),  AT(int64_t, 7),  AT(int32_t, 8),  AT(int32_t, 9),
+                      AT(int32_t, 10), AT(int32_t, 11), AT(int32_t, 12), AT(int32_t, 13), AT(int32_t, 14)};
+#undef AT
 }
 
 /* Hand the columns over. */
@@ -66,5 +61,4 @@ static PyObject *kept_columns(Kept *kept) {
 
 static void free_kept(Kept *kept) {
     for (int c = 0; c < NUM_COLUMNS; c++) Py_CLEAR(kept->columns[c]);
-    free(kept->step);
 }

@@ -107,9 +107,9 @@ static PyObject *core_messages(Core *core, PyObject *Py_UNUSED(ignored)) {
 static PyObject *core_routes(Core *core, PyObject *Py_UNUSED(ignored)) {
     Routes *routes = &core->routes;
     if (!routes->first_hop) { refuse("this core was not made"); return NULL; }
-    return Py_BuildValue("NNNN", PyBytes_FromStringAndSize((char *)routes->first_hop, (routes->key_count + 1) * 8),
+    return Py_BuildValue("NNNNN", PyBytes_FromStringAndSize((char *)routes->first_hop, (routes->key_count + 1) * 8),
                          PyBytes_FromStringAndSize((char *)routes->hop_link, routes->hop_link_count * 4),
-                         doubles(routes->alone, routes->key_count),
+                         doubles(routes->hop_share, routes->hop_share_count), doubles(routes->alone, routes->key_count),
                          doubles((const double *)routes->cost, 4 * routes->key_count));
 }
 
@@ -157,7 +157,7 @@ static PyMethodDef methods[] = {
     {"links", (PyCFunction)core_links, METH_NOARGS, "Bytes and busy seconds of each link."},
     {"finish", (PyCFunction)core_finish, METH_NOARGS, "When each rank was done, after an alone pass."},
     {"messages", (PyCFunction)core_messages, METH_NOARGS, "What happened to each message that was kept."},
-    {"routes", (PyCFunction)core_routes, METH_NOARGS, "The routes: offsets, links, lone bandwidths, costs."},
+    {"routes", (PyCFunction)core_routes, METH_NOARGS, "The routes: offsets, links, shares, lone bandwidths, costs."},
     {NULL, NULL, 0, NULL},
 };
 

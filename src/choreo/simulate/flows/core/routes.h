@@ -96,6 +96,19 @@ static int routes_fit(const Core *core, const int64_t *offset, const int64_t *le
     return bad ? refuse("a route is not made of links that are there") : 0;
 }
 
+/* The link that limits a message which has all of its links to itself. */
+static int32_t narrowest(const Core *core, int32_t route) {
+    const Routes *routes = &core->routes;
+    double rate = INFINITY;
+    int32_t narrow = NONE;
+    for (int64_t h = routes->first_hop[route]; h < routes->first_hop[route + 1]; h++) {
+        int32_t link = routes->hop_link[h];
+        double most = core->bandwidth[link] / routes->hop_share[h];
+        if (most < rate || (most == rate && link < narrow)) { rate = most; narrow = link; }
+    }
+    return narrow;
+}
+
 static PyObject *core_add_routes(Core *core, PyObject *args) {
     Routes *routes = &core->routes;
     /* keys, offsets, number of links that leave the sender, links, share, latency and lone bandwidth of new routes, and what
@@ -121,7 +134,7 @@ static PyObject *core_add_routes(Core *core, PyObject *args) {
         int64_t first = routes->key_count, base = routes->hop_link_count, total = first + count;
         int bad = ROOM(routes, key, total) || ROOM(routes, first_hop, total + 1) ||
                   ROOM(routes, latency, total) || ROOM(routes, alone, total) || ROOM(routes, cost, total) ||
-                  ROOM(routes, leaving, total) || ROOM(routes, hop_link, base + hops) ||
+                  ROOM(routes, leaving, total) || ROOM(routes, narrow, total) || ROOM(routes, hop_link, base + hops) ||
                   ROOM(routes, hop_share, base + hops);
         if (!bad) {
             for (int64_t i = 0; i < count; i++) {
@@ -138,8 +151,9 @@ static PyObject *core_add_routes(Core *core, PyObject *args) {
             memcpy(routes->hop_link + base, link, (size_t)hops * 4);
             memcpy(routes->hop_share + base, share, (size_t)hops * 8);
             routes->key_count = routes->first_hop_count = routes->latency_count = routes->alone_count = total;
-            routes->leaving_count = routes->cost_count = total;
+            routes->leaving_count = routes->cost_count = routes->narrow_count = total;
             routes->hop_link_count = routes->hop_share_count = base + hops;
+            for (int64_t route = first; route < total; route++) routes->narrow[route] = narrowest(core, (int32_t)route);
             if (!insert_routes(core, first)) answer = Py_NewRef(Py_None);
         }
     }
@@ -148,6 +162,6 @@ static PyObject *core_add_routes(Core *core, PyObject *args) {
 }
 
 static void free_routes(Routes *routes) {
-    FREE_ALL(routes->key, routes->first_hop, routes->latency, routes->alone, routes->cost, routes->leaving,
+    FREE_ALL(routes->key, routes->first_hop, routes->latency, routes->alone, routes->cost, routes->leaving, routes->narrow,
              routes->hop_link, routes->hop_share, routes->table);
 }

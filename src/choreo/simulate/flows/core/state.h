@@ -17,6 +17,7 @@ typedef struct {
     VECTOR(double, latency);
     VECTOR(double, alone);      /* bytes a second of a message that has all of its links to itself */
     VECTOR(Cost, cost);
+    VECTOR(int32_t, narrow);    /* the link that limits such a message */
     VECTOR(int32_t, leaving);   /* how many of its links leave the sender: they come first */
     VECTOR(int32_t, hop_link);
     VECTOR(double, hop_share);  /* the part of a message that crosses the link */
@@ -89,13 +90,17 @@ typedef struct {
     int32_t bottleneck, moment, reduces;
 } Message;
 
-/* The messages of an alone pass: those of the step at hand, and columns of all before it. */
+/* The messages of an alone pass, as columns; and those columns from the first message of a step on. */
 enum { NUM_COLUMNS = 15 };
 typedef struct {
-    VECTOR(Message, step);
     PyObject *columns[NUM_COLUMNS];
     int64_t count, room, steps;
 } Kept;
+typedef struct {
+    double *bytes, *start, *out, *arrived, *written;
+    int64_t *ready_cause, *start_cause, *write_cause;
+    int32_t *step, *src, *dst, *engine, *route, *bottleneck, *reduces;
+} KeptStep;
 
 /* The kinds of causes: that message was written, was out, or kept the sender busy. */
 enum { BY_WRITE = 0, BY_OUT = 1, BY_SENDER = 2 };

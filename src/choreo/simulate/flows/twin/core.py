@@ -237,14 +237,15 @@ class Core(Gathering):
         found |= {name: np.array([getattr(one, name) for one in self.all_messages], np.int64) for name in causes}
         return {name: column.tobytes() for name, column in found.items()}
 
-    def routes(self) -> tuple[bytes, bytes, bytes, bytes]:
-        """The routes: offsets, links, lone bandwidths, costs."""
+    def routes(self) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+        """The routes: offsets, links, shares, lone bandwidths, costs."""
         routes = self.route_of.values()
         offsets = np.cumsum([0, *(len(route.links) for route in routes)])
         links = np.array([link for route in routes for link in route.links], np.int32)
         return (
             offsets.astype(np.int64).tobytes(),
             links.tobytes(),
+            np.array([share for route in routes for share in route.share], np.float64).tobytes(),
             np.array([route.alone for route in routes]).tobytes(),
             np.array([(one.send, one.send_busy, one.receive, one.receive_busy) for one in routes]).tobytes(),
         )
