@@ -52,26 +52,26 @@ CLICK = """{ const what = document.querySelector("%s"), box = what.getBoundingCl
 PAINTED = """(() => { const canvas = document.querySelector("%s");
   return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value); })()"""
 PICK = """{ const what = document.querySelector("%s"); what.value = "%s"; what.dispatchEvent(new Event("change")); }"""
-# Many points instead of those that are there, and eleven frames of a drag.
+# Many points instead of those that are there, and eleven frames of a drag, all points drawn anew in each.
 PAN = """(async () => {
-  const view = window.explored, count = POINTS, at = (nth) => ((nth * 7919) % count) / count;
-  view.points.fill("hue", new Float32Array(count));
-  view.points.fill("dim", new Float32Array(count));
-  view.points.fill("place", Float32Array.from({ length: 2 * count }, (_, nth) => (nth % 2 ? at(nth) : at(nth * 31))));
-  const first = performance.now();
-  view.draw();
-  const box = view.over.getBoundingClientRect(), frames = [performance.now() - first];
-  const send = (kind, x) => view.over.dispatchEvent(new PointerEvent(kind, { clientX: x, clientY: box.top + 90 }));
+  const { cloud } = window.explored, count = POINTS, at = (nth) => ((nth * 7919) % count) / count;
+  cloud.data = { ...cloud.data, count };
+  cloud.place = Float32Array.from({ length: 2 * count }, (_, nth) => (nth % 2 ? at(nth) : at(nth * 31)));
+  cloud.paint(cloud.hues, Uint8Array.from({ length: count }, (_, nth) => nth % 5));
+  const box = cloud.over.getBoundingClientRect(), frames = [], seen = new Set();
+  const send = (kind, x) => cloud.over.dispatchEvent(new PointerEvent(kind, { clientX: x, clientY: box.top + 90 }));
+  const sum = () => cloud.points.pixels.reduce((all, pixel, nth) => (all + (pixel % 65521) * (nth % 997)) % 1e9, 0);
   send("pointerdown", box.left + 100);
   for (let nth = 0; nth < 11; nth++) {
-    const began = performance.now();
     send("pointermove", box.left + 100 + 5 * nth);
-    view.draw();
+    const began = performance.now();
+    cloud.draw();
     frames.push(performance.now() - began);
+    seen.add(sum());
     await new Promise((done) => setTimeout(done, 1));
   }
   send("pointerup", box.left + 250);
-  return frames;
+  return { frames, pictures: seen.size };
 })()"""
 
 
@@ -279,12 +279,12 @@ def test_plans_are_points_that_pan(browser: Browser, server: Server, pytestconfi
         assert found.found is not None
         assert count == len(found.found.space)
         assert page.run("document.documentElement.dataset.plan") == str(found.best.plan)
-        # As many points as large searches have, dragged: thirty frames a second, or where drawing them all takes longer
-        # than that, as without a graphics card, a fraction of it. The largest searches have 700,000.
+        # As many points as large searches have, dragged: every frame has all of them anew, thirty times a second. The
+        # fastest frame tells, since others share this machine. The largest searches have 700,000.
         points = 700_000 if pytestconfig.getoption("--grid") else 200_000
-        whole, *frames = page.run(PAN.replace("POINTS", str(points)))
-        assert len(frames) == 11
-        assert sorted(frames)[5] < max(33, whole / 3)
+        seen = page.run(PAN.replace("POINTS", str(points)))
+        assert seen["pictures"] == 11
+        assert min(seen["frames"]) < 33
         assert look_error(page) == ""
         # A click on a plan opens the page that choreo plan --html writes of it, and back closes it.
         page.run("location.hash += '&page=5'")

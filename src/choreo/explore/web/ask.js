@@ -31,7 +31,7 @@ export async function ask(verb, fields, { signal, part } = {}) {
   }
   gone(false);
   const reader = response.body.getReader(), decoder = new TextDecoder();
-  let text = "";
+  let parts = [];  // of a line; it may have millions of letters
   for (;;) {
     let done, value;
     try {
@@ -41,17 +41,24 @@ export async function ask(verb, fields, { signal, part } = {}) {
       gone(true);
       throw new Refused({ error: "the server went away", field: "" });
     }
-    text += value ? decoder.decode(value, { stream: true }) : "";
-    const lines = text.split("\n");
-    text = lines.pop();
-    for (const line of lines) {
-      const told = JSON.parse(line);
+    const [first, ...rest] = (value ? decoder.decode(value, { stream: true }) : "").split("\n");
+    parts.push(first);
+    for (const next of rest) {
+      const told = JSON.parse(parts.join(""));
+      parts = [next];
       if ("done" in told) return told.done;
       if ("error" in told) throw new Refused(told);
       if (part) part(told.part);
     }
     if (done) throw new Refused({ error: "the server ended in the middle of an answer", field: "" });
   }
+}
+
+// The bytes of a text in base64.
+export function bytesOf(text) {
+  const letters = atob(text), bytes = new Uint8Array(letters.length);
+  for (let at = 0; at < bytes.length; at++) bytes[at] = letters.charCodeAt(at);
+  return bytes;
 }
 
 // The latest of a kind of question: while one is being answered only the newest of those that follow is kept.

@@ -1,6 +1,7 @@
 // The chunk matrix: ranks down, chunks across, and how much of each place is there at a moment.
 
 import { element, formatTime, palette } from "/show/base.js";
+import { bytesOf } from "../ask.js";
 
 const LEFT = 34, TOP = 18;
 
@@ -36,7 +37,7 @@ export class ChunkMatrix {
     this.say("");
     this.data = data;
     this.canvas.hidden = false;
-    this.frames = data.frames.map((frame) => Uint8Array.from(atob(frame), (letter) => letter.charCodeAt(0)));
+    this.frames = data.frames.map(bytesOf);
     this.held = Int32Array.from(data.start);
     this.at = 0;
     this.fit();
