@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +14,11 @@ from choreo.hardware import get_device
 from choreo.show import to_html, to_svg, to_text
 from choreo.simulate import Job, Packets, simulate_together
 from choreo.simulate.execution import WorkloadSimulation, replay, simulate_workload
-from choreo.simulate.execution.call import Call
 from choreo.simulate.execution.durations import durations_of
-from choreo.simulate.execution.message_flows import MessageFlows
-from choreo.simulate.execution.network import Network
+from choreo.simulate.execution.network.message_flows import MessageFlows
 from choreo.simulate.execution.rules import Rule
+from choreo.simulate.flows.running import RunningJobs
+from choreo.simulate.jobs import Placed
 from choreo.topology import get_topology
 from choreo.workload.execution import ExecutionGraph, GraphBuilder, NodeKind
 from tests.oracles.execution import slow_times
@@ -192,7 +191,7 @@ def test_messages_as_flows_and_as_schedules_take_the_same(seed: int, monkeypatch
     assert as_flows.link_bytes == pytest.approx(as_schedules.link_bytes)
 
 
-def test_messages_do_not_join_one_collective_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_keep_meeting_others_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = GraphBuilder(4)
     for rank in range(4):
         last: list[int] = []
@@ -202,22 +201,36 @@ def test_messages_do_not_join_one_collective_to_the_next(monkeypatch: pytest.Mon
     for _ in range(30):  # there is always a message under way
         last = [graph.send(0, 1, "300KiB", after=last)]
         graph.recv(1, 0, "300KiB")
-    made, together = graph.finish(), list[int]()
-    simulated = Network._simulated
+    made, joined = graph.finish(), list[int]()
+    add = RunningJobs.add
 
-    def counted(self: Network, calls: list[tuple[Call, float]]) -> Any:
-        together.append(len(calls))
-        return simulated(self, calls)
+    def counted(self: RunningJobs, job: Placed) -> int:
+        joined.append(1)
+        return add(self, job)
 
-    monkeypatch.setattr(Network, "_simulated", counted)
+    monkeypatch.setattr(RunningJobs, "add", counted)
     found = simulate_workload(made, RING, algorithm="ring")
-    assert together and max(together) < 10
-    monkeypatch.setattr(Network, "_dissolve", lambda *_: None)
-    joined = simulate_workload(made, RING, algorithm="ring")
-    assert max(together) > 20
-    assert found.times.end_s == pytest.approx(joined.times.end_s, rel=1e-9)
-    assert found.link_bytes == pytest.approx(joined.link_bytes)
-    assert found.link_busy_s == pytest.approx(joined.link_busy_s, rel=1e-6)
+    assert 20 < len(joined) <= 42 + 12  # a message that was under way when a collective came joins with what is left
+    monkeypatch.setattr(MessageFlows, "possible", property(lambda _: False, lambda *_: None), raising=False)
+    alike = simulate_workload(made, RING, algorithm="ring")
+    assert found.times.end_s == pytest.approx(alike.times.end_s, rel=1e-9)
+    assert found.link_bytes == pytest.approx(alike.link_bytes)
+    assert found.link_busy_s == pytest.approx(alike.link_busy_s, rel=1e-6)
+
+
+def test_a_group_runs_one_collective_at_a_time_also_while_others_share_its_links() -> None:
+    graph = GraphBuilder(4)
+    for rank in range(4):
+        for _ in range(6):
+            graph.collective(rank, "all_reduce", "4MiB", range(4))
+        last: list[int] = []
+        for _ in range(20 if rank < 2 else 0):
+            last = [graph.collective(rank, "all_reduce", "1MiB", (0, 1), after=last)]
+    made = graph.finish()
+    times = simulate_workload(made, RING, algorithm="ring").times
+    of_all = [node for node in range(len(made)) if made.rank[node] == 2]
+    for one, other in itertools.pairwise(sorted(of_all, key=lambda node: float(times.start_s[node]))):
+        assert times.start_s[other] >= times.end_s[one] * (1 - 1e-9)
 
 
 def test_the_order_of_ranks_does_not_matter() -> None:
@@ -245,6 +258,17 @@ def test_a_device_gives_the_time_of_work_that_was_not_recorded() -> None:
     assert 1.0 < reached / fast < 2.0
     with pytest.raises(UsageError, match="a roofline or a curve"):
         simulate_workload(made, RING, device="H200", kernels="guess")
+
+
+def test_a_slow_device_computes_longer_and_the_others_wait_for_it() -> None:
+    graph = GraphBuilder(4)
+    for rank in range(4):
+        graph.collective(rank, "all_reduce", "1MiB", range(4), after=[graph.compute(rank, "kernel", 1e-3)])
+    made, wire = graph.finish(), get_topology("switch(4, 50GB/s, 1us)")
+    slow = simulate_workload(made, wire.with_slow_device(2, 3.0), placement=[3, 2, 1, 0])
+    computed = slow.times.end_s[made.kind == NodeKind.COMPUTE].tolist()
+    assert computed == pytest.approx([1e-3, 3e-3, 1e-3, 1e-3])  # rank 1 is on device 2
+    assert slow.time_s > 3e-3
 
 
 def test_the_curve_of_a_product_is_that_of_its_shape() -> None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from choreo.simulate.execution.call import Members
 from choreo.simulate.execution.classes import classes_of, hashed, summed
 from choreo.simulate.execution.folded import FoldedGraph
+from choreo.simulate.execution.network.call import Members
 from choreo.workload.execution import ExecutionGraph, NodeKind
 
 __all__ = ["Axis", "FoldedStep", "groups_along"]

@@ -15,20 +15,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from choreo.simulate.execution.call import Members
+from choreo.simulate.execution.network.call import Members
 from choreo.workload.execution import ExecutionGraph, NodeKind
 
-__all__ = ["Asymmetry", "FoldedGraph", "unfolded"]
+__all__ = ["FoldedGraph", "unfolded"]
 
 Ints = npt.NDArray[np.int64]
-
-
-class Asymmetry(Exception):  # noqa: N818 - caught by whoever folds: not an error, but what to keep apart
-    """Devices whose ranks are of one class and differ, and a label for each."""
-
-    def __init__(self, devices: Ints, labels: Ints) -> None:
-        super().__init__("ranks that were taken to be alike differ")
-        self.devices, self.labels = devices, labels
 
 
 @dataclass(frozen=True, slots=False, eq=False)

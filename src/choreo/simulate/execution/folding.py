@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from choreo.simulate.execution.call import Members
 from choreo.simulate.execution.classes import Hashes, classes_of, hashed, summed
 from choreo.simulate.execution.folded import FoldedGraph, ordered_by_call
 from choreo.simulate.execution.loop import Times
+from choreo.simulate.execution.network.call import Members
 from choreo.workload.execution import ExecutionGraph, NodeKind
 
 __all__ = ["Folding"]

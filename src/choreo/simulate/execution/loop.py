@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import TraceError
-from choreo.simulate.execution.call import Call
 from choreo.simulate.execution.folded import FoldedGraph
-from choreo.simulate.execution.network import Network
+from choreo.simulate.execution.network import Network, PacketNetwork
+from choreo.simulate.execution.network.call import Call
+from choreo.simulate.execution.network.network import Ends
+from choreo.simulate.execution.network.shared_calls import Done
 from choreo.workload.execution import NodeKind
 
 __all__ = ["Times", "run_graph"]
@@ -45,7 +47,7 @@ class Times:
 def run_graph(
     folded: FoldedGraph,
     duration_s: Floats,
-    network: Network,
+    network: Network | PacketNetwork,
     call_of: Callable[[int], Call],
     *,
     newest_first: bool = False,
@@ -66,7 +68,7 @@ class _Loop:
         self,
         folded: FoldedGraph,
         duration_s: Floats,
-        network: Network,
+        network: Network | PacketNetwork,
         call_of: Callable[[int], Call],
         progress: Callable[[int, int], None] | None,
     ) -> None:
@@ -109,7 +111,11 @@ class _Loop:
             self._ready(node, 0.0, -1)
         self._begin_all(0.0)
         events, most = self.events, len(self.graph)
-        while events:
+        while True:
+            while done := self.network.advance(events[0][0] if events else float("inf")):
+                self._hear(done)
+            if not events:
+                break
             now_s = events[0][0]
             limit = now_s + abs(now_s) * SAME_MOMENT
             while events and events[0][0] <= limit:
@@ -207,20 +213,34 @@ class _Loop:
         self.busy[stream] = node
         self._push(now_s + self.duration_s[node], NODE, node)
 
-    def _follow(self, changed: list[tuple[Call, Floats]]) -> None:
+    def _follow(self, changed: Ends) -> None:
         """Note when the members of calls will be done, now that they share links with others."""
         for call, finish_s in changed:
             number = call.number
             self.version[number] += 1
-            version, members = self.version[number], self.members[number]
-            for node, end_s in zip(members, finish_s.tolist(), strict=True):
-                if self.end_s[node] >= 0:
-                    continue
-                if self.kind[node] == NodeKind.RECV and self.ready_s[node] < 0:
-                    self.arrived[number] = end_s
-                    continue
-                self._push(max(end_s, self.ready_s[node]), MEMBER, node, version)
-            self._push(float(finish_s.max(initial=0.0)), CALL, number, version)
+            if finish_s is None:  # the network will say when
+                self.arrived.pop(number, None)
+                continue
+            for node, end_s in zip(self.members[number], finish_s.tolist(), strict=True):
+                self._will_be_done(number, node, end_s)
+            self._push(float(finish_s.max(initial=0.0)), CALL, number, self.version[number])
+
+    def _hear(self, done: list[Done]) -> None:
+        """Note which members of calls are done."""
+        for one in done:
+            number, members = one.call.number, self.members[one.call.number]
+            for at, end_s in zip(one.nodes, one.times_s, strict=True):
+                self._will_be_done(number, members[at], end_s)
+            if one.end_s is not None:
+                self._push(one.end_s, CALL, number, self.version[number])
+
+    def _will_be_done(self, call: int, node: int, end_s: float) -> None:
+        if self.end_s[node] >= 0:
+            return
+        if self.kind[node] == NodeKind.RECV and self.ready_s[node] < 0:
+            self.arrived[call] = end_s
+        else:
+            self._push(max(end_s, self.ready_s[node]), MEMBER, node, self.version[call])
 
     def _node_done(self, node: int, now_s: float) -> None:
         stream = self.stream[node]

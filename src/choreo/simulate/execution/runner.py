@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from choreo.algorithms import build
 from choreo.schedule import Schedule
-from choreo.simulate.execution.call import Call, Members
 from choreo.simulate.execution.classes import apart
-from choreo.simulate.execution.folded import Asymmetry, FoldedGraph
+from choreo.simulate.execution.folded import FoldedGraph
 from choreo.simulate.execution.loop import Times, run_graph
-from choreo.simulate.execution.network import Network
+from choreo.simulate.execution.network import Network, PacketNetwork
+from choreo.simulate.execution.network.call import Asymmetry, Call, Members
 from choreo.simulate.execution.rules import Rule
 from choreo.simulate.packets.settings import Packets
 from choreo.topology import Topology
@@ -50,7 +50,9 @@ class Runner:
     compiled: bool | None = None
     packets: Packets | None = None
 
-    def run_folded(self, workload: Foldable, *, fold: bool = True) -> tuple[FoldedGraph, Times, Network] | None:
+    def run_folded(
+        self, workload: Foldable, *, fold: bool = True
+    ) -> tuple[FoldedGraph, Times, Network | PacketNetwork] | None:
         """Run a workload with the fewest classes of ranks that are exact; None if that is too many.
 
         Without `fold` each rank is a class.
@@ -63,10 +65,14 @@ class Runner:
                 stands_in = workload.classes(apart(stands_in, *self._told_apart(found)))
         return None
 
-    def run(self, folded: FoldedGraph, duration_s: Floats) -> tuple[Times, Network]:
+    def run(self, folded: FoldedGraph, duration_s: Floats) -> tuple[Times, Network | PacketNetwork]:
         """Run all nodes. Asymmetry if ranks that one stands for are not done with a call at the same time."""
         calls = Calls(folded, self.devices, self.rule)
-        network = Network(self.topology, self.rule.gamma_s_per_byte, self.compiled, calls.messages, self.packets)
+        network: Network | PacketNetwork
+        if self.packets is None:
+            network = Network(self.topology, self.rule.gamma_s_per_byte, self.compiled, calls.messages)
+        else:
+            network = PacketNetwork(self.topology, self.packets, self.rule.gamma_s_per_byte, self.compiled)
         times = run_graph(
             folded,
             duration_s,

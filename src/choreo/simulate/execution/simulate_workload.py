@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from choreo.errors import TraceError, UsageError
 from choreo.hardware import Device, get_device
-from choreo.simulate.execution.call import Call
 from choreo.simulate.execution.durations import durations_of
 from choreo.simulate.execution.folded import unfolded
 from choreo.simulate.execution.folding import Folding
 from choreo.simulate.execution.loop import run_graph
 from choreo.simulate.execution.network import Network
+from choreo.simulate.execution.network.call import Call
+from choreo.simulate.execution.network.network import Ends
 from choreo.simulate.execution.result import WorkloadSimulation
 from choreo.simulate.execution.rules import Rule, parse_rules
 from choreo.simulate.execution.runner import Calls, Runner
@@ -53,6 +54,7 @@ def simulate_workload(
     the lowest price ("cheapest"), the shortest simulation ("fastest") or NCCL's choice ("nccl"). A group runs `at_once`
     collectives at a time, in `order` "fifo" or "lifo". A message leaves when it is sent. Computation takes its recorded
     time, or that of a `device` where the work is known: by its "roofline", or by the "curve" of what its kernels reach.
+    On a device that the topology has made slower it takes so many times longer.
     With `packets` every packet is followed. Ranks that do the same at the same time are simulated once, unless `fold`
     is false: the result is the same.
 
@@ -75,6 +77,7 @@ def simulate_workload(
     graph.order  # noqa: B018 - a circle is refused before anything runs
     rule = Rule(network, *parse_rules(algorithm), gamma)
     durations = durations_of(graph, get_device(device) if isinstance(device, str) else device, kernels)
+    durations = durations * network.slowdown[devices[graph.rank]]
     runner = Runner(network, devices, rule, order == "lifo", at_once, progress, compiled, packets)
     if fold and packets is None:  # paths that are drawn tell ranks apart
         folding = Folding(graph, durations)
@@ -109,9 +112,7 @@ class _Recorded(Network):
         super().__init__(topology)
         self._recorded_s = recorded_s
 
-    def begin(
-        self, calls: Sequence[Call], now_s: float, sent: Sequence[int] = ()
-    ) -> list[tuple[Call, npt.NDArray[np.float64]]]:
+    def begin(self, calls: Sequence[Call], now_s: float, sent: Sequence[int] = ()) -> Ends:
         """Each call ends at all members at once."""
         return [(call, np.full(len(call.members.first), now_s + self._recorded_s[call.number])) for call in calls]
 

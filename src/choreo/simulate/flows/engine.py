@@ -14,7 +14,19 @@ from choreo.schedule import Schedule, Transfers, message_of
 from choreo.simulate.jobs import Placed
 from choreo.topology import Routes, Topology
 
-__all__ = ["Graph", "Loads", "Messages", "Progress", "costs_of", "gather_graph", "run_alone", "run_shared"]
+__all__ = [
+    "Graph",
+    "Loads",
+    "Messages",
+    "Progress",
+    "begin_job",
+    "columns_of",
+    "costs_of",
+    "figures_of",
+    "gather_graph",
+    "run_alone",
+    "run_shared",
+]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -60,6 +72,8 @@ class Core(Protocol):
     def gather(self, *columns: npt.NDArray[np.generic]) -> None: ...
     def graph(self) -> Graph: ...
     def run(self) -> None: ...
+    def advance(self, until: float, /) -> tuple[float, bytes, bytes]: ...
+    def stop(self, now: float, /) -> tuple[bytes, bytes]: ...
     def links(self) -> tuple[bytes, bytes]: ...
     def finish(self) -> bytes: ...
     def messages(self) -> dict[str, bytes]: ...
@@ -135,8 +149,8 @@ def run_alone(
     keep: bool = False,
 ) -> tuple[Loads, Messages | None] | None:
     """One pass over the steps, as long as no two messages meet; None when they do. Messages are there if kept."""
-    core = make_core(*_figures(topology), False, None)
-    _begin(core, job, topology, alone=True, keep=keep)
+    core = make_core(*figures_of(topology), False, None)
+    begin_job(core, job, topology, alone=True, keep=keep)
     transfers = 0
     for rows in job.schedule.blocks():
         transfers += len(rows)
@@ -145,7 +159,7 @@ def run_alone(
                 f"times by message are kept for at most {MOST_KEPT} transfers, and {job.schedule.algorithm} over "
                 f"{job.schedule.ranks} ranks has more; use fewer ranks"
             )
-        if not core.alone(*_columns(core, job, topology, rows, in_order=job.schedule.receive_in_order)):
+        if not core.alone(*columns_of(core, job, topology, rows, in_order=job.schedule.receive_in_order)):
             return None
         if progress is not None:
             progress(int(rows.step[-1]) + 1, job.schedule.num_steps)
@@ -163,13 +177,13 @@ def run_shared(
     progress: Progress | None,
 ) -> tuple[Loads, Messages]:
     """All messages at once, sharing links."""
-    core = make_core(*_figures(topology), store_and_forward, progress)
+    core = make_core(*figures_of(topology), store_and_forward, progress)
     # Routes are shared by all jobs, and a stored message reaches its receiver's port much later.
     in_order = not store_and_forward and all(job.schedule.receive_in_order for job in jobs)
     for job in jobs:
-        _begin(core, job, topology, alone=False, keep=True)
+        begin_job(core, job, topology, alone=False, keep=True)
         for rows in job.schedule.blocks():
-            core.gather(*_columns(core, job, topology, rows, in_order=in_order))
+            core.gather(*columns_of(core, job, topology, rows, in_order=in_order))
     core.run()
     messages = _messages(core, jobs, topology.links.bandwidth_bytes_per_s if store_and_forward else None)
     sums = [np.frombuffer(values, np.float64) for values in core.links()]
@@ -179,21 +193,22 @@ def run_shared(
 
 def gather_graph(jobs: Sequence[Placed], topology: Topology, make_core: Callable[..., Core]) -> Graph:
     """The messages of some jobs and what they wait for, ports apart: for a network that is simulated otherwise."""
-    core = make_core(*_figures(topology), False, None)
+    core = make_core(*figures_of(topology), False, None)
     for job in jobs:
-        _begin(core, job, topology, alone=False, keep=False)
+        begin_job(core, job, topology, alone=False, keep=False)
         for rows in job.schedule.blocks():
-            core.gather(*_columns(core, job, topology, rows, in_order=False, routed=False))
+            core.gather(*columns_of(core, job, topology, rows, in_order=False, routed=False))
     return core.graph()
 
 
-def _figures(topology: Topology) -> tuple[Floats, Floats]:
+def figures_of(topology: Topology) -> tuple[Floats, Floats]:
     """Bandwidth and latency of the links as floats; a user may have given whole numbers."""
     figures = topology.links.bandwidth_bytes_per_s, topology.links.latency_s
     return np.ascontiguousarray(figures[0], np.float64), np.ascontiguousarray(figures[1], np.float64)
 
 
-def _begin(core: Core, job: Placed, topology: Topology, *, alone: bool, keep: bool) -> None:
+def begin_job(core: Core, job: Placed, topology: Topology, *, alone: bool, keep: bool) -> None:
+    """Tell the inner loops of a job, and where its rows cut the vector."""
     schedule = job.schedule
     members = len(job.node)
     mark = not _takes_every_place(schedule, members)
@@ -227,7 +242,7 @@ def _takes_every_place(schedule: Schedule, members: int) -> bool:
     return len(first) // steps * schedule.num_steps >= places // 4
 
 
-def _columns(
+def columns_of(
     core: Core, job: Placed, topology: Topology, rows: Transfers, *, in_order: bool, routed: bool = True
 ) -> tuple[npt.NDArray[np.generic], ...]:
     """The rows as the inner loops take them, after the routes that they need; unless `routed`, routes of no links."""

@@ -13,10 +13,10 @@ static int ready_shared(Core *core) {
     memset(shared->port_group, 0xFF, (size_t)ports * 4);
     if (ROOM(shared, engines, shared->engines_count + job->ranks)) return -1;
     for (int64_t rank = 0; rank < job->ranks; rank++)
-        shared->engines[shared->engines_count++] = (Engine){0.0, NONE, NONE, NONE, NONE, 0};
+        shared->engines[shared->engines_count++] = (Engine){0.0, NONE, NONE, NONE, NONE, 0, 0, job->start};
     if (ROOM(shared, senders, shared->engines_count)) return -1;
     while (shared->senders_count < shared->engines_count)
-        shared->senders[shared->senders_count++] = (Engine){0.0, NONE, NONE, NONE, NONE, 0};
+        shared->senders[shared->senders_count++] = (Engine){0.0, NONE, NONE, NONE, NONE, 0, 0, job->start};
     return 0;
 }
 
@@ -89,6 +89,9 @@ static int gather_writes(Core *core, Range range, int32_t id) {
     return 0;
 }
 
+/* The sender of a message has its number among all engines, as its receiver has. */
+static int32_t sender_of(const Message *message) { return message->engine - message->dst + message->src; }
+
 static int shared_step(Core *core, const Rows *rows, int64_t first, int64_t last) {
     Shared *shared = &core->shared;
     Step *step = &core->step;
@@ -114,6 +117,8 @@ static int shared_step(Core *core, const Rows *rows, int64_t first, int64_t last
         message->first_turn = (int32_t)shared->turns_count;
         shared->seen_start[id] = shared->seen_write[id] = shared->seen_read[id] = NONE;
         shared->messages_count++;
+        shared->engines[message->engine].left++;
+        shared->engines[sender_of(message)].left++;
         int64_t hop = routes->first_hop[message->route], left = hop + routes->leaving[message->route];
         for (; hop < left; hop++)
             if (join_port(core, id, port_of(core, message->src, routes->hop_link[hop]))) return -1;

@@ -36,10 +36,18 @@ static int open_group(Core *core, int32_t group, double time, int64_t cause) {
     return 0;
 }
 
+/* A rank has one thing less to do. */
+static int one_less(Shared *shared, int32_t number, double time) {
+    Engine *engine = &shared->engines[number];
+    if (time > engine->done) engine->done = time;
+    return --engine->left ? 0 : PUSH(shared, finished, number);
+}
+
 static int is_out(Core *core, int32_t id, double time) {
     Shared *shared = &core->shared;
     Message *message = &shared->messages[id];
     message->out = time;
+    if (one_less(shared, sender_of(message), time)) return -1;
     for (int32_t at = message->out_edges; at != NONE; at = shared->edges[at].next)
         if (may_write(core, ~shared->edges[at].to, time, CAUSE(id, BY_OUT))) return -1;
     int32_t turn = message->first_turn, end = turn + core->routes.leaving[message->route];
@@ -106,9 +114,6 @@ static int is_ready(Core *core, int32_t id, double time, int32_t moment) {
     return touch_receiver(shared, message->engine);
 }
 
-/* The sender of a message has its number among all engines, as its receiver has. */
-static int32_t sender_of(const Message *message) { return message->engine - message->dst + message->src; }
-
 static int is_free(Shared *shared, int32_t sender) {
     shared->senders[sender].busy = NONE;
     return touch_sender(shared, sender);
@@ -127,6 +132,7 @@ static int is_written(Core *core, int32_t id, double time) {
     Shared *shared = &core->shared;
     shared->messages[id].written = time;
     shared->written++;
+    if (one_less(shared, shared->messages[id].engine, time)) return -1;
     for (int32_t at = shared->messages[id].written_edges; at != NONE; at = shared->edges[at].next) {
         int32_t to = shared->edges[at].to;
         int64_t cause = CAUSE(id, BY_WRITE);
@@ -217,13 +223,17 @@ static int begin_send(Core *core, int32_t number) {
     return push_event(core, begin + cost->send, SENT, id, 0);
 }
 
-static int one_moment(Core *core, int32_t moment) {
+/* When something happens next. */
+static double next_time(const Shared *shared) {
+    double first = shared->events_count ? shared->events[0].time : INFINITY;
+    if (!shared->flow_heap_count) return first;
+    return fmin(first, shared->slots[shared->flow_heap[0]].finish);
+}
+
+static int one_moment(Core *core) {
     Shared *shared = &core->shared;
-    double first = shared->events_count ? shared->events[0].time : INFINITY, now;
-    if (shared->flow_heap_count && shared->slots[shared->flow_heap[0]].finish < first)
-        first = shared->slots[shared->flow_heap[0]].finish;
-    double limit = first + fabs(first) * SAME_MOMENT;
-    now = first;
+    int32_t moment = shared->moment++;
+    double now = next_time(shared), limit = now + fabs(now) * SAME_MOMENT;
     for (;;) {
         int more = 0;
         while (shared->flow_heap_count && shared->slots[shared->flow_heap[0]].finish <= limit) {
@@ -256,10 +266,10 @@ static int one_moment(Core *core, int32_t moment) {
     }
 }
 
-static PyObject *core_run(Core *core, PyObject *Py_UNUSED(ignored)) {
+/* Make room for the flows on each link. */
+static int ready_links(Core *core) {
     Shared *shared = &core->shared;
-    if (core->stage != SHARED) { refuse("there is nothing to run, or it has run"); return NULL; }
-    core->stage = RAN;
+    if (shared->busy_since) return 0;
     int64_t links = core->num_links + 1;
     memset(core->link_bytes, 0, (size_t)links * 8);
     memset(core->link_busy, 0, (size_t)links * 8);
@@ -270,22 +280,42 @@ static PyObject *core_run(Core *core, PyObject *Py_UNUSED(ignored)) {
     shared->link_weight = calloc((size_t)links, 8);
     shared->link_key = calloc((size_t)links, 8);
     shared->busy_since = calloc((size_t)links, 8);
-    if (!shared->flows || !shared->link_mark || !shared->link_open || !shared->link_left || !shared->link_weight ||
-        !shared->link_key || !shared->busy_since)
-        return PyErr_NoMemory();
-    for (int64_t id = 0; id < shared->messages_count; id++) {
+    if (shared->flows && shared->link_mark && shared->link_open && shared->link_left && shared->link_weight &&
+        shared->link_key && shared->busy_since)
+        return 0;
+    PyErr_NoMemory();
+    return -1;
+}
+
+/* Begin what was gathered since the last time. */
+static int begin_gathered(Core *core) {
+    Shared *shared = &core->shared;
+    if (ready_links(core)) return -1;
+    for (; shared->begun_engines < shared->engines_count; shared->begun_engines++)
+        if (!shared->engines[shared->begun_engines].left && PUSH(shared, finished, (int32_t)shared->begun_engines)) return -1;
+    for (; shared->begun_messages < shared->messages_count; shared->begun_messages++) {
+        int32_t id = (int32_t)shared->begun_messages;
         Message *message = &shared->messages[id];
         if (message->need_ready) continue;
         int pays = core->routes.charge && core->routes.cost[message->route].send_busy > 0;
-        if ((pays || !--message->need_start) && push_event(core, message->start, pays ? SEND : START, (int32_t)id, 0))
-            return NULL;
+        if ((pays || !--message->need_start) && push_event(core, message->start, pays ? SEND : START, id, 0)) return -1;
     }
-    int32_t moment = 0;
-    while (shared->events_count || shared->flow_heap_count) {
-        if (one_moment(core, moment++)) return NULL;
-        shared->work += WORK_OF_MOMENT;
-        if (hear_others(core)) return NULL;
-    }
+    return 0;
+}
+
+static int next_moment(Core *core) {
+    if (one_moment(core)) return -1;
+    core->shared.work += WORK_OF_MOMENT;
+    return hear_others(core);
+}
+
+static PyObject *core_run(Core *core, PyObject *Py_UNUSED(ignored)) {
+    Shared *shared = &core->shared;
+    if (core->stage != SHARED) { refuse("there is nothing to run, or it has run"); return NULL; }
+    core->stage = RAN;
+    if (begin_gathered(core)) return NULL;
+    while (shared->events_count || shared->flow_heap_count)
+        if (next_moment(core)) return NULL;
     if (shared->written != shared->messages_count) {
         PyErr_SetString(PyExc_RuntimeError, "some messages were never written");
         return NULL;
@@ -299,7 +329,7 @@ static void free_shared(Shared *shared, int64_t num_links) {
     for (int64_t i = 0; shared->flows && i < num_links; i++) free(shared->flows[i].uses);
     FREE_ALL(shared->cells, shared->messages, shared->edges, shared->readers, shared->groups, shared->turns, shared->engines, shared->senders,
              shared->seen_start, shared->seen_write, shared->seen_read, shared->port_group, shared->events, shared->actions,
-             shared->touched, shared->touched_senders, shared->slots, shared->free_slots, shared->flow_heap, shared->dirty, shared->part_links,
+             shared->touched, shared->touched_senders, shared->finished, shared->slots, shared->free_slots, shared->flow_heap, shared->dirty, shared->part_links,
              shared->part_slots, shared->link_heap, shared->flows, shared->link_mark, shared->link_open, shared->link_left,
              shared->link_weight, shared->link_key, shared->busy_since);
 }

@@ -34,6 +34,7 @@
 #include "heaps.h"
 #include "fair_shares.h"
 #include "event_loop.h"
+#include "advance.h"
 
 static PyObject *core_ready(Core *core, PyObject *args) {
     /* Number the cells and make room for what is known of each: for an alone pass, which may keep the messages of its
@@ -154,6 +155,8 @@ static PyMethodDef methods[] = {
     {"gather", (PyCFunction)core_gather, METH_VARARGS, "Take steps for a shared run."},
     {"graph", (PyCFunction)core_graph, METH_NOARGS, "What was gathered: messages and their edges."},
     {"run", (PyCFunction)core_run, METH_NOARGS, "Run all that was gathered."},
+    {"advance", (PyCFunction)core_advance, METH_VARARGS, "Run on until ranks are done, or until a time."},
+    {"stop", (PyCFunction)core_stop, METH_VARARGS, "Stop all flows: what is left of each."},
     {"links", (PyCFunction)core_links, METH_NOARGS, "Bytes and busy seconds of each link."},
     {"finish", (PyCFunction)core_finish, METH_NOARGS, "When each rank was done, after an alone pass."},
     {"messages", (PyCFunction)core_messages, METH_NOARGS, "What happened to each message that was kept."},

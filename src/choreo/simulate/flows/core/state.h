@@ -112,8 +112,9 @@ typedef struct { int32_t message, next; } Reader;
 typedef struct { double out; int32_t step, pending, first, next, last; } Group;
 /* A message in a group, and the next one there. A message has one for each of its ports, one after another. */
 typedef struct { int32_t message, group, next; } Turn;
-/* A rank's sends, or what it takes in and reduces: one at a time. */
-typedef struct { double free_at; int32_t busy, last, waiting, last_waiting, listed; } Engine;
+/* A rank's sends, or what it takes in and reduces: one at a time. What it takes in knows also how many messages the rank has
+ * still to get out or written, and when the last one was. */
+typedef struct { double free_at; int32_t busy, last, waiting, last_waiting, listed, left; double done; } Engine;
 typedef struct { double time; int32_t kind, id, hop; } Event;
 typedef struct { int32_t slot, at; } Use;
 typedef struct { Use *uses; int32_t count, room; } LinkFlows;
@@ -144,7 +145,9 @@ typedef struct {
     VECTOR(Event, actions);      /* what happens in this moment, in order */
     VECTOR(int32_t, touched);    /* engines that may take up a message */
     VECTOR(int32_t, touched_senders);
-    int64_t written, work;
+    VECTOR(int32_t, finished);   /* engines of ranks that have done all, since it was last asked */
+    int64_t written, work, begun_messages, begun_engines;
+    int32_t moment;
     /* the flows on the links */
     VECTOR(Slot, slots);
     VECTOR(int32_t, free_slots);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -24,14 +25,52 @@ class Core(Gathering):
 
     def run(self) -> None:
         """Run all that was gathered."""
-        for message in self.all_messages:
-            if not message.need_ready:
-                self._later(message.start, message.number, lambda time, one=message: self._send(one, time))  # type: ignore[misc]
+        self._begin_gathered()
         while self.events or self.flows:
             self._one_moment()
-            self.moment += 1
-            self._worked(WORK_OF_MOMENT)
         assert self.written == len(self.all_messages)
+
+    def advance(self, until: float) -> tuple[float, bytes, bytes]:
+        """Go on until some ranks are done, or nothing more happens until then.
+
+        Returns when something happens next, and the ranks that are done, counted over all jobs, with their times.
+        """
+        self._begin_gathered()
+        limit = until + abs(until) * SAME_MOMENT
+        while not self.finished and self._next_time() <= limit and (self.events or self.flows):
+            self._one_moment()
+        ranks, self.finished = self.finished, []
+        times = np.array([self.engines[number].done for number in ranks])
+        return self._next_time(), np.array(ranks, np.int64).tobytes(), times.tobytes()
+
+    def stop(self, now: float) -> tuple[bytes, bytes]:
+        """Stop all flows: the receiving rank of each, counted over all jobs, and the bytes that are left of it."""
+        ranks = np.array([message.engine for message, _ in self.flows.values()], np.int64)
+        left = [max(0.0, flow.remaining - flow.rate * (now - flow.since)) for flow in self.flows]
+        for flow in self.flows:
+            flow.finish = now
+            self.shared.remove(flow)
+        return ranks.tobytes(), np.array(left).tobytes()
+
+    def _begin_gathered(self) -> None:
+        """Begin what was gathered since the last time."""
+        idle = range(self.begun_engines, len(self.engines))
+        self.finished += [number for number in idle if not self.engines[number].left]
+        for message in self.all_messages[self.begun_messages :]:
+            if not message.need_ready:
+                self._later(message.start, message.number, lambda time, one=message: self._send(one, time))  # type: ignore[misc]
+        self.begun_engines, self.begun_messages = len(self.engines), len(self.all_messages)
+
+    def _next_time(self) -> float:
+        return min([flow.finish for flow in self.flows] + [event[0] for event in self.events[:1]], default=math.inf)
+
+    def _one_less(self, number: int, time: float) -> None:
+        """A rank has one thing less to do."""
+        engine = self.engines[number]
+        engine.done = max(engine.done, time)
+        engine.left -= 1
+        if not engine.left:
+            self.finished.append(number)
 
     def _worked(self, work: int) -> None:
         self.work += work
@@ -41,7 +80,7 @@ class Core(Gathering):
                 self.progress(self.written, len(self.all_messages))
 
     def _one_moment(self) -> None:
-        now = min([flow.finish for flow in self.flows] + [event[0] for event in self.events[:1]])
+        now = self._next_time()
         limit = now + abs(now) * SAME_MOMENT
         while True:
             ended = sorted(
@@ -73,6 +112,8 @@ class Core(Gathering):
             if not (self.events and self.events[0][0] <= limit):
                 break
         self.shared.share(now)
+        self.moment += 1
+        self._worked(WORK_OF_MOMENT)
 
     def _later(self, time: float, number: int, happens: Callable[[float], None]) -> None:
         heapq.heappush(self.events, _Event((time, number, happens)))
@@ -122,6 +163,7 @@ class Core(Gathering):
 
     def _out(self, message: Message, time: float) -> None:
         message.out = time
+        self._one_less(self._sender_of(message), time)
         for other in message.lets_overwrite.values():
             self._may_write(other, time, _cause(message.number, BY_OUT))
         for group in message.groups:
@@ -187,6 +229,7 @@ class Core(Gathering):
     def _written(self, message: Message, time: float) -> None:
         message.written = time
         self.written += 1
+        self._one_less(message.engine, time)
         for other in message.lets_send.values():
             self._may_send(other, time, _cause(message.number, BY_WRITE))
         for other in message.lets_write.values():

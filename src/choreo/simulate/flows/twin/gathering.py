@@ -41,6 +41,8 @@ class Gathering:
         self.actions: deque[tuple[Callable[[float], None], float]] = deque()
         self.touched_engines: dict[int, None] = {}
         self.touched_senders: dict[int, None] = {}
+        self.finished: list[int] = []  # engines of ranks that have done all, since it was last asked
+        self.begun_messages = self.begun_engines = 0
         self.moment = 0
         self.written = 0
         self.work = 0
@@ -52,7 +54,7 @@ class Gathering:
         self.chunks, self.nodes, self.place = chunks, nodes, place.tolist()
         self.gamma, self.unit, self.job_start = gamma.tolist(), unit, start
         self.first_engine = len(self.engines)
-        self.engines += [Engine() for _ in range(ranks)]
+        self.engines += [Engine(done=start) for _ in range(ranks)]
         self.senders += [Engine() for _ in range(ranks)]
         members: dict[int, int] = defaultdict(int)  # of several at one node, each has its own ports
         self.layer = []
@@ -136,6 +138,8 @@ class Gathering:
                 message.reduce_s = route.receive
                 made[number] = message
                 self.all_messages.append(message)
+                for member in (src, dst):
+                    self.engines[self.first_engine + member].left += 1
                 self._join_ports(message)
             message.bytes += weight * self.unit
             message.reduce_s += weight * self.unit * self.gamma[dst] if reduce else 0.0

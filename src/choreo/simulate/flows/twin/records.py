@@ -85,3 +85,5 @@ class Engine:
     busy: bool = False
     last: Message | None = None
     waiting: list[Message] = field(default_factory=list)
+    left: int = 0  # messages that the rank has still to get out or written
+    done: float = 0.0  # when the last one was

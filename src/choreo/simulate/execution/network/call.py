@@ -1,4 +1,4 @@
-"""A call: a collective or a message, on its devices."""
+"""A call: a collective or a message, on its devices. Ranks that do the same make it at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from choreo.schedule import Schedule
 
-__all__ = ["Call", "Members"]
+__all__ = ["Asymmetry", "Call", "Members"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -46,3 +46,11 @@ class Call:
     size_bytes: float
     members: Members
     is_message: bool = False
+
+
+class Asymmetry(Exception):  # noqa: N818 - caught by whoever folds: not an error, but what to keep apart
+    """Devices whose ranks are of one class and differ, and a label for each."""
+
+    def __init__(self, devices: Ints, labels: Ints) -> None:
+        super().__init__("ranks that were taken to be alike differ")
+        self.devices, self.labels = devices, labels

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from choreo.simulate.execution.call import Call, Members
-from choreo.simulate.execution.link_classes import link_classes
+from choreo.simulate.execution.network.call import Call, Members
+from choreo.simulate.execution.network.link_classes import link_classes
 from choreo.simulate.flows.fair_shares import Flow, SharedLinks
 from choreo.topology import Topology
 
@@ -83,7 +83,7 @@ class MessageFlows:
                 break
             for number in met:
                 call, flow = self._flows.pop(number)
-                del self._told[number]
+                self._told.pop(number, None)  # one that was adopted in this moment is not told of yet
                 left = max(0.0, flow.remaining - flow.rate * (now_s - flow.since))
                 flow.finish = now_s
                 self._wires.remove(flow)
@@ -93,35 +93,18 @@ class MessageFlows:
                 links |= self._way(call).mask
         return taken, links
 
-    def adopt(self, calls: Sequence[tuple[Call, float]], now_s: float) -> Floats:
-        """Take over messages that are under way, alone on their links, by when they will be out.
-
-        What is left of each follows backwards in time: from one end to the next, those that are still there share the
-        links. Returns how long each link will be busy with them.
-        """
-        until = sorted(calls, key=lambda pair: pair[1])
-        left = dict.fromkeys((call.number for call, _ in calls), 0.0)
-        busy_s = np.zeros(len(self._class))
-        since_s = now_s
-        for at, (_, end_s) in enumerate(until):
-            wires = SharedLinks(self._wires.bandwidth)
-            flows = {call.number: self._flow(call, 1.0, since_s) for call, _ in until[at:]}
-            for flow in flows.values():
-                wires.add(flow)
-            wires.share(since_s)
-            for number, flow in flows.items():
-                left[number] += flow.rate * (end_s - since_s)
-            used = np.isin(self._class, [link for flow in flows.values() for link in flow.links])
-            busy_s[used] += end_s - since_s
-            since_s = end_s
-        for call, end_s in calls:
-            flow = self._flow(call, left[call.number], now_s)
+    def adopt(self, calls: Sequence[tuple[Call, float]], now_s: float) -> None:
+        """Take over messages that are under way, each with the bytes that are left of it."""
+        for call, left in calls:
+            flow = self._flow(call, left, now_s)
             self._flows[call.number] = call, flow
-            self._told[call.number] = end_s
             self._wires.add(flow)
             for link, share in zip(flow.links, flow.share, strict=True):
-                self._wires.bytes[link] -= flow.remaining * share  # whoever had it has counted them
-        return busy_s
+                self._wires.bytes[link] -= left * share  # whoever had it has counted them
+
+    def latency_of(self, call: Call) -> float:
+        """How long a message takes from when it is out until it arrives."""
+        return self._way(call).latency_s
 
     def _flow(self, call: Call, size_bytes: float, now_s: float) -> Flow:
         way = self._way(call)

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from choreo.simulate.execution.call import Members
 from choreo.simulate.execution.classes import classes_of, hashed, summed
-from choreo.simulate.execution.folded import Asymmetry
+from choreo.simulate.execution.network.call import Asymmetry, Members
 from choreo.topology import Topology
 
 __all__ = ["link_classes"]

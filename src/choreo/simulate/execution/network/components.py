@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.schedule import Schedule
-from choreo.simulate.execution.call import Members
+from choreo.simulate.execution.network.call import Call, Members
 from choreo.topology import Topology
 
-__all__ = ["Component", "Ways", "components_of", "ways_of"]
+__all__ = ["Component", "Components"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -43,34 +43,70 @@ class Ways:
     figures: Floats
 
 
+class Components:
+    """Finds the components of calls that run together; what was found once is kept."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._ways: dict[tuple[int, int], Ways] = {}
+        self._found: dict[tuple[tuple[int, int], ...], list[Component]] = {}
+        self._kept: list[Call] = []  # so that nobody else gets the id of a schedule or of members
+
+    def of(self, calls: Sequence[Call]) -> list[Component]:
+        """The components of these calls, those that are the same once."""
+        links = len(self._topology.links.src)
+        if all(len(call.members.devices) == 1 for call in calls) or any(call.schedule.switches for call in calls):
+            everything = np.arange(links)
+            rows = tuple(np.arange(len(call.members.devices)) for call in calls)
+            return [Component(rows, everything, ((rows, everything),))]
+        key = tuple((id(call.schedule), id(call.members)) for call in calls)
+        if key not in self._found:
+            self._kept += calls
+            for one, call in zip(key, calls, strict=True):
+                if one not in self._ways:
+                    self._ways[one] = ways_of(self._topology, call.schedule, call.members)
+            self._found[key] = components_of(links, [self._ways[one] for one in key])
+        return self._found[key]
+
+
 def components_of(links: int, ways: Sequence[Ways]) -> list[Component]:
     """The components of calls that run together, those that are the same once."""
     first = np.cumsum([0, *(one.groups for one in ways)])
     part = np.concatenate([one.group + start for one, start in zip(ways, first, strict=False)])
-    link = np.concatenate([one.link for one in ways])
-    figures = np.concatenate([one.figures for one in ways], axis=1)
-    label = _joined(part, link, int(first[-1]))
+    label = _joined(part, np.concatenate([one.link for one in ways]), int(first[-1]))
     order = np.argsort(label[part], kind="stable")
+    link = np.concatenate([one.link for one in ways])[order]
+    figures = np.concatenate([one.figures for one in ways], axis=1).T[order]
     edges = np.flatnonzero(np.diff(label[part][order], prepend=-1, append=-1))
+    seen_at = _first_places(link)
     call_of = np.searchsorted(first, np.arange(int(first[-1])), side="right") - 1
-    found: list[tuple[tuple[Ints, ...], Ints, Floats, list[tuple[tuple[Ints, ...], Ints]]]] = []
     parts_by_label = np.argsort(label, kind="stable")
     _, starts = np.unique(label[parts_by_label], return_index=True)
+    found: dict[tuple[object, ...], list[tuple[tuple[Ints, ...], Ints]]] = {}
     for parts, here, there in zip(np.split(parts_by_label, starts[1:]), edges[:-1], edges[1:], strict=True):
-        rows = tuple(parts[call_of[parts] == call] - first[call] for call in range(len(ways)))
-        mine, told = link[order[here:there]], figures[:, order[here:there]]
-        for other_rows, others, figure, copies in found:
-            if [len(one) for one in rows] == [len(one) for one in other_rows] and _same(others, mine, figure, told):
-                copies.append((rows, mine))
-                break
-        else:
-            found.append((rows, mine, told, [(rows, mine)]))
+        calls = np.searchsorted(call_of[parts], np.arange(len(ways) + 1))
+        rows = tuple(parts[calls[call] : calls[call + 1]] - first[call] for call in range(len(ways)))
+        # A renaming takes each link to the one at whose place the other first meets it.
+        alike = calls.tobytes(), (seen_at[here:there] - here).tobytes(), figures[here:there].tobytes()
+        found.setdefault(alike, []).append((rows, link[here:there]))
     made = []
-    for rows, mine, _, copies in found:
+    for copies in found.values():
+        rows, mine = copies[0]
         real, at = np.unique(np.where(mine < links, mine, links), return_index=True)
         at = at[real < links]
         made.append(Component(rows, mine[at], tuple((those, others[at]) for those, others in copies)))
     return made
+
+
+def _first_places(values: Ints) -> Ints:
+    """For each value the place where it is first.
+
+    >>> _first_places(np.array([7, 3, 7])).tolist()
+    [0, 1, 0]
+    """
+    first = np.empty(int(values.max(initial=0)) + 1, np.int64)
+    first[values[::-1]] = np.arange(len(values))[::-1]
+    return first[values]
 
 
 def ways_of(topology: Topology, schedule: Schedule, members: Members) -> Ways:
@@ -110,11 +146,3 @@ def _joined(part: Ints, link: Ints, parts: int) -> Ints:
         if (found == label).all():
             return found
         label = found
-
-
-def _same(one: Ints, other: Ints, figures: Floats, others: Floats) -> bool:
-    """Whether taking each link of one to that of the other is a renaming that changes no figure."""
-    if len(one) != len(other) or not np.array_equal(figures, others):
-        return False
-    pairs = np.unique(np.stack((one, other)), axis=1).shape[1]
-    return bool(pairs == len(np.unique(one)) == len(np.unique(other)))

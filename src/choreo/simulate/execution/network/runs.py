@@ -1,0 +1,119 @@
+"""Calls that are simulated from their start to their end, all together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.simulate.execution.network.call import Asymmetry, Call, Members
+from choreo.simulate.execution.network.components import Components
+from choreo.simulate.jobs import Job
+from choreo.simulate.packets.report import PacketReport
+from choreo.simulate.packets.settings import Packets
+from choreo.simulate.simulate import simulate_together
+from choreo.topology import Topology
+
+__all__ = ["Carried", "Run", "Runs", "by_node"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+# Members whose ends differ by less than this part of their time differ by rounding.
+SAME_END = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The links that carried something, and how much, for how long."""
+
+    links: Ints
+    bytes: Floats
+    busy_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """When each node of each call is done, what the links carried, and of packets what happened to them."""
+
+    finish_s: list[Floats]
+    carried: Carried
+    links: int  # that carried something, as the bits of a number
+    report: PacketReport | None
+
+    def end_s(self, start_s: float) -> float:
+        """When all is done."""
+        return max((float(one.max(initial=start_s)) for one in self.finish_s), default=start_s)
+
+
+class Runs:
+    """Simulates calls on a topology. What one call does alone is worked out once."""
+
+    def __init__(
+        self, topology: Topology, gamma_s_per_byte: float, compiled: bool | None, packets: Packets | None
+    ) -> None:
+        self._topology, self._gamma_s_per_byte = topology, gamma_s_per_byte
+        self._compiled, self._packets = compiled, packets
+        self.components = Components(topology)
+        self._alone: dict[tuple[int, float, int], Run] = {}
+        self._kept: list[Call] = []  # so that nobody else gets the id of a schedule or of members
+
+    def alone(self, call: Call) -> Run:
+        """What a call does by itself, from 0 s on."""
+        key = id(call.schedule), call.size_bytes, id(call.members)
+        if key not in self._alone:
+            self._kept.append(call)
+            self._alone[key] = self.together([(call, 0.0)])
+        return self._alone[key]
+
+    def together(self, calls: Sequence[tuple[Call, float]]) -> Run:
+        """Run calls, each with its start. Of their groups that do not meet, those that look the same are run once."""
+        links = len(self._topology.links.src)
+        finish_s = [np.empty(call.members.devices.shape) for call, _ in calls]
+        carried, busy_s, report = np.zeros(links), np.zeros(links), None
+        for component in self.components.of([call for call, _ in calls]):
+            jobs = [
+                Job(call.schedule, call.size_bytes, call.members.groups[row], start_s)
+                for (call, start_s), rows in zip(calls, component.rows, strict=True)
+                for row in rows.tolist()
+            ]
+            run = simulate_together(
+                jobs,
+                self._topology,
+                gamma_s_per_byte=self._gamma_s_per_byte,
+                packets=self._packets,
+                compiled=self._compiled,
+            )
+            found, report = run.loads, run.packets
+            ends = iter(found.rank_finish_s)
+            for at, (call, _) in enumerate(calls):
+                for number in range(len(component.rows[at])):
+                    end_s = next(ends)[: call.schedule.ranks]
+                    finish_s[at][[rows[at][number] for rows, _ in component.copies]] = end_s
+            for _, those in component.copies:
+                carried[those] += found.link_bytes[component.links]
+                busy_s[those] += found.link_busy_s[component.links]
+        finishes = [
+            by_node(call.members, end_s.ravel(), start_s)
+            for (call, start_s), end_s in zip(calls, finish_s, strict=True)
+        ]
+        used = np.flatnonzero((carried > 0) | (busy_s > 0))
+        bits = int.from_bytes(np.packbits(carried > 0, bitorder="little").tobytes(), "little")
+        return Run(finishes, Carried(used, carried[used], busy_s[used]), bits, report)
+
+
+def by_node(members: Members, finish_s: Floats, start_s: float) -> Floats:
+    """When each node of a call is done: all the members that it stands for are, at the same time."""
+    node = members.node.ravel()
+    found: Floats = finish_s[members.first]
+    if len(found) == len(finish_s):
+        return found
+    differ = np.abs(finish_s - found[node]) > (finish_s - start_s) * SAME_END
+    if differ.any():
+        ranked = np.argsort(finish_s, kind="stable")
+        steps = np.diff(finish_s[ranked]) > (finish_s[ranked][1:] - start_s) * SAME_END
+        label = np.empty(len(ranked), np.int64)
+        label[ranked] = np.concatenate((np.zeros(1, np.int64), np.cumsum(steps)))
+        raise Asymmetry(members.devices.ravel(), label)
+    return found
