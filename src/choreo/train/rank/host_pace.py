@@ -10,15 +10,15 @@ from choreo.train.scale import LAYERS_BETWEEN, shallow
 
 __all__ = ["measure_host_pace"]
 
-WARM, STEPS = 3, 9
+WARM, STEPS = 3, 25
 Steps = Callable[[int], dict[str, float]]
 
 
 def measure_host_pace(config: TrainConfig, make_steps: Callable[[TrainConfig], Steps]) -> float:
-    """Seconds of a step for each layer of this model; `make_steps` builds a model and returns what trains it."""
-    few_s, many_s = (_step_s(make_steps(small)) for small in shallow(config))
-    return max(0.0, many_s - few_s) / LAYERS_BETWEEN
+    """Seconds of a step for each layer of this model; `make_steps` builds a model and returns what trains it.
 
-
-def _step_s(step: Steps) -> float:
-    return median([step(number)["time"] for number in range(WARM + STEPS)][WARM:])
+    A host that others use slows down and recovers, so the two models that are compared take turns.
+    """
+    few, many = (make_steps(small) for small in shallow(config))
+    differences = [many(number)["time"] - few(number)["time"] for number in range(WARM + STEPS)]
+    return max(0.0, median(differences[WARM:])) / LAYERS_BETWEEN

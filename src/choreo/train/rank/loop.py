@@ -48,6 +48,7 @@ def train_rank(config: TrainConfig, report: Report) -> None:
     if accelerator.on_gpu and config.ranks == 1 and isinstance(config.model, Model):
         pace_s = measure_host_pace(config, lambda small: Trainer(small, mesh, clock).step)
         report({"host_layer_s": pace_s})
+        torch.compiler.reset()  # or the model itself is compiled for any shape, having been seen in several
         accelerator.reset_peak()
     try:
         found = (_train_with_servers if config.servers else _train)(config, mesh, clock, peak, report)
