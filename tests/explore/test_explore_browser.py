@@ -188,6 +188,17 @@ def test_sliders_fields_errors_and_a_second_algorithm(browser: Browser, server: 
         assert seen["painted"] == [True] * 6
         assert seen["wrong"] == []
 
+        # The shorter of two runs ends earlier on the clock that both share, also where ranks are drawn as a map.
+        at(page, "#versus=halving_doubling&topology=torus&size=1MiB&ranks=32")
+        ends = page.run("""window.explored.panes.map(({ diagram, found }) => {
+          const { width, height } = diagram.still, draw = diagram.still.getContext("2d");
+          const any = (x) => draw.getImageData(x, 0, 1, height).data.some((part) => part);
+          const painted = [...Array(width).keys()].filter(any);
+          return [painted[painted.length - 1] / diagram.ratio, diagram.x(found.time_us)];
+        })""")
+        assert ends[0][1] > ends[1][1] + 20
+        assert all(abs(painted - end) < 8 for painted, end in ends)
+
 
 @pytest.mark.parametrize("size", [(1400, 900), (390, 844)])
 def test_every_size_of_world_and_window(browser: Browser, server: Server, size: tuple[int, int]) -> None:
@@ -214,6 +225,8 @@ def test_every_other_view(browser: Browser, server: Server) -> None:
         page.until("{ return document.documentElement.dataset.map === 'formula 18'; }")
         legend = page.run("document.querySelector('.legend').textContent")
         assert "recursive_doubling" in legend
+        hues = page.run("[...document.querySelectorAll('.legend i')].map((one) => one.style.background)")
+        assert len(set(hues)) == len(hues) > 3
         page.run("document.documentElement.dataset.filled = ''")
         page.run(CLICK % (".map canvas", 0.2, 0.5))
         page.until(SETTLED)

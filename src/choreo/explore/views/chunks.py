@@ -2,12 +2,13 @@
 
 A cell is a rank's place for a chunk. What it holds is counted in contributions: of a sum, how many ranks are in it; of
 data that is only moved, one. Where cells are too many to send, neighbours are drawn together, as pictures of some
-moments.
+moments; where they are too many to follow, some chunks stand for those beside them.
 """
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypedDict
@@ -20,16 +21,17 @@ from choreo.explore.fields import FieldError, Fields, case_of, transfers_of
 from choreo.explore.views.moment import MOST_DRAWN, run_of
 from choreo.schedule import Schedule, message_of
 
-__all__ = ["MOST_EVENTS", "ChunkData", "chunks"]
+__all__ = ["MOST_EVENTS", "ChunkData", "chunks", "replayed"]
 
 # Events that are sent one by one, and the size and number of pictures where there are more.
 MOST_EVENTS = 40_000
 MOST_SIDE, FRAMES = 64, 48
-# Cells that are replayed.
-MOST_CELLS = 1 << 23
+# Cells that are replayed, and how many are where only some chunks are followed.
+MOST_CELLS, FOLLOWED = 1 << 23, 1 << 20
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
 class ChunkData(TypedDict):
@@ -38,7 +40,8 @@ class ChunkData(TypedDict):
     `whole` is what a complete cell holds; `wanted` has for each row the cells that the contract asks for, as 0 or 1.
     Events are columns: at `time_us` the `cell` (row * columns + column) holds `value`, brought by `message` of the
     run. Where `frames` is not empty there are no events: each frame is base64 of one byte a cell, from 0 (nothing) to
-    255 (complete), at equal parts of the time, the first at the start and the last at the end.
+    255 (complete), at equal parts of the time, the first at the start and the last at the end. Of so many chunks as
+    `follows_one_of` says, one is followed.
     """
 
     rows: int
@@ -53,6 +56,7 @@ class ChunkData(TypedDict):
     value: list[int]
     message: list[int]
     frames: list[str]
+    follows_one_of: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,16 +79,18 @@ def chunks(fields: Fields) -> ChunkData:
     """
     case = case_of(fields)
     schedule = case.schedule
-    ranks, width = schedule.ranks, schedule.num_chunks
-    if schedule.members * width > MOST_CELLS or transfers_of(schedule, MOST_DRAWN) > MOST_DRAWN:
-        told = f"{schedule.members} ranks with {width} chunks each are too many places to follow; use fewer ranks"
+    if transfers_of(schedule, MOST_DRAWN) > MOST_DRAWN:
+        told = f"{schedule.label} over {schedule.ranks} ranks has too many transfers to follow; use fewer ranks"
         raise FieldError("ranks", UsageError(told))
     run = run_of(case, keep=True)
-    events = _replayed(case.schedule)
+    cells = schedule.members * schedule.num_chunks
+    every = 1 if cells <= MOST_CELLS else min(schedule.num_chunks, -(-cells // FOLLOWED))
+    events = replayed(case.schedule, every)
     written = run.messages.written_s[events.message] * 1e6
-    whole = ranks if schedule.contract.reduces else 1
-    wanted = schedule.held_after()[:ranks]
-    if len(events.cell) <= MOST_EVENTS and ranks * width <= 4 * MOST_EVENTS:
+    whole = schedule.ranks if schedule.contract.reduces else 1
+    wanted = _of_some(schedule.held_after, schedule.num_chunks, every)[: schedule.ranks]
+    ranks, width = wanted.shape
+    if every == 1 and len(events.cell) <= MOST_EVENTS and ranks * width <= 4 * MOST_EVENTS:
         order = np.argsort(written, kind="stable")
         seen = order[events.cell[order] < ranks * width]  # not what switches hold
         return {
@@ -100,16 +106,28 @@ def chunks(fields: Fields) -> ChunkData:
             "value": events.value[seen].tolist(),
             "message": events.message[seen].tolist(),
             "frames": [],
+            "follows_one_of": 1,
         }
-    return _frames(events, written, run.time_s * 1e6, whole, wanted)
+    return _frames(events, written, run.time_s * 1e6, whole, wanted, every=every)
+
+
+def _of_some(held: Callable[[int, int], Bools], chunks: int, every: int) -> Bools:
+    """Who holds the chunks that are followed: the first of every so many."""
+    if every == 1:
+        return held(0, chunks)
+    return np.concatenate([held(chunk, chunk + 1) for chunk in range(0, chunks, every)], axis=1)
 
 
 @lru_cache(maxsize=2)
-def _replayed(schedule: Schedule) -> _Events:
-    """Replay the steps; a transfer brings what its source held before the step, or what it started with."""
-    width = schedule.num_chunks
+def replayed(schedule: Schedule, every: int) -> _Events:
+    """Replay the steps; a transfer brings what its source held before the step, or what it started with.
+
+    Chunks do not meet, so some of them can be followed without the others: the first of `every` so many.
+    """
+    given_to = _of_some(schedule.held_before, schedule.num_chunks, every)
+    width = given_to.shape[1]
     start = np.zeros((schedule.members, width), np.int64)
-    start[: schedule.ranks] = schedule.held_before()[: schedule.ranks]
+    start[: schedule.ranks] = given_to[: schedule.ranks]
     held, given = start.reshape(-1).copy(), start.reshape(-1)
     cells, values, more, numbers = [], [], [], []
     first = 0
@@ -118,16 +136,17 @@ def _replayed(schedule: Schedule) -> _Events:
         first = int(message.max(initial=first - 1)) + 1
         edges = np.concatenate(([0], np.flatnonzero(np.diff(rows.step)) + 1, [len(rows)]))
         for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            count = rows.count[low:high]
-            one = int(count.max(initial=1)) == 1
+            begin = -(-rows.chunk[low:high] // every)
+            count = -(-(rows.chunk[low:high] + rows.count[low:high]) // every) - begin
+            one = bool((count == 1).all())
             nth = (
                 np.zeros(high - low, np.int64)
                 if one
                 else np.arange(count.sum()) - np.repeat(count.cumsum() - count, count)
             )
             row = np.arange(low, high) if one else np.repeat(np.arange(low, high), count)
-            source = rows.src[row] * width + rows.chunk[row] + nth
-            into = rows.dst[row] * width + rows.chunk[row] + nth
+            source = rows.src[row] * width + begin[row - low] + nth
+            into = rows.dst[row] * width + begin[row - low] + nth
             brought = np.where(rows.from_input[row], given[source], held[source])
             adds = rows.reduce[row]
             order = np.argsort(rows.src[row], kind="stable")  # writes to one place are in order of src
@@ -142,7 +161,7 @@ def _replayed(schedule: Schedule) -> _Events:
     return _Events(join[0], join[1], join[2], join[3], given)
 
 
-def _added(held: Ints, into: Ints, brought: Ints, adds: npt.NDArray[np.bool_]) -> Ints:
+def _added(held: Ints, into: Ints, brought: Ints, adds: Bools) -> Ints:
     """What places hold after each of one step's writes; several may add to one place, one after another."""
     order = np.argsort(into, kind="stable")
     place, more = into[order], brought[order]
@@ -167,7 +186,7 @@ def _gained(held: Ints, into: Ints, after: Ints) -> Ints:
     return gained
 
 
-def _frames(events: _Events, written: Floats, total_us: float, whole: int, wanted: npt.NDArray[np.bool_]) -> ChunkData:
+def _frames(events: _Events, written: Floats, total_us: float, whole: int, wanted: Bools, *, every: int) -> ChunkData:
     """Pictures of some moments, neighbours together: what each write adds to its group, summed up over time."""
     ranks, width = wanted.shape
     per_row, per_column = -(-ranks // MOST_SIDE), -(-width // MOST_SIDE)
@@ -186,7 +205,7 @@ def _frames(events: _Events, written: Floats, total_us: float, whole: int, wante
         "rows": rows,
         "columns": columns,
         "ranks_per_row": per_row,
-        "chunks_per_column": per_column,
+        "chunks_per_column": per_column * every,
         "whole": whole,
         "start": [],
         "wanted": (np.bincount(group, wanted.reshape(-1)) > 0).astype(int).tolist(),
@@ -195,4 +214,5 @@ def _frames(events: _Events, written: Floats, total_us: float, whole: int, wante
         "value": [],
         "message": [],
         "frames": [base64.b64encode(one.tobytes()).decode() for one in share],
+        "follows_one_of": every,
     }

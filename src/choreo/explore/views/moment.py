@@ -12,6 +12,7 @@ from choreo.explore.fields import Case, Fields, case_of, network_text, reading, 
 from choreo.price import CostModel, Price
 from choreo.price.price import price_of, slowest
 from choreo.price.profile import profile
+from choreo.run.execute.constants import load_constants
 from choreo.schedule import Schedule
 from choreo.show.schedule.outcome import outcome_of
 from choreo.show.simulation.data import SimulationData, drawn
@@ -63,7 +64,9 @@ class Moment(TypedDict):
 
     `run` is the simulation as its own page has it. Of the messages in it, `ways` are the wires that each route
     crosses and `way` is the route of each, where each is drawn. `ends` are the names of the nodes that each wire joins.
-    Where there are too many messages, `run` is missing and `undrawn` says why.
+    Where there are too many messages, `run` is missing and `undrawn` says why. `calibrated` is the price with the
+    constants that were measured on this machine for so many bytes and ranks, at `calibrated_on`; without any, it is
+    missing, and `uncalibrated` says why where they cannot be read.
     """
 
     network: str
@@ -73,6 +76,9 @@ class Moment(TypedDict):
     chunks: int
     time_us: float
     cost: CostData
+    calibrated: CostData | None
+    calibrated_on: str
+    uncalibrated: str
     proof: ProofData
     undrawn: str
     run: SimulationData | None
@@ -99,7 +105,8 @@ def moment(fields: Fields) -> Moment:
         "devices": case.topology.num_devices,
         "chunks": case.schedule.num_chunks,
         "time_us": run.time_s * 1e6,
-        "cost": _cost(case),
+        "cost": _cost(case, case.cost_model),
+        **_calibrated(case),
         "proof": _proved(case.schedule),
         "undrawn": "" if few else f"more than {MOST_DRAWN:,} messages: only their time is known here, not each of them",
         "run": None,
@@ -132,8 +139,26 @@ def _run(schedule: Schedule, topology: Topology, size_bytes: int, cost_model: Co
 _profile = lru_cache(maxsize=16)(profile)
 
 
-def _cost(case: Case) -> CostData:
-    counted, model = _profile(case.schedule), case.cost_model
+class _Calibrated(TypedDict):
+    calibrated: CostData | None
+    calibrated_on: str
+    uncalibrated: str
+
+
+def _calibrated(case: Case) -> _Calibrated:
+    """The price with this machine's own constants, if it was calibrated."""
+    try:
+        constants = load_constants()
+    except ChoreoError as error:
+        return {"calibrated": None, "calibrated_on": "", "uncalibrated": str(error)}
+    if not constants.date:
+        return {"calibrated": None, "calibrated_on": "", "uncalibrated": ""}
+    cost = _cost(case, constants.cost_model_for(case.size_bytes, case.schedule.ranks))
+    return {"calibrated": cost, "calibrated_on": constants.date[:10], "uncalibrated": ""}
+
+
+def _cost(case: Case, model: CostModel) -> CostData:
+    counted = _profile(case.schedule)
     cost: Price = price_of(counted, case.size_bytes, model)
     terms = slowest(counted, float(case.size_bytes), model)
     return {

@@ -27,7 +27,7 @@ __all__ = ["One", "Plans", "PlansData", "one_plan", "plan_page", "plans"]
 # Of a plan's whole time, the bubble from which on it is said to limit the plan.
 LONG_BUBBLE = 0.15
 # The codes of what limits a plan.
-LIMITS = ("nothing of these", "does not fit in memory", "pipeline bubble", "no overlap", "recomputes all")
+LIMITS = ("none of these", "does not fit in memory", "pipeline bubble", "no overlap", "recomputes all")
 
 Name = Annotated[str, Meta(max_length=200)]
 Factor = Annotated[float, Meta(ge=0.1, le=10)]

@@ -20,8 +20,8 @@ function steps(...units) {
 
 const FIELDS = [
   { name: "collective", words: "collective" },
-  { name: "algorithm", words: "algorithm", hint: "empty: what suits the network" },
-  { name: "versus", words: "against", hint: "a second algorithm, on the same clock" },
+  { name: "algorithm", words: "algorithm", hint: "empty: what suits the network", shown: "what suits the network", named: true },
+  { name: "versus", words: "against", hint: "a second algorithm, on the same clock", shown: "nothing", named: true },
   { name: "topology", words: "network", hint: "ring, torus, hgx-h100, torus(4x4x4, 45GB/s, 1us), …", wide: true },
   { name: "ranks", words: "ranks", stops: RANK_STOPS },
   { name: "size", words: "size", stops: SIZE_STOPS },
@@ -40,10 +40,10 @@ export class Form {
     this.complete();
   }
 
-  field({ name, words, hint = "", stops, wide }) {
-    const label = element("label", { class: `field${stops ? " slides" : ""}${wide ? " wide" : ""}`, "data-field": name }, this.form);
+  field({ name, words, hint = "", shown = hint, stops, wide, named }) {
+    const label = element("label", { class: `field${stops ? " slides" : ""}${wide ? " wide" : ""}${named ? " named" : ""}`, "data-field": name }, this.form);
     element("span", { title: hint }, label, words);
-    const input = element("input", { name, list: `names-${name}`, spellcheck: "false", "aria-describedby": `wrong-${name}`, placeholder: hint && !stops ? hint : "" }, label);
+    const input = element("input", { name, list: `names-${name}`, spellcheck: "false", "aria-describedby": `wrong-${name}`, placeholder: stops ? "" : shown }, label);
     const slider = stops ? element("input", { type: "range", min: 0, max: stops.length - 1, step: 1, "aria-label": `${words}, ${hint || name}`, tabindex: 0 }, label) : null;
     if (!stops) element("datalist", { id: `names-${name}` }, label);
     element("output", { class: "wrong", id: `wrong-${name}`, hidden: "" }, label);

@@ -28,6 +28,7 @@ export class MapView {
     this.legend = element("p", { class: "legend" }, holder);
     this.note = element("p", { class: "legend" }, holder);
     this.rows = new Map();
+    this.winners = new Map();
     this.at = { row: 0, column: 0 };
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; });
@@ -51,6 +52,7 @@ export class MapView {
     this.sizes = simulated ? COARSE.sizes : MAP_SIZES;
     this.ranks = simulated ? COARSE.ranks : MAP_RANKS;
     this.rows.clear();
+    this.winners.clear();
     this.draw();
     try {
       await this.work.run("Timing every algorithm …", "winners", { fields: fieldsOf({ ...now, ranks: "8", cuts: "", slow: "", document: "" }, ""), sizes: this.sizes, ranks: this.ranks, by: now.by || "formula" }, (row) => {
@@ -113,13 +115,13 @@ export class MapView {
       element("i", {}, item).style.background = this.hue(name);
       item.append(`${name} (${count})`);
     }
-    this.note.textContent = "ranks up, bytes across; pale where the next is close. Click to open it there.";
+    this.note.textContent = "Ranks go up, bytes across; a colour is faint where the second is close. Click a cell to open it.";
   }
 
-  // A colour by name, so that it stays while rows come in.
+  // A colour for each that wins somewhere; it stays while rows come in.
   hue(name) {
-    const known = this.form.words ? Object.keys(this.form.words.algorithms[state().collective] || {}) : [];
-    return HUES[Math.max(0, known.indexOf(name)) % HUES.length];
+    if (!this.winners.has(name)) this.winners.set(name, HUES[this.winners.size % HUES.length]);
+    return this.winners.get(name);
   }
 
   placeOf(event) {

@@ -1,6 +1,8 @@
 // What it costs: the formula with its three terms as a bar, beside the simulated time and the bound.
 
 import { element, formatRate, formatTime, threeDigits } from "/show/base.js";
+import { served } from "../ask.js";
+import { change } from "../state.js";
 
 const TERMS = [
   ["alpha", "α", "copy", "messages, one after another"],
@@ -14,7 +16,7 @@ export class Formula {
   }
 
   // `longest` is the time that fills the width, so that two stand on one scale.
-  show({ cost, run, time_us: simulated }, longest, now) {
+  show({ cost, run, time_us: simulated, calibrated, calibrated_on: day, uncalibrated }, longest, now) {
     this.holder.replaceChildren();
     const said = element("p", { class: "formula", "aria-label": "the cost formula" }, this.holder);
     const parts = [[cost.messages, "α"], [cost.sent, "n β"], [cost.reduced, "n γ"]].filter(([number]) => number);
@@ -27,15 +29,8 @@ export class Formula {
     if (!parts.length) said.append("0");
     element("small", {}, said, ` = ${formatTime(cost.total_us)}`);
     const scale = longest || 1;
-    const bar = this.bar("formula", cost.total_us, scale);
-    for (const [name, sign, color, words] of TERMS) {
-      const time = cost[`${name}_us`];
-      if (!time) continue;
-      const part = element("i", { title: `${sign}: ${words}, ${formatTime(time)}` }, bar);
-      part.style.width = `${(100 * time) / cost.total_us}%`;
-      part.style.background = `var(--${color})`;
-      if (time / scale > 0.12) part.textContent = `${sign} ${formatTime(time)}`;
-    }
+    const wide = this.terms("formula", cost, scale).parentElement.clientWidth;
+    if (calibrated) this.terms("this machine", calibrated, scale);
     const sim = this.bar("simulated", simulated, scale);
     const own = run ? run.path.parts : [];
     const sum = own.reduce((total, { time_us }) => total + time_us, 0);
@@ -44,14 +39,14 @@ export class Formula {
       const part = element("i", { title: `${name}: ${formatTime(time_us)}` }, sim);
       part.style.width = `${(100 * time_us) / sum}%`;
       part.style.background = `var(--${colors[name]})`;
-      if ((time_us / sum) * (simulated / scale) > 0.2) part.textContent = `${name} ${formatTime(time_us)}`;
+      label(part, `${name} ${formatTime(time_us)}`, (time_us / sum) * (simulated / scale) * wide);
     }
     if (!own.length) element("i", { class: "plain" }, sim).style.width = "100%";
     const mark = element("u", { class: "mark" }, sim.parentElement);
     mark.style.left = `${Math.min(100, (100 * now) / scale)}%`;
     this.mark = { mark, scale };
     if (run && run.figures.bound_us !== null) {
-      const bound = this.bar("no schedule beats", run.figures.bound_us, scale);
+      const bound = this.bar("lower bound", run.figures.bound_us, scale);
       element("i", { class: "plain" }, bound).style.width = "100%";
     }
     const facts = element("p", { class: "legend" }, this.holder);
@@ -59,6 +54,31 @@ export class Formula {
     if (run) told.push(`busbw ${formatRate(run.figures.busbw_bytes_per_s)}`);
     if (run && run.figures.efficiency !== null) told.push(`${threeDigits(100 * run.figures.efficiency)}% of the best possible`);
     for (const words of told) element("span", {}, facts, words);
+    if (uncalibrated) element("span", {}, facts, uncalibrated);
+    if (calibrated) this.constants(facts, calibrated, day);
+  }
+
+  // A price, term by term.
+  terms(name, cost, scale) {
+    const bar = this.bar(name, cost.total_us, scale), wide = bar.parentElement.clientWidth;
+    for (const [term, sign, color, words] of TERMS) {
+      const time = cost[`${term}_us`];
+      if (!time) continue;
+      const part = element("i", { title: `${sign}: ${words}, ${formatTime(time)}` }, bar);
+      part.style.width = `${(100 * time) / cost.total_us}%`;
+      part.style.background = `var(--${color})`;
+      label(part, `${sign} ${formatTime(time)}`, Math.min(1, time / scale) * wide);
+    }
+    return bar;
+  }
+
+  // What was measured here, and a button that puts it into the fields.
+  constants(holder, { alpha_s: alpha, bandwidth_bytes_per_s: bandwidth, gamma_s_per_byte: gamma }, day) {
+    const four = (number) => Number(number.toPrecision(4));
+    element("span", {}, holder, `this machine, calibrated ${day}: α ${formatTime(alpha * 1e6)}, 1/β ${formatRate(bandwidth)}, 1/γ ${gamma ? formatRate(1 / gamma) : "∞"}`);
+    if (!served) return;
+    const use = element("button", { type: "button", class: "small" }, holder, "use these");
+    use.addEventListener("click", () => change({ alpha: `${four(alpha * 1e6)}us`, bandwidth: `${four(bandwidth / 1e9)}GB/s`, gamma: String(four(gamma)), time: "" }));
   }
 
   bar(name, time_us, scale) {
@@ -79,4 +99,9 @@ export class Formula {
 // A number without needless digits.
 function plain(number) {
   return Number.isInteger(number) ? String(number) : String(Number(number.toPrecision(4)));
+}
+
+// Words in a bar that is so wide, if they fit.
+function label(part, words, width) {
+  if (7 * words.length + 8 < width) part.textContent = words;
 }

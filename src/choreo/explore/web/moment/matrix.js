@@ -1,6 +1,6 @@
 // The chunk matrix: ranks down, chunks across, and how much of each place is there at a moment.
 
-import { element, formatTime, palette } from "/show/base.js";
+import { channels, counted, element, formatTime, niceStep, palette } from "/show/base.js";
 import { bytesOf } from "../ask.js";
 
 const LEFT = 34, TOP = 18;
@@ -41,6 +41,9 @@ export class ChunkMatrix {
     this.held = Int32Array.from(data.start);
     this.at = 0;
     this.fit();
+    const heading = this.holder.parentElement.querySelector("h3"), { ranks_per_row: ranks, chunks_per_column: chunks, follows_one_of: every } = data;
+    const cells = ranks * chunks > 1 ? `, in cells of ${counted(ranks, "rank")} × ${counted(chunks, "chunk")}` : "";
+    heading.textContent = `Who holds which chunk${cells}${every > 1 ? ` (1 in ${every} followed)` : ""}`;
   }
 
   fit() {
@@ -75,27 +78,54 @@ export class ChunkMatrix {
     this.time = time_us;
     this.picked = picked;
     if (!this.data || !this.cell) return;
-    const draw = this.canvas.getContext("2d"), { rows, columns, wanted } = this.data, { width, height } = this.cell;
-    const shares = this.shares(time_us), gap = Math.min(width, height) > 6 ? 1 : 0;
-    this.last = shares;
+    const draw = this.canvas.getContext("2d");
+    this.last = this.shares(time_us);
     draw.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     draw.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    if (Math.min(this.cell.width, this.cell.height) > 6) this.boxes(draw);
+    else this.density(draw);
+    this.names(draw);
+    this.marks(draw);
+  }
+
+  // Few cells: a box each.
+  boxes(draw) {
+    const { rows, columns, wanted } = this.data, { width, height } = this.cell, shares = this.last;
     for (let row = 0; row < rows; row++) {
       for (let column = 0; column < columns; column++) {
-        const at = row * columns + column, x = LEFT + column * width, y = TOP + row * height;
+        const at = row * columns + column, place = [LEFT + column * width, TOP + row * height, width - 1, height - 1];
         draw.fillStyle = this.colors.empty;
         draw.globalAlpha = wanted[at] || shares[at] ? 1 : 0.45;
-        draw.fillRect(x, y, width - gap, height - gap);
-        if (shares[at]) {
-          draw.globalAlpha = shares[at] >= 1 ? 1 : 0.15 + 0.6 * shares[at];
-          draw.fillStyle = shares[at] >= 1 && wanted[at] ? this.colors.whole : this.colors.copy;
-          draw.fillRect(x, y, width - gap, height - gap);
-        }
+        draw.fillRect(...place);
+        if (!shares[at]) continue;
+        draw.globalAlpha = opacity(shares[at]);
+        draw.fillStyle = shares[at] >= 1 && wanted[at] ? this.colors.whole : this.colors.copy;
+        draw.fillRect(...place);
       }
     }
     draw.globalAlpha = 1;
-    this.names(draw);
-    this.marks(draw);
+  }
+
+  // Many cells: a pixel each, in a picture that is stretched without seams.
+  density(draw) {
+    const { rows, columns, wanted } = this.data, shares = this.last;
+    if (!this.image || this.image.width !== columns || this.image.height !== rows) {
+      this.small = document.createElement("canvas");
+      [this.small.width, this.small.height] = [columns, rows];
+      this.image = this.small.getContext("2d").createImageData(columns, rows);
+    }
+    const { data } = this.image, [paper, empty, whole, copy] = ["paper", "empty", "whole", "copy"].map((name) => channels(this.colors[name]));
+    for (let at = 0; at < rows * columns; at++) {
+      const share = shares[at], front = share >= 1 && wanted[at] ? whole : copy, much = share ? opacity(share) : 0, shown = wanted[at] || share ? 1 : 0.45;
+      for (let part = 0; part < 3; part++) {
+        const back = paper[part] + (empty[part] - paper[part]) * shown;
+        data[4 * at + part] = back + (front[part] - back) * much;
+      }
+      data[4 * at + 3] = 255;
+    }
+    this.small.getContext("2d").putImageData(this.image, 0, 0);
+    draw.imageSmoothingEnabled = false;
+    draw.drawImage(this.small, LEFT, TOP, columns * this.cell.width, rows * this.cell.height);
   }
 
   names(draw) {
@@ -104,9 +134,9 @@ export class ChunkMatrix {
     draw.font = `10px ${getComputedStyle(document.body).fontFamily}`;
     draw.textAlign = "right";
     draw.textBaseline = "middle";
-    for (let row = 0; row < rows; row += Math.max(1, Math.ceil(13 / height))) draw.fillText(row * ranks, LEFT - 6, TOP + (row + 0.5) * height);
+    for (let row = 0; row < rows; row += stride(13 / height)) draw.fillText(row * ranks, LEFT - 6, TOP + (row + 0.5) * height);
     draw.textAlign = "center";
-    for (let column = 0; column < columns; column += Math.max(1, Math.ceil(24 / width))) draw.fillText(column * chunks, LEFT + (column + 0.5) * width, TOP - 8);
+    for (let column = 0; column < columns; column += stride(28 / width)) draw.fillText(column * chunks, LEFT + (column + 0.5) * width, TOP - 8);
   }
 
   // What is picked, and the cells that messages just brought.
@@ -150,4 +180,14 @@ export class ChunkMatrix {
     this.data.cell.forEach((cell, at) => { if (cell % this.data.columns === chunk) found.add(this.data.message[at]); });
     return this.data.frames.length ? null : found;
   }
+}
+
+// How strong a colour tells a share.
+function opacity(share) {
+  return share >= 1 ? 1 : 0.15 + 0.6 * share;
+}
+
+// Every how many names there is room for one.
+function stride(least) {
+  return least <= 1 ? 1 : niceStep(Math.ceil(least));
 }

@@ -19,6 +19,11 @@ export function fieldsOf(now, name) {
   return now.document ? { ...fields, document: now.document } : fields;
 }
 
+// The times that stand on one scale.
+function costs({ time_us: simulated, cost, calibrated }) {
+  return [simulated, cost.total_us, calibrated ? calibrated.total_us : 0];
+}
+
 export class MomentView {
   constructor(holder) {
     this.holder = holder;
@@ -72,24 +77,16 @@ export class MomentView {
       }));
     }
     this.main.classList.toggle("two", found.length > 1);
-    const total = Math.max(...found.map(({ time_us }) => time_us)), longest = Math.max(...found.map((one) => Math.max(one.time_us, one.cost.total_us)));
+    const total = Math.max(...found.map(({ time_us }) => time_us)), scale = Math.max(...found.flatMap(costs));
     const opens = found[0].run ? found[0].run.opens_us : total / 2;
     this.clock.set(total, now.time === "" ? Math.min(opens, total) : Number(now.time));
-    found.forEach((one, at) => this.panes[at].set(one, found.length > 1 ? longest : Math.max(one.time_us, one.cost.total_us), this.clock.time));
-    if (found.length === 1 && found[0].run) this.stretch();
+    found.forEach((one, at) => this.panes[at].set(one, total, scale, this.clock.time));
     this.tell(now, found);
     this.show();
     this.took.push(performance.now() - began);
     document.documentElement.dataset.shown = String(this.took.length);
     document.documentElement.dataset.took = String(Math.round(this.took[this.took.length - 1]));
     this.matrices.ask(now, this.panes.slice());
-  }
-
-  // One run alone takes the whole width of the diagram.
-  stretch() {
-    const { diagram, found } = this.panes[0];
-    diagram.longest = found.time_us;
-    diagram.fit();
   }
 
   async fill(now, panes) {

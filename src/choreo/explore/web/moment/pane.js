@@ -32,7 +32,8 @@ export class Pane {
     this.found = null;
   }
 
-  set(found, longest, time) {
+  // `longest` is the time that fills the width of the diagram, `scale` that of the bars of costs.
+  set(found, longest, scale, time) {
     this.found = found;
     this.shown = null;  // what is picked means something else now
     this.longest = longest;
@@ -52,7 +53,7 @@ export class Pane {
       element("p", { class: "word" }, this.timebox, `It takes ${formatTime(found.time_us)}.`);
     }
     this.matrix.say(run ? "…" : found.undrawn);
-    this.formula.show(found, longest, time);
+    this.formula.show(found, scale, time);
   }
 
   draw(run) {

@@ -3,6 +3,8 @@
 import { element } from "/show/base.js";
 import { seconds } from "./cloud.js";
 
+const TOLD = { fits_chance: "chance that it fits", bubble_s: "pipeline bubble", tokens_per_s_per_gpu: "tokens/s per GPU" };
+
 export class OnePlan {
   constructor(side, holder, { open, close }) {
     this.side = side;
@@ -24,7 +26,7 @@ export class OnePlan {
     const list = element("dl", {}, this.side);
     for (const [name, value] of Object.entries(found.step)) {
       if (typeof value !== "number" && typeof value !== "boolean") continue;
-      element("dt", {}, list, name.replace(/_(s|bytes)$/, "").replace(/^(mfu|hfu)$/, (word) => word.toUpperCase()).replaceAll("_", " ").replace("gpu", "GPU"));
+      element("dt", {}, list, TOLD[name] || name.replace(/_(s|bytes)$/, "").replace(/^(mfu|hfu)$/, (word) => word.toUpperCase()).replaceAll("_", " ").replace("gpu", "GPU"));
       if (name.endsWith("_bytes")) element("dd", {}, list, `${Number((value / 1e9).toPrecision(4))} GB`);
       else if (name.endsWith("_s") && !name.includes("_per_")) element("dd", {}, list, seconds(value));
       else if (/^(mfu|hfu|fits_chance)$/.test(name)) element("dd", {}, list, `${(100 * value).toFixed(1)} %`);

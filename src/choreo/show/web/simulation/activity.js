@@ -1,12 +1,11 @@
 // What each rank sends over time as a map of tints, where there are too many ranks to draw every message.
 
 import { formatRate, formatTime } from "../base.js";
-import { RIGHT } from "./diagram.js";
 import { binAt } from "./network.js";
 
 export function paintActivity(diagram, draw) {
   const { activity, rows } = diagram.data, { series, added, copied, ranks_per_line: size } = activity;
-  const wide = (diagram.width - diagram.left - RIGHT) / diagram.data.bins;
+  const edgeOf = (at) => snap(diagram, diagram.x((at / diagram.data.bins) * diagram.data.figures.time_us));
   added.forEach((_, line) => {
     const last = Math.min(rows.length, (line + 1) * size) - 1;
     const top = edge(diagram, line * size), tall = edge(diagram, last + 1) - top;
@@ -17,8 +16,7 @@ export function paintActivity(diagram, draw) {
         for (next = at + 1; next < values.length && values[next] === values[at];) next += 1;
         if (!values[at]) continue;
         draw.globalAlpha = 0.9 * Math.sqrt(values[at] / 100);
-        const left = snap(diagram, at * wide);
-        draw.fillRect(diagram.left + left, top, snap(diagram, next * wide) - left, tall);
+        draw.fillRect(edgeOf(at), top, edgeOf(next) - edgeOf(at), tall);
       }
     }
   });
