@@ -203,7 +203,7 @@ def check_megatron(job: TrainingJob, one: Plan, options: Sequence[str]) -> None:
             for chunk in range(_chunks(one))
             for device in range(one.pp)
         ]
-        told = list(layers_per_stage(model, one.pp, _chunks(one), one.split, job.seq))
+        told = list(layers_per_stage(model, one.pp, _chunks(one), one.split, job.seq, one.precision))
         assert counts == told, f"layers by stage are {counts}, not {told}"
 
 
@@ -235,7 +235,7 @@ def check_torchtitan(job: TrainingJob, one: Plan, options: Sequence[str]) -> Non
         )
         parts = pipeline_parallel._generate_llm_fqn_per_model_part(stages, count, first, last)
         counts = tuple(sum(name.startswith("layers.") for name in part) for part in parts)
-        told = layers_per_stage(job.model, one.pp, one.interleave, one.split, job.seq)
+        told = layers_per_stage(job.model, one.pp, one.interleave, one.split, job.seq, one.precision)
         assert counts == told, f"layers by stage are {counts}, not {told}"
 
 

@@ -111,6 +111,22 @@ def test_megatron_is_not_told_something_near(model: str, plan: Plan, reason: str
     assert reason in "; ".join(found.lacks)
 
 
+def test_megatron_is_told_how_tokens_are_dispatched() -> None:
+    plan = Plan(dp=16, pp=2, ep=16, zero=1, interleave=2, schedule="interleaved")
+    found = megatron("qwen3-30b-a3b", plan, software="megatron-core+deepep+ep-overlap")
+    assert found["--moe-token-dispatcher-type"] == "flex"
+    assert found["--moe-flex-dispatcher-backend"] == "deepep"
+    assert "--overlap-moe-expert-parallel-comm" in found
+    for other, reason in (
+        (replace(plan, interleave=1, schedule="1f1b"), "one chunk a stage"),
+        (replace(plan, recompute="full"), "experts computed again"),
+    ):
+        lacks = told("qwen3-30b-a3b", other, software="megatron-core+deepep+ep-overlap")["Megatron-LM"].lacks
+        assert reason in "; ".join(lacks)
+    lacks = told("qwen3-30b-a3b", plan, software="megatron-core+fp8-dispatch")["Megatron-LM"].lacks
+    assert "in fp8" in lacks[0]
+
+
 def test_torchtitan_is_told_or_not() -> None:
     plan = Plan(dp=8, pp=4, zero=2, schedule="zero-bubble", interleave=2)
     found = told("llama3-8b", plan, software="torchtitan")["torchtitan"]

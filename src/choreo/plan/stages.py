@@ -137,7 +137,8 @@ def batch_plans(job: TrainingJob, space: Space, table: LayerTable, plans: Ints, 
     pp = int(columns["pp"][0])
     chunks = int(columns["interleave"][0]) if pp > 1 else 1
     split = space.splits[int(columns["split"][0])] if pp > 1 else "even"
-    stages = stage_list(job.model, pp, chunks, split, seq=job.seq, program=job.software.stage_split)
+    about = {"seq": job.seq, "precision": job.precision, "program": job.software.stage_split}
+    stages = stage_list(job.model, pp, chunks, split, **about)
     alike = (1,) * pp
     if not every_stage:
         # Of stages that are alike the first holds the most micro-batches, and so needs the most memory.

@@ -45,7 +45,8 @@ class CollectiveTraffic:
 def traffic(job: TrainingJob, plan: Plan) -> tuple[CollectiveTraffic, ...]:
     """Everything that a device of the largest stage sends in a step."""
     micro_batches = plan.micro_batches(job.global_batch)
-    counts = layers_per_stage(job.model, plan.pp, plan.interleave if plan.pp > 1 else 1, plan.split, job.seq)
+    chunks = plan.interleave if plan.pp > 1 else 1
+    counts = layers_per_stage(job.model, plan.pp, chunks, plan.split, job.seq, plan.precision)
     layers = max(sum(counts[device :: plan.pp]) for device in range(plan.pp))
     forward = layer_graph(job.model, plan, job.seq, job.model.layers - 1)
     found: dict[tuple[str, str, float], int] = {}

@@ -24,7 +24,7 @@ CONTEXT = {"ring": "p2p", "all_gather": "allgather"}
 def megatron_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What a model or a plan has that no option of Megatron-LM says."""
     model = job.model
-    yield from ability_of("megatron-core").lacks(plan)
+    yield from ability_of("megatron-core" + "+ep-overlap" * bool(job.software.ep_overlap)).lacks(plan)
     if model.parallel_block:
         yield "attention and MLP in parallel"
     if model.norms_per_layer != 2:
@@ -62,6 +62,8 @@ def _plan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "activations of all layers at the host"
     if job.software.stored_bytes == 1:
         yield "inputs of activation functions stored in fp8, which no option asks for"
+    if job.software.dispatch_bytes == 1 and plan.ep > 1:
+        yield "tokens dispatched in fp8, which no option asks for"
     if plan.precision == "tf32":
         yield "tf32"
     if plan.precision in ("fp8", "fp4") and plan.zero >= 2:
@@ -83,9 +85,10 @@ def megatron_options(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield from _model(job.model, job.seq)
     if job.model.experts:
         yield from _experts(job.model)
+        yield from _dispatch(job, plan)
     yield from _vocabulary(job.model, plan)
     yield from _cut(job, plan)
-    counts = layers_per_stage(job.model, plan.pp, _chunks(plan), plan.split, job.seq)
+    counts = layers_per_stage(job.model, plan.pp, _chunks(plan), plan.split, job.seq, plan.precision)
     yield from _stages(counts, plan, job.model.mtp_layers)
     yield from _data_parallel(job, plan)
     yield from _memory(job, plan)
@@ -176,7 +179,7 @@ def _experts(model: Model) -> Iterator[str]:
         yield f"--moe-shared-expert-intermediate-size {model.shared_ffn}"
     if model.shared_gate:
         yield "--moe-shared-expert-gate"
-    yield "--moe-grouped-gemm --moe-token-dispatcher-type alltoall --moe-router-dtype fp32"
+    yield "--moe-grouped-gemm --moe-router-dtype fp32"
     if model.router_score == "sigmoid":
         yield "--moe-router-score-function sigmoid"
         if model.router_bias:
@@ -193,6 +196,15 @@ def _experts(model: Model) -> Iterator[str]:
     if model.router_groups:
         yield f"--moe-router-num-groups {model.router_groups}"
         yield f"--moe-router-group-topk {model.router_groups_per_token}"
+
+
+def _dispatch(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    if job.software.dispatch == "deepep":
+        yield "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
+    else:
+        yield "--moe-token-dispatcher-type alltoall"
+    if job.software.ep_overlap and plan.ep > 1:
+        yield "--overlap-moe-expert-parallel-comm"
 
 
 def _frequency(model: Model) -> str:

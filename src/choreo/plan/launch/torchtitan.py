@@ -129,7 +129,7 @@ def _less_layers(job: TrainingJob, plan: Plan) -> tuple[int, int] | None:
     It counts the embedding and the head as so many layers and deals out all, the rest to the first stages.
     """
     layers, stages = job.model.layers, plan.pp * plan.interleave
-    wanted = layers_per_stage(job.model, plan.pp, plan.interleave, plan.split, job.seq)
+    wanted = layers_per_stage(job.model, plan.pp, plan.interleave, plan.split, job.seq, plan.precision)
     for first in range(3):
         for last in range(6):
             each, more = divmod(layers + first + last, stages)

@@ -27,8 +27,10 @@ __all__ = ["SCHEDULES", "Pipeline", "PipelinePass", "in_flight", "orders", "simu
 
 Ints = npt.NDArray[np.int64]
 
-# After this many times p micro-batches every further one takes the same time.
+# After this many times p micro-batches every further one takes the same time, or nearly where chunks differ.
 STEADY = 2
+# As few passes forward as these are all simulated.
+FEW = 1024
 
 
 def simulate_pipeline(
@@ -72,12 +74,14 @@ def simulate_pipeline(
         total = time_of_levels(_levels(schedule, stages, count, chunks), forward_s, backward_s, message_s, blocking_s)
         return Pipeline(total, tuple(count * (sum(f) + sum(b)) for f, b in zip(forward_s, backward_s, strict=True)))
 
-    if timeline or micro_batches <= base + stages:
+    if timeline or micro_batches <= base + stages or micro_batches * stages * chunks <= FEW:
         return run(micro_batches)
     first, second = run(base), run(base + stages)
     more = (micro_batches - base) / stages
-    busy = tuple(short + more * (long - short) for short, long in zip(first.busy_s, second.busy_s, strict=True))
-    return Pipeline(first.time_s + more * (second.time_s - first.time_s), busy)
+    added = [long - short for short, long in zip(first.busy_s, second.busy_s, strict=True)]
+    busy = tuple(short + more * each for short, each in zip(first.busy_s, added, strict=True))
+    # While the fill is still being used up, a round seems to take less than the busiest stage works in it.
+    return Pipeline(first.time_s + more * max(second.time_s - first.time_s, *added), busy)
 
 
 def in_flight(

@@ -1,7 +1,7 @@
 """Which layers each stage of a pipeline has.
 
 even       as many each; where they do not divide, those in the middle have one more
-balanced   so that the costliest stage costs least, the head counted in layers
+balanced   so that the costliest stage costs least, the head counted in layers, what stays in 16 bits at its own rate
 listed     as the plan says
 cost       by parameters with the head, as nanotron does
 """
@@ -27,6 +27,8 @@ Kinds = tuple[str, ...]
 # A balanced split is worth a try where it takes this much off the busiest device, or leaves it this little above the
 # mean where layers do not divide.
 GAIN, ABOVE_MEAN = 0.99, 1.06
+# By how much products of a precision are faster than attention and the head, which stay in 16 bits.
+FASTER = {"fp8": 2.0, "fp4": 4.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,14 @@ class PipelineStage:
 
 @lru_cache(maxsize=512)
 def stage_list(
-    model: Model, pp: int, chunks: int, split: str = "even", *, seq: int = 1, program: str = "even"
+    model: Model,
+    pp: int,
+    chunks: int,
+    split: str = "even",
+    *,
+    seq: int = 1,
+    precision: str = "bf16",
+    program: str = "even",
 ) -> tuple[PipelineStage, ...]:
     """The stages in order; the first has the embedding, the last the head. `program` splits where the plan does not.
 
@@ -51,7 +60,7 @@ def stage_list(
     if split == "even" and program == "cost" and pp > 1 and chunks == 1:
         held = cost_split(model, pp)
     else:
-        held = _numbered(layers_per_stage(model, pp, chunks, split, seq))
+        held = _numbered(layers_per_stage(model, pp, chunks, split, seq, precision))
     kinds = [tuple(layer_kind(model, layer) for layer in layers) for layers in held]
     kinds[0] = ("embedding", *kinds[0])
     kinds[-1] = (*kinds[-1], "head")
@@ -67,7 +76,9 @@ def stage_list(
 
 
 @lru_cache(maxsize=512)
-def layers_per_stage(model: Model, pp: int, chunks: int, split: str = "even", seq: int = 1) -> tuple[int, ...]:
+def layers_per_stage(  # noqa: PLR0917 -- what a split depends on
+    model: Model, pp: int, chunks: int, split: str = "even", seq: int = 1, precision: str = "bf16"
+) -> tuple[int, ...]:
     """How many layers each virtual stage has, in order of the data.
 
     >>> from choreo.workload import get_model
@@ -78,7 +89,7 @@ def layers_per_stage(model: Model, pp: int, chunks: int, split: str = "even", se
         return tuple(len(held) for held in stage_layers(model.layers, pp, chunks))
     if split != "balanced":
         return listed_layers(split)
-    return _balanced(_costs(model, seq), pp * chunks)
+    return _balanced(_costs(model, seq, precision), pp * chunks)
 
 
 def _numbered(counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -104,8 +115,9 @@ def cost_split(model: Model, pp: int) -> tuple[tuple[int, ...], ...]:
 
 
 @lru_cache(maxsize=32)
-def _costs(model: Model, seq: int) -> tuple[float, ...]:
-    """FLOPs a token of each layer and, last, of the head."""
+def _costs(model: Model, seq: int, precision: str) -> tuple[float, ...]:
+    """FLOPs a token of each layer and, last, of the head; those in 16 bits as so many of the faster products."""
+    slow = FASTER.get(precision, 1.0)
     plain = replace(model, mtp_layers=0)
     parts = forward_flops(plain, seq, causal="half")
     projections = parts["projections"] / model.layers
@@ -115,9 +127,10 @@ def _costs(model: Model, seq: int) -> tuple[float, ...]:
     costs = []
     for layer in range(model.layers):
         keys = model.seen_keys(seq, windowed=model.has_window(layer))
-        costs.append(projections + scores * keys + (routed if model.has_experts(layer) else width * model.ffn))
+        mlp = routed if model.has_experts(layer) else width * model.ffn
+        costs.append(projections + slow * scores * keys + mlp)
     further = sum(forward_flops(model, seq, causal="half").values()) - sum(parts.values())
-    return (*costs, parts["logits"] + further)
+    return (*costs, slow * parts["logits"] + further + (slow - 1) * model.mtp_layers * parts["logits"])
 
 
 @lru_cache(maxsize=512)
@@ -163,7 +176,9 @@ def _least_most(sums: np.ndarray[tuple[int], np.dtype[np.float64]], head: float,
     return high
 
 
-def worth_balancing(model: Model, pp: int, chunks: int, seq: int, *, asked: bool = False) -> bool:
+def worth_balancing(
+    model: Model, pp: int, chunks: int, seq: int, *, precision: str = "bf16", asked: bool = False
+) -> bool:
     """Whether the busiest device has clearly less to do with a balanced split than with an even one.
 
     Where layers do not divide, it must come near the mean, and chunks must be all but equal, unless that many stages
@@ -179,8 +194,8 @@ def worth_balancing(model: Model, pp: int, chunks: int, seq: int, *, asked: bool
     divides = even(layers, pp) and (chunks == 1 or even(layers, stages, CHUNK_EXTRAS))
     if not divides and not asked and chunks > 1 and -layers % stages > STAGE_EXTRAS:
         return False
-    costs = _costs(model, seq)
-    balanced = _busiest(costs, layers_per_stage(model, pp, chunks, SPLITS[1], seq), pp)
+    costs = _costs(model, seq, precision)
+    balanced = _busiest(costs, layers_per_stage(model, pp, chunks, SPLITS[1], seq, precision), pp)
     if divides:
         return balanced < GAIN * _busiest(costs, layers_per_stage(model, pp, chunks), pp)
     return asked or balanced < ABOVE_MEAN * sum(costs) / pp

@@ -136,7 +136,7 @@ def enumerate_plans(
     options = _keep(options, ability.zero_rules(fixed), ruled_out, len(cuts["dp"]) * len(runs["micro_batch"]))
     kept = _runnable(request, ability, fixed, (cuts, runs, options), split=splits.index(given), ruled_out=ruled_out)
     if "split" not in fixed and ability.balances:
-        more = _balanced(request, ability, fixed, cuts, options)
+        more = _balanced(request, ability, fixed, cuts, options, precision)
         considered += len(more["dp"])
         kept = {name: np.concatenate([column, more[name]]) for name, column in kept.items()}
     return Space(kept, considered, dict(ruled_out), precision, splits)
@@ -171,7 +171,9 @@ def _runnable(
     return _keep_products({name: table[name] for name in (*cuts, "split")}, runs, options, rules, ruled_out)
 
 
-def _balanced(request: Request, ability: Ability, fixed: Fixed, cuts: Columns, options: Columns) -> dict[str, Ints]:
+def _balanced(  # noqa: PLR0917 -- what plans depend on
+    request: Request, ability: Ability, fixed: Fixed, cuts: Columns, options: Columns, precision: str
+) -> dict[str, Ints]:
     """The plans that are worth a balanced split."""
     most = min(MOST_INTERLEAVE, request.model.layers)
     stages = np.unique(cuts["pp"]).tolist()
@@ -179,7 +181,7 @@ def _balanced(request: Request, ability: Ability, fixed: Fixed, cuts: Columns, o
     worth = np.zeros((max(stages, default=0) + 1, max(*chunks, most) + 1), np.bool_)
     for pp in stages:
         for v in chunks:
-            worth[pp, v] = worth_balancing(request.model, pp, v, request.seq, asked="pp" in fixed)
+            worth[pp, v] = worth_balancing(request.model, pp, v, request.seq, precision=precision, asked="pp" in fixed)
     here = np.asarray(worth.any(axis=1))[cuts["pp"]]
     cuts = {name: column[here] for name, column in cuts.items()}
     more = [v for v in chunks if v > 1 and worth[:, v].any()]

@@ -6,17 +6,18 @@ These are no rules of what can be run. A field that the user fixed is not held a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from choreo.workload.legal import Columns
-from choreo.workload.plan import SCHEDULES, Plan
+from choreo.workload.plan import MODULES, RECOMPUTE, SCHEDULES, Plan
 
 __all__ = ["Ability", "ability_of"]
 
 Bools = npt.NDArray[np.bool_]
+FULL, MOE = RECOMPUTE.index("full"), 1 << MODULES.index("moe")
 ROW = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "sequence_parallel", "etp")
 Lacks = tuple[str, Callable[[Columns], Bools]]
 
@@ -39,6 +40,7 @@ class Ability:
     some_layers: bool = False  # full recomputation of some layers of a stage
     modules: bool = False  # selective recomputation of modules by name
     fused_attention: bool = False  # so that repeating its core saves nothing
+    overlaps_experts: bool = False  # the all_to_all of one micro-batch runs under the compute of another
 
     def cut_rules(self, fixed: Mapping[str, object]) -> list[Lacks]:
         """The ways to cut the devices that it does not have, and which plans have none of them."""
@@ -85,6 +87,13 @@ class Ability:
                     lambda t: (t["pp"] == 1) | (t["zero"] <= self.zero_beside_pipeline),
                 )
             )
+        if self.overlaps_experts and "recompute" not in fixed:
+            rules.append(
+                (
+                    f"experts computed again, as {self.name} does not where their all_to_all is overlapped",
+                    lambda t: (t["recompute"] != FULL) & (t["recompute_modules"] & MOE == 0),
+                )
+            )
         return rules
 
     def lacks(self, plan: Plan) -> list[str]:
@@ -97,10 +106,16 @@ class Ability:
         row["schedule"] = np.array([SCHEDULES.index(plan.schedule if plan.pp > 1 else "1f1b")])
         if plan.schedule == "1f1b" and plan.interleave > 1:
             row["schedule"] = np.array([SCHEDULES.index("interleaved")])
+        row["recompute"] = np.array([RECOMPUTE.index(plan.recompute)])
+        row["recompute_modules"] = np.array([MOE * ("moe" in plan.modules)])
         rules = [*self.cut_rules({}), *self.schedule_rules({}), *self.zero_rules({}), *self.run_rules({})]
         found = [reason for reason, holds in rules if not holds(row)[0]]
         if plan.pp > 1 and plan.split != "even" and not self.balances:
             found.append(f"an uneven split of layers, which {self.name} does not have")
+        if self.overlaps_experts and plan.pp > 1 and plan.interleave == 1:
+            found.append(
+                f"an overlapped all_to_all in a pipeline of one chunk a stage, which {self.name} does not have"
+            )
         if plan.modules and not self.modules:
             found.append(f"recomputation by module, which {self.name} does not have")
         return found
@@ -143,4 +158,5 @@ def ability_of(software: str) -> Ability:
     ('1f1b', 'interleaved')
     """
     name = software.strip().lower()
-    return next((found for prefix, found in ABILITIES.items() if name.startswith(prefix)), Ability())
+    found = next((ability for prefix, ability in ABILITIES.items() if name.startswith(prefix)), Ability())
+    return replace(found, overlaps_experts=True) if found is MEGATRON and "+ep-overlap" in name else found
