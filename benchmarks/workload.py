@@ -61,6 +61,22 @@ def chain(length: int, ranks: int) -> None:
     print(f"{f'{length} ring all_reduces of {ranks} ranks: workload over bare':60} {took / bare:8.2f}")
 
 
+def calls(count: int) -> list[dict[str, object]]:
+    """Operators as ExecutionTraceObserver writes them: two tensors in, one out, and nine attributes."""
+    numbers = ("fw_parent", "seq_id", "scope", "tid", "fw_tid")
+    told = [{"name": name, "type": "uint64", "value": 0} for name in numbers]
+    told += [{"name": name, "type": "string", "value": ""} for name in ("op_schema", "kernel_backend", "kernel_file")]
+    found: list[dict[str, object]] = []
+    for number in range(2, count + 2):
+        values = [[number, number // 2, 0, 1024, 4, "cpu"], [number + 1, number // 3, 0, 1024, 4, "cpu"]]
+        side = {"values": values, "shapes": [[32, 32]] * 2, "types": ["Tensor(float)"] * 2, "strides": [[32, 1]] * 2}
+        out = {key: one[:1] for key, one in side.items()}
+        attributes = [{"name": "rf_id", "type": "uint64", "value": number}, *told]
+        name = f"aten::op{number % 40}"
+        found.append({"id": number, "name": name, "ctrl_deps": 1, "inputs": side, "outputs": out, "attrs": attributes})
+    return found
+
+
 def traces(nodes: int) -> None:
     """Traces of that many nodes."""
     with tempfile.TemporaryDirectory() as name:
@@ -92,6 +108,9 @@ def traces(nodes: int) -> None:
         (folder / "kineto.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
         with timed(f"Kineto, {nodes} kernels, read"):
             read_trace(folder / "kineto.json")
+        (folder / "et.json").write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "nodes": calls(nodes)}))
+        with timed(f"PyTorch execution trace, {nodes} nodes, read"):
+            read_trace(folder / "et.json")
 
 
 def main() -> None:

@@ -33,50 +33,97 @@ def recognises(head: bytes, name: str) -> bool:
     return text.startswith("{") and '"schema"' in text[:200] and '"nodes"' in text
 
 
+# What is read of each call. The rest is skipped without being made into objects; values of other forms are let through.
+Scalar = str | int | float | bool | None
+
+
+class _Attribute(msgspec.Struct, gc=False):
+    name: Any = None
+    value: Any = None
+
+
+class _Values(msgspec.Struct, gc=False):
+    values: Any = ()
+
+
+Side = _Values | list[Any] | Scalar
+
+
+class _Call(msgspec.Struct, gc=False):
+    id: int
+    name: Any = ""
+    ctrl_deps: int | None = None
+    parent: int | None = None
+    inputs: Side = None
+    outputs: Side = None
+    attrs: list[_Attribute | list[Any] | Scalar] | _Attribute | Scalar = None
+    rf_id: Any = 0
+
+    def __post_init__(self) -> None:
+        self.name = str(self.name)
+        if self.ctrl_deps is None:
+            self.ctrl_deps = self.parent or 0
+
+    def attributes(self) -> dict[str, Any]:
+        """The attributes by name."""
+        found = self.attrs if isinstance(self.attrs, list) else ()
+        return {str(one.name): one.value for one in found if isinstance(one, _Attribute)}
+
+    def function(self) -> int:
+        """PyTorch's record-function id."""
+        value = self.rf_id
+        for one in self.attrs if isinstance(self.attrs, list) else ():
+            if isinstance(one, _Attribute) and one.name == FUNCTION:
+                value = one.value
+                break
+        return value if isinstance(value, int) else 0
+
+
+class _Document(msgspec.Struct):
+    nodes: list[_Call]
+    schema: Any = ""
+
+
 def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
     """The nodes of one rank, without times."""
     try:
-        document = msgspec.json.decode(data)
+        document = msgspec.json.decode(data, type=_Document)
+    except msgspec.ValidationError as error:
+        raise TraceError(f"it has no list of nodes with ids, each a number: {error}") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise TraceError(f"it is not JSON: {error}") from None
-    calls = document.get("nodes") if isinstance(document, dict) else None
-    if not isinstance(calls, list) or not all(_is_node(one) for one in calls):
-        raise TraceError("it has no list of nodes with ids, each a number")
-    schema = str(document.get("schema", ""))
+    schema = str(document.schema)
     if not schema.startswith("1."):
         raise TraceError(f"its schema is {shown(schema)}; 1.0.x and 1.1.x can be read")
-    groups, world = _groups(calls)
-    return [RankTrace(_nodes(calls, findings), world_size=world, groups=groups)]
+    groups, world = _groups(document.nodes)
+    return [RankTrace(_nodes(document.nodes, findings), world_size=world, groups=groups)]
 
 
-def _is_node(call: Any) -> bool:
-    numbers = (call.get("id"), call.get("ctrl_deps", call.get("parent", 0))) if isinstance(call, dict) else (None,)
-    return all(type(one) is int for one in numbers)
-
-
-def _nodes(calls: Sequence[dict[str, Any]], findings: Findings) -> list[RawNode]:
-    parents = {one.get("ctrl_deps", one.get("parent")) for one in calls}
-    inside: set[Any] = set()  # what collectives call themselves
-    talks = {one["id"] for one in calls if _is_call(one)}
-    described = {one.get("ctrl_deps", one.get("parent")) for one in calls if one.get("name") == "record_param_comms"}
-    for one in sorted(calls, key=lambda one: one["id"]):
-        parent = one.get("ctrl_deps", one.get("parent"))
+def _nodes(calls: list[_Call], findings: Findings) -> list[RawNode]:
+    calls.sort(key=lambda one: one.id)
+    parents = {one.ctrl_deps for one in calls}
+    inside: set[int | None] = set()  # what collectives call themselves
+    talks = {one.id for one in calls if _is_call(one)}
+    described = {one.ctrl_deps for one in calls if one.name == "record_param_comms"}
+    for one in calls:
+        parent = one.ctrl_deps
         if parent in inside or (parent in talks and parent not in described):
-            inside.add(one["id"])
+            inside.add(one.id)
     nodes: list[RawNode] = []
     writer: dict[Any, int] = {}  # of a storage: the collective that wrote it last
     outstanding: list[int] = []
     previous: list[int] = []
-    for one in sorted(calls, key=lambda one: one["id"]):
-        name = str(one.get("name", ""))
-        leaf = one["id"] not in parents or (one["id"] in talks and one["id"] not in described)
-        if not leaf or one["id"] in inside or name.startswith(("[pytorch|", "##")):
+    for one in calls:
+        number = one.id
+        leaf = number not in parents or (number in talks and number not in described)
+        if not leaf or number in inside or one.name.startswith(("[pytorch|", "##")):
             continue
-        read_, written = _storages(one.get("inputs")), _storages(one.get("outputs"))
-        node = RawNode(len(nodes), name, NodeKind.COMPUTE, list(previous), duration_s=0.0)
-        node.deps += sorted({writer[storage] for storage in read_ if storage in writer} - set(previous))
-        node.function = _function(one)
-        if one["id"] in talks and _communicates(node, one, findings):
+        read_, written = _storages(one.inputs), _storages(one.outputs)
+        node = RawNode(len(nodes), one.name, NodeKind.COMPUTE, list(previous), duration_s=0.0)
+        waits = {writer[storage] for storage in read_ if storage in writer}
+        node.deps += sorted(waits.difference(previous))
+        node.function = one.function()
+        if number in talks and _communicates(node, one, findings):
             for storage in {*read_, *written}:
                 writer[storage] = node.id
             outstanding.append(node.id)
@@ -120,35 +167,16 @@ def _give_times(trace: RankTrace, durations: Mapping[tuple[int, str], float], fi
         )
 
 
-def _function(call: Mapping[str, Any]) -> int:
-    value = _attributes(call).get(FUNCTION, call.get(FUNCTION, 0))
-    return value if isinstance(value, int) else 0
-
-
-def _attributes(call: Mapping[str, Any]) -> dict[str, Any]:
-    found = call.get("attrs", ())
-    return (
-        {str(one.get("name")): one.get("value") for one in found if isinstance(one, Mapping)}
-        if isinstance(found, list)
-        else {}
-    )
-
-
-def _is_call(call: Mapping[str, Any]) -> bool:
-    name = str(call.get("name", ""))
+def _is_call(call: _Call) -> bool:
+    name = call.name
     if name == "record_param_comms":
         return bool(collective_of(_described(call)[0]))
     return name.startswith(("c10d::", "_c10d_functional::")) and bool(collective_of(name))
 
 
-def _described(call: Mapping[str, Any]) -> tuple[str, Any, int]:
+def _described(call: _Call) -> tuple[str, Any, int]:
     """The collective, group and size that record_param_comms gives: as attributes, or by position in older traces."""
-    attributes = _attributes(call)
-    values = (
-        (call.get("inputs") or {}).get("values", [])
-        if isinstance(call.get("inputs"), Mapping)
-        else call.get("inputs", [])
-    )
+    attributes, values = call.attributes(), _side(call.inputs)
     texts = [one for one in values if isinstance(one, str) and collective_of(one)]
     name = str(attributes.get("collective_name") or (texts[0] if texts else ""))
     group = attributes.get("pg_name")
@@ -160,9 +188,9 @@ def _described(call: Mapping[str, Any]) -> tuple[str, Any, int]:
     return name, group, size if isinstance(size, int) else 0
 
 
-def _communicates(node: RawNode, call: Mapping[str, Any], findings: Findings) -> bool:
-    attributes = _attributes(call)
-    ins, outs = (_tensor_bytes(call.get(side)) for side in ("inputs", "outputs"))
+def _communicates(node: RawNode, call: _Call, findings: Findings) -> bool:
+    attributes = call.attributes()
+    ins, outs = _tensor_bytes(call.inputs), _tensor_bytes(call.outputs)
     if node.name == "record_param_comms":
         name, group, _ = _described(call)
         collective = collective_of(name)
@@ -190,34 +218,33 @@ def _tensors(values: Any) -> list[list[Any]]:
     """The tensors among some values: [tensor, storage, offset, elements, bytes an element, device], also in lists."""
     if not isinstance(values, list):
         return []
-    if len(values) == 6 and all(isinstance(one, int) for one in values[:5]) and isinstance(values[5], str):
-        if not all(0 <= one < MOST_ELEMENTS for one in values[3:5]):
+    if len(values) == 6 and type(values[5]) is str and all(type(one) is int for one in values[:5]):
+        if not (0 <= values[3] < MOST_ELEMENTS and 0 <= values[4] < MOST_ELEMENTS):
             raise TraceError(f"a tensor has {str(values[3])[:40]} elements of {str(values[4])[:40]} bytes")
         return [values]
-    return [tensor for one in values for tensor in _tensors(one)]
+    return [tensor for one in values if type(one) is list for tensor in _tensors(one)]
 
 
-def _side(side: Any) -> Any:
-    return side.get("values", []) if isinstance(side, Mapping) else side
+def _side(side: Side) -> list[Any]:
+    values = side.values if isinstance(side, _Values) else side
+    return values if isinstance(values, list) else []
 
 
-def _storages(side: Any) -> list[tuple[int, str]]:
+def _storages(side: Side) -> list[tuple[int, str]]:
     return [(tensor[1], tensor[5]) for tensor in _tensors(_side(side)) if tensor[1]]
 
 
-def _tensor_bytes(side: Any) -> float:
+def _tensor_bytes(side: Side) -> float:
     """The largest tensor, or list of tensors, on one side of a call."""
-    values = _side(side)
-    values = values if isinstance(values, list) else []
-    return max((sum(float(one[3]) * one[4] for one in _tensors(value)) for value in values), default=0.0)
+    return max((sum(float(one[3]) * one[4] for one in _tensors(value)) for value in _side(side)), default=0.0)
 
 
-def _groups(calls: Sequence[Mapping[str, Any]]) -> tuple[dict[str, tuple[int, ...]], int | None]:
+def _groups(calls: Sequence[_Call]) -> tuple[dict[str, tuple[int, ...]], int | None]:
     """The groups that a trace describes when they are made, and how many ranks there are."""
     groups: dict[str, tuple[int, ...]] = {}
     world = None
     for call in calls:
-        attributes = _attributes(call) if call.get("name") == "record_param_comms" else {}
+        attributes = call.attributes() if call.name == "record_param_comms" else {}
         size = attributes.get("pg_size")
         if isinstance(size, int) and 0 < size <= MAX_RANKS:
             first, stride = attributes.get("global_rank_start", 0), attributes.get("global_rank_stride", 1)
@@ -225,9 +252,9 @@ def _groups(calls: Sequence[Mapping[str, Any]]) -> tuple[dict[str, tuple[int, ..
                 groups.setdefault(
                     str(attributes.get("pg_name", "0")), tuple(range(first, first + size * stride, stride))
                 )
-        if call.get("name") != "## process_group:init ##":
+        if call.name != "## process_group:init ##":
             continue
-        for text in _side(call.get("inputs")) or ():
+        for text in _side(call.inputs):
             try:
                 described = msgspec.json.decode(text)
             except (msgspec.DecodeError, TypeError):
