@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from choreo import GraphBuilder, build, read_trace, simulate, simulate_workload, write_trace
 
@@ -69,7 +70,12 @@ def calls(count: int) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for number in range(2, count + 2):
         values = [[number, number // 2, 0, 1024, 4, "cpu"], [number + 1, number // 3, 0, 1024, 4, "cpu"]]
-        side = {"values": values, "shapes": [[32, 32]] * 2, "types": ["Tensor(float)"] * 2, "strides": [[32, 1]] * 2}
+        side: dict[str, list[Any]] = {
+            "values": values,
+            "shapes": [[32, 32]] * 2,
+            "types": ["Tensor(float)"] * 2,
+            "strides": [[32, 1]] * 2,
+        }
         out = {key: one[:1] for key, one in side.items()}
         attributes = [{"name": "rf_id", "type": "uint64", "value": number}, *told]
         name = f"aten::op{number % 40}"
