@@ -28,6 +28,8 @@ __all__ = ["Spread", "spread", "translated"]
 CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 # How many transfers of one device's chunks are planned for a number of chunks to be tried.
 MOST_PLANNED = 1 << 16
+# A number of chunks is not tried if its plan takes longer than the best by this factor.
+NEAR = 1.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +57,9 @@ def translated(problem: Problem) -> Iterator[Candidate]:
     most = min(MOST_PLANNED // symmetry.devices, problem.most_transfers // symmetry.devices**2)
     most = max(1, min(most, int(share_bytes // LEAST_CHUNK_BYTES)))
     spreads = [spread(symmetry, share_bytes, chunks) for chunks in CHUNKS if chunks <= most]
-    spreads.sort(key=lambda found: found.time_s)
+    least_s = [max(found.time_s, _busy_s(symmetry, found)) for found in spreads]
+    order = np.argsort(least_s, kind="stable").tolist()
+    spreads = [spreads[index] for index in order if least_s[index] <= NEAR * min(least_s)]
     if not (problem.topology.links.overhead_s.any() or problem.topology.links.gap_s.any()):
         yield Candidate("translated", _schedule(problem.collective, symmetry, spreads[0]))
         return
@@ -65,6 +69,16 @@ def translated(problem: Problem) -> Iterator[Candidate]:
         schedule = _schedule(problem.collective, symmetry, found)
         yield Candidate("translated", replace(schedule, receive_in_order=True))
         yield Candidate("translated", schedule)
+
+
+def _busy_s(symmetry: Symmetry, plan: Spread) -> float:
+    """How long a device prepares messages: it sends one for every one of the plan."""
+    sizes = [symmetry.stride(dimension) for dimension in range(len(symmetry.sizes))]
+    costs_s = np.zeros(len(sizes))
+    for lane in symmetry.lanes:
+        costs_s[lane.dimension] = max(lane.overhead_s, lane.gap_s)
+    # A hop changes one coordinate: that of the outermost dimension whose stride is not above its length.
+    return float(costs_s[np.searchsorted(sizes, np.abs(plan.dst - plan.src), side="right") - 1].sum())
 
 
 def _schedule(collective: str, symmetry: Symmetry, plan: Spread) -> Schedule:

@@ -55,7 +55,7 @@ static void new_message(Core *core, Message *message, const Rows *rows, int64_t 
     message->src = (int32_t)rows->src[row];
     message->dst = (int32_t)rows->dst[row];
     message->engine = core->job.first_engine + message->dst;
-    message->next_waiting = message->bottleneck = NONE;
+    message->bottleneck = NONE;
 }
 
 /* Something that a message waits for: it goes on at the latest of them, and by the highest of several at once, so that it

@@ -13,10 +13,10 @@ static int ready_shared(Core *core) {
     memset(shared->port_group, 0xFF, (size_t)ports * 4);
     if (ROOM(shared, engines, shared->engines_count + job->ranks)) return -1;
     for (int64_t rank = 0; rank < job->ranks; rank++)
-        shared->engines[shared->engines_count++] = (Engine){0.0, NONE, NONE, NONE, NONE, 0, 0, job->start};
+        shared->engines[shared->engines_count++] = (Engine){0.0, NONE, NONE, NONE, 0, 0, job->start};
     if (ROOM(shared, senders, shared->engines_count)) return -1;
     while (shared->senders_count < shared->engines_count)
-        shared->senders[shared->senders_count++] = (Engine){0.0, NONE, NONE, NONE, NONE, 0, 0, job->start};
+        shared->senders[shared->senders_count++] = (Engine){0.0, NONE, NONE, NONE, 0, 0, job->start};
     return 0;
 }
 

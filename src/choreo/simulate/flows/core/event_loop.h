@@ -69,27 +69,37 @@ static int is_before(const Shared *shared, int32_t one, int32_t other, int sends
     return a->src != b->src ? a->src < b->src : peer_is_before(a->src, a->dst, b->dst);
 }
 
-static void wait_for(Shared *shared, Engine *engine, int32_t id, int32_t moment, int sends) {
-    Message *messages = shared->messages;
-    messages[id].moment = moment;
-    int32_t before = engine->last_waiting; /* most come in order */
-    if (before != NONE && is_before(shared, id, before, sends)) {
-        before = NONE;
-        for (int32_t at = engine->waiting; !is_before(shared, id, at, sends); at = messages[at].next_waiting) before = at;
+/* Two heaps of messages that wait, made one. It is leftist: the way to the right is the short one, so this takes few calls. */
+static int32_t merged(Shared *shared, int32_t one, int32_t other, int sends) {
+    if (one == NONE || other == NONE) return one == NONE ? other : one;
+    if (is_before(shared, other, one, sends)) { int32_t first = other; other = one; one = first; }
+    Message *top = &shared->messages[one];
+    top->waits_right = merged(shared, top->waits_right, other, sends);
+    int32_t left = top->waits_left == NONE ? 0 : shared->messages[top->waits_left].waits_depth;
+    int32_t right = shared->messages[top->waits_right].waits_depth;
+    if (left < right) {
+        int32_t deeper = top->waits_right;
+        top->waits_right = top->waits_left;
+        top->waits_left = deeper;
     }
-    int32_t *link = before == NONE ? &engine->waiting : &messages[before].next_waiting;
-    messages[id].next_waiting = *link;
-    *link = id;
-    if (messages[id].next_waiting == NONE) engine->last_waiting = id;
+    top->waits_depth = 1 + (left < right ? left : right);
+    return one;
+}
+
+static void wait_for(Shared *shared, Engine *engine, int32_t id, int32_t moment, int sends) {
+    Message *message = &shared->messages[id];
+    message->moment = moment;
+    message->waits_left = message->waits_right = NONE;
+    message->waits_depth = 1;
+    engine->waiting = merged(shared, engine->waiting, id, sends);
 }
 
 /* The message that an idle rank takes up, or NONE. */
-static int32_t first_waiting(Shared *shared, Engine *engine) {
+static int32_t first_waiting(Shared *shared, Engine *engine, int sends) {
     int32_t id = engine->waiting;
     engine->listed = 0;
     if (engine->busy != NONE || id == NONE) return NONE;
-    engine->waiting = shared->messages[id].next_waiting;
-    if (engine->waiting == NONE) engine->last_waiting = NONE;
+    engine->waiting = merged(shared, shared->messages[id].waits_left, shared->messages[id].waits_right, sends);
     return id;
 }
 
@@ -192,7 +202,7 @@ static int do_action(Core *core, Event action, int32_t moment) {
 static int begin_reduction(Core *core, int32_t number) {
     Shared *shared = &core->shared;
     Engine *engine = &shared->engines[number];
-    int32_t id = first_waiting(shared, engine);
+    int32_t id = first_waiting(shared, engine, 0);
     if (id == NONE) return 0;
     Message *message = &shared->messages[id];
     double begin = message->written, busy = core->routes.cost[message->route].receive_busy;
@@ -209,7 +219,7 @@ static int begin_reduction(Core *core, int32_t number) {
 static int begin_send(Core *core, int32_t number) {
     Shared *shared = &core->shared;
     Engine *sender = &shared->senders[number];
-    int32_t id = first_waiting(shared, sender);
+    int32_t id = first_waiting(shared, sender, 1);
     if (id == NONE) return 0;
     Message *message = &shared->messages[id];
     const Cost *cost = &core->routes.cost[message->route];

@@ -86,7 +86,8 @@ typedef struct {
     int32_t route, step, src, dst, engine;
     int32_t need_ready, need_start, need_write;
     int32_t out_edges, written_edges;
-    int32_t first_turn, next_waiting;
+    int32_t first_turn;
+    int32_t waits_left, waits_right, waits_depth; /* in the heap of those that wait for their sender or receiver */
     int32_t bottleneck, moment, reduces;
 } Message;
 
@@ -114,7 +115,7 @@ typedef struct { double out; int32_t step, pending, first, next, last; } Group;
 typedef struct { int32_t message, group, next; } Turn;
 /* A rank's sends, or what it takes in and reduces: one at a time. What it takes in knows also how many messages the rank has
  * still to get out or written, and when the last one was. */
-typedef struct { double free_at; int32_t busy, last, waiting, last_waiting, listed, left; double done; } Engine;
+typedef struct { double free_at; int32_t busy, last, waiting, listed, left; double done; } Engine;
 typedef struct { double time; int32_t kind, id, hop; } Event;
 typedef struct { int32_t slot, at; } Use;
 typedef struct { Use *uses; int32_t count, room; } LinkFlows;
