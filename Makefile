@@ -54,16 +54,16 @@ lint: lint-quick
 
 # mypy uses one core, so it runs beside the tests; what it found is told after them.
 test: lint-quick
-	@echo "$(BIN)/mypy beside $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal"
+	@echo "$(BIN)/mypy beside $(BIN)/python -m pytest --workers $(WORKERS)"
 	@$(BIN)/mypy > .venv/types.txt 2>&1 & checking=$$!; failed=0; \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal || failed=$$?; \
+	$(BIN)/python -m pytest --workers $(WORKERS) || failed=$$?; \
 	wait $$checking || failed=1; \
 	cat .venv/types.txt; \
 	exit $$failed
 	@$(BIN)/python tools/count_lines.py
 
 test-quick: lint-quick
-	$(BIN)/python -m pytest -n $(CORES) --dist worksteal --quick
+	$(BIN)/python -m pytest --workers $(CORES) --quick
 
 .venv/installed-docs: pyproject.toml .venv/installed
 	@echo "installing Sphinx ..."

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import importlib
 import os
 import signal
 import sys
@@ -40,8 +38,8 @@ pytest.register_assert_rewrite(
     "tests.oracles.topology",
 )
 
-# Bytecode is kept even where the environment says otherwise: without it every worker rewrites the asserts of every
-# file, and every process that a test starts compiles what it imports.
+# Bytecode is kept even where the environment says otherwise: without it every process that a test starts compiles what
+# it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -60,10 +58,13 @@ for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
 
-# Longest first, so that no worker is left alone with one in the end. Of the workers, the first begins with what needs
-# torch, so that few others import it, and the second with what waits longest.
-TORCH = ("tests/test_docs.py", "tests/test_surface.py::test_no_error", "tests/torch_backend", "tests/train")
-LONGEST = "tests/run/chaos"
+# What workers begin with. Each of these stays in one process: tests that need torch, so that few import it; those that
+# wait longest; those that share a browser; those that share a Ray cluster.
+FIRST = (
+    ("tests/test_docs.py", "tests/test_surface.py::test_no_error", "tests/torch_backend", "tests/train"),
+    ("tests/run/chaos",),
+    ("tests/explore/test_explore_browser.py", "tests/show/test_large", "tests/show/test_plan_b", "tests/show/test_s"),
+)
 # What `make test-quick` runs: something of every folder, in about thirty CPU seconds. A new file is left out until it
 # is named here.
 QUICK = (
@@ -147,6 +148,7 @@ ROOT = Path(__file__).parent.parent
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out what takes long, and try fewer examples")
     parser.addoption("--grid", action="store_true", help="run the large grids too, which take many minutes")
+    parser.addoption("--workers", metavar="N", type=int, help="run the tests in so many processes")
     parser.addoption("--cpu", metavar="FILE", help="CPU seconds of each test, into a file, and what costs most")
 
 
@@ -154,20 +156,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if file := config.getoption("--cpu"):
         from tests.helpers.cpu import Costs
 
-        config.pluginmanager.register(Costs(Path(file), hasattr(config, "workerinput")))
+        config.pluginmanager.register(Costs(Path(file)))
+    if count := config.getoption("--workers"):
+        from tests.helpers.workers import Workers
 
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
-    """Every worker begins to import the tests at another file, and finds the bytecode of the rest written by others."""
-    worker = getattr(session.config, "workerinput", None)
-    if worker is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
-        return
-    files = [file for file in sorted((ROOT / "tests").rglob("test_*.py")) if not _is_left_out(file, session.config)]
-    begin = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
-    for file in files[begin:] + files[:begin]:
-        with contextlib.suppress(Exception, pytest.skip.Exception):  # pytest imports it again, and tells
-            importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+        config.pluginmanager.register(Workers(count, FIRST))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -188,11 +181,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--grid"):
         items[:] = [item for item in items if item.get_closest_marker("grid") is None]
         _try_fewer_examples(items, 10 if config.getoption("--quick") else None)
-    items.sort(key=lambda item: not item.nodeid.startswith(TORCH))
-    longest = [item for item in items if item.nodeid.startswith(LONGEST)]
-    others = [item for item in items if not item.nodeid.startswith(LONGEST)]
-    second = len(items) // getattr(config, "workerinput", {}).get("workercount", 1)  # of equal parts, one a worker
-    items[:] = others[:second] + longest + others[second:]
 
 
 def _try_fewer_examples(items: list[pytest.Item], most: int | None) -> None:

@@ -46,11 +46,9 @@ class Costs:
     """The plugin of `--cpu`: every worker writes what its tests cost, the first process sums up."""
 
     file: Path
-    is_worker: bool
 
     def __post_init__(self) -> None:
-        if not self.is_worker:
-            self.file.write_text("")
+        self.file.write_text("")
 
     def pytest_collection_finish(self) -> None:
         self._write(spent(), 0.0, COLLECTION)
