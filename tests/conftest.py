@@ -195,8 +195,12 @@ def _try_fewer_examples(items: list[pytest.Item], most: int | None) -> None:
             test._hypothesis_internal_use_settings = settings(given, max_examples=examples)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Nothing that was imported is ever garbage, and looking for some among it takes a third of a second each time."""
+    if session.config.getoption("--workers"):
+        from tests.helpers.prices import price_algorithms
+
+        price_algorithms()
     gc.freeze()
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gc
 
-from choreo.run.execute.choice import Chooser
-from choreo.run.execute.constants import default_constants
 from tests.helpers import faults as fault_helpers  # noqa: F401
+from tests.helpers.prices import USUAL, price_algorithms
 from tests.run.chaos import rank as chaos_rank  # noqa: F401
 
-for ranks in range(1, 6):
-    for collective in ("all_reduce", "all_gather", "broadcast", "barrier"):
-        Chooser(ranks, default_constants(), {}).choose(collective, 8)
+price_algorithms(USUAL)
 
 gc.freeze()  # what is here is no garbage of theirs, and looking through it would copy it

@@ -29,6 +29,7 @@ from choreo.bench import processes
 from choreo.cli import _run
 from choreo.run.launch import rank_process
 from tests.helpers.command import Ran
+from tests.helpers.prices import price_algorithms
 
 __all__ = ["Fork", "fork_choreo", "forked_choreo", "forked_ranks", "import_torch"]
 
@@ -63,6 +64,7 @@ def import_torch() -> None:
 @contextlib.contextmanager
 def forked_ranks() -> Iterator[None]:
     """Fork the ranks that launchers and benchmarks start in here."""
+    price_algorithms()
     forking = SimpleNamespace(**vars(subprocess) | {"Popen": _popen})
     with mock.patch.object(rank_process, "subprocess", forking), mock.patch.object(processes, "subprocess", forking):
         yield

@@ -17,6 +17,7 @@ from choreo.run.communicator import Communicator
 from choreo.run.connect import connect
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.constants import default_constants
+from tests.helpers.prices import price_algorithms
 
 __all__ = ["Job", "PipeBootstrap", "RankError"]
 
@@ -105,6 +106,7 @@ class Job:
         self.stop()
 
     def _start(self) -> None:
+        price_algorithms()
         bootstrap = [CONTEXT.Pipe() for _ in range(self.ranks - 1)]
         ends = [[near for near, _ in bootstrap], *([far] for _, far in bootstrap)]
         for rank in range(self.ranks):
