@@ -169,6 +169,8 @@ def test_sliders_fields_errors_and_a_second_algorithm(browser: Browser, server: 
           slider.value = %d;
           slider.dispatchEvent(new Event("input"));
         })()"""
+        page.run("window.picture = document.querySelector('.links')")
+        titles = "[...document.querySelectorAll('.links g > title')].map((one) => one.textContent)"
         for stop, size in ((21, "2MiB"), (23, "8MiB")):
             page.run(move % stop)
             page.until(SETTLED)
@@ -176,6 +178,10 @@ def test_sliders_fields_errors_and_a_second_algorithm(browser: Browser, server: 
             wanted = moment(Fields(ranks=512, topology="hgx-h100", algorithm="halving_doubling", size=size))
             assert seen["times"][1] == format_time(wanted["time_us"] / 1e6).replace("us", "µs")  # type: ignore[index]
             assert f"size={size}" in str(seen["hash"])
+            # The picture of the network stays; what is told of its links is that of the new run.
+            assert wanted["run"] is not None
+            assert page.run("document.querySelector('.links') === window.picture")
+            assert {wire["words"] for wire in wanted["run"]["network"]["wires"]} <= set(page.run(titles))
 
         page.run("document.querySelector('[name=topology]').value = 'rign'")
         page.run("document.querySelector('[name=topology]').dispatchEvent(new Event('change'))")

@@ -26,16 +26,24 @@ export class ChunkMatrix {
   // Nothing is known yet, or never will be: a word about it.
   say(words) {
     this.data = null;
+    this.waiting = false;
+    this.canvas.classList.remove("waits");
     this.word.textContent = words;
     this.word.hidden = !words;
     this.canvas.hidden = true;
   }
 
+  // Something else is to come; until then what was there stays, faint.
+  wait() {
+    if (!this.data) this.say("…");
+    this.waiting = true;
+    this.canvas.classList.add("waits");
+  }
+
   set(data, total) {
-    this.data = data;
-    this.total = total;
     this.say("");
     this.data = data;
+    this.total = total;
     this.canvas.hidden = false;
     this.frames = data.frames.map(bytesOf);
     this.held = Int32Array.from(data.start);
@@ -75,6 +83,7 @@ export class ChunkMatrix {
   }
 
   show(time_us, picked = {}) {
+    if (this.waiting) return;
     this.time = time_us;
     this.picked = picked;
     if (!this.data || !this.cell) return;
@@ -171,11 +180,11 @@ export class ChunkMatrix {
 
   // The cells that a message writes, and the messages that carry a chunk; both only where every event is known.
   cellsOf(message) {
-    return this.data ? this.data.message.flatMap((one, at) => (one === message ? [this.data.cell[at]] : [])) : [];
+    return this.data && !this.waiting ? this.data.message.flatMap((one, at) => (one === message ? [this.data.cell[at]] : [])) : [];
   }
 
   messagesOf(chunk) {
-    if (!this.data) return null;
+    if (!this.data || this.waiting) return null;
     const found = new Set();
     this.data.cell.forEach((cell, at) => { if (cell % this.data.columns === chunk) found.add(this.data.message[at]); });
     return this.data.frames.length ? null : found;

@@ -44,19 +44,23 @@ export class Pane {
     const mark = proof.known ? (proof.holds ? "✓ proved" : "✗ wrong") : "";
     if (mark) element("span", { class: proof.holds ? "proved" : "refuted", title: proof.story }, this.title, mark);
     if (proof.known && !proof.holds) element("p", { class: "story" }, this.title, proof.story);
-    this.netbox.replaceChildren();
-    this.timebox.replaceChildren();
-    this.network = this.diagram = null;
-    if (run) this.draw(run);
-    else {
+    if (run) {
+      if (!this.network || !this.network.renew(run)) this.drawNetwork(run);
+      this.drawTime(run);
+      this.matrix.wait();
+    } else {
+      this.network = this.diagram = null;
+      this.netbox.replaceChildren();
+      this.timebox.replaceChildren();
       element("p", { class: "word" }, this.netbox, `Not drawn: ${found.undrawn}.`);
       element("p", { class: "word" }, this.timebox, `It takes ${formatTime(found.time_us)}.`);
+      this.matrix.say(found.undrawn);
     }
-    this.matrix.say(run ? "…" : found.undrawn);
     this.formula.show(found, scale, time);
   }
 
-  draw(run) {
+  drawNetwork(run) {
+    this.netbox.replaceChildren();
     this.svg = this.netbox.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "svg"));
     this.svg.setAttribute("class", "links");
     this.svg.setAttribute("role", "img");
@@ -69,11 +73,18 @@ export class Pane {
     for (const { group, row } of this.network.devices) {
       if (row >= 0) group.addEventListener("click", () => this.pick("rank", row));
     }
+  }
+
+  drawTime(run) {
     this.timehead.textContent = !run.activity ? "Every message, in space and time"
       : run.activity.ranks_per_line > 1 ? `What every ${run.activity.ranks_per_line} ranks send` : "What each rank sends";
-    for (const name of ["drawn", "live"]) element("canvas", { class: name }, this.timebox);
-    element("p", { class: "tip", hidden: "" }, this.timebox);
-    this.diagram = new SpaceTime(run, this.timebox, (to) => this.scrub(to), this.pick);
+    if (this.diagram) this.diagram.renew(run);
+    else {
+      this.timebox.replaceChildren();
+      for (const name of ["drawn", "live"]) element("canvas", { class: name }, this.timebox);
+      element("p", { class: "tip", hidden: "" }, this.timebox);
+      this.diagram = new SpaceTime(run, this.timebox, (to) => this.scrub(to), this.pick);
+    }
     this.diagram.longest = this.longest;
     this.diagram.fit();
   }

@@ -1,26 +1,32 @@
 // What each rank sends over time as a map of tints, where there are too many ranks to draw every message.
 
-import { formatRate, formatTime } from "../base.js";
+import { channels, formatRate, formatTime } from "../base.js";
 import { binAt } from "./network.js";
 
+// A pixel for each line and part of the time, stretched to its place: one picture, whatever the number of ranks.
 export function paintActivity(diagram, draw) {
-  const { activity, rows } = diagram.data, { series, added, copied, ranks_per_line: size } = activity;
-  const edgeOf = (at) => snap(diagram, diagram.x((at / diagram.data.bins) * diagram.data.figures.time_us));
+  const { activity, bins, figures, rows } = diagram.data, { series, added, copied, ranks_per_line: size } = activity;
+  const small = document.createElement("canvas"), colors = [channels(diagram.colors.copy), channels(diagram.colors.add)];
+  [small.width, small.height] = [bins, added.length];
+  const image = small.getContext("2d").createImageData(bins, added.length);
   added.forEach((_, line) => {
-    const last = Math.min(rows.length, (line + 1) * size) - 1;
-    const top = edge(diagram, line * size), tall = edge(diagram, last + 1) - top;
-    if (!tall) return;  // more lines than pixels
-    for (const [values, color] of [[series[copied[line]], diagram.colors.copy], [series[added[line]], diagram.colors.add]]) {
-      draw.fillStyle = color;
-      for (let at = 0, next; at < values.length; at = next) {
-        for (next = at + 1; next < values.length && values[next] === values[at];) next += 1;
-        if (!values[at]) continue;
-        draw.globalAlpha = 0.9 * Math.sqrt(values[at] / 100);
-        draw.fillRect(edgeOf(at), top, edgeOf(next) - edgeOf(at), tall);
-      }
+    const both = [series[copied[line]], series[added[line]]];
+    for (let at = 0; at < bins; at++) {
+      const [below, above] = both.map((values) => 0.9 * Math.sqrt(values[at] / 100)), opaque = above + below * (1 - above);
+      const to = 4 * (line * bins + at), share = opaque ? above / opaque : 0;
+      for (let part = 0; part < 3; part++) image.data[to + part] = colors[0][part] + (colors[1][part] - colors[0][part]) * share;
+      image.data[to + 3] = 255 * opaque;
     }
   });
-  draw.globalAlpha = 1;
+  small.getContext("2d").putImageData(image, 0, 0);
+  const left = snap(diagram, diagram.x(0)), right = snap(diagram, diagram.x(figures.time_us)), top = edge(diagram, 0);
+  draw.save();
+  draw.beginPath();
+  draw.rect(left, top, right - left, edge(diagram, rows.length) - top);  // the last line may stand for fewer ranks
+  draw.clip();
+  draw.imageSmoothingEnabled = false;
+  draw.drawImage(small, left, top, right - left, edge(diagram, size * added.length) - top);
+  draw.restore();
 }
 
 export function snap({ ratio }, value) {

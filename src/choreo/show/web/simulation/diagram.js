@@ -22,6 +22,13 @@ export class Diagram {
     this.live.addEventListener("pointerleave", () => { this.tip.hidden = true; });
   }
 
+  // Another run in the same place.
+  renew(data) {
+    this.data = data;
+    this.total = data.figures.time_us;
+    this.tip.hidden = true;
+  }
+
   // As large as there is room for; everything that does not move is drawn once.
   fit() {
     const { width, height } = this.holder.getBoundingClientRect();
@@ -149,9 +156,13 @@ export class Diagram {
     draw.lineWidth = width;
     draw.lineJoin = "round";
     draw.beginPath();
+    let [fromX, fromY] = [-10, -10];
     legs.forEach(({ way }, at) => way.forEach(([time_us, row], point) => {
-      if (at || point) draw.lineTo(this.x(time_us), this.y(row));
-      else draw.moveTo(this.x(time_us), this.y(row));
+      const x = this.x(time_us), y = this.y(row), last = at === legs.length - 1 && point === way.length - 1;
+      if (!last && Math.abs(x - fromX) + Math.abs(y - fromY) < 1) return;  // thousands of legs are finer than pixels
+      if (at || point) draw.lineTo(x, y);
+      else draw.moveTo(x, y);
+      [fromX, fromY] = [x, y];
     }));
     draw.stroke();
   }

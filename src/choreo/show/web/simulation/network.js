@@ -34,6 +34,26 @@ export class Network {
     this.restyle();
   }
 
+  // Another run in the same picture; false if its picture is another one.
+  renew(data) {
+    const now = data.network, before = this.data.network;
+    const alike = (name, keys) => now[name].length === before[name].length && now[name].every((one, at) => keys.every((key) => String(one[key]) === String(before[name][at][key])));
+    const same = alike("wires", ["way", "width", "slow", "faint"]) && alike("switches", ["x", "y", "name"]) && alike("groups", ["x", "y", "name", "words"]) &&
+      alike("devices", ["x", "y", "name", "row", "slow"]) && alike("headings", [2]) && String(now.box) === String(before.box);
+    if (!same) return false;
+    this.data = data;
+    now.wires.forEach(({ series, words }, at) => {
+      Object.assign(this.wires[at], { series, words });
+      this.wires[at].group.firstChild.textContent = words;
+    });
+    now.switches.forEach(({ series, words }, at) => {
+      this.switches[at].series = series;
+      if (words && this.switches[at].told) this.switches[at].told.textContent = words;
+    });
+    this.received = received(data);
+    return true;
+  }
+
   restyle() {
     this.colors = palette();
     this.colorOf = Array.from({ length: 101 }, (_, percent) => loadColor(this.colors, percent));
@@ -63,13 +83,12 @@ export class Network {
 
   switch({ x, y, width, height, name, words, copies, series }) {
     const group = shape("g", {}, this.svg);
-    if (words) shape("title", {}, group, words);
-    const boxes = [];
+    const told = words ? shape("title", {}, group, words) : null, boxes = [];
     for (let behind = Math.min(copies, 3) - 1; behind >= 0; behind--) {
       boxes.push(shape("rect", { class: "switch", x: x + 3 * behind, y: y - 3 * behind, width, height, rx: 5 }, group));
     }
     shape("text", { x: x + width / 2, y: y + height / 2 + 4, "font-size": 10.5 }, group, name);
-    return { boxes, series };
+    return { boxes, series, told };
   }
 
   device({ x, y, name, row, slow }) {
