@@ -12,8 +12,10 @@ import doctest
 import importlib
 import inspect
 import io
+import os
 import re
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +62,7 @@ def name_of(path: Path) -> str:
 def test_blocks_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CHOREO_STORE", "store")  # not the user's own
+    monkeypatch.setenv("PATH", os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))))
     (tmp_path / "tests").symlink_to(ROOT / "tests")  # whose data some commands read
     names: dict[str, object] = {"__name__": "__main__"}
     blocks = blocks_of(document)

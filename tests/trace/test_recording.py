@@ -49,10 +49,11 @@ for _ in range(3):
     ("wrapped", "collectives"),
     [
         (DDP, {"all_reduce"}),
-        pytest.param(FSDP, {"all_gather", "reduce_scatter"}, marks=pytest.mark.grid),
+        (FSDP, {"all_gather", "reduce_scatter"}),
     ],
     ids=["ddp", "fsdp"],
 )
+@pytest.mark.grid  # the page on training steps does the same
 def test_a_step_of_sixteen_ranks_is_traced_in_one_process(tmp_path: Path, wrapped: str, collectives: set[str]) -> None:
     program = tmp_path / "train.py"
     program.write_text(BEGINNING + wrapped + STEPS)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ __all__ = ["FOLDER", "STEP", "record_command"]
 
 FOLDER, STEP = "CHOREO_TRACE_FOLDER", "CHOREO_TRACE_STEP"
 INJECTED = Path(__file__).parent / "inject"
+STDERR = 2  # the descriptor: what the program prints is not what the command answers
 
 
 def record_command(command: Sequence[str], folder: Path, step: int = 3) -> None:
@@ -33,7 +33,7 @@ def record_command(command: Sequence[str], folder: Path, step: int = 3) -> None:
     path = os.pathsep.join(filter(None, (str(INJECTED), str(source), os.environ.get("PYTHONPATH", ""))))
     variables = os.environ | {"PYTHONPATH": path, FOLDER: str(folder.resolve()), STEP: str(step)}
     try:
-        ended = subprocess.run(list(command), env=variables, check=False, stdout=sys.stderr.fileno())
+        ended = subprocess.run(list(command), env=variables, check=False, stdout=STDERR)
     except OSError as error:
         raise UsageError(f"{shown(command[0])} cannot be run: {error.strerror}") from None
     if ended.returncode:
