@@ -145,9 +145,8 @@ class Communicator(ObjectCalls, MessageCalls):
         self._close_door()
         connection, members = self._shrink_connection(seconds)
         ranks = tuple(self.ranks[member] for member in members)
-        made = self._successor(connection, ranks, seconds)
         self._retire(SHRUNK)
-        return made
+        return self._successor(connection, ranks, seconds)
 
     def grow(
         self,
@@ -472,8 +471,12 @@ def form_communicator(
             fitting = chooser.for_ranks(connection.world_size)
             return Communicator(connection, fitting, timeout_s=timeout_s, debug=debug, ranks=ranks, codec=codec)
         except PeerFailure:
-            connection, members = shrink(connection, shrink_s)
-            ranks = tuple(ranks[member] for member in members)
+            try:
+                successor, members = shrink(connection, shrink_s)
+            except BaseException:
+                connection.close()  # nobody else has it
+                raise
+            connection, ranks = successor, tuple(ranks[member] for member in members)
 
 
 _ALIVE: weakref.WeakSet[Communicator] = weakref.WeakSet()

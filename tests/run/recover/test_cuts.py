@@ -149,6 +149,40 @@ def test_a_call_that_survives_ends_in_a_minority(machines: Hosts) -> None:
     assert "so it is a minority" in minority
 
 
+def is_cut_off_while_it_shrinks(comm: Communicator, talk: Pipe) -> tuple[str, int]:
+    """The last rank is cut off when the survivors have a connection, before they have a communicator on it."""
+    comm.timeout_s, last = CALL_S, comm.rank == comm.world_size - 1
+    introduce = Communicator._introduce
+
+    def introduce_later(self: Communicator, *given: Any) -> None:
+        if not self._introduced and last:
+            Communicator._introduce = introduce  # type: ignore[method-assign]
+            talk.send("connected")
+            talk.recv()
+        introduce(self, *given)
+
+    Communicator._introduce = introduce_later  # type: ignore[method-assign]
+    try:
+        comm = comm.shrink(timeout=SHRINK_S)
+        story = f"went on as {comm.ranks}"
+        comm.close()
+    except CommunicatorClosed as error:
+        story = str(error)
+    story += "".join(f"; {one.name} still runs" for one in threading.enumerate() if one.name.startswith("choreo"))
+    return story, len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_rank_that_is_cut_off_while_it_shrinks_keeps_nothing(machines: Hosts) -> None:
+    with NetworkJob(machines, (0, 0, 1), is_cut_off_while_it_shrinks) as job:
+        assert job.hear(2) == "connected"
+        machines.cut(1)
+        job.talks[2].send("go")
+        found = values(job.ended())
+    assert [story for story, _ in found[:2]] == ["went on as (0, 1)"] * 2, found
+    assert "it is a minority" in found[2][0] and "still runs" not in found[2][0], found
+    assert len({descriptors for _, descriptors in found}) == 1, found
+
+
 def joins_anew(comm: Communicator, talk: Pipe) -> Any:
     """A process that was started again: all that it knows is in its environment."""
     comm.close()
