@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from choreo.run.transport.frames import FrameKind, FrameWriter
 from choreo.run.transport.handshake import ANSWER_BYTES
 
-CONNECT = socket.socket.connect
-HEADER_BYTES = 5  # of a frame
+CONNECT, SEAL = socket.socket.connect, FrameWriter.seal
 CLIENT = struct.Struct(">II")  # rank, and which connection: 0 is control, the rest are streams
 UP, DOWN = "up", "down"  # to the host that was dialled, and back
 # What is done to bytes on their way; the second argument is what passed before on this connection in this direction.
@@ -68,14 +68,19 @@ class Plan:
 
 @dataclass
 class Path:
-    """One connection. What the client says of itself after its handshake tells control and streams apart."""
+    """One connection. What the client says of itself after its handshake tells control and streams apart.
+
+    That is encrypted, so this knows it from `said`: the frames in which a client of this process says who it is.
+    """
 
     kind: str
+    said: dict[bytes, int]  # by what goes over the wire: which connection it is
 
     def read(self, sent: bytes) -> None:
-        at = ANSWER_BYTES + HEADER_BYTES
-        if self.kind == "connection" and len(sent) >= at + CLIENT.size:
-            self.kind = "streams" if CLIENT.unpack_from(sent, at)[1] else "control"
+        if self.kind == "connection" and len(sent) > ANSWER_BYTES:
+            which = next((which for frame, which in self.said.items() if sent[ANSWER_BYTES:].startswith(frame)), None)
+            if which is not None:
+                self.kind = "streams" if which else "control"
 
 
 @dataclass
@@ -85,6 +90,9 @@ class Relay:
     rendezvous_port: int
     plan: Plan = field(default_factory=Plan)
     changed: threading.Event = field(default_factory=threading.Event)
+    passed: list[bytes] | None = None  # what has passed since this was made a list
+    frames: list[tuple[FrameKind, bytes]] = field(default_factory=list)  # that this process has sealed since it began
+    _said: dict[bytes, int] = field(default_factory=dict)
     _ports: list[int] = field(default_factory=list)  # in the order in which they were first dialled
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -97,7 +105,15 @@ class Relay:
                 target = ("127.0.0.1", relay.open(target))
             CONNECT(sock, target)
 
+        def seal(writer: FrameWriter, kind: FrameKind, payload: bytes) -> bytes:
+            sealed = SEAL(writer, kind, payload)
+            relay.frames.append((kind, payload))
+            if kind == FrameKind.JOIN and len(payload) == CLIENT.size:
+                relay._said[sealed] = CLIENT.unpack(payload)[1]
+            return sealed
+
         socket.socket.connect = connect  # type: ignore[method-assign, assignment]
+        FrameWriter.seal = seal  # type: ignore[method-assign, assignment]
 
     def begin(self, plan: Plan) -> None:
         """From now on this plan."""
@@ -133,7 +149,7 @@ class Relay:
             return
         for one in (near, far):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        path = Path(kind)
+        path = Path(kind, self._said)
         for way, source, sink in ((UP, near, far), (DOWN, far, near)):
             threading.Thread(target=self._forward, args=(path, way, source, sink), daemon=True).start()
 
@@ -145,6 +161,8 @@ class Relay:
                     path.read(passed + data)
                 with self._lock:
                     plan = self.plan
+                    if self.passed is not None:
+                        self.passed.append(data)
                     changes = path.kind in plan.kinds and way == plan.way and not self.changed.is_set()
                     changes = changes and plan.change is not None and skipped >= plan.skip_bytes
                     changes = changes and len(data) >= plan.at_least_bytes

@@ -161,7 +161,7 @@ def is_cut_off_while_it_shrinks(comm: Communicator, talk: Pipe) -> tuple[str, in
             talk.recv()
         introduce(self, *given)
 
-    Communicator._introduce = introduce_later  # type: ignore[method-assign]
+    Communicator._introduce = introduce_later  # type: ignore[method-assign, assignment]
     try:
         comm = comm.shrink(timeout=SHRINK_S)
         story = f"went on as {comm.ranks}"

@@ -75,7 +75,7 @@ def test_the_oldest_makes_room(port: int) -> None:
             while outsider.recv(100):
                 pass
         for outsider in outsiders[20:]:
-            assert len(outsider.recv(100)) == 40
+            assert len(outsider.recv(100)) == 41
             outsider.settimeout(0.001)
             with pytest.raises(TimeoutError):
                 outsider.recv(100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,8 +13,9 @@ import numpy as np
 import pytest
 
 import choreo
-from choreo.errors import PeerFailure, RendezvousError
+from choreo.errors import CollectiveMismatch, PeerFailure, RendezvousError
 from choreo.run.communicator import Communicator
+from choreo.run.transport.frames import FrameKind
 from tests.helpers.faults import Pipe
 from tests.helpers.hosts import PORT, Hosts, NetworkJob, hosts, why_no_hosts
 from tests.helpers.man_in_the_middle import CHANGES, DOWN, UP, Plan, Relay
@@ -191,6 +193,38 @@ def test_control_messages_that_are_changed_on_the_way(two_hosts: Hosts) -> None:
         assert named == [1]
         assert ("died" if name == "truncated" else "what rank 1 ") in text, (name, text)
         assert ("arrived altered" in text) == (name != "truncated"), (name, text)
+
+
+def everything_passes(comm: Communicator, talk: Pipe) -> tuple[bytes, list[Any], list[bytes]]:
+    """A job from its rendezvous to a failed call and its end; what passed, the frames, and what must not be read."""
+    comm.close()
+    relay.passed = []
+    relay.frames.clear()
+    with choreo.init() as fresh:
+        x = np.frombuffer(b"numbers!" * 1000)
+        fresh.all_gather(x)
+        send_or_receive(fresh, x, 5, timeout=TIMEOUT_S)
+        assert fresh.broadcast_object("an object", root=1) == "an object"
+        fresh._engine.connection.detector.publish(reduced=1)
+        with pytest.raises(CollectiveMismatch):
+            (fresh.all_reduce if fresh.rank else fresh.all_gather)(np.ones(3))
+        fresh.shrink().close()
+    time.sleep(0.1)
+    names = [os.uname().nodename.encode(), str(os.getpid()).encode(), b"all_reduce", b"all_gather", b"10.77.0."]
+    return b"".join(relay.passed), [(int(kind), payload) for kind, payload in relay.frames], names
+
+
+def test_nothing_can_be_read_on_the_way(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, (0, 1), everything_passes, before=in_the_middle) as job:
+        _, (passed, frames, names) = values(job.ended())
+    kinds = {FrameKind(kind) for kind, _ in frames}
+    assert {FrameKind.JOIN, FrameKind.BLOB, FrameKind.GOODBYE, FrameKind.PROGRESS, FrameKind.LEAVE} <= kinds, kinds
+    assert len(passed) > 20_000
+    for text in (*names, b"numbers!", b"an object", b'"rank"', b'"host'):
+        assert text not in passed, text
+    for kind, payload in frames:
+        assert struct.pack(">IB", len(payload), kind) + payload not in passed
+        assert len(payload) < 8 or payload not in passed, (kind, payload)
 
 
 def mail(comm: Communicator, talk: Pipe, names: list[str]) -> list[Any]:

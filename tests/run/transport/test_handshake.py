@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 from choreo.run.transport.errors import ProtocolError, WrongSecretError
 from choreo.run.transport.frames import FrameKind
 from choreo.run.transport.handshake import (
+    HELLO_BYTES,
     MAGIC,
-    NONCE_BYTES,
     REPLY_BYTES,
     ClientHandshake,
     ServerHandshake,
 )
+from choreo.run.transport.records import CIPHERS
 from tests.helpers.rendezvous import OTHER, SECRET
 
-ANSWER_BYTES = 72
+ANSWER_BYTES = 73
 
 
 def answered(server: ServerHandshake, client: ClientHandshake) -> bytes:
@@ -38,6 +39,27 @@ def test_two_who_hold_the_secret(cuts: list[int]) -> None:
     reader, writer = client.accept(reply)
     assert server_reader.feed(writer.seal(FrameKind.JOIN, b"hello")) == [(FrameKind.JOIN, b"hello")]
     assert reader.feed(server_writer.seal(FrameKind.WELCOME, b"you")) == [(FrameKind.WELCOME, b"you")]
+
+
+@pytest.mark.parametrize(("server_has", "client_has"), [((), ()), (CIPHERS, ()), ((), CIPHERS), (CIPHERS, CIPHERS[1:])])
+def test_frames_are_encrypted_where_both_have_a_cipher(
+    server_has: tuple[str, ...], client_has: tuple[str, ...]
+) -> None:
+    server, client = ServerHandshake(SECRET, server_has), ClientHandshake(SECRET, client_has)
+    accepted = server.feed(answered(server, client))
+    assert accepted is not None
+    reply, server_reader, _ = accepted
+    _, writer = client.accept(reply)
+    said = writer.seal(FrameKind.JOIN, b"hello")
+    assert server_reader.feed(said) == [(FrameKind.JOIN, b"hello")]
+    assert (b"hello" in said) == (not server_has or not client_has)
+
+
+def test_nobody_on_the_path_changes_which_ciphers_there_are() -> None:
+    server, client = ServerHandshake(SECRET, CIPHERS), ClientHandshake(SECRET, CIPHERS)
+    without = client.answer(bytes(1) + server.challenge[len(MAGIC) + 1 :])
+    with pytest.raises(WrongSecretError):
+        server.feed(without)
 
 
 def test_a_client_with_another_secret_is_refused_and_learns_nothing() -> None:
@@ -80,16 +102,16 @@ def test_random_bytes_never_get_in(data: bytes) -> None:
     assert 0 <= server.needs_bytes <= ANSWER_BYTES
 
 
-@given(st.binary(min_size=64, max_size=64))
+@given(st.binary(min_size=65, max_size=65))
 def test_random_proofs_never_get_in(data: bytes) -> None:
     with pytest.raises(WrongSecretError):
         ServerHandshake(SECRET).feed(MAGIC + data)
 
 
-@given(st.binary(min_size=REPLY_BYTES, max_size=REPLY_BYTES), st.binary(min_size=NONCE_BYTES, max_size=NONCE_BYTES))
-def test_random_replies_are_never_believed(reply: bytes, nonce: bytes) -> None:
+@given(st.binary(min_size=REPLY_BYTES, max_size=REPLY_BYTES), st.binary(min_size=HELLO_BYTES, max_size=HELLO_BYTES))
+def test_random_replies_are_never_believed(reply: bytes, hello: bytes) -> None:
     client = ClientHandshake(SECRET)
-    client.answer(nonce)
+    client.answer(hello)
     with pytest.raises(WrongSecretError):
         client.accept(reply)
 
@@ -101,5 +123,5 @@ def test_what_is_not_rank_0_is_not_told_anything(magic: bytes) -> None:
 
 
 def test_another_version_is_named() -> None:
-    with pytest.raises(ProtocolError, match=r"version 9 .* version 2; install the same"):
+    with pytest.raises(ProtocolError, match=r"version 9 .* version 3; install the same"):
         ClientHandshake(SECRET).check_magic(MAGIC[:-1] + b"\x09")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from choreo.run.transport.addresses import Target
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.frames import FrameReader, FrameWriter
-from choreo.run.transport.handshake import MAGIC, NONCE_BYTES, REPLY_BYTES, ClientHandshake, RecordKeys
+from choreo.run.transport.handshake import HELLO_BYTES, MAGIC, REPLY_BYTES, ClientHandshake, RecordKeys
 
 __all__ = ["AuthenticatedSocket", "dial"]
 
@@ -33,7 +33,7 @@ def dial(target: Target, secret: bytes, deadline: Deadline) -> AuthenticatedSock
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         handshake = ClientHandshake(secret)
         handshake.check_magic(_receive_exactly(sock, len(MAGIC), deadline))
-        sock.sendall(handshake.answer(_receive_exactly(sock, NONCE_BYTES, deadline)))
+        sock.sendall(handshake.answer(_receive_exactly(sock, HELLO_BYTES, deadline)))
         reader, writer = handshake.accept(_receive_exactly(sock, REPLY_BYTES, deadline))
         return AuthenticatedSocket(sock, reader, writer, handshake.record_keys)
     except BaseException:

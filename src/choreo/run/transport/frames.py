@@ -1,9 +1,10 @@
 """Frames between two authenticated processes, each with a bounded length and a seal.
 
-A frame is the length of its payload (4 bytes, big-endian), its kind (1 byte), the payload, and a seal. The seal is 16
-bytes of HMAC-SHA256 over the frame's number and all of the above, under the key of this connection and direction. So no
-frame can be forged, changed, repeated, dropped or reordered unnoticed. The length is checked before memory is allocated
-for the payload, and that memory grows only with what has arrived.
+A frame is the length of its payload (4 bytes, big-endian), its kind (1 byte), and the payload. Where both processes
+have a cipher, header and payload are encrypted records (`records`), so that not even the kind can be read. Elsewhere 16
+bytes of HMAC-SHA256 over the frame's number and all of the above follow it. Either is under the key of this connection
+and direction. So no frame can be forged, changed, repeated, dropped or reordered unnoticed. The length is checked
+before memory is allocated for the payload, and that memory grows only with what has arrived.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import NamedTuple
 
 from choreo.run.transport.errors import FrameError
 from choreo.run.transport.limits import MAX_FRAME_BYTES
+from choreo.run.transport.records import TAG_BYTES, AlteredError, RecordCipher
 
-__all__ = ["OVERHEAD_BYTES", "FrameKind", "FrameReader", "FrameWriter", "SealedFrame"]
+__all__ = ["FrameKind", "FrameReader", "FrameWriter", "SealedFrame"]
 
 SEAL_BYTES = 16
 _HEADER = struct.Struct(">IB")
 _NUMBER = struct.Struct(">Q")
-OVERHEAD_BYTES = _HEADER.size + SEAL_BYTES
 
 
 class FrameKind(enum.IntEnum):
@@ -46,16 +47,19 @@ class SealedFrame(NamedTuple):
 
 
 class FrameWriter:
-    """Seals one direction of a connection."""
+    """Seals one direction of a connection; encrypts it if there is a cipher."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, cipher: str = "") -> None:
         self._key = key
         self._number = 0
+        self._cipher = RecordCipher(cipher, key) if cipher else None
 
     def seal(self, kind: FrameKind, payload: bytes) -> bytes:
         """The bytes of the next frame."""
         assert len(payload) <= MAX_FRAME_BYTES, "the caller bounds its payload"
         header = _HEADER.pack(len(payload), kind)
+        if self._cipher is not None:
+            return self._cipher.seal(header) + (self._cipher.seal(payload) if payload else b"")
         sealed = b"".join((header, payload, _seal(self._key, self._number, header, payload)))
         self._number += 1
         return sealed
@@ -64,12 +68,18 @@ class FrameWriter:
 class FrameReader:
     """Parses one direction of a connection, in whatever pieces it arrives."""
 
-    def __init__(self, key: bytes, limit_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, key: bytes, limit_bytes: int = MAX_FRAME_BYTES, cipher: str = "") -> None:
         self.limit_bytes = limit_bytes  # of a payload, at this point of the protocol
         self._key = key
         self._number = 0
+        self._cipher = RecordCipher(cipher, key) if cipher else None
+        self._header: tuple[int, FrameKind] | None = None  # of an encrypted frame whose payload is still to come
         self._buffer = bytearray()
         self._broken: FrameError | None = None
+
+    def frame_bytes(self, payload_bytes: int) -> int:
+        """How long a frame is on the wire, with a payload of so many bytes, at least one."""
+        return _HEADER.size + payload_bytes + (SEAL_BYTES if self._cipher is None else 2 * TAG_BYTES)
 
     def feed(self, data: bytes) -> list[SealedFrame]:
         """The frames that these bytes complete; after a FrameError the connection must be closed."""
@@ -78,7 +88,8 @@ class FrameReader:
         self._buffer += data
         found = []
         try:
-            while (frame := self._next()) is not None:
+            next_frame = self._next if self._cipher is None else self._next_encrypted
+            while (frame := next_frame()) is not None:
                 found.append(frame)
         except FrameError as error:
             self._broken = error
@@ -89,11 +100,7 @@ class FrameReader:
     def _next(self) -> SealedFrame | None:
         if len(self._buffer) < _HEADER.size:
             return None
-        length, number = _HEADER.unpack_from(self._buffer)
-        if length > self.limit_bytes:
-            raise FrameError(f"a frame of {length} bytes was announced; at most {self.limit_bytes} are allowed")
-        if number not in FrameKind.__members__.values():
-            raise FrameError(f"a frame of unknown kind {number} came")
+        length, kind = self._parse_header(bytes(self._buffer[: _HEADER.size]))
         end = _HEADER.size + length
         if len(self._buffer) < end + SEAL_BYTES:
             return None
@@ -101,10 +108,48 @@ class FrameReader:
             header, payload = bytes(view[: _HEADER.size]), bytes(view[_HEADER.size : end])
             sealed = bytes(view[end : end + SEAL_BYTES])
         if not hmac.compare_digest(sealed, _seal(self._key, self._number, header, payload)):
-            raise FrameError(f"frame {self._number} does not carry the seal of this job")
+            raise self._unsealed()
         del self._buffer[: end + SEAL_BYTES]
         self._number += 1
-        return SealedFrame(FrameKind(number), payload)
+        return SealedFrame(kind, payload)
+
+    def _next_encrypted(self) -> SealedFrame | None:
+        if self._header is None:
+            header = self._open(_HEADER.size)
+            if header is None:
+                return None
+            self._header = self._parse_header(header)
+        length, kind = self._header
+        payload = self._open(length) if length else b""
+        if payload is None:
+            return None
+        self._header = None
+        self._number += 1
+        return SealedFrame(kind, payload)
+
+    def _open(self, length: int) -> bytes | None:
+        """What is in the next record, which has so many bytes; None if it has not all come."""
+        end = length + TAG_BYTES
+        if len(self._buffer) < end:
+            return None
+        assert self._cipher is not None
+        try:
+            opened = self._cipher.open(bytes(self._buffer[:end]))
+        except AlteredError:
+            raise self._unsealed() from None
+        del self._buffer[:end]
+        return opened
+
+    def _parse_header(self, header: bytes) -> tuple[int, FrameKind]:
+        length, number = _HEADER.unpack(header)
+        if length > self.limit_bytes:
+            raise FrameError(f"a frame of {length} bytes was announced; at most {self.limit_bytes} are allowed")
+        if number not in FrameKind.__members__.values():
+            raise FrameError(f"a frame of unknown kind {number} came")
+        return length, FrameKind(number)
+
+    def _unsealed(self) -> FrameError:
+        return FrameError(f"frame {self._number} does not carry the seal of this job")
 
 
 def _seal(key: bytes, number: int, header: bytes, payload: bytes) -> bytes:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import struct
 
-from choreo.run.transport.frames import OVERHEAD_BYTES, FrameKind, FrameReader
+from choreo.run.transport.frames import FrameKind, FrameReader
 from choreo.run.transport.handshake import (
+    HELLO_BYTES,
     MAGIC,
-    NONCE_BYTES,
     REPLY_BYTES,
     ClientHandshake,
     RecordKeys,
@@ -27,7 +27,7 @@ class NonblockingClient:
 
     def __init__(self, key: bytes, rank: int) -> None:
         self._handshake, self._rank = ClientHandshake(key), rank
-        self._stages = [len(MAGIC), NONCE_BYTES, REPLY_BYTES]
+        self._stages = [len(MAGIC), HELLO_BYTES, REPLY_BYTES]
         self._received = b""
 
     @property
@@ -68,7 +68,7 @@ class NonblockingServer:
         self._handshake = ServerHandshake(key)
         self.challenge = self._handshake.challenge
         self._reader: FrameReader | None = None
-        self._left = OVERHEAD_BYTES + _RANK.size
+        self._left = -1  # of the frame that says which rank the client is
         self.rank = -1  # of the client, once it is done
 
     @property
@@ -98,6 +98,7 @@ class NonblockingServer:
             if accepted is None:
                 return b""
             reply, self._reader, _ = accepted
+            self._left = self._reader.frame_bytes(_RANK.size)
             return reply
         self._left -= len(data)
         for frame in self._reader.feed(data):

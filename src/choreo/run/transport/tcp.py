@@ -26,7 +26,7 @@ from choreo.errors import RendezvousError
 from choreo.run.transport.addresses import Target
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.dial import AuthenticatedSocket, dial
-from choreo.run.transport.frames import OVERHEAD_BYTES, FrameKind
+from choreo.run.transport.frames import FrameKind
 from choreo.run.transport.handshake import HANDSHAKE_S, ServerHandshake
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.shortage import SHORT, check_room, start_thread, why
@@ -43,7 +43,6 @@ SHORTEST_TIMEOUT_S, KEEPALIVE_S = 5.0, 10
 LOOK_S = 0.5  # how often the listener looks whose time is up
 PAUSE_S = 0.01  # before a rank that did not answer is dialled again, at first
 _CLIENT = struct.Struct(">II")  # rank, and which connection: 0 is control, the rest are streams
-CLIENT_BYTES = OVERHEAD_BYTES + _CLIENT.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +231,7 @@ class PeerListener:
     def _receive(self, client: _Client) -> bool:
         """Read from a client; whether more has to come before it is accepted or refused."""
         try:
-            wanted = client.handshake.needs_bytes if client.sealed is None else CLIENT_BYTES - client.received
-            data = client.socket.recv(wanted)
+            data = client.socket.recv(client.needs_bytes)
             if not data:
                 return False
             if client.sealed is None:
@@ -254,7 +252,7 @@ class PeerListener:
             return True
         except (OSError, RendezvousError):
             return False
-        return client.received < CLIENT_BYTES
+        return client.needs_bytes > 0
 
 
 @dataclass(slots=True, eq=False)
@@ -267,6 +265,13 @@ class _Client:
     sealed: AuthenticatedSocket | None = None
     received: int = 0
     accepted: bool = False
+
+    @property
+    def needs_bytes(self) -> int:
+        """How many bytes may be read: of the handshake, or of the frame that says who it is."""
+        if self.sealed is None:
+            return self.handshake.needs_bytes
+        return self.sealed.reader.frame_bytes(_CLIENT.size) - self.received
 
 
 def dial_peer(peer: PeerInfo, port: int, key: bytes, end_s: float) -> AuthenticatedSocket:
