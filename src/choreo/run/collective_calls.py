@@ -12,6 +12,7 @@ from choreo.errors import UsageError
 from choreo.run.call_base import CallBase
 from choreo.run.engine import CallRequest
 from choreo.run.execute.arrays import Array, apart, averaged, check_out, is_row, like_given, take
+from choreo.run.execute.backend import cached_method
 from choreo.run.execute.dtypes import ReduceOp
 from choreo.run.rows import check_sizes, exchange_sizes, share_rows
 from choreo.run.work import QueuedWork, Work
@@ -26,6 +27,7 @@ _NOTHING = np.empty(0, np.uint8)
 class CollectiveCalls(CallBase, ABC):
     """The collectives of a communicator."""
 
+    @cached_method("all_reduce", _SUM)
     def all_reduce(
         self,
         x: Any,
@@ -73,6 +75,7 @@ class CollectiveCalls(CallBase, ABC):
 
         return self._do(request, finish, async_op, cache=out is None and op is not _AVG, key=op)
 
+    @cached_method("broadcast", 0)
     def broadcast(self, x: Any, root: int = 0, *, timeout: float | str | None = None, async_op: bool = False) -> Any:
         """Every rank gets the root's array, in place.
 
@@ -341,6 +344,7 @@ class CollectiveCalls(CallBase, ABC):
 
         return self._engine.in_order(uneven, "all_to_all", async_op)
 
+    @cached_method("barrier")
     def barrier(self, *, timeout: float | str | None = None, async_op: bool = False) -> Any:
         """Wait until all ranks have called it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import time
@@ -129,6 +130,52 @@ def more_than_the_cache_holds(comm: Communicator) -> None:
         for count in range(700):
             x = np.full(count, comm.rank + 1, np.int64)
             assert (comm.all_reduce(x) == comm.world_size * (comm.world_size + 1) // 2).all()
+
+
+class Counting(Communicator):
+    """A communicator that does something of its own in a call."""
+
+    counted = 0
+
+    def all_reduce(self, x: Any, *given: Any, **named: Any) -> Any:
+        self.counted += 1
+        return super().all_reduce(x, *given, **named)
+
+
+def methods_are_functions(comm: Communicator) -> None:
+    """What is called without Python looks, and fails, as the function does."""
+    x, p = np.ones(3), comm.world_size
+    for _ in range(3):
+        assert comm.all_reduce(x, ReduceOp.MAX) is x and comm.broadcast(x, root=0) is x
+        assert comm.all_reduce(x=x, op=ReduceOp.MIN) is x and comm.all_reduce(x, timeout=None, op=ReduceOp.MAX) is x
+        assert comm.barrier() is None and comm.barrier(timeout=30) is None and comm.broadcast(x, timeout=30.0) is x
+        assert comm.all_reduce(x, ReduceOp.MAX, out=np.empty(3)) is not x and (x == 1).all()
+    calls: list[Any] = [comm.all_reduce, comm.broadcast]
+    for call in calls:
+        with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
+            call()
+        with pytest.raises(TypeError, match="takes from 2 to 3 positional arguments but 4 were given"):
+            call(x, 0, 1)
+        with pytest.raises(UsageError, match="timeout must be a finite number"):
+            call(x, timeout=-1)
+    with pytest.raises(TypeError, match="takes 1 positional argument but 2 were given"):
+        comm.barrier(3)  # type: ignore[call-arg]
+    later = comm.all_reduce  # bound once
+    assert later(x, timeout=20.0) is x and (x == p).all()
+    derived = object.__new__(Counting)
+    derived.__dict__.update(comm.__dict__)
+    assert derived.all_reduce(x) is x and derived.counted == 1
+    derived.__dict__.clear()
+
+
+def test_methods_that_skip_python_look_like_functions(jobs: Callable[[int], Job]) -> None:
+    jobs(2).run(methods_are_functions)
+    wanted = {"all_reduce": "x op out", "broadcast": "x root timeout", "barrier": "timeout async_op"}
+    for name, arguments in wanted.items():
+        method = getattr(Communicator, name)
+        assert " ".join(inspect.signature(method).parameters).startswith(f"self {arguments}")
+        assert (method.__name__, method.__module__) == (name, "choreo.run.collective_calls")
+        assert ">>>" in method.__doc__
 
 
 def test_more_kinds_of_calls_than_the_cache_holds(jobs: Callable[[int], Job]) -> None:

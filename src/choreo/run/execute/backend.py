@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from choreo.compiled import import_compiled, prefers_python, warn_missing
 from choreo.errors import UsageError
@@ -15,7 +15,10 @@ from choreo.run.transport.records import libcrypto_path
 if TYPE_CHECKING:
     from choreo.run.execute import twin
 
-__all__ = ["Executor", "executor", "is_compiled", "prepare_sealing", "warn_if_slow"]
+__all__ = ["Executor", "cached_method", "executor", "is_compiled", "prepare_sealing", "warn_if_slow"]
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Executor(Protocol):
@@ -56,6 +59,19 @@ def executor(compiled: bool | None = None) -> Executor:
     from choreo.run.execute import twin
 
     return cast("Executor", twin)
+
+
+def cached_method(collective: str, key: object = None) -> Callable[[Method], Method]:
+    """A method of a communicator that the compiled executor calls by itself, where such a call was made before.
+
+    `key` is the operation or root of a call that names none.
+    """
+
+    def wrap(method: Method) -> Method:
+        kind = getattr(import_compiled("choreo.run.execute._core"), "CachedMethod", None)
+        return method if kind is None else cast("Method", kind(method, collective, key))
+
+    return wrap
 
 
 def prepare_sealing(compiled: bool | None = None) -> None:

@@ -51,6 +51,7 @@
 #include "endpoint.h"
 #include "progress.h"
 #include "call_cache.h"
+#include "cached_method.h"
 
 /* The layout, for the test that compares it with Python's: {"Header.magic": (offset, bytes), ...}, and {"WINDOW": 64, ...}. */
 
@@ -114,13 +115,14 @@ PyMODINIT_FUNC PyInit__core(void) {
     if (!made) return NULL;
     struct { const char *name; PyType_Spec *spec; PyTypeObject **kept; } types[] = {
         {"Endpoint", &endpoint_spec, &endpoint_type}, {"Program", &program_spec, &program_type}, {"QueuedCall", &queued_spec, &queued_call_type},
-        {"ProgressQueue", &queue_spec, &progress_queue_type}, {"CallCache", &cache_spec, NULL}};
+        {"ProgressQueue", &queue_spec, &progress_queue_type}, {"CallCache", &cache_spec, &call_cache_type},
+        {"CachedMethod", &method_spec, NULL}};
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
         PyObject *type = PyType_FromSpec(types[i].spec);
         if (!type || PyModule_AddObjectRef(made, types[i].name, type)) { Py_XDECREF(type); Py_DECREF(made); return NULL; }
         if (types[i].kept) *types[i].kept = (PyTypeObject *)type; /* for as long as the process lives */
         else Py_DECREF(type);
     }
-    if (add_layout(made) || pthread_atfork(NULL, NULL, count_fork)) Py_CLEAR(made);
+    if (intern_names() || add_layout(made) || pthread_atfork(NULL, NULL, count_fork)) Py_CLEAR(made);
     return made;
 }

@@ -49,10 +49,6 @@ static void sleep_until_changed(Endpoint *here, const _Atomic uint64_t *counter,
 
 /* Spin for as long as that has paid off lately, unless the peer needs this core. */
 static int spin_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer) {
-    for (int look = 0; look < here->spins && look < LOOKS; look++) {
-        if (atomic_load_explicit(counter, memory_order_acquire) >= value) return 1;
-        relax();
-    }
     if (here->spins < LOOKS) return 0;
     uint32_t core = (uint32_t)sched_getcpu() + 1;
     atomic_store_explicit(&here->header->core, core, memory_order_relaxed);
@@ -158,7 +154,10 @@ static int wait_slowly(Endpoint *here, const _Atomic uint64_t *counter, uint64_t
 }
 
 static inline int wait_for(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
-    if (atomic_load_explicit(counter, memory_order_acquire) >= value) return OK;
+    for (int look = 0; look < here->spins && look < LOOKS; look++) {
+        if (atomic_load_explicit(counter, memory_order_acquire) >= value) return OK;
+        relax();
+    }
     return wait_slowly(here, counter, value, peer, deadline);
 }
 
