@@ -29,7 +29,9 @@ def test_mutants_are_read_or_refused_in_a_sentence(
     command = [sys.executable, str(ROOT / "tools" / "fuzz.py"), "--count", str(count), *asked]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert [line.partition(":")[0] for line in ran.stdout.splitlines()] == list(kinds)
+    *lines, summary = ran.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == list(kinds)
+    assert summary.startswith(f"{len(kinds)} kinds, ") and " 0 bad, " in summary
 
 
 def test_every_kind_is_in_the_sample() -> None:

@@ -1,4 +1,4 @@
-"""Fuzz every reader: `python tools/fuzz.py --count 20000`, or a few of one kind, `--kind model --count 100`.
+"""Fuzz every reader: `python tools/fuzz.py --count 20000 --jobs 2`, or a few of one kind, `--kind model --count 100`.
 
 Each case is a mutant of a file in tests/data/fuzz, read by Choreo in a worker that may take 500 MB more than at its
 start and 2 s of a core. What counts against Choreo: a traceback, a warning, a slow one, a large one, one that prints
@@ -20,7 +20,10 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
@@ -132,22 +135,33 @@ def main() -> int:
     asked.add_argument("--kind", action="append", choices=list(targets.KINDS), help="a kind of file; all without it")
     asked.add_argument("--count", type=int, default=200, help="cases of each kind (200)")
     asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--jobs", type=int, default=1, help="kinds at once (1)")
     asked.add_argument("--only", type=int, help="run this case alone, with its output, and keep its file")
     options = asked.parse_args()
+    kinds, began = options.kind or list(targets.KINDS), time.monotonic()
+    if options.only is not None:
+        return _one(kinds[0], options.seed, options.only)
     bad = 0
-    for kind in options.kind or targets.KINDS:
-        if options.only is not None:
-            return _one(kind, options.seed, options.only)
-        began = time.monotonic()
-        problems = fuzz(kind, options.seed, list(range(options.count)))
-        bad += len(problems)
-        print(f"{kind}: {options.count} cases, {len(problems)} bad, {time.monotonic() - began:.0f} s", flush=True)
-        examples: dict[str, int] = {}
-        for number, problem in sorted(problems.items()):
-            examples.setdefault(problem, number)
-        for problem, times in Counter(problems.values()).most_common():
-            print(f"  {times} x {problem}; --kind {kind} --seed {options.seed} --only {examples[problem]}", flush=True)
+    fuzz_one = partial(_timed, seed=options.seed, count=options.count)
+    with ProcessPoolExecutor(options.jobs, get_context("fork")) as pool:
+        for kind, (problems, took_s) in zip(kinds, pool.map(fuzz_one, kinds), strict=True):
+            bad += len(problems)
+            print(f"{kind}: {options.count} cases, {len(problems)} bad, {took_s:.0f} s", flush=True)
+            examples: dict[str, int] = {}
+            for number, problem in sorted(problems.items()):
+                examples.setdefault(problem, number)
+            for problem, times in Counter(problems.values()).most_common():
+                print(
+                    f"  {times} x {problem}; --kind {kind} --seed {options.seed} --only {examples[problem]}", flush=True
+                )
+    cases, took_s = options.count * len(kinds), time.monotonic() - began
+    print(f"{len(kinds)} kinds, {cases} cases, {bad} bad, {took_s:.0f} s", flush=True)
     return 1 if bad else 0
+
+
+def _timed(kind: str, *, seed: int, count: int) -> tuple[dict[int, str], float]:
+    began = time.monotonic()
+    return fuzz(kind, seed, list(range(count))), time.monotonic() - began
 
 
 def _one(kind: str, seed: int, number: int) -> int:

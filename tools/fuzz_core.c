@@ -34,7 +34,8 @@ static uint64_t odd_number(void) {
     return chance(70) ? odd[below(sizeof(odd) / sizeof(*odd))] : chance(50) ? below(200) : draw() << below(11);
 }
 
-static struct { uint64_t cases, accepted, run, completed, refused, sealed, mailboxes; } count;
+static struct { uint64_t cases, accepted, run, completed, refused, sealed, mailboxes, frames; } count;
+static int only_frames; /* programs are as they were compiled; what comes over sockets is changed */
 
 static void fail(const char *what) {
     fprintf(stderr, "case %llu: %s\n", (unsigned long long)count.cases, what);
@@ -89,14 +90,14 @@ static Program *make_program(const Base *base) {
     program->world = (int)base->world;
     program->num_ops = base->ops;
     program->num_guards = base->guards;
-    program->scratch = chance(90) ? base->scratch : odd_number() % (INT64_MAX / 4);
+    program->scratch = only_frames || chance(90) ? base->scratch : odd_number() % (INT64_MAX / 4);
     program->work_at = base->work_at;
     program->ops = copied(base->op, base->ops * sizeof(Op));
     program->guards = copied(base->guard, base->guards * sizeof(Guard));
     program->sent = copied(base->sent, 4 * base->world);
     program->received = copied(base->received, 4 * base->world);
-    if (chance(10) && program->num_ops > 1) program->num_ops = 1 + below(program->num_ops);
-    for (uint64_t changes = chance(20) ? 0 : 1 + below(4); changes && program->num_ops; changes--) {
+    if (!only_frames && chance(10) && program->num_ops > 1) program->num_ops = 1 + below(program->num_ops);
+    for (uint64_t changes = only_frames || chance(20) ? 0 : 1 + below(4); changes && program->num_ops; changes--) {
         Op *op = &program->ops[below(program->num_ops)];
         if (chance(10)) for (size_t i = 0; i < sizeof(Op); i++) ((unsigned char *)op)[i] = (unsigned char)draw();
         else if (chance(10)) *op = program->ops[below(program->num_ops)];
@@ -104,7 +105,7 @@ static Program *make_program(const Base *base) {
         if (chance(10) && program->num_guards) program->guards[below(program->num_guards)] = (Guard){(uint32_t)odd_number(), (uint32_t)odd_number()};
         if (chance(5)) program->sent[below(base->world)] = (uint32_t)odd_number();
     }
-    if (chance(60)) renumber(program);
+    if (!only_frames && chance(60)) renumber(program);
     program->fused = calloc(program->num_ops + 1, sizeof(uint32_t));
     program->inline_at = calloc(program->num_ops + 1, 1);
     program->partners = calloc((size_t)program->world, sizeof(*program->partners));
@@ -217,6 +218,7 @@ static int fill_streams(Endpoint *here, const Program *program, uint64_t chain, 
             Frame frame = {FRAME, op->number, here->call, chain, length};
             Cipher *cipher = sealed ? &ciphers[op->peer][i] : NULL;
             if (hostile && chance(20)) changed |= change_frame(&frame);
+            count.frames++;
             append_range(&streams[op->peer][i], cipher, (const char *)&frame, sizeof(frame));
             append_range(&streams[op->peer][i], cipher, payload, length);
         }
@@ -269,7 +271,7 @@ static int is_last_there(const Program *program, size_t at) {
 
 static void run_over_sockets(Program *program, int rank) {
     Endpoint *here = new_endpoint(rank, program->world);
-    int theirs[MOST_WORLD * MAX_STREAMS], open_ends = 0, sealed = libcrypto.library && chance(50), hostile = chance(70);
+    int theirs[MOST_WORLD * MAX_STREAMS], open_ends = 0, sealed = libcrypto.library && chance(50), hostile = only_frames || chance(70);
     for (int peer = 0; peer < here->world; peer++)
         if (peer != rank) {
             here->peers[peer].num_streams = chance(60) ? 1 : 1 + (int)below(MAX_STREAMS);
@@ -366,6 +368,8 @@ int main(int argc, char **argv) {
     FILE *file = argc > 4 ? fopen(argv[1], "rb") : NULL;
     uint64_t bases, most = argc > 4 ? strtoull(argv[2], NULL, 10) : 0;
     if (!file || fread(&bases, 8, 1, file) != 1) return 2;
+    uint64_t frames = argc > 5 ? strtoull(argv[5], NULL, 10) : 0;
+    only_frames = frames > 0;
     random_state = strtoull(argv[3], NULL, 10) * 0x9E3779B97F4A7C15ULL | 1;
     Py_InitializeEx(0);
     PyObject *path = Py_BuildValue("(s)", argv[4]), *loaded = load_libcrypto(NULL, path);
@@ -378,21 +382,21 @@ int main(int argc, char **argv) {
         base[i].sent = load(file, 4 * base[i].world);
         base[i].received = load(file, 4 * base[i].world);
     }
-    for (; count.cases < most; count.cases++) {
+    for (; only_frames ? count.frames < frames : count.cases < most; count.cases++) {
         const Base *one = &base[below(bases)];
         Program *program = make_program(one);
         if (!check_program(program)) {
             count.accepted++;
             fuse_reductions(program);
             if (!assign_inline(program)) fail("there is no memory");
-            if (chance(60)) run_over_sockets(program, (int)one->rank);
+            if (only_frames || chance(60)) run_over_sockets(program, (int)one->rank);
             else run_over_segments(program, (int)one->rank);
         }
         free_program(program);
         if (count.cases % 1000000 == 999999) fprintf(stderr, "%llu cases\n", (unsigned long long)count.cases + 1);
     }
-    printf("%llu programs: %llu accepted; %llu run over sockets (%llu sealed): %llu ended well, %llu refused; %llu over segments\n",
+    printf("%llu programs: %llu accepted; %llu run over sockets (%llu sealed): %llu ended well, %llu refused, of %llu frames; %llu over segments\n",
            (unsigned long long)count.cases, (unsigned long long)count.accepted, (unsigned long long)count.run, (unsigned long long)count.sealed,
-           (unsigned long long)count.completed, (unsigned long long)count.refused, (unsigned long long)count.mailboxes);
+           (unsigned long long)count.completed, (unsigned long long)count.refused, (unsigned long long)count.frames, (unsigned long long)count.mailboxes);
     return 0;
 }

@@ -1,12 +1,14 @@
-"""Fuzz the compiled executor under sanitizers: `python tools/fuzz_core.py [CASES [SEED]]`; needs gcc.
+"""Fuzz the compiled executor under sanitizers: `python tools/fuzz_core.py [CASES [SEED]] [--frames N]`; needs gcc.
 
 Programs, the frames that come over sockets, plain and sealed with the right key, the mailboxes of peers on this host,
 and the words by which they tell each other of messages. What was not changed must arrive, what was changed must be
-refused.
+refused. With `--frames` the programs stay as they are, and only so many frames are sent to them, most in a stream that
+was changed.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import struct
 import subprocess
@@ -39,7 +41,7 @@ SANITIZERS = {
 }
 
 
-def main(cases: int, seed: int) -> int:
+def main(cases: int, seed: int, frames: int = 0) -> int:
     """Build the harness, and give it programs of several algorithms, sizes and numbers of ranks."""
     from choreo.run.transport.records import libcrypto_path
 
@@ -53,9 +55,10 @@ def main(cases: int, seed: int) -> int:
         source = [str(HERE / "fuzz_core.c"), "-o", str(binary), python, "-lm", "-ldl"]
         subprocess.run(["gcc", *options, *source], check=True)
         programs.write_bytes(_programs())
-        command = [str(binary), str(programs), str(cases), str(seed), libcrypto_path()]
-        if subprocess.run(command, check=False, env=os.environ | SANITIZERS).returncode:
-            return 1
+        command = [str(binary), str(programs), str(cases), str(seed), libcrypto_path(), str(frames)]
+        code = subprocess.run(command, check=False, env=os.environ | SANITIZERS).returncode
+        if code or frames:
+            return int(bool(code))
         words = [str(HERE.parent / "src/choreo/run/messages/core/words.c"), "-o", f"{folder}/_core.so"]
         subprocess.run(["gcc", "-shared", "-fPIC", *options, *words], check=True)
         wanted = (
@@ -87,5 +90,9 @@ def _packed(collective: str, algorithm: str, ranks: int, count: int, rank: int, 
 
 
 if __name__ == "__main__":
-    given = [int(text) for text in sys.argv[1:]]
-    sys.exit(main(given[0] if given else 100_000, given[1] if len(given) > 1 else 1))
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("cases", type=int, nargs="?", default=100_000)
+    asked.add_argument("seed", type=int, nargs="?", default=1)
+    asked.add_argument("--frames", type=int, default=0, help="only frames, and so many")
+    given = asked.parse_args()
+    sys.exit(main(given.cases, given.seed, given.frames))

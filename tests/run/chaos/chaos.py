@@ -1,6 +1,7 @@
 """Jobs whose ranks are killed, stopped and resumed at random moments, that shrink and grow back all the while.
 
     python -m tests.run.chaos.chaos --events 10000 --seed 7 [--network [--loss 0.05] [--delay 50ms] [--ipv6]]
+    python -m tests.run.chaos.chaos --events 1000 --launcher torchrun|mpirun|choreo
 
 A job keeps some processes (`chaos_rank`). Those in the communicator reduce, check every sum, and shrink when a call
 fails; while they are too few they admit new processes. The driver (`chaos_driver`) does something bad to a rank, again
@@ -11,7 +12,8 @@ threads. Seed, events and what happened are printed. The seed decides what each 
 the machine.
 
 With `--network` the ranks are on several hosts, and the cables between those are pulled and put back as well
-(`chaos_network`). With `--loss` and `--delay` these also lose packets, and delay them each way.
+(`network`). With `--loss` and `--delay` these also lose packets, and delay them each way. With `--launcher` all of a
+job's processes live under one (`launched`).
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ from pathlib import Path
 from choreo.units import parse_time
 from tests.helpers.fork_server import start_server
 from tests.helpers.hosts import Cables, why_no_hosts
+from tests.helpers.launchers import LAUNCHERS, find_launcher
 from tests.helpers.relay import why_no_relay
 from tests.run.chaos.driver import Chaos
+from tests.run.chaos.launched import LaunchedChaos
 from tests.run.chaos.network import PER_JOB as NETWORK_PER_JOB
 from tests.run.chaos.network import NetworkChaos
 
@@ -86,11 +90,14 @@ def main() -> None:
     parser.add_argument("--loss", type=float, default=0.0, help="how many of all packets a cable loses, 0.05")
     parser.add_argument("--delay", type=parse_time, default=0.0, help="of a packet on a cable, 50ms")
     parser.add_argument("--ipv6", action="store_true", help="the hosts have addresses of IPv6")
+    parser.add_argument("--launcher", choices=LAUNCHERS, help="what starts the ranks; without it the driver does")
     given = parser.parse_args()
     cables = Cables(given.loss, given.delay, given.ipv6)
     why_not = (given.network and why_no_hosts()) or (cables.is_lossy and why_no_relay())
     if cables != Cables() and not given.network:
         why_not = "--loss, --delay and --ipv6 are of the cables between hosts: give --network as well"
+    if given.launcher and (given.network or find_launcher(given.launcher) is None):
+        why_not = "--launcher is for one host" if given.network else f"there is no {given.launcher} here"
     if why_not:
         parser.error(why_not)
     seed = random.SystemRandom().randrange(1 << 30) if given.seed is None else given.seed
@@ -99,10 +106,13 @@ def main() -> None:
     start_server()
     before = descriptors()
     if given.network:
-        make = functools.partial(NetworkChaos, cables=cables)
+        make: Callable[..., Chaos] = functools.partial(NetworkChaos, cables=cables)
         lossy = f" --loss {given.loss} --delay {given.delay}s" * cables.is_lossy
         options = " --network" + lossy + " --ipv6" * given.ipv6
         done, wrong, counted = run(given.events, seed, given.seconds, make, NETWORK_PER_JOB, options)
+    elif given.launcher:
+        make, options = functools.partial(LaunchedChaos, launcher=given.launcher), f" --launcher {given.launcher}"
+        done, wrong, counted = run(given.events, seed, given.seconds, make, options=options)
     else:
         done, wrong, counted = run(given.events, seed, given.seconds)
     print(f"{done} events in {time.monotonic() - began_s:.0f} s: {dict(counted)}")

@@ -127,13 +127,18 @@ class Chaos:
 
     def start(self, place: int, rank: int | None = None) -> None:
         """Start a process: a rank of the rendezvous, or one that joins later."""
-        mine, theirs = CONTEXT.Pipe()
-        given = (self.settings, theirs, self.port(), place, rank, self._prepare, f"{self.seed} {place} {self._started}")
+        process, talk = self.spawn(place, rank, f"{self.seed} {place} {self._started}")
         self._started += 1
+        self.processes[process.pid or 0] = Process(process, talk, place)
+
+    def spawn(self, place: int, rank: int | None, seed: str) -> tuple[BaseProcess, Pipe]:
+        """A new process, and the pipe to it."""
+        mine, theirs = CONTEXT.Pipe()
+        given = (self.settings, theirs, self.port(), place, rank, self._prepare, seed)
         process = CONTEXT.Process(target=life, args=given, daemon=True)
         process.start()
         theirs.close()
-        self.processes[process.pid or 0] = Process(process, mine, place)
+        return process, mine
 
     def possible(self) -> dict[str, tuple[int, Kind]]:
         """The kinds of events that can happen now, and how often each does."""

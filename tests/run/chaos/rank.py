@@ -44,19 +44,23 @@ class Settings:
 def life(
     settings: Settings,
     talk: Pipe,
-    port: int,
+    port: int | None,
     place: int,
     rank: int | None,
     prepare: Callable[[int], None] | None,
     seed: str,
 ) -> None:
-    """A process of a job: one of its first ranks, or one that comes later."""
+    """A process of a job: one of its first ranks, or one that comes later.
+
+    Without a `port`, a launcher's variables say where the ranks meet, and which of them this is.
+    """
     faulthandler.register(signal.SIGUSR1)
     if prepare is not None:
         prepare(place)
-    os.environ.update(MASTER_ADDR=settings.address, MASTER_PORT=str(port), CHOREO_SECRET=SECRET)
-    os.environ["CHOREO_ADDRESSES"] = settings.addresses
-    if rank is not None:
+    os.environ.update(CHOREO_SECRET=SECRET, CHOREO_ADDRESSES=settings.addresses)
+    if port is not None:
+        os.environ.update(MASTER_ADDR=settings.address, MASTER_PORT=str(port))
+    if rank is not None and port is not None:
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(settings.ranks))
     try:
         _Rank(settings, talk, seed=seed).live(first=rank is not None)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 import pytest
 
 from tests.helpers.fork_server import start_server
 from tests.helpers.hosts import why_no_hosts
+from tests.helpers.launchers import find_launcher
 from tests.run.chaos import chaos
 from tests.run.chaos.driver import Chaos
+from tests.run.chaos.launched import LaunchedChaos
 from tests.run.chaos.network import NetworkChaos
 from tests.run.chaos.rank import Settings
 
-EVENTS, NETWORK_EVENTS = 300, 10
+EVENTS, NETWORK_EVENTS, LAUNCHED_EVENTS = 300, 10, 12
 
 
 def test_chaos() -> None:
@@ -43,6 +46,19 @@ def test_chaos_between_machines() -> None:
     assert not wrong, f"seed {seed}: {wrong}"
     assert done == NETWORK_EVENTS and chaos.descriptors() <= before
     assert counted["same"], f"seed {seed}: {counted}"  # every job begins with that
+
+
+@pytest.mark.parametrize(
+    "launcher", ["mpirun", *(pytest.param(one, marks=pytest.mark.grid) for one in ("torchrun", "choreo"))]
+)
+def test_chaos_under_a_launcher(launcher: str) -> None:
+    if find_launcher(launcher) is None:
+        pytest.skip(f"there is no {launcher} here")
+    seed = random.SystemRandom().randrange(1 << 30)
+    make = functools.partial(LaunchedChaos, launcher=launcher)
+    done, wrong, counted = chaos.run(LAUNCHED_EVENTS, seed, make=make, options=f" --launcher {launcher}")
+    assert not wrong, f"seed {seed}: {wrong}"
+    assert done == LAUNCHED_EVENTS and counted["same"], f"seed {seed}: {counted}"
 
 
 class LosesEverybody(Chaos):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.launchers import LAUNCHERS, find_launcher, launch_command
 
 # It grows by a process that one of its ranks starts, with the environment that the launcher gave to that rank.
 SCRIPT = """
@@ -51,29 +51,15 @@ except choreo.PeerFailure as error:
 """
 
 
-def found(name: str) -> str:
-    beside = Path(sys.executable).with_name(name)
-    path = str(beside) if beside.exists() else shutil.which(name)
-    if path is None:
-        pytest.skip(f"there is no {name} here")
-    return path
-
-
 def command(launcher: str, ranks: int) -> list[str]:
     """What starts so many ranks of a Python script."""
-    if launcher == "choreo run":
-        return [sys.executable, "-m", "choreo", "run", "-n", str(ranks)]
-    if launcher == "torchrun":
-        return [found("torchrun"), "--nproc-per-node", str(ranks), "--no-python", sys.executable]
-    mpirun = found("mpirun")
-    said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
-    options = ["--oversubscribe"] if "Open MPI" in said else []
-    options += ["--allow-run-as-root"] if options and os.geteuid() == 0 else []
-    return [mpirun, *options, "-n", str(ranks), sys.executable]
+    if find_launcher(launcher) is None:
+        pytest.skip(f"there is no {launcher} here")
+    return launch_command(launcher, ranks)
 
 
 @pytest.mark.parametrize("secret", [True, False], ids=["secret", "no-secret"])
-@pytest.mark.parametrize("launcher", ["choreo run", "torchrun", "mpirun"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_script_runs_and_grows_under_any_launcher(launcher: str, secret: bool, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -94,7 +80,7 @@ def test_a_script_runs_and_grows_under_any_launcher(launcher: str, secret: bool,
 def test_the_others_go_on_under_choreo_run_where_that_is_asked_for(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(FAILS)
-    words = [*command("choreo run", 3), "--keep-going", str(script)]
+    words = [*command("choreo", 3), "--keep-going", str(script)]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert ran.stdout.count("rank 1 (host") == 2 and "died" in ran.stdout, ran
     for rank, code in ((0, 2), (1, 3), (2, 2)):
