@@ -67,6 +67,15 @@ class _Members:
         return found
 
 
+    def held(self, step: int) -> Ints:
+        """Whose blocks each member has before a step of the butterfly: a row for each."""
+        everybody = np.arange(self.size)
+        found = everybody[:, None]
+        for earlier in range(step):
+            found = np.concatenate((found, found[self.partner(everybody, earlier)]), axis=1)
+        return found
+
+
 def _tree(members: _Members) -> Iterator[tuple[Ints, Ints]]:
     """Who sends to whom, step by step, from member 0."""
     have = np.zeros(1, np.int64)
@@ -135,17 +144,19 @@ def all_gather(ranks: int) -> Schedule:
     """Partners exchange all they have; they come nearer while what they exchange grows."""
     members = _Members.among(ranks)
     everybody = np.arange(members.size)
-    held, steps = everybody[:, None], []
-    for step in range(members.steps):
-        partner = members.partner(everybody, step)
-        steps.append([_blocks(members, everybody, partner, held)])
-        held = np.concatenate((held, held[partner]), axis=1)
-    pairs = members.pairs
-    if len(pairs):
-        second = pairs + 1
-        steps.insert(0, [move(second, pairs, second)])
-        steps.append([move(pairs, second, 0, second), present(pairs, second, second + 1, ranks - second - 1)])
-    return Schedule.from_list("all_gather", ranks, steps)
+    first = members.pairs
+    second = first + 1
+    paired = bool(len(first))
+
+    def step(number: int) -> Move | list[Move]:
+        if paired and number == 0:
+            return move(second, first, second)
+        if number - paired == members.steps:
+            return [move(first, second, 0, second), present(first, second, second + 1, ranks - second - 1)]
+        inside = number - paired
+        return _blocks(members, everybody, members.partner(everybody, inside), members.held(inside))
+
+    return Schedule.from_function("all_gather", ranks, members.steps + 2 * paired, step)
 
 
 @algorithm("reduce_scatter", cost=Cost(alpha="lg(p)", beta="(p - 1) / p", gamma="(p - 1) / p", at="powers of two"))
