@@ -66,7 +66,6 @@ class _Members:
             found = np.concatenate((found, self.partner(found, later)), axis=1)
         return found
 
-
     def held(self, step: int) -> Ints:
         """Whose blocks each member has before a step of the butterfly: a row for each."""
         everybody = np.arange(self.size)
