@@ -51,6 +51,13 @@ CLICK = """{ const what = document.querySelector("%s"), box = what.getBoundingCl
   what.dispatchEvent(new MouseEvent("click", place)); }"""
 PAINTED = """(() => { const canvas = document.querySelector("%s");
   return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value); })()"""
+# A chart of rows of which one has no name: the texts of its legend, and their colours.
+LEGEND = """import("/store/chart.js").then(({ Chart }) => {
+  const legend = document.createElement("p"), rows = [[1, 1, null], [2, 2, "one"], [3, 3, "two"]];
+  const asked = { kind: "points", x: "x", y: "y", hue: "name" };
+  new Chart(document.body, legend).show({ columns: ["x", "y", "name"], rows }, asked);
+  return [...legend.children].map((one) => [one.textContent, one.firstChild.style.background]);
+})"""
 PICK = """{ const what = document.querySelector("%s"); what.value = "%s"; what.dispatchEvent(new Event("change")); }"""
 # Many points instead of those that are there, and eleven frames of a drag, all points drawn anew in each.
 PAN = """(async () => {
@@ -153,6 +160,10 @@ def test_a_moment_in_four_linked_views(browser: Browser, server: Server) -> None
         page.until(SETTLED)
         slowed = look(page)
         assert [str(chip)[-10:] for chip in slowed["chips"]] == ["at 0.25× ×"]  # type: ignore[attr-defined]
+        # What is drawn fits its box, though a line of changes has come above it.
+        sizes = page.run("""[...document.querySelectorAll(".part-time canvas, .part-matrix canvas")].map((one) =>
+          Math.max(Math.abs(one.width - one.clientWidth), Math.abs(one.height - one.clientHeight)))""")
+        assert max(sizes) <= 1
         assert slowed["times"] != seen["times"]
         page.run("document.documentElement.dataset.filled = ''; history.back()")
         page.until(SETTLED)
@@ -268,6 +279,9 @@ def test_every_other_view(browser: Browser, server: Server) -> None:
         page.run("document.documentElement.dataset.asked = ''; history.back()")
         page.until("{ return document.documentElement.dataset.asked === '2'; }")
         assert not page.run("document.querySelector('.chart').hidden")
+        told = page.run(LEGEND)
+        assert [words for words, _ in told] == ["no name", "one", "two"]
+        assert len({hue for _, hue in told}) == 3
         assert page.errors() == []
 
 

@@ -108,7 +108,7 @@ def moment(fields: Fields) -> Moment:
         "cost": _cost(case, case.cost_model),
         **_calibrated(case),
         "proof": _proved(case.schedule),
-        "undrawn": "" if few else f"more than {MOST_DRAWN:,} messages: only their time is known here, not each of them",
+        "undrawn": "" if few else f"There are more than {MOST_DRAWN:,} messages: too many to follow one by one.",
         "run": None,
         "ways": [],
         "way": [],

@@ -57,6 +57,7 @@ export class ChunkMatrix {
   fit() {
     const { width, height } = this.holder.getBoundingClientRect();
     if (!this.data || !width || !height) return;
+    this.size = { width, height };
     this.ratio = window.devicePixelRatio || 1;
     this.canvas.width = Math.round(width * this.ratio);
     this.canvas.height = Math.round(height * this.ratio);

@@ -30,6 +30,19 @@ export class Pane {
     const cost = part("part-cost", "What it costs");
     this.formula = new Formula(element("div", { class: "box" }, cost));
     this.found = null;
+    this.last = null;
+    // What stands beside them may make the boxes of canvases larger or smaller.
+    const observer = new ResizeObserver(() => this.settle());
+    for (const box of [this.timebox, this.matrix.holder]) observer.observe(box);
+  }
+
+  settle() {
+    if (!this.timebox.clientWidth || !this.timebox.clientHeight) return;  // another view is shown
+    const changed = ({ clientWidth, clientHeight }, drawn) => Math.abs(clientWidth - drawn.width) > 1 || Math.abs(clientHeight - drawn.height) > 1;
+    const time = this.diagram && changed(this.timebox, this.diagram), matrix = this.matrix.size && changed(this.matrix.holder, this.matrix.size);
+    if (time) this.diagram.fit();
+    if (matrix && !this.matrix.waiting) this.matrix.fit();
+    if ((time || matrix) && this.last) this.show(...this.last);
   }
 
   // `longest` is the time that fills the width of the diagram, `scale` that of the bars of costs.
@@ -52,9 +65,9 @@ export class Pane {
       this.network = this.diagram = null;
       this.netbox.replaceChildren();
       this.timebox.replaceChildren();
-      element("p", { class: "word" }, this.netbox, `Not drawn: ${found.undrawn}.`);
-      element("p", { class: "word" }, this.timebox, `It takes ${formatTime(found.time_us)}.`);
-      this.matrix.say(found.undrawn);
+      element("p", { class: "word" }, this.netbox, `${found.undrawn} Only the time of the whole is told.`);
+      element("p", { class: "word" }, this.timebox, `The whole takes ${formatTime(found.time_us)}.`);
+      this.matrix.say("Not drawn, for the same reason.");
     }
     this.formula.show(found, scale, time);
   }
@@ -117,6 +130,7 @@ export class Pane {
 
   show(time_us, pick) {
     if (!this.found) return;
+    this.last = [time_us, pick];
     const time = Math.min(time_us, this.found.time_us), means = this.meaning(pick);
     this.matrix.show(time, means);
     this.formula.now(time);

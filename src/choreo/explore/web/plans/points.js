@@ -1,5 +1,5 @@
 // Many points, pixel by pixel: all of them are drawn anew in every frame, with or without a graphics card. Where points
-// lie upon each other, colours mix and get denser.
+// lie upon each other a pixel is dense, and of the colour of one of them by chance: colours that mix are those of nobody.
 
 // Pixels that a frame may set, whatever the number of points.
 const MOST_SET = 4_000_000;
@@ -27,24 +27,23 @@ export class Points {
     }
     this.pixels.fill(0);
     const wide = Math.max(1, Math.min(Math.round(size * ratio), Math.floor(Math.sqrt(MOST_SET / Math.max(1, this.count)))));
-    if (this.dim) this.pass(view, colours(hues, DIM), colours(hues, DIM), wide, 1);
-    this.pass(view, colours(hues, ALONE), colours(hues, UPON), wide, 0);
+    if (this.dim) this.pass(view, { alone: colours(hues, DIM), upon: colours(hues, DIM), dense: 0 }, wide, 1);
+    this.pass(view, { alone: colours(hues, ALONE), upon: colours(hues, UPON), dense: UPON << 24 }, wide, 0);
     draw.putImageData(this.image, 0, 0);
   }
 
   // The points that are dim, or those that are not, over what is there.
-  pass(view, alone, upon, wide, dim) {
+  pass(view, { alone, upon, dense }, wide, dim) {
     const { place, hue, pixels, count } = this, { width, height } = this.image, dims = this.dim, offsets = disc(wide, width);
     const across = width / view.width, up = height / view.height, half = wide >> 1, right = width - wide, bottom = height - wide;
     for (let at = 0; at < count; at++) {
       if (dims !== null && dims[at] !== dim) continue;
       const x = ((place[2 * at] - view.left) * across - half) | 0, y = (height - (place[2 * at + 1] - view.bottom) * up - half) | 0;
       if (x < 0 || y < 0 || x > right || y > bottom) continue;
-      const first = y * width + x, colour = alone[hue[at]], other = upon[hue[at]];
+      const first = y * width + x, colour = alone[hue[at]], other = upon[hue[at]], wins = (Math.imul(at, 0x9e3779b1) >>> 31) === 1;
       for (let nth = 0; nth < offsets.length; nth++) {
         const to = first + offsets[nth], there = pixels[to];
-        // Half of what is there and half of the new, in all four bytes at once.
-        pixels[to] = there === 0 ? colour : (((there ^ other) & 0xfefefefe) >>> 1) + (there & other);
+        pixels[to] = there === 0 ? colour : wins ? other : there | dense;
       }
     }
   }

@@ -116,10 +116,10 @@ export class Chart {
       }
       draw.globalAlpha = 1;
     }
-    names.filter(Boolean).slice(0, MOST_HUES).forEach((name, at) => {
+    (hueAt < 0 ? [] : names).slice(0, MOST_HUES).forEach((name, at) => {
       const item = element("span", {}, this.legend);
       element("i", {}, item).style.background = HUES[at];
-      item.append(name);
+      item.append(name || `no ${hue}`);
     });
     if (names.length > MOST_HUES) element("span", {}, this.legend, `and ${names.length - MOST_HUES} more`);
     if (compared) element("span", {}, this.legend, "the band is ±10 %");
