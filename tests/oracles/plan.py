@@ -298,11 +298,22 @@ def _sent(job: TrainingJob, plan: Plan, unit: _Unit, kind: str, *, bucketed: boo
             continue
         if bucketed:
             bucket = max(40e6, 1e6 * ranks) * width
-            one = float(collective_time(job.cluster, kind, bucket, ranks, stride))
-            seconds += one * parameters * width / bucket
+            seconds += _collective(job, plan, kind, bucket, ranks, stride) * parameters * width / bucket
         else:
             calls = unit.tensors if job.software.gather == "tensor" else 1
-            seconds += calls * float(collective_time(job.cluster, kind, parameters * width / calls, ranks, stride))
+            seconds += calls * _collective(job, plan, kind, parameters * width / calls, ranks, stride)
+    return seconds
+
+
+def _collective(job: TrainingJob, plan: Plan, kind: str, size: float, ranks: int, stride: int) -> float:
+    """One collective over the replicas; hybrid sharding runs it in groups, and sums each share across them."""
+    inside = plan.shard_size * plan.cp
+    if not inside or kind == "all_reduce":
+        return float(collective_time(job.cluster, kind, size, ranks, stride))
+    seconds = float(collective_time(job.cluster, kind, size, inside, stride))
+    if kind == "reduce_scatter" and ranks > inside:
+        share = size / inside
+        seconds += float(collective_time(job.cluster, "all_reduce", share, ranks // inside, stride * inside))
     return seconds
 
 
@@ -382,7 +393,7 @@ def _held(job: TrainingJob, plan: Plan, stage: list[list[str]], works: Mapping[s
 
 def _optimizer_s(job: TrainingJob, plan: Plan, stage: list[list[str]], works: Mapping[str, LayerWork]) -> float:
     held, experts = _held(job, plan, stage, works)
-    replicas = plan.dp * plan.cp
+    replicas = (plan.shard_size or plan.dp) * plan.cp
     owned = (held - experts) / (replicas if plan.zero else 1) + experts / (plan.axis_size("edp") if plan.zero else 1)
     if job.software.optimizer_offload:
         copied = owned * 6 / host_link_bytes_per_s(job.device)
@@ -432,7 +443,7 @@ def _memory(
     held, experts = _held(job, plan, stage, works)
     if plan.pp > 1 and plan.zero == 2 and software.accumulate_bytes == 0 and software.reduces == "micro-batch":
         plan = replace(plan, zero=3)
-    dense = _state_bytes(job, plan, held - experts, plan.dp * plan.cp)
+    dense = _state_bytes(job, plan, held - experts, (plan.shard_size or plan.dp) * plan.cp)
     shared = _state_bytes(job, plan, experts, plan.axis_size("edp"))
     parameters, gradients, optimizer = (one + other for one, other in zip(dense, shared, strict=True))
     schedule = "gpipe" if plan.schedule == "gpipe" else "1f1b"

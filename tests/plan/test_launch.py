@@ -10,6 +10,7 @@ import pytest
 from choreo.plan import get_cluster, get_software
 from choreo.plan.job import TrainingJob
 from choreo.plan.launch import Launch, launches
+from choreo.plan.software.ability import ability_of
 from choreo.workload import Plan, get_model
 
 
@@ -125,6 +126,16 @@ def test_megatron_is_told_how_tokens_are_dispatched() -> None:
         assert reason in "; ".join(lacks)
     lacks = told("qwen3-30b-a3b", plan, software="megatron-core+fp8-dispatch")["Megatron-LM"].lacks
     assert "in fp8" in lacks[0]
+
+
+def test_both_are_told_of_hybrid_sharding() -> None:
+    plan = Plan(dp=32, zero=3, shard_size=8)
+    found = told("llama3-8b", plan, software="torchtitan")["torchtitan"]
+    assert "--parallelism.data_parallel_replicate_degree 4" in found.options
+    assert "--parallelism.data_parallel_shard_degree 8" in found.options
+    assert megatron("llama3-8b", plan)["--num-distributed-optimizer-instances"] == "4"
+    assert "--num-distributed-optimizer-instances" not in megatron("llama3-8b", replace(plan, shard_size=0))
+    assert "hybrid sharding, which nanotron does not have" in ability_of("nanotron").lacks(replace(plan, zero=1))
 
 
 def test_torchtitan_is_told_or_not() -> None:

@@ -97,6 +97,34 @@ def test_a_step_with_offload_is_too() -> None:
             assert sum(found.parts.values()) == pytest.approx(found.step_time_s, rel=0.02)
 
 
+def test_a_step_of_hybrid_sharding_is_too() -> None:
+    for software in ("torchtitan", "megatron-core"):
+        job = job_of(("llama3-8b", 32, 64, 4096, "hgx-h100", software, "bf16"))
+        for one in (
+            Plan(dp=32, zero=3, shard_size=8),
+            Plan(dp=32, zero=2, shard_size=4, overlap=False),
+            Plan(dp=8, tp=2, cp=2, zero=3, shard_size=2, sequence_parallel=True),
+            Plan(dp=8, tp=2, pp=2, zero=1 if software == "megatron-core" else 3, shard_size=4, sequence_parallel=True),
+        ):
+            found, exact = detailed(job, one), oracle_step(job, one)
+            assert found.step_time_s == pytest.approx(exact.step_time_s, rel=1e-9), one
+            assert list(found.stage_memory) == [pytest.approx(memory, rel=1e-9) for memory in exact.stage_memory], one
+            # All replicas hold less; in one group of all there is nothing hybrid.
+            assert found.memory_bytes > detailed(job, replace(one, shard_size=0)).memory_bytes
+            whole = detailed(job, replace(one, shard_size=one.dp))
+            assert whole.step_time_s == detailed(job, replace(one, shard_size=0)).step_time_s
+
+
+def test_hybrid_sharding_keeps_gathers_off_the_network() -> None:
+    job = job_of(("llama3-8b", 512, 512, 4096, "hgx-h100", "torchtitan", "bf16"))
+    far, near = (detailed(job, Plan(dp=512, zero=3, recompute="full", shard_size=size)) for size in (0, 8))
+    assert near.exposed_comm_s["dp all_gather"] < far.exposed_comm_s["dp all_gather"]
+    fixed = {"shard_size": 8, "tp": 1, "pp": 1, "cp": 1}
+    found = search(job, fixed=fixed).plans
+    assert {one.shard_size for one, _ in found} == {8}
+    assert all(one.zero for one, _ in found)
+
+
 def test_a_step_with_modules_computed_again_is_too() -> None:
     job = job_of(("deepseek-v2-lite", 12, 24, 4096, "hgx-h100", "megatron-core+bf16-moments+fp8-activations", "fp8"))
     cut = {"dp": 2, "tp": 2, "pp": 3, "ep": 4, "etp": 1, "sequence_parallel": True, "zero": 1, "precision": "fp8"}

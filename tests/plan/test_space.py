@@ -196,3 +196,19 @@ def test_interleaving_that_was_asked_for_comes_with_a_pipeline() -> None:
         SMALL, cluster="hgx-h100", gpus=4, global_batch=16, seq=128, schedule="interleaved", interleave=3, tp=1
     )
     assert all(one.plan.pp > 1 for one in found.plans)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"dp": 8, "zero": 3, "shard_size": 3}, "dp 8 does not divide by shard_size 3; shard_size 2 or 4 would"),
+        ({"dp": 8, "zero": 0, "shard_size": 4}, "shard_size 4 goes with ZeRO, and zero is 0"),
+        ({"dp": 8, "zero": 3, "shard_size": -1}, "shard_size must be a whole number, 0 for all replicas, not -1"),
+        ({"dp": 8, "ep": 8, "zero": 3, "shard_size": 4}, "shard_size 4 beside ep 8 is not planned"),
+    ],
+)
+def test_a_shard_size_must_divide_the_replicas(fields: dict[str, int], sentence: str) -> None:
+    with pytest.raises(PlanError, match=sentence):
+        Plan(**fields).check(  # type: ignore[arg-type]
+            get_model("mixtral-8x7b"), 8, 16, 4096
+        )

@@ -26,6 +26,7 @@ __all__ = ["HEADROOM", "Planned", "Planning", "least_gpus", "link_of", "plan"]
 # The share of the memory that a search leaves free: of measured groups of plans, no pick below 90 % ran out of memory.
 HEADROOM = 0.1
 MOST_GPUS = 1 << 17
+MAY_BE_LEFT = ("split", "recompute_layers", "recompute_modules", "etp", "shard_size")  # where one plan is told whole
 
 
 @result
@@ -172,7 +173,7 @@ def plan(
         )
         return Planning(*about, (_planned(place, one, step),), 1, {}, time.perf_counter() - start)
     job = TrainingJob(workload, gpus, global_batch, seq or 0, place, chip, program, precision, headroom)
-    if all(name in fixed for name in FIELDS if name not in ("split", "recompute_layers", "recompute_modules", "etp")):
+    if all(name in fixed for name in FIELDS if name not in MAY_BE_LEFT):
         one = Plan(**fixed, precision=precision)  # type: ignore[arg-type]
         planned = (_planned(place, one, detailed(job, one)),)
         return Planning(*about, planned, 1, {}, time.perf_counter() - start, job)

@@ -73,6 +73,12 @@ class PlanBatch:
         return self.columns["dp"] * self.columns["cp"]
 
     @cached_property
+    def shards(self) -> Ints:
+        """Ranks that ZeRO shares the state out over, experts apart."""
+        sizes = self.columns["shard_size"]
+        return np.where(sizes > 0, sizes, self.columns["dp"]) * self.columns["cp"]
+
+    @cached_property
     def expert_replicas(self) -> Ints:
         """Ranks that have the same experts."""
         tp, etp = self.columns["tp"], self.columns["etp"]
@@ -177,10 +183,10 @@ def accumulation_s(batch: PlanBatch) -> Floats:
 def optimizer_s(batch: PlanBatch) -> Floats:
     """Seconds of the optimizer at each stage: it moves the rank's share of the state, and the gradients it has."""
     held, experts = batch.parameters, batch.expert_parameters
-    zero, replicas = batch.columns["zero"], batch.replicas
-    owned = (held - experts) / np.where(zero > 0, replicas, 1)
+    zero, shards = batch.columns["zero"], batch.shards
+    owned = (held - experts) / np.where(zero > 0, shards, 1)
     owned += experts / np.where(zero > 0, batch.expert_replicas, 1)
-    gradients = held / np.where(zero >= 2, replicas, 1)
+    gradients = held / np.where(zero >= 2, shards, 1)
     copies = COPY_BYTES if batch.job.software.parameter_bytes == 2 else 0
     normed = batch.job.software.gradient_norm
     # Without the norm, gradients are dropped; only those in ZeRO-1's buffer are set to zero.

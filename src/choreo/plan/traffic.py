@@ -6,7 +6,7 @@ that. A stage sends n to the next one once, a part from each of its tensor-paral
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from choreo.plan.job import TrainingJob
 from choreo.plan.network import collective_time
@@ -63,11 +63,26 @@ def traffic(job: TrainingJob, plan: Plan) -> tuple[CollectiveTraffic, ...]:
             rows.append(_row(job, plan, "dp", "all_reduce", held * GRADIENT_BYTES, 1))
         else:
             often = micro_batches if plan.zero == 3 and plan.pp == 1 else 1
-            rows.append(_row(job, plan, "dp", "reduce_scatter", held * GRADIENT_BYTES, often))
-            rows.append(
-                _row(job, plan, "dp", "all_gather", held * plan.activation_bytes, 2 * often if often > 1 else 1)
-            )
+            # Hybrid sharding sends these inside groups, and sums each share across them.
+            inside = plan if plan.shards == plan.dp else replace(plan, dp=plan.shards, shard_size=0)
+            gathers = 2 * often if often > 1 else 1
+            rows.append(_row(job, inside, "dp", "reduce_scatter", held * GRADIENT_BYTES, often))
+            rows.append(_row(job, inside, "dp", "all_gather", held * plan.activation_bytes, gathers))
+            if plan.shards < plan.dp:
+                rows.append(_across(job, plan, held * GRADIENT_BYTES / (plan.shards * plan.cp), often))
     return tuple(rows)
+
+
+def _across(job: TrainingJob, plan: Plan, size: float, times: int) -> CollectiveTraffic:
+    """The sum of a rank's share of the gradients over the groups of hybrid sharding."""
+    ranks, stride = plan.dp // plan.shards, plan.tp * plan.cp * plan.shards
+    seconds = float(collective_time(job.cluster, "all_reduce", size, ranks, stride))
+    through = THROUGH["all_reduce"] * (ranks - 1) / ranks * size
+    network = job.cluster.network
+    bandwidth = network.bandwidth_bytes_per_s(ranks, stride)
+    return CollectiveTraffic(
+        "dp", "all_reduce", ranks, size, through, times, network.link(ranks, stride), bandwidth, seconds
+    )
 
 
 def _row(  # noqa: PLR0917 -- a row of a table

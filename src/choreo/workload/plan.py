@@ -54,6 +54,7 @@ class Plan:
     recompute_modules: str = (
         ""  # what selective recomputation repeats, as in "layernorm,moe_act"; "": the program's own
     )
+    shard_size: int = 0  # data-parallel ranks that ZeRO shares the state out over (HSDP, MiCS); 0: all
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "interleave"):
@@ -62,6 +63,8 @@ class Plan:
                 raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")
         if isinstance(self.etp, bool) or not isinstance(self.etp, int) or self.etp < 0:
             raise PlanError(f"etp must be a whole number, 0 for as many as tp, not {self.etp!r}")
+        if isinstance(self.shard_size, bool) or not isinstance(self.shard_size, int) or self.shard_size < 0:
+            raise PlanError(f"shard_size must be a whole number, 0 for all replicas, not {self.shard_size!r}")
         layers = self.recompute_layers
         if isinstance(layers, bool) or not isinstance(layers, int) or layers < 0:
             raise PlanError(f"recompute_layers must be a whole number, 0 for all, not {layers!r}")
@@ -108,6 +111,11 @@ class Plan:
     def expert_tp(self) -> int:
         """Ranks that cut one expert's matrices."""
         return self.etp or self.tp
+
+    @property
+    def shards(self) -> int:
+        """Data-parallel ranks that ZeRO shares the state out over; others have the same shares."""
+        return self.shard_size or self.dp
 
     @property
     def activation_bytes(self) -> int:
@@ -178,7 +186,8 @@ class Plan:
     def __str__(self) -> str:
         parts = [f"{name}{getattr(self, name)}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(self, name) > 1]
         parts += [f"etp{self.etp}"] * (self.etp > 0)
-        parts += [f"zero{self.zero}"] * (self.zero > 0) + ["sp"] * self.sequence_parallel
+        parts += [f"zero{self.zero}"] * (self.zero > 0) + [f"shard{self.shard_size}"] * (self.shard_size > 0)
+        parts += ["sp"] * self.sequence_parallel
         parts += [f"mb{self.micro_batch}"] + [f"v{self.interleave}"] * (self.interleave > 1)
         parts += [self.schedule] * (self.pp > 1) + [f"split-{self.split}"] * (self.pp > 1 and self.split != "even")
         some = f"-{self.recompute_layers}" if self.recompute_layers else ""

@@ -45,6 +45,7 @@ FIXING: tuple[Option, ...] = (
         "Number of {}.",
     ),
     click.option("--zero", type=int, metavar="STAGE", help="ZeRO stage, 0 to 3."),
+    click.option("--shard-size", type=int, metavar="N", help="Replicas that ZeRO shares state out over (all)."),
     click.option("--schedule", metavar="S", help=f"Pipeline schedule: {', '.join(SCHEDULES)}."),
     click.option("--split", metavar="S", help="Layers by pipeline stage: even, balanced, or listed, as in 7,8*14,7."),
     click.option("--recompute", metavar="R", help="Recomputation: none, selective or full."),

@@ -32,7 +32,7 @@ __all__ = [
 
 # Fields of a plan that can be fixed, and the numbers that give a model.
 FIXED = (
-    "tp", "pp", "dp", "cp", "ep", "etp", "zero", "micro_batch", "interleave", "schedule", "recompute",
+    "tp", "pp", "dp", "cp", "ep", "etp", "zero", "shard_size", "micro_batch", "interleave", "schedule", "recompute",
     "recompute_layers", "recompute_modules", "split",
 )  # fmt: skip
 SWITCHES = ("sequence_parallel", "overlap")

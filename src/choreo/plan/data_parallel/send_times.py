@@ -70,10 +70,14 @@ class SendTimes:
     def __init__(self, job: TrainingJob, space: Space, table: LayerTable) -> None:
         self._job, self._table = job, table
         self._cuts, self._first = np.unique(space["cut"], return_index=True)
-        dp, tp, cp, ep, etp = (space[name][self._first] for name in ("dp", "tp", "cp", "ep", "etp"))
+        names = ("dp", "tp", "cp", "ep", "etp", "shard_size")
+        dp, tp, cp, ep, etp, shard = (space[name][self._first] for name in names)
         # Experts have fewer replicas than the rest, further apart.
         one = ep * np.where(etp == 0, tp, etp)
         self._dense, self._experts = _Replicas(dp * cp, tp), _Replicas(dp * cp * tp // one, one)
+        # ZeRO shares out over neighbours; the groups of those sum what each has.
+        self._shards = np.where(shard > 0, shard, dp) * cp
+        self._inside, self._across = _Replicas(self._shards, tp), _Replicas(dp * cp // self._shards, tp * self._shards)
         self._known: dict[tuple[tuple[str, ...], str, bool], Floats] = {}
 
     def seconds(self, kinds: tuple[str, ...], collective: str, *, bucketed: bool) -> Floats:
@@ -104,7 +108,19 @@ class SendTimes:
                 times = amount * width / size
             else:
                 size, times = amount * width / np.maximum(1, calls), calls
-            found += np.where(amount > 0, times * replicas.seconds(job.cluster, collective, size), 0.0)
+            each_s = self._collective_s(replicas, collective, size)
+            found += np.where(amount > 0, times * each_s, 0.0)
+        return found
+
+    def _collective_s(self, replicas: _Replicas, collective: str, size: Floats) -> Floats:
+        """Seconds of one collective; under hybrid sharding inside groups, and then each share across them."""
+        cluster = self._job.cluster
+        if collective == ALL_REDUCE or replicas is not self._dense or (self._across.ranks == 1).all():
+            return replicas.seconds(cluster, collective, size)
+        found = self._inside.seconds(cluster, collective, size)
+        if collective == REDUCE_SCATTER:
+            more = self._across.seconds(cluster, ALL_REDUCE, size / self._shards)
+            found = found + np.where(self._across.ranks > 1, more, 0.0)
         return found
 
     def _total(self, kinds: tuple[str, ...], field: str) -> Floats:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from choreo.plan.pipeline.split import layers_per_stage
 from choreo.plan.software.ability import ability_of
+from choreo.workload.plan import SPLITS
 
 if TYPE_CHECKING:
     from choreo.plan.job import TrainingJob
@@ -264,10 +265,10 @@ def _stages(counts: Sequence[int], plan: Plan, further: int) -> Iterator[str]:
         yield f"--decoder-first-pipeline-num-layers {counts[0]}"
         yield f"--decoder-last-pipeline-num-layers {counts[-1]}"
     else:
-        yield f"--pipeline-model-parallel-layout '{_layout(counts, further)}'"
+        yield f"--pipeline-model-parallel-layout '{_layout(counts, further, alone=plan.split not in SPLITS)}'"
 
 
-def _layout(counts: Sequence[int], further: int = 0) -> str:
+def _layout(counts: Sequence[int], further: int = 0, *, alone: bool = True) -> str:
     """The layers of stages in Megatron-LM's letters: E embedding, t layer, m layer for a further token, L loss.
 
     >>> _layout([3, 2, 2, 2, 0, 0]), _layout([3, 2, 2, 2, 0, 0], further=1)
@@ -276,7 +277,7 @@ def _layout(counts: Sequence[int], further: int = 0) -> str:
     'Etttt|tttt|tttm|L'
     """
     letters = ["t" * count for count in counts]
-    letters[-1 if counts[-1] or len(counts) == 1 else -2] += "m" * further
+    letters[-2 if alone and len(counts) > 1 and not counts[-1] else -1] += "m" * further
     parts = [f"E{letters[0]}|"]
     for held, same in groupby(letters[1:-1]):
         times = len(list(same))
@@ -290,6 +291,8 @@ def _data_parallel(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if plan.zero >= 2:
         yield f"--use-megatron-fsdp --data-parallel-sharding-strategy {SHARDING[plan.zero]}"
         yield "--ckpt-format fsdp_dtensor --no-gradient-accumulation-fusion"
+    if plan.zero and plan.shards < plan.dp:
+        yield f"--num-distributed-optimizer-instances {plan.dp // plan.shards}"
     if plan.overlap and plan.dp * plan.cp > 1:
         yield "--overlap-grad-reduce"
         if plan.zero:

@@ -91,8 +91,9 @@ def torchtitan_options(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield f"--training.max_context_length {job.seq}"
     yield f"--training.num_tokens_per_microbatch_per_dp_rank {plan.micro_batch * job.seq}"
     yield f"--training.num_tokens_per_train_step {job.global_batch * job.seq}"
-    yield f"--parallelism.data_parallel_replicate_degree {plan.dp if plan.zero == 0 else 1}"
-    yield f"--parallelism.data_parallel_shard_degree {1 if plan.zero == 0 else plan.dp}"
+    shards = plan.shards if plan.zero else 1
+    yield f"--parallelism.data_parallel_replicate_degree {plan.dp // shards}"
+    yield f"--parallelism.data_parallel_shard_degree {shards}"
     if plan.zero:
         yield f"--parallelism.fsdp_reshard_after_forward {'never' if plan.zero == 2 else 'always'}"
     yield f"--parallelism.tensor_parallel_degree {plan.tp}"

@@ -39,7 +39,7 @@ GPIPE, FULL = SCHEDULES.index("gpipe"), RECOMPUTE.index("full")
 def model_state_bytes(
     parameters: npt.ArrayLike, replicas: npt.ArrayLike, zero: npt.ArrayLike, software: Software, precision: str = "bf16"
 ) -> tuple[Floats, Floats, Floats]:
-    """Bytes of parameters, gradients and optimizer state at one rank; `replicas` ranks have the same parameters.
+    """Bytes of parameters, gradients and optimizer state at one rank; `replicas` ranks share them out.
 
     >>> from choreo.plan.software import get_software
     >>> [float(size) for size in model_state_bytes(1e9, 8, 1, get_software("megatron-core"))]
@@ -153,7 +153,7 @@ def _state(batch: PlanBatch) -> tuple[Floats, Floats, Floats]:
     """Parameters, gradients and optimizer state; experts have fewer replicas than the rest."""
     held, experts = batch.parameters, batch.expert_parameters
     about = _sharding(batch), batch.job.software, batch.job.precision
-    dense = model_state_bytes(held - experts, batch.replicas, *about)
+    dense = model_state_bytes(held - experts, batch.shards, *about)
     if not experts.any():
         return dense
     more = model_state_bytes(experts, batch.expert_replicas, *about)

@@ -1,7 +1,8 @@
 """The axes of the space of plans: ways to cut the devices, ways to run a cut, and options.
 
-A cut is dp x tp x pp x cp, ep and etp. A run is a micro-batch, a schedule and its interleave. Options are the ZeRO
-stage, sequence parallelism, recomputation and overlap. Each is a table of columns; the space is their product.
+A cut is dp x tp x pp x cp, ep and etp, with the shard size that is fixed. A run is a micro-batch, a schedule and its
+interleave. Options are the ZeRO stage, sequence parallelism, recomputation and overlap. Each is a table of columns; the
+space is their product.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["CUT", "Fixed", "list_cuts", "list_options", "list_runs", "modules_co
 Ints = npt.NDArray[np.int64]
 Fixed = Mapping[str, int | bool | str]
 
-CUT = ("dp", "tp", "pp", "cp", "ep", "etp")
+CUT = ("dp", "tp", "pp", "cp", "ep", "etp", "shard_size")
 # The search goes no further than these; a fixed field may be anything.
 MOST_TP, MOST_CP, MOST_INTERLEAVE = 64, 64, 48
 MOST_MICRO_BATCH, MOST_TOKENS = 64, 1 << 18  # sequences of a micro-batch: this many, or more where they are short
@@ -63,7 +64,8 @@ def list_cuts(model: Model, gpus: int, fixed: Fixed) -> dict[str, Ints]:
                 if left or dp != fixed.get("dp", dp):
                     continue
                 cut_too = values("etp", widths if tp > 1 else [0])
-                cuts += [(dp, tp, pp, cp, ep, etp) for ep in values("ep", experts) for etp in cut_too]
+                shard = int(fixed.get("shard_size", 0))
+                cuts += [(dp, tp, pp, cp, ep, etp, shard) for ep in values("ep", experts) for etp in cut_too]
     table = np.array(cuts, np.int64).reshape(-1, len(CUT))
     return {name: table[:, number] for number, name in enumerate(CUT)} | {"cut": np.arange(len(table))}
 

@@ -45,14 +45,14 @@ FIELDS = (
     *CUT, "zero", "sequence_parallel", "micro_batch", "interleave", "schedule", "recompute", "recompute_layers",
     "recompute_modules", "overlap", "split",
 )  # fmt: skip
-PLAINEST = {"micro_batch": 1, "interleave": 1}
+PLAINEST = {"micro_batch": 1, "interleave": 1, "zero": 1}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Space:
     """The plans that can be run, as columns of whole numbers, and how many others were ruled out, by reason.
 
-    Beside the fields of a plan there is a column `cut`, the same for plans with the same dp, tp, pp, cp, ep and etp.
+    Beside the fields of a plan there is a column `cut`, the same for plans with the same fields `CUT`.
     """
 
     columns: Mapping[str, Ints]

@@ -75,6 +75,8 @@ def simulate_plan(
     if planning.job is None:
         raise UsageError(f"{planning.model} is planned by its graph, and only steps of transformers are simulated")
     best, job = planning.best.plan, planning.job
+    if best.shards < best.dp:
+        raise UsageError(f"hybrid sharding (shard_size {best.shard_size}) is not simulated; leave shard_size 0")
     step = evaluate(
         job.model,
         best,

@@ -40,6 +40,7 @@ class Ability:
     some_layers: bool = False  # full recomputation of some layers of a stage
     modules: bool = False  # selective recomputation of modules by name
     fused_attention: bool = False  # so that repeating its core saves nothing
+    hybrid: bool = False  # ZeRO within groups of replicas
     overlaps_experts: bool = False  # the all_to_all of one micro-batch runs under the compute of another
 
     def cut_rules(self, fixed: Mapping[str, object]) -> list[Lacks]:
@@ -116,6 +117,8 @@ class Ability:
             found.append(
                 f"an overlapped all_to_all in a pipeline of one chunk a stage, which {self.name} does not have"
             )
+        if plan.shard_size and not self.hybrid:
+            found.append(f"hybrid sharding, which {self.name} does not have")
         if plan.modules and not self.modules:
             found.append(f"recomputation by module, which {self.name} does not have")
         return found
@@ -135,6 +138,7 @@ MEGATRON = Ability(
     some_layers=True,
     modules=True,
     fused_attention=True,
+    hybrid=True,
 )
 OLD_MEGATRON = Ability("Megatron of 2021", ("1f1b", "interleaved"), (0, 1), 1, experts_alone=False, single=("1f1b",))
 ABILITIES = {
@@ -143,9 +147,9 @@ ABILITIES = {
     "nemo": MEGATRON,
     "megascale": MEGATRON,
     "nanotron": Ability("nanotron", ("gpipe", "1f1b"), (0, 1), 1, contexts=False, uneven_stages=True),
-    "fsdp": Ability("FSDP", zero=(0, 2, 3), tensors=False, stages=False, contexts=False),
+    "fsdp": Ability("FSDP", zero=(0, 2, 3), tensors=False, stages=False, contexts=False, hybrid=True),
     # Zero-bubble schedules of PyTorch have two chunks a stage or more.
-    "torchtitan": Ability("torchtitan", zero=(0, 2, 3), single=("gpipe", "1f1b")),
+    "torchtitan": Ability("torchtitan", zero=(0, 2, 3), single=("gpipe", "1f1b"), hybrid=True),
     "choreo-train": Ability("choreo train", uneven_stages=True),
     "torch": Ability("PyTorch by itself", zero=(0,), tensors=False, stages=False, contexts=False),
 }

@@ -41,7 +41,8 @@ def plan_words(plan: Plan) -> str:
         f"{name} {getattr(plan, name)}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(plan, name) > 1
     )
     cut += f", etp {plan.etp}" if plan.etp else ""
-    words = [cut or "one device", ZERO[plan.zero], "sequence parallel" if plan.sequence_parallel else ""]
+    within = f" within groups of {plan.shard_size}" if plan.shard_size else ""
+    words = [cut or "one device", ZERO[plan.zero] + within, "sequence parallel" if plan.sequence_parallel else ""]
     words.append(f"micro-batch {plan.micro_batch}")
     if plan.pp > 1:
         words.append(plan.schedule + (f" in {plan.interleave} chunks" if plan.interleave > 1 else ""))

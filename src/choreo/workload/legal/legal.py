@@ -148,6 +148,11 @@ def _width(t: Numbers) -> Any:
     return np.where(t["etp"] == 0, t["tp"], t["etp"])
 
 
+def _tell_shards(request: Request, plan: Plan) -> str:
+    near = _near(request, plan, "shard_size", divisors(plan.dp))
+    return f"dp {plan.dp} does not divide by shard_size {plan.shard_size}; shard_size {near} would"
+
+
 def _tell_sequence(request: Request, plan: Plan) -> str:
     ways, told = plan.cp, f"cp {plan.cp}"
     if request.seq % ways == 0:
@@ -205,6 +210,27 @@ RULES = (
         "ep",
         lambda r, t: t["dp"] * t["cp"] * t["tp"] % (t["ep"] * _width(t)) == 0,
         _tell_experts,
+    ),
+    Rule(
+        "a shard size without ZeRO",
+        "zero",
+        lambda r, t: (t["shard_size"] == 0) | (t["zero"] > 0),
+        lambda r, plan: f"shard_size {plan.shard_size} goes with ZeRO, and zero is 0; zero 1 to 3, or shard_size 0",
+    ),
+    Rule(
+        "replicas not divisible by the shard size",
+        "shard_size",
+        lambda r, t: t["dp"] % np.maximum(1, t["shard_size"]) == 0,
+        _tell_shards,
+    ),
+    Rule(
+        "state of experts shared out within groups",
+        "shard_size",
+        lambda r, t: (t["shard_size"] == 0) | (t["ep"] == 1),
+        lambda r, plan: (
+            f"shard_size {plan.shard_size} beside ep {plan.ep} is not planned, for experts have fewer replicas; "
+            "shard_size 0, or ep 1"
+        ),
     ),
     Rule(
         "batch not divisible by dp x micro-batch",

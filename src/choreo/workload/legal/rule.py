@@ -21,7 +21,7 @@ __all__ = ["BALANCED", "EVEN", "LISTED", "Columns", "Numbers", "Request", "Rule"
 Ints = npt.NDArray[np.int64]
 Columns = Mapping[str, Ints]
 Numbers = Mapping[str, Any]  # an int a field, or a column of them
-COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "sequence_parallel", "etp")
+COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "sequence_parallel", "etp", "shard_size")
 EVEN, BALANCED, LISTED = range(len(SPLITS) + 1)  # how layers are split; those of a list have the last code
 
 

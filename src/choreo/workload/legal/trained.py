@@ -38,6 +38,12 @@ TRAINED = (
         lambda r, plan: f"choreo train cuts experts as tensors, by tp {plan.tp}, not by etp {plan.etp}; etp 0",
     ),
     _rule(
+        "state shared out within groups",
+        "shard_size",
+        lambda r, t: t["shard_size"] == 0,
+        lambda r, plan: f"choreo train shares state out over all replicas, not over {plan.shard_size}; shard_size 0",
+    ),
+    _rule(
         "layers not split evenly",
         "split",
         lambda r, t: (t["pp"] == 1) | (t["split"] == EVEN),

@@ -141,7 +141,7 @@ def _run(options: dict[str, object], name: str, value: str) -> Planning:
         from choreo.errors import UnknownNameError
 
         raise UnknownNameError("quantity", name, [*VARIABLES, *(one.replace("_", "-") for one in changeable)])
-    whole = field in ("gpus", "seq", "tp", "pp", "dp", "cp", "ep", "etp", "zero", "micro_batch", "interleave")
+    whole = field in {"gpus", "seq", *FIXED} - {"schedule", "recompute", "recompute_modules", "split"}
     if whole and not value.isdigit():
         raise UsageError(f"{value!r} is not a whole number; write --vary {name}=1,2,4")
     if field == "global_batch":
