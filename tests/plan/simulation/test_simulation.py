@@ -9,6 +9,7 @@ import pytest
 from choreo import plan
 from choreo.errors import UsageError
 from choreo.plan.simulation import PlanSimulation, simulate_plan
+from choreo.simulate import Packets
 from choreo.workload.execution import NodeKind
 
 
@@ -63,6 +64,27 @@ def test_a_slower_network_takes_longer_than_the_estimate_of_a_faster_one() -> No
         for bandwidth in ("100GB/s", "5GB/s")
     )
     assert slow.exposed_s > fast.exposed_s and slow.compute_s == pytest.approx(fast.compute_s)
+
+
+def test_packets_of_a_step_come_to_the_flows() -> None:
+    made = plan(
+        "llama3.2-1b",
+        cluster="switch(4, 50GB/s, 1us)",
+        gpus=4,
+        device="H100",
+        global_batch=4,
+        seq=128,
+        tp=2,
+        pp=1,
+        dp=2,
+        cp=1,
+        zero=0,
+        micro_batch=2,
+    )
+    flows = simulate_plan(made).run
+    packets = simulate_plan(made, packets=Packets(mtu_bytes=1 << 18, buffer_bytes="1GiB")).run
+    assert packets.time_s == pytest.approx(flows.time_s, rel=0.02)
+    assert packets.packet_reports and not flows.packet_reports
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:

@@ -70,10 +70,10 @@ def fixed_point(flows: int, rate: float, mtu: int, dcqcn: Dcqcn) -> float:
     return float(brentq(off, 1e-6, 0.02))
 
 
-@pytest.mark.parametrize("flows", [2, 3])
-def test_dcqcn_comes_to_its_fixed_point(flows: int) -> None:
-    """Marks in the long run, after the start at full speed. With more flows the queue swings."""
-    mtu, dcqcn = 1000, Dcqcn()
+@pytest.mark.parametrize(("flows", "additive"), [(2, 0.001), (3, 0.001), (8, 0.0002)])
+def test_dcqcn_comes_to_its_fixed_point(flows: int, additive: float) -> None:
+    """Marks in the long run, after the start at full speed. With more flows and the paper's step the queue swings."""
+    mtu, dcqcn = 1000, Dcqcn(additive=additive)
     packets = Packets(mtu_bytes=mtu, buffer_bytes="1GiB", control="dcqcn", dcqcn=dcqcn)
     network = f"switch({flows + 1}, 5GB/s, 1us)"
     runs = [

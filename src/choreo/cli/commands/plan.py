@@ -9,6 +9,7 @@ import click
 
 from choreo.cli.command import Option, grouped, refuse_beside
 from choreo.cli.options.common import json_option, parsed
+from choreo.cli.options.packets import packet_options, packets_of
 from choreo.cli.options.plan import NUMBERS, planned, run_of
 from choreo.cli.output.text.files import write_page
 from choreo.cli.output.text.table import echo_json
@@ -18,6 +19,7 @@ from choreo.units import parse_bandwidth, parse_size
 
 if TYPE_CHECKING:
     from choreo.plan import Planning
+    from choreo.simulate import Packets
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
@@ -137,6 +139,11 @@ MODEL: tuple[Option, ...] = (
     json_option,
 )
 @grouped(
+    "Packets, with --simulate",
+    *packet_options(),
+    click.option("--routing", type=click.Choice(["ecmp", "spray"]), help="How packets take equally short paths."),
+)
+@grouped(
     "Other questions",
     click.option(
         "--parameter-server",
@@ -211,12 +218,18 @@ def command(*, as_json: bool, **options: object) -> None:
             raise UsageError("--html and --trace show one plan; leave out --vary, or them")
         print_varied(options, as_json)
         return
+    routing = options["routing"]
+    packets = packets_of(options, None if routing is None else str(routing))
+    if packets is not None and not options["simulate"]:
+        raise UsageError(
+            "--packets goes with --simulate: the estimate knows no packets; add it, or leave --packets out"
+        )
     planning = planned(options)
     run = run_of(planning, options)
     if options["simulate"]:
         from choreo.cli.output.plan.simulation import print_simulated
 
-        print_simulated(planning, as_json)
+        print_simulated(planning, packets, as_json)
     elif options["traffic"]:
         print_traffic(planning, as_json)
     elif as_json:
@@ -224,6 +237,16 @@ def command(*, as_json: bool, **options: object) -> None:
     else:
         print_planning(planning, run)
     _write(planning, options)
+
+
+def _packets(options: dict[str, object]) -> Packets | None:
+    routing = options["routing"]
+    packets = packets_of(options, None if routing is None else str(routing))
+    if packets is not None and not options["simulate"]:
+        raise UsageError(
+            "--packets goes with --simulate: the estimate knows no packets; add it, or leave --packets out"
+        )
+    return packets
 
 
 def _write(planning: Planning, options: dict[str, object]) -> None:

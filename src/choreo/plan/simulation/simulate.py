@@ -20,6 +20,7 @@ from choreo.plan.step import Step, evaluate
 from choreo.simulate.execution import WorkloadSimulation
 from choreo.simulate.execution.rules import Rule, parse_rules
 from choreo.simulate.execution.runner import Runner
+from choreo.simulate.packets.settings import Packets
 from choreo.topology import Topology, get_topology
 from choreo.units import counted
 from choreo.workload import Plan
@@ -60,12 +61,14 @@ def simulate_plan(
     planning: Planning,
     *,
     algorithm: str = "suggested",
+    packets: Packets | None = None,
     fold: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> PlanSimulation:
     """Simulate the best plan's step: all ranks, pipeline, tensor, expert and data parallelism on the topology.
 
-    Ranks that do the same at the same time are simulated once, unless `fold` is false: the result is the same.
+    With `packets` every packet is followed, which is for short steps. Otherwise ranks that do the same at the same time
+    are simulated once, unless `fold` is false: the result is the same.
 
     >>> from choreo import plan
     >>> found = plan("llama3.2-1b", cluster="hgx-h100:1", global_batch=16, seq=2048, tp=2, pp=2, zero=0)
@@ -93,8 +96,9 @@ def simulate_plan(
     batch = batch_plans(job, space, table, np.array([0]), every_stage=True)
     topology = _topology(job)
     rule = Rule(topology, *parse_rules(algorithm))
-    runner = Runner(topology, np.arange(best.gpus), rule, progress=progress)
-    found = runner.run_folded(folded_step(batch, best, step.pipeline), fold=fold)
+    runner = Runner(topology, np.arange(best.gpus), rule, progress=progress, packets=packets)
+    # Paths that are drawn tell ranks apart.
+    found = runner.run_folded(folded_step(batch, best, step.pipeline), fold=fold and packets is None)
     if found is None:
         raise UsageError(
             f"on {topology.name} the {counted(best.gpus, 'rank')} of this plan do different things at different times, "
@@ -102,7 +106,15 @@ def simulate_plan(
             "--global-batch ..."
         )
     folded, times, wire = found
-    run = WorkloadSimulation(folded.graph, topology, times, wire.link_bytes, wire.link_busy_s, folded.stands_in)
+    run = WorkloadSimulation(
+        folded.graph,
+        topology,
+        times,
+        wire.link_bytes,
+        wire.link_busy_s,
+        folded.stands_in,
+        packet_reports=tuple(wire.reports),
+    )
     return PlanSimulation(best, step, run)
 
 

@@ -13,16 +13,17 @@ from choreo.units import format_time
 
 if TYPE_CHECKING:
     from choreo.plan import Planning
+    from choreo.simulate import Packets
 
 __all__ = ["print_simulated"]
 
 
-def print_simulated(planning: Planning, as_json: bool) -> None:
+def print_simulated(planning: Planning, packets: Packets | None, as_json: bool) -> None:
     """Simulate the best plan, and say where the two differ."""
     from choreo.plan.simulation import simulate_plan
 
     with Progress("the step") as progress:
-        found = simulate_plan(planning, progress=progress)
+        found = simulate_plan(planning, packets=packets, progress=progress)
     if as_json:
         echo_json(found.to_dict())
         return
