@@ -218,12 +218,7 @@ def command(*, as_json: bool, **options: object) -> None:
             raise UsageError("--html and --trace show one plan; leave out --vary, or them")
         print_varied(options, as_json)
         return
-    routing = options["routing"]
-    packets = packets_of(options, None if routing is None else str(routing))
-    if packets is not None and not options["simulate"]:
-        raise UsageError(
-            "--packets goes with --simulate: the estimate knows no packets; add it, or leave --packets out"
-        )
+    packets = _packets(options)
     planning = planned(options)
     run = run_of(planning, options)
     if options["simulate"]:
