@@ -59,12 +59,15 @@ for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
 
 # What workers begin with. Each of these stays in one process: tests that need torch, so that few import it; those that
-# wait longest; those that share a browser; those that share a Ray cluster.
+# wait longest; those that share a browser.
 FIRST = (
-    ("tests/test_docs.py", "tests/test_surface.py::test_no_error", "tests/torch_backend", "tests/train"),
+    (
+        "tests/test_docs.py", "tests/test_surface.py::test_no_error", "tests/bench/test_bench.py::test_a_peer",
+        "tests/torch_backend", "tests/train",
+    ),
     ("tests/run/chaos",),
     ("tests/explore/test_explore_browser.py", "tests/show/test_large", "tests/show/test_plan_b", "tests/show/test_s"),
-)
+)  # fmt: skip
 # What `make test-quick` runs: something of every folder, in about thirty CPU seconds. A new file is left out until it
 # is named here.
 QUICK = (

@@ -27,6 +27,7 @@ from choreo.errors import BenchmarkError, ChoreoError, SizeError, UsageError
 from choreo.run.execute.constants import Band, Constants, default_constants
 from choreo.units import parse_size
 from tests.helpers.command import run_choreo
+from tests.helpers.forks import import_torch
 
 CONSTANTS = Constants((Band(2, 1 << 62, 1e-6, 1e9, 1e-9),))
 RUNNABLE = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
@@ -226,7 +227,9 @@ def test_a_wrong_result_is_counted_and_ends_with_1(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("peer", ["gloo", "openmpi"])
-def test_a_peer_takes_part_or_is_said_to_be_missing(peer: str) -> None:
+def test_a_peer_takes_part_or_is_said_to_be_missing(peer: str, forked: None) -> None:
+    if peer == "gloo" and find_spec("torch"):
+        import_torch()
     words = ["bench", "all_reduce", "-n", "2", "-b", "64", "-e", "64", "--rounds", "1", "--iters", "2"]
     ran = run_choreo(*words, "--against", peer, "--json")
     assert ran.code == 0, ran.err

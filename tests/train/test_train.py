@@ -23,14 +23,22 @@ from choreo.train.plan_file import plan_of, read_plan
 from choreo.train.scale import scaled
 from choreo.workload import Model, Plan, get_model
 from tests.helpers.command import run_choreo
+from tests.helpers.forks import import_torch
 from tests.helpers.train import TorchRanks
 
 MODULE = importlib.import_module("choreo.train.train")  # by its name it is the function
 TINY: dict[str, Any] = {"scale": "tiny", "steps": 2, "seq": 16}
 
 
-def test_two_ranks_from_the_command_line() -> None:
+def test_a_rank_in_an_interpreter_of_its_own() -> None:
+    ran = run_choreo("train", "gpt2-124m", "--scale", "tiny", "-n", "1", "--steps", "2", "--seq", "16", "--json")
+    assert ran.code == 0, ran.err
+    assert len(json.loads(ran.out)["steps"]) == 2
+
+
+def test_two_ranks_from_the_command_line(forked: None) -> None:
     """The whole way: launcher, processes, backend, reports, JSON."""
+    import_torch()
     ran = run_choreo(
         "train", "gpt2-124m", "--scale", "tiny", "-n", "2", "--dp", "2", "--steps", "3", "--seq", "16", "--json"
     )
