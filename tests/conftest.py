@@ -205,6 +205,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
         price_algorithms()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)  # and looking often for a little takes a twentieth of all time
 
 
 @pytest.fixture
