@@ -12,6 +12,7 @@ from choreo.synthesize import search
 from choreo.synthesize.arborescence import cheapest_arborescence
 from choreo.synthesize.network import hops_of
 from choreo.synthesize.packed import packed
+from choreo.synthesize.packing import pack
 from choreo.synthesize.problem import read_problem
 
 SLOW = choreo.get_topology("torus(3x3, 50GB/s, 1us)").with_slow_link(0, 1, 0.5).with_slow_link(1, 0, 0.5)
@@ -46,6 +47,14 @@ def test_shares_in_proportion_to_what_ranks_can_take(collective: str) -> None:
     weights = uneven.schedule.weights
     assert weights is not None
     assert weights.reshape(4, -1).sum(axis=1) / weights.sum() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0], abs=1e-6)
+
+
+def test_trees_are_added_though_the_first_few_do_not_help() -> None:
+    # All links out of the root are full until there is a tree over each of them.
+    hops = hops_of(choreo.get_topology("mi300x:2"))
+    _, seconds_a_byte = pack(hops, {0: 1.0}, np.full(len(hops), 1e-12))
+    bound_s = choreo.bound("broadcast", "mi300x:2", "1GiB").bandwidth_bound_s
+    assert seconds_a_byte * 2**30 == pytest.approx(bound_s, rel=0.05)
 
 
 def test_a_collective_without_blocks_takes_no_shares() -> None:

@@ -27,8 +27,9 @@ Column: TypeAlias = tuple[int, Ints, Ints | None]
 # How far from the optimum the packing may stop, and how often it may ask for more trees.
 TOLERANCE = 0.004
 ROUNDS = 60
-# After so many rounds that hardly helped it stops as well, and this is what hardly is.
-IDLE_ROUNDS, HARDLY = 4, 0.001
+# After so many rounds that hardly helped it stops as well, and this is what hardly is; but not where the time is
+# further than this from the optimum: a link that every tree crosses takes many trees to get around.
+IDLE_ROUNDS, HARDLY, FAR = 4, 0.001, 1.0
 # What a hop that leads no further from the root costs besides, as a part of a hop's mean price: deep trees are slow.
 DETOUR = 0.01
 # By how much paths are long by their time, and not by what their links cost, in trees of shortest paths.
@@ -194,7 +195,7 @@ def _generate(
         total = time + float(parts @ depths) / sum(demand.values())
         idle = 0 if total < best * (1 - HARDLY) else idle + 1
         best = min(best, total)
-        if time <= bound * (1 + TOLERANCE) or idle > IDLE_ROUNDS:
+        if time <= bound * (1 + TOLERANCE) or (idle > IDLE_ROUNDS and time <= bound * (1 + FAR)):
             break
         # Prices swing from round to round; those between old and new find better trees.
         smooth = 0.5 * smooth / scale + 0.5 * price if len(columns) > known else price
