@@ -330,6 +330,10 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
     for content, told in (
         (b"hello", "is no trace that can be read"),
         (b"", "is no trace"),
+        (
+            b'{\n    "aten::conv2d": {"build_data_generator": "PyTorch:DefaultDataGenerator"},' + b" " * 80 + b"}",
+            "is no trace",
+        ),
         (b"\x1f\x8bnope", "damaged gzip"),
         (b'{"traceEvents": [1]}', "an event is an object"),
         (b'{"traceEvents": ', "it is not JSON"),

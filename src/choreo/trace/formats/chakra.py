@@ -24,6 +24,8 @@ __all__ = ["COMM_TYPES", "KINDS", "RANK_IN_NAME", "node_from", "read", "recognis
 
 RANK_IN_NAME = re.compile(r"(?:^|\.)(\d+)\.(?:et|json)(?:\.gz)?$")
 VERSION = b"1.0.0"
+TEXT_BYTES = 64  # a trace has a byte that no text has among its first so many
+NO_SPACE = dict.fromkeys(map(ord, "\t\r\n"))
 # By Chakra's number of a collective; a reduce_scatter_block is a reduce_scatter.
 COMM_TYPES = (
     "all_reduce",
@@ -71,7 +73,12 @@ Attributes = dict[str, float | int | str]
 
 
 def recognises(head: bytes, name: str) -> bool:
-    """Whether a file begins like a Chakra trace: a length, then a message of a version and attributes, or a node."""
+    """Whether a file begins like a Chakra trace: a length, then a message of a version and attributes, or a node.
+
+    Text can look like that as well: `{` may be a length, and the end of a line the number of a field.
+    """
+    if head[:TEXT_BYTES].decode("latin-1").translate(NO_SPACE).isprintable():
+        return False
     try:
         size, start = wire.varint(head, 0)
         if start + size <= len(head):
