@@ -13,6 +13,7 @@ with every set that is just enough (partial-order reduction). Hosts that nothing
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import combinations
 from typing import NamedTuple
 
@@ -44,6 +45,7 @@ class Model:
         self, sizes: tuple[int, ...], who: tuple[int, ...], ballots: int, quorum: type[Quorum] = Quorum
     ) -> None:
         self.quorum, self.who, self.most, self.hosts = quorum(hosts_of(sizes)), who, ballots, range(len(sizes))
+        self.is_enough = cache(self.quorum.is_enough)
         self.states = self.decided = 0
         self._progressed: set[object] = set()
         # Rank 0's host breaks ties, and proposers have their own values; all others of one size are alike.
@@ -71,9 +73,7 @@ class Model:
     def chosen(self, state: State) -> set[bytes]:
         """The values that enough voters have accepted in one ballot, whoever knows of it."""
         return {
-            ballot.value
-            for ballot in state.ballots
-            if ballot.value is not None and self.quorum.is_enough(ballot.accepted_by)
+            ballot.value for ballot in state.ballots if ballot.value is not None and self.is_enough(ballot.accepted_by)
         }
 
     def steps(self, state: State) -> Iterator[State]:
@@ -83,11 +83,14 @@ class Model:
                 yield self.begin(state, number)
         live = {ballot.proposer: ballot.number for ballot in state.ballots}  # a proposer has forgotten its earlier ones
         for at, ballot in enumerate(state.ballots):
+            promised = {one.voter for one in ballot.promises}
             for voter, acceptor in enumerate(state.voters):
                 if ballot.value is None:
+                    if voter in promised:
+                        continue
                     after, agreed = acceptor.prepare(ballot.number)
-                    promise = Promise(voter, after.accepted, after.value)
-                    if agreed and not any(one.voter == voter for one in ballot.promises):
+                    if agreed:
+                        promise = Promise(voter, after.accepted, after.value)
                         heard = ballot._replace(promises=ballot.promises | {promise})
                         yield self.changed(state, at, heard, voter, after)
                 elif voter not in ballot.accepted_by:
@@ -117,7 +120,7 @@ class Model:
             if len(heard) == len(voters):
                 proposer = Proposer(bytes([ballot.proposer]), ballot.number)
                 for promise in heard:
-                    proposer = proposer.hear_promise(ballot.number, promise, self.quorum.is_enough)
+                    proposer = proposer.hear_promise(ballot.number, promise, self.is_enough)
                 assert proposer.value is not None
                 values.add(proposer.value)
         for value in values:
@@ -125,7 +128,7 @@ class Model:
 
     def changed(self, state: State, at: int, ballot: Ballot, voter: int = -1, after: Acceptor | None = None) -> State:
         """The state with one ballot replaced, and one voter."""
-        voters = tuple(one if number != voter or after is None else after for number, one in enumerate(state.voters))
+        voters = state.voters if after is None else (*state.voters[:voter], after, *state.voters[voter + 1 :])
         return State(voters, (*state.ballots[:at], ballot, *state.ballots[at + 1 :]))
 
     def check_progress(self, state: State, chosen: set[bytes]) -> None:
@@ -141,13 +144,13 @@ class Model:
                 voters[voter], agreed = voters[voter].prepare(proposer.ballot)
                 assert agreed, state
                 promise = Promise(voter, voters[voter].accepted, voters[voter].value)
-                proposer = proposer.hear_promise(proposer.ballot, promise, self.quorum.is_enough)
+                proposer = proposer.hear_promise(proposer.ballot, promise, self.is_enough)
             assert proposer.value is not None, state
             for voter in up:
                 voters[voter], agreed = voters[voter].accept(proposer.ballot, proposer.value)
                 assert agreed, state
                 proposer = proposer.hear_acceptance(proposer.ballot, voter)
-            assert self.quorum.is_enough(proposer.acceptances), state
+            assert self.is_enough(proposer.acceptances), state
             assert not chosen or chosen == {proposer.value}, (state, up)
 
     def canonical(self, state: State) -> State:
@@ -162,7 +165,7 @@ class Model:
         """The sets of hosts that may decide, and could not before the last of them answered."""
         for count in range(1, len(self.hosts) + 1):
             for one in map(frozenset, combinations(self.hosts, count)):
-                if self.quorum.is_enough(one) and not all(self.quorum.is_enough(one - {last}) for last in one):
+                if self.is_enough(one) and not all(self.is_enough(one - {last}) for last in one):
                     yield one
 
 
