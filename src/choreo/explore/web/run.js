@@ -54,7 +54,7 @@ export class RunView {
     this.table.replaceChildren();
     if (!this.found) {
       draw.fillStyle = colors.muted;
-      draw.fillText("Nothing has run yet: press Run.", 10, 20);
+      draw.fillText("Nothing has run yet.", 10, 20);
       return;
     }
     const { rows, ranks, cores } = this.found, left = 70, bottom = height - 28, right = width - 16;
