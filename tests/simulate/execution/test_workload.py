@@ -211,6 +211,9 @@ def test_calls_that_keep_meeting_others_are_simulated_once(monkeypatch: pytest.M
     monkeypatch.setattr(RunningJobs, "add", counted)
     found = simulate_workload(made, RING, algorithm="ring")
     assert 20 < len(joined) <= 42 + 12  # a message that was under way when a collective came joins with what is left
+    twin = simulate_workload(made, RING, algorithm="ring", compiled=False)
+    assert twin.times.end_s == pytest.approx(found.times.end_s, rel=1e-12)
+    assert twin.link_busy_s == pytest.approx(found.link_busy_s, rel=1e-12)
     monkeypatch.setattr(MessageFlows, "possible", property(lambda _: False, lambda *_: None), raising=False)
     alike = simulate_workload(made, RING, algorithm="ring")
     assert found.times.end_s == pytest.approx(alike.times.end_s, rel=1e-9)
