@@ -54,7 +54,7 @@ INSIDE = {
         ("connect", "engine"),
         ("call_base", "groups", "rows"),
         ("messages", "recover", "collective_calls"),
-        ("object_calls",),
+        ("object_calls", "recover_calls"),
         ("communicator",),
         ("init", "join"),
     ),

@@ -221,7 +221,7 @@ def test_nothing_can_be_read_on_the_way(two_hosts: Hosts) -> None:
     assert {FrameKind.JOIN, FrameKind.BLOB, FrameKind.GOODBYE, FrameKind.PROGRESS, FrameKind.LEAVE} <= kinds, kinds
     assert len(passed) > 20_000
     for text in (*names, b"numbers!", b"an object", b'"rank"', b'"host'):
-        assert text not in passed, text
+        assert len(text) < 5 or text not in passed, text  # a shorter one is there by chance
     for kind, payload in frames:
         assert struct.pack(">IB", len(payload), kind) + payload not in passed
         assert len(payload) < 8 or payload not in passed, (kind, payload)

@@ -22,10 +22,11 @@ import numpy as np
 from choreo.errors import ChoreoError, CommunicatorClosed
 from choreo.run.execute.heap import Heap
 from choreo.run.messages.channel import CHANNEL_BYTES, CHANNEL_WORDS, Channel, LocalPeer, SenderMemory
-from choreo.run.messages.matching import ANY_SOURCE, GONE, Matcher, Message, MessageWork, Receive, Send
+from choreo.run.messages.endings import MessageEndings, no_words
+from choreo.run.messages.matching import ANY_SOURCE, Matcher, Message, MessageWork, Receive, Send
 from choreo.run.messages.send_buffers import SendBuffers
 from choreo.run.messages.sockets import SocketMessages
-from choreo.run.messages.words import Words, message_core
+from choreo.run.messages.words import message_core
 from choreo.run.stats import TrafficCounter
 from choreo.run.transport.shortage import start_thread
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["PointToPoint"]
 
 SLEEP_S = 0.01  # the longest sleep at once
-LOOK_S = 0.01  # how often a rank that waits looks whether its peers live
 # A send that waits longer is copied into a buffer. A large one has more patience, because its copy costs more; and far
 # more if its receiver has not even looked: on a busy machine it may just not have had its turn.
 PATIENCE_S, PATIENCE_S_PER_BYTE, UNSEEN_PATIENCE_S = 0.002, 1e-9, 0.05
@@ -43,7 +43,7 @@ AGAIN = "make another communicator"
 ROUNDS = 64  # of taking one message from each peer, before whoever waits looks at its own
 
 
-class PointToPoint:
+class PointToPoint(MessageEndings):
     """All messages of one rank."""
 
     def __init__(self, connection: Connection, heap: Heap, traffic: TrafficCounter) -> None:
@@ -66,7 +66,7 @@ class PointToPoint:
         self._helper: threading.Thread | None = None
         self._attended: list[MessageWork] = []  # that the helper waits for
         self._ended: deque[MessageWork] = deque()  # whose callbacks are to be called
-        self._words = _no_words()
+        self._words = no_words()
         self._sockets: SocketMessages | None = None
         try:
             for peer in self._local:
@@ -368,95 +368,3 @@ class PointToPoint:
             channel = self._channels.get(send.peer)
             if channel is not None and not send.over and (waited_s > UNSEEN_PATIENCE_S or channel.has_seen(send)):
                 channel.buffer(send)
-
-    def _expire(self, work: MessageWork) -> None:
-        """End a work whose time is up. The thread of the sockets ends its own sends."""
-        channel = self._channels.get(work.peer)
-        if isinstance(work, Receive):
-            if self._sockets is None or not self._sockets.take_back(work):
-                self._matcher.remove(work)
-                work.fail(self._nothing_came(work))
-        elif channel is not None and isinstance(work, Send):
-            channel.withdraw(work)
-
-    def _nothing_came(self, receive: Receive) -> str:
-        gone = sorted(self._gone)
-        if receive.peer == ANY_SOURCE and gone:
-            return f"sent anything before the deadline; {', '.join(self._names[rank] for rank in gone)} had gone"
-        if receive.peer == ANY_SOURCE:
-            return "sent anything before the deadline"
-        channel = self._channels.get(receive.peer)
-        if channel is not None and channel.is_full:
-            return "sent nothing with this tag before the deadline, and so much with others that no more of it is kept"
-        if self._sockets is not None and self._sockets.shortage:
-            return (
-                f"sent nothing before the deadline; this rank could not accept a connection: {self._sockets.shortage}"
-            )
-        return "sent nothing before the deadline"
-
-    def _look_for_dead(self) -> None:
-        """Look whether peers live, unless that was just done."""
-        now_s = time.monotonic()
-        if now_s - self._looked_s < LOOK_S:
-            return
-        self._looked_s = now_s
-        for channel in list(self._order):
-            if not channel.gone and channel.has_ended:
-                self._lose(channel.peer, GONE)
-
-    def _lose(self, peer: int, reason: str = GONE) -> None:
-        """A rank is gone. What it sent before is read first."""
-        if peer in self._gone:
-            return
-        channel = self._channels.get(peer)
-        if channel is not None:
-            with contextlib.suppress(ValueError):
-                while channel.read_one(bounded=False):
-                    pass
-            channel.collect()
-            channel.lose(reason)
-        self._gone[peer] = reason
-        for receive in self._matcher.waiting():
-            self._fail_if_gone(receive)
-        self._wake()
-
-    def _all_gone(self, receive: Receive) -> bool:
-        if receive.peer != ANY_SOURCE:
-            return receive.peer in self._gone
-        return len(self._gone) == len(self._peers) - 1 > 0
-
-    def _fail_if_gone(self, receive: Receive) -> None:
-        if not receive.over and self._all_gone(receive):
-            self._matcher.remove(receive)
-            everyone = "is left: all others died, or closed theirs"
-            receive.fail(everyone if receive.peer == ANY_SOURCE else self._gone[receive.peer])
-
-    def _fail(self, error: ChoreoError) -> None:
-        """End everything that is under way with this error, and let nothing follow."""
-        with self.lock:
-            if self._refusal is not None:
-                return
-            self._refusal = error
-            under_way: list[MessageWork] = list(self._matcher.waiting())
-            for channel in self._channels.values():
-                under_way += [*channel.exposed.values(), *channel.queue]
-                channel.say_closed()
-            if self._sockets is not None:
-                under_way += self._sockets.under_way()
-            for work in under_way:
-                work.end(error=error)
-            self._wake()
-            self._release()
-
-    def _release(self) -> None:
-        self._matcher.clear()
-        self._channels.clear()
-        self._order.clear()
-        self._words = _no_words()  # a thread may still sleep in those that there were
-        descriptors, self._pidfds = self._pidfds, {}
-        for descriptor in descriptors.values():
-            os.close(descriptor)
-
-
-def _no_words() -> Words:
-    return Words(0, b"", 0, [None], CHANNEL_BYTES, CHANNEL_WORDS, False)

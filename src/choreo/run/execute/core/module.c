@@ -50,6 +50,7 @@
 #include "call.h"
 #include "endpoint.h"
 #include "progress.h"
+#include "progress_types.h"
 #include "call_cache.h"
 #include "cached_method.h"
 
