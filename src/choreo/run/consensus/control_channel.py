@@ -42,6 +42,7 @@ MAX_MESSAGE_BYTES = 64 << 10
 CHUNK_BYTES = 64 << 10
 LONGEST_LOOK_S = 0.02
 _GOODBYE = struct.Struct("<IIQ")  # the outcome, the culprit, the call
+_TCP_INFO = struct.Struct("@2xB5xI")  # of its start: how often in vain, and the present timeout in microseconds
 _PROGRESS = struct.Struct("<BQ")  # 0: has the result of the call; 1: has returned from it
 
 
@@ -185,16 +186,26 @@ class ControlConnection:
         return True
 
     def unacknowledged_s(self) -> float:
-        """For how long the other host's kernel has acknowledged nothing, each time that this was asked.
+        """For how long the other host's kernel has acknowledged nothing: as this process saw it, or its kernel.
 
         Between two questions at most a little is counted: a process that gets no core may have sent something just now.
+        The kernel counts on, and knows how often it has sent the same in vain.
         """
         now_s, before_s = time.monotonic(), self._looked_s
         self._looked_s = now_s
         self._unacknowledged_s += min(now_s - before_s, LONGEST_LOOK_S)
         if not self.is_cut_off():
             self._unacknowledged_s = 0.0
-        return self._unacknowledged_s
+            return 0.0
+        return max(self._unacknowledged_s, self._retransmitting_s())
+
+    def _retransmitting_s(self) -> float:
+        """For how long the kernel has sent the same again without an answer; its timeout doubles each time."""
+        with contextlib.suppress(OSError):
+            info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+            times, timeout_us = _TCP_INFO.unpack(info)
+            return float(timeout_us * (1 - 0.5**times)) * 1e-6
+        return 0.0
 
     def check(self) -> None:
         """Find out whether the connection has ended, and leave what came for the executor to see."""
