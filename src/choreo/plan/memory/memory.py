@@ -116,8 +116,9 @@ def _holes(batch: PlanBatch, activations: Floats) -> Floats:
     """What malloc holds in pieces that nothing fits into again, because what was allocated between them stays.
 
     A layer that is computed again dropped its activations between tensors that stay, so it needs as much room again.
-    Gradients of the first micro-batch lie where its activations were, so the next needs room of its own. DDP makes its
-    buckets a second time after the first step. ZeRO cuts a model that was built whole, and has its share in one piece.
+    So do the gradients of a layer's activations, which come before these are freed. Gradients of the first micro-batch
+    lie where its activations were, so the next needs room of its own. DDP makes its buckets a second time after the
+    first step. ZeRO cuts a model that was built whole, and has its share in one piece.
     """
     zero, several = batch.columns["zero"], batch.replicas > 1
     whole = 4 * batch.parameters
@@ -125,8 +126,9 @@ def _holes(batch: PlanBatch, activations: Floats) -> Floats:
         several, whole + np.where(zero == 1, 2, 1) * whole / batch.replicas * ((zero == 1) | (zero == 2)), 0.0
     )
     buckets = np.where(several, whole, 0.0)
-    again = np.where(batch.columns["recompute"] == FULL, _working(batch), 0.0)
-    return np.where(zero > 0, cut, buckets) + np.where(batch.micro_batches > 1, activations, 0.0) + again
+    full, first = batch.columns["recompute"] == FULL, batch.micro_batches == 1
+    again = np.where(full | first, _largest(batch, "working_bytes"), 0.0)
+    return np.where(zero > 0, cut, buckets) + np.where(first, 0.0, activations) + again
 
 
 def _waiting(batch: PlanBatch) -> Floats:
@@ -180,17 +182,18 @@ def _activations(batch: PlanBatch) -> tuple[Floats, Floats]:
 
 
 def _working(batch: PlanBatch) -> Floats:
-    """Working memory of the current layer: its recomputed activations, or the gradients between its operators.
-
-    A stage without layers needs what an embedding would.
-    """
+    """Working memory of the current layer: its recomputed activations, or the gradients between its operators."""
     full = batch.columns["recompute"] == FULL
+    return np.where(full, _largest(batch, "working_bytes"), _largest(batch, "widest_bytes"))
+
+
+def _largest(batch: PlanBatch, field: str) -> Floats:
+    """Of a stage's layers, the one with the most bytes. A stage without layers needs what an embedding would."""
     found = np.zeros((len(batch.stages), len(batch.plans)))
     held = {kind: batch.count(kind) > 0 for kind in LAYERS}
     for kind, has in {**held, "embedding": ~np.any(list(held.values()), axis=0)}.items():
         if has.any():
-            one = np.where(full, batch.layer(kind, "working_bytes"), batch.layer(kind, "widest_bytes"))
-            found = np.maximum(found, has * one)
+            found = np.maximum(found, has * batch.layer(kind, field))
     return found
 
 

@@ -145,7 +145,14 @@ class FailureDetector:
     def is_unheard(self, rank: int) -> bool:
         """Whether what is sent to a rank does not arrive, though the rank itself may be heard: a one-way cut."""
         channel = self._channel_to(rank)
-        return channel is not None and channel.connections[rank].unacknowledged_s() >= UNHEARD_S
+        if channel is None:
+            return False
+        connection, address = channel.connections[rank], self.peers[rank].address
+        if connection.unacknowledged_s() >= UNHEARD_S:
+            return True
+        # It is the host that acknowledges, so what is known of one rank holds for the others there.
+        there = [one for at, one in channel.connections.items() if address and self.peers[at].address == address]
+        return connection.is_cut_off() and any(one.unacknowledged_s() >= UNHEARD_S for one in there)
 
     def report_host(self) -> None:
         """Tell other hosts what this rank sees on its own, if that has changed."""
