@@ -20,8 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.helpers.browser import Browser
-from tests.helpers.live_page import LivePage, live_page, serving
+from tests.helpers.pages.browser import Browser
+from tests.helpers.pages.live_page import LivePage, live_page, serving
 
 RESULTS = Path(__file__).parent / "results" / "explore_slider.json"
 CASES = (

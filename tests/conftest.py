@@ -16,25 +16,25 @@ from hypothesis import HealthCheck, settings
 from choreo.algorithms import _registry
 
 if TYPE_CHECKING:
-    from tests.helpers.browser import Browser
-    from tests.helpers.run import Job
+    from tests.helpers.pages.browser import Browser
+    from tests.helpers.ranks.run import Job
 
 pytest.register_assert_rewrite(
-    "tests.helpers.browser",
+    "tests.helpers.pages.browser",
     "tests.helpers.cli",
     "tests.helpers.files",
     "tests.oracles.fluid",
     "tests.helpers.mutants",
-    "tests.helpers.faults",
-    "tests.helpers.launch",
-    "tests.helpers.hosts",
-    "tests.helpers.rendezvous",
+    "tests.helpers.ranks.faults",
+    "tests.helpers.ranks.launch",
+    "tests.helpers.network.hosts",
+    "tests.helpers.ranks.rendezvous",
     "tests.helpers.registry",
-    "tests.helpers.run",
-    "tests.helpers.executors",
+    "tests.helpers.ranks.run",
+    "tests.helpers.ranks.executors",
     "tests.helpers.programs",
     "tests.helpers.simulate",
-    "tests.helpers.train",
+    "tests.helpers.ranks.train",
     "tests.oracles.topology",
 )
 
@@ -157,11 +157,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if file := config.getoption("--cpu"):
-        from tests.helpers.cpu import Costs
+        from tests.helpers.suite.cpu import Costs
 
         config.pluginmanager.register(Costs(Path(file)))
     if count := config.getoption("--workers"):
-        from tests.helpers.workers import Workers
+        from tests.helpers.suite.workers import Workers
 
         config.pluginmanager.register(Workers(count, FIRST))
 
@@ -201,7 +201,7 @@ def _try_fewer_examples(items: list[pytest.Item], most: int | None) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Nothing that was imported is ever garbage, and looking for some among it takes a third of a second each time."""
     if session.config.getoption("--workers"):
-        from tests.helpers.prices import price_algorithms
+        from tests.helpers.ranks.prices import price_algorithms
 
         price_algorithms()
     gc.freeze()
@@ -228,7 +228,7 @@ def no_job_around(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def port() -> int:
     """A port that nobody listens on."""
-    from tests.helpers.rendezvous import free_port
+    from tests.helpers.ranks.rendezvous import free_port
 
     return free_port()
 
@@ -236,7 +236,7 @@ def port() -> int:
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One for all tests of this process, in which each has pages of its own."""
-    from tests.helpers.browser import Browser
+    from tests.helpers.pages.browser import Browser
 
     one = Browser(tmp_path_factory.mktemp("browser"))
     yield one
@@ -246,7 +246,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture
 def forked() -> Iterator[None]:
     """Ranks of launchers and benchmarks are forked from this process, which spares them their imports."""
-    from tests.helpers.forks import forked_ranks
+    from tests.helpers.ranks.forks import forked_ranks
 
     with forked_ranks():
         yield
@@ -255,7 +255,7 @@ def forked() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Callable[[int], Job]]:
     """So many ranks that stay for all tests of a module."""
-    from tests.helpers.run import Job
+    from tests.helpers.ranks.run import Job
 
     started: dict[int, Job] = {}
     yield lambda ranks: started.setdefault(ranks, Job(ranks))

@@ -23,7 +23,7 @@ import pytest
 
 import choreo
 from tests.helpers.command import Ran, run_choreo
-from tests.helpers.forks import forked_choreo, forked_ranks, import_torch
+from tests.helpers.ranks.forks import forked_choreo, forked_ranks, import_torch
 
 ROOT = Path(__file__).parent.parent
 MADE = ROOT / "docs" / "reference" / "python"  # by `make docs`, from docstrings

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.helpers import workers
+from tests.helpers.suite import workers
 
 CONFTEST = """
-from tests.helpers.workers import Workers
+from tests.helpers.suite.workers import Workers
 
 def pytest_configure(config):
     config.pluginmanager.register(Workers(3, [("test_b.py",)]))

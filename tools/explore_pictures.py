@@ -9,8 +9,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.helpers.browser import Browser
-from tests.helpers.live_page import live_page, serving
+from tests.helpers.pages.browser import Browser
+from tests.helpers.pages.live_page import live_page, serving
 
 HERE = Path(__file__).parent.parent / "docs" / "pictures"
 FILLED = "{ const { shown, filled } = document.documentElement.dataset; return shown && shown === filled; }"

@@ -27,7 +27,7 @@ from choreo.errors import BenchmarkError, ChoreoError, SizeError, UsageError
 from choreo.run.execute.constants import Band, Constants, default_constants
 from choreo.units import parse_size
 from tests.helpers.command import run_choreo
-from tests.helpers.forks import import_torch
+from tests.helpers.ranks.forks import import_torch
 
 CONSTANTS = Constants((Band(2, 1 << 62, 1e-6, 1e9, 1e-9),))
 RUNNABLE = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")

@@ -19,8 +19,8 @@ from choreo.price import CostModel, price
 from choreo.record.record import record
 from choreo.simulate import simulate
 from choreo.units import format_time
-from tests.helpers.browser import Browser, needs_browser
-from tests.helpers.live_page import LivePage, live_page, serving
+from tests.helpers.pages.browser import Browser, needs_browser
+from tests.helpers.pages.live_page import LivePage, live_page, serving
 
 pytestmark = needs_browser
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from choreo.explore.server import MOST_BODY, Server, web_files
-from tests.helpers.live_page import serving
+from tests.helpers.pages.live_page import serving
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pytest
 from choreo.errors import CollectiveMismatch, CommunicatorClosed, PeerFailure, UsageError
 from choreo.run.communicator import Communicator
 from choreo.run.init import init
-from tests.helpers.run import Job
+from tests.helpers.ranks.run import Job
 
 Array = npt.NDArray[Any]
 

@@ -16,7 +16,7 @@ from choreo.errors import ChoreoError, UsageError
 from choreo.run.communicator import Communicator
 from choreo.run.execute.choice import Chooser, forced_algorithms
 from choreo.run.execute.constants import Band, Constants
-from tests.helpers.run import Job
+from tests.helpers.ranks.run import Job
 
 Array = npt.NDArray[Any]
 

@@ -13,7 +13,7 @@ import pytest
 
 from choreo.run.communicator import Communicator
 from choreo.run.execute.dtypes import ReduceOp
-from tests.helpers.run import Job
+from tests.helpers.ranks.run import Job
 
 Array = npt.NDArray[Any]
 

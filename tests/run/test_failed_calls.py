@@ -15,7 +15,7 @@ import pytest
 from choreo.errors import CollectiveMismatch, PeerFailure, UsageError
 from choreo.run.communicator import Communicator
 from choreo.run.execute.dtypes import ReduceOp
-from tests.helpers.run import Job, RankError
+from tests.helpers.ranks.run import Job, RankError
 
 Array = npt.NDArray[Any]
 

@@ -10,7 +10,7 @@ import pytest
 import choreo
 from choreo.errors import UsageError
 from choreo.run.communicator import Communicator
-from tests.helpers.run import Job
+from tests.helpers.ranks.run import Job
 
 
 class Json:

@@ -23,9 +23,9 @@ from choreo.run.execute import choice
 from choreo.run.execute.backend import executor
 from choreo.run.execute.constants import default_constants
 from choreo.run.recover import shrink
-from tests.helpers.faults import Ended, Job, Pipe, eventually, names_held
-from tests.helpers.hosts import NetworkJob, hosts, why_no_hosts
-from tests.helpers.launch import command
+from tests.helpers.network.hosts import NetworkJob, hosts, why_no_hosts
+from tests.helpers.ranks.faults import Ended, Job, Pipe, eventually, names_held
+from tests.helpers.ranks.launch import command
 
 
 def descriptors() -> list[int]:

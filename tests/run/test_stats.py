@@ -10,7 +10,7 @@ import pytest
 from choreo.errors import PeerFailure
 from choreo.run.communicator import Communicator
 from choreo.run.execute.backend import is_compiled
-from tests.helpers.run import Job
+from tests.helpers.ranks.run import Job
 
 
 def by_collective(comm: Communicator, name: str) -> dict[str, int]:

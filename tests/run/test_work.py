@@ -20,8 +20,8 @@ from choreo.errors import ChoreoError, CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
 from choreo.run.execute.backend import is_compiled
 from choreo.run.work import Work
-from tests.helpers.faults import eventually
-from tests.helpers.run import Job
+from tests.helpers.ranks.faults import eventually
+from tests.helpers.ranks.run import Job
 
 
 @pytest.fixture(params=["compiled", "python"])

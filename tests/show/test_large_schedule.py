@@ -20,7 +20,7 @@ from choreo.show.schedule import packed
 from choreo.show.schedule.holdings import State, moments
 from choreo.show.schedule.packed import to_packed
 from choreo.show.schedule.words import messages
-from tests.helpers.browser import ANY_FONT, ANY_PHONE, Browser, needs_browser
+from tests.helpers.pages.browser import ANY_FONT, ANY_PHONE, Browser, needs_browser
 
 DRIVER = """
   const look = () => seen.push({

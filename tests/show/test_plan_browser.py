@@ -11,7 +11,7 @@ from choreo.plan import Planning, plan
 from choreo.show.plan.data import page_data
 from choreo.show.plan.fields import PlanPage
 from choreo.show.plan.page import page_html
-from tests.helpers.browser import ANY_FONT, ANY_PHONE, Browser, needs_browser
+from tests.helpers.pages.browser import ANY_FONT, ANY_PHONE, Browser, needs_browser
 
 # Chooses another plan and another stage, and looks before and after.
 DRIVER = """

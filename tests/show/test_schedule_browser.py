@@ -15,7 +15,7 @@ from choreo.show.schedule.data import to_data
 from choreo.show.schedule.grid import Grid
 from choreo.show.schedule.holdings import moments, wrong_at_end
 from choreo.show.schedule.words import messages
-from tests.helpers.browser import ANY_FONT, ANY_PHONE, Browser, needs_browser
+from tests.helpers.pages.browser import ANY_FONT, ANY_PHONE, Browser, needs_browser
 
 pytestmark = needs_browser
 

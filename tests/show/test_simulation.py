@@ -24,7 +24,7 @@ from choreo.show.simulation.words import link_names, rank_names
 from choreo.simulate import Simulation, simulate, suggested_schedule
 from choreo.topology import Links, compose, get_topology, graph
 from choreo.topology.graph import Floats
-from tests.helpers.simulations import HOSTILE, MIB, SIMULATIONS, composed_run, ring_run, slow_run, two_jobs_run
+from tests.helpers.pages.simulations import HOSTILE, MIB, SIMULATIONS, composed_run, ring_run, slow_run, two_jobs_run
 
 EVERY = pytest.mark.parametrize("name", list(SIMULATIONS))
 

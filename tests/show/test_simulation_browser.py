@@ -13,8 +13,8 @@ from choreo.algorithms import build
 from choreo.show import simulation_html
 from choreo.show.simulation.data import SimulationData
 from choreo.simulate import Simulation, simulate
-from tests.helpers.browser import ANY_FONT, ANY_PHONE, Browser, needs_browser
-from tests.helpers.simulations import HOSTILE, MIB, SIMULATIONS, ring_run, slow_run
+from tests.helpers.pages.browser import ANY_FONT, ANY_PHONE, Browser, needs_browser
+from tests.helpers.pages.simulations import HOSTILE, MIB, SIMULATIONS, ring_run, slow_run
 
 pytestmark = needs_browser
 

@@ -22,7 +22,7 @@ from choreo.show.topology.place import PlacedWire
 from choreo.show.topology.scene import Point, arc, beside, middle, places_of, slots_of, straight
 from choreo.show.topology.stages import level_sizes, stages_of
 from choreo.topology import Links, Topology, compose, fat_tree, get_topology, graph, list_topologies
-from tests.helpers.pictures import SVG, words_of
+from tests.helpers.pages.pictures import SVG, words_of
 
 # Small enough to be drawn whole.
 WHOLE = [

@@ -13,7 +13,7 @@ from choreo.show.drawing import WRONG
 from choreo.show.topology.paint import LOADS, load_color
 from choreo.show.topology.panels import panels_of
 from choreo.topology import get_topology
-from tests.helpers.pictures import words_of
+from tests.helpers.pages.pictures import words_of
 
 
 def told_colors(picture: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from choreo.show.simulation.trace import LINKS, RANKS, trace_events
 from choreo.show.trace_events import Event, Trace, microseconds
 from choreo.simulate import Simulation, simulate
 from choreo.topology import get_topology
-from tests.helpers.simulations import MIB, SIMULATIONS
+from tests.helpers.pages.simulations import MIB, SIMULATIONS
 
 # What the format knows of metadata, and the argument each needs.
 METADATA = {

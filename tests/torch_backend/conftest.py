@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.forks import import_torch
-from tests.helpers.run import Job
-from tests.helpers.torch import dist, torch
+from tests.helpers.ranks.forks import import_torch
+from tests.helpers.ranks.run import Job
+from tests.helpers.suite.torch import dist, torch
 
 
 def start(comm: Any, path: str, backend: str) -> str:

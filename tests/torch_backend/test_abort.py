@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.helpers.run import Job
-from tests.helpers.torch import dist, torch
+from tests.helpers.ranks.run import Job
+from tests.helpers.suite.torch import dist, torch
 
 
 def abort_while_waiting(_: object) -> str:

@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 
 from choreo.run import collective_calls
-from tests.helpers.run import Job
-from tests.helpers.torch import dist, torch
+from tests.helpers.ranks.run import Job
+from tests.helpers.suite.torch import dist, torch
 
 Groups = Callable[[int], Job]
 RANKS = [1, 2, 3, 4]

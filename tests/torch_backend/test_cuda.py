@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.torch import dist, mp, torch
+from tests.helpers.suite.torch import dist, mp, torch
 
 # As text it is asked when a test starts, so that collecting imports no torch.
 pytestmark = pytest.mark.skipif("not torch.cuda.is_available()", reason="there is no GPU")

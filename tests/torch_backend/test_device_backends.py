@@ -8,8 +8,8 @@ from unittest import mock
 
 import pytest
 
-from tests.helpers.run import Job
-from tests.helpers.torch import dist, torch
+from tests.helpers.ranks.run import Job
+from tests.helpers.suite.torch import dist, torch
 
 
 def beside(_: Any) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.helpers.command import Ran
-from tests.helpers.forks import forked_choreo, import_torch
-from tests.helpers.hosts import enter, hosts, why_no_hosts
+from tests.helpers.network.hosts import enter, hosts, why_no_hosts
+from tests.helpers.ranks.forks import forked_choreo, import_torch
 from tests.run.launch.test_launchers import command
 
 ROOT = Path(__file__).parent.parent.parent
@@ -146,7 +146,7 @@ def test_mpirun_needs_no_more_than_torchrun(tmp_path: Path) -> None:
 
 def rank_on_a_host(name: str, store: str, rank: int, told: Any) -> None:
     """A rank of a process group whose members are on several hosts."""
-    from tests.helpers.torch import dist, torch
+    from tests.helpers.suite.torch import dist, torch
 
     enter(name)
     torch.set_num_threads(1)

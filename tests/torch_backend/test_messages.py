@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.run import Job, RankError
-from tests.helpers.torch import dist, torch
+from tests.helpers.ranks.run import Job, RankError
+from tests.helpers.suite.torch import dist, torch
 
 Groups = Callable[[int], Job]
 # Bytes: in the ring, in a buffer beside it, and read out of the sender's memory.

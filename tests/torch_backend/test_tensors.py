@@ -6,9 +6,9 @@ import pytest
 
 from choreo.errors import UsageError
 from choreo.run.communicator import Communicator
-from tests.helpers.forks import import_torch
-from tests.helpers.run import Job
-from tests.helpers.torch import torch
+from tests.helpers.ranks.forks import import_torch
+from tests.helpers.ranks.run import Job
+from tests.helpers.suite.torch import torch
 
 
 def with_tensors(comm: Communicator) -> None:

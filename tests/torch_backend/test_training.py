@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.run import Job
-from tests.helpers.torch import dist, nn, torch
+from tests.helpers.ranks.run import Job
+from tests.helpers.suite.torch import dist, nn, torch
 
 Groups = Callable[[int], Job]
 BATCH = 12

@@ -20,8 +20,8 @@ from choreo.train import TrainConfig
 from choreo.train.checkpoint import folder as folder_module
 from choreo.train.checkpoint.folder import CheckpointFolder, Manifest, checksum, writing_folder
 from choreo.workload import Plan
-from tests.helpers.forks import fork_choreo, import_torch
-from tests.helpers.train import TorchRanks
+from tests.helpers.ranks.forks import fork_choreo, import_torch
+from tests.helpers.ranks.train import TorchRanks
 from tests.train.test_plans import config, plan, same, small
 
 Ranks = Callable[[int], TorchRanks]

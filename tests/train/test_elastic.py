@@ -24,10 +24,10 @@ from choreo.errors import TrainingError, UsageError
 from choreo.train import TrainConfig
 from choreo.train.scale import scaled
 from choreo.workload import Plan, get_model
-from tests.helpers.elastic import ElasticJob, losses_alone, train_config
-from tests.helpers.faults import eventually, segments
-from tests.helpers.hosts import hosts, why_no_hosts
-from tests.helpers.torch import torch
+from tests.helpers.network.hosts import hosts, why_no_hosts
+from tests.helpers.ranks.elastic import ElasticJob, losses_alone, train_config
+from tests.helpers.ranks.faults import eventually, segments
+from tests.helpers.suite.torch import torch
 
 TOLERANCE = 1e-6
 

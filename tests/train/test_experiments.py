@@ -24,7 +24,7 @@ from choreo.train.launch import run_ranks
 from choreo.train.scale import scaled
 from choreo.workload import Model, Plan, get_model
 from tests.helpers.command import run_choreo
-from tests.helpers.train import TorchRanks
+from tests.helpers.ranks.train import TorchRanks
 
 MODEL = cast(Model, scaled(get_model("gpt2-124m"), "tiny"))
 BATCH, SEQ, STEPS, FLOAT = 8, 16, 3, 4

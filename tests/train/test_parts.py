@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.helpers.torch import torch
+from tests.helpers.suite.torch import torch
 
 
 def test_waiting_until_a_message_is_taken_is_bubble_but_for_the_least(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from choreo.train import TrainConfig
 from choreo.train.scale import scaled
 from choreo.workload import Model, Plan, get_model, get_workload
-from tests.helpers.train import TorchRanks
+from tests.helpers.ranks.train import TorchRanks
 
 SEQ, STEPS = 32, 3
 TOLERANCE = 2e-5

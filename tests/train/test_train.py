@@ -23,8 +23,8 @@ from choreo.train.plan_file import plan_of, read_plan
 from choreo.train.scale import scaled
 from choreo.workload import Model, Plan, get_model
 from tests.helpers.command import run_choreo
-from tests.helpers.forks import import_torch
-from tests.helpers.train import TorchRanks
+from tests.helpers.ranks.forks import import_torch
+from tests.helpers.ranks.train import TorchRanks
 
 MODULE = importlib.import_module("choreo.train.train")  # by its name it is the function
 TINY: dict[str, Any] = {"scale": "tiny", "steps": 2, "seq": 16}

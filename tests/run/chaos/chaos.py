@@ -29,10 +29,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from choreo.units import parse_time
-from tests.helpers.fork_server import start_server
-from tests.helpers.hosts import Cables, why_no_hosts
-from tests.helpers.launchers import LAUNCHERS, find_launcher
-from tests.helpers.relay import why_no_relay
+from tests.helpers.network.hosts import Cables, why_no_hosts
+from tests.helpers.network.relay import why_no_relay
+from tests.helpers.ranks.fork_server import start_server
+from tests.helpers.ranks.launchers import LAUNCHERS, find_launcher
 from tests.run.chaos.driver import Chaos
 from tests.run.chaos.launched import LaunchedChaos
 from tests.run.chaos.network import PER_JOB as NETWORK_PER_JOB

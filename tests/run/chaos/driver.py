@@ -19,8 +19,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeAlias
 
 import choreo
-from tests.helpers.faults import Pipe, eventually, segments
-from tests.helpers.fork_server import CONTEXT, start_server
+from tests.helpers.ranks.faults import Pipe, eventually, segments
+from tests.helpers.ranks.fork_server import CONTEXT, start_server
 from tests.run.chaos.rank import Settings, life
 
 HANG_S = 60.0  # after which somebody who is awake and says nothing hangs

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from choreo.run.rendezvous.environment import read_environment
-from tests.helpers.launchers import launch_command
+from tests.helpers.ranks.launchers import launch_command
 from tests.run.chaos.driver import Chaos
 from tests.run.chaos.rank import Settings, life
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from tests.helpers.hosts import PORT, Cables, Hosts, enter
+from tests.helpers.network.hosts import PORT, Cables, Hosts, enter
 from tests.run.chaos.driver import KINDS, Chaos, Kind
 from tests.run.chaos.rank import Settings
 

@@ -20,7 +20,7 @@ import numpy as np
 import choreo
 from choreo.errors import ChoreoError, CommunicatorClosed, JoinError, PeerFailure
 from choreo.run.communicator import Communicator
-from tests.helpers.faults import Pipe
+from tests.helpers.ranks.faults import Pipe
 
 SECRET = "what only this chaos knows"
 SIZES = (1, 7, 3000, 20_000, 700_000)

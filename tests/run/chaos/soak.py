@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from choreo.run.communicator import Communicator
-from tests.helpers.faults import Ended, Job, Pipe, eventually
+from tests.helpers.ranks.faults import Ended, Job, Pipe, eventually
 
 SMALL, LARGE = (1, 1, 1, 1, 2, 3, 7, 8, 33, 100, 257, 512), 1 << 17  # numbers of eight bytes
 SLACK_KIB = 2048  # of resident memory, for the allocator and for calls that were prepared

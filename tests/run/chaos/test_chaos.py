@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from tests.helpers.fork_server import start_server
-from tests.helpers.hosts import why_no_hosts
-from tests.helpers.launchers import find_launcher
+from tests.helpers.network.hosts import why_no_hosts
+from tests.helpers.ranks.fork_server import start_server
+from tests.helpers.ranks.launchers import find_launcher
 from tests.run.chaos import chaos
 from tests.run.chaos.driver import Chaos
 from tests.run.chaos.launched import LaunchedChaos

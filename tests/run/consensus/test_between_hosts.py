@@ -16,7 +16,7 @@ from choreo.run.consensus.between_hosts import HostConsensus
 from choreo.run.consensus.control_channel import ControlChannel, ControlConnection, Decision, Prepare
 from choreo.run.consensus.ledger import Ledger
 from choreo.run.consensus.quorum import ANY, MAJORITY, Quorum
-from tests.helpers.executors import control_over
+from tests.helpers.ranks.executors import control_over
 
 
 def pair() -> tuple[ControlConnection, ControlConnection]:

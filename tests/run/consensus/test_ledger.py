@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from choreo.run.consensus import status as segments
 from choreo.run.consensus.ledger import ENTRY_BYTES, Ledger
 from choreo.run.consensus.status import Status
-from tests.helpers.fork_server import CONTEXT, start_server
+from tests.helpers.ranks.fork_server import CONTEXT, start_server
 
 
 @given(st.integers(0, segments.SLOT_BYTES), st.integers(0, 3), st.binary(max_size=800))

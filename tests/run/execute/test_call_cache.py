@@ -19,9 +19,9 @@ from choreo.run.communicator import Communicator
 from choreo.run.execute import backend
 from choreo.run.execute.compile import compile_program
 from choreo.run.execute.dtypes import ReduceOp
-from tests.helpers.executors import COMPILED, TWIN, Rank, run_ranks
 from tests.helpers.programs import places
-from tests.helpers.run import Job
+from tests.helpers.ranks.executors import COMPILED, TWIN, Rank, run_ranks
+from tests.helpers.ranks.run import Job
 from tests.helpers.strategies import schedule_of
 from tests.oracles.replay import Case, Row
 

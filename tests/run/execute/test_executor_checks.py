@@ -32,7 +32,7 @@ from choreo.run.execute.layout import (
     offset_of,
 )
 from choreo.run.execute.twin.segment import call_record_at, mailbox_at
-from tests.helpers.executors import (
+from tests.helpers.ranks.executors import (
     BOTH,
     FLOAT32,
     STAGE_BYTES,

@@ -18,7 +18,7 @@ from choreo.errors import UsageError
 from choreo.run.execute import backend
 from choreo.run.execute.compile import compile_program
 from choreo.run.execute.failures import LEFT, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
-from tests.helpers.executors import (
+from tests.helpers.ranks.executors import (
     BOTH,
     COMPILED,
     FLOAT32,
@@ -29,7 +29,7 @@ from tests.helpers.executors import (
     Rank,
     run_ranks,
 )
-from tests.helpers.faults import eventually
+from tests.helpers.ranks.faults import eventually
 
 try:
     backend.executor(compiled=True)

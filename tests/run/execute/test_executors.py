@@ -14,7 +14,8 @@ from choreo.algorithms import build
 from choreo.errors import UsageError
 from choreo.run.execute import backend
 from choreo.schedule import Schedule
-from tests.helpers.executors import (
+from tests.helpers.programs import Array, places, replay, spans
+from tests.helpers.ranks.executors import (
     COMPILED,
     FLOAT64,
     HOSTS,
@@ -23,7 +24,6 @@ from tests.helpers.executors import (
     Rank,
     run_ranks,
 )
-from tests.helpers.programs import Array, places, replay, spans
 
 try:
     backend.executor(compiled=True)

@@ -14,7 +14,7 @@ from choreo.errors import UsageError
 from choreo.run.execute.segment import SHARED, UNSEEN_S, Segment, owned_name, remove_stale
 from choreo.run.rendezvous.hosts import pid_namespace
 from choreo.run.rendezvous.processes import start_time
-from tests.helpers.faults import segments
+from tests.helpers.ranks.faults import segments
 
 
 def test_segments_of_a_crash_are_removed_by_the_next_start_and_those_of_the_living_are_not() -> None:

@@ -15,8 +15,8 @@ import pytest
 from choreo.run.communicator import Communicator
 from choreo.run.connect import _scheduling_group
 from choreo.run.execute.backend import is_compiled
-from tests.helpers.faults import eventually
-from tests.helpers.run import Job
+from tests.helpers.ranks.faults import eventually
+from tests.helpers.ranks.run import Job
 
 AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
 

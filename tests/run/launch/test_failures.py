@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.faults import eventually
-from tests.helpers.launch import all_gone, command, launched, launcher, pids_printed
+from tests.helpers.ranks.faults import eventually
+from tests.helpers.ranks.launch import all_gone, command, launched, launcher, pids_printed
 
 # A rank that has started a process of its own, in its group.
 WITH_CHILD = """

@@ -18,7 +18,7 @@ import pytest
 from choreo.errors import UsageError
 from choreo.run.transport.addresses import parse_address
 from tests.helpers.command import run_choreo
-from tests.helpers.launch import all_gone, command, launched, launcher, pids_printed
+from tests.helpers.ranks.launch import all_gone, command, launched, launcher, pids_printed
 
 
 @pytest.fixture

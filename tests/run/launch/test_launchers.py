@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.launchers import LAUNCHERS, find_launcher, launch_command
+from tests.helpers.ranks.launchers import LAUNCHERS, find_launcher, launch_command
 
 # It grows by a process that one of its ranks starts, with the environment that the launcher gave to that rank.
 SCRIPT = """

@@ -24,8 +24,8 @@ from choreo.run.groups import NonMember
 from choreo.run.messages import channel, point_to_point, send_buffers, words
 from choreo.run.messages.channel import BUFFERED_BYTES, EAGER_BYTES
 from choreo.run.work import Work
-from tests.helpers.faults import eventually
-from tests.helpers.run import Job, RankError
+from tests.helpers.ranks.faults import eventually
+from tests.helpers.ranks.run import Job, RankError
 
 LENGTHS = (0, 1, 7, 8, EAGER_BYTES, EAGER_BYTES + 1, BUFFERED_BYTES, BUFFERED_BYTES + 1, 300_001)
 

@@ -17,8 +17,8 @@ import pytest
 import choreo
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
-from tests.helpers.faults import Ended, Pipe
-from tests.helpers.hosts import Hosts, NetworkJob, hosts, why_no_hosts
+from tests.helpers.network.hosts import Hosts, NetworkJob, hosts, why_no_hosts
+from tests.helpers.ranks.faults import Ended, Pipe
 
 pytestmark = pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
 MIXED, THREE = (0, 0, 1, 1), (0, 1, 2)

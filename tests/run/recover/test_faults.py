@@ -15,7 +15,7 @@ import pytest
 
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
-from tests.helpers.faults import Job, Pipe, Ranks, eventually, names_held, segments
+from tests.helpers.ranks.faults import Job, Pipe, Ranks, eventually, names_held, segments
 
 KILL, STOP, RESUME = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 

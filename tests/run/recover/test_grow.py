@@ -13,8 +13,8 @@ import pytest
 import choreo
 from choreo.errors import JoinError, PeerFailure, UsageError
 from choreo.run.communicator import Communicator
-from tests.helpers.faults import PATIENCE_S, Job, Pipe, eventually, segments
-from tests.helpers.hosts import PORT, NetworkJob, hosts, why_no_hosts
+from tests.helpers.network.hosts import PORT, NetworkJob, hosts, why_no_hosts
+from tests.helpers.ranks.faults import PATIENCE_S, Job, Pipe, eventually, segments
 
 SECRET = "a secret of at least sixteen bytes"
 

@@ -11,7 +11,7 @@ import pytest
 
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
-from tests.helpers.faults import Job, Pipe
+from tests.helpers.ranks.faults import Job, Pipe
 
 
 def leaves(comm: Communicator, talk: Pipe) -> str:

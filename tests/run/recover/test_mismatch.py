@@ -9,7 +9,7 @@ import pytest
 
 from choreo.run.communicator import Communicator
 from choreo.run.execute.dtypes import ReduceOp
-from tests.helpers.faults import Job, Pipe
+from tests.helpers.ranks.faults import Job, Pipe
 
 
 def other_call(comm: Communicator, talk: Pipe, kind: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from choreo.run.rendezvous import hosts
 from choreo.run.rendezvous.hosts import host_id, lowest_rank_per_host
 from choreo.run.rendezvous.processes import start_time
-from tests.helpers.rendezvous import Process, join, outcomes, ranks_do
+from tests.helpers.ranks.rendezvous import Process, join, outcomes, ranks_do
 
 
 def test_the_same_for_all_processes_here() -> None:

@@ -18,7 +18,7 @@ import pytest
 from choreo.errors import UsageError
 from choreo.run.rendezvous.hosts import host_id
 from choreo.run.rendezvous.processes import is_alive, start_time
-from tests.helpers.rendezvous import Process, join, join_and_exchange, outcomes, shares
+from tests.helpers.ranks.rendezvous import Process, join, join_and_exchange, outcomes, shares
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 

@@ -17,7 +17,7 @@ from choreo.run.rendezvous.coordinator_connection import CoordinatorConnection
 from choreo.run.rendezvous.rendezvous import Rendezvous
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.frames import FrameKind
-from tests.helpers.rendezvous import (
+from tests.helpers.ranks.rendezvous import (
     OTHER,
     SECRET,
     Outcome,

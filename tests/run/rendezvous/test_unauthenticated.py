@@ -20,7 +20,7 @@ from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.frames import FrameKind
 from choreo.run.transport.handshake import MAGIC
 from choreo.run.transport.limits import MAX_UNAUTHENTICATED
-from tests.helpers.rendezvous import (
+from tests.helpers.ranks.rendezvous import (
     SECRET,
     Process,
     join,

@@ -16,9 +16,9 @@ import choreo
 from choreo.errors import CollectiveMismatch, PeerFailure, RendezvousError
 from choreo.run.communicator import Communicator
 from choreo.run.transport.frames import FrameKind
-from tests.helpers.faults import Pipe
-from tests.helpers.hosts import PORT, Hosts, NetworkJob, hosts, why_no_hosts
-from tests.helpers.man_in_the_middle import CHANGES, DOWN, UP, Plan, Relay
+from tests.helpers.network.hosts import PORT, Hosts, NetworkJob, hosts, why_no_hosts
+from tests.helpers.network.man_in_the_middle import CHANGES, DOWN, UP, Plan, Relay
+from tests.helpers.ranks.faults import Pipe
 from tests.run.transport.test_network import go, values
 
 pytestmark = pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")

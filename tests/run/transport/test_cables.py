@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from choreo.run.communicator import Communicator
-from tests.helpers.faults import Pipe
-from tests.helpers.hosts import Cables, NetworkJob, hosts, why_no_hosts
-from tests.helpers.relay import why_no_relay
+from tests.helpers.network.hosts import Cables, NetworkJob, hosts, why_no_hosts
+from tests.helpers.network.relay import why_no_relay
+from tests.helpers.ranks.faults import Pipe
 
 pytestmark = pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
 DELAY_S = 0.05

@@ -16,7 +16,7 @@ from choreo.run.transport.handshake import (
     ServerHandshake,
 )
 from choreo.run.transport.records import CIPHERS
-from tests.helpers.rendezvous import OTHER, SECRET
+from tests.helpers.ranks.rendezvous import OTHER, SECRET
 
 ANSWER_BYTES = 73
 

@@ -23,8 +23,8 @@ from choreo.run.communicator import Communicator
 from choreo.run.transport import tcp
 from choreo.run.transport.dial import AuthenticatedSocket
 from choreo.run.transport.peer_info import PeerInfo
-from tests.helpers.faults import PATIENCE_S, Ended, Pipe, eventually, names_held
-from tests.helpers.hosts import Hosts, NetworkJob, hosts, why_no_hosts
+from tests.helpers.network.hosts import Hosts, NetworkJob, hosts, why_no_hosts
+from tests.helpers.ranks.faults import PATIENCE_S, Ended, Pipe, eventually, names_held
 from tests.run.recover.test_faults import given_up, is_stuck, named
 
 pytestmark = pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")

@@ -20,9 +20,9 @@ from choreo.run.transport.limits import MAX_UNAUTHENTICATED
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.strangers import Strangers
 from choreo.run.transport.tcp import PeerListener, TcpConnections
-from tests.helpers.faults import Pipe, eventually
-from tests.helpers.flood import Flood, listening
-from tests.helpers.hosts import Hosts, NetworkJob, hosts, why_no_hosts
+from tests.helpers.network.flood import Flood, listening
+from tests.helpers.network.hosts import Hosts, NetworkJob, hosts, why_no_hosts
+from tests.helpers.ranks.faults import Pipe, eventually
 
 LIMIT = 256  # descriptors of a rank
 

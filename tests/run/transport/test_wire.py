@@ -37,7 +37,7 @@ from choreo.run.transport.handshake import MAGIC
 from choreo.run.transport.nonblocking_handshake import NonblockingClient, NonblockingServer
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.tcp import STREAMS, NetworkConfig, PeerListener, TcpConnections, dial_peer
-from tests.helpers.executors import COMPILED, STAGE_BYTES, TWIN, control_over, segment_of
+from tests.helpers.ranks.executors import COMPILED, STAGE_BYTES, TWIN, control_over, segment_of
 
 KEY = bytes(range(32))
 FLOAT32 = 8

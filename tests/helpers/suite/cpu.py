@@ -1,7 +1,7 @@
 """What each test costs: CPU seconds of its process and of all that it started, which hardly change with the load.
 
 `pytest --cpu FILE` appends a line a test to the file, and prints in the end what folders, files and tests cost. For a
-run that was cut short, `python -m tests.helpers.cpu FILE` prints it.
+run that was cut short, `python -m tests.helpers.suite.cpu FILE` prints it.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ import pytest
 
 import choreo
 from choreo.train import TrainConfig
-from tests.helpers.hosts import PORT, Hosts, enter
+from tests.helpers.network.hosts import PORT, Hosts, enter
 
 __all__ = ["BATCH", "ElasticJob", "Trained", "losses_alone", "make"]
 

@@ -17,7 +17,7 @@ from choreo.run.communicator import Communicator
 from choreo.run.connect import connect
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.constants import default_constants
-from tests.helpers.prices import price_algorithms
+from tests.helpers.ranks.prices import price_algorithms
 
 __all__ = ["Job", "PipeBootstrap", "RankError"]
 

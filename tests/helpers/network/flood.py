@@ -9,8 +9,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.fork_server import CONTEXT, start_server
-from tests.helpers.hosts import enter
+from tests.helpers.network.hosts import enter
+from tests.helpers.ranks.fork_server import CONTEXT, start_server
 
 KEPT = 3000  # connections that one of them holds, if it may have so many
 LISTENS = "0A"

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import choreo
-from tests.helpers.faults import PATIENCE_S, Ended, Pipe, Ranks, run_body
-from tests.helpers.fork_server import CONTEXT, start_server
-from tests.helpers.relay import Relay
+from tests.helpers.network.relay import Relay
+from tests.helpers.ranks.faults import PATIENCE_S, Ended, Pipe, Ranks, run_body
+from tests.helpers.ranks.fork_server import CONTEXT, start_server
 
 CLONE_NEWNET = 0x40000000
 PORT = 29_700

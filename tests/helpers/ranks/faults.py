@@ -18,8 +18,8 @@ from choreo.run.communicator import Communicator
 from choreo.run.connect import connect
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.constants import default_constants
-from tests.helpers.fork_server import CONTEXT, start_server
-from tests.helpers.run import PipeBootstrap
+from tests.helpers.ranks.fork_server import CONTEXT, start_server
+from tests.helpers.ranks.run import PipeBootstrap
 
 Pipe: TypeAlias = Connection
 PATIENCE_S = 60.0  # for what takes a second on a machine that has nothing else to do

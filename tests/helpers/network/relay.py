@@ -16,8 +16,8 @@ from functools import cache
 from itertools import permutations
 from pathlib import Path
 
-from tests.helpers.faults import PATIENCE_S, Pipe
-from tests.helpers.fork_server import CONTEXT, start_server
+from tests.helpers.ranks.faults import PATIENCE_S, Pipe
+from tests.helpers.ranks.fork_server import CONTEXT, start_server
 
 TUN = Path("/dev/net/tun")
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000

@@ -29,7 +29,7 @@ from choreo.bench import processes
 from choreo.cli import _run
 from choreo.run.launch import rank_process
 from tests.helpers.command import Ran
-from tests.helpers.prices import price_algorithms
+from tests.helpers.ranks.prices import price_algorithms
 
 __all__ = ["Fork", "fork_choreo", "forked_choreo", "forked_ranks", "import_torch"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from choreo.errors import ChoreoError
 from choreo.train import TrainConfig
-from tests.helpers.forks import import_torch
+from tests.helpers.ranks.forks import import_torch
 
 __all__ = ["TorchRanks"]
 

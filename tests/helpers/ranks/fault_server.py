@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 
-from tests.helpers import faults as fault_helpers  # noqa: F401
-from tests.helpers.prices import USUAL, price_algorithms
+from tests.helpers.ranks import faults as fault_helpers  # noqa: F401
+from tests.helpers.ranks.prices import USUAL, price_algorithms
 from tests.run.chaos import rank as chaos_rank  # noqa: F401
 
 price_algorithms(USUAL)

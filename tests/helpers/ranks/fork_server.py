@@ -20,9 +20,9 @@ def start_server() -> None:
     """Have the server run, and find what is in this folder; it looks only where PYTHONPATH says."""
     # The functions that processes run are in tests; whoever runs one imports its file, and pytest with it.
     tests = [name for name in sys.modules if name.startswith("tests.run.")]
-    CONTEXT.set_forkserver_preload([*tests, "tests.helpers.fault_server"])
+    CONTEXT.set_forkserver_preload([*tests, "tests.helpers.ranks.fault_server"])
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, sys.path)])
     try:
         forkserver.ensure_running()
     finally:

@@ -14,7 +14,7 @@ from multiprocessing.context import ForkServerProcess
 
 from choreo.errors import ChoreoError, RendezvousError
 from choreo.run.rendezvous.rendezvous import Rendezvous, rendezvous
-from tests.helpers.fork_server import CONTEXT, start_server
+from tests.helpers.ranks.fork_server import CONTEXT, start_server
 
 SECRET = b"a secret of the tests: 0123456789"
 OTHER = b"another secret of the tests: 9876"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from choreo.explore.server import Server
-from tests.helpers.browser import Browser
+from tests.helpers.pages.browser import Browser
 
 __all__ = ["LivePage", "live_page", "serving"]
 

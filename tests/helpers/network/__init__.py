@@ -1,0 +1,1 @@
+"""Hosts, cables and strangers for tests between machines."""

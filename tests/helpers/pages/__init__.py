@@ -1,0 +1,1 @@
+"""Pages and pictures, as a person would see them."""

@@ -1,0 +1,1 @@
+"""Ranks of tests: forked or started, told what to do, killed and heard out."""

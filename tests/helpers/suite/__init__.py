@@ -1,0 +1,1 @@
+"""The suite itself: its workers, what tests cost, and torch when it is needed."""
