@@ -83,6 +83,13 @@ def evaluated(**fields: int) -> Mapping[str, float]:
     return evaluate(MODEL, one.plan, cluster="this-machine", global_batch=8, seq=64, software=software).memory
 
 
+def test_gradients_of_a_layers_activations_need_room_before_these_are_freed() -> None:
+    style = get_software("choreo-train").style
+    layer = layer_work("dense", MODEL, config(dp=2, micro_batch=4).plan, 64, style)
+    buckets = 4 * MODEL.parameters
+    assert evaluated(micro_batch=4)["fragmentation"] == pytest.approx(buckets + layer.working_bytes, rel=0.01)
+
+
 def test_a_norm_of_root_mean_square_keeps_one_tensor_more() -> None:
     plan, style = Plan(micro_batch=8, precision="fp32"), get_software("choreo-train").style
     layers = [layer_work("dense", replace(MODEL, norm=norm), plan, 64, style) for norm in ("layer", "rms")]
