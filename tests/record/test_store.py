@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,8 +16,9 @@ import pytest
 import choreo
 from choreo.record import Case, Measured, Predicted, Store
 from choreo.record.store import connect_read_only
+from choreo.record.store import store as store_module
 from choreo.record.store.place import DATABASE, check_local, store_path
-from choreo.record.store.provenance import commit_here
+from choreo.record.store.provenance import code_hash, commit_here
 from choreo.record.store.schema import MIGRATIONS, VERSION
 
 ROOT = Path(__file__).parent.parent.parent
@@ -71,6 +73,36 @@ def test_sixteen_writers_lose_nothing(tmp_path: Path) -> None:
         assert store.rows("select count(*), count(distinct case_) from measurement") == [(16 * 25 * 2, 25)]
         assert store.rows("select count(*) from prediction") == [(25,)]
         assert store.rows("select count(*) from run where status = 'done'") == [(16,)]
+
+
+def test_another_process_makes_the_tables_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store is opened between the two looks of another process at it, which once took it for a strange database."""
+    looked, other = store_module.marks, threading.Thread(target=lambda: Store(tmp_path).close())
+
+    def look_and_let_others_begin(connection: sqlite3.Connection) -> tuple[int, int]:
+        monkeypatch.undo()
+        found = looked(connection)
+        other.start()
+        other.join(0.2)
+        return found
+
+    monkeypatch.setattr(store_module, "marks", look_and_let_others_begin)
+    with Store(tmp_path) as store:
+        assert store.rows("select count(*) from run") == [(0,)]
+    other.join()
+
+
+def test_the_code_that_predicts_is_part_of_a_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "choreo"
+    for name in ("price/price.py", "cli/main.py"):
+        (package / name).parent.mkdir(parents=True)
+        (package / name).write_text("before")
+    monkeypatch.setattr(choreo, "__file__", str(package / "__init__.py"))
+    before = code_hash.__wrapped__()
+    (package / "cli/main.py").write_text("after")
+    assert code_hash.__wrapped__() == before
+    (package / "price/price.py").write_text("after")
+    assert code_hash.__wrapped__() != before
 
 
 def test_a_killed_writer_loses_only_what_it_was_at(tmp_path: Path) -> None:

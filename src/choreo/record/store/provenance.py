@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import choreo
 
 __all__ = ["code_hash", "commit_here"]
 
@@ -36,17 +40,19 @@ def commit_here(folder: Path | None = None) -> tuple[str | None, bool | None]:
 @cache
 def code_hash() -> str:
     """A hash of Choreo's files: a prediction of other code is another prediction, whatever the version says."""
-    package = Path(__file__).parent.parent
     parts = hashlib.sha256()
-    for file in sorted(package.rglob("*")):
-        if (
-            file.suffix in (".py", ".toml", ".csv", ".so", ".c", ".h")
-            and file.relative_to(package).parts[0] not in APART
-        ):
-            parts.update(file.relative_to(package).as_posix().encode())
-            parts.update(file.read_bytes())
+    for file in _code(Path(choreo.__file__).parent):
+        parts.update(hashlib.sha256(file.read_bytes()).digest())
     return parts.hexdigest()[:16]
 
 
 # No prediction comes from these.
 APART = ("cli", "show", "explore", "record", "torch_backend", "train")
+SUFFIXES = (".py", ".toml", ".csv", ".so", ".c", ".h")
+
+
+def _code(package: Path) -> Iterator[Path]:
+    """Files that predictions come from, always in the same order."""
+    for folder, folders, files in os.walk(package):
+        folders[:] = sorted(one for one in folders if folder != str(package) or one not in APART)
+        yield from (Path(folder, one) for one in sorted(files) if one.endswith(SUFFIXES))

@@ -177,8 +177,10 @@ class Store:
 
     def _prepare(self) -> None:
         connection = self._connection
+        connection.execute("begin")  # one moment of the file: another process may be making its tables
         application, version = marks(connection)
         empty = not connection.execute("select 1 from sqlite_master limit 1").fetchall()
+        connection.execute("commit")
         if application != APPLICATION and not empty:
             raise StoreError(
                 f"{shown(self.file)} is a database of another program; give another folder with --store DIR"
