@@ -17,6 +17,7 @@ import choreo
 from choreo.record import Case, Measured, Predicted, Store
 from choreo.record.store import connect_read_only
 from choreo.record.store import store as store_module
+from choreo.record.store.connection import marks
 from choreo.record.store.place import DATABASE, check_local, store_path
 from choreo.record.store.provenance import code_hash, commit_here
 from choreo.record.store.schema import MIGRATIONS, VERSION
@@ -77,11 +78,11 @@ def test_sixteen_writers_lose_nothing(tmp_path: Path) -> None:
 
 def test_another_process_makes_the_tables_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store is opened between the two looks of another process at it, which once took it for a strange database."""
-    looked, other = store_module.marks, threading.Thread(target=lambda: Store(tmp_path).close())
+    other = threading.Thread(target=lambda: Store(tmp_path).close())
 
     def look_and_let_others_begin(connection: sqlite3.Connection) -> tuple[int, int]:
         monkeypatch.undo()
-        found = looked(connection)
+        found = marks(connection)
         other.start()
         other.join(0.2)
         return found
