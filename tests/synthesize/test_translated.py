@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import choreo
+import choreo.synthesize.translated as module
 from choreo.synthesize.problem import read_problem
 from choreo.synthesize.symmetry import symmetry_of
 from choreo.synthesize.translated import spread, translated
@@ -36,6 +37,17 @@ def test_the_plan_holds_in_the_simulation(network: str, chunks: int) -> None:
     assert best.time_s <= plan.time_s * (1 + 1e-9)
     if made.schedule.chunks_a_block == chunks:
         assert best.time_s == pytest.approx(plan.time_s)
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_time_of_a_long_schedule_needs_no_simulation(
+    network: str, collective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FEW_TRANSFERS", 0)
+    problem = read_problem(collective, network, "16MiB", ranks=None, root=None, effort="low")
+    (made,) = translated(problem)
+    assert made.time_s == pytest.approx(choreo.simulate(made.schedule, network, "16MiB").time_s)
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce"])

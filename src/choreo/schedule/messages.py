@@ -52,8 +52,18 @@ def _number(step: IntColumn, src: IntColumn, dst: IntColumn) -> IntColumn:
     members = int(max(src.max(), dst.max())) + 1
     senders = (int(step[-1] - step[0]) + 1) * members
     sender = (step - step[0]) * members + src
-    if senders <= DENSE * len(step) and np.bincount(sender).max() == 1:
-        return np.arange(len(step))
+    if senders <= DENSE * len(step):
+        if np.bincount(sender).max() == 1:
+            return np.arange(len(step))
+        # Often each member sends to a few at the same distances: these pairs are few enough to be counted.
+        distance = dst - src + members
+        seen = np.zeros(2 * members, np.bool_)
+        seen[distance] = True
+        distances = np.count_nonzero(seen)
+        if senders * distances <= DENSE * len(step):
+            place = np.cumsum(seen) - 1
+            if np.bincount(sender * distances + place[distance]).max() == 1:
+                return np.arange(len(step))
     if senders * members >= 1 << 63:  # the numbers of pairs would overflow
         sender = np.unique(sender, return_inverse=True)[1]
     pair = sender * members + dst

@@ -18,7 +18,7 @@ __all__ = ["is_short", "library", "weighed"]
 def library(problem: Problem) -> Iterator[Candidate]:
     """Every algorithm of the library that takes this number of ranks and is not too long."""
     for algorithm in list_algorithms(problem.collective):
-        if not algorithm.in_library:
+        if not algorithm.in_library or _is_long(algorithm, problem):
             continue
         for options in _options(problem, algorithm):
             try:
@@ -27,7 +27,7 @@ def library(problem: Problem) -> Iterator[Candidate]:
                 )
             except ChoreoError:  # it refuses this number of ranks
                 continue
-            if is_short(schedule, problem.most_transfers):
+            if is_short(schedule, problem.most_transfers // 4):
                 yield Candidate(algorithm.name, weighed(schedule, problem))
 
 
@@ -40,6 +40,13 @@ def _options(problem: Problem, algorithm: Algorithm) -> Iterator[dict[str, objec
     yield {"axes": axes}
     if "rotate" in algorithm.options and len(problem.topology.blocks) > 1:
         yield {"axes": axes, "rotate": True}
+
+
+def _is_long(algorithm: Algorithm, problem: Problem) -> bool:
+    """Whether it is not worth building, since each rank sends as many messages as the cost says."""
+    if problem.root is not None or algorithm.cost is None:
+        return False
+    return problem.ranks * algorithm.cost.terms(problem.ranks)[0] > 4 * problem.most_transfers
 
 
 def weighed(schedule: Schedule, problem: Problem) -> Schedule:

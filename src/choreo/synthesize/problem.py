@@ -70,10 +70,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A schedule, and how it was made: the generator, and perhaps in what form."""
+    """A schedule, and how it was made: the generator, and perhaps in what form.
+
+    `time_s` is its time on the network where the plan is exact, so that a long one need not be simulated.
+    """
 
     generator: str
     schedule: Schedule
+    time_s: float | None = None
 
 
 # Yields the schedules that it can make for a problem; none if the problem is not of its kind.

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from choreo.bound import bound
 from choreo.errors import ChoreoError, RefusedError, UsageError, shown
 from choreo.prove import prove
 from choreo.results import Result, result
 from choreo.schedule import Schedule
-from choreo.simulate import simulate
+from choreo.simulate.flows.limited import time_within
+from choreo.simulate.jobs import Job, placed
 from choreo.synthesize.library import library
 from choreo.synthesize.overlapped import overlapped
 from choreo.synthesize.packed import packed
@@ -27,9 +28,11 @@ from choreo.units import counted, format_bytes, format_time
 
 __all__ = ["Synthesis", "search", "synthesize"]
 
-# In the order in which they are asked; of equally fast schedules the first wins.
 # With this share of the bound the search ends.
 ENOUGH = 0.99
+# With more ranks the library comes last: it is slow to simulate there, and mostly far from the best.
+FEW_RANKS = 128
+# In the order in which they are asked; of equally fast schedules the first wins.
 GENERATORS: tuple[Generator, ...] = (translated, overlapped, packed, routed)
 
 
@@ -38,7 +41,8 @@ class Synthesis(Result):
     """What was synthesized, what it reached of the bound, and the best of the library beside it.
 
     `generator` says how the schedule was made; `library` is the best algorithm of the library with its time, None if
-    none could be tried. `made_in_s` is how long it all took, in seconds.
+    none could be tried. On large networks its simulation is given up once it is slower; the time is then the least that
+    it takes. `made_in_s` is how long it all took, in seconds.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -158,25 +162,30 @@ def search(
     problem = read_problem(
         collective, topology, size_bytes, ranks=ranks, root=root, traffic=traffic, shares=shares, effort=effort
     )
-    of_library = _timed(problem, library)
-    best = min(of_library, key=_time_s, default=None)
     enough_s = _bound_s(problem) / ENOUGH
-    tried = list(of_library)
-    for generator in GENERATORS:
-        if min((time_s for time_s, _ in tried), default=math.inf) <= enough_s:
-            break
-        tried += _timed(problem, generator, enough_s)
-    for time_s, candidate in sorted(tried, key=_time_s):
+    late = problem.ranks > FEW_RANKS
+    tried: list[_Timed] = []
+    of_library: list[_Timed] = []
+    for generator in (*GENERATORS, library) if late else (library, *GENERATORS):
+        best_s = min((one.time_s for one in tried), default=math.inf)
+        if generator is library:
+            of_library = list(_timed(problem, library, best_s))
+            tried += of_library
+        elif best_s > enough_s:
+            tried += _timed(problem, generator, best_s, enough_s)
+    tried.sort(key=lambda one: one.time_s)
+    best = min(of_library, key=lambda one: one.time_s, default=None)
+    for one in tried:
         try:
-            prove(candidate.schedule)
+            prove(one.candidate.schedule)
         except ChoreoError:  # a generator's mistake never gets out
             continue
         return Synthesis(
             problem,
-            candidate.schedule.named("synthesized"),
-            candidate.generator,
-            time_s,
-            None if best is None else (best[1].generator, best[0]),
+            one.candidate.schedule.named("synthesized"),
+            one.candidate.generator,
+            one.time_s,
+            None if best is None else (best.candidate.generator, best.time_s),
             time.process_time() - started,
         )
     raise UsageError(
@@ -185,21 +194,29 @@ def search(
     )
 
 
-def _timed(problem: Problem, generator: Generator, enough_s: float = -1.0) -> list[tuple[float, Candidate]]:
+class _Timed(NamedTuple):
+    """A schedule with its simulated time."""
+
+    time_s: float
+    candidate: Candidate
+
+
+def _timed(problem: Problem, generator: Generator, best_s: float, enough_s: float = -1.0) -> Iterator[_Timed]:
     """A generator's schedules with their simulated times, until one is fast enough.
 
-    Those that cannot run on the network are left out.
+    Those that cannot run on the network are left out. The simulation of one that is later than the best is given up;
+    its time is then the least that it could be.
     """
-    found = []
     for candidate in generator(problem):
         try:
-            run = simulate(candidate.schedule, problem.topology, problem.size_bytes, placement=problem.devices.tolist())
+            job = placed(Job(candidate.schedule, problem.size_bytes, problem.devices.tolist()), problem.topology, 0.0)
         except RefusedError:  # it needs switches that reduce
             continue
-        found.append((run.time_s, candidate))
-        if run.time_s <= enough_s:
+        time_s = time_within(job, problem.topology, best_s) if candidate.time_s is None else candidate.time_s
+        yield _Timed(time_s, candidate)
+        best_s = min(best_s, time_s)
+        if time_s <= enough_s:
             break
-    return found
 
 
 def _bound_s(problem: Problem) -> float:
@@ -212,7 +229,3 @@ def _bound_s(problem: Problem) -> float:
         weights=problem.weights,
     )
     return found.bound_s
-
-
-def _time_s(timed: tuple[float, Candidate]) -> float:
-    return timed[0]

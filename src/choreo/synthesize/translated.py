@@ -28,6 +28,8 @@ __all__ = ["Spread", "spread", "translated"]
 CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 # How many transfers of one device's chunks are planned for a number of chunks to be tried.
 MOST_PLANNED = 1 << 16
+# A schedule with more transfers is not simulated where no two messages meet: its time is that of the plan.
+FEW_TRANSFERS = 1 << 20
 # A number of chunks is not tried if its plan takes longer than the best by this factor.
 NEAR = 1.3
 
@@ -61,7 +63,10 @@ def translated(problem: Problem) -> Iterator[Candidate]:
     order = np.argsort(least_s, kind="stable").tolist()
     spreads = [spreads[index] for index in order if least_s[index] <= NEAR * min(least_s)]
     if not (problem.topology.links.overhead_s.any() or problem.topology.links.gap_s.any()):
-        yield Candidate("translated", _schedule(problem.collective, symmetry, spreads[0]))
+        found = spreads[0]
+        exact = problem.collective != "all_reduce" and len(found.chunk) * symmetry.devices > FEW_TRANSFERS
+        schedule = _schedule(problem.collective, symmetry, found)
+        yield Candidate("translated", schedule, found.time_s if exact else None)
         return
     # Trees grow as if messages cost their ranks nothing. Where they do, coarser chunks may win, and messages that come
     # at other times than planned must not overtake each other at a receiver.
