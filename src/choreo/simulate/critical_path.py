@@ -56,31 +56,27 @@ def critical_path(messages: Messages) -> list[Leg]:
     while True:
         held_up = kind == 0 and to_write[at] >= 0
         cause = (to_write if held_up else to_send if kind == 2 else to_start)[at]
-        before, kind = divmod(cause, 3)
-        waited = (WRITER, READER)[kind] if held_up else (DATA, PORT, SENDER)[kind]
         chain.append(at)
-        waits.append(waited if cause >= 0 else NOTHING)
         if cause < 0:
+            waits.append(NOTHING)
             return _legs(messages, chain[::-1], waits[::-1])
-        at = before
+        at, kind = divmod(cause, 3)
+        waits.append((WRITER, READER)[kind] if held_up else (DATA, PORT, SENDER)[kind])
 
 
 def _legs(messages: Messages, chain: list[int], waits: list[str]) -> list[Leg]:
     """The legs of a chain, a column at a time, as there may be thousands."""
 
+    rows = np.array(chain)
+
     def column(values: npt.NDArray[np.generic]) -> list[Any]:
-        found: list[Any] = values[chain].tolist()
+        found: list[Any] = values[rows].tolist()
         return found
 
-    start, out, alone = column(messages.start_s), column(messages.out_s), messages.alone_s(np.array(chain)).tolist()
-    shared = [_lost(end - begin, least) for begin, end, least in zip(start, out, alone, strict=True)]
+    start, out, alone = messages.start_s[rows], messages.out_s[rows], messages.alone_s(rows)
+    # Time lost by sharing links; within rounding it is none.
+    shared = np.where(out - start > alone * (1 + 1e-9), out - start - alone, 0.0)
     ends = [column(values) for values in (messages.job, messages.step, messages.src, messages.dst, messages.bytes)]
-    times = [start, out, column(messages.arrived_s), column(messages.written_s)]
-    costs = [column(messages.send_s), column(messages.receive_s), shared]
-    rows = zip(chain, *ends, *times, *costs, waits, column(messages.bottleneck), strict=True)
-    return list(map(Leg._make, rows))
-
-
-def _lost(took_s: float, alone_s: float) -> float:
-    """Seconds lost by sharing links; zero if it is within rounding."""
-    return took_s - alone_s if took_s > alone_s * (1 + 1e-9) else 0.0
+    times = [start.tolist(), out.tolist(), column(messages.arrived_s), column(messages.written_s)]
+    costs = [column(messages.send_s), column(messages.receive_s), shared.tolist()]
+    return list(map(Leg, chain, *ends, *times, *costs, waits, column(messages.bottleneck)))

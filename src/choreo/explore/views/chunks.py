@@ -85,12 +85,13 @@ def chunks(fields: Fields) -> ChunkData:
     run = run_of(case, keep=True)
     cells = schedule.members * schedule.num_chunks
     every = 1 if cells <= MOST_CELLS else min(schedule.num_chunks, -(-cells // FOLLOWED))
-    events = replayed(case.schedule, every)
-    written = run.messages.written_s[events.message] * 1e6
+    events = replayed(schedule, every)
+    written_us = run.messages.written_s * 1e6
     whole = schedule.ranks if schedule.contract.reduces else 1
-    wanted = _of_some(schedule.held_after, schedule.num_chunks, every)[: schedule.ranks]
-    ranks, width = wanted.shape
+    ranks, width = schedule.ranks, len(events.start) // schedule.members
     if every == 1 and len(events.cell) <= MOST_EVENTS and ranks * width <= 4 * MOST_EVENTS:
+        wanted = schedule.held_after(0, schedule.num_chunks)[:ranks]
+        written = written_us[events.message]
         order = np.argsort(written, kind="stable")
         seen = order[events.cell[order] < ranks * width]  # not what switches hold
         return {
@@ -108,7 +109,7 @@ def chunks(fields: Fields) -> ChunkData:
             "frames": [],
             "follows_one_of": 1,
         }
-    return _frames(events, written, run.time_s * 1e6, whole, wanted, every=every)
+    return _frames(schedule, every, written_us, run.time_s * 1e6, whole)
 
 
 def _of_some(held: Callable[[int, int], Bools], chunks: int, every: int) -> Bools:
@@ -186,29 +187,65 @@ def _gained(held: Ints, into: Ints, after: Ints) -> Ints:
     return gained
 
 
-def _frames(events: _Events, written: Floats, total_us: float, whole: int, wanted: Bools, *, every: int) -> ChunkData:
-    """Pictures of some moments, neighbours together: what each write adds to its group, summed up over time."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Groups:
+    """Cells that are drawn together, and what each message's writes add to which of these groups."""
+
+    rows: int
+    columns: int
+    per_row: int
+    per_column: int
+    cells: Ints
+    start: Floats
+    wanted: Ints
+    message: Ints
+    group: Ints
+    more: Floats
+
+
+@lru_cache(maxsize=2)
+def _grouped(schedule: Schedule, every: int) -> _Groups:
+    """Found once a schedule: a slider that moves the size changes only when things are written."""
+    events = replayed(schedule, every)
+    wanted = _of_some(schedule.held_after, schedule.num_chunks, every)[: schedule.ranks]
     ranks, width = wanted.shape
     per_row, per_column = -(-ranks // MOST_SIDE), -(-width // MOST_SIDE)
     rows, columns = -(-ranks // per_row), -(-width // per_column)
     rank, chunk = np.divmod(np.arange(ranks * width), width)
     group = rank // per_row * columns + chunk // per_column
-    own = events.cell < ranks * width
-    frame = np.searchsorted(np.linspace(0.0, total_us, FRAMES), written[own])
-    frame = np.minimum(frame, FRAMES - 1)  # rounding may put the last write after the end
-    place = frame * (rows * columns) + group[events.cell[own]]
-    added = np.bincount(place, events.more[own], FRAMES * rows * columns).reshape(FRAMES, -1)
-    added[0] += np.bincount(group, events.start[: ranks * width], rows * columns)
-    each = np.bincount(group, minlength=rows * columns)
-    share = np.rint(255 * np.clip(added.cumsum(axis=0) / (each * whole), 0, 1)).astype(np.uint8)
+    own = events.cell < ranks * width  # not what switches hold
+    return _Groups(
+        rows,
+        columns,
+        per_row,
+        per_column,
+        cells=np.bincount(group, minlength=rows * columns),
+        start=np.bincount(group, events.start[: ranks * width], rows * columns).astype(np.float64),
+        wanted=(np.bincount(group, wanted.reshape(-1)) > 0).astype(np.int64),
+        message=events.message[own],
+        group=group[events.cell[own]],
+        more=events.more[own].astype(np.float64),
+    )
+
+
+def _frames(schedule: Schedule, every: int, written_us: Floats, total_us: float, whole: int) -> ChunkData:
+    """Pictures of some moments, neighbours together: what each write adds to its group, summed up over time."""
+    found = _grouped(schedule, every)
+    groups = found.rows * found.columns
+    # A write is seen in the first picture that is not before it; rounding may put the last one after the end.
+    nth = written_us * ((FRAMES - 1) / total_us if total_us else 0.0)
+    frame = np.minimum(np.ceil(nth - 1e-9), FRAMES - 1).astype(np.int64)[found.message]
+    added = np.bincount(frame * groups + found.group, found.more, FRAMES * groups).reshape(FRAMES, -1)
+    added[0] += found.start
+    share = np.rint(255 * np.clip(added.cumsum(axis=0) / (found.cells * whole), 0, 1)).astype(np.uint8)
     return {
-        "rows": rows,
-        "columns": columns,
-        "ranks_per_row": per_row,
-        "chunks_per_column": per_column * every,
+        "rows": found.rows,
+        "columns": found.columns,
+        "ranks_per_row": found.per_row,
+        "chunks_per_column": found.per_column * every,
         "whole": whole,
         "start": [],
-        "wanted": (np.bincount(group, wanted.reshape(-1)) > 0).astype(int).tolist(),
+        "wanted": found.wanted.tolist(),
         "time_us": [],
         "cell": [],
         "value": [],

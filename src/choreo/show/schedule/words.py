@@ -79,7 +79,9 @@ def title(schedule: Schedule) -> str:
 
 def printable(name: str) -> str:
     """A name from a user's file, shortened and without control characters."""
-    clean = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name)
+    clean = name
+    if not name.isprintable():
+        clean = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name)
     return clean if len(clean) <= NAME_LENGTH else f"{clean[: NAME_LENGTH - 1]}…"
 
 

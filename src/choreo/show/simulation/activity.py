@@ -42,9 +42,10 @@ def activity_of(simulation: Simulation, first_row: Ints, reduce: Bools, bins: in
     rows, messages = int(first_row[-1]), simulation.messages
     ranks_per_line = -(-rows // MOST_LINES)
     lines = -(-rows // ranks_per_line)
-    line_of_row = (2 * (np.arange(rows) // ranks_per_line)).astype(np.int32)
+    line_of_row = 2 * (np.arange(rows) // ranks_per_line)
     sender = messages.src if len(simulation.jobs) == 1 else first_row[messages.job] + messages.src
-    rate = sent_by_line(simulation, line_of_row[sender] + reduce, 2 * lines, bins)
+    line_of_kind = np.stack((line_of_row, line_of_row + 1), axis=1).reshape(-1)  # of what a rank copies, and adds
+    rate = sent_by_line(simulation, 2 * sender + reduce, line_of_kind, 2 * lines, bins)
     highest = float((rate[::2] + rate[1::2]).max(initial=0.0))
     percent = np.ceil(rate * (100 / highest) if highest else rate).astype(np.int8)
     known: dict[bytes, int] = {}  # lines that send alike share a series

@@ -93,22 +93,24 @@ def load_over_time(simulation: Simulation, links: Ints, bins: int) -> Floats:
         row_of[some] = np.arange(len(some))
         carried = sent._replace(rows=row_of[sent.rows]).over_time(len(some), simulation.time_s, bins)
         most = table.bandwidth_bytes_per_s[some] * simulation.time_s / bins
-        load = np.divide(carried, most[:, None], out=np.zeros_like(carried), where=most[:, None] > 0)
-        rows.append(np.clip(load, 0.0, 1.0))
-    return np.concatenate(rows) if rows else np.zeros((0, bins))
+        scale = np.divide(1.0, most, out=np.zeros_like(most), where=most > 0)
+        rows.append(np.clip(carried * scale[:, None], 0.0, 1.0))
+    return rows[0] if len(rows) == 1 else np.concatenate([np.zeros((0, bins)), *rows])
 
 
 def sent_over_time(simulation: Simulation, bins: int) -> Floats:
     """The bytes a second that all messages together put onto the network, in `bins` equal parts of the time."""
-    sent: Floats = sent_by_line(simulation, np.zeros(len(simulation.messages), np.int64), 1, bins)[0]
+    one = np.zeros(1, np.int64)
+    sent: Floats = sent_by_line(simulation, np.zeros(len(simulation.messages), np.int32), one, 1, bins)[0]
     return sent
 
 
-def sent_by_line(simulation: Simulation, line: Ints | Int32s, lines: int, bins: int) -> Floats:
-    """The same for each of some lines; `line` says by message which one it belongs to."""
-    messages, every = simulation.messages, np.arange(lines + 1)
-    times, numbers = (messages.start_s, messages.out_s, messages.bytes), every[:-1].astype(np.int32)
-    sent = Sent(*times, line.astype(np.int32), every, numbers, np.ones(lines)).over_time(lines, simulation.time_s, bins)
+def sent_by_line(simulation: Simulation, kind: Ints | Int32s, line: Ints, lines: int, bins: int) -> Floats:
+    """The same for each of some lines; `kind` is that of each message, and `line` the line of each kind."""
+    messages, every = simulation.messages, np.arange(len(line) + 1)
+    times, to = (messages.start_s, messages.out_s, messages.bytes), line.astype(np.int32)
+    found = Sent(*times, kind.astype(np.int32, copy=False), every, to, np.ones(len(line)))
+    sent = found.over_time(lines, simulation.time_s, bins)
     width = simulation.time_s / bins
     rate: Floats = sent / width if width > 0 else sent
     return rate
@@ -122,7 +124,7 @@ class Series:
         load = load_over_time(simulation, links, BINS)
         # The last row is the one of links that carry nothing.
         self.percent = np.zeros((len(links) + 1, BINS), np.int8)
-        self.percent[:-1] = np.where(load > 0, np.maximum(1, np.rint(load * 100)), 0)
+        self.percent[:-1] = np.maximum(np.rint(load * 100), load > 0)
         self.row_of = np.full(len(simulation.topology.links), len(links), np.int64)
         self.row_of[links] = np.arange(len(links))
         self.rows: list[list[int]] = []

@@ -14,6 +14,7 @@ __all__ = ["MOST_LEGS", "PathData", "on_path", "path_of"]
 
 # Longer lists on a page are cut.
 MOST_LEGS = 2000
+_TOLD = {what: f"waited for {words}" for what, words in WAITED.items()} | {"nothing": "started at once"}
 
 
 class LegData(TypedDict):
@@ -70,29 +71,31 @@ def path_of(simulation: Simulation, first_row: Ints) -> PathData:
     to_blame = sorted({leg.link for leg, shared in zip(legs, sharing, strict=True) if shared})
     names = dict(zip(to_blame, link_names(simulation, np.array(to_blame, np.int64)), strict=True))
     made: list[LegData] = []
+    first = first_row.tolist()
     for at, (leg, (sent, written), shared) in enumerate(zip(legs[:MOST_LEGS], goes, sharing, strict=False)):
-        src, dst = (int(first_row[leg.job]) + rank for rank in (leg.src, leg.dst))
+        src, dst = first[leg.job] + leg.src, first[leg.job] + leg.dst
         begin = leg.start_s if leg.waited_for == "port" else leg.start_s - leg.send_s
-        way = [(begin, src), (leg.arrived_s, dst), (leg.written_s, dst)]
-        if not sent and not written:  # it kept the sender of the next busy
-            since = made[-1]["way"][-1][0] / 1e6 if made else simulation.jobs[leg.job].start_s
-            way = [(since, src), (legs[at + 1].start_s - legs[at + 1].send_s, src)]
-        elif not written:
-            way = [(begin, src), (leg.out_s, src)]
-        elif not sent:
-            way = [(_let_go(leg, legs[at - 1]), dst), (leg.written_s, dst)]
+        if sent and written:
+            way = [(begin * 1e6, src), (leg.arrived_s * 1e6, dst), (leg.written_s * 1e6, dst)]
+        elif written:
+            way = [(_let_go(leg, legs[at - 1]) * 1e6, dst), (leg.written_s * 1e6, dst)]
+        elif sent:
+            way = [(begin * 1e6, src), (leg.out_s * 1e6, src)]
+        else:  # it kept the sender of the next busy
+            since = made[-1]["way"][-1][0] if made else simulation.jobs[leg.job].start_s * 1e6
+            way = [(since, src), ((legs[at + 1].start_s - legs[at + 1].send_s) * 1e6, src)]
         made.append(
             {
                 "step": leg.step,
                 "src": src,
                 "dst": dst,
                 "bytes": leg.size_bytes,
-                "start_us": way[0][0] * 1e6,
-                "until_us": way[-1][0] * 1e6,
-                "waited": "started at once" if leg.waited_for == "nothing" else f"waited for {WAITED[leg.waited_for]}",
+                "start_us": way[0][0],
+                "until_us": way[-1][0],
+                "waited": _TOLD[leg.waited_for],
                 "shared_us": leg.shared_s * 1e6 if shared else 0.0,
                 "link": names[leg.link] if shared else "",
-                "way": [(time_s * 1e6, row) for time_s, row in way],
+                "way": way,
             }
         )
     return {"all": len(legs), "legs": made, "parts": _parts(simulation, legs, goes)}

@@ -113,9 +113,9 @@ class Messages:
     written_s: Floats
     send_s: Floats
     receive_s: Floats
-    ready_cause: Ints
-    start_cause: Ints
-    write_cause: Ints
+    ready_cause: Ints | npt.NDArray[np.int32]
+    start_cause: Ints | npt.NDArray[np.int32]
+    write_cause: Ints | npt.NDArray[np.int32]
     bottleneck: npt.NDArray[np.int32]
     reduces: npt.NDArray[np.bool_]
     route: npt.NDArray[np.int32]
@@ -313,28 +313,25 @@ def _ints(column: Ints) -> Ints:
 
 def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> Messages:
     """The columns; where messages are stored, `first_link` has the bandwidths that let them out."""
-    kinds = {"f": np.float64, "q": np.int64, "i": np.int32}
+    kinds = {"f": np.float64, "i": np.int32}
     columns = {
         "bytes": "f",
         "start": "f",
         "out": "f",
         "arrived": "f",
         "written": "f",
-        "ready_cause": "q",
-        "start_cause": "q",
-        "write_cause": "q",
+        "ready_cause": "i",
+        "start_cause": "i",
+        "write_cause": "i",
         "step": "i",
         "src": "i",
         "dst": "i",
-        "engine": "i",
         "route": "i",
         "bottleneck": "i",
         "reduces": "i",
     }
     raw = core.messages()
     found = {name: np.frombuffer(raw[name], kinds[kind]) for name, kind in columns.items()}
-    # Reductions are counted through from job to job: that tells whose message it was.
-    ends = np.cumsum([len(job.node) for job in jobs])
     routes = core.routes()
     offsets, links = np.frombuffer(routes[0], np.int64), np.frombuffer(routes[1], np.int32)
     share, alone, costs = (np.frombuffer(column, np.float64) for column in routes[2:])
@@ -344,9 +341,13 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
         alone = np.full(len(alone), np.inf)
         alone[crosses] = first_link[links[offsets[:-1][crosses]]]
     count = len(found["bytes"])
+    job: Ints = np.broadcast_to(0, count)
+    if len(jobs) > 1:  # ranks are counted through from job to job: that tells whose message it was
+        ends = np.cumsum([len(job.node) for job in jobs])
+        job = np.searchsorted(ends, np.frombuffer(raw["engine"], np.int32), side="right")
     free = np.broadcast_to(0.0, count)
     return Messages(
-        job=np.searchsorted(ends, found["engine"], side="right") if len(jobs) > 1 else np.broadcast_to(0, count),
+        job=job,
         step=found["step"],
         src=found["src"],
         dst=found["dst"],

@@ -60,7 +60,7 @@ static void new_message(Core *core, Message *message, const Rows *rows, int64_t 
 
 /* Something that a message waits for: it goes on at the latest of them, and by the highest of several at once, so that it
  * does not depend on who is told first. */
-static inline void waits(double *until, int64_t *by, double time, int64_t cause) {
+static inline void waits(double *until, int32_t *by, double time, int32_t cause) {
     if (time > *until || (time == *until && cause > *by)) {
         *until = time;
         *by = cause;
@@ -68,8 +68,8 @@ static inline void waits(double *until, int64_t *by, double time, int64_t cause)
 }
 
 /* Likewise before it is written; but a message that arrives at that moment waited for nobody. */
-static inline void waits_to_be_written(double *until, int64_t *by, double time, int64_t cause) {
-    int64_t known = *by;
+static inline void waits_to_be_written(double *until, int32_t *by, double time, int32_t cause) {
+    int32_t known = *by;
     if (time > *until || (time == *until && known != NONE && (cause == NONE || cause > known))) {
         *until = time;
         *by = cause;
@@ -102,7 +102,7 @@ static inline __attribute__((always_inline)) int alone_step(
     KeptStep kept = {0};
     int32_t base = (int32_t)core->kept.count;
     if (keep) {
-        if (core->kept.count + made >= 1 << 29) { PyErr_NoMemory(); return -1; }
+        if (core->kept.count + made >= MOST_MESSAGES) { PyErr_NoMemory(); return -1; }
         if (keep_room(&core->kept, core->kept.count + made)) return -1;
         kept = next_step(&core->kept);
         for (int64_t m = 0; m < made; m++) {
@@ -194,7 +194,6 @@ static inline __attribute__((always_inline)) int alone_step(
             kept.step[m] = (int32_t)rows->step[row];
             kept.src[m] = (int32_t)src;
             kept.dst[m] = (int32_t)rows->dst[row];
-            kept.engine[m] = job->first_engine + kept.dst[m];
             kept.route[m] = route;
             kept.bottleneck[m] = message->bytes > 0 ? routes->narrow[route] : NONE;
         }

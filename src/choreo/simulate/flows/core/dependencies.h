@@ -101,7 +101,7 @@ static int shared_step(Core *core, const Rows *rows, int64_t first, int64_t last
     if (made < 0) return -1;
     int32_t base = (int32_t)shared->messages_count;
     int64_t total = shared->messages_count + made;
-    if (total >= 1 << 29) { PyErr_NoMemory(); return -1; }
+    if (total >= MOST_MESSAGES) { PyErr_NoMemory(); return -1; }
     if (ROOM(shared, messages, total) || ROOM(shared, seen_start, total) || ROOM(shared, seen_write, total) ||
         ROOM(shared, seen_read, total))
         return -1;

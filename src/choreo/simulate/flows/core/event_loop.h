@@ -7,14 +7,14 @@ static int act(Core *core, int32_t kind, int32_t id, double time) {
     return PUSH(&core->shared, actions, event);
 }
 
-static int may_start(Core *core, int32_t id, double time, int64_t cause) {
+static int may_start(Core *core, int32_t id, double time, int32_t cause) {
     Message *message = &core->shared.messages[id];
     waits(&message->start, &message->start_cause, time, cause);
     return --message->need_start ? 0 : act(core, START, id, message->start);
 }
 
 /* All that a message reads may be written: then it is sent. */
-static int may_send(Core *core, int32_t id, double time, int64_t cause) {
+static int may_send(Core *core, int32_t id, double time, int32_t cause) {
     Message *message = &core->shared.messages[id];
     waits(&message->ready, &message->ready_cause, time, cause);
     if (--message->need_ready) return 0;
@@ -22,13 +22,13 @@ static int may_send(Core *core, int32_t id, double time, int64_t cause) {
     return may_start(core, id, message->ready, message->ready_cause);
 }
 
-static int may_write(Core *core, int32_t id, double time, int64_t cause) {
+static int may_write(Core *core, int32_t id, double time, int32_t cause) {
     Message *message = &core->shared.messages[id];
     waits_to_be_written(&message->written, &message->write_cause, time, cause);
     return --message->need_write ? 0 : act(core, READY, id, message->written);
 }
 
-static int open_group(Core *core, int32_t group, double time, int64_t cause) {
+static int open_group(Core *core, int32_t group, double time, int32_t cause) {
     Shared *shared = &core->shared;
     shared->groups[group].pending &= ~(1 << 30);
     for (int32_t at = shared->groups[group].first; at != NONE; at = shared->turns[at].next)
@@ -145,7 +145,7 @@ static int is_written(Core *core, int32_t id, double time) {
     if (one_less(shared, shared->messages[id].engine, time)) return -1;
     for (int32_t at = shared->messages[id].written_edges; at != NONE; at = shared->edges[at].next) {
         int32_t to = shared->edges[at].to;
-        int64_t cause = CAUSE(id, BY_WRITE);
+        int32_t cause = CAUSE(id, BY_WRITE);
         if (to >= 0 ? may_send(core, to, time, cause) : may_write(core, ~to, time, cause)) return -1;
     }
     return 0;

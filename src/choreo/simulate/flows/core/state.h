@@ -82,7 +82,7 @@ typedef struct {
     double bytes, reduce_s;
     union { double ready, out; }; /* when all that it reads is written; then, when it is out */
     double start, arrived, written;
-    int64_t ready_cause, start_cause, write_cause; /* CAUSE, or NONE */
+    int32_t ready_cause, start_cause, write_cause; /* CAUSE, or NONE */
     int32_t route, step, src, dst, engine;
     int32_t need_ready, need_start, need_write;
     int32_t out_edges, written_edges;
@@ -92,20 +92,23 @@ typedef struct {
 } Message;
 
 /* The messages of an alone pass, as columns; and those columns from the first message of a step on. */
-enum { NUM_COLUMNS = 15 };
+enum { NUM_COLUMNS = 15, NUM_KEPT = 14 };
 typedef struct {
-    PyObject *columns[NUM_COLUMNS];
+    PyObject *columns[NUM_KEPT];
     int64_t count, room, steps;
 } Kept;
 typedef struct {
     double *bytes, *start, *out, *arrived, *written;
-    int64_t *ready_cause, *start_cause, *write_cause;
-    int32_t *step, *src, *dst, *engine, *route, *bottleneck, *reduces;
+    int32_t *ready_cause, *start_cause, *write_cause;
+    int32_t *step, *src, *dst, *route, *bottleneck, *reduces;
 } KeptStep;
+
+/* A cause is three times a message's number, and must fit into 32 bits. */
+enum { MOST_MESSAGES = 1 << 29 };
 
 /* The kinds of causes: that message was written, was out, or kept the sender busy. */
 enum { BY_WRITE = 0, BY_OUT = 1, BY_SENDER = 2 };
-#define CAUSE(message, kind) (3 * (int64_t)(message) + (kind))
+#define CAUSE(message, kind) (3 * (int32_t)(message) + (kind)) /* there are fewer than MOST_MESSAGES */
 
 typedef struct { int32_t to, next; } Edge;   /* to >= 0: that message may start; ~to: it may be written */
 typedef struct { int32_t message, next; } Reader;

@@ -271,13 +271,12 @@ class Core(Gathering):
 
     def messages(self) -> dict[str, bytes]:
         """What happened to each message."""
-        numbers = ("step", "src", "dst", "engine", "bottleneck", "reduces")
+        causes = ("ready_cause", "start_cause", "write_cause")
+        numbers = ("step", "src", "dst", "engine", "bottleneck", "reduces", *causes)
         found = {name: np.array([getattr(one, name) for one in self.all_messages], np.int32) for name in numbers}
         found["route"] = np.array([one.route.number for one in self.all_messages], np.int32)
         times = ("bytes", "start", "out", "arrived", "written")
         found |= {name: np.array([getattr(one, name) for one in self.all_messages], np.float64) for name in times}
-        causes = ("ready_cause", "start_cause", "write_cause")
-        found |= {name: np.array([getattr(one, name) for one in self.all_messages], np.int64) for name in causes}
         return {name: column.tobytes() for name, column in found.items()}
 
     def routes(self) -> tuple[bytes, bytes, bytes, bytes, bytes]:
