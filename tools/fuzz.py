@@ -76,8 +76,6 @@ def run(content: bytes, file: Path, target: targets.Target) -> str:
 def work(kind: str, seed: int, numbers: list[int], folder: Path, out: int) -> None:
     """A worker: run cases, and write a line for each."""
     corpus = read_corpus(kind)
-    for target in targets.KINDS[kind].targets:  # what is imported on the way counts as its start
-        run(*_parts((corpus[0], target), folder, kind))
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (taken + MORE_BYTES, taken + MORE_BYTES))
     for number in numbers:
@@ -99,6 +97,9 @@ def fuzz(kind: str, seed: int, numbers: list[int]) -> dict[int, str]:
     """Run cases in workers, and say what is wrong with which."""
     problems: dict[int, str] = {}
     waiting = list(numbers)
+    with tempfile.TemporaryDirectory() as folder:
+        for target in targets.KINDS[kind].targets:  # imports what workers need, once for all kinds
+            run(*_parts((read_corpus(kind)[0], target), Path(folder), kind))
     while waiting:
         with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
             read, write = os.pipe()

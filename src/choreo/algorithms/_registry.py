@@ -43,9 +43,10 @@ class Algorithm:
     @property
     def in_library(self) -> bool:
         """Whether it is one of Choreo's own, which the tests prove."""
-        return Path(self.source).parent == Path(__file__).resolve().parent
+        return Path(self.source).parent == LIBRARY
 
 
+LIBRARY = Path(__file__).resolve().parent
 _FOUND: dict[tuple[str, str], Algorithm] = {}
 _DISCOVERED = False
 

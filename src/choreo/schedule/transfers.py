@@ -181,13 +181,22 @@ def _broadcast(step: IntColumn, one: Move) -> tuple[list[IntColumn], list[BoolCo
     numbers = [step, *(_whole_numbers(name, getattr(one, name)) for name in ("src", "dst", "chunk", "count"))]
     flags = [np.asarray(one.reduce, np.bool_), np.asarray(one.from_input, np.bool_)]
     try:
-        shape = np.broadcast_shapes(*(values.shape for values in (*numbers, *flags)))
+        shape = np.broadcast(*numbers, *flags).shape
     except ValueError:
         shapes = {field.name: np.shape(getattr(one, field.name)) for field in dataclasses.fields(Move)}
         raise ScheduleError(f"the values of a move do not broadcast against each other: {shapes}") from None
     if len(shape) != 2 or shape[0] != step.shape[0]:
         raise ScheduleError(f"a move's values must be numbers or one-dimensional, but together have shape {shape}")
-    return [np.broadcast_to(v, shape) for v in numbers], [np.broadcast_to(v, shape) for v in flags]
+    return [_filled(v, shape) for v in numbers], [_filled(v, shape) for v in flags]
+
+
+def _filled(values: npt.NDArray[Scalar], shape: tuple[int, ...]) -> npt.NDArray[Scalar]:
+    """Values as a table of this shape. A view by `np.broadcast_to` takes longer, and becomes a copy all the same."""
+    if values.shape == shape:
+        return values
+    table = np.empty(shape, values.dtype)
+    table[...] = values
+    return table
 
 
 def _whole_numbers(name: str, values: npt.ArrayLike) -> IntColumn:
