@@ -14,6 +14,7 @@ from choreo.nccl import (
     GPUS,
     NETWORKS,
     NcclSystem,
+    estimates,
     find_gpu,
     nccl_choice,
     read_collective,
@@ -356,3 +357,28 @@ def test_without_a_gpu_the_links_tell_which() -> None:
     assert not found.nvls
     assert NcclSystem.from_figures(None, 8, intra_bandwidth_bytes_per_s=450e9).nvls
     assert not NcclSystem.from_figures(None, 8, intra_bandwidth_bytes_per_s=450e9, nvls=False).nvls
+
+
+def test_lines_of_128_bytes_lose_no_more_than_their_flags_on_a_network() -> None:
+    """Threads handle LL128's lines twice inside a node; a NIC sends them as they are."""
+    narrow = NcclSystem.from_figures("A100", 8, 2, network_bandwidth_bytes_per_gpu=12.5e9)
+    size = 1 << 30
+    rates = [size / nccl_choice("all_reduce", size, narrow, f"Ring,{name}").time_s for name in ("LL128", "Simple")]
+    assert 0.9 < rates[0] / rates[1] < 0.97
+
+
+def test_of_estimates_near_each_other_the_one_that_runs_fastest_is_taken() -> None:
+    where = system("A100", 8, 2)
+    size = 8 << 20
+    expected = estimates("all_reduce", size, where)
+    found = nccl_choice("all_reduce", size, where)
+    assert min(expected, key=lambda option: expected[option]) == ("Tree", "LL128")
+    assert (found.algorithm, found.protocol) == ("Ring", "LL128")
+    assert found.time_s < nccl_choice("all_reduce", size, where, "Tree,LL128").time_s
+
+
+def test_a_message_too_short_for_all_ranks_takes_a_ring_less() -> None:
+    where = system("H100")
+    shortest, short, longer = (nccl_choice("all_reduce", size, where, "Ring,LL").time_s for size in (8, 64, 128))
+    assert shortest < short < longer
+    assert longer == pytest.approx(nccl_choice("all_reduce", 256, where, "Ring,LL").time_s, rel=0.01)

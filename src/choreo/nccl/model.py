@@ -16,6 +16,9 @@ __all__ = ["Choice", "Prediction", "choose", "predict"]
 # NCCL sends a message with LL while it is no longer than this.
 LL_MESSAGE_BYTES = 16384
 FREE = Forced()
+# Over nodes, estimates this near to each other are ordered otherwise by other releases of NCCL, whose tables follow
+# measurements: of such options the one that runs fastest is taken. Below a megabyte all releases have the same order.
+NEAR, NEAR_BYTES = 1.25, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,15 @@ def choose(collective: str, size_bytes: float, system: NcclSystem, forced: Force
     narrowed = {option: time_us for option, time_us in options.items() if protocols is None or option[1] in protocols}
     options = narrowed or options
     algorithm, protocol = min(options, key=lambda option: options[option])
+    if size_bytes >= NEAR_BYTES and system.domains > 1:
+        least = options[algorithm, protocol]
+        near = [option for option in options if options[option] <= NEAR * least]
+        algorithm, protocol = min(near, key=lambda option: _runs_s(collective, option, size_bytes, system))
     return Choice(algorithm, protocol, options[algorithm, protocol] * 1e-6)
+
+
+def _runs_s(collective: str, option: tuple[str, str], size_bytes: float, system: NcclSystem) -> float:
+    return execute(collective, *option, size_bytes, system, constants=DEFAULT).time_s
 
 
 def predict(

@@ -28,7 +28,7 @@ def tuner_text(tuning: Tuning) -> str:
 
     >>> from choreo.tune import tune
     >>> tuner_text(tune("dgx-1")).splitlines()[-1]
-    'reduce,2449363,18446744073709551615,ring,simple,-1,1,8'
+    'reduce,2218935,18446744073709551615,ring,simple,-1,1,8'
     """
     head = [
         f"# {tuning.ranks} ranks in {tuning.nodes} nodes of {shown(tuning.topology)[:120]}, by choreo tune",

@@ -92,6 +92,10 @@ class Call:
         """The rate that a protocol achieves: LL sends a flag with every four bytes."""
         return rate * {"LL": 0.5, "LL128": self.constants.ll128, "Simple": 1.0}[self.protocol]
 
+    def wire_share(self, rate: float) -> float:
+        """The same of a network: its NICs take LL128's lines as they are, 120 bytes of 128."""
+        return rate * 120 / 128 if self.protocol == "LL128" else self.share(rate)
+
     def step_s(self, latency_s: float, wire_s: float) -> float:
         """One chunk over one hop.
 

@@ -15,6 +15,8 @@ from choreo.nccl.execution.call import (
 __all__ = ["chain", "ring"]
 
 CALLS_IN_A_ROW = 20
+# A rank's part of a message is a multiple of this (src/enqueue.cc).
+PART_BYTES = 16
 
 
 def ring(call: Call) -> Execution:
@@ -25,7 +27,7 @@ def ring(call: Call) -> Execution:
     crossings = 0 if system.domains == 1 else rounds * (system.domains - 1)
     grain = THREADS_BYTES[call.protocol] * (ranks if call.protocol == "LL" else 1)
     channels = call.channels(grain)
-    bus = call.share(min(call.link, call.network))
+    bus = min(call.share(call.link), call.wire_share(call.network))
     rate = bus / channels
     if call.protocol == "LL":
         rate = min(rate, call.ll_alone, LL_BUS[system.gpu.generation.index] / channels)
@@ -35,7 +37,10 @@ def ring(call: Call) -> Execution:
     # steps a buffer holds take that up on the way there and back.
     waits = call.constants.ring_fill + call.constants.ring_wait * min(steps, 14)
     fill = waits * chunk / rate if call.protocol != "LL" else 0.0
-    inside = call.step_s((steps - crossings) * call.hop_s, (steps - crossings) * share / rate)
+    hop_s = call.hop_s
+    if call.protocol == "LL":
+        hop_s *= 1 - call.constants.ring_short * max(0.0, 1 - call.size_bytes / (PART_BYTES * ranks))
+    inside = call.step_s((steps - crossings) * hop_s, (steps - crossings) * share / rate)
     between = call.step_s(crossings * call.network_hop_s(channels), crossings * share / rate)
     own = call.size_bytes / ranks / system.gpu.generation.copy_bytes_per_s if call.protocol != "LL" else 0.0
     return Execution(call.launch_s + inside + between + fill + own, channels)
@@ -50,7 +55,7 @@ def chain(call: Call) -> Execution:
     """
     system = call.system
     channels = call.channels(THREADS_BYTES[call.protocol])
-    rate = call.share(min(call.link, call.network)) / channels
+    rate = min(call.share(call.link), call.wire_share(call.network)) / channels
     if call.protocol == "LL":
         rate = min(rate, call.ll_alone, LL_BUS[system.gpu.generation.index] / channels)
     crossings = system.domains - 1

@@ -36,11 +36,11 @@ def tree(call: Call) -> Execution:
     # A link carries the way up and the way down; a node in a tree of many has a parent and two children, of two only
     # the other node.
     link = call.share(call.constants.tree_link * call.link / 2) / channels
-    wire = call.share(call.network / (1 if system.domains == 2 else 2)) / channels
+    wire = call.wire_share(call.network / (1 if system.domains == 2 else 2)) / channels
     # While the pipeline fills, a channel has the link to itself.
     alone = call.ll_alone if call.protocol == "LL" else call.share(CHANNEL[system.gpu.generation.index])
     slowest = min(link if inside else math.inf, wire, alone)
-    through = inside * call.step_s(call.hop_s, chunk / max(link, min(alone, call.link)))
+    through = inside * call.step_s(call.hop_s, chunk / min(alone, call.share(call.link)))
     if levels:
         through += levels * call.step_s(call.network_hop_s(channels), chunk / wire)
     share = call.size_bytes / channels
