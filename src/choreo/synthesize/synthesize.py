@@ -16,6 +16,7 @@ from choreo.results import Result, result
 from choreo.schedule import Schedule
 from choreo.simulate.flows.limited import time_within
 from choreo.simulate.jobs import Job, placed
+from choreo.synthesize.greedy import greedy
 from choreo.synthesize.library import library
 from choreo.synthesize.overlapped import overlapped
 from choreo.synthesize.packed import packed
@@ -33,7 +34,7 @@ ENOUGH = 0.99
 # With more ranks the library comes last: it is slow to simulate there, and mostly far from the best.
 FEW_RANKS = 128
 # In the order in which they are asked; of equally fast schedules the first wins.
-GENERATORS: tuple[Generator, ...] = (translated, overlapped, packed, routed)
+GENERATORS: tuple[Generator, ...] = (translated, overlapped, packed, routed, greedy)
 
 
 @result(eq=False)

@@ -1,0 +1,58 @@
+"""Rarest chunk first: every short message is proved, not below the bound, and near it where few hops are to go."""
+
+from __future__ import annotations
+
+import pytest
+
+import choreo
+from choreo.synthesize import search
+from choreo.synthesize.greedy import greedy
+from choreo.synthesize.problem import read_problem
+
+DEAD = choreo.get_topology("torus(3x3, 50GB/s, 500ns)").with_slow_link(0, 1, 0)
+NETWORKS = [
+    "ring(2, 50GB/s, 1us)",
+    "mesh(4x3, 50GB/s, 500ns)",
+    "switch(3, 400GB/s, 300ns) x switch(2, 50GB/s, 1.35us)",
+    "dgx-1",
+    DEAD,
+]
+COLLECTIVES = ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"]
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=str)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_what_is_made_is_proved_and_never_below_the_bound(
+    network: str | choreo.Topology, collective: str, size: int
+) -> None:
+    root = 1 if collective in ("broadcast", "reduce") else None
+    problem = read_problem(collective, network, size, ranks=None, root=root, effort="low")
+    made = list(greedy(problem))
+    assert made
+    bound_s = choreo.bound(collective, network, size, root=root).bound_s
+    for one in made:
+        choreo.prove(one.schedule)
+    for one in made[-2:]:
+        assert choreo.simulate(one.schedule, network, size).time_s >= bound_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("collective", "share"), [("all_gather", 0.88), ("all_reduce", 0.86), ("broadcast", 0.68)])
+def test_a_megabyte_on_a_dgx_1(collective: str, share: float) -> None:
+    found = search(collective, "dgx-1", "1MiB")
+    assert found.generator == "greedy" and found.efficiency > share
+
+
+def test_a_slow_link_leaves_a_chunk_to_a_much_faster_way() -> None:
+    network = choreo.get_topology("switch(4, 400GB/s, 300ns) x switch(2, 10GB/s, 5us)")
+    problem = read_problem("all_gather", network, 1 << 20, ranks=None, root=None, effort="low")
+    rows = next(iter(greedy(problem))).schedule.columns()
+    across = rows.src // 4 != rows.dst // 4
+    assert across.sum() == 8  # every share crosses once
+
+
+@pytest.mark.parametrize("collective", ["all_to_all", "scatter"])
+def test_what_it_is_not_for(collective: str) -> None:
+    root = 0 if collective == "scatter" else None
+    assert not list(greedy(read_problem(collective, "dgx-1", "1MiB", ranks=None, root=root, effort="low")))
+    assert not list(greedy(read_problem("all_gather", "dgx-1", "1GiB", ranks=None, root=None, effort="low")))
