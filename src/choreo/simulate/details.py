@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from choreo.results import plain_size
+from choreo.simulate.jobs import are_few
 
 if TYPE_CHECKING:
     from choreo.simulate.result import Simulation
@@ -17,8 +18,6 @@ __all__ = ["details_of", "is_followed"]
 MOST_LINKS = 4096
 MOST_RANKS = 16384
 MOST_LEGS = 1000
-# The critical path needs every message to be followed; with more messages than this it is left out.
-MOST_FOLLOWED = 1 << 18
 
 
 def details_of(simulation: Simulation) -> dict[str, Any]:
@@ -52,14 +51,7 @@ def details_of(simulation: Simulation) -> dict[str, Any]:
 
 def is_followed(simulation: Simulation) -> bool:
     """Whether the messages are known already, or few enough to follow them now."""
-    rows = 0
-    if simulation.kept is None:
-        for job in simulation.jobs:
-            for block in job.schedule.blocks():
-                rows += len(block)
-                if rows > MOST_FOLLOWED:
-                    return False
-    return True
+    return simulation.kept is not None or are_few(simulation.jobs)
 
 
 def _links(simulation: Simulation) -> list[dict[str, Any]]:

@@ -14,7 +14,10 @@ from choreo.simulate.flows.switches import switch_nodes
 from choreo.topology import Topology, devices_of
 from choreo.units import counted, size_of, time_of
 
-__all__ = ["Job", "Placed", "placed"]
+__all__ = ["Job", "Placed", "are_few", "placed"]
+
+# The critical path needs every message to be kept; with more transfers than this it is left out.
+MOST_FOLLOWED = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +40,17 @@ class Placed:
     start_s: float
     unit_bytes: float
     gamma_s_per_byte: npt.NDArray[np.float64]
+
+
+def are_few(jobs: Sequence[Placed]) -> bool:
+    """Whether the transfers of some jobs are few enough to keep what happens to each message."""
+    rows = 0
+    for job in jobs:
+        for block in job.schedule.blocks():
+            rows += len(block)
+            if rows > MOST_FOLLOWED:
+                return False
+    return True
 
 
 def placed(job: Job, topology: Topology, gamma_s_per_byte: float) -> Placed:

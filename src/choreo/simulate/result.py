@@ -17,6 +17,8 @@ from choreo.simulate.flows.backend import core_type
 from choreo.simulate.flows.engine import Loads, Messages, run_alone
 from choreo.simulate.jobs import Placed
 from choreo.simulate.packets import PacketReport
+from choreo.simulate.packets import backend as packets_backend
+from choreo.simulate.packets.engine import run_packets
 from choreo.topology import Topology
 from choreo.units import counted, format_bytes, format_time
 
@@ -213,7 +215,18 @@ class Simulation(Bandwidths, Result):
         return critical_path(self.messages)
 
     def _again(self) -> Messages:
-        """The pass once more; one with shared links has kept its messages."""
+        """The pass once more; flows that share links have kept their messages."""
+        if self.packets is not None:
+            kept = run_packets(
+                self.jobs,
+                self.topology,
+                self.packets.settings,
+                flows_core=core_type(self.compiled),
+                make_core=packets_backend.core_type(self.compiled),
+                progress=None,
+            )[1]
+            assert kept is not None
+            return kept
         alone = run_alone(self.jobs[0], self.topology, core_type(self.compiled), keep=True)
         assert alone is not None and alone[1] is not None
         return alone[1]

@@ -9,8 +9,8 @@ from pathlib import Path
 from choreo.errors import UsageError
 from choreo.schedule import Schedule
 from choreo.simulate.flows.backend import core_type
-from choreo.simulate.flows.engine import Progress, gather_graph, run_alone, run_shared
-from choreo.simulate.jobs import Job, Placed, placed
+from choreo.simulate.flows.engine import Progress, run_alone, run_shared
+from choreo.simulate.jobs import Job, Placed, are_few, placed
 from choreo.simulate.packets import Packets
 from choreo.simulate.packets import backend as packets_backend
 from choreo.simulate.packets.engine import run_packets
@@ -93,7 +93,7 @@ def simulate_together(
         network = network.with_routing("hashed")  # a message that is stored as a whole goes one way
     try:
         if packets is not None:
-            found = _run_packets(ready, network, packets, progress, compiled)
+            found = _run_packets(ready, network, packets, progress, compiled, keep=keep_messages)
         else:
             found = _run(ready, network, store_and_forward, progress, compiled, keep=keep_messages)
     except MemoryError:
@@ -141,8 +141,16 @@ def _run_packets(
     settings: Packets,
     progress: Progress | None,
     compiled: bool | None,
+    *,
+    keep: bool,
 ) -> Simulation:
-    graph = gather_graph(ready, network, core_type(compiled))
-    make = packets_backend.core_type(compiled)
-    loads, messages, report = run_packets(ready, network, graph, settings, make_core=make, progress=progress)
+    loads, messages, report = run_packets(
+        ready,
+        network,
+        settings,
+        flows_core=core_type(compiled),
+        make_core=packets_backend.core_type(compiled),
+        progress=progress,
+        keep=keep or are_few(ready),
+    )
     return Simulation(network, ready, loads, shared=True, compiled=compiled, kept=messages, packets=report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from choreo.errors import DeadlockError, UsageError
 from choreo.simulate import Dcqcn, Packets, Simulation
 from choreo.simulate.flows.backend import core_type as flows_core
-from choreo.simulate.flows.engine import gather_graph
 from choreo.simulate.packets import backend
 from choreo.simulate.packets.engine import run_packets
 from choreo.topology import get_topology
@@ -129,20 +129,25 @@ def test_schedules_at_random(setup: Setup, packets: Packets) -> None:
     links = setup.topology.links
     assume((links.bandwidth_bytes_per_s > 1e3).all() and (links.latency_s < 1.0).all())
     runs = []
-    for compiled in CORES:
-        graph = gather_graph(setup.jobs, setup.topology, flows_core(compiled))
-        make = backend.core_type(compiled)
+    for compiled, keep in itertools.product(CORES, (True, False)):
+        cores = {"flows_core": flows_core(compiled), "make_core": backend.core_type(compiled)}
         try:
-            runs.append(run_packets(setup.jobs, setup.topology, graph, packets, make_core=make, progress=None))
+            runs.append(run_packets(setup.jobs, setup.topology, packets, **cores, progress=None, keep=keep))  # type: ignore[arg-type]
         except (DeadlockError, UsageError) as error:
             runs.append(str(error))  # type: ignore[arg-type]
-    if len(runs) > 1 and not isinstance(runs[0], str):
-        (loads, messages, report), (other_loads, other_messages, other_report) = runs
+    assert len({isinstance(run, str) for run in runs}) == 1
+    if isinstance(runs[0], str):
+        assert len(set(runs)) == 1
+        return
+    loads, messages, report = runs[0]
+    for other_loads, other_messages, other_report in runs[1:]:
         assert report.to_dict(details=True) == other_report.to_dict(details=True)
-        assert np.array_equal(messages.written_s, other_messages.written_s)
         assert np.array_equal(loads.link_bytes, other_loads.link_bytes)
-    elif len(runs) > 1:
-        assert runs[0] == runs[1]
+        for ours, theirs in zip(loads.rank_finish_s, other_loads.rank_finish_s, strict=True):
+            assert np.array_equal(ours, theirs)
+        if messages is not None and other_messages is not None:
+            for name in ("start_s", "written_s", "ready_cause", "start_cause", "write_cause"):
+                assert np.array_equal(getattr(messages, name), getattr(other_messages, name))
 
 
 def test_the_compiled_core_is_there() -> None:

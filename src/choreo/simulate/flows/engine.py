@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ from choreo.simulate.jobs import Placed
 from choreo.topology import Routes, Topology
 
 __all__ = [
-    "Graph",
     "Loads",
     "Messages",
     "Progress",
@@ -23,7 +22,7 @@ __all__ = [
     "columns_of",
     "costs_of",
     "figures_of",
-    "gather_graph",
+    "row_columns",
     "run_alone",
     "run_shared",
 ]
@@ -40,8 +39,8 @@ MOST_KEPT = 1 << 23
 MOST_PLACES = 1 << 35
 
 
-# Messages as columns; then, for what is written and for what is out, where each message's edges begin and lead.
-Graph: TypeAlias = tuple[dict[str, bytes], tuple[bytes, bytes], tuple[bytes, bytes]]
+# Where the list of each message begins, and what is in them all.
+Lists: TypeAlias = tuple[bytes, bytes]
 
 
 class Core(Protocol):
@@ -70,7 +69,10 @@ class Core(Protocol):
     ) -> None: ...
     def alone(self, *columns: npt.NDArray[np.generic]) -> bool: ...
     def gather(self, *columns: npt.NDArray[np.generic]) -> None: ...
-    def graph(self) -> Graph: ...
+    def graph(self, *columns: npt.NDArray[np.generic]) -> tuple[dict[str, bytes], Lists, Lists, Lists]: ...
+    def reach(
+        self, columns: tuple[npt.NDArray[np.generic], ...], in_port_order: bool, one_port: bool, /
+    ) -> tuple[int, int]: ...
     def run(self) -> None: ...
     def advance(self, until: float, /) -> tuple[float, bytes, bytes]: ...
     def stop(self, now: float, /) -> tuple[bytes, bytes]: ...
@@ -191,16 +193,6 @@ def run_shared(
     return Loads(sums[0], sums[1], finish), messages
 
 
-def gather_graph(jobs: Sequence[Placed], topology: Topology, make_core: Callable[..., Core]) -> Graph:
-    """The messages of some jobs and what they wait for, ports apart: for a network that is simulated otherwise."""
-    core = make_core(*figures_of(topology), False, None)
-    for job in jobs:
-        begin_job(core, job, topology, alone=False, keep=False)
-        for rows in job.schedule.blocks():
-            core.gather(*columns_of(core, job, topology, rows, in_order=False, routed=False))
-    return core.graph()
-
-
 def figures_of(topology: Topology) -> tuple[Floats, Floats]:
     """Bandwidth and latency of the links as floats; a user may have given whole numbers."""
     figures = topology.links.bandwidth_bytes_per_s, topology.links.latency_s
@@ -243,26 +235,26 @@ def _takes_every_place(schedule: Schedule, members: int) -> bool:
 
 
 def columns_of(
-    core: Core, job: Placed, topology: Topology, rows: Transfers, *, in_order: bool, routed: bool = True
+    core: Core, job: Placed, topology: Topology, rows: Transfers, *, in_order: bool
 ) -> tuple[npt.NDArray[np.generic], ...]:
-    """The rows as the inner loops take them, after the routes that they need; unless `routed`, routes of no links."""
-    src, dst = _ints(rows.src), _ints(rows.dst)
-    missing = np.frombuffer(core.missing(src, dst), np.int64)
-    if len(missing) and not routed:
-        costs = costs_of(topology, *np.divmod(missing, topology.num_nodes))
-        none, offsets = np.zeros(len(missing)), np.zeros(len(missing) + 1, np.int64)
-        core.add_routes(missing, offsets, offsets[1:], np.zeros(0, np.int32), none[:0], none, none, *costs)
-    elif len(missing):
+    """The rows as the inner loops take them, after the routes that they need."""
+    columns = row_columns(job, rows)
+    missing = np.frombuffer(core.missing(*columns[1:3]), np.int64)
+    if len(missing):
         start, end = np.divmod(missing, topology.num_nodes)
         routes = topology.routes(start, end)
         ports, order = _ports(topology, start, end, routes, in_order=in_order)
         ways = routes.offsets, ports, routes.links[order], routes.share[order]
         figures = routes.latency_s, routes.bandwidth_bytes_per_s
         core.add_routes(missing, *ways, *figures, *_costs(topology, start, end, routes))
-    message = message_of(rows)
-    numbers = map(_ints, (rows.chunk, rows.count, job.schedule.weights_of(rows), message))
+    return columns
+
+
+def row_columns(job: Placed, rows: Transfers) -> tuple[Any, ...]:
+    """The columns of some rows, in the order of the inner loops."""
+    ints = (rows.step, rows.src, rows.dst, rows.chunk, rows.count, job.schedule.weights_of(rows), message_of(rows))
     flags = (np.ascontiguousarray(column, np.bool_) for column in (rows.reduce, rows.from_input))
-    return (_ints(rows.step), src, dst, *numbers, *flags)
+    return (*map(_ints, ints), *flags)
 
 
 def _ports(topology: Topology, start: Ints, end: Ints, routes: Routes, *, in_order: bool) -> tuple[Ints, Ints]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import UsageError
-from choreo.simulate.flows.engine import Graph, Loads, Messages, Progress, costs_of
+from choreo.simulate.flows.engine import Core as FlowsCore
+from choreo.simulate.flows.engine import Loads, Messages, Progress, costs_of
 from choreo.simulate.jobs import Placed
 from choreo.simulate.packets.deadlock import deadlocked
+from choreo.simulate.packets.graph import PICO, Feed, feed_all, feed_by_steps, picoseconds
 from choreo.simulate.packets.report import PacketReport, PortReport
 from choreo.simulate.packets.routes import Hops, hops_between
 from choreo.simulate.packets.settings import Packets
@@ -25,106 +27,74 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Columns = dict[str, npt.NDArray[np.generic]]
 
-PICO = 1e12
 MOST_PACKETS = 1 << 31
 NO_WINDOW = (1 << 32) - 2
 PARTS = 256
+NEVER = 1 << 62
 
 
 class Core(Protocol):
     """The interface of the inner loops, compiled or in Python."""
 
-    def run(self) -> bool: ...
+    def add(self, columns: Columns, /) -> None: ...
+    def run(self, until: int, /) -> bool: ...
     def found(self) -> dict[str, bytes]: ...
     def history(self, link: int, /) -> tuple[int, bytes] | None: ...
     def waiting(self) -> list[tuple[int, int]]: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Traffic:
-    """The messages of a graph, the connection of each, and the nodes at a connection's ends."""
-
-    columns: Columns
-    bytes: Ints
-    job: Ints
-    conn: Ints
-    conn_job: Ints
-    start: Ints
-    end: Ints
-
-
 def run_packets(
     jobs: Sequence[Placed],
     topology: Topology,
-    graph: Graph,
     settings: Packets,
     *,
+    flows_core: Callable[..., FlowsCore],
     make_core: Callable[..., Core],
     progress: Progress | None,
-) -> tuple[Loads, Messages, PacketReport]:
-    """Send the messages of a graph as packets."""
-    traffic = _traffic(jobs, topology, graph)
-    spray = settings.routing == "spray"
-    if (np.bincount(traffic.conn, traffic.bytes / settings.mtu + 1, 1) >= MOST_PACKETS).any():
+    keep: bool = True,
+) -> tuple[Loads, Messages | None, PacketReport]:
+    """Send the messages of jobs as packets. Unless they are to be kept, a long schedule is never held whole."""
+    whole = keep or len(jobs) > 1 or jobs[0].schedule.switches > 0
+    feed = feed_all(jobs, topology, flows_core) if whole else feed_by_steps(jobs[0], topology, flows_core)
+    if feed.most_bytes / settings.mtu + feed.count >= MOST_PACKETS:
         raise UsageError(
             f"between two ranks there are more than {MOST_PACKETS} packets of {settings.mtu} bytes; use larger ones"
         )
-    flow = (traffic.conn_job * topology.num_nodes + traffic.start) * topology.num_nodes + traffic.end
-    forth = hops_between(topology, traffic.start, traffic.end, flow, spray=spray, seed=settings.seed)
+    spray = settings.routing == "spray"
+    flow = (feed.job * topology.num_nodes + feed.start) * topology.num_nodes + feed.end
+    forth = hops_between(topology, feed.start, feed.end, flow, spray=spray, seed=settings.seed)
     back = None
     if settings.acknowledges or settings.control == "dcqcn":
-        back = hops_between(topology, traffic.end, traffic.start, ~flow, spray=spray, seed=settings.seed)
-    columns = _settings(settings, topology) | _network(topology, settings)
-    columns |= _connections(topology, settings, forth, back) | _edges(graph, traffic)
-    costs = costs_of(topology, traffic.start, traffic.end)
+        back = hops_between(topology, feed.end, feed.start, ~flow, spray=spray, seed=settings.seed)
+    columns = _settings(settings, topology, feed.count, keep=whole) | _network(topology, settings)
+    columns |= _connections(topology, settings, forth, back)
+    columns["layer"] = _layers(np.concatenate([job.node for job in jobs]))
+    costs = costs_of(topology, feed.start, feed.end)
     for name, cost in zip(("conn_send", "conn_send_busy", "conn_receive", "conn_receive_busy"), costs, strict=True):
-        columns[name] = _picoseconds(cost)
+        columns[name] = picoseconds(cost)
     core = make_core({name: np.ascontiguousarray(column) for name, column in columns.items()}, progress)
-    del columns, graph
-    finished = core.run()
+    del columns
+    block: Columns = {}
+    for opens, block in feed.blocks:
+        core.run(opens)
+        core.add(block)
+    finished = core.run(NEVER)
     found = {name: np.frombuffer(column, np.int64) for name, column in core.found().items()}
     if not finished:
-        left = int((found["written"] == 0).sum()) or 1
         paused = set(np.flatnonzero(found["held_up"]).tolist())
-        raise deadlocked(topology, paused, core.waiting(), left)
-    messages = _messages(topology, traffic, forth, found, costs)
-    finish = tuple(_finish(job, messages, number) for number, job in enumerate(jobs))
-    loads = Loads(found["bytes"].astype(np.float64), found["busy"] / PICO, finish)
+        raise deadlocked(topology, paused, core.waiting(), int(found["totals"][-1]))
+    messages = _messages(topology, feed, block, forth=forth, found=found, costs=costs) if whole else None
+    loads = Loads(found["bytes"].astype(np.float64), found["busy"] / PICO, _finish(jobs, found["finish"]))
     return loads, messages, _report(core, topology, settings, found)
 
 
-def _picoseconds(seconds: npt.ArrayLike) -> Ints:
-    return np.round(np.asarray(seconds, np.float64) * PICO).astype(np.int64)
-
-
-def _traffic(jobs: Sequence[Placed], topology: Topology, graph: Graph) -> _Traffic:
-    """Connections are numbered by job and by the two nodes; members that share a node are told apart by a layer."""
-    raw = graph[0]
-    ints = ("step", "src", "dst", "engine", "route", "reduces", "need_ready", "need_write")
-    got = {name: np.frombuffer(raw[name], np.int32).astype(np.int64) for name in ints}
-    floats = {name: np.frombuffer(raw[name], np.float64) for name in ("bytes", "reduce_s", "start")}
+def _finish(jobs: Sequence[Placed], finish: Ints) -> tuple[Floats, ...]:
+    """When each member of each job was done: when its last message was sent or written."""
     first = np.cumsum([0, *(len(job.node) for job in jobs)])
-    node = np.concatenate([job.node for job in jobs])
-    job = np.zeros(len(got["src"]), np.int64)
-    if len(jobs) > 1:
-        job = np.searchsorted(first[1:], got["engine"], side="right")
-    routes = int(got["route"].max(initial=-1)) + 1
-    conn = got["route"] if len(jobs) == 1 else np.unique(job * routes + got["route"], return_inverse=True)[1]
-    conns = int(conn.max(initial=-1)) + 1
-    one = np.zeros(conns, np.int64)
-    one[conn] = np.arange(len(conn))  # some message of each connection
-    sender = first[job] + got["src"]
-    size = np.ceil(floats["bytes"] - 1e-6).astype(np.int64)
-    columns: Columns = {
-        "bytes": size,
-        "reduce_ps": _picoseconds(floats["reduce_s"]),
-        "start": _picoseconds(floats["start"]),
-        "conn": conn,
-        "member": got["engine"],
-        "layer": _layers(node)[sender],
-        "engines": np.zeros(len(node), np.int64),
-    } | {name: got[name] for name in ("step", "src", "dst", "reduces", "need_ready", "need_write")}
-    return _Traffic(columns, size, job, conn, job[one], node[sender[one]], node[got["engine"][one]])
+    return tuple(
+        np.maximum(finish[low:high] / PICO, job.start_s)
+        for job, (low, high) in zip(jobs, itertools.pairwise(first.tolist()), strict=True)
+    )
 
 
 def _layers(node: Ints) -> Ints:
@@ -136,7 +106,7 @@ def _layers(node: Ints) -> Ints:
     return layer
 
 
-def _settings(settings: Packets, topology: Topology) -> Columns:
+def _settings(settings: Packets, topology: Topology, messages: int, *, keep: bool) -> Columns:
     """What `core/setup.h` reads, in its order."""
     control = settings.dcqcn
     timers = (control.alpha_timer_s, control.rate_timer_s, control.notify_every_s)
@@ -153,9 +123,11 @@ def _settings(settings: Packets, topology: Topology) -> Columns:
         settings.resume_below_bytes,
         settings.reorder_packets if settings.routing == "spray" else 0,
         settings.answer_bytes,
-        *(max(1, int(_picoseconds(time_of(timer, "timer")))) for timer in timers),
+        *(max(1, int(picoseconds(time_of(timer, "timer")))) for timer in timers),
         int(size_of(control.byte_counter_bytes, "byte_counter_bytes")),
         control.fast_stages,
+        messages,
+        keep,
     ]
     figures = [
         settings.threshold,
@@ -174,7 +146,7 @@ def _network(topology: Topology, settings: Packets) -> Columns:
     return {
         "link_src": links.src.astype(np.int64),
         "link_dst": links.dst.astype(np.int64),
-        "link_latency": _picoseconds(links.latency_s),
+        "link_latency": picoseconds(links.latency_s),
         "link_ps_per_byte": _ps_per_byte(topology),
         "link_mark_from": rate * time_of(control.mark_from_s, "mark_from_s"),
         "link_mark_all": rate * time_of(control.mark_all_s, "mark_all_s"),
@@ -230,15 +202,12 @@ def _before(counts: Ints) -> Ints:
     return np.cumsum(counts) - counts
 
 
-def _edges(graph: Graph, traffic: _Traffic) -> Columns:
-    written, out = (tuple(np.frombuffer(column, np.int64) for column in edges) for edges in graph[1:])
-    return {**traffic.columns, "edge_from": written[0], "edges": written[1], "read_from": out[0], "reads": out[1]}
-
-
 def _messages(
-    topology: Topology, traffic: _Traffic, forth: Hops, found: dict[str, Ints], costs: list[Floats]
+    topology: Topology, feed: Feed, block: Columns, *, forth: Hops, found: dict[str, Ints], costs: list[Floats]
 ) -> Messages:
-    size = traffic.bytes.astype(np.float64)
+    """What happened to all messages, which were one block."""
+    conn = block["conn"].astype(np.int64)
+    size = block["bytes"].astype(np.float64)
     rate = np.full(len(topology.links) + 1, np.inf)
     rate[:-1] = topology.links.bandwidth_bytes_per_s
     slowest = np.full(len(forth.ways), np.inf)
@@ -246,23 +215,23 @@ def _messages(
     np.minimum.at(slowest, crossed, rate[forth.link] / forth.share)
     times = {name: found[name] / PICO for name in ("start", "out", "arrived", "written")}
     return Messages(
-        job=traffic.job,
-        step=traffic.columns["step"].astype(np.int32),
-        src=traffic.columns["src"].astype(np.int32),
-        dst=traffic.columns["dst"].astype(np.int32),
+        job=feed.job[conn],
+        step=block["step"].astype(np.int32),
+        src=block["src"].astype(np.int32),
+        dst=block["dst"].astype(np.int32),
         bytes=size,
         start_s=times["start"],
         out_s=times["out"],
         arrived_s=times["arrived"],
         written_s=times["written"],
-        send_s=costs[0][traffic.conn],
-        receive_s=costs[2][traffic.conn],
+        send_s=costs[0][conn],
+        receive_s=costs[2][conn],
         ready_cause=found["ready_cause"],
         start_cause=found["start_cause"],
         write_cause=found["write_cause"],
         bottleneck=np.full(len(size), -1, np.int32),
-        reduces=traffic.columns["reduces"].astype(np.bool_),
-        route=traffic.conn.astype(np.int32),
+        reduces=block["reduces"].astype(np.bool_),
+        route=conn.astype(np.int32),
         offsets=forth.offsets,
         links=forth.link.astype(np.int32),
         share=forth.share,
@@ -270,27 +239,18 @@ def _messages(
     )
 
 
-def _finish(job: Placed, messages: Messages, number: int) -> Floats:
-    """When each member of a job was done: when its last message was sent or written."""
-    done = np.full(len(job.node), job.start_s)
-    own = messages.job == number
-    np.maximum.at(done, messages.src[own], messages.out_s[own])
-    np.maximum.at(done, messages.dst[own], messages.written_s[own])
-    return done
-
-
 def _report(core: Core, topology: Topology, settings: Packets, found: dict[str, Ints]) -> PacketReport:
     totals = dict(
         zip(
             (
                 "now", "events", "packets", "retransmissions", "timeouts", "go_backs", "notifications",
-                "most_packets_in_flight", "sent_bytes", "delivered_bytes", "dropped_bytes", "discarded_bytes",
+                "most_packets_in_flight", "sent_bytes", "delivered_bytes", "dropped_bytes", "discarded_bytes", "left",
             ),
             found["totals"].tolist(),
             strict=True,
         )
     )  # fmt: skip
-    del totals["now"]
+    del totals["now"], totals["left"]
     links, name = topology.links, topology.node_name
     ports = tuple(
         PortReport(

@@ -29,6 +29,8 @@ NUMBERS = (
     "notify_ps",
     "byte_counter",
     "fast_stages",
+    "num_messages",
+    "keep",
 )
 
 MOST_MTU = 1 << 30

@@ -11,6 +11,8 @@ static int ready_shared(Core *core) {
     if (!shared->cells || !shared->port_group) { PyErr_NoMemory(); return -1; }
     memset(shared->cells, 0xFF, (size_t)job->num_cells * sizeof(SharedCell));
     memset(shared->port_group, 0xFF, (size_t)ports * 4);
+    shared->free_reader = NONE;
+    shared->readers_count = 0; /* those of a job before are asked for no more */
     if (ROOM(shared, engines, shared->engines_count + job->ranks)) return -1;
     for (int64_t rank = 0; rank < job->ranks; rank++)
         shared->engines[shared->engines_count++] = (Engine){0.0, NONE, NONE, NONE, 0, 0, job->start};
@@ -140,15 +142,20 @@ static int shared_step(Core *core, const Rows *rows, int64_t first, int64_t last
     return 0;
 }
 
+/* Take the rows of some whole steps, step by step, by `does`. */
+static int each_step(Core *core, Rows *rows, int (*does)(Core *, const Rows *, int64_t, int64_t)) {
+    int bad = core->stage != SHARED ? refuse("the job is not ready for a shared run") : 0;
+    for (int64_t first = 0, last; !bad && first < rows->rows; first = last) {
+        for (last = first + 1; last < rows->rows && rows->step[last] == rows->step[first];) last++;
+        bad = does(core, rows, first, last);
+    }
+    return bad;
+}
+
 static PyObject *core_gather(Core *core, PyObject *args) {
     /* Take some whole steps for a shared run. */
     Rows rows;
-    int bad = read_rows(core, args, &rows);
-    if (!bad && core->stage != SHARED) bad = refuse("the job is not ready for a shared run");
-    for (int64_t first = 0, last; !bad && first < rows.rows; first = last) {
-        for (last = first + 1; last < rows.rows && rows.step[last] == rows.step[first];) last++;
-        bad = shared_step(core, &rows, first, last);
-    }
+    int bad = read_rows(core, args, &rows) || each_step(core, &rows, shared_step);
     release(rows.in, 9);
     if (bad) return NULL;
     Py_RETURN_NONE;

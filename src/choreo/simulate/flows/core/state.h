@@ -112,6 +112,10 @@ enum { BY_WRITE = 0, BY_OUT = 1, BY_SENDER = 2 };
 
 typedef struct { int32_t to, next; } Edge;   /* to >= 0: that message may start; ~to: it may be written */
 typedef struct { int32_t message, next; } Reader;
+/* Message << 32 | another that it waits for: which must be written before it is sent, be written before it is written, or have
+ * been read before it is written. */
+typedef struct { VECTOR(uint64_t, all); } Waits;
+enum { TO_SEND, TO_WRITE, TO_OVERWRITE, NUM_WAITS };
 /* The messages of one step at one port: how many have still to be out, and who was out last. */
 typedef struct { double out; int32_t step, pending, first, next, last; } Group;
 /* A message in a group, and the next one there. A message has one for each of its ports, one after another. */
@@ -144,6 +148,14 @@ typedef struct {
     VECTOR(int32_t, seen_write);
     VECTOR(int32_t, seen_read);
     int32_t *port_group;
+    /* for another simulator: what waits for what, as columns */
+    Waits waits[NUM_WAITS];
+    int64_t told;                /* messages that were told already */
+    int32_t free_reader;         /* of `readers` */
+    VECTOR(int32_t, reach);      /* by message of a step: the last step of those that it waits for */
+    VECTOR(int32_t, sent);       /* the last step in which a rank sent, or sent to a peer */
+    int in_port_order, one_port;
+    int32_t least_reach;
     /* the event loop */
     VECTOR(Event, events);       /* a heap by time */
     VECTOR(Event, actions);      /* what happens in this moment, in order */

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ __all__ = ["Gathering"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Lists = tuple[bytes, bytes]
+Reach = tuple[int, int]
 
 
 class Gathering:
@@ -63,6 +66,8 @@ class Gathering:
             members[node] += 1
         self.ports: dict[tuple[int, int], Group] = {}
         self.cells: dict[int, Cell] = defaultdict(Cell)
+        self.step_of: dict[int, int] = {}  # the step that wrote a cell last, where only steps are asked for
+        self.sent: dict[Hashable, int] = {}  # the step in which a rank sent last, or sent to a peer
         self.cuts: list[Ints] | None = [np.arange(ranks) * (chunks + 1)] if mark else None
 
     def mark(self, src: Ints, dst: Ints, chunk: Ints, count: Ints) -> None:
@@ -148,6 +153,7 @@ class Gathering:
                 writer = self.cells[cell].writer
                 if writer is not None and message.number not in writer.lets_send:
                     writer.lets_send[message.number] = message
+                    message.waits[0].append(writer.number)
                     message.need_ready += 1
                 self.cells[cell].readers.append(message)
             written[message].append(write)
@@ -159,10 +165,12 @@ class Gathering:
         writer = cell.writer
         if writer is not None and writer is not message and message.number not in writer.lets_write:
             writer.lets_write[message.number] = message
+            message.waits[1].append(writer.number)
             message.need_write += 1
         for reader in cell.readers:
             if message.number not in reader.lets_overwrite:
                 reader.lets_overwrite[message.number] = message
+                message.waits[2].append(reader.number)
                 message.need_write += 1
         cell.writer, cell.readers = message, []
 
@@ -180,19 +188,42 @@ class Gathering:
             group.members.append(message)
             group.pending += 1
 
-    def graph(self) -> tuple[dict[str, bytes], tuple[bytes, bytes], tuple[bytes, bytes]]:
-        """What was gathered: messages, their edges once they are written, and those once they are out."""
-        every = self.all_messages
+    def graph(self, *columns: npt.NDArray[np.generic]) -> tuple[dict[str, bytes], Lists, Lists, Lists]:
+        """Some whole steps as columns: messages, and for each what it waits for: to be sent, written, overwrite."""
+        before = len(self.all_messages)
+        self.gather(*columns)
+        every = self.all_messages[before:]
         kinds = {"bytes": np.float64, "reduce_s": np.float64, "start": np.float64}
-        names = (*kinds, "step", "src", "dst", "engine", "reduces", "need_ready", "need_write")
+        names = (*kinds, "step", "src", "dst", "engine", "reduces")
         found = {name: np.array([getattr(one, name) for one in every], kinds.get(name, np.int32)) for name in names}
         found["route"] = np.array([one.route.number for one in every], np.int32)
-        written = [sorted(one.lets_send) + [~to for to in sorted(one.lets_write)] for one in every]
-        out = [sorted(one.lets_overwrite) for one in every]
-        return {name: column.tobytes() for name, column in found.items()}, _edges(written), _edges(out)
+        send, write, overwrite = (_lists([sorted(one.waits[kind]) for one in every]) for kind in range(3))
+        return {name: column.tobytes() for name, column in found.items()}, send, write, overwrite
+
+    def reach(self, columns: tuple[npt.NDArray[np.generic], ...], in_port_order: bool, one_port: bool) -> Reach:
+        """How many messages some steps have, and a step of which one must have started before any of them can."""
+        src, dst, chunk, count = (np.asarray(column, np.int64) for column in columns[1:5])
+        reads, writes = self._cells(src, chunk, count), self._cells(dst, chunk, count)
+        rows = list(zip(*(column.tolist() for column in columns), reads, writes, strict=True))
+        made, least = 0, sys.maxsize
+        for now, of_step in itertools.groupby(rows, key=lambda row: row[0]):
+            latest: dict[int, int] = {}
+            wrote: list[range] = []
+            sends: set[Hashable] = set()
+            for _, a, b, _, _, _, number, _, from_input, read, write in of_step:
+                port = a if one_port else (a, b)
+                sent = self.sent.get(port, -1) if in_port_order else -1
+                written = max((self.step_of.get(cell, -1) for cell in (() if from_input else read)), default=-1)
+                latest[number] = max(latest.get(number, -1), sent, written)
+                wrote.append(write)
+                sends.add(port)
+            self.step_of.update((cell, now) for write in wrote for cell in write)
+            self.sent.update((port, now) for port in sends)
+            made, least = made + len(latest), min(least, *latest.values())
+        return made, least
 
 
-def _edges(lists: list[list[int]]) -> tuple[bytes, bytes]:
+def _lists(lists: list[list[int]]) -> Lists:
     """Where each list begins, and what is in them all."""
     begins = np.cumsum([0, *(len(one) for one in lists)], dtype=np.int64)
     return begins.tobytes(), np.array([to for one in lists for to in one], np.int64).tobytes()

@@ -55,6 +55,8 @@ class Message:
     lets_send: dict[int, Message] = field(default_factory=dict)  # once this one is written
     lets_write: dict[int, Message] = field(default_factory=dict)  # likewise
     lets_overwrite: dict[int, Message] = field(default_factory=dict)  # once this one is out
+    # Likewise from the other side: what this one waits for to be sent, to be written, and to overwrite.
+    waits: tuple[list[int], list[int], list[int]] = field(default_factory=lambda: ([], [], []))
 
 
 @dataclass(slots=True, eq=False)

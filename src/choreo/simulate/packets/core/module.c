@@ -30,6 +30,7 @@
 #include "messages.h"
 #include "transport.h"
 #include "setup.h"
+#include "adding.h"
 
 static int do_event(Core *core, uint32_t kind, int32_t id) {
     switch (kind) {
@@ -50,28 +51,25 @@ static int do_event(Core *core, uint32_t kind, int32_t id) {
 static int tell_progress(Core *core) {
     if (PyErr_CheckSignals()) return -1;
     if (core->progress == Py_None) return 0;
-    PyObject *heard = PyObject_CallFunction(core->progress, "LL", (long long)core->messages_done, (long long)core->num_messages);
+    PyObject *heard = PyObject_CallFunction(core->progress, "LL", (long long)core->messages_done, (long long)core->set.messages);
     Py_XDECREF(heard);
     return heard ? 0 : -1;
 }
 
-/* Run until nothing happens any more, or for ever is over. Whether all messages were written. */
-static PyObject *core_run(Core *core, PyObject *Py_UNUSED(ignored)) {
-    if (core->ran || !core->links) { refuse("a simulation runs once, after it was made"); return NULL; }
-    core->ran = 1;
-    for (int32_t id = 0; id < core->num_messages; id++)
-        if (!core->messages[id].need_ready) {
-            core->messages[id].ready = core->messages[id].start;
-            if (happen(core, core->messages[id].start, READABLE, id)) return NULL;
-        }
-    while (core->heap_count && core->messages_done < core->num_messages) {
+/* Run until a message of some step or of a later one has started, or nothing happens any more. Whether all messages were
+ * written. */
+static PyObject *core_run(Core *core, PyObject *args) {
+    long long until;
+    if (!PyArg_ParseTuple(args, "L", &until)) return NULL;
+    if (!core->links) { refuse("a simulation runs after it was made"); return NULL; }
+    while (core->heap_count && core->messages_done < core->set.messages && core->last_started < until) {
         Event event = next_event(core);
         core->now = event.time;
         if (event.time > INT64_MAX / 4) { refuse("it takes longer than can be counted"); return NULL; }
         if (do_event(core, (uint32_t)(event.key >> 32), (int32_t)(uint32_t)event.key)) return NULL;
         if (!(++core->events_done & 0xFFFF) && tell_progress(core)) return NULL;
     }
-    return PyBool_FromLong(core->messages_done == core->num_messages);
+    return PyBool_FromLong(core->messages_done == core->set.messages);
 }
 
 /* ---- results ---- */
@@ -90,15 +88,15 @@ static PyObject *core_run(Core *core, PyObject *Py_UNUSED(ignored)) {
 static PyObject *core_found(Core *core, PyObject *Py_UNUSED(ignored)) {
     PyObject *all = PyDict_New();
     if (!all || !core->links) return all;
-    const Message *messages = core->messages;
     const Link *links = core->links;
-    COLUMN(all, "start", core->num_messages, messages[i].start);
-    COLUMN(all, "out", core->num_messages, messages[i].out);
-    COLUMN(all, "arrived", core->num_messages, messages[i].arrived);
-    COLUMN(all, "written", core->num_messages, messages[i].written);
-    COLUMN(all, "ready_cause", core->num_messages, messages[i].ready_cause);
-    COLUMN(all, "start_cause", core->num_messages, messages[i].start_cause);
-    COLUMN(all, "write_cause", core->num_messages, messages[i].write_cause);
+    const int64_t kept = core->set.keep ? core->added : 0;
+    COLUMN(all, "start", kept, MESSAGE(core, i).start);
+    COLUMN(all, "out", kept, MESSAGE(core, i).out);
+    COLUMN(all, "arrived", kept, MESSAGE(core, i).arrived);
+    COLUMN(all, "written", kept, MESSAGE(core, i).written);
+    COLUMN(all, "ready_cause", kept, MESSAGE(core, i).ready_cause);
+    COLUMN(all, "start_cause", kept, MESSAGE(core, i).start_cause);
+    COLUMN(all, "write_cause", kept, MESSAGE(core, i).write_cause);
     COLUMN(all, "bytes", core->num_links, links[i].bytes);
     COLUMN(all, "busy", core->num_links, links[i].busy);
     COLUMN(all, "packets", core->num_links, links[i].packets);
@@ -111,9 +109,10 @@ static PyObject *core_found(Core *core, PyObject *Py_UNUSED(ignored)) {
            links[i].paused_ps + (links[i].pauses_held ? core->now - links[i].paused_since : 0));
     COLUMN(all, "held_up", core->num_links, links[i].pauses_held > 0);
     COLUMN(all, "memory", core->set.nodes, core->node_peak[i]);
+    COLUMN(all, "finish", core->num_members, core->finish[i]);
     int64_t totals[] = {core->now,     core->events_done,     core->sent,          core->repeated, core->timeouts,
                         core->backs,   core->notified,        core->most_in_flight, core->sent_bytes, core->delivered_bytes,
-                        core->dropped_bytes, core->discarded_bytes};
+                        core->dropped_bytes, core->discarded_bytes, core->set.messages - core->messages_done};
     COLUMN(all, "totals", (int64_t)(sizeof(totals) / sizeof(*totals)), totals[i]);
     return all;
 failed:
@@ -150,8 +149,8 @@ static void core_dealloc(Core *core) {
     for (int64_t i = 0; core->conns && i < core->num_conns; i++)
         FREE_ALL(core->conns[i].arrived.words, core->conns[i].answered.words);
     FREE_ALL(core->links, core->hop_link, core->hop_next, core->hop_ways, core->hop_until, core->conns, core->controls,
-             core->sources, core->messages, core->edge_from, core->edges, core->read_from, core->reads, core->groups, core->turns,
-             core->senders, core->receivers, core->heap, core->packets, core->node_used, core->node_peak);
+             core->sources, core->messages, core->edges, core->groups, core->turns, core->port_group, core->layer,
+             core->senders, core->receivers, core->finish, core->heap, core->packets, core->node_used, core->node_peak);
     Py_XDECREF(core->progress);
     PyTypeObject *type = Py_TYPE(core);
     type->tp_free((PyObject *)core);
@@ -159,7 +158,8 @@ static void core_dealloc(Core *core) {
 }
 
 static PyMethodDef methods[] = {
-    {"run", (PyCFunction)core_run, METH_NOARGS, "Run until nothing happens any more; whether all messages were written."},
+    {"add", (PyCFunction)core_add, METH_O, "Add messages."},
+    {"run", (PyCFunction)core_run, METH_VARARGS, "Run until a step has started; whether all messages were written."},
     {"found", (PyCFunction)core_found, METH_NOARGS, "What happened to messages and links, as columns."},
     {"history", (PyCFunction)core_history, METH_VARARGS, "A link's queue over time."},
     {"waiting", (PyCFunction)core_waiting, METH_NOARGS, "Which queues hold packets that came by which links."},

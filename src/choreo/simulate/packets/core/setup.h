@@ -126,88 +126,24 @@ static void make_conns(Core *core, Given *from) {
     }
 }
 
-static void make_messages(Core *core, Given *from) {
-    Py_ssize_t count = -1, more, edges = -1, reads = -1, members = -1;
-    int64_t *bytes = given(from, "bytes", INT64, &count), *reduce = given(from, "reduce_ps", INT64, &count);
-    int64_t *start = given(from, "start", INT64, &count), *conn = given(from, "conn", INT64, &count);
-    int64_t *member = given(from, "member", INT64, &count), *step = given(from, "step", INT64, &count);
-    int64_t *src = given(from, "src", INT64, &count), *dst = given(from, "dst", INT64, &count);
-    int64_t *need_ready = given(from, "need_ready", INT64, &count);
-    int64_t *need_write = given(from, "need_write", INT64, &count);
-    more = count + 1;
-    int64_t *edge_from = given(from, "edge_from", INT64, &more), *read_from = given(from, "read_from", INT64, &more);
-    int64_t *edge = given(from, "edges", INT64, &edges), *read = given(from, "reads", INT64, &reads);
-    given(from, "engines", INT64, &members);
-    if (from->bad) return;
-    if (count >= 1 << 29) { PyErr_NoMemory(); from->bad = 1; return; }
-    inside(from, bytes, count, 0, INT64_MAX / 8);
-    inside(from, reduce, count, 0, INT64_MAX / 8);
-    inside(from, start, count, 0, INT64_MAX / 8);
-    inside(from, conn, count, 0, core->num_conns);
-    inside(from, member, count, 0, members);
-    for (Py_ssize_t i = 0; !from->bad && i < count; i++)
-        if (member[i] - dst[i] + src[i] < 0 || member[i] - dst[i] + src[i] >= members) from->bad = refuse("no such sender") != 0;
-    inside(from, edge, edges, -count, count);
-    inside(from, read, reads, 0, count);
-    for (Py_ssize_t i = 0; !from->bad && i < count; i++)
-        if (edge_from[i] > edge_from[i + 1] || read_from[i] > read_from[i + 1]) from->bad = refuse("edges are not in order") != 0;
-    if (!from->bad && (edge_from[0] || read_from[0] || edge_from[count] != edges || read_from[count] != reads))
-        from->bad = refuse("edges are not in order") != 0;
-    core->messages = made(from, count, sizeof(Message));
-    core->senders = made(from, members, sizeof(Engine));
-    core->receivers = made(from, members, sizeof(Engine));
-    core->edge_from = made(from, more, 8);
-    core->read_from = made(from, more, 8);
-    core->edges = narrow(from, edge, edges);
-    core->reads = narrow(from, read, reads);
-    if (from->bad) return;
-    memcpy(core->edge_from, edge_from, (size_t)more * 8);
-    memcpy(core->read_from, read_from, (size_t)more * 8);
-    core->num_messages = count;
-    core->num_members = members;
-    for (Py_ssize_t i = 0; i < members; i++) core->senders[i] = core->receivers[i] = (Engine){0, NONE, NONE, NONE, NONE, 0};
-    for (Py_ssize_t i = 0; i < count; i++)
-        core->messages[i] = (Message){
-            .bytes = bytes[i], .reduce_ps = reduce[i], .start = start[i], .conn = (int32_t)conn[i], .member = (int32_t)member[i],
-            .step = (int32_t)step[i], .src = (int32_t)src[i], .dst = (int32_t)dst[i], .need_ready = (int32_t)need_ready[i],
-            .need_start = 1, .need_write = (int32_t)need_write[i], .ready_cause = NONE, .start_cause = NONE, .write_cause = NONE, .next = NONE, .next_waiting = NONE};
-}
-
-/* Messages of one step at one port go together; those of the next step when they are out. `layer` tells apart the members
- * that share a node: each has its own turns at the ports. */
-static void make_groups(Core *core, Given *from) {
-    Py_ssize_t count = core->num_messages;
-    int64_t *layer = given(from, "layer", INT64, &count), layers = 1, groups = 0, turns = 0;
+/* What members do one after another, and their ports. `layer` tells apart the members that share a node: each has its own
+ * turns at the ports. */
+static void make_members(Core *core, Given *from) {
+    Py_ssize_t count = -1;
+    int64_t *layer = given(from, "layer", INT64, &count), layers = 1;
     if (from->bad) return;
     inside(from, layer, count, 0, INT32_MAX);
-    for (Py_ssize_t i = 0; i < count; i++) {
+    for (Py_ssize_t i = 0; i < count; i++)
         if (layer[i] >= layers) layers = layer[i] + 1;
-        turns += core->conns[core->messages[i].conn].sources;
-    }
-    int32_t *latest = made(from, core->num_links * layers, 4);
-    if (!from->bad && turns >= INT32_MAX) { PyErr_NoMemory(); from->bad = 1; }
-    core->groups = made(from, turns, sizeof(Group));
-    if (!from->bad && ROOM(core, turns, turns + 1)) from->bad = 1;
-    if (!from->bad) memset(latest, 0xFF, (size_t)(core->num_links * layers) * 4);
-    for (int32_t id = 0; !from->bad && id < count; id++) {
-        Message *message = &core->messages[id];
-        const Conn *conn = &core->conns[message->conn];
-        message->first_turn = (int32_t)core->turns_count;
-        for (int32_t source = conn->first_source; source < conn->first_source + conn->sources; source++) {
-            int64_t port = layer[id] * core->num_links + core->hop_link[core->sources[source].at];
-            int32_t group = latest[port];
-            if (group == NONE || core->groups[group].step != message->step) {
-                core->groups[groups] = (Group){0, message->step, 0, group != NONE, NONE, NONE, NONE};
-                if (group != NONE) core->groups[group].next = (int32_t)groups;
-                latest[port] = group = (int32_t)groups++;
-            }
-            message->need_start += core->groups[group].waits;
-            core->groups[group].pending++;
-            core->turns[core->turns_count] = (Turn){id, group, core->groups[group].first};
-            core->groups[group].first = (int32_t)core->turns_count++;
-        }
-    }
-    free(latest);
+    core->layer = narrow(from, layer, count);
+    core->senders = made(from, count, sizeof(Engine));
+    core->receivers = made(from, count, sizeof(Engine));
+    core->finish = made(from, count, 8);
+    core->port_group = made(from, core->num_links * layers, 4);
+    if (from->bad) return;
+    core->num_members = count;
+    memset(core->port_group, 0xFF, (size_t)(core->num_links * layers) * 4);
+    for (Py_ssize_t i = 0; i < count; i++) core->senders[i] = core->receivers[i] = (Engine){0, NONE, NONE, NONE, 0};
 }
 
 static int core_init(Core *core, PyObject *args, PyObject *Py_UNUSED(keywords)) {
@@ -215,27 +151,27 @@ static int core_init(Core *core, PyObject *args, PyObject *Py_UNUSED(keywords)) 
     if (!PyArg_ParseTuple(args, "O!O", &PyDict_Type, &columns, &progress)) return -1;
     if (core->progress) return refuse("a simulation is made once");
     core->progress = Py_NewRef(progress);
-    core->free_packet = NONE;
+    core->free_packet = core->free_edge = core->free_group = core->last_started = NONE;
     Given from = {.columns = columns};
-    Py_ssize_t numbers = 17, figures = 6;
+    Py_ssize_t numbers = 19, figures = 6;
     int64_t *number = given(&from, "numbers", INT64, &numbers);
     double *figure = given(&from, "figures", FLOAT64, &figures);
     if (!from.bad) {
         Settings *set = &core->set;
         int64_t *into[] = {&set->nodes, &set->mtu, &set->buffer, &set->lossless, &set->spray, &set->selective, &set->acks,
                            &set->dcqcn, &set->seed, &set->resume_below, &set->reorder, &set->answer_bytes, &set->alpha_ps,
-                           &set->timer_ps, &set->notify_ps, &set->byte_counter, &set->fast_stages};
-        for (int i = 0; i < 17; i++) *into[i] = number[i];
+                           &set->timer_ps, &set->notify_ps, &set->byte_counter, &set->fast_stages, &set->messages, &set->keep};
+        for (int i = 0; i < 19; i++) *into[i] = number[i];
         double *of[] = {&set->threshold, &set->mark_most, &set->gain, &set->additive, &set->hyper, &set->least_rate};
         for (int i = 0; i < 6; i++) *of[i] = figure[i];
-        if (set->mtu < 1 || set->mtu > INT32_MAX || set->nodes < 1 || set->alpha_ps < 1 || set->timer_ps < 1 || set->buffer < 0)
+        if (set->mtu < 1 || set->mtu > INT32_MAX || set->nodes < 1 || set->alpha_ps < 1 || set->timer_ps < 1 || set->buffer < 0 ||
+            set->messages < 0 || set->messages >= 1 << 29)
             from.bad = refuse("the settings are out of range") != 0;
     }
     if (!from.bad) make_links(core, &from);
     if (!from.bad) make_hops(core, &from);
     if (!from.bad) make_conns(core, &from);
-    if (!from.bad) make_messages(core, &from);
-    if (!from.bad) make_groups(core, &from);
+    if (!from.bad) make_members(core, &from);
     release(from.in, from.held);
     return from.bad ? -1 : 0;
 }

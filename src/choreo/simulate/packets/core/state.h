@@ -73,6 +73,10 @@ typedef struct {
     uint8_t slowed;
 } Control;
 
+/* Edges to the messages that wait for one, in their order. */
+typedef struct { int32_t to, next; } Edge;
+typedef struct { int32_t first, last; } Edges;
+
 typedef struct {
     int64_t bytes, reduce_ps, ready, start, out, arrived, written;
     int32_t conn, member, step, src, dst;
@@ -80,7 +84,11 @@ typedef struct {
     int32_t ready_cause, start_cause, write_cause; /* CAUSE, or NONE */
     uint32_t first, end;              /* its packets' sequence numbers */
     int32_t next;                     /* of its connection */
-    int32_t first_turn, next_waiting;
+    int32_t first_turn;
+    int32_t waits_child, waits_next;  /* in the heap of those that wait for their sender or receiver */
+    Edges lets_send, lets_write;      /* once it is written */
+    Edges lets_overwrite;             /* once it has been read: it will not be sent again */
+    uint8_t is_written, is_read;
 } Message;
 
 enum { BY_WRITE = 0, BY_OUT = 1, BY_SENDER = 2 };
@@ -90,11 +98,12 @@ enum { BY_WRITE = 0, BY_OUT = 1, BY_SENDER = 2 };
 typedef struct { int64_t out; int32_t step, pending, waits, first, next, last; } Group;
 typedef struct { int32_t message, group, next; } Turn;
 /* What a member does one after another: prepare messages, or take them in and reduce them. The one at work, the last one, and
- * those that wait, in order of when they got ready. */
-typedef struct { int64_t free_at; int32_t busy, last, waiting, last_waiting; uint8_t scheduled; } Engine;
+ * the first of those that wait, which are a heap. */
+typedef struct { int64_t free_at; int32_t busy, last, waiting; uint8_t scheduled; } Engine;
 
 typedef struct {
-    int64_t nodes, mtu, buffer, lossless, spray, selective, acks, dcqcn, seed, resume_below, reorder, answer_bytes;
+    int64_t nodes, mtu, buffer, lossless, spray, selective, acks, dcqcn, seed, resume_below, reorder, answer_bytes, messages,
+        keep;                                           /* messages in all; whether all are kept to the end */
     double threshold;                                   /* of the free memory that one port may take */
     double mark_most;                                   /* the part marked just before all are */
     double gain, additive, hyper, least_rate;           /* DCQCN; the last three as parts of the line's rate */
@@ -103,25 +112,29 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    int ran;
     Settings set;
     PyObject *progress;
     int64_t now, events_done, messages_done;
-    int64_t num_links, num_conns, num_messages, num_hops, num_members;
+    int64_t num_links, num_conns, num_hops, num_members;
     Link *links;
     int32_t *hop_link, *hop_next, *hop_ways; /* next: the first hop at the link's end, NONE where the packet has arrived */
     uint32_t *hop_until;                     /* of several ways: up to which draw a hop is taken */
     Conn *conns;
     Control *controls;
     Source *sources;
+    /* Messages oldest..added - 1 are there, each at its number modulo `room`; MESSAGE(id) finds one. Likewise turns. */
     Message *messages;
-    int64_t *edge_from;                      /* of each message: where its edges begin */
-    int32_t *edges;                          /* to >= 0: that message may start; ~to: it may be written */
-    int64_t *read_from;                      /* likewise for those that may be written once it has been read */
-    int32_t *reads;
-    Group *groups;
-    VECTOR(Turn, turns);
+    int64_t oldest, added, room;
+    Turn *turns;
+    int64_t turns_oldest, turns_added, turns_room;
+    VECTOR(Edge, edges);
+    VECTOR(Group, groups);
+    int32_t free_edge, free_group;
+    int32_t *layer;                          /* of each member: how many before it are at the same node */
+    int32_t *port_group;                     /* by layer and link: the latest group of a member's port */
+    int64_t last_started;                    /* the highest step of a message that has started; -1 before any has */
     Engine *senders, *receivers;
+    int64_t *finish;                         /* by member: when its last message was out or written */
     VECTOR(Event, heap);
     VECTOR(Packet, packets);
     int32_t free_packet;
@@ -129,3 +142,6 @@ typedef struct {
     int64_t sent, repeated, timeouts, notified, backs, in_flight, most_in_flight, delivered_bytes, dropped_bytes, sent_bytes,
         discarded_bytes; /* discarded: received once more, or out of order where that does not count */
 } Core;
+
+#define MESSAGE(core, id) ((core)->messages[(id) & ((core)->room - 1)])
+#define TURN(core, at) ((core)->turns[(at) & ((core)->turns_room - 1)])

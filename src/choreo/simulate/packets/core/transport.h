@@ -63,13 +63,14 @@ static int awake(Core *core, int32_t id) {
 }
 
 static int start_message(Core *core, int32_t id) {
-    Message *message = &core->messages[id];
+    Message *message = &MESSAGE(core, id);
     Conn *conn = &core->conns[message->conn];
     if (!conn->sources) return is_out(core, id, core->now) || has_arrived(core, id) ? -1 : 0;
+    if (message->step > core->last_started) core->last_started = message->step;
     message->first = conn->end;
     conn->end += message->bytes ? (uint32_t)((message->bytes + core->set.mtu - 1) / core->set.mtu) : 1;
     message->end = conn->end;
-    if (conn->last != NONE) core->messages[conn->last].next = id;
+    if (conn->last != NONE) MESSAGE(core, conn->last).next = id;
     conn->last = id;
     if (conn->sending == NONE) conn->sending = id;
     if (conn->receiving == NONE) conn->receiving = id;
@@ -91,8 +92,8 @@ static int32_t emit(Core *core, int32_t at, uint32_t psn) {
     if (number == NONE) return NONE;
     int first_time = psn == conn->fresh;
     int32_t id = psn == conn->next ? conn->sending : conn->unacked_message;
-    while (core->messages[id].end <= psn) id = core->messages[id].next;
-    Message *message = &core->messages[id];
+    while (MESSAGE(core, id).end <= psn) id = MESSAGE(core, id).next;
+    Message *message = &MESSAGE(core, id);
     Packet *packet = &core->packets[number];
     *packet = (Packet){.conn = source->conn, .at = source->at, .psn = psn, .kind = DATA, .ingress = NONE};
     packet->size = (int32_t)(psn + 1 < message->end ? core->set.mtu
@@ -203,10 +204,10 @@ static int is_acknowledged(Core *core, int32_t id, uint32_t all_before) {
     conn->backoff = 0;
     conn->deadline = core->now + time_out_ps(conn);
     if (conn->next < all_before) conn->next = all_before;
-    while (conn->unacked_message != NONE && core->messages[conn->unacked_message].end <= all_before) {
+    while (conn->unacked_message != NONE && MESSAGE(core, conn->unacked_message).end <= all_before) {
         if (has_read(core, conn->unacked_message, core->now)) return -1;
-        if (conn->sending == conn->unacked_message) conn->sending = core->messages[conn->unacked_message].next;
-        conn->unacked_message = core->messages[conn->unacked_message].next;
+        if (conn->sending == conn->unacked_message) conn->sending = MESSAGE(core, conn->unacked_message).next;
+        conn->unacked_message = MESSAGE(core, conn->unacked_message).next;
     }
     return 0;
 }
@@ -296,9 +297,9 @@ static int receive(Core *core, const Packet *packet) {
         conn->expected++;
         while (has_bit(&conn->arrived, conn->expected, conn->expected)) clear_bit(&conn->arrived, conn->expected++);
         if (core->set.acks && answer(core, packet->conn, ACK, packet->psn)) return -1;
-        while (conn->receiving != NONE && core->messages[conn->receiving].end <= conn->expected) {
+        while (conn->receiving != NONE && MESSAGE(core, conn->receiving).end <= conn->expected) {
             int32_t id = conn->receiving;
-            conn->receiving = core->messages[id].next;
+            conn->receiving = MESSAGE(core, id).next;
             if (has_arrived(core, id)) return -1;
         }
         return 0;

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 
 from choreo.simulate.packets.twin.messages import Messages
-from choreo.simulate.packets.twin.state import READABLE
 
 __all__ = ["Core"]
 
@@ -18,8 +17,8 @@ LONG_WORK = 1 << 16
 class Core(Messages):
     """One simulation."""
 
-    def run(self) -> bool:
-        """Run until nothing happens any more; whether all messages were written."""
+    def run(self, until: int) -> bool:
+        """Run until a message of a step has started, or nothing happens any more; whether all were written."""
         does: list[Callable[[int], None]] = [
             self._arrive,
             self._pause,
@@ -33,17 +32,13 @@ class Core(Messages):
             self._take_in,
             self._send,
         ]
-        for message in self.messages:
-            if not message.need_ready:
-                message.ready = message.start
-                self._happen(message.start, READABLE, message.number)
-        while self.heap and self.messages_done < len(self.messages):
+        while self.heap and self.messages_done < self.num_messages and self.last_started < until:
             self.now, kind, number = heapq.heappop(self.heap)
             does[kind](number)
             self.events_done += 1
             if self.progress is not None and self.events_done % LONG_WORK == 0:
-                self.progress(self.messages_done, len(self.messages))
-        return self.messages_done == len(self.messages)
+                self.progress(self.messages_done, self.num_messages)
+        return self.messages_done == self.num_messages
 
     def found(self) -> dict[str, bytes]:
         """What happened to messages and links, as columns."""
@@ -57,6 +52,7 @@ class Core(Messages):
         ]
         columns["held_up"] = [int(link.pauses_held > 0) for link in self.links]
         columns["memory"] = self.node_peak
+        columns["finish"] = self.finish
         columns["totals"] = [
             self.now,
             self.events_done,
@@ -70,6 +66,7 @@ class Core(Messages):
             self.delivered_bytes,
             self.dropped_bytes,
             self.discarded_bytes,
+            self.num_messages - self.messages_done,
         ]
         return {name: np.array(values, np.int64).tobytes() for name, values in columns.items()}
 

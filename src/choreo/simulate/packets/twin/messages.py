@@ -49,11 +49,13 @@ class Messages(Transport):
             self._ready(number)
 
     def _has_read(self, message: Message, time: int) -> None:
-        for number in self.reads[self.read_from[message.number] : self.read_from[message.number + 1]]:
+        message.is_read = True
+        for number in message.lets_overwrite:
             self._may_write(number, time, _cause(message.number, BY_OUT))
 
     def _is_out(self, message: Message, time: int) -> None:
         message.out = time
+        self._is_done(message.member - message.dst + message.src, time)
         if not self.acks:
             self._has_read(message, time)
         for group in message.groups:
@@ -77,12 +79,16 @@ class Messages(Transport):
 
     def _is_written(self, message: Message) -> None:
         message.written = self.now
+        message.is_written = True
         self.messages_done += 1
-        for to in self.edges[self.edge_from[message.number] : self.edge_from[message.number + 1]]:
-            if to >= 0:
-                self._may_send(to, _cause(message.number, BY_WRITE))
-            else:
-                self._may_write(~to, self.now, _cause(message.number, BY_WRITE))
+        self._is_done(message.member, self.now)
+        for to in message.lets_send:
+            self._may_send(to, _cause(message.number, BY_WRITE))
+        for to in message.lets_write:
+            self._may_write(to, self.now, _cause(message.number, BY_WRITE))
+
+    def _is_done(self, member: int, time: int) -> None:
+        self.finish[member] = max(self.finish[member], time)
 
     # What a member does one after another.
 

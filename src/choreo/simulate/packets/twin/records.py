@@ -164,9 +164,9 @@ class Message:
     step: int
     src: int
     dst: int
-    need_ready: int
-    need_write: int
+    need_ready: int = 0
     need_start: int = 1  # to be readable, and prepared
+    need_write: int = 1  # its own arrival
     ready: int = 0
     out: int = 0
     arrived: int = 0
@@ -177,6 +177,11 @@ class Message:
     first: int = 0
     end: int = 0
     groups: list[Group] = field(default_factory=list)
+    lets_send: list[int] = field(default_factory=list)  # once it is written
+    lets_write: list[int] = field(default_factory=list)  # likewise
+    lets_overwrite: list[int] = field(default_factory=list)  # once it will not be sent again
+    is_written: bool = False
+    is_read: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -188,6 +193,7 @@ class Group:
     members: list[int] = field(default_factory=list)
     pending: int = 0
     out: tuple[int, int] = (0, NONE)
+    opens: int = 0  # where the group before is out already: when that was
     after: Group | None = None
 
 

@@ -43,7 +43,12 @@ class State(ABC):
         self.rates = Rates(given["numbers"], given["figures"])
         self.controls = [Control(line) for line in given["conn_line"]] if self.dcqcn else []
         self._make_connections(given)
-        self._make_messages(given)
+        self.messages: list[Message] = []
+        self.layer = given["layer"]
+        self.latest: dict[tuple[int, int], Group] = {}
+        self.last_started = -1
+        self.finish = [0] * len(self.layer)
+        self.senders, self.receivers = ([Engine() for _ in self.layer] for _ in range(2))
 
     nodes: int
     mtu: int
@@ -57,6 +62,7 @@ class State(ABC):
     reorder: int
     answer_bytes: int
     notify_ps: int
+    num_messages: int
 
     def _make_connections(self, given: dict[str, list[int]]) -> None:
         names = "source sources back back_ways window rtt send send_busy receive_busy"
@@ -67,27 +73,58 @@ class State(ABC):
             sources = [Source(number, at, self.hop_link[at]) for at in given["source_at"][first : first + count]]
             self.conns.append(Connection(number, sources, *rest))
 
-    def _make_messages(self, given: dict[str, list[int]]) -> None:
-        figures = ("bytes", "reduce_ps", "start", "conn", "member", "step", "src", "dst", "need_ready", "need_write")
+    def add(self, columns: Columns) -> None:
+        """Add messages; here all of them stay."""
+        given = {name: column.tolist() for name, column in columns.items()}
+        figures = ("bytes", "reduce_ps", "start", "conn", "member", "step", "src", "dst")
+        first = len(self.messages)
         rows = zip(*(given[name] for name in figures), strict=True)
-        self.messages = [Message(number, *row) for number, row in enumerate(rows)]
-        self.edge_from, self.edges = given["edge_from"], given["edges"]
-        self.read_from, self.reads = given["read_from"], given["reads"]
-        self.senders, self.receivers = ([Engine() for _ in given["engines"]] for _ in range(2))
-        latest: dict[tuple[int, int], Group] = {}
-        for message, layer in zip(self.messages, given["layer"], strict=True):
-            for source in self.conns[message.conn].sources:
-                port = layer, source.link.number
-                group = latest.get(port)
-                if group is None or group.step != message.step:
-                    fresh = Group(message.step, group is not None)
-                    if group is not None:
-                        group.after = fresh
-                    latest[port] = group = fresh
-                message.need_start += group.waits
-                message.groups.append(group)
-                group.pending += 1
-                group.members.append(message.number)
+        self.messages += [Message(first + at, *row) for at, row in enumerate(rows)]
+        for message in self.messages[first:]:
+            self._join_ports(message)
+        for at, message in enumerate(self.messages[first:]):
+            for name in ("send", "write", "overwrite"):
+                begins = given[f"{name}_from"]
+                for number in given[f"{name}_after"][begins[at] : begins[at + 1]]:
+                    self._add_wait(name, message, self.messages[number])
+        for message in self.messages[first:]:
+            if not message.need_ready:
+                self._is_readable_at_once(message)
+
+    def _join_ports(self, message: Message) -> None:
+        layer = self.layer[message.member - message.dst + message.src]
+        for source in self.conns[message.conn].sources:
+            port = layer, source.link.number
+            group = self.latest.get(port)
+            if group is None or group.step != message.step:
+                fresh = Group(message.step, group is not None and group.pending > 0)
+                if group is not None:
+                    group.after = fresh
+                    fresh.opens = 0 if group.pending else max(group.out[0], group.opens)
+                self.latest[port] = group = fresh
+            message.need_start += group.waits
+            message.start = max(message.start, group.opens)
+            message.groups.append(group)
+            group.pending += 1
+            group.members.append(message.number)
+
+    def _add_wait(self, name: str, message: Message, other: Message) -> None:
+        """What a message waits for lets it go on, unless that has happened already."""
+        if other.is_read if name == "overwrite" else other.is_written:
+            return
+        if name == "send":
+            other.lets_send.append(message.number)
+            message.need_ready += 1
+            return
+        (other.lets_write if name == "write" else other.lets_overwrite).append(message.number)
+        message.need_write += 1
+
+    def _is_readable_at_once(self, message: Message) -> None:
+        if not self.events_done:
+            self._happen(message.start, READABLE, message.number)
+            return
+        self.events_done += 1  # it has been readable for some time
+        self._readable(message.number)
 
     def _happen(self, time: int, kind: int, number: int) -> None:
         heapq.heappush(self.heap, (time, kind, number))
@@ -107,6 +144,10 @@ class State(ABC):
         """An answer is back at the sender."""
 
     # What the transport asks of messages.
+
+    @abstractmethod
+    def _readable(self, number: int) -> None:
+        """All that a message reads has been written."""
 
     @abstractmethod
     def _is_out(self, message: Message, time: int) -> None:

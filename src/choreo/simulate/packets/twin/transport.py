@@ -36,6 +36,7 @@ class Transport(Links):
             self._is_out(message, self.now)
             self._has_arrived(message)
             return
+        self.last_started = max(self.last_started, message.step)
         message.first = conn.end
         conn.end += max(1, -(-message.bytes // self.mtu))
         message.end = conn.end
