@@ -32,6 +32,7 @@ __all__ = ["model_state_bytes", "stage_memory"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 MASTER_BYTES = 4
+LOGIT_TENSORS = 3  # as large as the logits: these, their log_softmax and its gradient
 CAST_BYTES = 2  # of a parameter's copy in 16 bits, kept from its use forward to its use backward
 GPIPE, FULL = SCHEDULES.index("gpipe"), RECOMPUTE.index("full")
 
@@ -93,7 +94,7 @@ def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
     activations = np.where(ends, at_end, at_loss - logits)
     holes = software.fragmentation * (activations + logits + buffers) + _waiting(batch)
     if not caching:
-        holes = holes + _holes(batch, activations)
+        holes = holes + _holes(batch, activations, logits)
     return {
         "parameters": parameters + weights,
         "gradients": np.where(ends, gradients, kept),
@@ -112,13 +113,14 @@ def _context_bytes(job: TrainingJob) -> float:
     return job.software.context_bytes + job.software.network_context_bytes * several
 
 
-def _holes(batch: PlanBatch, activations: Floats) -> Floats:
+def _holes(batch: PlanBatch, activations: Floats, logits: Floats) -> Floats:
     """What malloc holds in pieces that nothing fits into again, because what was allocated between them stays.
 
     A layer that is computed again dropped its activations between tensors that stay, so it needs as much room again.
     So do the gradients of a layer's activations, which come before these are freed. Gradients of the first micro-batch
     lie where its activations were, so the next needs room of its own. DDP makes its buckets a second time after the
-    first step. ZeRO cuts a model that was built whole, and has its share in one piece.
+    first step. ZeRO cuts a model that was built whole, and has its share in one piece. Where logits are larger than all
+    else, smaller tensors take pieces of their room, and they need room of their own.
     """
     zero, several = batch.columns["zero"], batch.replicas > 1
     whole = 4 * batch.parameters
@@ -128,7 +130,8 @@ def _holes(batch: PlanBatch, activations: Floats) -> Floats:
     buckets = np.where(several, whole, 0.0)
     full, first = batch.columns["recompute"] == FULL, batch.micro_batches == 1
     again = np.where(full | first, _largest(batch, "working_bytes"), 0.0)
-    return np.where(zero > 0, cut, buckets) + np.where(first, 0.0, activations) + again
+    beyond = np.maximum(0.0, logits - LOGIT_TENSORS * _largest(batch, "widest_bytes"))
+    return np.where(zero > 0, cut, buckets) + np.where(first, 0.0, activations) + again + beyond
 
 
 def _waiting(batch: PlanBatch) -> Floats:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
+from choreo.train.parallel.adam import MOMENTS, state_of
 from choreo.train.parallel.zero import ZeroOptimizer
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Chunks", "boxes_of_range", "held_by"]
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets and sizes
-MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's Adam calls them
 
 
 def boxes_of_range(shape: tuple[int, ...], start: int, stop: int) -> list[Box]:
@@ -96,24 +96,15 @@ def held_by(trainer: Trainer, steps: int) -> dict[str, Chunks]:
         _add(found, "parameter", one, one, trainer)
     for optimizer in trainer.optimizer.made:
         if isinstance(optimizer, ZeroOptimizer):
-            state = _moments(optimizer.adam, optimizer.share, steps)
+            state = state_of(optimizer.adam, optimizer.share, steps)
             for name in MOMENTS:
                 _add_share(found, name, optimizer, state[name], trainer)
             continue
         for one in (one for group in optimizer.param_groups for one in group["params"]):
-            state = _moments(optimizer, one, steps)
+            state = state_of(optimizer, one, steps)
             for name in MOMENTS:
                 _add(found, name, one, state[name], trainer)
     return found
-
-
-def _moments(adam: torch.optim.AdamW, parameter: Tensor, steps: int) -> dict[str, Any]:
-    state: dict[str, Any] = adam.state[parameter]
-    if not state:
-        state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-        state.update({name: torch.zeros_like(parameter) for name in MOMENTS})
-    state["step"].fill_(steps)
-    return state
 
 
 def _entry(found: dict[str, Chunks], kind: str, parameter: Any, trainer: Trainer) -> Chunks:

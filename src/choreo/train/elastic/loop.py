@@ -13,7 +13,7 @@ from torch import Tensor
 from choreo.errors import TrainingError
 from choreo.train.config import TrainConfig
 from choreo.train.elastic.elastic import Elastic
-from choreo.train.parallel.data import adamw_options
+from choreo.train.parallel.adam import adamw_options
 from choreo.train.parallel.mesh import Mesh
 from choreo.train.rank.accelerator import Accelerator
 from choreo.train.rank.loop import AUTOCAST, Report

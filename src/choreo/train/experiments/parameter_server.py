@@ -21,7 +21,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from choreo.train.config import TrainConfig
 from choreo.train.models.parameters import share
-from choreo.train.parallel.data import adamw_options
+from choreo.train.parallel.adam import adamw_options
 from choreo.train.rank.parts import Clock
 
 __all__ = ["Server", "ServerOptimizer", "serve"]

@@ -17,11 +17,12 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from choreo.train.parallel.adam import adamw_options, state_of
 from choreo.train.parallel.mesh import Mesh
 from choreo.train.parallel.zero import ZeroOptimizer
 from choreo.workload import Plan
 
-__all__ = ["Optimizers", "adamw_options", "finish_gradients", "replicate"]
+__all__ = ["Optimizers", "finish_gradients", "replicate"]
 
 WITHOUT_OVERLAP_MB = 1 << 20  # one bucket for all gradients
 
@@ -104,11 +105,6 @@ def finish_gradients(parameters: Iterable[Tensor], mesh: Mesh, *, by_hand: bool)
             grad.copy_(value)
 
 
-def adamw_options(lr: float) -> dict[str, Any]:
-    """The same for every plan, so that losses can be compared."""
-    return {"lr": lr, "betas": (0.9, 0.95), "weight_decay": 0.0, "fused": True}
-
-
 class Optimizers:
     """AdamW over all parameters of a rank; ZeRO-1 cuts its state over the replicas of each."""
 
@@ -129,7 +125,10 @@ class Optimizers:
         for cut in (False, True):
             some = [one for one in whole if hasattr(one, "to_local") is cut]
             if some:
-                self.made.append(torch.optim.AdamW(some, **options))
+                adam = torch.optim.AdamW(some, **options)
+                for one in some:
+                    state_of(adam, one)
+                self.made.append(adam)
 
     def zero_grad(self) -> None:
         """Forget the gradients."""

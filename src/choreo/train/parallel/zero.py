@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from choreo.train.parallel.adam import state_of
+
 __all__ = ["ZeroOptimizer"]
 
 
@@ -37,6 +39,7 @@ class ZeroOptimizer:
         self.share = torch.nn.Parameter(torch.empty_like(self.flat[:each]))
         self.take_share()
         self.adam = torch.optim.AdamW([self.share], **options)
+        state_of(self.adam, self.share)
 
     @torch.no_grad()
     def take_share(self) -> None:

@@ -11,6 +11,7 @@ import warnings
 from typing import Any
 
 from choreo.errors import ChoreoError, UsageError
+from choreo.heap import keep_freed_memory
 from choreo.train.config import TrainConfig
 from choreo.train.launch import MARK
 
@@ -27,6 +28,7 @@ def main() -> int:
     from choreo.train.elastic.loop import train_elastic
     from choreo.train.rank.loop import train_rank
 
+    keep_freed_memory()
     torch.set_num_threads(1)  # a rank is one core's worth, so that plans can be compared
     try:
         if not config.survives:

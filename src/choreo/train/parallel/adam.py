@@ -1,0 +1,31 @@
+"""AdamW as every plan runs it, so that losses can be compared, and its state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["MOMENTS", "adamw_options", "state_of"]
+
+MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's Adam calls them
+
+
+def adamw_options(lr: float) -> dict[str, Any]:
+    """The same for every plan."""
+    return {"lr": lr, "betas": (0.9, 0.95), "weight_decay": 0.0, "fused": True}
+
+
+def state_of(adam: torch.optim.AdamW, parameter: Tensor, steps: int = 0) -> dict[str, Any]:
+    """The state of a parameter, made where it is not there yet; Adam counts `steps` from here on.
+
+    Torch makes it in the first step, where it comes to lie in the room of activations that were freed. So it is made
+    before.
+    """
+    state: dict[str, Any] = adam.state[parameter]
+    if not state:
+        state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+        state.update({name: torch.zeros_like(parameter) for name in MOMENTS})
+    state["step"].fill_(steps)
+    return state
