@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 import time
@@ -17,8 +16,8 @@ import choreo
 from choreo.record.store.place import DATABASE
 from choreo.sweep import on_ray
 from tests.helpers.command import run_choreo
+from tests.helpers.ranks.ray_cluster import ray_cluster, ray_node
 
-NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
     pytest.mark.filterwarnings("ignore"),  # Ray's own, about what it will do in its next release
@@ -36,15 +35,8 @@ def all_gather(ranks):
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    import ray
-    from ray.cluster_utils import Cluster
-
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    found = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
-    ray.init(address=found.address, log_to_driver=False)
-    yield found
-    ray.shutdown()
-    found.shutdown()
+    with ray_cluster(cpus=1, nodes=1) as one:
+        yield one
 
 
 @pytest.mark.usefixtures("registry")
@@ -52,7 +44,7 @@ def test_a_node_is_removed_in_the_middle(cluster: Any, tmp_path: Path, monkeypat
     """Nothing is lost, and nothing is there twice. The algorithm is in a file of this machine, which is sent."""
     (tmp_path / "slow.py").write_text(SLOW)
     store = tmp_path / "store"
-    node = cluster.add_node(**NODE)
+    node = cluster.add_node(**ray_node(1))
     cluster.wait_for_nodes()
     first = threading.Event()
 

@@ -16,23 +16,14 @@ import choreo
 from choreo.run import on_ray
 from choreo.run.launch.on_ray.script import launch_on_ray
 from tests.helpers.command import run_choreo
-
-NODE = {"num_cpus": 2, "object_store_memory": 80 << 20}
+from tests.helpers.ranks.ray_cluster import ray_cluster, ray_node
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two nodes of two CPUs each."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    found = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
-    found.add_node(**NODE)
-    ray.init(address=found.address, log_to_driver=False)
-    yield found
-    ray.shutdown()
-    found.shutdown()
+    with ray_cluster(cpus=2, nodes=2) as one:
+        yield one
 
 
 pytestmark = [
@@ -117,7 +108,7 @@ def test_a_script_runs_as_ranks_and_its_output_and_exit_code_come_back(
 
 @pytest.mark.grid
 def test_a_node_that_is_lost_ends_the_job_by_name(cluster: Any, tmp_path: Path) -> None:
-    node = cluster.add_node(**NODE, resources={"doomed": 2})
+    node = cluster.add_node(**ray_node(2), resources={"doomed": 2})
     begun = tmp_path / "begun"
 
     def waits() -> None:

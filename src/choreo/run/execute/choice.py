@@ -97,7 +97,7 @@ def load_algorithms() -> None:
     _profiles("all_gather", 2, "read", None)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _profiles(collective: str, world_size: int, ports: str, cores: int | None) -> tuple[Profile, ...]:
     """The algorithms to choose from: those of Choreo that can run here and give all ranks the same bits."""
     found = []
