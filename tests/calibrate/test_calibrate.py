@@ -168,8 +168,8 @@ def fitted(*residuals: float) -> Calibration:
 
 
 def test_a_bad_fit_is_not_kept() -> None:
-    good, bad = fitted(0.1, 0.5), fitted(0.1, 0.94)
-    assert repr(bad) == "<Calibration here, 2, 4 ranks, error 94 %>"
+    good, bad = fitted(0.1, 0.5), fitted(0.51, 0.94)
+    assert repr(bad) == "<Calibration here, 2, 4 ranks, error 94 %>" and good.left_out == []
     assert good.save() == constants_path() and load_constants() == default_constants()  # of another host
     constants_path().unlink()
     told = r"the error of the fit is 94 % at 4 ranks, where at most 50 % is kept; the load average is 15.2 on 2 cores: "
@@ -177,6 +177,20 @@ def test_a_bad_fit_is_not_kept() -> None:
         bad.save()
     assert not constants_path().exists()
     assert bad.save(force=True).exists()
+
+
+def test_numbers_of_ranks_that_do_not_fit_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = fitted(0.1, 0.3, 0.86, 0.2)
+    assert found.to_dict()["left_out"] == [8]
+    monkeypatch.setattr(import_module("choreo.calibrate"), "calibrate", lambda *_, **__: found)
+    ran = run_choreo("calibrate", "--ranks", "2,4,8,16")
+    assert ran.code == 0 and "kept in" in ran.out
+    assert "choreo: left out, since the error of the fit is above 50 %: 8 ranks. They take" in ran.err
+    kept = decode_constants(constants_path().read_bytes())
+    assert kept.bands == tuple(band for band in found.constants.bands if band.ranks != 8)
+    forced = run_choreo("calibrate", "--ranks", "2,4,8,16", "--force")
+    assert forced.code == 0 and "left out" not in forced.err
+    assert decode_constants(constants_path().read_bytes()) == found.constants
 
 
 @pytest.mark.usefixtures("forked")

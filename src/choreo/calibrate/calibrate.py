@@ -44,6 +44,8 @@ MAX_ERROR = 0.5
 class Calibration(Result):
     """The constants of this machine, the samples that they were fitted to, and how far the fit is off.
 
+    Numbers of ranks whose fit is off by more than `MAX_ERROR` are left out of what is kept.
+
     `load_average` is that of the machine before the measurement.
     """
 
@@ -53,6 +55,7 @@ class Calibration(Result):
         "date",
         "cores",
         "error",
+        "left_out",
         "load_average",
         "bands",
         "rates_bytes_per_s",
@@ -66,6 +69,11 @@ class Calibration(Result):
     def error(self) -> float:
         """The relative error of the median probe, in the band of sizes and ranks where that is largest."""
         return max(band.residual for band in self.constants.bands)
+
+    @property
+    def left_out(self) -> list[int]:
+        """The numbers of ranks whose fit says nothing about the machine: its error is above `MAX_ERROR`."""
+        return sorted({band.ranks for band in self.constants.bands if band.residual > MAX_ERROR})
 
     @property
     def format(self) -> str:
@@ -104,8 +112,8 @@ class Calibration(Result):
         return f"{shown(self.host)}, {', '.join(map(str, ranks))} ranks, error {100 * self.error:.0f} %"
 
     def check(self) -> None:
-        """Raise `CalibrationError` if the error of the fit is above `MAX_ERROR`."""
-        if self.error <= MAX_ERROR:
+        """Raise `CalibrationError` if no number of ranks has a fit whose error is at most `MAX_ERROR`."""
+        if {band.ranks for band in self.constants.bands} - {*self.left_out}:
             return
         worst = max(self.constants.bands, key=lambda band: band.residual)
         raise CalibrationError(
@@ -116,10 +124,15 @@ class Calibration(Result):
         )
 
     def save(self, *, force: bool = False) -> Path:
-        """Keep the constants for every later run of this user, and return the file. With `force` whatever the error."""
-        if not force:
-            self.check()
-        return save_constants(self.constants)
+        """Keep the constants for every later run of this user, and return the file.
+
+        Numbers of ranks that are `left_out` take those of the nearest that is kept; with `force` nothing is left out.
+        """
+        if force:
+            return save_constants(self.constants)
+        self.check()
+        kept = tuple(band for band in self.constants.bands if band.ranks not in self.left_out)
+        return save_constants(msgspec.structs.replace(self.constants, bands=kept))
 
 
 def calibrate(

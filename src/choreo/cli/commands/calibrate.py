@@ -63,8 +63,8 @@ def command(
     choreo calibrate --device cuda --output my-gpu.toml
 
     Probes run through the executor itself. For every number of ranks and band of sizes, the constants are those with
-    the least sum of relative errors over the probes. The error column is the median of the errors that are left; a fit
-    whose error is above 50 % is not kept unless --force is given. Measure on an idle machine.
+    the least sum of relative errors over the probes. The error column is the median of the errors that are left; a
+    number of ranks whose error is above 50 % is left out unless --force is given. Measure on an idle machine.
 
     The constants are kept in constants.json under XDG_CACHE_HOME/choreo, or where CHOREO_CONSTANTS says. With --device
     cuda the kernels of an accelerator are measured, by shape, and written to a file that choreo plan --device takes.
@@ -85,11 +85,12 @@ def command(
     import msgspec
 
     from choreo.calibrate import calibrate
+    from choreo.calibrate.calibrate import MAX_ERROR
     from choreo.cli.output.calibration import print_constants
     from choreo.cli.progress import Progress
     from choreo.run.execute.constants import constants_path, load_constants
 
-    refused = None
+    refused, left_out = None, []
     if show:
         constants, kept = load_constants(), constants_path()
         document: object = constants
@@ -102,6 +103,7 @@ def command(
         try:
             if not dry_run:
                 where = f"kept in {shown(found.save(force=force))}"
+                left_out = [] if force else found.left_out
         except CalibrationError as error:
             refused = error
     if as_json:
@@ -110,6 +112,14 @@ def command(
         print_constants(constants, where)
     if refused is not None:
         click.echo(f"choreo: {refused}", err=True)
+    if left_out:
+        numbers = " and ".join(map(str, left_out))
+        click.echo(
+            f"choreo: left out, since the error of the fit is above {100 * MAX_ERROR:.0f} %: {numbers} ranks. They "
+            "take the constants of the nearest number that is kept; measure again on an idle machine, or keep all "
+            "(--force)",
+            err=True,
+        )
     return 0 if refused is None else 1
 
 
