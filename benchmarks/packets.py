@@ -5,7 +5,8 @@
 Every case runs in a process of its own and is timed inside it, after imports: user time of one core to make the
 topology and the schedule and to simulate them; memory is that process's peak. `--htsim` gives the `sim` folder of
 Broadcom/csg-htsim, after `make` there and in `sim/datacenter`: incasts over lossless RoCE are then timed beside its
-`htsim_roce`. What was found goes to benchmarks/results/packets.json.
+`htsim_roce`, and bursts that meet at a drop-tail queue lose packets here and there. What was found goes to
+benchmarks/results/packets.json.
 """
 
 from __future__ import annotations
@@ -39,6 +40,14 @@ class Case:
     packets: dict[str, Any] = field(default_factory=dict)
 
 
+# Senders, packets of each, and room for how many.
+BURSTS = [(2, 64, 32), (2, 96, 64), (4, 20, 32), (4, 40, 64), (8, 16, 64), (8, 36, 128), (16, 8, 64), (16, 16, 128)]
+DROP_TAIL: dict[str, Any] = {
+    "lossless": False,
+    "threshold": 1024,
+    "recovery": "selective_repeat",
+    "window_bytes": "64MiB",
+}
 TREE = "fat_tree(16x8, 50GB/s, 500ns, spines=16)"
 SWITCH = "switch(128, 50GB/s, 500ns)"
 CASES = [
@@ -125,6 +134,38 @@ def incasts(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+def drop_tail(folder: Path) -> list[dict[str, Any]]:
+    """Bursts that meet at a port of a drop-tail queue: what is dropped here and in htsim.
+
+    There nobody answers, so each packet is sent once. Here what was lost is sent again after 200 us, when the queue is
+    empty; the bursts are short enough that all of it then fits, so that the drops are those of the first time.
+    """
+    from choreo import Job, Packets, build, simulate_together
+
+    print(f"\n{'bursts at a drop-tail queue':<40}{'sent':>6}{'choreo':>9}{'htsim':>8}{'flows that end there':>24}")
+    found = []
+    pair = build("broadcast", "linear", 2)
+    with tempfile.TemporaryDirectory() as where:
+        program, source = Path(where) / "drop_tail", Path(__file__).parent / "htsim_drop_tail.cpp"
+        command = ["c++", "-O2", "-std=c++17", "-w", "-I", str(folder), str(source), "-o", str(program)]
+        subprocess.run([*command, str(folder / "libhtsim.a")], check=True)
+        for senders, count, room in BURSTS:
+            asked = [str(program), str(senders), str(count), str(room)]
+            theirs, ends = (
+                subprocess.run([*asked, *more], check=True, capture_output=True, text=True).stdout.split()
+                for more in ([], ["closed"])
+            )
+            jobs = [Job(pair, count * 4096, [sender + 1, 0], sender * 7e-9) for sender in range(senders)]
+            settings = Packets(buffer_bytes=room * 4096, **DROP_TAIL)
+            report = simulate_together(jobs, f"switch({senders + 1}, 50GB/s, 50us)", packets=settings).packets
+            assert report is not None
+            name = f"{senders:>3} of {count} packets, room for {room}"
+            print(f"{name:<40}{senders * count:>6}{report.drops:>9}{theirs[0]:>8}{f'{ends[1]} of {senders}':>24}")
+            drops = {"choreo": report.drops, "htsim": int(theirs[0])}
+            found.append({"senders": senders, "packets": count, "room": room, **drops})
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--htsim", type=Path, metavar="DIRECTORY", help="the sim folder of csg-htsim, built")
@@ -148,7 +189,7 @@ def main() -> None:
             flush=True,
         )
         found.append({**asdict(case), **run})
-    beside = incasts(asked.htsim) if asked.htsim else []
+    beside = {"incasts": incasts(asked.htsim), "drop_tail": drop_tail(asked.htsim)} if asked.htsim else {}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"cases": found, "htsim": beside}, indent=2) + "\n")
 

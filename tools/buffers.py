@@ -5,7 +5,7 @@
 
 Ranks hang on a fat tree of 400 Gb/s links, eight to a leaf, eight spines, 500 ns a link; each has a gradient of 4 MiB.
 Hierarchical sums within a leaf first, all pairs at once, then along rings of ranks that have the same place at their
-leaves. Runs with 64 ranks are repeated with three seeds.
+leaves. Runs with up to 256 ranks are repeated with three seeds. All of it takes about 20 minutes of one core.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ BUFFERS = [0.25, 1.0, 4.0, 16.0, 64.0]
 RANKS = [64, 128, 256, 512]
 ALGORITHMS = ["ring", "direct", "halving_doubling", "hierarchical"]
 NETWORKS = [(lossless, routing) for lossless in (True, False) for routing in ("ecmp", "spray")]
-PICTURED = [64, 128, 256]
 COLOURS = {"ring": "#1d62ad", "direct": "#c75b00", "halving_doubling": "#a3174f", "hierarchical": "#3c7a3c"}
 CASE = ("ranks", "seed", "lossless", "routing", "buffer_mib", "algorithm")
 Run = dict[str, Any]
@@ -34,7 +33,7 @@ Run = dict[str, Any]
 def cases(ranks: list[int]) -> Iterator[Run]:
     """What is to be run, the smaller worlds first."""
     for world in ranks:
-        for seed in range(3 if world == 64 else 1):
+        for seed in range(3 if world <= 256 else 1):
             for lossless, routing in NETWORKS:
                 for buffer in BUFFERS:
                     for algorithm in ALGORITHMS:
@@ -162,7 +161,7 @@ def main() -> None:
             with asked.results.open("a") as file:
                 file.write(json.dumps(run(case)) + "\n")
         return
-    for world in PICTURED:
+    for world in RANKS:
         (DOCS / "pictures" / f"buffers-{world}.svg").write_text(picture(runs, world))
     page = DOCS / "explanation" / "buffers.md"
     before, _, rest = page.read_text().partition("<!-- table -->\n")

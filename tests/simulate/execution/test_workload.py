@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from choreo import build, simulate
 from choreo.errors import TraceError, UsageError
 from choreo.hardware import get_device
 from choreo.show import to_html, to_svg, to_text
-from choreo.simulate import Job, Packets, simulate_together
+from choreo.simulate import Job, Packets, Simulation, simulate_together
 from choreo.simulate.execution import WorkloadSimulation, replay, simulate_workload
 from choreo.simulate.execution.durations import durations_of
 from choreo.simulate.execution.network.message_flows import MessageFlows
@@ -337,6 +338,34 @@ def test_nothing_takes_no_time() -> None:
     found = simulate_workload(GraphBuilder(1).finish(), RING)
     assert (found.time_s, found.nodes, found.critical_path, found.exposed) == (0, 0, [], [])
     assert found.to_dict(details=True)["by_rank"][0]["idle_s"] == 0
+
+
+def test_packets_of_layers_that_repeat_are_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four groups that begin at once, layer after layer: what they do together was worked out for every layer."""
+    ran: list[int] = []
+
+    def counted(jobs: list[Job], *given: Any, **named: Any) -> Simulation:
+        ran.append(len(jobs))
+        return simulate_together(jobs, *given, **named)
+
+    monkeypatch.setattr("choreo.simulate.execution.network.runs.simulate_together", counted)
+
+    def step(layers: int) -> WorkloadSimulation:
+        graph = GraphBuilder(8)
+        for rank in range(8):
+            last: list[int] = []
+            for _ in range(layers):
+                last = [graph.compute(rank, "forward", 1e-5 / 3, after=last)]
+                last = [graph.collective(rank, "all_reduce", "64KiB", (rank // 2 * 2, rank // 2 * 2 + 1), after=last)]
+        ran.clear()
+        network = "fat_tree(2x4, 50GB/s, 500ns, spines=2)"
+        return simulate_workload(graph.finish(), network, packets=Packets(buffer_bytes="32KiB"))
+
+    one = step(1)
+    assert sorted(ran) == [1, 1, 1, 1, 4]
+    many = step(12)
+    assert sorted(ran) == [1, 1, 1, 1, 4]
+    assert many.time_s == pytest.approx(12 * one.time_s, rel=1e-9)
 
 
 def test_packets_meet_in_switches_and_come_to_the_flows_where_they_do_not() -> None:

@@ -48,7 +48,7 @@ class Run:
 
 
 class Runs:
-    """Simulates calls on a topology. What one call does alone is worked out once."""
+    """Simulates calls on a topology; what was found once is kept."""
 
     def __init__(
         self, topology: Topology, gamma_s_per_byte: float, compiled: bool | None, packets: Packets | None
@@ -56,19 +56,27 @@ class Runs:
         self._topology, self._gamma_s_per_byte = topology, gamma_s_per_byte
         self._compiled, self._packets = compiled, packets
         self.components = Components(topology)
-        self._alone: dict[tuple[int, float, int], Run] = {}
+        self._found: dict[tuple[tuple[int, float, int, int], ...], Run] = {}
         self._kept: list[Call] = []  # so that nobody else gets the id of a schedule or of members
 
     def alone(self, call: Call) -> Run:
         """What a call does by itself, from 0 s on."""
-        key = id(call.schedule), call.size_bytes, id(call.members)
-        if key not in self._alone:
-            self._kept.append(call)
-            self._alone[key] = self.together([(call, 0.0)])
-        return self._alone[key]
+        return self.together([(call, 0.0)])
 
     def together(self, calls: Sequence[tuple[Call, float]]) -> Run:
-        """Run calls, each with its start. Of their groups that do not meet, those that look the same are run once."""
+        """Run calls, each with its start, which is taken in whole picoseconds; layers repeat what others did."""
+        starts = [round(start_s * 1e12) for _, start_s in calls]
+        key = tuple(
+            (id(call.schedule), call.size_bytes, id(call.members), start)
+            for (call, _), start in zip(calls, starts, strict=True)
+        )
+        if key not in self._found:
+            self._kept += [call for call, _ in calls]
+            self._found[key] = self._run([(call, start / 1e12) for (call, _), start in zip(calls, starts, strict=True)])
+        return self._found[key]
+
+    def _run(self, calls: Sequence[tuple[Call, float]]) -> Run:
+        """Of the calls' groups that do not meet, those that look the same are run once."""
         links = len(self._topology.links.src)
         finish_s = [np.empty(call.members.devices.shape) for call, _ in calls]
         carried, busy_s, report = np.zeros(links), np.zeros(links), None
