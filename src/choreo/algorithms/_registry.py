@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ __all__ = ["Algorithm", "algorithm", "get_algorithm", "list_algorithms", "regist
 Builder = TypeVar("Builder", bound=Callable[..., Schedule])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Algorithm:
     """One algorithm for one collective: the function that builds its schedule, and its description."""
 
@@ -35,12 +36,12 @@ class Algorithm:
     summary: str
     same_bits: bool = True  # whether every rank adds in the same order, so that all get the same floating-point bits
 
-    @property
+    @cached_property
     def options(self) -> tuple[str, ...]:
         """The builder's parameters besides the number of ranks."""
         return tuple(inspect.signature(self.builder).parameters)[1:]
 
-    @property
+    @cached_property
     def in_library(self) -> bool:
         """Whether it is one of Choreo's own, which the tests prove."""
         return Path(self.source).parent == LIBRARY
@@ -122,9 +123,10 @@ def get_algorithm(collective: str, name: str) -> Algorithm:
     Traceback (most recent call last):
     choreo.errors.UnknownNameError: there is no all_reduce algorithm 'rign'; did you mean 'ring' or 'bine'?
     """
-    found = {a.name: a for a in list_algorithms(collective)}
-    if name in found:
-        return found[name]
+    get_collective(collective)
+    if (known := registered().get((collective, name))) is not None:
+        return known
+    found = [a.name for a in list_algorithms(collective)]
     if name == "synthesized":
         raise UsageError(
             f"a synthesized schedule is made for a network and a size: choreo synthesize {collective} -t T --size S -o "

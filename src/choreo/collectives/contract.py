@@ -47,7 +47,7 @@ class Layout(Enum):
         self, rank: npt.NDArray[np.int64], block: npt.NDArray[np.int64], ranks: int, root: int | None
     ) -> npt.NDArray[np.bool_]:
         """Whether `rank` holds `block`; the two arrays broadcast against each other."""
-        shape = np.broadcast_shapes(rank.shape, block.shape)
+        shape = np.broadcast(rank, block).shape
         match self:
             case Layout.EVERYWHERE:
                 held = np.ones(shape, np.bool_)
@@ -61,7 +61,7 @@ class Layout(Enum):
                 held = rank == block // ranks
             case Layout.PAIR_TARGET:
                 held = rank == block % ranks
-        return np.broadcast_to(held, shape)
+        return held if held.shape == shape else np.broadcast_to(held, shape)
 
 
 # Of these a rank already has its own share, or keeps it: only the rest crosses the network.
