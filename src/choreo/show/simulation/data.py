@@ -195,11 +195,11 @@ def _opens(simulation: Simulation, sent: Floats) -> float:
 def _rows(simulation: Simulation) -> list[RowData]:
     made: list[RowData] = []
     for number, names in enumerate(rank_names(simulation)):
-        job, finish = simulation.jobs[number], simulation.loads.rank_finish_s[number]
-        for rank, name in enumerate(names):
+        job, finish = simulation.jobs[number], (simulation.loads.rank_finish_s[number] * 1e6).tolist()
+        finish += [0.0] * (len(names) - len(finish))
+        for rank, (name, done_us) in enumerate(zip(names, finish, strict=True)):
             short = str(rank) if rank < job.schedule.ranks else name
-            done = float(finish[rank]) if rank < len(finish) else 0.0
-            made.append({"name": name, "short": short, "job": number, "done_us": done * 1e6})
+            made.append({"name": name, "short": short, "job": number, "done_us": done_us})
     return made
 
 
@@ -250,8 +250,9 @@ def _busiest(simulation: Simulation, series: Series, wires: list[Ints]) -> list[
     used = order[simulation.loads.link_bytes[order] > 0]
     bandwidths = simulation.topology.links.bandwidth_bytes_per_s
     found: dict[tuple[int, float], list[int]] = {}
-    for link, number in zip(used[:CANDIDATES].tolist(), series.each(used[:CANDIDATES]), strict=True):
-        found.setdefault((number, float(bandwidths[link])), []).append(link)
+    some = used[:CANDIDATES]
+    for link, number, bandwidth in zip(some.tolist(), series.each(some), bandwidths[some].tolist(), strict=True):
+        found.setdefault((number, float(bandwidth)), []).append(link)
     wire_of = np.full(len(bandwidths), -1, np.int64)
     for at, wire in enumerate(wires):
         wire_of[wire] = at

@@ -36,7 +36,7 @@ static inline int64_t clipped(double value, int64_t most) {
     return value < 0 ? 0 : value >= (double)most ? most : (int64_t)value;
 }
 
-static int fill(const Columns *columns, Bin *table, Py_ssize_t num_rows, Py_ssize_t bins, double width, double *highest) {
+static int fill(const Columns *columns, Bin *restrict table, Py_ssize_t num_rows, Py_ssize_t bins, double width, double *highest) {
     const double *start = columns->view[0].buf, *out = columns->view[1].buf, *bytes = columns->view[2].buf;
     const int32_t *way = columns->view[3].buf, *rows = columns->view[5].buf;
     const int64_t *offsets = columns->view[4].buf;
@@ -48,17 +48,18 @@ static int fill(const Columns *columns, Bin *table, Py_ssize_t num_rows, Py_ssiz
     for (Py_ssize_t w = 0; w < ways; w++)
         if (offsets[w] > offsets[w + 1]) return -1;
     const double a_second = 1 / width; /* bins */
+    double most = 0;
     for (Py_ssize_t at = 0; at < messages; at++) {
         if (way[at] < 0 || way[at] >= ways) return -1;
         if (!(out[at] > start[at])) continue;
         double begin = start[at] * a_second, end = out[at] * a_second, rate = bytes[at] / (end - begin);
         int64_t first = clipped(begin, bins - 1), last = clipped(end, bins - 1);
-        for (int64_t c = offsets[way[at]]; c < offsets[way[at] + 1]; c++) {
+        for (int64_t c = offsets[way[at]], past = offsets[way[at] + 1]; c < past; c++) {
             if (rows[c] < 0) continue; /* not asked for */
             if (rows[c] >= num_rows) return -1;
             Bin *row = table + rows[c] * (bins + 1);
             double part = rate * share[c];
-            if (part > *highest) *highest = part;
+            if (part > most) most = part;
             if (first == last) {
                 row[first].here += bytes[at] * share[c];
                 continue;
@@ -69,6 +70,7 @@ static int fill(const Columns *columns, Bin *table, Py_ssize_t num_rows, Py_ssiz
             row[last].rises -= part;
         }
     }
+    *highest = most;
     return 0;
 }
 
