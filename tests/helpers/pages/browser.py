@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import json
 import os
 import select
@@ -67,16 +66,25 @@ window.cancelAnimationFrame = clearTimeout;
 """
 
 # The page stands in a frame of exactly the size asked for: a window's own size includes its bars, or has a least width.
+# One window shows one page after another, as a tab of its own takes a quarter of a second of the processor.
 WINDOW = """<!doctype html>
 <body style="margin: 0">
 <script>
+let shown = null;
+const resize = (width, height) => Object.assign(shown.style, { width: `${width}px`, height: `${height}px` });
+const show = (page, size) => {
+  shown = document.body.appendChild(document.createElement("iframe"));
+  shown.style.border = 0;
+  resize(...size.split(","));
+  shown.src = page;
+};
 window.addEventListener("message", (event) => {
-  if (!event.data.startsWith("size ")) return tell(event.data);
-  const [width, height] = event.data.slice(5).split(",");
-  Object.assign(document.querySelector("iframe").style, { width: `${width}px`, height: `${height}px` });
+  if (event.data.startsWith("size ")) return resize(...event.data.slice(5).split(","));
+  shown.remove();
+  tell(event.data);
 });
+tell("ready");
 </script>
-<iframe src="page.htmlFRAGMENT" style="border: 0; width: WIDTHpx; height: HEIGHTpx"></iframe>
 </body>
 """
 
@@ -96,18 +104,18 @@ class Browser:
         self.chromium: subprocess.Popen[bytes] | None = None
         self.unread = b""
         self.events: deque[dict[str, Any]] = deque()
-        self.commands = 0
+        self.commands = self.shown = 0
+        self.window: str | None = None
+        self.idle: list[tuple[str, str]] = []  # profiles and sessions of tabs that nobody uses
 
     def open(self, page: str, script: str, *, fragment: str = "", size: str = "1280,800") -> list[Any]:
         """What the script saw of the page, opened at a fragment in a window of this size."""
-        window = self.folder / "window.html"
         driven = page.replace("</body>", f"{FRAME.replace('SCRIPT', script)}</body>")
         (self.folder / "page.html").write_text(driven, encoding="utf-8")
-        width, height = size.split(",")
-        framed = WINDOW.replace("WIDTH", width).replace("HEIGHT", height).replace("FRAGMENT", html.escape(fragment))
-        window.write_text(framed, encoding="utf-8")
+        self.shown += 1
+        address = f"page.html?{self.shown}{fragment}"  # another each time, so that it is loaded anew
         try:
-            seen: list[Any] = json.loads(self._told_by(window.as_uri()))
+            seen: list[Any] = json.loads(self._told_by(address, size))
         except BaseException:
             self.close()  # the next page gets another
             raise
@@ -127,22 +135,29 @@ class Browser:
         except subprocess.TimeoutExpired:
             self.chromium.kill()
             self.chromium.wait()
-        self.chromium, self.unread = None, b""
+        self.chromium, self.unread, self.window, self.idle = None, b"", None, []
 
-    def _told_by(self, address: str) -> str:
+    def _told_by(self, address: str, size: str) -> str:
         """What the page at the address tells, on a clock that jumps to the next timer instead of waiting for it."""
         self.events.clear()
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        self.call("Runtime.enable", session)
-        self.call("Runtime.addBinding", session, name="tell")
-        policy = {"policy": "pauseIfNetworkFetchesPending", "maxVirtualTimeTaskStarvationCount": 9999}
-        self.call("Emulation.setVirtualTimePolicy", session, **policy)
-        self.call("Page.navigate", session, url=address)
-        told = self._told(session)
-        # A clock that jumps keeps a core busy, whatever the page, until its tab is closed.
-        self.call("Target.closeTarget", targetId=target)
+        window = self.window or self._window()
+        self.call("Emulation.setVirtualTimePolicy", window, policy="advance", maxVirtualTimeTaskStarvationCount=9999)
+        self.call("Runtime.evaluate", window, expression=f"show({json.dumps(address)}, {json.dumps(size)})")
+        told = self._told(window)
+        self.call("Emulation.setVirtualTimePolicy", window, policy="pause")  # a clock that jumps keeps a core busy
         return told
+
+    def _window(self) -> str:
+        """Open the window that shows the pages."""
+        file = self.folder / "window.html"
+        file.write_text(WINDOW, encoding="utf-8")
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.window = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.call("Runtime.enable", self.window)
+        self.call("Runtime.addBinding", self.window, name="tell")
+        self.call("Page.navigate", self.window, url=file.as_uri())
+        self._told(self.window)
+        return self.window
 
     def _told(self, session: str) -> str:
         ends = ("Runtime.bindingCalled", "Inspector.targetCrashed")
@@ -155,7 +170,14 @@ class Browser:
         return told
 
     def call(self, method: str, session: str | None = None, **given: Any) -> dict[str, Any]:
-        """A command of its protocol, for the browser or for a tab's session; events that come before are kept."""
+        """A command of its protocol, for the browser or for a tab's session: its result."""
+        answer = self.ask(method, session, **given)
+        assert "error" not in answer, f"{method}: {answer['error']}"
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    def ask(self, method: str, session: str | None = None, **given: Any) -> dict[str, Any]:
+        """The same, with what it answers, which may be an error; events that come before are kept."""
         if self.chromium is None:
             self.chromium = self._started()
         assert self.chromium.stdin is not None
@@ -166,9 +188,7 @@ class Browser:
         self.chromium.stdin.flush()
         while (answer := self._next()).get("id") != self.commands:
             self.events.append(answer)
-        assert "error" not in answer, f"{method}: {answer['error']}"
-        result: dict[str, Any] = answer["result"]
-        return result
+        return answer
 
     def _next(self) -> dict[str, Any]:
         """Its next answer or event; those end with a zero byte."""

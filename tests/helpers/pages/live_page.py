@@ -16,6 +16,17 @@ from tests.helpers.pages.browser import Browser
 __all__ = ["LivePage", "live_page", "serving"]
 
 PATIENCE_S = 60.0
+AWAITED = {"awaitPromise": True, "returnByValue": True}
+WAIT = """new Promise((done) => {
+  const began = Date.now();
+  const look = () => {
+    let found = false;
+    try { found = (() => CONDITION)(); } catch { /* not yet */ }
+    if (found || Date.now() - began > PATIENCE) done(found);
+    else setTimeout(look, 20);
+  };
+  look();
+})"""
 
 
 @contextlib.contextmanager
@@ -30,19 +41,23 @@ def serving(workers: int = 2) -> Iterator[Server]:
 
 
 class LivePage:
-    """A tab of its own, with its own cookies; it remembers every error that the browser tells."""
+    """A tab with its own cookies; it remembers every error that the browser tells."""
 
     def __init__(self, browser: Browser, size: tuple[int, int] = (1400, 900), *, dark: bool = False) -> None:
-        self.browser = browser
-        self.profile = browser.call("Target.createBrowserContext")["browserContextId"]
-        tab = browser.call("Target.createTarget", url="about:blank", browserContextId=self.profile)["targetId"]
-        self.session = browser.call("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
-        for part in ("Runtime", "Page", "Log"):
-            self.call(f"{part}.enable")
+        self.browser, self.told = browser, list[str]()
+        if browser.idle:  # a tab takes a third of a second of the processor
+            self.profile, self.session = browser.idle.pop()
+        else:
+            self.profile = browser.call("Target.createBrowserContext")["browserContextId"]
+            tab = browser.call("Target.createTarget", url="about:blank", browserContextId=self.profile)["targetId"]
+            self.session = browser.call("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
+            for part in ("Runtime", "Page", "Log"):
+                self.call(f"{part}.enable")
         self.resize(*size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.told: list[str] = []
+        self.errors()
+        self.told.clear()  # that was the page before
 
     def call(self, method: str, **given: Any) -> dict[str, Any]:
         """A command of the browser's protocol for this tab."""
@@ -58,23 +73,26 @@ class LivePage:
 
     def run(self, script: str) -> Any:
         """The value of a script, which may wait for something."""
-        answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        answer = self.call("Runtime.evaluate", expression=script, **AWAITED)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def until(self, condition: str) -> Any:
-        """Wait until a script's value is true, and return it."""
+        """Wait until a script's value is true, and return it. The page looks, as asking it again and again is dear."""
         until_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < until_s:
-            answer = self.call("Runtime.evaluate", expression=f"(() => {condition})()", returnByValue=True)
-            if "exceptionDetails" not in answer and answer["result"].get("value"):
-                return answer["result"]["value"]
-            time.sleep(0.02)
+            script = WAIT.replace("CONDITION", condition).replace("PATIENCE", str(1000 * (until_s - time.monotonic())))
+            answer = self.browser.ask("Runtime.evaluate", self.session, expression=script, **AWAITED)
+            found = answer.get("result", {})  # none where the page went elsewhere meanwhile
+            if "exceptionDetails" not in found and found.get("result", {}).get("value"):
+                return found["result"]["value"]
         raise AssertionError(f"the page never came to {condition}; it told {self.errors()}")
 
     def errors(self) -> list[str]:
         """What the browser has complained of so far."""
-        for event in list(self.browser.events):
+        own = [event for event in self.browser.events if event.get("sessionId") == self.session]
+        for event in own:
+            self.browser.events.remove(event)
             params = event.get("params", {})
             if event.get("method") == "Runtime.exceptionThrown":
                 self.told.append(str(params["exceptionDetails"]))
@@ -82,7 +100,6 @@ class LivePage:
                 self.told.append(str(params["args"]))
             elif event.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
                 self.told.append(str(params["entry"]))
-        self.browser.events.clear()
         return self.told
 
     def picture(self, file: Path) -> None:
@@ -90,14 +107,14 @@ class LivePage:
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def close(self) -> None:
-        """Close the tab and forget its cookies."""
-        self.browser.call("Target.disposeBrowserContext", browserContextId=self.profile)
+        """Stop the page; the next one takes the tab, and its process if both come from one server."""
+        self.run("for (let timer = setTimeout(() => 0); timer; timer--) clearTimeout(timer)")
+        self.browser.idle.append((self.profile, self.session))
 
 
 @contextlib.contextmanager
 def live_page(browser: Browser, size: tuple[int, int] = (1400, 900), *, dark: bool = False) -> Iterator[LivePage]:
     """A tab that is closed at the end, if the browser is still there."""
-    browser.events.clear()
     page = LivePage(browser, size, dark=dark)
     try:
         yield page
