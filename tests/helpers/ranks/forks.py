@@ -19,6 +19,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -28,6 +29,8 @@ import pytest
 from choreo.bench import processes
 from choreo.cli import _run
 from choreo.run.launch import rank_process
+from choreo.trace.recording import command as record
+from choreo.trace.recording.profile import record_step
 from tests.helpers.command import Ran
 from tests.helpers.ranks.prices import price_algorithms
 
@@ -66,7 +69,12 @@ def forked_ranks() -> Iterator[None]:
     """Fork the ranks that launchers and benchmarks start in here."""
     price_algorithms()
     forking = SimpleNamespace(**vars(subprocess) | {"Popen": _popen})
-    with mock.patch.object(rank_process, "subprocess", forking), mock.patch.object(processes, "subprocess", forking):
+    recording = SimpleNamespace(**vars(subprocess) | {"run": _run_recorded})
+    with (
+        mock.patch.object(rank_process, "subprocess", forking),
+        mock.patch.object(processes, "subprocess", forking),
+        mock.patch.object(record, "subprocess", recording),
+    ):
         yield
 
 
@@ -74,6 +82,22 @@ def _popen(command: Sequence[str], **options: Any) -> Any:
     """A fork where it is a Python program that is started."""
     python = command[0] == sys.executable and command[1] != "-c"
     return Fork(command, **options) if python else subprocess.Popen(command, **options)
+
+
+def _run_recorded(command: Sequence[str], *, env: Mapping[str, str], **options: Any) -> Any:
+    """What `choreo trace record` runs: a fork, whose steps are counted from now on, if it is a Python program."""
+    if command[0] != "python" or "torch" not in sys.modules:
+        return subprocess.run(command, env=env, check=False, **options)
+
+    def program() -> int:
+        record_step(Path(env[record.FOLDER]), int(env[record.STEP]))
+        return _run_command(command, env)
+
+    process = Fork(program)
+    told = _read_all(process.stdout.fileno(), process.stderr.fileno())
+    code = process.wait()
+    process.close()
+    return subprocess.CompletedProcess(command, code, *told)
 
 
 def forked_choreo(*arguments: str) -> Ran:
