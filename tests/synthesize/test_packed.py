@@ -57,6 +57,17 @@ def test_trees_are_added_though_the_first_few_do_not_help() -> None:
     assert seconds_a_byte * 2**30 == pytest.approx(bound_s, rel=0.05)
 
 
+def test_a_lone_root_sends_each_part_once_along_short_trees() -> None:
+    network = "gaudi-3:2"
+    hops = hops_of(choreo.get_topology(network))
+    trees, seconds_a_byte = pack(hops, {0: 1.0}, np.full(len(hops), 1e-12))
+    bound_s = choreo.bound("broadcast", network, "1GiB").bandwidth_bound_s
+    assert seconds_a_byte * 2**30 == pytest.approx(bound_s, rel=0.05)
+    sends = sum(tree.part * (hops.src[tree.into[tree.into >= 0]] == 0).sum() for tree in trees)
+    assert sends < 1.1
+    assert search("broadcast", network, "64MiB").efficiency > 0.9
+
+
 def test_a_collective_without_blocks_takes_no_shares() -> None:
     with pytest.raises(choreo.UsageError, match="takes no shares"):
         choreo.synthesize("all_reduce", "ring(3, 50GB/s, 1us)", "1MiB", shares=[1, 2, 3])

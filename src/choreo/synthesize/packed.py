@@ -24,7 +24,7 @@ __all__ = ["packed"]
 
 # Into how many chunks a share, or the vector of a rooted collective, may be cut.
 SHARE_CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
-VECTOR_CHUNKS = (1, 4, 16, 64, 128, 256, 512, 1024)
+VECTOR_CHUNKS = (1, 4, 16, 64, 128, 256, 384, 512, 1024)
 # Into how many they mostly are, with shares and with a vector: what a deep tree costs follows from it.
 USUAL_CHUNKS = {True: 32, False: 256}
 # Beyond so many devices packing takes too long, where each may be a root and where one is.

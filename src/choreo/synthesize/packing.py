@@ -3,6 +3,7 @@
 A linear program divides the data among trees so that the busiest link is done soonest. It knows few trees at first. Its
 prices of links tell which trees would help: for each root the cheapest arborescence, which is added until none helps.
 Deep trees are slow, so trees of shortest paths are offered as well, and a tree costs the time of its longest path.
+A lone root should send each part once: trees of shortest paths from its neighbours are offered for that.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ TOLERANCE = 0.004
 ROUNDS = 60
 # After so many rounds that hardly helped it stops as well, and this is what hardly is; but not where the time is
 # further than this from the optimum: a link that every tree crosses takes many trees to get around.
-IDLE_ROUNDS, HARDLY, FAR = 4, 0.001, 1.0
+IDLE_ROUNDS, HARDLY, FAR = 4, 0.001, 0.05
 # What a hop that leads no further from the root costs besides, as a part of a hop's mean price: deep trees are slow.
 DETOUR = 0.01
 # By how much paths are long by their time, and not by what their links cost, in trees of shortest paths.
 BY_TIME = (0.1, 1.0)
+# How many trees over a neighbour of a lone root are offered at a time.
+MOST_PAST = 16
 # A link that is busy for more than a part of the time costs besides, by a part of that: what is full has no room for
 # what comes late.
 BUSY, BUSY_COST = 0.9, 0.05
@@ -89,6 +92,26 @@ class _Prices:
         parents = dijkstra(paths, return_predecessors=True)[1]
         return [self._into(np.maximum(parent, -1)) for parent in parents]
 
+    def past(self, per_hop: Floats, root: int) -> Iterator[Ints]:
+        """Trees whose root sends once: to a neighbour, from which shortest paths go on; the cheapest few."""
+        hops = self.hops
+        length = per_hop / max(float(per_hop.mean()), 1e-300) + self.hop_s / self.hop_s.mean()
+        first = np.flatnonzero(hops.src == root)
+        onward = (hops.src != root) & (hops.dst != root)
+        ends = hops.src[onward], hops.dst[onward]
+        paths = csr_matrix((length[onward], ends), shape=(hops.members,) * 2)
+        away, parents = dijkstra(paths, indices=hops.dst[first], return_predecessors=True)
+        away[:, root] = 0.0
+        found = []
+        for hop, reached, parent in zip(first.tolist(), away[:, : hops.devices], parents, strict=True):
+            if np.isfinite(reached).all():
+                tree = np.maximum(parent, -1)
+                tree[hops.dst[hop]] = root
+                into = self._into(tree)
+                found.append((float(per_hop[into[into >= 0]].sum()), into))
+        found.sort(key=lambda one: one[0])
+        yield from (into for _, into in found[:MOST_PAST])
+
     def _into(self, parent: Ints) -> Ints:
         """The hops of a tree, without switches that lead nowhere."""
         hops = self.hops
@@ -127,6 +150,9 @@ def pack(hops: Hops, demand: dict[int, float], hop_s: Floats) -> tuple[list[Tree
         for root, amount in wanted.items():
             for into in (trees.cheapest(per_hop, root), *(of_root[root] for of_root in short)):
                 yield root, amount * float(per_hop[into[into >= 0]].sum()), (root, into, None)
+            if len(wanted) == 1:
+                for into in trees.past(per_hop, root):
+                    yield root, amount * float(per_hop[into[into >= 0]].sum()), (root, into, None)
 
     trees = _Prices(hops, hop_s)
     wanted = {root: amount for root, amount in demand.items() if amount > 0}

@@ -25,7 +25,7 @@ from choreo.topology.graph import Floats, Ints
 __all__ = ["Spread", "spread", "translated"]
 
 # Into how many chunks a share may be cut.
-CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
 # How many transfers of one device's chunks are planned for a number of chunks to be tried.
 MOST_PLANNED = 1 << 16
 # A schedule with more transfers is not simulated where no two messages meet: its time is that of the plan.
