@@ -10,13 +10,16 @@ from pathlib import Path
 from tests.helpers.suite import workers
 
 CONFTEST = """
+from tests.helpers.suite import workers
 from tests.helpers.suite.workers import Workers
 
 def pytest_configure(config):
+    workers.HANG_S = 8.0
     config.pluginmanager.register(Workers(3, [("test_b.py",)]))
 """
 TESTS = """
 import os
+import time
 import pytest
 
 @pytest.fixture
@@ -39,6 +42,9 @@ def test_is_killed():
 def test_ends():
     os._exit(3)
 
+def test_hangs():
+    time.sleep(60)
+
 def test_is_skipped():
     pytest.skip("because")
 
@@ -56,9 +62,11 @@ def test_every_test_runs_once_and_is_told(tmp_path: Path) -> None:
         command, capture_output=True, text=True, check=False, cwd=tmp_path, env={"PYTHONPATH": path}, timeout=120
     )
     assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert "3 failed, 42 passed, 1 skipped, 1 error" in ran.stdout
+    assert "4 failed, 42 passed, 1 skipped, 1 error" in ran.stdout
     assert "test_is_killed - The process that ran this ended with SIGKILL." in ran.stdout
     assert "test_ends - The process that ran this ended with 3." in ran.stdout
+    assert "test_hangs - The process that ran this ended with SIGABRT." in ran.stdout
+    assert "in test_hangs" in ran.stderr
     assert "Captured stdout call -----------------------------\nworker-" in ran.stdout
     assert "ERROR test_a.py::test_leaves_with_an_error - ValueError: in the end" in ran.stdout
     assert sorted(map(int, (tmp_path / "ran").read_text().split())) == list(range(40))

@@ -1,7 +1,8 @@
 """Tests in several processes, forked from the one that has collected them: `pytest --workers N`.
 
 Nothing is imported or collected twice, and a result is one small message. Workers take whole files, so that what a file
-shares is made once; when no file is left, they take half of what another has left.
+shares is made once; when no file is left, they take half of what another has left. A test that hangs says where it is,
+fails, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +22,8 @@ from typing import Any
 import pytest
 
 __all__ = ["Shares", "Workers"]
+
+HANG_S = 600.0
 
 
 class Shares:
@@ -64,6 +68,7 @@ class Worker:
     pipe: Connection
     ended: int  # a descriptor that can be read once the process has ended
     tests: deque[int] = field(default_factory=deque)
+    heard_s: float = field(default_factory=time.monotonic)
 
 
 class Workers:
@@ -130,18 +135,21 @@ class Workers:
 
     def _listen(self, session: pytest.Session) -> None:
         """Hear what tests came to, from whoever has something to say."""
-        ready = wait([end for one in self.workers.values() for end in (one.pipe, one.ended)])
+        ready = wait([end for one in self.workers.values() for end in (one.pipe, one.ended)], HANG_S / 10)
         for worker in list(self.workers.values()):
             try:
                 if worker.pipe in ready:
                     self._hear(session, worker)
                 elif worker.ended in ready:  # and all that it had said is heard
                     self._bury(session, worker)
+                elif time.monotonic() - worker.heard_s > HANG_S:
+                    os.kill(worker.pid, signal.SIGABRT)  # pytest has faulthandler print where its threads are
             except (EOFError, ConnectionError):
                 self._bury(session, worker)
 
     def _hear(self, session: pytest.Session, worker: Worker) -> None:
         told, config = worker.pipe.recv(), session.config
+        worker.heard_s = time.monotonic()
         if session.shouldfail or session.shouldstop:
             self.shares.drop()
         if len(worker.tests) > 1:  # or it was told that there are no more
