@@ -121,15 +121,27 @@ def _by_rank(layout: Layout, together: Iterable[int]) -> Step:
 
 
 def _windows(layout: Layout, steps: list[Step]) -> list[list[Step]]:
-    """The steps in windows, each of which fits into a thread block at every rank."""
-    windows: list[list[Step]] = [[]]
+    """The steps in windows, each as long as fits into a thread block at every rank.
+
+    A window is often as long as the one before it, so that length is tried first.
+    """
+    windows: list[list[Step]] = []
     nowhere = [0] * len(layout.messages)
-    for together in steps:
-        if windows[-1] and _too_many(layout, [*windows[-1], together], nowhere, first=len(windows) == 1):
-            windows.append([])
-        windows[-1].append(together)
-        if len(windows[-1]) == 1 and (problem := _too_many(layout, windows[-1], nowhere, first=len(windows) == 1)):
-            raise _beyond(layout.schedule, problem)
+    begin, length = 0, 1
+    while begin < len(steps) or not windows:
+
+        def problem(length: int, begin: int = begin) -> str:
+            window = steps[begin : begin + length]
+            return _too_many(layout, window, nowhere, first=begin == 0) if window else ""
+
+        while begin + length < len(steps) and not problem(length + 1):
+            length += 1
+        while why := problem(length):
+            if length == 1:
+                raise _beyond(layout.schedule, why)
+            length -= 1
+        windows.append(steps[begin : begin + length])
+        begin += length
     return windows
 
 
