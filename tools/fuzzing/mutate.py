@@ -197,7 +197,8 @@ def _archive(content: bytes, random: Random) -> bytes:
         case 0 | 1 if name == "header.npy":
             values = np.frombuffer(_json(values.tobytes(), random), np.uint8)
         case 0 | 1 if len(values):
-            values = values.astype(random.choice((values.dtype, np.uint32, np.uint64, np.int64)))
+            kind = np.dtype(random.choice((values.dtype, np.uint32, np.uint64, np.int64)))
+            values = values.astype(kind) if kind == values.dtype else values.real.astype(kind)
             values[random.randrange(len(values))] = random.choice((0, 1, 2, 255, 1 << 20, 1 << 28, 1 << 31))
         case 2:
             times = min(random.choice((2, 1000, 100_000)), 4_000_000 // max(len(values), 1))
