@@ -18,6 +18,8 @@ from math import log
 from pathlib import Path
 from typing import Any
 
+from choreo.units import format_time
+
 DOCS = Path(__file__).parent.parent / "docs"
 SIZE = 4 << 20
 MIB = 1 << 20
@@ -25,7 +27,12 @@ BUFFERS = [0.25, 1.0, 4.0, 16.0, 64.0]
 RANKS = [64, 128, 256, 512]
 ALGORITHMS = ["ring", "direct", "halving_doubling", "hierarchical"]
 NETWORKS = [(lossless, routing) for lossless in (True, False) for routing in ("ecmp", "spray")]
-COLOURS = {"ring": "#1d62ad", "direct": "#c75b00", "halving_doubling": "#a3174f", "hierarchical": "#3c7a3c"}
+COLOURS = {  # on white, and on black
+    "ring": ("#1d62ad", "#6fb1f5"),
+    "direct": ("#c75b00", "#ff9d4d"),
+    "halving_doubling": ("#a3174f", "#f27aa8"),
+    "hierarchical": ("#3c7a3c", "#7fce7f"),
+}
 CASE = ("ranks", "seed", "lossless", "routing", "buffer_mib", "algorithm")
 Run = dict[str, Any]
 
@@ -108,39 +115,73 @@ def panel(runs: list[Run], world: int, network: tuple[bool, str], left: int, spa
     made = [f'<text x="{left}" y="{top - 14}" font-weight="600">{title}</text>']
     below = f'y="{top + height + 18}" text-anchor="middle"'
     made += [f'<text x="{x(buffer):.0f}" {below}>{buffer:g}</text>' for buffer in BUFFERS]
-    tick = 100e-6
-    while tick < high:
-        if tick > low:
-            made.append(f'<path d="M{left} {y(tick):.1f}h{width}" stroke="#dfe4e9"/>')
-            if left < 100:
-                label = f"{tick * 1e6:.0f} us" if tick < 1e-3 else f"{tick * 1e3:g} ms"
-                made.append(f'<text x="{left - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{label}</text>')
-        tick *= 2
+    ticks = [10**power * part for power in range(-5, 1) for part in (1, 2, 5)]
+    shown = [tick for tick in ticks if low < tick < high]
+    shown = shown if len(shown) <= 8 else [tick for tick in shown if f"{tick:e}"[0] == "1"]
+    for tick in shown:
+        made.append(f'<path class="grid" d="M{left} {y(tick):.1f}h{width}"/>')
+        if left < 100:
+            made.append(f'<text x="{left - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{format_time(tick)}</text>')
     for algorithm in ALGORITHMS:
         here = {"ranks": world, "algorithm": algorithm, "lossless": lossless, "routing": routing}
         points = [(buffer, median(runs, "time_s", **here, buffer_mib=buffer)) for buffer in BUFFERS]
         known = [(x(buffer), y(time)) for buffer, time in points if time is not None]
-        line = " ".join(f"{a:.1f},{b:.1f}" for a, b in known)
-        made.append(f'<polyline points="{line}" fill="none" stroke="{COLOURS[algorithm]}" stroke-width="2"/>')
-        made += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{COLOURS[algorithm]}"/>' for a, b in known]
+        made.append(f'<polyline class="{algorithm}" points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in known)}"/>')
+        made += [marker(algorithm, a, b) for a, b in known]
     return made
+
+
+def marker(algorithm: str, x: float, y: float) -> str:
+    """A point of an algorithm, with a shape of its own for those who see no colours."""
+    shapes = {
+        "ring": f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>',
+        "direct": f'<path d="M{x:.1f} {y - 5:.1f}l4.5 8h-9z"/>',
+        "halving_doubling": f'<path d="M{x - 3.2:.1f} {y - 3.2:.1f}h6.4v6.4h-6.4z"/>',
+        "hierarchical": f'<path d="M{x:.1f} {y - 4.8:.1f}l4.8 4.8l-4.8 4.8l-4.8 -4.8z"/>',
+    }
+    return shapes[algorithm].replace("<", f'<g class="{algorithm} point"><', 1) + "</g>"
 
 
 def picture(runs: list[Run], world: int) -> str:
     """Four panels side by side."""
-    times = [one["time_s"] for one in runs if one["ranks"] == world]
+    medians = [
+        median(runs, "time_s", **{name: one[name] for name in CASE if name != "seed"})
+        for one in runs
+        if one["ranks"] == world
+    ]
+    times = [time for time in medians if time is not None]
     span = min(times) / 1.15, max(times) * 1.15
     parts: list[str] = []
     for number, network in enumerate(NETWORKS):
         parts += panel(runs, world, network, 70 + number * 230, span)
     for number, algorithm in enumerate(ALGORITHMS):
-        at = 70 + number * 190
-        parts.append(f'<path d="M{at} 318h22" stroke="{COLOURS[algorithm]}" stroke-width="3"/>')
-        parts.append(f'<text x="{at + 28}" y="322">{algorithm}</text>')
-    parts.append('<text x="966" y="300" text-anchor="end" fill="#66727f">MiB of buffer a switch</text>')
-    font = 'font-family="Inter, Helvetica, Arial, sans-serif" font-size="12" fill="#1c2530"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 990 335" {font}>'
-    return "\n".join([head, '<rect width="990" height="335" fill="#fff"/>', *parts, "</svg>"]) + "\n"
+        at = 70 + number * 170
+        parts.append(f'<path class="{algorithm}" d="M{at} 318h24"/>{marker(algorithm, at + 12, 318)}')
+        parts.append(f'<text x="{at + 31}" y="322">{algorithm}</text>')
+    parts.append('<text x="950" y="322" text-anchor="end" class="faint">time, by MiB of buffer a switch</text>')
+    title = f"<title>Time of an all_reduce over {world} ranks against the buffer of a switch</title>"
+    head = '<svg xmlns="http://www.w3.org/2000/svg" width="990" height="335" viewBox="0 0 990 335" role="img">'
+    return "\n".join([head, title, style(), '<rect width="990" height="335" class="page"/>', *parts, "</svg>"]) + "\n"
+
+
+def style() -> str:
+    """Colours on white, and on black for those who read so."""
+
+    def rules(at: int, page: str, text: str, faint: str, grid: str) -> str:
+        lines = "".join(
+            f".{name}{{stroke:{colours[at]}}}.{name}.point{{fill:{colours[at]}}}" for name, colours in COLOURS.items()
+        )
+        return f".page{{fill:{page}}}text{{fill:{text}}}.faint{{fill:{faint}}}.grid{{stroke:{grid}}}{lines}"
+
+    light, dark = (
+        rules(0, "#fff", "#1c2530", "#5b6773", "#dfe4e9"),
+        rules(1, "#14181d", "#e3e8ed", "#98a4b0", "#2c343d"),
+    )
+    fixed = (
+        "text{font:12px Inter,Helvetica,Arial,sans-serif}polyline,path{fill:none;stroke-width:2}.grid{stroke-width:1}"
+    )
+    fixed += ".point,.point *{stroke:none;fill:inherit}"
+    return f"<style>{fixed}{light}@media (prefers-color-scheme:dark){{{dark}}}</style>"
 
 
 def main() -> None:
