@@ -63,7 +63,7 @@ for number in (signal.SIGINT, signal.SIGHUP):
 FIRST = (
     (
         "tests/test_docs.py", "tests/test_surface.py::test_no_error", "tests/bench/test_bench.py::test_a_peer",
-        "tests/torch_backend", "tests/train",
+        "tests/torch_backend", "tests/train", "tests/calibrate/test_cpu.py::test_every",
     ),
     ("tests/run/chaos",),
     ("tests/explore/test_explore_browser.py", "tests/show/test_large", "tests/show/test_plan_b", "tests/show/test_s"),

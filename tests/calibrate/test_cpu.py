@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import sys
@@ -12,15 +13,17 @@ import numpy as np
 import pytest
 
 from choreo.calibrate import device
+from choreo.calibrate.device import cpu_rank
 from choreo.calibrate.device.calibrate_cpu import CpuCalibration, calibrate_cpu
 from choreo.calibrate.device.fit_cpu import cpu_errors, fit_shared
-from choreo.calibrate.device.measure_cpu import PROBES, CpuProbe, CpuRanks, measure_cpu
+from choreo.calibrate.device.measure_cpu import PROBES, CpuProbe, CpuRanks, measure_cpu, request
 from choreo.cli.commands.calibrate import measure_processor
 from choreo.errors import CalibrationError, DeviceError
 from choreo.hardware import read_device
 from choreo.hardware.cpu import Cpu
 from choreo.hardware.cpu_file import cpu_from
 from tests.helpers.processor import processor
+from tests.helpers.ranks.forks import forked_function, import_torch
 
 
 class Truth:
@@ -96,14 +99,26 @@ def test_without_pytorch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         calibrate_cpu()
 
 
-def test_processes_time_kernels_and_their_end_is_noticed() -> None:
-    pytest.importorskip("torch")
+def test_every_kind_of_kernel_is_timed() -> None:
+    import_torch()
     kinds: dict[str, CpuProbe] = {}
     for probe in PROBES:
         kinds.setdefault(probe.kind, probe)  # the first of a kind is small
+
+    def rank() -> int:
+        sys.stdin = io.StringIO("".join(request(probe, 1e-4) for probe in kinds.values()))
+        return cpu_rank.main()
+
+    ran = forked_function(rank)
+    ready, *answers = map(json.loads, ran.out.splitlines())
+    assert ran.code == 0 and "ready" in ready and len(answers) == len(kinds)
+    assert all(0 < answer["time_s"] < 10 for answer in answers)
+
+
+def test_processes_time_a_kernel_and_their_end_is_noticed() -> None:
+    pytest.importorskip("torch")
     with CpuRanks(1) as ranks:
-        times = {kind: ranks.time(probe, 1, 1e-4) for kind, probe in kinds.items()}
-        assert all(0 < time_s < 10 for time_s in times.values())
+        assert 0 < ranks.time(PROBES[0], 1, 1e-4) < 10
         os.kill(ranks._started[0].pid, 9)
         with pytest.raises(DeviceError, match="ended with status -9"):
             ranks.time(PROBES[0], 1, 1e-4)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers.command import Ran
 from tests.helpers.network.hosts import enter, hosts, why_no_hosts
-from tests.helpers.ranks.forks import forked_choreo, import_torch
+from tests.helpers.ranks.forks import forked_choreo, forked_python, import_torch
 from tests.run.launch.test_launchers import command
 
 ROOT = Path(__file__).parent.parent.parent
@@ -94,16 +94,8 @@ def under_choreo_run(script: str) -> Ran:
 
 
 def under_torchrun(script: str) -> Ran:
-    pytest.importorskip("torch")
-    ran = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", script],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    return Ran(ran.returncode, ran.stdout, ran.stderr)
+    import_torch()
+    return forked_python("-m", "torch.distributed.run", "--nproc-per-node", "2", script)
 
 
 @pytest.mark.parametrize("launcher", [under_choreo_run, under_torchrun])

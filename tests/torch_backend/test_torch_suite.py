@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.helpers.ranks.forks import forked_python, import_torch
+
 # A cheap one of each kind.
 SOME = (
     "test_DistributedDataParallelCPU",
@@ -27,15 +24,12 @@ SOME = (
 )
 
 
-def outcomes(backend: str, ranks: int, *names: str, timeout_s: float = 200.0) -> dict[str, str]:
-    """What became of each test."""
-    command = [sys.executable, "-m", "tests.torch_backend.torch_suite", backend, str(ranks), *names]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    return dict(json.loads(line) for line in ran.stdout.splitlines())
+def outcomes(backend: str, ranks: int, *names: str) -> dict[str, str]:
+    """What became of each test; torch stops one that hangs."""
+    import_torch()
+    ran = forked_python("-m", "tests.torch_backend.torch_suite", backend, str(ranks), *names)
+    assert ran.code == 0, ran.err[-4000:]
+    return dict(json.loads(line) for line in ran.out.splitlines())
 
 
 def test_some_of_torchs_tests_pass() -> None:
@@ -49,9 +43,7 @@ def test_some_of_torchs_tests_pass() -> None:
 def test_what_passes_on_gloo_passes_here(ranks: int) -> None:
     """Under its own name, or under Gloo's where a test asks for that."""
     pytest.importorskip("expecttest")
-    gloo, own, as_gloo = (
-        outcomes(backend, ranks, timeout_s=3000.0) for backend in ("gloo", "choreo", "choreo-as-gloo")
-    )
+    gloo, own, as_gloo = (outcomes(backend, ranks) for backend in ("gloo", "choreo", "choreo-as-gloo"))
     on_gloo = {name for name, said in gloo.items() if said == "passed"}
     assert len(on_gloo) >= 90
     assert {name: as_gloo[name] for name in on_gloo if "passed" not in (own[name], as_gloo[name])} == {}

@@ -34,7 +34,7 @@ from choreo.trace.recording.profile import record_step
 from tests.helpers.command import Ran
 from tests.helpers.ranks.prices import price_algorithms
 
-__all__ = ["Fork", "fork_choreo", "forked_choreo", "forked_ranks", "import_torch"]
+__all__ = ["Fork", "fork_choreo", "forked_choreo", "forked_function", "forked_python", "forked_ranks", "import_torch"]
 
 
 IMPORTED = (
@@ -102,7 +102,20 @@ def _run_recorded(command: Sequence[str], *, env: Mapping[str, str], **options: 
 
 def forked_choreo(*arguments: str) -> Ran:
     """How `choreo` with these arguments ends, in a fork of this process with forked ranks."""
-    process = fork_choreo(*arguments)
+    return _ended(fork_choreo(*arguments))
+
+
+def forked_python(*words: str, **variables: str) -> Ran:
+    """How a script, or `-m` and a module, ends in a fork of this process; `variables` of the environment are added."""
+    return _ended(Fork([sys.executable, *words], env=os.environ | variables))
+
+
+def forked_function(function: Callable[[], int]) -> Ran:
+    """How a function ends in a fork of this process; what it returns is the exit code."""
+    return _ended(Fork(function))
+
+
+def _ended(process: Fork) -> Ran:
     told = _read_all(process.stdout.fileno(), process.stderr.fileno())
     code = process.wait()
     process.close()

@@ -85,6 +85,12 @@ PROBES = (
 )
 
 
+def request(probe: CpuProbe, window_s: float) -> str:
+    """The line that asks a process for the time of a kernel, which it repeats for `window_s`."""
+    told = {name: getattr(probe, name) for name in ("kind", "m", "n", "k", "dtype", "head_dim")}
+    return json.dumps(told | {"window_s": window_s}) + "\n"
+
+
 class CpuRanks:
     """Processes that each run one kernel when they are told to."""
 
@@ -103,8 +109,7 @@ class CpuRanks:
 
     def time(self, probe: CpuProbe, ranks: int, window_s: float) -> float:
         """Seconds of the kernel at each of this many ranks that run it at once."""
-        request = {name: getattr(probe, name) for name in ("kind", "m", "n", "k", "dtype", "head_dim")}
-        line = json.dumps(request | {"window_s": window_s}) + "\n"
+        line = request(probe, window_s)
         for process in self._started[:ranks]:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # `_answers` tells that it ended
