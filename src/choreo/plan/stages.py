@@ -31,6 +31,7 @@ __all__ = [
     "message_bytes",
     "message_s",
     "optimizer_s",
+    "replica_host_s",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -180,6 +181,14 @@ def accumulation_s(batch: PlanBatch) -> Floats:
     return (batch.micro_batches - 1) * batch.job.device.memory_time(moved, "elementwise") * (moved > 0)
 
 
+def replica_host_s(batch: PlanBatch) -> Floats:
+    """Seconds a step in which torch's DDP takes gradients over, at each stage: a hook a tensor, and its own work."""
+    software = batch.job.software
+    operators = software.ddp_operators * batch.total("tensors") + software.ddp_step_operators
+    with_ddp = (batch.replicas > 1) & (batch.columns["zero"] == 0)
+    return np.asarray(np.where(with_ddp, operators * batch.job.device.launch_s, 0.0))
+
+
 def optimizer_s(batch: PlanBatch) -> Floats:
     """Seconds of the optimizer at each stage: it moves the rank's share of the state, and the gradients it has."""
     held, experts = batch.parameters, batch.expert_parameters
@@ -196,4 +205,6 @@ def optimizer_s(batch: PlanBatch) -> Floats:
         kept = batch.job.device.memory_time(zeroed * ZERO_BYTES, "optimizer")
         return offloaded_adam_s(owned, adam, batch.job.device) + kept
     moved = owned * (adam + copies + NORM_BYTES * normed) + zeroed * ZERO_BYTES
-    return batch.job.device.memory_time(moved, "optimizer")
+    tensors = np.where((zero == 1) & (batch.replicas > 1), 1, batch.total("tensors"))  # ZeRO-1 has its share in one
+    host = batch.job.software.adam_operators * tensors * batch.job.device.launch_s
+    return batch.job.device.memory_time(moved, "optimizer") + host

@@ -30,7 +30,7 @@ from choreo.plan.pipeline.split import PipelineStage
 from choreo.plan.search.space import space_of
 from choreo.plan.software import Software, get_software
 from choreo.plan.software.ability import ability_of
-from choreo.plan.stages import PlanBatch, accumulation_s, batch_plans, message_s, optimizer_s
+from choreo.plan.stages import PlanBatch, accumulation_s, batch_plans, message_s, optimizer_s, replica_host_s
 from choreo.results import Result, result
 from choreo.topology import Topology
 from choreo.units import format_bytes, format_time
@@ -169,7 +169,7 @@ def evaluate(
     # The first stage ends last, so what it still has to send is exposed. All wait for the slowest stage.
     after = 0.0 if often else float(np.max(cost.total_s))
     optimizer = float(np.max(optimizer_s(batch)))
-    added = float(np.max(accumulation_s(batch)))
+    added = float(np.max(accumulation_s(batch) + replica_host_s(batch)))
     lone = run.time_s + after + added + optimizer + job.software.step_s
     total = lone * (1 + job.straggling)
 

@@ -131,7 +131,10 @@ def _holes(batch: PlanBatch, activations: Floats, logits: Floats) -> Floats:
     full, first = batch.columns["recompute"] == FULL, batch.micro_batches == 1
     again = np.where(full | first, _largest(batch, "working_bytes"), 0.0)
     beyond = np.maximum(0.0, logits - LOGIT_TENSORS * _largest(batch, "widest_bytes"))
-    return np.where(zero > 0, cut, buckets) + np.where(first, 0.0, activations) + again + beyond
+    # Under GPipe all of the others are computed before there are gradients.
+    gpipe = (batch.columns["schedule"] == GPIPE) & (batch.pp > 1)
+    second = activations / np.where(gpipe, batch.micro_batches, 1)
+    return np.where(zero > 0, cut, buckets) + np.where(first, 0.0, second) + again + beyond
 
 
 def _waiting(batch: PlanBatch) -> Floats:

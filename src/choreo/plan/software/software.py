@@ -97,6 +97,9 @@ class Software:
     bucket_moved: float
     accumulate_bytes: int
     accumulate_moved: float
+    adam_operators: float
+    ddp_operators: float
+    ddp_step_operators: float
     further_moved: float
     reduces: str  # ZeRO-2 and 3 reduce gradients with every "micro-batch", or once a "step"
     gradient_norm: bool
