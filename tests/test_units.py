@@ -144,6 +144,9 @@ def test_what_is_written() -> None:
         "1.50 ns",
     ]
     assert format_bandwidth(50e9) == "50.0 GB/s"
+    assert [format_bandwidth(one) for one in (999_999, 9_999_999, 999_400)] == ["1.00 MB/s", "10.0 MB/s", "999 KB/s"]
+    assert [format_time(one) for one in (9.9999e-4, 0.99999, 9.9999e-5)] == ["1.00 ms", "1.00 s", "100 us"]
+    assert format_bytes(999_999, binary=False) == "1.00 MB"
 
 
 @pytest.mark.parametrize(

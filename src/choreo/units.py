@@ -236,7 +236,7 @@ def format_bytes(size_bytes: float, *, binary: bool | None = None) -> str:
     if binary is None:
         binary = size_bytes % 1024 == 0
     for unit, scale in _BINARY if binary else _DECIMAL:
-        if size_bytes >= scale:
+        if (size_bytes if binary else _rounded(size_bytes)) >= scale:
             exact = binary and size_bytes % (scale / 16) == 0
             return f"{size_bytes / scale:.6g} {unit}" if exact else f"{_three_digits(size_bytes / scale)} {unit}"
     return f"{size_bytes:.4g} B"
@@ -247,14 +247,14 @@ def format_time(time_s: float) -> str:
     if time_s == 0 or not math.isfinite(time_s):
         return f"{time_s:g} s"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(time_s) >= scale:
+        if abs(_rounded(time_s)) >= scale:
             return f"{_three_digits(time_s / scale)} {unit}"
     return f"{_three_digits(time_s / 1e-9)} ns"
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
     """A bandwidth as people write it: `50.0 GB/s`."""
-    unit, scale = next((pair for pair in _DECIMAL[1:] if bytes_per_s >= pair[1]), ("B", 1))
+    unit, scale = next((pair for pair in _DECIMAL[1:] if _rounded(bytes_per_s) >= pair[1]), ("B", 1))
     return f"{_three_digits(bytes_per_s / scale)} {unit}/s"
 
 
@@ -284,7 +284,13 @@ def _with_unit(text: str, value: Fraction) -> str:
     return f"{float(value / Fraction(_SECONDS[unit])):g}{unit}, or {text}s"
 
 
+def _rounded(value: float) -> float:
+    """To three digits, so that a little less than 1 MB is not 1000 KB."""
+    return float(f"{value:.3g}")
+
+
 def _three_digits(value: float) -> str:
+    value = _rounded(value)
     if not 1e-6 <= abs(value) < 1e6:
         return f"{value:.3g}"
     return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
