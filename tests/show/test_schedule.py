@@ -6,6 +6,7 @@ import html
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -26,6 +27,7 @@ EVERY = [pytest.param(a.collective, a.name, id=f"{a.collective}-{a.name}") for a
 HOSTILE = "</script><b onload=x>'\"&@DATA@ ]]>\x1b[31m\x00"
 
 
+@cache
 def _built(collective: str, algorithm: str) -> list[Schedule]:
     made = []
     for ranks in RANKS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from choreo.errors import UsageError
 from choreo.schedule import Schedule
 
@@ -34,11 +36,13 @@ def _too_much(schedule: Schedule, *, ranks: int, transfers: int, places: int, st
     if held > places:
         return f"{places} places ({who} times chunks), not {held}; use fewer ranks or segments"
     drawn = 0
-    for rows in schedule.steps():
-        drawn += len(rows)
-        if drawn > transfers:
+    for rows in schedule.blocks():
+        if drawn + len(rows) > transfers:
+            last = int(rows.step[transfers - drawn])
+            drawn += int(np.searchsorted(rows.step, last, side="right"))
             return (
-                f"{transfers} transfers, and by step {rows.step[0]} of {schedule.num_steps} there are {drawn}; "
+                f"{transfers} transfers, and by step {last} of {schedule.num_steps} there are {drawn}; "
                 "use fewer ranks or segments"
             )
+        drawn += len(rows)
     return None

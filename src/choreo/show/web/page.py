@@ -11,7 +11,9 @@ import json
 import posixpath
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib.resources import files
+from typing import NamedTuple
 
 __all__ = ["assemble", "embedded", "joined_modules", "web_file"]
 
@@ -24,16 +26,31 @@ def assemble(folder: str, start: str, data: Mapping[str, object], parts: Mapping
 
     `start` is the module that starts it; a page without one does nothing.
     """
+    frame = _frame(folder, start)
     filled = {
         **parts,
         "NAME": folder,
-        "STYLE": web_file("base.css") + "".join(web_file(f"{folder}/{name}") for name in _styles(folder)),
+        "STYLE": frame.style,
         "DATA": embedded(data),
-        "SCRIPT": joined_modules(f"{folder}/{start}.js") if start else "",
+        "SCRIPT": frame.script,
     }
-    page = web_file("frame.html").replace("@BODY@", web_file(f"{folder}/page.html"))
     # One pass, so that a name that looks like a placeholder stays as it is.
-    return re.sub("@([A-Z]+)@", lambda found: filled[found[1]], page)
+    return re.sub("@([A-Z]+)@", lambda found: filled[found[1]], frame.page)
+
+
+class _Frame(NamedTuple):
+    """What all pages of a kind have: the markup, the style and the script."""
+
+    page: str
+    style: str
+    script: str
+
+
+@lru_cache(maxsize=16)
+def _frame(folder: str, start: str) -> _Frame:
+    style = web_file("base.css") + "".join(web_file(f"{folder}/{name}") for name in _styles(folder))
+    script = joined_modules(f"{folder}/{start}.js") if start else ""
+    return _Frame(web_file("frame.html").replace("@BODY@", web_file(f"{folder}/page.html")), style, script)
 
 
 def joined_modules(start: str, read: Mapping[str, str] | None = None) -> str:
