@@ -45,6 +45,11 @@ LOOK = """(() => {
 })()"""
 
 
+# The least height of letters in the network on the screen, drawn in the frame before.
+LEAST = """new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => {
+  const seen = [...document.querySelectorAll(".links text")].filter((one) => one.getBoundingClientRect().width > 0);
+  done(Math.min(...seen.map((one) => one.getScreenCTM().a * Number(one.getAttribute("font-size")))));
+})))"""
 # A click at a share of the width and height of something.
 CLICK = """{ const what = document.querySelector("%s"), box = what.getBoundingClientRect();
   const place = { clientX: box.left + %f * box.width, clientY: box.top + %f * box.height, bubbles: true };
@@ -231,6 +236,7 @@ def test_every_size_of_world_and_window(browser: Browser, server: Server, size: 
             assert seen["wide"] <= seen["window"]  # type: ignore[operator]
             assert seen["wrong"] == []
             assert "0" not in str(seen["devices"]) or seen["wires"]
+            assert page.run(LEAST) > 7  # what is too small to be read is not there
 
 
 def test_every_other_view(browser: Browser, server: Server) -> None:

@@ -63,5 +63,15 @@ def ask_store(asked: Ask) -> Asked:
     given: dict[str, Any] = {"where": where, "group_by": asked.group_by, "order_by": asked.order_by}
     text = select_sql(chosen, **given, limit=MOST_ROWS, view=asked.view)
     answer = select(chosen, **given, limit=MOST_ROWS, view=asked.view)
-    word = "" if answer.rows else "the store has nothing like this; choreo sweep, or --record on a command, fills it"
+    word = "" if answer.rows else _empty(asked)
     return {"sql": text, "columns": list(answer.columns), "rows": [list(row) for row in answer.rows], "word": word}
+
+
+def _empty(asked: Ask) -> str:
+    """Why there are no rows."""
+    if asked.view == "compared" and not asked.where and select(("count(*)",), view="result").rows[0][0]:
+        return (
+            "the store has no prediction with a measurement beside it: choreo sweep bench, --record on choreo bench or "
+            "run, or choreo record import bring measurements; single results are in the other rows"
+        )
+    return "the store has nothing like this; choreo sweep, or --record on a command, fills it"

@@ -71,6 +71,7 @@ export class RunView {
       draw.fillRect(left, at, right - left, 1);
     }
     draw.textAlign = "center";
+    const half = Math.min(30, (0.42 * (right - left)) / rows.length);
     rows.forEach((row, at) => {
       draw.fillStyle = colors.muted;
       draw.fillText(formatBytes(row.size_bytes), x(at), height - 8);
@@ -78,17 +79,17 @@ export class RunView {
       draw.globalAlpha = 0.45;
       for (const [nth, sample] of row.samples_us.entries()) {
         draw.beginPath();
-        draw.arc(x(at) + (nth - row.samples_us.length / 2) * 3, y(sample), 3.2, 0, 7);
+        draw.arc(x(at) + (nth - row.samples_us.length / 2) * Math.min(3, half / 8), y(sample), 3.2, 0, 7);
         draw.fill();
       }
       draw.globalAlpha = 1;
-      draw.fillRect(x(at) - 22, y(row.time_us) - 1.5, 44, 3);
+      draw.fillRect(x(at) - 0.73 * half, y(row.time_us) - 1.5, 1.46 * half, 3);
       draw.strokeStyle = colors.add;
       draw.lineWidth = 2.5;
       draw.setLineDash([5, 4]);
       draw.beginPath();
-      draw.moveTo(x(at) - 30, y(row.predicted_us));
-      draw.lineTo(x(at) + 30, y(row.predicted_us));
+      draw.moveTo(x(at) - half, y(row.predicted_us));
+      draw.lineTo(x(at) + half, y(row.predicted_us));
       draw.stroke();
       draw.setLineDash([]);
     });

@@ -33,11 +33,12 @@ export class Pane {
     this.last = null;
     // What stands beside them may make the boxes of canvases larger or smaller.
     const observer = new ResizeObserver(() => this.settle());
-    for (const box of [this.timebox, this.matrix.holder]) observer.observe(box);
+    for (const box of [this.netbox, this.timebox, this.matrix.holder]) observer.observe(box);
   }
 
   settle() {
     if (!this.timebox.clientWidth || !this.timebox.clientHeight) return;  // another view is shown
+    if (this.network) this.network.labels.fit();
     const changed = ({ clientWidth, clientHeight }, drawn) => Math.abs(clientWidth - drawn.width) > 1 || Math.abs(clientHeight - drawn.height) > 1;
     const time = this.diagram && changed(this.timebox, this.diagram), matrix = this.matrix.size && changed(this.matrix.holder, this.matrix.size);
     if (time) this.diagram.fit();
@@ -86,6 +87,7 @@ export class Pane {
     for (const { group, row } of this.network.devices) {
       if (row >= 0) group.addEventListener("click", () => this.pick("rank", row));
     }
+    requestAnimationFrame(() => this.network && this.network.labels.fit()); // when it is known how large it is
   }
 
   drawTime(run) {
@@ -183,7 +185,7 @@ export class Pane {
     if (!this.found) return;
     this.matrix.fit();
     if (!this.network) return;
-    this.network.restyle();
+    this.network.fit();
     this.diagram.fit();
   }
 }

@@ -141,8 +141,8 @@ export class Cloud {
         draw.stroke();
         draw.globalAlpha = 1;
         draw.textAlign = axis === "x" ? "center" : "left";
-        if (axis === "x" && at > 40 && at < width - 24) draw.fillText(`${Number((tick / 1e9).toPrecision(3))} GB`, at, height - 9);
-        if (axis === "y" && at > 16 && at < height - 20) draw.fillText(seconds(tick), 5, at - 7);
+        if (axis === "x" && at > 40 && at < width - 24) labelled(draw, `${Number((tick / 1e9).toPrecision(3))} GB`, at, height - 9, colors);
+        if (axis === "y" && at > 16 && at < height - 20) labelled(draw, seconds(tick), 5, at - 7, colors);
       }
     }
   }
@@ -240,4 +240,16 @@ export class Cloud {
     } else return false;
     return true;
   }
+}
+
+// Words that can be read on top of points.
+function labelled(draw, words, x, y, colors) {
+  draw.save();
+  draw.strokeStyle = colors.paper;
+  draw.fillStyle = colors.ink;
+  draw.lineWidth = 3.5;
+  draw.lineJoin = "round";
+  draw.strokeText(words, x, y);
+  draw.fillText(words, x, y);
+  draw.restore();
 }

@@ -90,7 +90,8 @@ export class Diagram {
     draw.textBaseline = "alphabetic";
     draw.textAlign = "center";
     draw.fillStyle = this.colors.muted;
-    const tick = niceStep(this.total / scale / Math.max(2, (this.width - this.left) / 90));
+    const across = this.x(this.total) - this.left; // of two runs on one clock, the shorter takes a part of the width
+    const tick = niceStep(this.total / scale / Math.max(across > 150 ? 2 : 1, across / 90));
     for (let at = 0; at * scale <= this.total * 1.0001; at += tick) {
       const x = this.x(at * scale);
       line(draw, x, this.top, x, this.bottom, this.colors.line, 1);

@@ -1,6 +1,7 @@
 // The network at a moment: how busy each link is, and how much each device has received.
 
 import { loadColor, palette, shape } from "../base.js";
+import { Labels } from "./labels.js";
 
 // How many pixels the dots on a busy link move while the whole run is played.
 export const FLOW = 900;
@@ -11,8 +12,9 @@ export class Network {
     this.svg = svg;
     const { box, wires, levels } = data.network;
     svg.setAttribute("viewBox", box.join(" "));
-    // A small network must not be blown up, and the names in a large one must stay readable.
-    svg.style.minWidth = `${Math.round(0.55 * box[2])}px`;
+    // A small network must not be blown up, nor a large one become too small to point at.
+    svg.style.minWidth = `${Math.round(0.35 * box[2])}px`;
+    this.labels = new Labels(svg, data.network);
     svg.style.setProperty("--aspect", box[3] / box[2]);
     svg.style.setProperty("--tall", `${1.5 * box[3]}px`);
     svg.style.maxHeight = `${1.9 * box[3]}px`;
@@ -29,7 +31,7 @@ export class Network {
     this.switches = data.network.switches.map((one) => this.switch(one));
     this.devices = data.network.devices.map((one) => this.device(one));
     for (const [x, y, stepX, stepY, words] of data.network.dots) this.dots(x, y, stepX, stepY, words);
-    for (const [x, y, words] of data.network.headings) shape("text", { class: "side", x, y, "font-size": 12 }, svg, words);
+    for (const [x, y, words] of data.network.headings) this.labels.add(shape("text", { class: "side", x, y, "font-size": 12 }, svg, words));
     this.received = received(data);
     this.restyle();
   }
@@ -74,10 +76,10 @@ export class Network {
   group({ x, y, width, height, level, name, words }, levels) {
     const even = (levels - level) % 2 === 1 ? "group even" : "group";
     shape("rect", { class: even, x, y, width, height, rx: 10 }, this.svg);
-    if (!words) shape("text", { class: "side", x: x + 10, y: y + 15, "font-size": 10 }, this.svg, name);
+    if (!words) this.labels.add(shape("text", { class: "side", x: x + 10, y: y + 15, "font-size": 10 }, this.svg, name), width - 14, 12);
     else {
-      shape("text", { x: x + width / 2, y: y + height / 2 - 2, "font-size": 10 }, this.svg, name);
-      shape("text", { class: "note", x: x + width / 2, y: y + height / 2 + 10, "font-size": 9 }, this.svg, words);
+      this.labels.add(shape("text", { x: x + width / 2, y: y + height / 2 - 2, "font-size": 10 }, this.svg, name), width, height / 2);
+      this.labels.add(shape("text", { class: "note", x: x + width / 2, y: y + height / 2 + 10, "font-size": 9 }, this.svg, words), width, height / 2);
     }
   }
 
@@ -87,7 +89,7 @@ export class Network {
     for (let behind = Math.min(copies, 3) - 1; behind >= 0; behind--) {
       boxes.push(shape("rect", { class: "switch", x: x + 3 * behind, y: y - 3 * behind, width, height, rx: 5 }, group));
     }
-    shape("text", { x: x + width / 2, y: y + height / 2 + 4, "font-size": 10.5 }, group, name);
+    this.labels.add(shape("text", { class: "mid", x: x + width / 2, y: y + height / 2, "font-size": 10.5 }, group, name), width, height);
     return { boxes, series, told };
   }
 
@@ -96,17 +98,27 @@ export class Network {
     const group = shape("g", { class: `device${row < 0 ? " idle" : ""}${slow ? " slow" : ""}` }, this.svg);
     const place = (more) => ({ x: x - width / 2 - more, y: y - height / 2 - more, width: width + 2 * more, height: height + 2 * more, rx: height / 2 + more });
     shape("title", {}, group, row < 0 ? `${name}: no rank` : this.data.rows[row].name);
-    shape("path", { class: "halo", d: rounded(place(4)) }, group);
-    shape("rect", place(0), group);
-    const gauge = shape("path", { class: "gauge", d: rounded(place(0)), pathLength: 100, "stroke-width": height / 9 }, group);
-    shape("text", { x, y: y + font * 0.36, "font-size": font }, group, name);
+    const body = shape("g", {}, group);
+    shape("path", { class: "halo", d: rounded(place(4)) }, body);
+    shape("rect", place(0), body);
+    const gauge = shape("path", { class: "gauge", d: rounded(place(0)), pathLength: 100, "stroke-width": height / 9 }, body);
+    this.labels.addDevice(body, shape("text", { x, y: y + font * 0.36, "font-size": font }, group, name), x, y);
     return { group, gauge, row };
   }
 
   dots(x, y, stepX, stepY, words) {
     for (const at of [-1, 0, 1]) shape("circle", { cx: x + stepX * at, cy: y + stepY * at, r: 2.2, fill: "var(--muted)" }, this.svg);
-    const below = y + this.data.network.device_height / 2 + 9;
-    if (words) shape("text", { class: "note", x, y: below, "font-size": 10 }, this.svg, words);
+    if (!words) return;
+    // Beside dots that stand upon each other, below others.
+    const upright = Math.abs(stepY) > Math.abs(stepX);
+    const place = upright ? { class: "note beside", x: x + 9, y } : { class: "note", x, y: y + this.data.network.device_height / 2 + 9 };
+    this.labels.add(shape("text", { ...place, "font-size": 10 }, this.svg, words));
+  }
+
+  // The picture has another size, or another place.
+  fit() {
+    this.restyle();
+    this.labels.fit();
   }
 
   // How it looks at a moment; `ends` are the rows of the critical path's message of that moment.

@@ -153,7 +153,7 @@ function legends() {
 }
 
 function fit() {
-  network.restyle();
+  network.fit();
   diagram.fit();
   busy.fit();
   queues.fit();
