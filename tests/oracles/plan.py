@@ -461,7 +461,8 @@ def _memory(
         logits = heads * plan.micro_batch * job.seq / plan.cp * model.vocab / plan.tp * each
     full = plan.recompute == "full"
     at_work = [works[kind] for kind in layers or ["embedding"]]
-    working = max(work.working_bytes if full else max(work.widths_bytes, default=0.0) for work in at_work)
+    working = max(max(work.widths_bytes, default=0.0) for work in at_work)
+    working += max(work.working_bytes for work in at_work) if full else 0.0
     outside = sum(works[kind].parameters for kind in names if kind not in layers)
     largest = max((works[kind].parameters for kind in layers), default=0.0)
     buffers, gathered = software.workspace_bytes, _gathered_bytes(job, plan)

@@ -62,7 +62,15 @@ def is_plain(plan: Plan) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("model", "gpus", "batch", "seq"), [(SMALL, 12, 6, 96), (EXPERTS, 8, 4, 64), (SMALL, 8, 12, 1024)]
+    ("model", "gpus", "batch", "seq"),
+    [
+        (SMALL, 6, 6, 96),
+        (EXPERTS, 8, 2, 64),
+        (SMALL, 8, 3, 1024),
+        pytest.param(SMALL, 12, 6, 96, marks=pytest.mark.grid),
+        pytest.param(EXPERTS, 8, 4, 64, marks=pytest.mark.grid),
+        pytest.param(SMALL, 8, 12, 1024, marks=pytest.mark.grid),
+    ],
 )
 def test_the_space_is_what_can_be_run(model: Model, gpus: int, batch: int, seq: int) -> None:
     space = enumerate_plans(model, gpus, batch, seq)

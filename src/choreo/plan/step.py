@@ -36,7 +36,7 @@ from choreo.topology import Topology
 from choreo.units import format_bytes, format_time
 from choreo.workload import Plan, Workload, get_model
 
-__all__ = ["STEP_FIGURES", "Step", "evaluate"]
+__all__ = ["STEP_FIGURES", "Step", "evaluate", "evaluate_job"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -157,9 +157,23 @@ def evaluate(
     chip = place.chip(device).for_ranks(gpus)
     place.check_gpus(gpus)
     place = place.for_ranks(gpus)
-    job = TrainingJob(model, gpus, global_batch, seq, place, chip, program, plan.precision)
+    return evaluate_job(
+        TrainingJob(model, gpus, global_batch, seq, place, chip, program, plan.precision), plan, timeline=timeline
+    )
+
+
+def evaluate_job(job: TrainingJob, plan: Plan, *, table: LayerTable | None = None, timeline: bool = False) -> Step:
+    """One step of a job under a plan that can be run; `table` has its layers, where they are known already.
+
+    >>> from choreo.plan.network import get_cluster
+    >>> place = get_cluster("hgx-h100")
+    >>> about = (get_model("llama3-8b"), 8, 16, 4096, place, place.chip(), get_software("nemo"), "bf16")
+    >>> evaluate_job(TrainingJob(*about), Plan(dp=8, zero=1, recompute="full")).fits
+    True
+    """
+    model, global_batch, seq, chip = job.model, job.global_batch, job.seq, job.device
     space = space_of([plan])
-    table = tabulate(job, space)
+    table = table or tabulate(job, space)
     batch = batch_plans(job, space, table, np.array([0]), every_stage=True)
     cost = data_parallel_cost(batch, SendTimes(job, space, table))
     often = bool(by_micro_batch(batch)[0])

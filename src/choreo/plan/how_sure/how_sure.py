@@ -72,11 +72,13 @@ def errors_of(job: TrainingJob) -> Errors:
         "software": job.software.name.split("+")[0],
         "experts": "experts" if job.model.experts else "dense",
     }
-    (time, time_like), (memory, memory_like) = _nearest(wanted, "time"), _nearest(wanted, "memory")
+    (time, time_like), (memory, memory_like) = (_nearest(tuple(wanted.items()), name) for name in ("time", "memory"))
     return Errors(time, memory, time_like, memory_like)
 
 
-def _nearest(wanted: Mapping[str, str], figure: str) -> tuple[float, str]:
+@cache
+def _nearest(like: tuple[tuple[str, str], ...], figure: str) -> tuple[float, str]:
+    wanted = dict(like)
     for names in ALIKE:
         for group in _groups():
             same = set(group) & set(wanted) == set(names) and all(group[name] == wanted[name] for name in names)

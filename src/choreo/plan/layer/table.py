@@ -65,6 +65,10 @@ class LayerTable:
         found: Floats = self.values[FIELDS.index(field), KINDS.index(kind), self.row[plans]]
         return found
 
+    def of_plan(self, plan: int) -> LayerTable:
+        """The table of one plan alone."""
+        return replace(self, row=self.row[[plan]], plain=self.plain[[plan]])
+
     def without(self) -> LayerTable:
         """The table of the same plans without recomputation."""
         return replace(self, row=self.plain)
@@ -194,7 +198,9 @@ def _passes(job: TrainingJob, built: Mapping[str, _Built], steps: Floats) -> dic
                 at = numbers[work.passes[place]]
                 if (at, group) not in known:
                     seconds = {curve: times[at] for curve, times in timed.items()}
-                    known[at, group] = pass_times(less[at], more[at], steps, seconds, plan, job.software, job.cluster)
+                    known[at, group] = pass_times(
+                        less[at], more[at], steps, seconds, plan, job.software, job.cluster, job.device
+                    )
                 column.append(known[at, group])
             found[kind][name] = stack_passes(column, layers.of_plan)
     return found

@@ -30,6 +30,9 @@ __all__ = ["LayerTimes", "PassTimes", "clock_gain", "pass_times", "stack_passes"
 Floats = npt.NDArray[np.float64]
 # Kernels beside an all_to_all have its SMs less: 20 of 132 (DeepSeek-V3's report, 2024, section 3.2.2).
 DISPATCH_SLOWS = 20 / (132 - 20)
+# Before Blackwell, tensor and context parallelism want all kernels in one queue (CUDA_DEVICE_MAX_CONNECTIONS=1), where
+# no all_to_all gets past the kernels of another micro-batch (Megatron-LM's arguments.py warns of it).
+ONE_QUEUE = ("volta", "ampere", "ga10x", "ada", "hopper")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,18 +77,20 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
     plan: Plan,
     software: Software,
     cluster: Cluster,
+    device: Device,
 ) -> PassTimes:
     """What one pass takes: sizes go from those of `less` at step 0 to those of `more` at step 1."""
     sent: dict[str, Floats] = {}
     tensor, ring, experts = np.zeros(len(steps)), np.zeros(len(steps)), np.zeros(len(steps))
     host = more.launches * software.host_s
+    beside = 0.0 if plan.tp * plan.cp > 1 and device.architecture in ONE_QUEUE else software.ep_overlap
     hidden = 0.0 if cluster.crosses(*plan.group(("tp",))) else software.tp_overlap
     for one, other in zip(less.collectives, more.collectives, strict=True):
         ranks, stride = plan.group(one.axes)
         sizes = one.size_bytes + steps * (other.size_bytes - one.size_bytes)
         if one.kind == "all_to_all" and "ep" in one.axes:
             seconds = dispatch_time(cluster, sizes, ranks, stride, more.choices, one, software)
-            experts = experts + software.ep_overlap * seconds
+            experts = experts + beside * seconds
         else:
             seconds = collective_time(cluster, one.kind, sizes, ranks, stride)
         host += _host_seconds(one, ranks, stride, plan, software, cluster)

@@ -188,9 +188,9 @@ def _activations(batch: PlanBatch) -> tuple[Floats, Floats]:
 
 
 def _working(batch: PlanBatch) -> Floats:
-    """Working memory of the current layer: its recomputed activations, or the gradients between its operators."""
+    """Working memory of the current layer: the gradients between its operators, and activations computed again."""
     full = batch.columns["recompute"] == FULL
-    return np.where(full, _largest(batch, "working_bytes"), _largest(batch, "widest_bytes"))
+    return np.where(full, _largest(batch, "working_bytes"), 0.0) + _largest(batch, "widest_bytes")
 
 
 def _largest(batch: PlanBatch, field: str) -> Floats:

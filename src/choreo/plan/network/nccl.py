@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -32,6 +32,10 @@ class NcclModel:
     node_gpus: int  # GPUs of an NVLink domain
     system: NcclSystem  # one node and its share of the network
     inner_link: str = "NVLink"  # the links inside a node, in words
+    # Logarithms of times by collective, ranks and stride: a system takes long to compare.
+    _tables: dict[tuple[str, int, int], tuple[Floats, list[float]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def name(self) -> str:
@@ -55,7 +59,13 @@ class NcclModel:
 
     def time_s(self, collective: str, sizes: Floats, ranks: int, stride: int) -> Floats:
         """Seconds for each size."""
-        table = _table(collective, self.group(ranks, stride))
+        key = (collective, ranks, stride)
+        if key not in self._tables:
+            found = _table(collective, self.group(ranks, stride))
+            self._tables[key] = found, found.tolist()
+        table, numbers = self._tables[key]
+        if sizes.size == 1:
+            return np.full_like(sizes, _time_s(float(sizes.flat[0]), numbers))
         log = np.log2(np.maximum(sizes, 2.0**SMALLEST_LOG))
         times = 2.0 ** np.interp(log, _LOGS, table)
         # Beyond the table all is bandwidth.
@@ -92,6 +102,18 @@ class NcclModel:
                 nics=told.nics,
             ),
         )
+
+
+def _time_s(size_bytes: float, table: list[float]) -> float:
+    """Seconds of one size, without the cost of arrays."""
+    if size_bytes <= 0:
+        return 0.0
+    log = math.log2(max(size_bytes, 2.0**SMALLEST_LOG))
+    if log > LARGEST_LOG:
+        return float(2.0 ** table[-1] * size_bytes / 2.0**LARGEST_LOG)
+    place = min(int(log) - SMALLEST_LOG, len(table) - 2)
+    least = table[place]
+    return float(2.0 ** (least + (table[place + 1] - least) * (log - SMALLEST_LOG - place)))
 
 
 def nccl_model(topology: Topology) -> NcclModel:

@@ -18,7 +18,7 @@ from choreo.plan.layer.table import tabulate
 from choreo.plan.search.estimate import Estimate, estimate
 from choreo.plan.search.space import CUT, Fixed, Space, enumerate_plans, space_of
 from choreo.plan.software.ability import ability_of
-from choreo.plan.step import Step, evaluate
+from choreo.plan.step import Step, evaluate, evaluate_job
 from choreo.workload import Plan
 
 __all__ = ["TOO_LARGE", "Found", "detailed", "search"]
@@ -42,7 +42,7 @@ class Found:
 
 
 def detailed(job: TrainingJob, plan: Plan, *, timeline: bool = False) -> Step:
-    """One plan, simulated."""
+    """One plan, checked and simulated."""
     return evaluate(
         job.model,
         plan,
@@ -71,10 +71,12 @@ def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Fo
     if len(space) == 0:
         raise _nothing(job, fixed, space)
     room = job.room_bytes
-    guess = estimate(job, space, tabulate(job, space), room)
+    table = tabulate(job, space)
+    guess = estimate(job, space, table, room)
     space = space.with_column("recompute_layers", guess.recompute_layers)
     rows = promising(space, guess, room)
-    steps = [(plan, detailed(job, plan)) for plan in (space.plan(row) for row in rows)]
+    plans = [space.plan(row) for row in rows]
+    steps = [(plan, evaluate_job(job, plan, table=table.of_plan(row))) for plan, row in zip(plans, rows, strict=True)]
     # What keeps the headroom goes before what merely fits.
     roomy = [one for one in steps if one[1].memory_bytes <= room]
     kept = best_of_each_cut(roomy or steps)
