@@ -43,6 +43,10 @@ class Planning(TypedDict):
     cluster: str
     network_model: str
     gpus: int
+    device: str
+    software: str
+    global_batch: int
+    seq: int
     plans: list[Planned]
     equal: int
     considered: int

@@ -62,6 +62,10 @@ class Planning(Result):
         "cluster",
         "network_model",
         "gpus",
+        "device",
+        "software",
+        "global_batch",
+        "seq",
         "plans",
         "equal",
         "considered",
@@ -107,7 +111,8 @@ class Planning(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """The job, its best plans, and what was ruled out."""
-        return {name: self.cluster.name if name == "cluster" else self._plain(name) for name in self.columns}
+        names = {"cluster": self.cluster.name, "device": self.device.name, "software": self.software.name}
+        return {name: names[name] if name in names else self._plain(name) for name in self.columns}
 
     def summary(self) -> str:
         """The job and its best plan."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from choreo import plan
 from choreo.errors import UsageError
-from choreo.plan.simulation import PlanSimulation, simulate_plan
+from choreo.plan.simulation import PlanSimulation, read_planning, simulate_plan
 from choreo.simulate import Packets
 from choreo.workload.execution import NodeKind
+from tests.helpers.command import Ran, run_choreo
 
 
 def simulated(
@@ -118,3 +121,50 @@ def test_ranks_that_do_the_same_are_simulated_once(cluster: str, fixed: dict[str
     for one, other in zip(folded.exposed, plain.exposed, strict=True):
         assert (one.collective, one.calls) == (other.collective, other.calls)
         assert (one.size_bytes, one.exposed_s) == pytest.approx((other.size_bytes, other.exposed_s), rel=1e-6, abs=1e-9)
+
+
+def test_a_plan_that_was_written_is_a_workload(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    job = ("--cluster", "hgx-h100:1", "--global-batch", "16", "--seq", "2048")
+    told = run_choreo("plan", "llama3.2-1b", *job, "--tp", "2", "--pp", "2", "--micro-batch", "2", "--json")
+    file.write_text(told.out, encoding="utf-8")
+
+    def run(*options: str, path: Path = file) -> Ran:
+        return run_choreo("simulate", "--workload", str(path), *options, "--json")
+
+    found = json.loads(run("--topology", "hgx-h100:1").out)
+    planning = read_planning(file)
+    assert planning is not None
+    assert found["time_s"] == simulate_plan(planning).run.time_s
+    slower = json.loads(run("--topology", "switch(8, 25GB/s, 3us)", "--algorithm", "all_reduce=ring").out)
+    assert slower["time_s"] > found["time_s"] and slower["compute_s"] == pytest.approx(found["compute_s"])
+    faster = json.loads(run("--topology", "hgx-h100:1", "--device", "B200").out)
+    assert faster["compute_s"] < found["compute_s"]
+    refused = {
+        ("--topology", "switch(4)"): "8 GPUs",
+        ("--topology", "switch(8)", "--placement", "reversed"): "--placement",
+        ("--topology", "switch(8)", "--slow-rank", "1=2x"): "--slow-rank",
+        ("--topology", "switch(8)", "--gamma", "1e-11"): "--gamma",
+    }
+    for options, why in refused.items():
+        ran = run(*options)
+        assert ran.code == 2 and why in ran.err and "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"gpus": "eight"}, "gpus"),
+        ({"software": None}, "software"),
+        ({"plans": []}, "no plan"),
+        ({"plans": [{"plan": {"tp": 2}}]}, "write it anew"),
+        ({"plans": [3]}, "write it anew"),
+        ({"model": "no-such-model"}, "no-such-model"),
+    ],
+)
+def test_damaged_plans_are_refused(change: dict[str, object], why: str, tmp_path: Path) -> None:
+    found = plan("llama3.2-1b", cluster="hgx-h100:1", global_batch=16, seq=2048, tp=2, pp=2, zero=0).to_dict()
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(found | change), encoding="utf-8")
+    ran = run_choreo("simulate", "--workload", str(file), "--topology", "hgx-h100:1")
+    assert ran.code == 2 and why in ran.err and "Traceback" not in ran.err

@@ -107,7 +107,8 @@ SETTINGS = (
         multiple=True,
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="A trace of a training step: its files, their folder, or what their names begin with.",
+        help="A trace of a training step: its files, their folder, or what their names begin with; or what choreo "
+        "plan --json wrote.",
     ),
     click.option("--groups", type=click.Path(path_type=Path), metavar="FILE.json", help="Which ranks each group is."),
     click.option("--device", metavar="NAME", help="Compute as fast as this device, where the trace knows the work."),

@@ -1,5 +1,6 @@
 """A plan's step simulated on the topology, every rank and every collective, beside the closed estimate."""
 
+from choreo.plan.simulation.read_planning import read_planning
 from choreo.plan.simulation.simulate import PlanSimulation, simulate_plan
 
-__all__ = ["PlanSimulation", "simulate_plan"]
+__all__ = ["PlanSimulation", "read_planning", "simulate_plan"]

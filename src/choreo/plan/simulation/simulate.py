@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from choreo.plan.stages import batch_plans
 from choreo.plan.step import Step, evaluate
 from choreo.simulate.execution import WorkloadSimulation
 from choreo.simulate.execution.rules import Rule, parse_rules
-from choreo.simulate.execution.runner import Runner
+from choreo.simulate.execution.runner import Runner, check_order
 from choreo.simulate.packets.settings import Packets
 from choreo.topology import Topology, get_topology
 from choreo.units import counted
@@ -60,15 +61,19 @@ class PlanSimulation:
 def simulate_plan(
     planning: Planning,
     *,
+    topology: Topology | str | Path | None = None,
     algorithm: str = "suggested",
+    order: str = "fifo",
+    at_once: int = 1,
     packets: Packets | None = None,
     fold: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> PlanSimulation:
     """Simulate the best plan's step: all ranks, pipeline, tensor, expert and data parallelism on the topology.
 
-    With `packets` every packet is followed, which is for short steps. Otherwise ranks that do the same at the same time
-    are simulated once, unless `fold` is false: the result is the same.
+    That is the cluster's unless another is given, whose first devices are then the ranks. `algorithm`, `order` and
+    `at_once` are those of `simulate_workload`. With `packets` every packet is followed, which is for short steps.
+    Otherwise ranks that do the same at the same time are simulated once, unless `fold` is false: no result differs.
 
     >>> from choreo import plan
     >>> found = plan("llama3.2-1b", cluster="hgx-h100:1", global_batch=16, seq=2048, tp=2, pp=2, zero=0)
@@ -94,21 +99,27 @@ def simulate_plan(
     space = space_of([best])
     table = tabulate(job, space)
     batch = batch_plans(job, space, table, np.array([0]), every_stage=True)
-    topology = _topology(job)
-    rule = Rule(topology, *parse_rules(algorithm))
-    runner = Runner(topology, np.arange(best.gpus), rule, progress=progress, packets=packets)
+    network = _topology(job) if topology is None else get_topology(topology)
+    if best.gpus > network.num_devices:
+        raise UsageError(
+            f"the plan is for {counted(best.gpus, 'GPU')}, and {network.name} has "
+            f"{counted(network.num_devices, 'device')}; take a larger topology"
+        )
+    check_order(order, at_once)
+    rule = Rule(network, *parse_rules(algorithm))
+    runner = Runner(network, np.arange(best.gpus), rule, order == "lifo", at_once, progress, packets=packets)
     # Paths that are drawn tell ranks apart.
     found = runner.run_folded(folded_step(batch, best, step.pipeline), fold=fold and packets is None)
     if found is None:
         raise UsageError(
-            f"on {topology.name} the {counted(best.gpus, 'rank')} of this plan do different things at different times, "
+            f"on {network.name} the {counted(best.gpus, 'rank')} of this plan do different things at different times, "
             f"and so have more than {MOST_NODES:.0e} nodes; take fewer devices, replicas or micro-batches: --dp 2 "
             "--global-batch ..."
         )
     folded, times, wire = found
     run = WorkloadSimulation(
         folded.graph,
-        topology,
+        network,
         times,
         wire.link_bytes,
         wire.link_busy_s,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.algorithms import build
+from choreo.errors import UsageError
 from choreo.schedule import Schedule
 from choreo.simulate.execution.classes import apart
 from choreo.simulate.execution.folded import FoldedGraph
@@ -21,10 +22,20 @@ from choreo.simulate.packets.settings import Packets
 from choreo.topology import Topology
 from choreo.workload.execution import COLLECTIVES, NodeKind
 
-__all__ = ["Calls", "Foldable", "Runner"]
+__all__ = ["Calls", "Foldable", "Runner", "check_order"]
+
+ORDERS = ("fifo", "lifo")
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+
+def check_order(order: str, at_once: int) -> None:
+    """Refuse an order in which the collectives of a group cannot run."""
+    if order not in ORDERS:
+        raise UsageError(f"order must be fifo or lifo, not {order!r:.40}")
+    if at_once < 1:
+        raise UsageError(f"a group runs at least one collective at a time, not {at_once}")
 
 
 class Foldable(Protocol):

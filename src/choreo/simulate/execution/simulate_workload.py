@@ -20,15 +20,13 @@ from choreo.simulate.execution.network.call import Call
 from choreo.simulate.execution.network.network import Ends
 from choreo.simulate.execution.result import WorkloadSimulation
 from choreo.simulate.execution.rules import Rule, parse_rules
-from choreo.simulate.execution.runner import Calls, Runner
+from choreo.simulate.execution.runner import Calls, Runner, check_order
 from choreo.simulate.packets.settings import Packets
 from choreo.topology import Topology, devices_of, get_topology
 from choreo.units import counted, gamma_of
 from choreo.workload.execution import ExecutionGraph
 
 __all__ = ["replay", "simulate_workload"]
-
-ORDERS = ("fifo", "lifo")
 
 
 def simulate_workload(
@@ -68,10 +66,7 @@ def simulate_workload(
     '1.037 ms, of which 0.037 exposed'
     """
     network = get_topology(topology)
-    if order not in ORDERS:
-        raise UsageError(f"order must be fifo or lifo, not {order!r:.40}")
-    if at_once < 1:
-        raise UsageError(f"a group runs at least one collective at a time, not {at_once}")
+    check_order(order, at_once)
     devices = _devices(graph, network, placement)
     gamma = float(gamma_of(gamma_s_per_byte))
     graph.order  # noqa: B018 - a circle is refused before anything runs

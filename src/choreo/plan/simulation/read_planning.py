@@ -1,0 +1,46 @@
+"""Read what `choreo plan --json` wrote: the job and its best plan, to be simulated on any network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from choreo.errors import UsageError, shown
+from choreo.plan.plan import Planning, plan
+from choreo.workload import Plan
+
+__all__ = ["read_planning"]
+
+JOB = {"model": str, "cluster": str, "gpus": int, "device": str, "software": str, "global_batch": int, "seq": int}
+
+
+def read_planning(path: Path, *, device: str | None = None) -> Planning | None:
+    """The job of a file and its first plan, evaluated anew, on another device if one is given; None if it is no plan.
+
+    >>> import json, tempfile
+    >>> from choreo import plan
+    >>> found = plan("llama3.2-1b", cluster="hgx-h100:1", global_batch=16, seq=2048, tp=2, pp=2, zero=0)
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+    ...     _ = file.write(json.dumps(found.to_dict()))
+    ...     file.flush()
+    ...     read_planning(Path(file.name)).best.plan == found.best.plan
+    True
+    """
+    try:
+        told = json.loads(path.read_bytes()) if path.is_file() else None
+    except (OSError, ValueError):
+        return None
+    if not (isinstance(told, dict) and isinstance(told.get("plans"), list) and "model" in told):
+        return None
+    missing = [name for name, kind in JOB.items() if not isinstance(told.get(name), kind)]
+    if missing:
+        raise UsageError(f"{shown(path)} does not say its {missing[0]}; write it anew with choreo plan --json")
+    if not told["plans"]:
+        raise UsageError(f"{shown(path)} has no plan: none was possible")
+    first = told["plans"][0]
+    fields = dict(first["plan"]) if isinstance(first, dict) and isinstance(first.get("plan"), dict) else {}
+    if set(fields) != set(Plan().fields()):
+        raise UsageError(f"the first plan of {shown(path)} is not one that choreo plan --json writes; write it anew")
+    named = {name: told[name] for name in ("cluster", "gpus", "software", "global_batch", "seq")}
+    precision = fields.pop("precision")
+    return plan(told["model"], **named, device=device or told["device"], precision=precision, best=1, **fields)
