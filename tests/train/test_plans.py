@@ -40,8 +40,8 @@ def plan(**fields: object) -> Plan:
     return Plan(precision="fp32", **fields)  # type: ignore[arg-type]
 
 
-def config(model: str, one: Plan, **changes: object) -> TrainConfig:
-    return replace(TrainConfig((MODELS | OTHERS)[model], one, global_batch=8, seq=SEQ, steps=STEPS), **changes)  # type: ignore[arg-type]
+def config(name: str, one: Plan, **changes: object) -> TrainConfig:
+    return replace(TrainConfig((MODELS | OTHERS)[name], one, global_batch=8, seq=SEQ, steps=STEPS), **changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
