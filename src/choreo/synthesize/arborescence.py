@@ -1,7 +1,7 @@
 """The cheapest arborescence: of all trees that lead from a root to every device, the one whose hops cost least.
 
-Every device takes its cheapest hop in; where these make a cycle, the cycle is contracted to one device, solved, and
-opened where it is entered.
+Every device takes its cheapest hop in; where these make cycles, each is contracted to one device, solved, and opened
+where it is entered.
 
 Source: Y. J. Chu and T. H. Liu, "On the shortest arborescence of a directed graph", Science Sinica 14, 1965;
 J. Edmonds, "Optimum branchings", Journal of Research of the National Bureau of Standards 71B, 1967.
@@ -26,32 +26,37 @@ def cheapest_arborescence(cost: Floats, root: int) -> Ints:
     np.fill_diagonal(costs, np.inf)
     parent: Ints = np.argmin(costs, axis=0)
     parent[root] = -1
-    cycle = np.array(_cycle(parent.tolist()), np.int64)
-    if not len(cycle):
+    cycles = _cycles(parent.tolist())
+    if not cycles:
         return parent
-    outside = np.setdiff1d(np.arange(len(costs)), cycle)
-    # The contracted graph: the devices outside, and the cycle as the last.
-    saved = costs[parent[cycle], cycle]  # to enter the cycle at v saves the hop that leads to v now
-    into = costs[np.ix_(outside, cycle)] - saved
-    out = costs[np.ix_(cycle, outside)]
-    smaller = np.full((len(outside) + 1,) * 2, np.inf)
-    smaller[:-1, :-1] = costs[np.ix_(outside, outside)]
-    smaller[:-1, -1], smaller[-1, :-1] = into.min(axis=1), out.min(axis=0)
-    found = cheapest_arborescence(smaller, int(np.searchsorted(outside, root)))
-    last = len(outside)
-    for index, device in enumerate(outside.tolist()):
-        above = int(found[index])
-        if above == last:
-            parent[device] = cycle[int(np.argmin(out[:, index]))]
-        elif above >= 0:
-            parent[device] = outside[above]
-    entered = int(found[last])
-    parent[cycle[int(np.argmin(into[entered]))]] = outside[entered]
+    # The contracted graph: every cycle is a device, and so is every device that is in none.
+    label = np.full(len(costs), -1)
+    for number, cycle in enumerate(cycles):
+        label[cycle] = number
+    alone = np.flatnonzero(label < 0)
+    label[alone] = len(cycles) + np.arange(len(alone))
+    inner = np.concatenate(cycles)
+    costs[:, inner] -= costs[parent[inner], inner]  # to enter a cycle at v saves the hop that leads to v now
+    order = np.argsort(label, kind="stable")
+    starts = np.searchsorted(label[order], np.arange(len(cycles) + len(alone) + 1))
+    between = costs[order][:, order]
+    smaller = np.minimum.reduceat(np.minimum.reduceat(between, starts[:-1], axis=0), starts[:-1], axis=1)
+    found = cheapest_arborescence(smaller, int(label[root]))
+    single = np.diff(starts) == 1
+    both = np.flatnonzero(single & single[found] & (found >= 0))
+    parent[order[starts[both]]] = order[starts[found[both]]]
+    for here in np.flatnonzero(~(single & single[found]) & (found >= 0)).tolist():
+        above = int(found[here])
+        rows, columns = slice(starts[above], starts[above + 1]), slice(starts[here], starts[here + 1])
+        block = between[rows, columns]
+        best = divmod(int(np.argmin(block)), block.shape[1])
+        parent[order[columns][best[1]]] = order[rows][best[0]]
     return parent
 
 
-def _cycle(parent: list[int]) -> list[int]:
-    """The devices of a cycle of parents, if there is one."""
+def _cycles(parent: list[int]) -> list[list[int]]:
+    """The devices of each cycle of parents."""
+    found: list[list[int]] = []
     state = [0] * len(parent)
     for start in range(len(parent)):
         path, at = [], start
@@ -60,7 +65,7 @@ def _cycle(parent: list[int]) -> list[int]:
             path.append(at)
             at = parent[at]
         if at >= 0 and state[at] == 1:
-            return sorted(path[path.index(at) :])
+            found.append(path[path.index(at) :])
         for device in path:
             state[device] = 2
-    return []
+    return found

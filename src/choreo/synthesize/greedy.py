@@ -36,8 +36,10 @@ VECTOR_CHUNKS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 FASTER = 2.5
 # For how many times its latency and overhead a message of several chunks may be on a link.
 TOGETHER = (0.0, 0.3, 1.0)
-# How many messages a plan may have, and by how much it may take longer than the best for more chunks to be tried.
-MOST_MESSAGES, NEAR = 1 << 15, 1.2
+# How many messages a plan may have times hops that are looked at for each.
+MOST_LOOKS = 10_000_000
+# By how much a plan may take longer than the best for more chunks to be tried.
+NEAR = 1.2
 # What happens: a sender may send again, a hop's links are free again, chunks are there.
 SENT, OUT, WRITTEN = range(3)
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
@@ -56,7 +58,7 @@ def greedy(problem: Problem) -> Iterator[Candidate]:
     for chunks in SHARE_CHUNKS if shared else VECTOR_CHUNKS:
         owner = np.repeat(np.arange(problem.ranks), chunks) if shared else np.full(chunks, problem.root)
         messages = len(owner) * (problem.ranks - 1)
-        if chunks > 1 and (whole / chunks < LEAST_CHUNK_BYTES or messages > MOST_MESSAGES):
+        if messages * len(hops) > MOST_LOOKS or (chunks > 1 and whole / chunks < LEAST_CHUNK_BYTES):
             break
         timed = [_made(problem, hops, owner, whole / chunks, most) for most in _most(hops, whole / chunks)]
         end_s = min(end_s for end_s, _ in timed)

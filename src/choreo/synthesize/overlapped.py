@@ -3,6 +3,10 @@
 One segment's steps begin when they would if it ran alone; the next segment does the same a period later, which is what
 the bound allows a segment. Every port then takes what is due first, of whichever segment (modulo scheduling). The
 starts are stretched by some factors, since a step that is due a little later waits for nothing when its turn comes.
+
+A message over a network costs its rank much more than one inside a server. So a segment may also be cut into groups of
+blocks that follow one another: the fast links work on fine parts, and a rank sends its block over the network once a
+segment. Segments whose messages keep a rank busy for longer than the collective should take are not tried.
 """
 
 from __future__ import annotations
@@ -17,38 +21,71 @@ from choreo.algorithms import axes_of, build, list_algorithms
 from choreo.errors import ChoreoError, RefusedError
 from choreo.schedule import Schedule, Steps, Transfers, pipelined
 from choreo.simulate import simulate
+from choreo.simulate.flows.engine import Messages
 from choreo.synthesize.library import is_short
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.topology.graph import Floats
 
 __all__ = ["overlapped"]
 
-SEGMENTS = (4, 16, 64, 128, 256)
+SEGMENTS = (4, 8, 16, 24, 32, 48, 64, 128, 256)
+GROUPS = (1, 4, 8)
 STRETCHES = (1.0, 1.25, 1.5, 2.0, 3.0)
+# How much longer than the bandwidth bound messages may keep a rank busy.
+BUSY = 1.2
 # Of so many steps of the plan that fall into one period, no two need to be told apart.
 TICKS = 64
 
 
 def overlapped(problem: Problem) -> Iterator[Candidate]:
     """Schedules through switches that reduce, and along the topology's other dimensions."""
-    for base in _bases(problem):
+    for base, groups in product(_bases(problem), GROUPS):
+        if groups > 1 and base.num_chunks < 2 * groups:
+            continue
+        grouped = _in_groups(base, groups)
         for segments in SEGMENTS:
             too_fine = problem.size_bytes / (base.num_chunks * segments) < LEAST_CHUNK_BYTES
-            if too_fine or base.num_transfers * segments > problem.most_transfers:
+            if too_fine or grouped.num_transfers * segments > problem.most_transfers:
                 break
             try:
                 alone = simulate(
-                    base, problem.topology, problem.size_bytes / segments, placement=problem.devices.tolist()
+                    grouped, problem.topology, problem.size_bytes / segments, placement=problem.devices.tolist()
                 )
             except RefusedError:
                 break
-            starts = np.zeros(base.num_steps)
-            np.maximum.at(starts, alone.messages.step, alone.messages.start_s)
             period = alone.bound.bandwidth_bound_s
-            if period <= 0:
+            if period <= 0 or _busy_s(alone.messages) > BUSY * period:
                 break
+            first = np.zeros(base.num_steps)
+            inside = alone.messages.step < base.num_steps
+            np.maximum.at(first, alone.messages.step[inside], alone.messages.start_s[inside])
+            turn = np.repeat(np.arange(groups) * period / groups, base.num_steps)
             for stretch in STRETCHES:
-                yield Candidate(f"overlapped {base.label}", _shifted(base, segments, period, starts * stretch))
+                starts = turn + np.tile(first, groups) * stretch
+                yield Candidate(f"overlapped {base.label}", _shifted(grouped, segments, period, starts))
+
+
+def _busy_s(messages: Messages) -> float:
+    """How long the busiest rank prepares messages, or takes them in."""
+    sends = np.bincount(messages.src, messages.send_s)
+    receives = np.bincount(messages.dst, messages.receive_s)
+    return float(max(sends.max(initial=0.0), receives.max(initial=0.0)))
+
+
+def _in_groups(base: Schedule, groups: int) -> Schedule:
+    """All steps for the first of equal parts of the chunks, then all for the next."""
+    if groups == 1:
+        return base
+    rows: Transfers = base.columns()
+    edges = np.arange(groups + 1) * base.num_chunks // groups
+    parts = []
+    for group in range(groups):
+        first = np.maximum(rows.chunk, edges[group])
+        count = np.minimum(rows.chunk + rows.count, edges[group + 1]) - first
+        inside = replace(rows, step=rows.step + group * base.num_steps, chunk=first, count=count)
+        parts.append(inside.take(count > 0))
+    steps = Steps.from_transfers(base.members, base.num_chunks, groups * base.num_steps, Transfers.join(parts))
+    return replace(base, body=steps)
 
 
 def _bases(problem: Problem) -> Iterator[Schedule]:
@@ -72,15 +109,22 @@ def _bases(problem: Problem) -> Iterator[Schedule]:
 
 
 def _axes(problem: Problem) -> Iterator[str]:
-    """The dimensions with the algorithm that suits each, and with switches that reduce where there are some."""
+    """The dimensions with the algorithms that suit each, and with switches that reduce where there are some.
+
+    Two ranks are best off if they send each other all they have and both add: one message, where halves take two.
+    """
     axes = axes_of(problem.topology)
     blocks = [block for block in problem.topology.blocks if block.size > 1]
     choices = [
-        ("in_network",) if block.reduces.any() else tuple(dict.fromkeys(("direct", name)))
+        ("in_network",) if block.reduces.any() else _across(block.size, name)
         for block, name in zip(blocks, axes.algorithms, strict=True)
     ]
     for names in product(*choices):
         yield str(replace(axes, algorithms=names))
+
+
+def _across(size: int, name: str) -> tuple[str, ...]:
+    return ("recursive_doubling",) if size == 2 else tuple(dict.fromkeys(("recursive_doubling", "direct", name)))
 
 
 def _shifted(base: Schedule, segments: int, period: float, starts: Floats) -> Schedule:

@@ -65,7 +65,8 @@ def packed(problem: Problem) -> Iterator[Candidate]:
         return
     hops = hops_of(problem.topology, through_switches=not shared)
     yield from _on(problem, hops)
-    if not shared:
+    # Where switches add, an all_reduce hardly needs the devices' own hops.
+    if not shared and (one_root or hops.members == hops.devices):
         chained = hops.keeping(along_switches(problem.topology, hops.src, hops.dst))
         if len(chained) < len(hops):
             yield from _on(problem, chained)
