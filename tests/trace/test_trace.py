@@ -368,3 +368,14 @@ def test_groups_of_ranks_that_were_not_traced_follow_from_that_of_the_first(tmp_
     with pytest.raises(TraceError, match="which group rank 2 is in does not follow"):
         read_trace(tmp_path / "it.0.et", ranks=8, groups={"7": (0, 1, 5)})
     assert np.isfinite(found.graph.size_bytes).all()
+
+
+@pytest.mark.parametrize("dims", [True, 7, {}, [3], [["x"]], [[-1]], [[1 << 70]], [[[4], None]]])
+def test_operators_whose_shapes_are_damaged_have_no_size(dims: object, tmp_path: Path) -> None:
+    arguments = {"Input Dims": dims, "Input type": ["float"]}
+    event = {"ph": "X", "cat": "cpu_op", "name": "c10d::allreduce_", "ts": 1, "dur": 5, "args": arguments}
+    file = tmp_path / "kineto.json"
+    file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
+    trace = read_trace(file)
+    assert [NodeKind(kind) for kind in trace.graph.kind] == [NodeKind.COMPUTE]
+    assert any("without size" in line for line in trace.findings.lines())

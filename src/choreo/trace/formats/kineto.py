@@ -10,6 +10,7 @@ execution trace of the same run knows better.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -232,7 +233,7 @@ def _operator_nodes(
             after = [len(nodes) - 1]
         node = RawNode(len(nodes), event["name"], NodeKind.COMPUTE, after, duration_s=event["dur"] * 1e-6)
         collective = collective_of(event["name"]) if event["name"].startswith("c10d::") else ""
-        sizes = _sizes(_arguments(event))
+        sizes = _sizes(_arguments(event)) if collective else []
         if collective in ("send", "recv") or (collective and not sizes):
             findings.note(
                 "operator of torch.distributed without size or peer; it keeps its recorded time", event["name"]
@@ -247,18 +248,18 @@ def _operator_nodes(
 
 
 def _sizes(arguments: Any) -> list[float]:
-    """The bytes of each tensor that an operator was given."""
-    dims, types = arguments.get("Input Dims", []), arguments.get("Input type", [])
+    """The bytes of each tensor that an operator was given, as far as it says."""
+    dims, types = arguments.get("Input Dims"), arguments.get("Input type")
+    if not (isinstance(dims, list) and isinstance(types, list)):
+        return []
     found = []
     for dim, kind in zip(dims, types, strict=False):
-        parts = dim if dim and isinstance(dim[0], list) else [dim] if dim else []
+        parts = dim if isinstance(dim, list) and dim and isinstance(dim[0], list) else [dim] if dim else []
         item_bytes = ITEM_BYTES.get(str(kind).lower(), 4 if kind == "TensorList" else 0)
-        total = 0.0
-        for part in parts:
-            elements = 1.0
-            for length in part:
-                elements *= length
-            total += elements
-        if item_bytes and total:
-            found.append(total * item_bytes)
-    return found
+        if item_bytes and parts and all(map(_is_shape, parts)):
+            found.append(item_bytes * sum(math.prod(map(float, shape)) for shape in parts))
+    return [size for size in found if size]
+
+
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, list) and all(type(length) is int and 0 <= length < 1 << 60 for length in shape)
