@@ -18,7 +18,11 @@ export function shape(name, attributes, parent, words) {
   return made;
 }
 
-export function threeDigits(value) {
+// To three digits, so that a little less than 1 MB is not 1000 KB.
+const roundedToThree = (value) => Number(value.toPrecision(3));
+
+export function threeDigits(exact) {
+  const value = roundedToThree(exact);
   if (value === 0) return "0";
   const digits = 2 - Math.floor(Math.log10(Math.abs(value)) + 1e-9);
   return Math.abs(value) < 1e6 && digits < 9 ? value.toFixed(Math.max(0, digits)) : value.toPrecision(3);
@@ -32,7 +36,7 @@ export function timeUnit(time_us) {
 }
 
 export function formatTime(time_us) {
-  const [unit, scale] = timeUnit(Math.abs(time_us));
+  const [unit, scale] = timeUnit(Math.abs(roundedToThree(time_us)));
   return `${threeDigits(time_us / scale)} ${unit}`;
 }
 
@@ -41,14 +45,14 @@ export function formatBytes(bytes) {
   const units = binary ? ["TiB", "GiB", "MiB", "KiB"] : ["TB", "GB", "MB", "KB"];
   for (const [at, unit] of units.entries()) {
     const scale = (binary ? 1024 : 1000) ** (4 - at);
-    if (bytes >= scale) return `${binary && bytes % (scale / 16) === 0 ? bytes / scale : threeDigits(bytes / scale)} ${unit}`;
+    if ((binary ? bytes : roundedToThree(bytes)) >= scale) return `${binary && bytes % (scale / 16) === 0 ? bytes / scale : threeDigits(bytes / scale)} ${unit}`;
   }
   return `${Number(bytes.toPrecision(4))} B`;
 }
 
 export function formatRate(rate) {
   for (const [unit, scale] of [["TB/s", 1e12], ["GB/s", 1e9], ["MB/s", 1e6], ["KB/s", 1e3]]) {
-    if (rate >= scale) return `${threeDigits(rate / scale)} ${unit}`;
+    if (roundedToThree(rate) >= scale) return `${threeDigits(rate / scale)} ${unit}`;
   }
   return `${threeDigits(rate)} B/s`;
 }
