@@ -15,6 +15,7 @@ import pytest
 import choreo
 from choreo.record.store.place import DATABASE
 from choreo.sweep import on_ray
+from choreo.sweep.tasks import Task
 from tests.helpers.command import run_choreo
 from tests.helpers.ranks.ray_cluster import ray_cluster, ray_node
 
@@ -114,3 +115,17 @@ def test_a_cluster_without_the_package_is_sent_it(
     ray.shutdown()
     table = choreo.sweep("price", on="ray", address=cluster.address, store=tmp_path, **axes)
     assert table["ranks"] == [2, 3, 4, 5]
+
+
+def test_a_file_that_changed_is_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of the cluster serves several sweeps of a driver; here it is this one."""
+    monkeypatch.setattr(on_ray, "_HERE", {})
+    bounds = []
+    for bandwidth in ("50GB/s", "25GB/s"):
+        content = f'name = "pod"\ntopology = "ring(4, {bandwidth}, 1us)"\n'
+        needs = (Task("topology", (("text", "pod.toml"), ("content", bandwidth))),)
+        case = Task("bound", (("collective", "all_reduce"), ("size", 1 << 30)), needs)
+        (done,) = on_ray.compute([(0, case)], {"pod.toml": content.encode()})
+        assert "error" not in done.row
+        bounds.append(done.row["bound_s"])
+    assert bounds[1] > 1.9 * bounds[0]

@@ -167,6 +167,28 @@ def test_a_case_is_named_by_its_canonical_parameters() -> None:
     assert here != names(collective="all_reduce", topology="ring(4,50GB/s,1us)", size="1KiB", algorithm="ring")
 
 
+def test_a_folder_with_a_model_that_changes_is_another_case(tmp_path: Path) -> None:
+    axes: dict[str, Any] = {"model": [str(tmp_path)], "cluster": ["hgx-h100"], "global_batch": [8], "seq": [2048]}
+    hashes = set()
+    for layers in (2, 4):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": layers}))
+        hashes.add(cases_of("plan", axes)[0].hash)
+    assert len(hashes) == 2
+
+
+def test_a_network_in_a_file_is_routed_as_asked(tmp_path: Path) -> None:
+    network = "fat_tree(4x4, 50GB/s, 1us, spines=2)"
+    (tmp_path / "net.toml").write_text(f'name = "net"\ntopology = "{network}"\n')
+    axes: dict[str, Any] = {"collective": "all_to_all", "algorithm": "pairwise", "size": "1MiB"}
+    times = []
+    for topology in (network, str(tmp_path / "net.toml")):
+        routings = ["spread", "hashed"]
+        found = choreo.sweep("simulate", topology=topology, routing=routings, store=tmp_path / "store", **axes)
+        times.append(found["time_s"])
+    assert times[0] == times[1]
+    assert times[0][0] != times[0][1]
+
+
 def test_a_file_that_changes_is_another_case(tmp_path: Path) -> None:
     file = tmp_path / "net.toml"
     axes: dict[str, Any] = {"collective": ["all_reduce"], "topology": [str(file)], "size": [8]}
@@ -268,7 +290,7 @@ def test_ctrl_c_keeps_what_is_done(store: Path) -> None:
         wait_for_tasks(store, 10, process)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "")
+    assert (process.returncode, out) == (130, ""), err
     assert "the same command goes on from there" in err
     assert "Traceback" not in err
     assert asked(store, "select status from run") == [("interrupted",)]

@@ -2,7 +2,8 @@
 
 Tables that only grow are loaded from their high-water mark, the last number that is there already; `run`, whose end is
 written later, and `machine` are small and are loaded whole. A file is written beside its place and then renamed, and so
-is the list of files (`files.json`), last: whoever reads sees the store before this load, or after it.
+is the list of files (`files.json`), last: whoever reads sees the store before this load, or after it. Files that are
+no longer listed stay a while, for those who read the list before.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +34,7 @@ LIST = "files.json"
 WHOLE = ("machine", "run")
 ROWS = 1 << 17  # at a time
 MOST_FILES = 32  # of a table, which are then made one
+STAYS_S = 600.0  # how long a file is there after it was replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +53,13 @@ def load(folder: Path) -> Loaded:
     try:
         with _lock(place), _told(place):
             listed = _read_list(place)
+            before = _names(listed)
             new: dict[str, int] = {}
             connection.execute("begin")  # one moment of the store for all tables
             for table in TABLES:
                 new[table] = _load_table(connection, place, table, listed)
             _write(place / LIST, json.dumps({"version": VERSION, "tables": listed}, indent=1).encode())
-            _remove_others(place, listed)
+            _remove_others(place, _names(listed), before)
             return Loaded(new, {table: sum(one["rows"] for one in files) for table, files in listed.items()})
     finally:
         connection.close()
@@ -94,7 +98,7 @@ def _load_table(
     writer = None
     while batch := cursor.fetchmany(ROWS):
         if writer is None:
-            file = f"{table}-{mark + 1}-{os.getpid()}-{len(there)}.parquet"
+            file = _name(table)
             temporary = place / f"{file}.new"
             writer = parquet.ParquetWriter(temporary, schema, compression="zstd")
         columns = [
@@ -106,7 +110,7 @@ def _load_table(
             through = batch[-1][0]
     if writer is None:
         if not there:  # an empty table has columns too
-            file = f"{table}-0-{os.getpid()}-0.parquet"
+            file = _name(table)
             temporary = place / f"{file}.new"
             parquet.write_table(schema.empty_table(), temporary)
             _rename(temporary, place / file)
@@ -127,7 +131,7 @@ def _join(place: Path, table: str, listed: dict[str, list[dict[str, Any]]]) -> N
     from pyarrow import parquet
 
     parts = listed[table]
-    file = f"{table}-1-{os.getpid()}-joined-{parts[-1]['through']}.parquet"
+    file = _name(table)
     temporary = place / f"{file}.new"
     with parquet.ParquetWriter(temporary, parquet.read_schema(place / parts[0]["file"]), compression="zstd") as writer:
         for one in parts:
@@ -177,11 +181,26 @@ def _rename(temporary: Path, file: Path) -> None:
     temporary.rename(file)
 
 
-def _remove_others(place: Path, listed: dict[str, list[dict[str, Any]]]) -> None:
-    """Remove what a load that was cut short left, and files that were joined since."""
-    known = {one["file"] for files in listed.values() for one in files}
+def _name(table: str) -> str:
+    """A name that no file had, as somebody may still read those."""
+    return f"{table}-{time.time_ns()}-{os.getpid()}.parquet"
+
+
+def _names(listed: dict[str, list[dict[str, Any]]]) -> set[str]:
+    return {one["file"] for files in listed.values() for one in files}
+
+
+def _remove_others(place: Path, listed: set[str], before: set[str]) -> None:
+    """Remove what a load that was cut short left, and files that were replaced a while ago.
+
+    Those that were `listed` only `before` this load are marked with the time: somebody may be about to read them.
+    """
     for file in place.glob("*.parquet*"):
-        if file.name not in known:
+        if file.name in listed:
+            continue
+        if file.name in before:
+            os.utime(file)
+        elif file.suffix == ".new" or time.time() - file.stat().st_mtime > STAYS_S:
             file.unlink(missing_ok=True)
 
 

@@ -157,7 +157,8 @@ class _Pool:
         self._selector.close()
         with suppress(OSError):  # what is still computed is of no use
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(END_S)
+        with suppress(subprocess.TimeoutExpired):  # a busy machine may take its time
+            self._process.wait(END_S)
 
 
 def _has_number(stream: object) -> bool:

@@ -28,14 +28,14 @@ _HERE: dict[str, Any] = {}
 
 def compute(cases: list[Numbered], files: dict[str, bytes]) -> list[Done]:
     """Compute some cases; this runs on the cluster. `files` are those of the user that cases name."""
-    if not _HERE:
+    if _HERE.get("files") != files:  # of another sweep of the same driver
         folder = Path(tempfile.mkdtemp(prefix="choreo-sweep-"))
         places = {}
         for number, (name, content) in enumerate(files.items()):
             places[name] = str(folder / str(number) / Path(name).name)
             (folder / str(number)).mkdir()
             Path(places[name]).write_bytes(content)
-        _HERE.update(worker=Worker(MAKERS), places=places)
+        _HERE.update(worker=Worker(MAKERS), places=places, files=files)
     return [_HERE["worker"].done(number, _moved(case, _HERE["places"])) for number, case in cases]
 
 

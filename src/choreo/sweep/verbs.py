@@ -92,9 +92,9 @@ def _topology_task(given: Mapping[str, Value], name: str = "topology") -> Task:
     from choreo.topology.catalogue import SUFFIXES
 
     text = str(given[name])
-    if Path(text).suffix.lower() in SUFFIXES:
-        return Task("topology", (("text", text), ("content", _file_hash(text))))
     more = _chosen(given, "routing")
+    if Path(text).suffix.lower() in SUFFIXES:
+        return Task("topology", (("text", text), ("content", _file_hash(text)), *more))
     return Task("topology", (("text", typed(text)), *more))
 
 
@@ -168,6 +168,9 @@ def _plan_task(given: Mapping[str, Value]) -> Task:
     files = {}
     for name in ("model", "cluster", "device"):
         text = str(given.get(name) or "")
+        if name == "model" and Path(text, "config.json").is_file():  # a folder as Hugging Face has them
+            text = str(Path(text, "config.json"))
+            given = {**given, "model": text}
         if Path(text).suffix.lower() in (".json", ".toml", ".xml"):
             files[f"{name}_content"] = _file_hash(text)
     names = ("model", "cluster", "gpus", "global_batch", "seq", "precision", "software", "device", *PLAN)
