@@ -189,10 +189,8 @@ def main() -> None:
         found["price"] = one = price(folder)
         print(f"{one['cases']:,} cases of price: {one['clock_s']:.1f} s; one processor: {one['one_processor_s']:.1f} s")
         found["cores"] = one = cores(folder, given.rounds)
-        print(
-            f"{one['cases']} cases of {one['case_ms']:.0f} ms on {one['cores']} cores: {one['of_linear']:.2f} of linear by the"
-        )
-        print(f"  clock, {one['of_linear_by_processor']:.2f} by the processors")
+        print(f"{one['cases']} cases of {one['case_ms']:.0f} ms on {one['cores']} cores, of linear:")
+        print(f"  {one['of_linear']:.2f} by the clock, {one['of_linear_by_processor']:.2f} by the processors")
     found["load_average_after"] = os.getloadavg()
     print(f"load {found['load_average'][0]:.1f} before, {found['load_average_after'][0]:.1f} after")
     RESULTS.parent.mkdir(exist_ok=True)
