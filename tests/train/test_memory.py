@@ -9,7 +9,8 @@ import pytest
 
 from choreo.heap import keep_freed_memory
 from choreo.workload import Plan
-from tests.helpers.suite.torch import torch
+from tests.helpers.ranks.forks import forked_function, import_torch
+from tests.helpers.suite.torch import dist, torch
 
 BLOCK_BYTES = 40 << 20  # glibc maps blocks from 32 MiB on by themselves
 
@@ -48,3 +49,25 @@ def test_adams_state_is_there_before_the_first_step() -> None:
     parameter.grad = torch.ones(3)
     made.step()  # the first step of Adam is as long as the learning rate
     assert parameter.detach().tolist() == pytest.approx([-0.5] * 3)
+
+
+def test_tensor_parallel_sums_are_made_in_place() -> None:
+    """Copies took as long as the sums, and left holes of 20 MB in 140."""
+    import_torch()
+
+    def rank() -> int:
+        from choreo.train.parallel.tensor import copy, reduce
+
+        dist.init_process_group("choreo", store=dist.HashStore(), rank=0, world_size=1)
+        first, weight = torch.ones(2, 3, requires_grad=True), torch.ones(3, 3, requires_grad=True)
+        product = copy(first, dist.group.WORLD) @ weight
+        total = reduce(product, dist.group.WORLD)
+        total.square().sum().backward()
+        right = first.grad.eq(18).all() and weight.grad.eq(12).all()  # 2 x 3 for each of three, and of two
+        in_rows = reduce((first * 2).t(), dist.group.WORLD)  # what does not lie in one piece is copied
+        right = right and in_rows.eq(2).all() and in_rows.is_contiguous()
+        dist.destroy_process_group()
+        return 0 if right and total.data_ptr() == product.data_ptr() else 1
+
+    ran = forked_function(rank)
+    assert ran.code == 0, ran.err
