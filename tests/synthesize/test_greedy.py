@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import choreo
 from choreo.synthesize import search
 from choreo.synthesize.greedy import greedy
 from choreo.synthesize.problem import read_problem
+from choreo.topology import compose
+from choreo.topology.blocks import graph
+from choreo.topology.graph import Links
 
 DEAD = choreo.get_topology("torus(3x3, 50GB/s, 500ns)").with_slow_link(0, 1, 0)
 NETWORKS = [
@@ -49,6 +53,18 @@ def test_a_slow_link_leaves_a_chunk_to_a_much_faster_way() -> None:
     rows = next(iter(greedy(problem))).schedule.columns()
     across = rows.src // 4 != rows.dst // 4
     assert across.sum() == 8  # every share crosses once
+
+
+def test_a_large_graph_with_few_links_takes_long_messages_too() -> None:
+    rng = np.random.default_rng(3)
+    pairs = {(int(rng.integers(v)), v) for v in range(1, 96)} | {(v, (v * 7 + 3) % 96) for v in range(96)}
+    ends = np.array(sorted({(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]}))
+    src, dst = np.concatenate((ends, ends[:, ::-1])).T
+    width = np.tile(25e9 * rng.choice([1, 2, 4], len(ends)), 2)
+    network = compose("sparse", [graph(96, Links(src, dst, width, np.full(len(src), 1e-6)))])
+    made = next(greedy(read_problem("all_gather", network, "1GiB", ranks=None, root=None, effort="low")))
+    choreo.prove(made.schedule)
+    assert choreo.simulate(made.schedule, network, "1GiB").efficiency > 0.95
 
 
 @pytest.mark.parametrize("collective", ["all_to_all", "scatter"])

@@ -36,8 +36,12 @@ VECTOR_CHUNKS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 FASTER = 2.5
 # For how many times its latency and overhead a message of several chunks may be on a link.
 TOGETHER = (0.0, 0.3, 1.0)
-# How many messages a plan may have times hops that are looked at for each.
-MOST_LOOKS = 10_000_000
+# It is asked for long messages too where there are too many devices to pack trees, with few links each.
+MANY_DEVICES, FEW_LINKS = 80, 16
+# How many hops may be looked at: as many as lead on from a device, for every message.
+MOST_LOOKS = 6_000_000
+# Of how many chunks the rarest is taken where there are many devices.
+SAMPLE = 12
 # By how much a plan may take longer than the best for more chunks to be tried.
 NEAR = 1.2
 # What happens: a sender may send again, a hop's links are free again, chunks are there.
@@ -49,7 +53,10 @@ def greedy(problem: Problem) -> Iterator[Candidate]:
     """Short messages on any network, cut into ever more chunks as long as that helps."""
     if problem.collective not in KINDS or not problem.in_order or problem.weights is not None:
         return
-    if not 0 < problem.size_bytes <= MOST_BYTES or problem.ranks < 2:
+    if not problem.size_bytes or problem.ranks < 2:
+        return
+    many = problem.ranks > MANY_DEVICES and len(problem.topology.links.src) <= FEW_LINKS * problem.ranks
+    if problem.size_bytes > MOST_BYTES and not many and problem.effort != "fast":
         return
     hops = hops_of(problem.topology)
     shared = problem.root is None
@@ -58,7 +65,7 @@ def greedy(problem: Problem) -> Iterator[Candidate]:
     for chunks in SHARE_CHUNKS if shared else VECTOR_CHUNKS:
         owner = np.repeat(np.arange(problem.ranks), chunks) if shared else np.full(chunks, problem.root)
         messages = len(owner) * (problem.ranks - 1)
-        if messages * len(hops) > MOST_LOOKS or (chunks > 1 and whole / chunks < LEAST_CHUNK_BYTES):
+        if messages * len(hops) / problem.ranks > MOST_LOOKS or (chunks > 1 and whole / chunks < LEAST_CHUNK_BYTES):
             break
         timed = [_made(problem, hops, owner, whole / chunks, most) for most in _most(hops, whole / chunks)]
         end_s = min(end_s for end_s, _ in timed)
@@ -109,6 +116,12 @@ class _Growth:
         self.busy_s: list[list[float]] = [hops.send_busy_s.tolist(), hops.receive_busy_s.tolist()]
         self.receive_s: list[float] = hops.receive_s.tolist()
         self.faster = _faster(hops, chunk_bytes)
+        self.hops_at: list[list[int]] = [[] for _ in hops.capacity]
+        self.hops_from: list[list[int]] = [[] for _ in range(hops.devices)]
+        for hop, links in enumerate(self.links):
+            self.hops_from[self.src[hop]].append(hop)
+            for link in links:
+                self.hops_at[link].append(hop)
         self.has: list[int] = [0] * hops.devices
         self.wanted = [(1 << len(owner)) - 1] * hops.devices  # neither there nor on its way
         self.copies = [1] * len(owner)
@@ -126,21 +139,24 @@ class _Growth:
         self.events: list[tuple[float, int, int, int]] = []  # time, what happens, the hop or device, chunks
         self.rows: list[tuple[float, int, int]] = []
         self.end_s = now = 0.0
-        while any(self.wanted):
-            choices = [
-                (self._may_take(hop).bit_count(), hop) for hop in range(len(self.links)) if self._is_free(hop, now)
-            ]
+        self.left = len(self.owner) * (self.hops.devices - 1)
+        touched = set(range(len(self.links)))
+        while self.left:
+            choices = [(self._may_take(hop).bit_count(), hop) for hop in touched if self._is_free(hop, now)]
             for count, hop in sorted(choices):
                 if count and self._is_free(hop, now):
                     self._send(hop, now)
+            touched.clear()
             now = self.events[0][0]
             while self.events and self.events[0][0] <= now * (1 + 1e-12):
-                _, kind, where, chunks = heapq.heappop(self.events)
+                now, kind, where, chunks = heapq.heappop(self.events)
                 if kind == OUT:
                     for link in self.links[where]:
                         self.free[link] = True
-                elif kind == WRITTEN:
+                        touched.update(self.hops_at[link])
+                else:
                     self.has[where] |= chunks
+                    touched.update(self.hops_from[where])
         return self._steps(), self.end_s
 
     def _is_free(self, hop: int, now: float) -> bool:
@@ -157,6 +173,7 @@ class _Growth:
             self.rows.append((now, hop, chunk))
         if not taken:
             return
+        self.left -= taken.bit_count()
         for link in self.links[hop]:
             self.free[link] = False
         self.sender_free[src] = now + self.busy_s[0][hop]
@@ -178,16 +195,32 @@ class _Growth:
 
     def _rarest(self, may: int, dst: int) -> int:
         """Take the rarest chunk; of equally rare ones the first after the target's own."""
-        copies = next(count for count, chunks in enumerate(self.with_copies) if chunks & may)
-        rare = self.with_copies[copies] & may
         turn = dst * len(self.owner) // self.hops.devices
-        later = rare >> turn << turn
-        first = later or rare
-        lowest = first & -first
+        if self.hops.devices <= MANY_DEVICES:
+            copies = next(count for count, chunks in enumerate(self.with_copies) if chunks & may)
+            rare = self.with_copies[copies] & may
+            first = rare >> turn << turn or rare
+            lowest = first & -first
+            self.with_copies[copies] &= ~lowest
+            self.with_copies[copies + 1] |= lowest
+        else:
+            lowest = self._rarest_of_some(may >> turn << turn or may)
+        chunk = lowest.bit_length() - 1
+        self.copies[chunk] += 1
         self.wanted[dst] &= ~lowest
-        self.with_copies[copies] &= ~lowest
-        self.with_copies[copies + 1] |= lowest
-        return lowest.bit_length() - 1
+        return chunk
+
+    def _rarest_of_some(self, may: int) -> int:
+        best, copies = 0, self.hops.devices + 1
+        for _ in range(SAMPLE):
+            lowest = may & -may
+            count = self.copies[lowest.bit_length() - 1]
+            if count < copies:
+                best, copies = lowest, count
+            may ^= lowest
+            if not may:
+                break
+        return best
 
     def _steps(self) -> Steps:
         rows = self.rows

@@ -17,7 +17,7 @@ from choreo.units import counted, size_of
 __all__ = ["EFFORTS", "LEAST_CHUNK_BYTES", "Candidate", "Generator", "Problem", "read_problem"]
 
 # How many transfers a schedule may have that is tried, by effort.
-EFFORTS = {"low": 1 << 17, "medium": 1 << 20, "high": 1 << 23}
+EFFORTS = {"fast": 1 << 16, "low": 1 << 17, "medium": 1 << 20, "high": 1 << 23}
 
 # No message is cut finer than this: a network's figures need not say what a message costs beside its latency.
 LEAST_CHUNK_BYTES = 4096

@@ -35,6 +35,8 @@ ENOUGH = 0.99
 FEW_RANKS = 128
 # In the order in which they are asked; of equally fast schedules the first wins.
 GENERATORS: tuple[Generator, ...] = (translated, overlapped, packed, routed, greedy)
+# Those that solve no linear programs and do not try hundreds of schedules.
+FAST: tuple[Generator, ...] = (translated, greedy)
 
 
 @result(eq=False)
@@ -133,7 +135,7 @@ def synthesize(
     It is proved, and never slower than the best of the library there. `ranks` is their number, or the device of each;
     all devices by default. `traffic` says how much each rank (rows) has for each other in an all_to_all, and `shares`
     how large each rank's block is, both in any unit. `effort` is low, medium or high: how large schedules may be that
-    are tried.
+    are tried. With fast, only what is quick to make is.
 
     >>> synthesize("all_gather", "torus(4x4, 50GB/s, 500ns)", "1MiB").algorithm
     'synthesized'
@@ -164,10 +166,10 @@ def search(
         collective, topology, size_bytes, ranks=ranks, root=root, traffic=traffic, shares=shares, effort=effort
     )
     enough_s = _bound_s(problem) / ENOUGH
-    late = problem.ranks > FEW_RANKS
+    generators = FAST if problem.effort == "fast" else GENERATORS
     tried: list[_Timed] = []
     of_library: list[_Timed] = []
-    for generator in (*GENERATORS, library) if late else (library, *GENERATORS):
+    for generator in (*generators, library) if problem.ranks > FEW_RANKS else (library, *generators):
         best_s = min((one.time_s for one in tried), default=math.inf)
         if generator is library:
             of_library = list(_timed(problem, library, best_s))

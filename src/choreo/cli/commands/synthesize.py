@@ -70,10 +70,10 @@ def _traffic(path: Path) -> list[list[float]]:
     ),
     click.option(
         "--effort",
-        type=click.Choice(["low", "medium", "high"]),
+        type=click.Choice(["fast", "low", "medium", "high"]),
         default="medium",
         show_default=True,
-        help="How large the schedules may be that are tried.",
+        help="How large the schedules may be that are tried; with fast only what is quick to make.",
     ),
 )
 @grouped("What if", *what_if_options())
