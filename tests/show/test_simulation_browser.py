@@ -193,7 +193,7 @@ def test_every_kind_of_page_fits_its_window(browser: Browser, name: str, size: s
         "several hops": "Every message",
     }
     assert first["title"] == titles.get(name, "Every message")
-    assert ("darker: faster" in first["legend"]) == (data["activity"] is not None)
+    assert ("stronger: faster" in first["legend"]) == (data["activity"] is not None)
 
 
 def test_the_page_fits_a_window_with_any_font(browser: Browser) -> None:

@@ -143,7 +143,7 @@ function legends() {
   const kinds = [[{ background: "var(--copy)" }, "copied"], [{ background: "var(--add)" }, "added"]];
   legend("time-legend", kinds.filter((_, adds) => messages.reduce.some((reduce) => reduce === adds)));
   if (data.path.legs.length) legend("time-legend", [[{ background: "var(--ink)" }, "critical path"]]);
-  if (activity) legend("time-legend", [[null, `darker: faster, up to ${formatRate(activity.highest_bytes_per_s)}`]]);
+  if (activity) legend("time-legend", [[null, `stronger: faster, up to ${formatRate(activity.highest_bytes_per_s)}`]]);
   else if (messages.src.length < messages.all) legend("time-legend", [[null, `${messages.src.length} of ${messages.all} messages are drawn`]]);
   find("queues-head").hidden = !data.queues.length;
   if (data.queues.length) legend("queues-note", [[null, "packets waiting at a port over time, and the most at once"]]);
