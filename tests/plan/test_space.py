@@ -64,8 +64,8 @@ def is_plain(plan: Plan) -> bool:
 @pytest.mark.parametrize(
     ("model", "gpus", "batch", "seq"),
     [
-        (SMALL, 6, 6, 96),
-        (EXPERTS, 8, 2, 64),
+        (SMALL, 6, 3, 96),
+        (EXPERTS, 8, 1, 64),
         (SMALL, 8, 3, 1024),
         pytest.param(SMALL, 12, 6, 96, marks=pytest.mark.grid),
         pytest.param(EXPERTS, 8, 4, 64, marks=pytest.mark.grid),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 
 from choreo.errors import ChoreoError, UsageError
 from choreo.validate.plan.measured import MeasuredRow
@@ -92,13 +93,19 @@ def _catalogued(row: MeasuredRow) -> Model | None:
     # "DeepSeek-V3 671B" is the catalogue's deepseek-v3, "TinyLlama (1.1B)" its name without the size.
     sizeless = re.sub(r"[\s_-]*\(?\d+(?:\.\d+)?B\)?$", "", words, flags=re.IGNORECASE)
     for name in (row.model, words, sizeless):
-        try:
-            found = get_model(name)
-        except ChoreoError:
-            continue
-        if isinstance(found, Model) and row.hidden in {None, found.hidden}:
+        found = _named(name)
+        if found is not None and row.hidden in {None, found.hidden}:
             return found
     return None
+
+
+@lru_cache(maxsize=1024)  # a table has many rows of a model, and a name that is not there takes long to say so
+def _named(name: str) -> Model | None:
+    try:
+        found = get_model(name)
+    except ChoreoError:
+        return None
+    return found if isinstance(found, Model) else None
 
 
 def _experts(row: MeasuredRow, model: Model) -> Model:
