@@ -86,13 +86,12 @@ export class Diagram {
       if (!activity && (row % step === 0 || room > 5)) line(draw, this.left, this.y(row), this.width - RIGHT, this.y(row), this.colors.line, 1);
     });
     if (!(this.total > 0)) return;
-    const [unit, scale] = timeUnit(this.total);
+    const span = this.longest || this.total, [unit, scale] = timeUnit(span); // two runs on one clock have one axis
     draw.textBaseline = "alphabetic";
     draw.textAlign = "center";
     draw.fillStyle = this.colors.muted;
-    const across = this.x(this.total) - this.left; // of two runs on one clock, the shorter takes a part of the width
-    const tick = niceStep(this.total / scale / Math.max(across > 150 ? 2 : 1, across / 90));
-    for (let at = 0; at * scale <= this.total * 1.0001; at += tick) {
+    const tick = niceStep(span / scale / Math.max(2, (this.x(span) - this.left) / 90));
+    for (let at = 0; at * scale <= span * 1.0001; at += tick) {
       const x = this.x(at * scale);
       line(draw, x, this.top, x, this.bottom, this.colors.line, 1);
       draw.fillText(at ? `${Number(at.toPrecision(6))} ${unit}` : "0", x, this.height - 5);
