@@ -4,8 +4,9 @@
 
 The folder has ASTRA-sim's AstraSim_Analytical_Congestion_Unaware and ..._Aware. Each collective runs there by its ring
 or direct algorithm, in one piece, on a ring, a switch or a fully connected dimension. Times are in microseconds. The
-first of the two knows no congestion, and is held against a workload. The second stores messages at every hop, as choreo
-does if asked to. A difference of more than 1 % is marked; docs/explanation/simulation.md says where it comes from.
+first of the two knows no congestion, and is held against a workload. The second stores messages at every hop and lets
+one after another go, which choreo does where a message is one packet. A difference of more than 1 % is marked;
+docs/explanation/simulation.md says where it comes from.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from choreo import GraphBuilder, build, read_trace, simulate, simulate_workload, write_trace
+from choreo import GraphBuilder, Packets, build, read_trace, simulate, simulate_workload, write_trace
 
 GIB_PER_S, LATENCY_NS = 50.0, 500.0
 SHAPES = {"Ring": "ring", "Switch": "switch", "FullyConnected": "fully_connected"}
+WHOLE_MESSAGES = Packets(mtu_bytes="1GiB", buffer_bytes="1TiB", threshold=1024)
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
@@ -72,7 +74,7 @@ def compare(binaries: Path, ranks: int, size: str) -> None:
                     wire = topology(shape, ranks)
                     ours = simulate_workload(read, wire, algorithm=algorithm).time_s * 1e6
                     schedule = build(collective, algorithm, ranks)
-                    stored = simulate(schedule, wire, size, store_and_forward=True).time_s * 1e6
+                    stored = simulate(schedule, wire, size, packets=WHOLE_MESSAGES).time_s * 1e6
                     print(f"{collective:15}{shape:15}{algorithm:7}{ranks:5}{size:>8}{ours:12.2f}{stored:12.2f}", end="")
                     for kind, mine in (("Unaware", ours), ("Aware", stored)):
                         binary = binaries / f"AstraSim_Analytical_Congestion_{kind}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy.optimize import brentq
 
 from choreo.algorithms import build
 from choreo.errors import DeadlockError, UsageError
-from choreo.simulate import Dcqcn, Job, Packets, simulate, simulate_together
+from choreo.schedule import Schedule, move
+from choreo.simulate import Dcqcn, Job, Packets, Simulation, simulate, simulate_together
 from choreo.topology import Links, compose, graph, switch
 from tests.helpers.packets import CORES, run_flows
 
@@ -177,3 +179,27 @@ def test_a_switch_is_one_of_the_blocks() -> None:
     schedule = build("all_reduce", "direct", 4)
     made = simulate(schedule, compose("s", [switch(4, 50e9, 5e-7)]), "1MiB", packets=Packets()).time_s
     assert made == simulate(schedule, "switch(4, 50GB/s, 500ns)", "1MiB", packets=Packets()).time_s
+
+
+@pytest.mark.parametrize("compiled", CORES)
+@pytest.mark.parametrize("collective", ["all_to_all", "reduce_scatter"])
+def test_all_pairs_start_with_the_next_rank_and_the_order_of_rows_does_not_matter(
+    collective: str, compiled: bool
+) -> None:
+    """Everybody sent to the last rank first where rows were listed so, and all of it piled up there."""
+    columns = build(collective, "direct", 8).columns()
+    packets = Packets(mtu_bytes="1MiB")
+
+    def run(order: npt.NDArray[np.int64]) -> Simulation:
+        rows = [getattr(columns, name)[order] for name in ("src", "dst", "chunk")]
+        step = move(*rows, reduce=collective == "reduce_scatter")
+        schedule = Schedule.from_list(collective, 8, [step])
+        return simulate(schedule, "switch(8, 50GB/s, 500ns)", "8MiB", packets=packets, compiled=compiled)
+
+    first = run(np.arange(len(columns)))
+    assert round(first.time_s * 1e12) == 8 * (1 << 20) * PS_PER_BYTE + 2 * LATENCY_PS  # one more for the second link
+    for order in (np.arange(len(columns))[::-1], np.lexsort((columns.dst, columns.src)), np.lexsort((columns.dst,))):
+        other = run(order)
+        assert other.time_s == first.time_s
+        assert other.packets is not None and first.packets is not None
+        assert other.packets.to_dict(details=True) == first.packets.to_dict(details=True)

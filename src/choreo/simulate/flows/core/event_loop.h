@@ -341,6 +341,7 @@ static void free_shared(Shared *shared, int64_t num_links) {
              shared->seen_start, shared->seen_write, shared->seen_read, shared->port_group, shared->events, shared->actions,
              shared->touched, shared->touched_senders, shared->finished, shared->slots, shared->free_slots, shared->flow_heap, shared->dirty, shared->part_links,
              shared->part_slots, shared->link_heap, shared->flows, shared->link_mark, shared->link_open, shared->link_left,
-             shared->link_weight, shared->link_key, shared->busy_since, shared->reach, shared->sent);
+             shared->link_weight, shared->link_key, shared->busy_since, shared->reach, shared->sent, shared->sorted,
+             shared->place);
     for (int kind = 0; kind < NUM_WAITS; kind++) free(shared->waits[kind].all);
 }

@@ -21,6 +21,11 @@ static int by_wait(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+static int by_key(const void *a, const void *b) {
+    uint64_t x = ((const Ordered *)a)->key, y = ((const Ordered *)b)->key;
+    return (x > y) - (x < y);
+}
+
 /* Sort what a step's messages wait for, each once. Most are in order already. */
 static void sort_waits(Waits *waits, int64_t first) {
     int64_t sorted = first + 1, kept = first;
@@ -68,22 +73,38 @@ static int graph_writes(Core *core, Range range, int64_t at, int32_t id) {
     return 0;
 }
 
+/* Number the messages of a step by sender, and of each sender's, the one to the next rank after it first, around the end: so
+ * who is first does not depend on the order of rows. `place` says where each is then. */
+static int number_step(Core *core, const Rows *rows, int64_t first, int64_t made) {
+    Shared *shared = &core->shared;
+    if (ROOM(shared, sorted, made) || ROOM(shared, place, made)) return -1;
+    int in_order = 1;
+    for (int64_t m = 0; m < made; m++) {
+        uint64_t src = (uint64_t)rows->src[first + core->step.lead[m]], dst = (uint64_t)rows->dst[first + core->step.lead[m]];
+        shared->sorted[m] = (Ordered){src << 32 | (dst < src ? 1ULL << 31 : 0) | dst, (int32_t)m};
+        in_order &= m == 0 || shared->sorted[m - 1].key < shared->sorted[m].key;
+    }
+    if (!in_order) qsort(shared->sorted, (size_t)made, sizeof(Ordered), by_key);
+    for (int64_t at = 0; at < made; at++) shared->place[shared->sorted[at].message] = (int32_t)at;
+    return 0;
+}
+
 static int graph_step(Core *core, const Rows *rows, int64_t first, int64_t last) {
     Shared *shared = &core->shared;
     Step *step = &core->step;
     Job *job = &core->job;
     int64_t made = look_up_step(core, rows, first, last), base = shared->messages_count, begins[NUM_WAITS];
-    if (made < 0 || ROOM(shared, messages, base + made)) return -1;
+    if (made < 0 || ROOM(shared, messages, base + made) || number_step(core, rows, first, made)) return -1;
     if (shared->told + base + made >= 1 << 29) { PyErr_NoMemory(); return -1; }
     for (int kind = 0; kind < NUM_WAITS; kind++) begins[kind] = shared->waits[kind].all_count;
     shared->messages_count += made;
     for (int64_t m = 0; m < made; m++) {
-        Message *message = &shared->messages[base + m];
+        Message *message = &shared->messages[base + shared->place[m]];
         new_message(core, message, rows, first + step->lead[m], step->route[step->lead[m]]);
         if (core->routes.charge) message->reduce_s = core->routes.cost[message->route].receive;
     }
     for (int64_t i = 0; i < last - first; i++) {
-        int64_t row = first + i, at = base + message_in_step(rows, first, i);
+        int64_t row = first + i, at = base + shared->place[message_in_step(rows, first, i)];
         double bytes = (double)rows->weight[row] * job->unit;
         shared->messages[at].bytes += bytes;
         if (rows->reduce[row]) {
@@ -93,7 +114,7 @@ static int graph_step(Core *core, const Rows *rows, int64_t first, int64_t last)
         if (graph_reads(core, step->reads[i], at, (int32_t)(shared->told + at))) return -1;
     }
     for (int64_t turn = 0; turn < made; turn++) {
-        int64_t at = base + step->order[turn];
+        int64_t at = base + shared->place[step->order[turn]];
         for (int64_t i = step->lead[step->order[turn]]; i != NONE; i = step->next[i])
             if (graph_writes(core, step->writes[i], at, (int32_t)(shared->told + at))) return -1;
     }

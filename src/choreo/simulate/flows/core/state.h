@@ -115,6 +115,7 @@ typedef struct { int32_t message, next; } Reader;
 /* Message << 32 | another that it waits for: which must be written before it is sent, be written before it is written, or have
  * been read before it is written. */
 typedef struct { VECTOR(uint64_t, all); } Waits;
+typedef struct { uint64_t key; int32_t message; } Ordered;
 enum { TO_SEND, TO_WRITE, TO_OVERWRITE, NUM_WAITS };
 /* The messages of one step at one port: how many have still to be out, and who was out last. */
 typedef struct { double out; int32_t step, pending, first, next, last; } Group;
@@ -151,6 +152,8 @@ typedef struct {
     /* for another simulator: what waits for what, as columns */
     Waits waits[NUM_WAITS];
     int64_t told;                /* messages that were told already */
+    VECTOR(Ordered, sorted);     /* the messages of a step by sender and peer, and the place of each then */
+    VECTOR(int32_t, place);
     int32_t free_reader;         /* of `readers` */
     VECTOR(int32_t, reach);      /* by message of a step: the last step of those that it waits for */
     VECTOR(int32_t, sent);       /* the last step in which a rank sent, or sent to a peer */

@@ -36,6 +36,7 @@ class Gathering:
         self.progress = progress
         self.route_of: dict[int, Route] = {}
         self.all_messages: list[Message] = []
+        self.told: list[int] = []  # the number of each message as it was told
         self.engines: list[Engine] = []
         self.senders: list[Engine] = []
         self.shared = SharedLinks(bandwidth.tolist())
@@ -192,12 +193,18 @@ class Gathering:
         """Some whole steps as columns: messages, and for each what it waits for: to be sent, written, overwrite."""
         before = len(self.all_messages)
         self.gather(*columns)
-        every = self.all_messages[before:]
+        # By sender, and of each sender's the one to the next rank after it first, around the end.
+        every = sorted(self.all_messages[before:], key=lambda one: (one.step, one.src, one.dst < one.src, one.dst))
+        self.told += [0] * len(every)
+        for number, one in enumerate(every, before):
+            self.told[one.number] = number
         kinds = {"bytes": np.float64, "reduce_s": np.float64, "start": np.float64}
         names = (*kinds, "step", "src", "dst", "engine", "reduces")
         found = {name: np.array([getattr(one, name) for one in every], kinds.get(name, np.int32)) for name in names}
         found["route"] = np.array([one.route.number for one in every], np.int32)
-        send, write, overwrite = (_lists([sorted(one.waits[kind]) for one in every]) for kind in range(3))
+        send, write, overwrite = (
+            _lists([sorted(self.told[other] for other in one.waits[kind]) for one in every]) for kind in range(3)
+        )
         return {name: column.tobytes() for name, column in found.items()}, send, write, overwrite
 
     def reach(self, columns: tuple[npt.NDArray[np.generic], ...], in_port_order: bool, one_port: bool) -> Reach:
