@@ -36,10 +36,10 @@ VECTOR_CHUNKS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 FASTER = 2.5
 # For how many times its latency and overhead a message of several chunks may be on a link.
 TOGETHER = (0.0, 0.3, 1.0)
-# It is asked for long messages too where there are too many devices to pack trees, with few links each.
-MANY_DEVICES, FEW_LINKS = 80, 16
-# How many hops may be looked at: as many as lead on from a device, for every message.
-MOST_LOOKS = 6_000_000
+# It is asked for long messages too where there are too many devices to pack trees, with few hops each.
+MANY_DEVICES, FEW_HOPS = 80, 16
+# How many hops may be looked at: as many as lead on from a device, for every message. There are few hops, or many.
+MOST_LOOKS = {True: 5_000_000, False: 100_000}
 # Of how many chunks the rarest is taken where there are many devices.
 SAMPLE = 12
 # By how much a plan may take longer than the best for more chunks to be tried.
@@ -55,17 +55,22 @@ def greedy(problem: Problem) -> Iterator[Candidate]:
         return
     if not problem.size_bytes or problem.ranks < 2:
         return
-    many = problem.ranks > MANY_DEVICES and len(problem.topology.links.src) <= FEW_LINKS * problem.ranks
-    if problem.size_bytes > MOST_BYTES and not many and problem.effort != "fast":
+    long = problem.size_bytes > MOST_BYTES and problem.effort != "fast"
+    if long and problem.ranks <= MANY_DEVICES:
         return
     hops = hops_of(problem.topology)
+    few = len(hops) <= FEW_HOPS * problem.ranks
+    if long and not few:
+        return
     shared = problem.root is None
     whole = problem.size_bytes / (problem.ranks if shared else 1)
     best_s = np.inf
     for chunks in SHARE_CHUNKS if shared else VECTOR_CHUNKS:
         owner = np.repeat(np.arange(problem.ranks), chunks) if shared else np.full(chunks, problem.root)
         messages = len(owner) * (problem.ranks - 1)
-        if messages * len(hops) / problem.ranks > MOST_LOOKS or (chunks > 1 and whole / chunks < LEAST_CHUNK_BYTES):
+        if messages * len(hops) / problem.ranks > MOST_LOOKS[few] or (
+            chunks > 1 and whole / chunks < LEAST_CHUNK_BYTES
+        ):
             break
         timed = [_made(problem, hops, owner, whole / chunks, most) for most in _most(hops, whole / chunks)]
         end_s = min(end_s for end_s, _ in timed)
