@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,18 @@ def test_a_wrong_algorithm_fails_its_proof() -> None:
 def test_a_broken_file_is_refused_by_name(collective: str, steps: list[list[list[int]]], told: str) -> None:
     with pytest.raises(FormatError, match=told):
         _read(_algorithm(collective, 3, steps))
+
+
+def test_text_that_is_not_unicode_is_told() -> None:
+    with pytest.raises(FormatError, match="the algorithm is not JSON: .*invalid start byte"):
+        read_sccl(json.dumps(_algorithm("Allgather(n=3)", 3, RING)).encode().replace(b"mine", b"m\xff"))
+
+
+def test_many_chunks_that_nobody_sends_take_no_room() -> None:
+    found = _algorithm("Allreduce(n=3)", 3, [[[0, 0, 1]]], chunks=500_000)
+    tracemalloc.start()
+    try:
+        assert _read(found).num_chunks == 500_000
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()

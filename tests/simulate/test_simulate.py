@@ -331,3 +331,8 @@ def test_a_hierarchical_schedule_for_a_topology_is_the_suggested_one() -> None:
     wanted = suggested_schedule("all_reduce", topology, 32)
     for column, other in zip(dict(built.columns()).values(), dict(wanted.columns()).values(), strict=True):
         assert (column == other).all()
+
+
+def test_a_link_that_could_carry_more_than_any_number() -> None:
+    found = simulate(build("all_gather", "ring", 2), "ring(2, 50GB/s, 1e300s)", 1024)
+    assert found.utilisation.tolist() == [0.0, 0.0]

@@ -158,7 +158,8 @@ class Simulation(Bandwidths, Result):
     @cached_property
     def utilisation(self) -> Floats:
         """The part of each link's capacity that was used, from the first moment to the last."""
-        most = self.topology.links.bandwidth_bytes_per_s * self.time_s
+        with np.errstate(over="ignore"):  # a link that could carry more than any number uses nothing of it
+            most = self.topology.links.bandwidth_bytes_per_s * self.time_s
         return np.divide(self.loads.link_bytes, most, out=np.zeros_like(most), where=most > 0)
 
     @property

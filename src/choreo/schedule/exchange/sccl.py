@@ -11,7 +11,6 @@ send is added to what is there or stored over it: it is stored if it has all tha
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from typing import Annotated
 
 import msgspec
@@ -70,6 +69,8 @@ def read_sccl(content: bytes) -> Schedule:
         problem, _, path = str(error).partition(" - at ")
         field = path.strip("`").removeprefix("$").removeprefix(".") or "the algorithm"
         raise FormatError(f"{field}: {shown(problem[:1].lower() + problem[1:])}", field=field) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"the algorithm is not JSON: {shown(error)}", field="the algorithm") from None
     named = re.match(r"(\w+)\(n=(\d{1,9})(?:,root=(\d{1,9}))?\)", found.collective.name)
     if named is None or named[1] not in COLLECTIVES or int(named[2]) != found.collective.nodes:
         raise FormatError(
@@ -107,29 +108,34 @@ class _Rows:
         self.ranks, self.chunks, self.pieces = ranks, chunks, pieces
         self.turned = collective == "all_to_all"
         self.sums = get_collective(collective).reduces
-        self.has: dict[tuple[int, int], int] = defaultdict(int)
-        if self.sums:
-            self.has.update({(rank, chunk): 1 << rank for rank in range(ranks) for chunk in range(chunks)})
+        self.got: dict[tuple[int, int], int] = {}  # whose contributions a rank has of a chunk, once something came
         self.rows: list[tuple[int, int, int, int, bool]] = []
         self.steps = 0
 
     def add(self, sends: list[tuple[int, int, int]]) -> None:
         """The sends of one step: all see what was there before it."""
-        before, stored = dict(self.has), set[tuple[int, int]]()
+        now: dict[tuple[int, int], int] = {}
+        stored = set[tuple[int, int]]()
         for address, src, dst in sorted(set(sends)):
             if address >= self.chunks or max(src, dst) >= self.ranks:
                 field = f"steps[{self.steps}].sends"
                 raise FormatError(f"{field}: {[address, src, dst]} is beyond the addresses or nodes", field=field)
             chunk = self._chunk(address)
-            here, sent = (dst, chunk), before.get((src, chunk), 0)
-            over = not self.sums or (here not in stored and sent & self.has[here] == self.has[here])
+            here, sent = (dst, chunk), self._has(src, chunk)
+            there = now[here] if here in now else self._has(dst, chunk)
+            over = not self.sums or (here not in stored and sent & there == there)
             if not self.sums and here in stored:
                 continue  # the same once more
             if over:
                 stored.add(here)
-            self.has[here] = sent if over else self.has[here] | sent
+            now[here] = sent if over else there | sent
             self.rows.append((self.steps, src, dst, chunk, self.sums and not over))
+        self.got.update(now)
         self.steps += 1
+
+    def _has(self, rank: int, chunk: int) -> int:
+        """Its own contribution to begin with, where data is summed."""
+        return self.got.get((rank, chunk), 1 << rank if self.sums else 0)
 
     def _chunk(self, address: int) -> int:
         block, piece = divmod(address, self.pieces)
