@@ -82,7 +82,7 @@ def test_a_broken_file_is_refused_by_name(collective: str, steps: list[list[list
 
 
 def test_text_that_is_not_unicode_is_told() -> None:
-    with pytest.raises(FormatError, match="the algorithm is not JSON: .*invalid start byte"):
+    with pytest.raises(FormatError, match=r"the algorithm is not JSON: .*invalid start byte"):
         read_sccl(json.dumps(_algorithm("Allgather(n=3)", 3, RING)).encode().replace(b"mine", b"m\xff"))
 
 
