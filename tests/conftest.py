@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,10 @@ pytest.register_assert_rewrite(
 # it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# What the user has measured and recorded is not what tests are about: they find, and leave, folders of their own.
+_OWN = tempfile.TemporaryDirectory(prefix="choreo-tests-")
+os.environ.update(XDG_CACHE_HOME=f"{_OWN.name}/cache", XDG_DATA_HOME=f"{_OWN.name}/data")
 
 # Ranks are forked from this process. What it holds is no garbage of theirs, and looking through it would copy it.
 os.register_at_fork(after_in_child=gc.freeze)
