@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,29 @@ def test_a_crash_is_a_run_without_an_end(tmp_path: Path) -> None:
         store.begin("simulate", [])
     with Store(tmp_path) as store:
         assert store.rows("select status, ended from run") == [("running", None)]
+
+
+class Interrupted(sqlite3.Connection):
+    """Begins a transaction, and is interrupted before it can say so."""
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        done = super().execute(sql, *values)
+        if sql == "begin immediate":
+            raise KeyboardInterrupt
+        return done
+
+
+def test_ctrl_c_as_a_transaction_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store(tmp_path) as store:
+        run = store.begin("sweep", [])
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            interrupted = sqlite3.connect(store.file, factory=Interrupted, isolation_level=None)
+            patched.setattr(store, "_connection", interrupted)
+            store.add(run, [some(8)])
+        assert not interrupted.in_transaction
+        interrupted.close()
+        store.end(run, "interrupted")
+        assert store.rows("select status, (select count(*) from prediction) from run") == [("interrupted", 0)]
 
 
 def test_sixteen_writers_lose_nothing(tmp_path: Path) -> None:

@@ -54,6 +54,15 @@ def test_fast_is_proved_and_not_slower_than_the_library(collective: str) -> None
     assert found.generator == "greedy" or collective == "all_to_all" or found.efficiency > 0.98
 
 
+def test_a_library_that_was_not_simulated_to_its_end_takes_at_least_so_long() -> None:
+    arguments = ["synthesize", "all_gather", "-t", "torus(12x12, 50GB/s, 1us)", "--size", "64MiB", "--effort", "fast"]
+    best = json.loads(run_choreo(*arguments, "--json").out)["library"]
+    assert best["at_least"] is True
+    ring = choreo.simulate(choreo.build("all_gather", best["algorithm"], 144), "torus(12x12, 50GB/s, 1us)", "64MiB")
+    assert best["time_s"] <= ring.time_s
+    assert "or more" in run_choreo(*arguments).out
+
+
 def test_ranks_may_be_devices() -> None:
     found = search("all_gather", "torus(4x4, 50GB/s, 1us)", "1MiB", ranks=[0, 5, 10, 15])
     assert found.ranks == 4 and 0 < found.efficiency <= 1

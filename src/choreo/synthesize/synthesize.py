@@ -39,13 +39,21 @@ GENERATORS: tuple[Generator, ...] = (translated, overlapped, packed, routed, gre
 FAST: tuple[Generator, ...] = (translated, greedy)
 
 
+class _Timed(NamedTuple):
+    """A schedule with its simulated time, or with a time that it takes at least."""
+
+    time_s: float
+    candidate: Candidate
+    at_least: bool
+
+
 @result(eq=False)
 class Synthesis(Result):
     """What was synthesized, what it reached of the bound, and the best of the library beside it.
 
     `generator` says how the schedule was made; `library` is the best algorithm of the library with its time, None if
-    none could be tried. On large networks its simulation is given up once it is slower; the time is then the least that
-    it takes. `made_in_s` is how long it all took, in seconds.
+    none could be tried. On large networks its simulation is given up once it is slower: `at_least` then says that it
+    takes this time or more. `made_in_s` is how long it all took, in seconds.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -65,7 +73,7 @@ class Synthesis(Result):
     schedule: Schedule
     generator: str
     time_s: float
-    best_of_library: tuple[str, float] | None
+    best_of_library: _Timed | None
     made_in_s: float
 
     @property
@@ -91,8 +99,7 @@ class Synthesis(Result):
     @cached_property
     def bound_s(self) -> float:
         """The least time that any schedule could take."""
-        asked = self.problem
-        return _bound_s(asked)
+        return _bound_s(self.problem)
 
     @property
     def efficiency(self) -> float:
@@ -104,8 +111,9 @@ class Synthesis(Result):
         """The best algorithm of the library there."""
         if self.best_of_library is None:
             return None
-        name, time_s = self.best_of_library
-        return {"algorithm": name, "time_s": time_s, "efficiency": self._share(time_s)}
+        time_s, candidate, at_least = self.best_of_library
+        found = {"algorithm": candidate.generator, "time_s": time_s, "efficiency": self._share(time_s)}
+        return found | {"at_least": True} if at_least else found
 
     def summary(self) -> str:
         """What was made, how, and what it reaches."""
@@ -188,20 +196,13 @@ def search(
             one.candidate.schedule.named("synthesized"),
             one.candidate.generator,
             one.time_s,
-            None if best is None else (best.candidate.generator, best.time_s),
+            best,
             time.process_time() - started,
         )
     raise UsageError(
         f"no schedule was found for {collective} over {counted(problem.ranks, 'rank')} on {problem.topology.name}; "
         "try more effort"
     )
-
-
-class _Timed(NamedTuple):
-    """A schedule with its simulated time."""
-
-    time_s: float
-    candidate: Candidate
 
 
 def _timed(problem: Problem, generator: Generator, best_s: float, enough_s: float = -1.0) -> Iterator[_Timed]:
@@ -216,7 +217,7 @@ def _timed(problem: Problem, generator: Generator, best_s: float, enough_s: floa
         except RefusedError:  # it needs switches that reduce
             continue
         time_s = time_within(job, problem.topology, best_s) if candidate.time_s is None else candidate.time_s
-        yield _Timed(time_s, candidate)
+        yield _Timed(time_s, candidate, at_least=candidate.time_s is None and time_s > best_s)
         best_s = min(best_s, time_s)
         if time_s <= enough_s:
             break

@@ -40,9 +40,10 @@ def commit_here(folder: Path | None = None) -> tuple[str | None, bool | None]:
 @cache
 def code_hash() -> str:
     """A hash of Choreo's files: a prediction of other code is another prediction, whatever the version says."""
+    package = Path(choreo.__file__).parent
     parts = hashlib.sha256()
-    for file in _code(Path(choreo.__file__).parent):
-        parts.update(hashlib.sha256(file.read_bytes()).digest())
+    for file in _code(package):
+        parts.update(f"{file.relative_to(package)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
     return parts.hexdigest()[:16]
 
 

@@ -223,8 +223,8 @@ class Store:
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._told():
-            self._connection.execute("begin immediate")
             try:
+                self._connection.execute("begin immediate")  # Ctrl-C may end this call after it has begun
                 yield self._connection
                 self._connection.execute("commit")
             except BaseException:

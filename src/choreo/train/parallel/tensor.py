@@ -76,7 +76,7 @@ class _Whole(_Gather):
 
 
 def copy(x: Tensor, group: Any) -> Tensor:
-    """The same values; their gradients are summed over the group."""
+    """The same values, for products with a part of the weights; their gradients are summed over the group."""
     return x if group is None else _Copy.apply(x, group)
 
 

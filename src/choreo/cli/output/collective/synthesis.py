@@ -26,6 +26,8 @@ def print_synthesis(found: Synthesis, output: Path | None) -> None:
     if found.library is not None:
         best = found.library
         reached = f"{_percent(best['efficiency'])} of the bound, by {best['algorithm']}"
+        if best.get("at_least"):  # its simulation was given up
+            reached = f"or more, so at most {reached}"
         _line("the library", best["time_s"], reached)
     _line("the bound", found.bound_s, "")
     click.echo()

@@ -125,18 +125,18 @@ def _windows(layout: Layout, steps: list[Step]) -> list[list[Step]]:
 
     A window is often as long as the one before it, so that length is tried first.
     """
-    windows: list[list[Step]] = []
     nowhere = [0] * len(layout.messages)
+
+    def problem(begin: int, length: int) -> str:
+        window = steps[begin : begin + length]
+        return _too_many(layout, window, nowhere, first=begin == 0) if window else ""
+
+    windows: list[list[Step]] = []
     begin, length = 0, 1
     while begin < len(steps) or not windows:
-
-        def problem(length: int, begin: int = begin) -> str:
-            window = steps[begin : begin + length]
-            return _too_many(layout, window, nowhere, first=begin == 0) if window else ""
-
-        while begin + length < len(steps) and not problem(length + 1):
+        while begin + length < len(steps) and not problem(begin, length + 1):
             length += 1
-        while why := problem(length):
+        while why := problem(begin, length):
             if length == 1:
                 raise _beyond(layout.schedule, why)
             length -= 1
