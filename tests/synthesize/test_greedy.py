@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import choreo
-from choreo.synthesize.greedy import greedy
+from choreo.synthesize.generators.greedy import greedy
 from choreo.synthesize.problem import read_problem
 from choreo.topology import compose
 from choreo.topology.blocks import graph

@@ -10,8 +10,8 @@ import pytest
 import choreo
 from choreo.synthesize import search
 from choreo.synthesize.arborescence import cheapest_arborescence
+from choreo.synthesize.generators.packed import packed
 from choreo.synthesize.network import hops_of
-from choreo.synthesize.packed import packed
 from choreo.synthesize.packing import pack
 from choreo.synthesize.problem import read_problem
 

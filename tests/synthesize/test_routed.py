@@ -9,8 +9,8 @@ import pytest
 
 import choreo
 from choreo.synthesize import search
+from choreo.synthesize.generators.routed import routed
 from choreo.synthesize.problem import read_problem
-from choreo.synthesize.routed import routed
 
 NETWORKS = ["dgx-1", "torus(3x3, 50GB/s, 1us)", "mesh(3x3, 50GB/s, 1us)", "ring(6, 50GB/s, 1us)"]
 

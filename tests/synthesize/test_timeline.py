@@ -7,8 +7,8 @@ import pytest
 
 import choreo
 from choreo.compiled import import_compiled
+from choreo.synthesize.generators.packed import packed
 from choreo.synthesize.network import hops_of
-from choreo.synthesize.packed import packed
 from choreo.synthesize.problem import read_problem
 from choreo.synthesize.timeline import CORE, Tasks, in_time
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import choreo
-import choreo.synthesize.translated as module
+import choreo.synthesize.generators.translated as module
+from choreo.synthesize.generators.translated import spread, translated
 from choreo.synthesize.problem import read_problem
 from choreo.synthesize.symmetry import symmetry_of
-from choreo.synthesize.translated import spread, translated
 
 NETWORKS = [
     "ring(2, 50GB/s, 1us)",

@@ -16,13 +16,13 @@ from choreo.results import Result, result
 from choreo.schedule import Schedule
 from choreo.simulate.flows.limited import time_within
 from choreo.simulate.jobs import Job, placed
-from choreo.synthesize.greedy import greedy
-from choreo.synthesize.library import library
-from choreo.synthesize.overlapped import overlapped
-from choreo.synthesize.packed import packed
+from choreo.synthesize.generators.greedy import greedy
+from choreo.synthesize.generators.library import library
+from choreo.synthesize.generators.overlapped import overlapped
+from choreo.synthesize.generators.packed import packed
+from choreo.synthesize.generators.routed import routed
+from choreo.synthesize.generators.translated import translated
 from choreo.synthesize.problem import Candidate, Generator, Problem, read_problem
-from choreo.synthesize.routed import routed
-from choreo.synthesize.translated import translated
 from choreo.topology import Topology
 from choreo.topology.graph import Floats
 from choreo.units import counted, format_bytes, format_time

@@ -22,7 +22,7 @@ from choreo.errors import ChoreoError, RefusedError
 from choreo.schedule import Schedule, Steps, Transfers, pipelined
 from choreo.simulate import simulate
 from choreo.simulate.flows.engine import Messages
-from choreo.synthesize.library import is_short
+from choreo.synthesize.generators.library import is_short
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.topology.graph import Floats
 
