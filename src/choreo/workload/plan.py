@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-from choreo.errors import PlanError
+from choreo.errors import PlanError, short
 from choreo.workload.choices import MODULES, PRECISIONS, RECOMPUTE, SCHEDULES, SPLITS
 
 if TYPE_CHECKING:
@@ -24,6 +24,14 @@ __all__ = ["MODULES", "PRECISIONS", "RECOMPUTE", "SCHEDULES", "SPLITS", "Plan", 
 
 LISTED = re.compile(r"\d+(\*\d+)?(,\d+(\*\d+)?)*")
 SPARE = 3  # stages that may hold no layer: they have the embedding, the head, or a layer that predicts further tokens
+# The least value of each, in words.
+AT_LEAST_1 = (1, " of at least 1")
+WHOLE_NUMBERS = dict.fromkeys(("dp", "tp", "pp", "cp", "ep", "micro_batch", "interleave"), AT_LEAST_1) | {
+    "etp": (0, ", 0 for as many as tp"),
+    "shard_size": (0, ", 0 for all replicas"),
+    "recompute_layers": (0, ", 0 for all"),
+}
+MOST = 1 << 20  # of any of them
 WIDE = ("fp32", "tf32")  # activations of four bytes; all others keep them in two
 
 
@@ -57,37 +65,39 @@ class Plan:
     shard_size: int = 0  # data-parallel ranks that ZeRO shares the state out over (HSDP, MiCS); 0: all
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "interleave"):
+        for name, (least, told) in WHOLE_NUMBERS.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")
-        if isinstance(self.etp, bool) or not isinstance(self.etp, int) or self.etp < 0:
-            raise PlanError(f"etp must be a whole number, 0 for as many as tp, not {self.etp!r}")
-        if isinstance(self.shard_size, bool) or not isinstance(self.shard_size, int) or self.shard_size < 0:
-            raise PlanError(f"shard_size must be a whole number, 0 for all replicas, not {self.shard_size!r}")
-        layers = self.recompute_layers
-        if isinstance(layers, bool) or not isinstance(layers, int) or layers < 0:
-            raise PlanError(f"recompute_layers must be a whole number, 0 for all, not {layers!r}")
-        if layers and self.recompute != "full":
-            raise PlanError(f"recompute_layers {layers} goes with recompute full, not {self.recompute}; leave it 0")
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise PlanError(f"{name} must be a whole number{told}, not {short(repr(value))}")
+            if value > MOST:
+                raise PlanError(f"{name} must be at most {MOST}, not {short(str(value))}")
+        for name in ("sequence_parallel", "overlap"):
+            if not isinstance(getattr(self, name), bool):
+                raise PlanError(f"{name} must be true or false, not {short(repr(getattr(self, name)))}")
+        if self.recompute_layers and self.recompute != "full":
+            told = f"recompute_layers {self.recompute_layers} goes with recompute full"
+            raise PlanError(f"{told}, not {self.recompute}; leave it 0")
         self._check_modules()
-        if self.zero not in (0, 1, 2, 3):
-            raise PlanError(f"zero must be 0, 1, 2 or 3, not {self.zero!r}")
+        if isinstance(self.zero, bool) or self.zero not in (0, 1, 2, 3):
+            raise PlanError(f"zero must be 0, 1, 2 or 3, not {short(repr(self.zero))}")
         for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
-                raise PlanError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+                raise PlanError(f"{name} must be one of {', '.join(known)}, not {short(repr(getattr(self, name)))}")
         if self.split not in SPLITS and not (isinstance(self.split, str) and LISTED.fullmatch(self.split)):
             raise PlanError(
-                f"split must be {', '.join(SPLITS)}, or the layers of each stage, as in 7,8*14,7, not {self.split!r}"
+                f"split must be {', '.join(SPLITS)}, or the layers of each stage, as in 7,8*14,7, not "
+                f"{short(repr(self.split))}"
             )
 
     def _check_modules(self) -> None:
         """Put the modules into one order, so that equal plans are equal."""
         if not isinstance(self.recompute_modules, str):
-            raise PlanError(f"recompute_modules must be text, as in layernorm,moe_act, not {self.recompute_modules!r}")
+            raise PlanError(
+                f"recompute_modules must be text, as in layernorm,moe_act, not {short(repr(self.recompute_modules))}"
+            )
         names = {name.strip() for name in self.recompute_modules.split(",") if name.strip()}
         for name in sorted(names - set(MODULES)):
-            raise PlanError(f"recompute_modules must be of {', '.join(MODULES)}, not {name!r}")
+            raise PlanError(f"recompute_modules must be of {', '.join(MODULES)}, not {short(repr(name))}")
         if names and self.recompute != "selective":
             told = self.recompute_modules
             raise PlanError(f"recompute_modules {told} goes with recompute selective, not {self.recompute}")
