@@ -280,7 +280,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
     def _move_to(self, connection: Connection, members: tuple[int, ...]) -> None:
         """Go on with these ranks of the old connection, on another connection."""
         ranks, engine = tuple(self.ranks[member] for member in members), self._engine
-        self._close_door()
+        self._close_listener()
         self.messages.close()
         engine.close()
         chooser, debug = engine.chooser.for_ranks(len(ranks)), engine.debug
@@ -297,7 +297,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
 
     def _release(self) -> None:
         """Let go of threads, memory and descriptors."""
-        self._close_door()
+        self._close_listener()
         self._engine.close()
         self.messages.close()
         self._engine.connection.close()
@@ -307,9 +307,9 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         reason = f"this communicator belongs to process {os.getppid()}, of which {os.getpid()} is a fork"
         self._engine.close()
         self._engine.refusal = CommunicatorClosed(f"{reason}; a fork must call choreo.init() itself")
-        if self._door is not None:
-            self._door.drop()
-            self._door = None
+        if self._listener is not None:
+            self._listener.drop()
+            self._listener = None
         self.messages.drop()
         self._engine.connection.close()
 

@@ -15,8 +15,8 @@ from choreo.run.collective_calls import CollectiveCalls
 from choreo.run.connection import Connection
 from choreo.run.execute.arrays import check_out, take
 from choreo.run.execute.dtypes import ReduceOp
-from choreo.run.recover.door import Door, has_door, open_door
 from choreo.run.recover.grow import GROWN, grow
+from choreo.run.recover.listener import AdmissionListener, is_admitting_rank, listen
 from choreo.run.recover.shrink import SHRINK_S, SHRUNK, shrink
 from choreo.run.rendezvous.environment import job_address
 
@@ -30,7 +30,7 @@ class RecoverCalls(CollectiveCalls, ABC):
     """Shrinks and grows. `ranks` are the numbers that the ranks had at first."""
 
     ranks: tuple[int, ...]
-    _door: Door | None = None
+    _listener: AdmissionListener | None = None
     _admits: bool | None = None  # whether this rank is the one that admits new processes; None until it is asked
 
     def shrink(self, timeout: float | str = SHRINK_S) -> Communicator:
@@ -47,7 +47,7 @@ class RecoverCalls(CollectiveCalls, ABC):
         """
         seconds = self._seconds(timeout)
         self._engine.progress.drain(None)  # each call has its deadline
-        self._close_door()
+        self._close_listener()
         connection, members = self._shrink_connection(seconds)
         ranks = tuple(self.ranks[member] for member in members)
         self._retire(SHRUNK)
@@ -83,10 +83,10 @@ class RecoverCalls(CollectiveCalls, ABC):
                 job,
                 timeout_s=seconds,
                 call_timeout_s=self.timeout_s,
-                door=self._door,
+                listener=self._listener,
             )
         finally:
-            self._close_door()
+            self._close_listener()
         self._retire(GROWN)
         return self._successor(connection, ranks, SHRINK_S)
 
@@ -101,13 +101,13 @@ class RecoverCalls(CollectiveCalls, ABC):
         0
         """
         self.check()
-        if self._door is None:
+        if self._listener is None:
             job = job_address(address, secret)
             if self._admits is None:
-                self._admits = has_door(job, self._engine.connection)
+                self._admits = is_admitting_rank(job, self._engine.connection)
             if self._admits:
-                self._door = open_door(job, self.world_size)
-        return 0 if self._door is None else self._door.server.waiting()
+                self._listener = listen(job, self.world_size)
+        return 0 if self._listener is None else self._listener.server.waiting()
 
     def _all_reduce_surviving(
         self, x: Any, op: ReduceOp, out: Any, timeout: float | str | None, patience: float | str | None
@@ -159,10 +159,10 @@ class RecoverCalls(CollectiveCalls, ABC):
             self._retire(copy.copy(error))  # the one that is raised refers to all frames that it passes through
             raise
 
-    def _close_door(self) -> None:
-        if self._door is not None:
-            self._door.close()
-            self._door = None
+    def _close_listener(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
 
     @abstractmethod
     def _successor(self, connection: Connection, ranks: tuple[int, ...], shrink_s: float) -> Communicator:

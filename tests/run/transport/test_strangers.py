@@ -133,7 +133,7 @@ def connect_all(listeners: list[PeerListener], peers: list[PeerInfo]) -> None:
             found.close()
 
 
-def test_the_doorway_accepts_members_behind_more_strangers_than_it_keeps(
+def test_the_rendezvous_accepts_members_behind_more_strangers_than_it_keeps(
     five: tuple[list[PeerListener], list[PeerInfo]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two hundred silent ones come first, and eighty a second after them; their own time is not up before the end."""

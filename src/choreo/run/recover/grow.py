@@ -18,7 +18,7 @@ from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, J
 from choreo.run.connection import Connection
 from choreo.run.engine import Engine
 from choreo.run.recover.commit import OK, check_all_ok, connect_and_commit, error_blob, own_network_config
-from choreo.run.recover.door import Door
+from choreo.run.recover.listener import AdmissionListener
 from choreo.run.rendezvous.admission import AdmissionServer, can_admit_here, open_admission
 from choreo.run.rendezvous.environment import JobAddress, network_is_sealed
 from choreo.run.rendezvous.messages import Admission
@@ -40,14 +40,14 @@ def grow(
     *,
     timeout_s: float,
     call_timeout_s: float,
-    door: Door | None = None,
+    listener: AdmissionListener | None = None,
 ) -> tuple[Connection, tuple[int, ...]]:
     """A connection of all ranks and `new_ranks` new processes, and the numbers of all. The old connection is closed.
 
     All ranks call it, with the same arguments. `ranks` are the numbers of the present ranks (`Communicator.ranks`); new
     processes get the lowest that are free. If they do not come in time, all ranks raise JoinError, and the old
-    connection is as it was. `call_timeout_s` is the default timeout of calls, which new processes take over. `door` is
-    where processes wait already.
+    connection is as it was. `call_timeout_s` is the default timeout of calls, which new processes take over.
+    Processes may wait at the `listener` already.
     """
     try:
         wanted = operator.index(new_ranks)
@@ -64,8 +64,8 @@ def grow(
         bootstrap = _GrowBootstrap(engine, wanted, admitting, deadline, _network(engine, job, deadline))
         if engine.rank == admitting:
             try:
-                if door is not None:
-                    server = door.server
+                if listener is not None:
+                    server = listener.server
                     server.expect(wanted, bootstrap.has_lost_rank)
                 else:
                     server = stack.enter_context(

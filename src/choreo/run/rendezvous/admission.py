@@ -48,7 +48,7 @@ __all__ = ["AdmissionServer", "can_admit_here", "find_admission", "open_admissio
 TAKEN_S = 5.0  # how long to wait for a port or name that is taken: the process that has it may be about to end
 POLL_S = 0.05  # how often to check for lost ranks
 ONE_OF_SEVERAL_S = 1.0  # for an answer from one of several places
-GREETING_S = 0.05  # that a look at the door waits for a process that has just connected
+REQUEST_S = 0.05  # that `waiting` waits for a process that has just connected
 ENOUGH = "the job has admitted as many processes as it wants"
 
 
@@ -68,9 +68,9 @@ class AdmissionServer:
 
     def waiting(self) -> int:
         """How many processes have asked to join. Does not wait, except for one that is just saying who it is."""
-        end = Deadline.after(GREETING_S)
+        end = Deadline.after(REQUEST_S)
         self._server.poll(Deadline.after(1e-6))
-        while self._server.greeting and not end.passed:
+        while self._server.in_handshake and not end.passed:
             self._server.poll(end)
         return len(self._joiners)
 

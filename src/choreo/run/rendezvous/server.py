@@ -88,7 +88,7 @@ class Server:
             self._drop(client)
 
     @property
-    def greeting(self) -> bool:
+    def in_handshake(self) -> bool:
         """Whether a client has connected, and has not said yet what it wants."""
         return any(client.member is None and not client.ignored for client in self._clients.values())
 

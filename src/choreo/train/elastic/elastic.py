@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Change", "Elastic"]
 
 PATIENCE_S = 60.0
-LOSS, WAITING, DOORS = range(3)  # what is summed beside the gradients
+LOSS, WAITING, ADMITTING = range(3)  # what is summed beside the gradients
 Sample = TypeVar("Sample")
 
 
@@ -191,14 +191,14 @@ class Elastic:
             mine = self._computed_share(loss, dealt(some, live, members.me), len(samples))
             for bucket in together:
                 start_s = time.perf_counter()
-                notes = [mine, float(members.waiting()), float(members.has_door)]
+                notes = [mine, float(members.waiting()), float(members.is_admitting)]
                 got = members.reduce(bucket.packed(notes))
                 sums[bucket] = got if bucket not in sums else sums[bucket] + got
                 missing[bucket] = share_of(some, live, frozenset(live) - frozenset(members.live))
                 if bucket is self._buckets[0]:
                     total += bucket.notes(got)[LOSS]
                 self._waiting = round(bucket.notes(got)[WAITING])
-                if members.goes_on_by_door and not round(bucket.notes(got)[DOORS]):
+                if members.goes_on_where_admitted and not round(bucket.notes(got)[ADMITTING]):
                     # The host that lets others in is on the other side of a cut, and that side goes on.
                     raise LeftOutError
                 self._spent("dp all_reduce", start_s)

@@ -44,7 +44,7 @@ class Members:
         self.live: tuple[int, ...] = ()
         self.wanted = 1
         self.steps_s: deque[float] = deque(maxlen=9)
-        self.has_door = False
+        self.is_admitting = False
 
     @property
     def me(self) -> int:
@@ -53,14 +53,14 @@ class Members:
         return self.comm.ranks[self.comm.rank]
 
     @property
-    def goes_on_by_door(self) -> bool:
+    def goes_on_where_admitted(self) -> bool:
         """Whether any side of a cut may go on, so that only the one with MASTER_ADDR's host does."""
         return self.comm is not None and self.comm.quorum == ANY
 
     def come(self) -> bool:
         """Become a rank; whether this is the beginning of the job, and not a job that runs already."""
         self.wanted = read_environment().world_size
-        self.has_door = can_admit_here(job_address(None, None), Deadline.after(10.0))
+        self.is_admitting = can_admit_here(job_address(None, None), Deadline.after(10.0))
         if os.environ.get("CHOREO_JOIN") == "1":
             self.come_back()
             return False

@@ -1,4 +1,4 @@
-"""The door of a running job: new processes wait at it between calls, until the ranks call `grow`."""
+"""Where a running job admits processes: they connect between calls, and wait until the ranks call `grow`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from choreo.run.transport.addresses import plain, resolve
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.limits import MAX_RANKS
 
-__all__ = ["Door", "has_door", "open_door"]
+__all__ = ["AdmissionListener", "is_admitting_rank", "listen"]
 
 OPEN_S = 0.5
 
 
-class Door:
+class AdmissionListener:
     """Listens where the job admits processes. `server` is what `grow` admits them with."""
 
     def __init__(self, server: AdmissionServer, stack: ExitStack) -> None:
@@ -28,15 +28,15 @@ class Door:
         self._stack.close()
 
     def drop(self) -> None:
-        """Close what a fork has inherited, and leave the parent's door as it is."""
+        """Close what a fork has inherited, and leave the parent's listener as it is."""
         self._stack.pop_all()
         self.server.close()
 
 
-def has_door(job: JobAddress, connection: Connection) -> bool:
+def is_admitting_rank(job: JobAddress, connection: Connection) -> bool:
     """Whether this rank admits processes: the lowest on the job's host, or rank 0 if no rank is there.
 
-    Only `grow` is certain who is there, and closes a door too many.
+    Only `grow` is certain who is there, and closes a listener too many.
     """
     rank, deadline = connection.rank, Deadline.after(OPEN_S)
     if not connection.remote[:rank].all():
@@ -49,8 +49,8 @@ def has_door(job: JobAddress, connection: Connection) -> bool:
     return rank == 0
 
 
-def open_door(job: JobAddress, world_size: int) -> Door | None:
-    """The door, if nobody else listens there now."""
+def listen(job: JobAddress, world_size: int) -> AdmissionListener | None:
+    """Listen, unless somebody else does there now."""
     deadline = Deadline.after(OPEN_S)
     with ExitStack() as stack:
         try:
@@ -59,5 +59,5 @@ def open_door(job: JobAddress, world_size: int) -> Door | None:
             )
         except JoinError:
             return None
-        return Door(server, stack.pop_all())
+        return AdmissionListener(server, stack.pop_all())
     return None
