@@ -223,16 +223,21 @@ class Store:
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._told():
+            if self._connection.in_transaction:  # Ctrl-C between two lines left it open
+                self._roll_back()
             try:
-                self._connection.execute("begin immediate")  # Ctrl-C may end this call after it has begun
+                self._connection.execute("begin immediate")
                 yield self._connection
                 self._connection.execute("commit")
             except BaseException:
-                self._cases.clear()  # their numbers may have been those of this transaction
-                self._constants.clear()
-                if self._connection.in_transaction:
-                    self._connection.execute("rollback")
+                self._roll_back()
                 raise
+
+    def _roll_back(self) -> None:
+        self._cases.clear()  # their numbers may have been those of this transaction
+        self._constants.clear()
+        if self._connection.in_transaction:
+            self._connection.execute("rollback")
 
     @contextmanager
     def _told(self) -> Iterator[None]:
