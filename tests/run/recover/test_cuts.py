@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 import choreo
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
+from choreo.run.consensus import control_channel
 from tests.helpers.network.hosts import Hosts, NetworkJob, hosts, why_no_hosts
 from tests.helpers.ranks.faults import Ended, Pipe
 
@@ -311,9 +312,18 @@ def test_three_machines_that_flap_do_not_decide_differently(machines: Hosts, see
         assert story == "went on" or "go on without it" in story, found
 
 
+def after_a_cut_that_it_hardly_sees(*given: Any) -> Any:
+    """As on a busy machine, where a rank looks too seldom to count for how long nothing was acknowledged."""
+    control_channel.LONGEST_LOOK_S = 0.0
+    return after_a_cut(*given)
+
+
+@pytest.mark.parametrize("body", [after_a_cut, after_a_cut_that_it_hardly_sees])
 @pytest.mark.parametrize(("sender", "hearer"), [(0, 1), (1, 0)])
-def test_a_cut_in_one_direction_is_told_on_both_sides(machines: Hosts, sender: int, hearer: int) -> None:
-    with NetworkJob(machines, MIXED, after_a_cut, (CALL_S,) * 4, SHRINK_S, 0) as job:
+def test_a_cut_in_one_direction_is_told_on_both_sides(
+    machines: Hosts, sender: int, hearer: int, body: Callable[..., Any]
+) -> None:
+    with NetworkJob(machines, MIXED, body, (CALL_S,) * 4, SHRINK_S, 0) as job:
         begin(job)
         machines.deafen(sender, hearer)
         go(job)
@@ -325,6 +335,25 @@ def test_a_cut_in_one_direction_is_told_on_both_sides(machines: Hosts, sender: i
         else:
             assert failed in ([0, 1], []) and "go on without it" in story, found
             assert not text or "rank 0 (host" in text, text
+
+
+@pytest.mark.parametrize("body", [after_a_cut, after_a_cut_that_it_hardly_sees])
+def test_a_cut_in_one_direction_is_told_to_a_host_that_hears_and_is_heard(
+    machines: Hosts, body: Callable[..., Any]
+) -> None:
+    with NetworkJob(machines, THREE, body, (CALL_S,) * 3, SHRINK_S, 0) as job:
+        begin(job)
+        machines.deafen(0, 1)
+        go(job)
+        found = values(job.ended())
+    away = found[2][0]
+    assert away in ([0], [1]), found
+    for rank, (failed, text, story, ranks, _) in enumerate(found):
+        assert "every rank answers" not in text, found
+        if [rank] == away:
+            assert "go on without it" in story, found
+        else:
+            assert (failed, story, ranks) == (away, "went on", tuple(sorted({0, 1, 2} - set(away)))), found
 
 
 def different(comm: Communicator, talk: Pipe) -> None:

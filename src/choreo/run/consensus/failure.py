@@ -76,6 +76,7 @@ def agree_on_failure(
     survive = wait_for_all_until_s is not None
     began_s, pause_s = time.monotonic(), PAUSE_S
     while True:
+        now_s = time.monotonic()  # before this rank looks: it may get no core in between, and what it saw is then old
         found = consensus.decided(TOPIC)
         if found is not None:
             return msgspec.msgpack.decode(found, type=Failure), True
@@ -94,11 +95,15 @@ def agree_on_failure(
         # Who is stopped or cut off gets no time beyond the deadline of the call.
         hopeless = late and silent and not silent - detector.hopeless(silent)
         unheard = {rank for rank in statuses if late and detector.is_unheard(rank)} - silent
-        # If the call was late and all ranks answer, one of them may hear nothing.
+        # If the call was late and all ranks answer, one of them may hear nothing: what was sent to it is then never
+        # acknowledged. How long that takes to show depends on the load, so each rank says when it knows better.
+        if late:
+            detector.publish_heard()
         answered = late and detector.channel is not None and not (silent or unheard or dead)
-        looks = answered and time.monotonic() < began_s + GRACE_S
+        looks = answered and not all(one.heard for one in statuses.values() if one.cause)
+        end_s = began_s + GRACE_IN_CALL_S if looks else end_s
         under_way = consensus.is_under_way(TOPIC)
-        if not (silent or looks) or hopeless or time.monotonic() >= end_s or under_way:
+        if not (silent or looks) or hopeless or now_s >= end_s or under_way:
             proposal = _propose(detector, dead, statuses, silent, unheard, late=late, survive=survive)
             failed = proposal.ranks
             may_decide = consensus.can_go_on_without(failed | silent)
@@ -112,7 +117,7 @@ def agree_on_failure(
                         lambda rank, failed=failed: rank not in failed and detector.status_of(rank).cause != 0,  # type: ignore[misc]
                     )
                 return (proposal, False) if found is None else (msgspec.msgpack.decode(found, type=Failure), True)
-            if time.monotonic() >= end_s:
+            if now_s >= end_s:
                 return proposal, False
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

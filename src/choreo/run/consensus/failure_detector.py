@@ -154,6 +154,13 @@ class FailureDetector:
         there = [one for at, one in channel.connections.items() if address and self.peers[at].address == address]
         return connection.is_cut_off() and any(one.unacknowledged_s() >= UNHEARD_S for one in there)
 
+    def publish_heard(self) -> None:
+        """Publish that all other hosts have acknowledged what this rank sent, as soon as they have."""
+        if self.channel is None or self.status.heard:
+            return
+        if not any(one.is_cut_off() for one in self.channel.connections.values()):
+            self.publish(heard=True)
+
     def report_host(self) -> None:
         """Tell other hosts what this rank sees on its own, if that has changed."""
         if self.channel is None:

@@ -53,6 +53,7 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
     attempt: int = -1  # which attempt to build a new communicator it is in, from 0
     blobs: tuple[bytes, ...] = ()  # what it brings to the exchanges of that attempt
     number: int = 0  # of the call in `text`; with `survive=True`, `call` is the first of two
+    heard: bool = False  # all other hosts have acknowledged what it sent since its call failed
 
 
 def write_status(own: mmap.mmap, number: int, status: Status) -> None:
