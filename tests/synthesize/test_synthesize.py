@@ -6,10 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import choreo
 from choreo.synthesize import search
+from choreo.topology import Topology
 from tests.helpers.command import run_choreo
+from tests.helpers.simulate import CLOSE, EXAMPLES, PROFILE, topologies
 
 GRID = [
     ("ring(5, 50GB/s, 1us)", 1 << 20),
@@ -35,6 +39,17 @@ def test_it_is_proved_and_not_slower_than_the_library(collective: str, topology:
             plain = choreo.build(collective, algorithm, again.ranks)
             assert found.time_s <= choreo.simulate(plain, topology, size).time_s * (1 + 1e-12)
     assert found.bound_s <= found.time_s * (1 + 1e-9)
+
+
+@given(topologies(), st.sampled_from(COLLECTIVES), st.sampled_from((100, 3000, 50_000)))
+@settings(PROFILE, max_examples=EXAMPLES // 2)
+def test_nothing_that_is_made_beats_the_bound(network: Topology, collective: str, size: int) -> None:
+    """What is made comes nearer to the bound than any schedule that is drawn at random."""
+    try:
+        found = search(collective, network, size, effort="low")
+    except choreo.UsageError:  # a dead link that there is no way around
+        return
+    assert found.time_s >= found.bound_s * (1 - CLOSE)
 
 
 @pytest.mark.parametrize("size", [0, 1, 7])

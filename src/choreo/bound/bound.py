@@ -61,8 +61,8 @@ class Bound(Result):
 
     `proof` is the kind of proof: a "cut", "prices" of links, or the "volume" between parts. `exact` says that no such
     proof gives more. `farthest` are the two devices whose distance is the latency bound. `crossing_bound_s` is the
-    greatest of several cuts' bandwidth bounds together with `crossing_latency_s`, the least that a message over the cut
-    takes besides its bytes.
+    greatest of several cuts' bandwidth bounds together with `crossing_latency_s`: what the ways to the cut and on from
+    it take besides.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -182,8 +182,7 @@ def bound(
     if not (bandwidth_bound_s < MOST_SECONDS and distance.latency_s < MOST_SECONDS):
         raise UsageError(f"{collective} takes longer than can be counted on {topology.name}; use numbers of this world")
     scale = fraction / proof.fraction if proof.fraction else Fraction(1)
-    cuts = ((proof.fraction, np.array(proof.cut.links, np.int64)), *proof.others)
-    crossing = found.crossing.greatest(cuts, scale * unit_bytes)
+    crossing = found.crossing.greatest(proof.sets, scale * unit_bytes)
     return Bound(
         collective=collective,
         topology=topology.name,

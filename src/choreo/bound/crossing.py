@@ -9,32 +9,58 @@ a schedule takes at least
 Where messages are stored and forwarded, the latency up to the cut comes before and only the rest after. The lesser of
 the two sums holds either way. A message begins and ends at a device, or at a switch that adds; at the latter it costs
 nothing if it comes or goes by the switch's own link.
+
+Where it is known who must hear of all that crosses a cut, or whom it must come from, each link counts by itself: see
+`windows`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
 
+from choreo.bound.windows import Stages, Ways, least_time
 from choreo.topology import Topology
 from choreo.topology.graph import Bools, Floats, Ints
 
 __all__ = ["Crossing", "LinkSet"]
 
-LinkSet = tuple[Fraction, Ints]  # a time for each unit of data and GB/s, and the links whose bandwidth proves it
+
+def _nobody() -> Ints:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkSet:
+    """A time for each unit of data and GB/s, and the links whose bandwidth proves it.
+
+    If they are all the links out of a set (`is_cut`), `sources` are devices inside from each of which all that crosses
+    must come, and `targets` are devices outside each of which it must reach. None if there are no such devices.
+    """
+
+    fraction: Fraction
+    links: Ints
+    is_cut: bool = False
+    sources: Ints = field(default_factory=_nobody)
+    targets: Ints = field(default_factory=_nobody)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crossing:
-    """Of the messages over each link: the least preparation, latency before it, latency from it on, and taking in."""
+    """Of the messages over each link: the least preparation, latency before it, latency from it on, and taking in.
 
+    `ways` are the times between all nodes, None in a large network.
+    """
+
+    topology: Topology
     send_s: Floats
     before_s: Floats
     after_s: Floats
     receive_s: Floats
+    ways: Ways | None
 
     @staticmethod
     def of_topology(topology: Topology) -> Crossing:
@@ -47,7 +73,7 @@ class Crossing:
         after = _nearest(links.dst[alive], links.src[alive], links.latency_s[alive], ends)[links.dst]
         overhead_s = links.overhead_s * min(1.0, float(topology.slowdown.min()))
         send_s, receive_s = (np.where(adds[end], 0.0, overhead_s) for end in (links.src, links.dst))
-        return Crossing(send_s, before, links.latency_s + after, receive_s)
+        return Crossing(topology, send_s, before, links.latency_s + after, receive_s, Ways.of_topology(topology))
 
     def least_s(self, links: Ints) -> float:
         """What the messages over some links take at least, besides their bytes."""
@@ -63,9 +89,28 @@ class Crossing:
 
     def greatest(self, found: Iterable[LinkSet], unit_bytes: Fraction) -> tuple[float, float]:
         """The greatest time that some sets of links prove, and how much of it is not bandwidth."""
-        times = [(float(fraction * unit_bytes / 10**9), self.least_s(links)) for fraction, links in found if fraction]
-        bandwidth_s, more_s = max(times, key=sum, default=(0.0, 0.0))
-        return bandwidth_s + more_s, more_s
+        best = 0.0, 0.0
+        for one in found:
+            bandwidth_s = float(one.fraction * unit_bytes / 10**9)
+            if bandwidth_s > 0:
+                time_s = self._time_s(one, bandwidth_s)
+                best = max(best, (time_s, bandwidth_s))
+        return best[0], best[0] - best[1]
+
+    def _time_s(self, one: LinkSet, bandwidth_s: float) -> float:
+        """The time that a set of links proves, of which its bandwidth alone proves some seconds."""
+        least_s = bandwidth_s + self.least_s(one.links)
+        if self.ways is None or not one.is_cut:
+            return least_s
+        links, at = self.topology.links, one.links
+        capacity, dst = links.bandwidth_bytes_per_s[at], links.dst[at]
+        before = self.ways.before((self.send_s + self.before_s)[at], one.sources)
+        if not len(one.targets):
+            ends_s = (self.after_s + self.receive_s)[at]
+            return max(least_s, least_time(bandwidth_s, capacity, before, Stages(ends_s, ends_s)))
+        figures = links.latency_s[at], self.receive_s[at], dst
+        afters = [self.ways.after(*figures, targets) for targets in self.ways.farthest(dst, capacity, one.targets)]
+        return max(least_s, *(least_time(bandwidth_s, capacity, before, after) for after in afters))
 
 
 def _nearest(src: Ints, dst: Ints, latency_s: Floats, ends: Bools) -> Floats:

@@ -27,6 +27,7 @@ __all__ = [
     "Answer",
     "Question",
     "best_group",
+    "best_groups",
     "can_search",
     "capacities",
     "counts_fit",
@@ -76,6 +77,11 @@ def best_group(question: Question, group: Ints) -> Answer | None:
 
     Every group is tried as the set and as its complement.
     """
+    return max(best_groups(question, group), key=lambda answer: answer.ratio, default=None)
+
+
+def best_groups(question: Question, group: Ints) -> list[Answer]:
+    """The best cut into one of many groups, and the best out of one."""
     count = int(group.max()) + 1
     leaves, enters = capacities(question.network, group, count)
     weight = _summed(group, question.weight, group >= 0, count)
@@ -89,7 +95,7 @@ def best_group(question: Question, group: Ints) -> Answer | None:
         if ratios[best] > 0:
             inside = (group == best) ^ outside
             answers.append(Answer(ratio_of(question, inside), inside))
-    return max(answers, key=lambda answer: answer.ratio, default=None)
+    return answers
 
 
 def can_search(question: Question) -> bool:

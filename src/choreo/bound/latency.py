@@ -21,7 +21,7 @@ from choreo.bound.product import Dimension, Product
 from choreo.topology import Block, Topology
 from choreo.topology.graph import Floats, Ints
 
-__all__ = ["Distance", "farthest", "farthest_pair"]
+__all__ = ["MOST_NODES", "Distance", "farthest", "farthest_pair", "overheads"]
 
 MOST_NODES = 384
 MOST_PAIRS = 1 << 18
@@ -53,7 +53,7 @@ def farthest(network: FlowNetwork, product: Product, devices: Ints) -> Distance:
 def farthest_pair(network: FlowNetwork, product: Product, src: Ints, dst: Ints) -> Distance:
     """The farthest apart of some pairs of devices."""
     topology = product.topology
-    latency_s, overhead_s = topology.links.latency_s[network.number], _overheads(topology)[network.number]
+    latency_s, overhead_s = topology.links.latency_s[network.number], overheads(topology)[network.number]
     if _is_regular(product):
         away, overhead = np.zeros(len(src)), np.zeros(len(src))
         for one in product.dimensions:
@@ -74,7 +74,7 @@ def farthest_pair(network: FlowNetwork, product: Product, src: Ints, dst: Ints) 
     return Distance(float(away[at]), int(src[at]), int(dst[at]))
 
 
-def _overheads(topology: Topology) -> Floats:
+def overheads(topology: Topology) -> Floats:
     """What a message over each link costs a device at least, at either end."""
     links, reduces = topology.links, topology.reduces
     if not links.overhead_s.any():

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from choreo.bound.crossing import LinkSet
-from choreo.bound.cuts import Question, best_group
+from choreo.bound.cuts import Question, best_groups
 from choreo.bound.demands import Demand, Everybody, Pairs
 from choreo.bound.flow_network import FlowNetwork
 from choreo.bound.partitions import Parting, best_boxes, boxes_of, heaviest_partition
@@ -41,14 +41,15 @@ class Cut:
 class BoundProof:
     """A fraction, and the nodes or priced links that prove it.
 
-    `others` are further sets of links with the fractions they prove: less bandwidth may come with more latency.
+    `sets` are sets of links with the fractions they prove, its own among them: less bandwidth may come with more
+    latency.
     """
 
     fraction: Fraction = Fraction(0)
     kind: str = "cut"
     exact: bool = True
     cut: Cut = Cut()
-    others: tuple[LinkSet, ...] = ()
+    sets: tuple[LinkSet, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,9 +94,24 @@ def _from_cuts(
     question = Question(network, weight, sinks)
     found = answer(question, asked.product, known)
     inside = ~found.inside if backwards else found.inside
-    groups = (best_group(question, asked.product.boxes(unsplit)) for unsplit in _families(asked))
-    others = tuple((one.ratio, network.number[network.leaving(one.inside)]) for one in groups if one is not None)
-    return BoundProof(found.ratio, "cut", found.exact, _cut(asked, inside), others)
+    groups = (one for unsplit in _families(asked) for one in best_groups(question, asked.product.boxes(unsplit)))
+    sets = (_link_set(asked, one.ratio, ~one.inside if backwards else one.inside) for one in (found, *groups))
+    return BoundProof(found.ratio, "cut", found.exact, _cut(asked, inside), tuple(sets))
+
+
+def _link_set(asked: Asked, ratio: Fraction, inside: Bools) -> LinkSet:
+    """The links out of a set of nodes, whom all that crosses them must come from, and whom it must reach."""
+    devices, collective = asked.devices, asked.collective
+    nobody, root = devices[:0], np.array([asked.root_device])
+    sources = {"broadcast": root, "scatter": root, "all_gather": nobody, "gather": nobody}
+    targets = {"reduce": root, "gather": root, "reduce_scatter": nobody, "scatter": nobody}
+    return LinkSet(
+        ratio,
+        asked.network.number[asked.network.leaving(inside)],
+        True,
+        sources.get(collective, devices[inside[devices]]),
+        targets.get(collective, devices[~inside[devices]]),
+    )
 
 
 def _families(asked: Asked) -> list[tuple[int, ...]]:
@@ -142,14 +158,15 @@ def _all_reduce(asked: Asked) -> BoundProof:
     for network, start in zip(networks, boxes, strict=True):
         parted.append(heaviest_partition(network, asked.product, asked.devices, start, known))
         known = max(known, parted[-1].ratio)
-    others = [other for cut in cuts for other in (*cut.others, (cut.fraction, np.array(cut.cut.links, np.int64)))]
+    sets = [one for cut in cuts for one in cut.sets]
     for network in networks:
         boxed = (boxes_of(network, asked.product, unsplit, asked.devices) for unsplit in _families(asked))
-        others += [(parting.ratio, network.number[parting.links]) for parting in boxed]
+        sets += [LinkSet(parting.ratio, network.number[parting.links]) for parting in boxed]
     if known > best.fraction:
         best = _from_partition(asked, max(parted, key=lambda parting: parting.ratio))
+        sets.append(LinkSet(best.fraction, np.array(best.cut.links, np.int64)))
     exact = all(cut.exact for cut in cuts) and all(parting.exact for parting in parted)
-    return replace(best, exact=exact, others=tuple(others))
+    return replace(best, exact=exact, sets=tuple(sets))
 
 
 def _from_partition(asked: Asked, found: Parting) -> BoundProof:
@@ -182,13 +199,15 @@ def _from_traffic(asked: Asked, demand: Demand) -> BoundProof:
         return BoundProof()
     found, network = traffic_bound(asked.network, asked.product, demand), asked.network
     tried = traffic_cuts(network, asked.product, demand) if _families(asked) else ()
-    others = tuple((one.ratio, network.number[network.leaving(one.inside)]) for one in tried if one.inside is not None)
+    crossed = [(one.ratio, one.inside) for one in (found, *tried) if one.inside is not None]
+    sets = [LinkSet(ratio, network.number[network.leaving(inside)], True) for ratio, inside in crossed]
     if found.inside is not None:
-        return BoundProof(found.ratio, "cut", found.exact, _cut(asked, found.inside), others)
+        return BoundProof(found.ratio, "cut", found.exact, _cut(asked, found.inside), tuple(sets))
     prices = np.zeros(0, np.int64) if found.prices is None else found.prices
     links = np.flatnonzero(prices)
-    cut = Cut((), tuple(asked.network.number[links].tolist()), tuple(prices[links].tolist()))
-    return BoundProof(found.ratio, "prices", found.exact, cut, others)
+    sets.append(LinkSet(found.ratio, network.number[links]))
+    cut = Cut((), tuple(network.number[links].tolist()), tuple(prices[links].tolist()))
+    return BoundProof(found.ratio, "prices", found.exact, cut, tuple(sets))
 
 
 PROOFS: dict[str, Callable[[Asked], BoundProof]] = {
