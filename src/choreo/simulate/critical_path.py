@@ -78,5 +78,5 @@ def _legs(messages: Messages, chain: list[int], waits: list[str]) -> list[Leg]:
     shared = np.where(out - start > alone * (1 + 1e-9), out - start - alone, 0.0)
     ends = [column(values) for values in (messages.job, messages.step, messages.src, messages.dst, messages.bytes)]
     times = [start.tolist(), out.tolist(), column(messages.arrived_s), column(messages.written_s)]
-    costs = [column(messages.send_s), column(messages.receive_s), shared.tolist()]
+    costs = [messages.send_s(rows).tolist(), messages.receive_s(rows).tolist(), shared.tolist()]
     return list(map(Leg, chain, *ends, *times, *costs, waits, column(messages.bottleneck)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import socket
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -161,6 +162,7 @@ def network_constants() -> Constants:
     return Constants(tuple(Band(ranks, *one) for ranks in (2, 4, 8) for one in figures))
 
 
+@lru_cache(maxsize=1)
 def default_constants() -> Constants:
     """Constants for a machine that was never calibrated: round numbers, measured on two cores of a server."""
     edges = (12 << 10, 96 << 10, 768 << 10, 6 << 20, 1 << 62)

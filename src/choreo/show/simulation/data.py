@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -13,7 +12,7 @@ from choreo.show.schedule.words import printable
 from choreo.show.simulation.activity import ActivityData, activity_of, one_by_one
 from choreo.show.simulation.loads import BINS, Series, sent_over_time
 from choreo.show.simulation.network import NetworkData, network_of
-from choreo.show.simulation.path import MOST_LEGS, PathData, path_of
+from choreo.show.simulation.path import MOST_LEGS, PathData, path_of, rounded
 from choreo.show.simulation.queues import QueueData, queues_of
 from choreo.show.simulation.words import link_names, rank_names, title
 from choreo.simulate import Simulation
@@ -21,8 +20,9 @@ from choreo.topology.graph import Bools, Floats, Ints
 
 __all__ = ["MOST_MESSAGES", "Drawn", "SimulationData", "drawn", "simulation_data"]
 
-# More than this makes a browser slow. Where messages are not drawn one by one, a few tell of what kinds they are.
-MOST_MESSAGES, MOST_TOLD, MOST_LINKS = 5000, 250, 8
+# More than this makes a browser slow. Where messages are not drawn one by one, fewer are told one by one, and of more a
+# few tell of what kinds they are.
+MOST_MESSAGES, MOST_UNDRAWN, MOST_TOLD, MOST_LINKS = 5000, 2500, 250, 8
 SENT_BINS = 1000
 # A moment is within a busy time if this many parts around it are busy.
 WITHIN = 11
@@ -195,10 +195,10 @@ def _opens(simulation: Simulation, sent: Floats) -> float:
 def _rows(simulation: Simulation) -> list[RowData]:
     made: list[RowData] = []
     for number, names in enumerate(rank_names(simulation)):
-        job, finish = simulation.jobs[number], (simulation.loads.rank_finish_s[number] * 1e6).tolist()
+        ranks, finish = simulation.jobs[number].schedule.ranks, (simulation.loads.rank_finish_s[number] * 1e6).tolist()
         finish += [0.0] * (len(names) - len(finish))
         for rank, (name, done_us) in enumerate(zip(names, finish, strict=True)):
-            short = str(rank) if rank < job.schedule.ranks else name
+            short = str(rank) if rank < ranks else name
             made.append({"name": name, "short": short, "job": number, "done_us": done_us})
     return made
 
@@ -206,7 +206,7 @@ def _rows(simulation: Simulation) -> list[RowData]:
 def _chosen(simulation: Simulation, rows: int) -> Ints:
     """All messages, or a sample from the whole run; where messages are drawn, with those of the critical path."""
     messages = simulation.messages
-    if len(messages) <= MOST_MESSAGES:
+    if len(messages) <= (MOST_MESSAGES if one_by_one(rows) else MOST_UNDRAWN):
         return np.arange(len(messages))
     if not one_by_one(rows):
         return np.linspace(0, len(messages) - 1, MOST_TOLD).astype(np.int64)
@@ -221,7 +221,7 @@ def _messages(simulation: Simulation, chosen: Ints, first_row: Ints, reduce: Boo
     row = first_row[messages.job[chosen]]
 
     def times(column: Floats) -> list[float]:
-        return _rounded(column[chosen] * 1e6, simulation.time_s * 1e6)
+        return rounded(column[chosen] * 1e6, simulation.time_s * 1e6)
 
     return {
         "all": len(messages),
@@ -235,13 +235,6 @@ def _messages(simulation: Simulation, chosen: Ints, first_row: Ints, reduce: Boo
         "arrived_us": times(messages.arrived_s),
         "written_us": times(messages.written_s),
     }
-
-
-def _rounded(values: Floats, most: float) -> list[float]:
-    """Numbers with seven digits of the largest: a hundred-thousandth of a page's width is enough."""
-    digits = 7 - math.ceil(math.log10(most)) if most > 0 else 0
-    rounded: list[float] = np.round(values, digits).tolist()
-    return rounded
 
 
 def _busiest(simulation: Simulation, series: Series, wires: list[Ints]) -> list[BusyData]:

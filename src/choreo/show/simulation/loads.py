@@ -70,7 +70,7 @@ def spread_in_python(sent: Sent, num_rows: int, bins: int, width: float) -> byte
     between = np.where(whole, 0.0, rate)
     level = (summed(first + 1, between) - summed(last, between)).cumsum(axis=1)
     # Adding and subtracting the same numbers leaves rounding errors.
-    level[np.abs(level) < 1e-9 * rate.max(initial=0.0)] = 0.0
+    level[np.abs(level) < 1e-9 * between.max(initial=0.0)] = 0.0
     level += summed(first, np.where(whole, part, rate * (first + 1 - begin)))
     level += summed(last, np.where(whole, 0.0, rate * (end - last)))
     return level[:, :bins].tobytes()
@@ -94,7 +94,8 @@ def load_over_time(simulation: Simulation, links: Ints, bins: int) -> Floats:
         carried = sent._replace(rows=row_of[sent.rows]).over_time(len(some), simulation.time_s, bins)
         most = table.bandwidth_bytes_per_s[some] * simulation.time_s / bins
         scale = np.divide(1.0, most, out=np.zeros_like(most), where=most > 0)
-        rows.append(np.clip(carried * scale[:, None], 0.0, 1.0))
+        load = carried * scale[:, None]
+        rows.append(np.clip(load, 0.0, 1.0, out=load))
     return rows[0] if len(rows) == 1 else np.concatenate([np.zeros((0, bins)), *rows])
 
 
@@ -122,9 +123,11 @@ class Series:
     def __init__(self, simulation: Simulation) -> None:
         links = np.flatnonzero(simulation.loads.link_bytes > 0)
         load = load_over_time(simulation, links, BINS)
+        some = load > 0  # though it may be less than half a percent
+        np.rint(np.multiply(load, 100, out=load), out=load)
         # The last row is the one of links that carry nothing.
         self.percent = np.zeros((len(links) + 1, BINS), np.int8)
-        self.percent[:-1] = np.maximum(np.rint(load * 100), load > 0)
+        np.maximum(load, some, out=self.percent[:-1], casting="unsafe")
         self.row_of = np.full(len(simulation.topology.links), len(links), np.int64)
         self.row_of[links] = np.arange(len(links))
         self.rows: list[list[int]] = []

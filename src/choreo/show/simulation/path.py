@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TypedDict
 
 import numpy as np
 
 from choreo.show.simulation.words import WAITED, link_names
 from choreo.simulate import Leg, Simulation
-from choreo.topology.graph import Ints
+from choreo.topology.graph import Floats, Ints
 
-__all__ = ["MOST_LEGS", "PathData", "on_path", "path_of"]
+__all__ = ["MOST_LEGS", "PathData", "on_path", "path_of", "rounded"]
 
 # Longer lists on a page are cut.
 MOST_LEGS = 2000
@@ -47,6 +48,13 @@ class PathData(TypedDict):
     parts: list[PartData]
 
 
+def rounded(values: Floats, most: float) -> list[float]:
+    """Numbers with seven digits of the largest: a hundred-thousandth of a page's width is enough."""
+    digits = 7 - math.ceil(math.log10(most)) if most > 0 else 0
+    found: list[float] = np.round(values, digits).tolist()
+    return found
+
+
 def on_path(legs: list[Leg]) -> list[tuple[bool, bool]]:
     """For each leg, whether the path includes its sending, and its writing.
 
@@ -71,19 +79,26 @@ def path_of(simulation: Simulation, first_row: Ints) -> PathData:
     to_blame = sorted({leg.link for leg, shared in zip(legs, sharing, strict=True) if shared})
     names = dict(zip(to_blame, link_names(simulation, np.array(to_blame, np.int64)), strict=True))
     made: list[LegData] = []
-    first = first_row.tolist()
+    first, told = first_row.tolist(), legs[: MOST_LEGS + 1]  # one more, as a way may end where the next begins
+
+    def us(times_s: list[float]) -> list[float]:
+        return rounded(np.array(times_s) * 1e6, simulation.time_s * 1e6)
+
+    asked = us([leg.start_s - leg.send_s for leg in told])
+    start, out = us([leg.start_s for leg in told]), us([leg.out_s for leg in told])
+    arrived, done = us([leg.arrived_s for leg in told]), us([leg.written_s for leg in told])
     for at, (leg, (sent, written), shared) in enumerate(zip(legs[:MOST_LEGS], goes, sharing, strict=False)):
         src, dst = first[leg.job] + leg.src, first[leg.job] + leg.dst
-        begin = leg.start_s if leg.waited_for == "port" else leg.start_s - leg.send_s
+        begin = (start if leg.waited_for == "port" else asked)[at]
         if sent and written:
-            way = [(begin * 1e6, src), (leg.arrived_s * 1e6, dst), (leg.written_s * 1e6, dst)]
+            way = [(begin, src), (arrived[at], dst), (done[at], dst)]
         elif written:
-            way = [(_let_go(leg, legs[at - 1]) * 1e6, dst), (leg.written_s * 1e6, dst)]
+            way = [((out if leg.waited_for == "reader" else done)[at - 1], dst), (done[at], dst)]
         elif sent:
-            way = [(begin * 1e6, src), (leg.out_s * 1e6, src)]
+            way = [(begin, src), (out[at], src)]
         else:  # it kept the sender of the next busy
             since = made[-1]["way"][-1][0] if made else simulation.jobs[leg.job].start_s * 1e6
-            way = [(since, src), ((legs[at + 1].start_s - legs[at + 1].send_s) * 1e6, src)]
+            way = [(since, src), (asked[at + 1], src)]
         made.append(
             {
                 "step": leg.step,

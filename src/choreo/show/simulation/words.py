@@ -69,14 +69,20 @@ def link_names(simulation: Simulation, links: Ints, arrow: str = "→") -> list[
 def rank_names(simulation: Simulation) -> list[list[str]]:
     """By job, a name for each rank: its number, with its job and its device where they differ."""
     several = len(simulation.jobs) > 1
+    return [
+        [f"job {number} {name}" if several else name for name in names]
+        for number, job in enumerate(simulation.jobs)
+        for names in [_names(simulation.topology, job.node.tobytes(), job.schedule.ranks)]
+    ]
+
+
+@lru_cache(maxsize=8)
+def _names(topology: Topology, nodes: bytes, ranks: int) -> list[str]:
+    """The names of the members of a job at these nodes; another size does not change them."""
     made = []
-    for number, job in enumerate(simulation.jobs):
-        names = []
-        for rank, node in enumerate(job.node.tolist()):
-            device = node_name(simulation, node)
-            where = f" on {device}" if device != str(rank) else ""
-            # A switch that reduces takes part as a rank beyond the others.
-            name = f"rank {rank}{where}" if rank < job.schedule.ranks else device
-            names.append(f"job {number} {name}" if several else name)
-        made.append(names)
+    for member, node in enumerate(np.frombuffer(nodes, np.int64).tolist()):
+        device = printable(topology.node_name(node))
+        where = f" on {device}" if device != str(member) else ""
+        # A switch that reduces takes part as a rank beyond the others.
+        made.append(f"rank {member}{where}" if member < ranks else device)
     return made

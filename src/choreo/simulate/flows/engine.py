@@ -95,13 +95,13 @@ class Loads:
 class Messages:
     """What happened to every message, as columns.
 
-    `send_s` and `receive_s` are what a message cost its sender and its receiver. `ready_cause`, `start_cause` and
-    `write_cause` say what a message waited for last, to be sent, to start and to be written: 3 m if for message m to be
-    written, 3 m + 1 if for it to be out, 3 m + 2 if for the sender that was busy with it, -1 for nothing (a write: for
-    nothing but its own arrival). `bottleneck` is the link that limited it last. `reduces` says whether it is reduced
-    into what is at its destination, at least in part. Message i crossed links[offsets[route[i]] : offsets[route[i] +
-    1]], each with its share of the bytes, and would have got out with alone_bytes_per_s[route[i]] if it had had them to
-    itself.
+    `ready_cause`, `start_cause` and `write_cause` say what a message waited for last, to be sent, to start and to be
+    written: 3 m if for message m to be written, 3 m + 1 if for it to be out, 3 m + 2 if for the sender that was busy
+    with it, -1 for nothing (a write: for nothing but its own arrival). `bottleneck` is the link that limited it last.
+    `reduces` says whether it is reduced into what is at its destination, at least in part. Message i crossed
+    links[offsets[route[i]] : offsets[route[i] + 1]], each with its share of the bytes, and would have got out with
+    alone_bytes_per_s[route[i]] if it had had them to itself. `route_send_s` and `route_receive_s` are what a message of
+    each route cost its sender and its receiver.
     """
 
     job: Ints
@@ -113,8 +113,6 @@ class Messages:
     out_s: Floats
     arrived_s: Floats
     written_s: Floats
-    send_s: Floats
-    receive_s: Floats
     ready_cause: Ints | npt.NDArray[np.int32]
     start_cause: Ints | npt.NDArray[np.int32]
     write_cause: Ints | npt.NDArray[np.int32]
@@ -125,9 +123,19 @@ class Messages:
     links: npt.NDArray[np.int32]
     share: Floats
     alone_bytes_per_s: Floats
+    route_send_s: Floats
+    route_receive_s: Floats
 
     def __len__(self) -> int:
         return len(self.step)
+
+    def send_s(self, some: Ints | None = None) -> Floats:
+        """What messages, all or some, cost their senders."""
+        return self.route_send_s[self.route if some is None else self.route[some]]
+
+    def receive_s(self, some: Ints | None = None) -> Floats:
+        """What messages, all or some, cost their receivers."""
+        return self.route_receive_s[self.route if some is None else self.route[some]]
 
     def alone_s(self, some: Ints | None = None) -> Floats:
         """How long messages, all or some, would have taken to get out with all of their links to themselves."""
@@ -337,7 +345,6 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
     if len(jobs) > 1:  # ranks are counted through from job to job: that tells whose message it was
         ends = np.cumsum([len(job.node) for job in jobs])
         job = np.searchsorted(ends, np.frombuffer(raw["engine"], np.int32), side="right")
-    free = np.broadcast_to(0.0, count)
     return Messages(
         job=job,
         step=found["step"],
@@ -348,8 +355,6 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
         out_s=found["out"],
         arrived_s=found["arrived"],
         written_s=found["written"],
-        send_s=cost[found["route"], 0] if cost[:, 0].any() else free,
-        receive_s=cost[found["route"], 2] if cost[:, 2].any() else free,
         ready_cause=found["ready_cause"],
         start_cause=found["start_cause"],
         write_cause=found["write_cause"],
@@ -360,6 +365,8 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
         links=links,
         share=share,
         alone_bytes_per_s=alone,
+        route_send_s=cost[:, 0],
+        route_receive_s=cost[:, 2],
     )
 
 

@@ -224,8 +224,6 @@ def _messages(
         out_s=times["out"],
         arrived_s=times["arrived"],
         written_s=times["written"],
-        send_s=costs[0][conn],
-        receive_s=costs[2][conn],
         ready_cause=found["ready_cause"],
         start_cause=found["start_cause"],
         write_cause=found["write_cause"],
@@ -236,6 +234,8 @@ def _messages(
         links=forth.link.astype(np.int32),
         share=forth.share,
         alone_bytes_per_s=slowest,
+        route_send_s=costs[0],
+        route_receive_s=costs[2],
     )
 
 

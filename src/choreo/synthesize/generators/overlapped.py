@@ -67,8 +67,8 @@ def overlapped(problem: Problem) -> Iterator[Candidate]:
 
 def _busy_s(messages: Messages) -> float:
     """How long the busiest rank prepares messages, or takes them in."""
-    sends = np.bincount(messages.src, messages.send_s)
-    receives = np.bincount(messages.dst, messages.receive_s)
+    sends = np.bincount(messages.src, messages.send_s())
+    receives = np.bincount(messages.dst, messages.receive_s())
     return float(max(sends.max(initial=0.0), receives.max(initial=0.0)))
 
 

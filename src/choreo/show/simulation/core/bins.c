@@ -2,7 +2,8 @@
  * oracle of this code in the tests, and what runs where there is no compiler.
  *
  * A message's bytes are spread evenly over its time. It adds to the bins it begins and ends in, and to a level between them
- * that rises where it has filled its first bin and falls where its last one begins. */
+ * that rises where it has filled its first bin and falls where its last one begins. The table is kept bin by bin: messages
+ * come in order of time, and those of one moment are of neighbouring rows. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 
 typedef struct { double here, rises; } Bin;
+#define SIDE_BY_SIDE 8 /* rows that are summed up together, as their bins lie in the same lines of the cache */
 
 typedef struct { Py_buffer view[7]; int held; } Columns;
 
@@ -52,22 +54,27 @@ static int fill(const Columns *columns, Bin *restrict table, Py_ssize_t num_rows
     for (Py_ssize_t at = 0; at < messages; at++) {
         if (way[at] < 0 || way[at] >= ways) return -1;
         if (!(out[at] > start[at])) continue;
-        double begin = start[at] * a_second, end = out[at] * a_second, rate = bytes[at] / (end - begin);
-        int64_t first = clipped(begin, bins - 1), last = clipped(end, bins - 1);
-        for (int64_t c = offsets[way[at]], past = offsets[way[at] + 1]; c < past; c++) {
+        const double begin = start[at] * a_second, end = out[at] * a_second;
+        const int64_t first = clipped(begin, bins - 1), last = clipped(end, bins - 1), past = offsets[way[at] + 1];
+        if (first == last) { /* as most are, where there are many */
+            Bin *bin = table + first * num_rows;
+            for (int64_t c = offsets[way[at]]; c < past; c++) {
+                if (rows[c] >= num_rows) return -1;
+                if (rows[c] >= 0) bin[rows[c]].here += bytes[at] * share[c];
+            }
+            continue;
+        }
+        const double rate = bytes[at] / (end - begin);
+        for (int64_t c = offsets[way[at]]; c < past; c++) {
             if (rows[c] < 0) continue; /* not asked for */
             if (rows[c] >= num_rows) return -1;
-            Bin *row = table + rows[c] * (bins + 1);
+            Bin *row = table + rows[c];
             double part = rate * share[c];
             if (part > most) most = part;
-            if (first == last) {
-                row[first].here += bytes[at] * share[c];
-                continue;
-            }
-            row[first].here += part * ((double)(first + 1) - begin);
-            row[last].here += part * (end - (double)last);
-            row[first + 1].rises += part;
-            row[last].rises -= part;
+            row[first * num_rows].here += part * ((double)(first + 1) - begin);
+            row[last * num_rows].here += part * (end - (double)last);
+            row[(first + 1) * num_rows].rises += part;
+            row[last * num_rows].rises -= part;
         }
     }
     *highest = most;
@@ -92,14 +99,16 @@ static PyObject *spread(PyObject *Py_UNUSED(self), PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "the columns do not fit together");
     else if ((made = PyBytes_FromStringAndSize(NULL, num_rows * bins * 8))) {
         double *into = (double *)PyBytes_AS_STRING(made);
-        for (Py_ssize_t row = 0; row < num_rows; row++) {
-            double level = 0;
-            for (Py_ssize_t bin = 0; bin < bins; bin++) {
-                const Bin *one = &table[row * (bins + 1) + bin];
-                level += one->rises;
-                /* Adding and subtracting the same numbers leaves rounding errors. */
-                into[row * bins + bin] = one->here + (fabs(level) < 1e-9 * highest ? 0 : level);
-            }
+        for (Py_ssize_t first = 0; first < num_rows; first += SIDE_BY_SIDE) {
+            double level[SIDE_BY_SIDE] = {0};
+            const Py_ssize_t some = num_rows - first < SIDE_BY_SIDE ? num_rows - first : SIDE_BY_SIDE;
+            for (Py_ssize_t bin = 0; bin < bins; bin++)
+                for (Py_ssize_t row = 0; row < some; row++) {
+                    const Bin *one = &table[bin * num_rows + first + row];
+                    level[row] += one->rises;
+                    /* Adding and subtracting the same numbers leaves rounding errors. */
+                    into[(first + row) * bins + bin] = one->here + (fabs(level[row]) < 1e-9 * highest ? 0 : level[row]);
+                }
         }
     }
     free(table);
