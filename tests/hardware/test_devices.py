@@ -158,6 +158,8 @@ def broken(text: str) -> dict[str, str]:
             'architecture = "hopper"', 'architecture = "hoper"'
         ),
         "a device's file has no field `colour`": 'colour = "green"\n' + text,
+        "matmul.smooth must be from 1 to 16, not 40": text.replace("smooth = 4", "smooth = 40"),
+        "memory_bandwidth_bytes_per_s must be above 0": text.replace("per_s = 4", "per_s = -4"),
         "matmul.issue must be above 0": text.replace("issue = ", "issue = -"),
         "memory lacks norm": text.replace("[curves.memory.norm]", "[curves.memory.normal]"),
         "attention needs 'flash-2 forward'": text.replace('"flash-3 forward"', '"flash-3 sideways"'),

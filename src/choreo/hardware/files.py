@@ -39,6 +39,8 @@ __all__ = ["CATALOGUE", "architecture_curves", "list_devices", "read_device", "w
 CATALOGUE = Path(__file__).parent / "catalogue"
 MAX_FILE_BYTES = 4 << 20
 WHAT = "a device's file"
+ABOVE_ZERO = ("memory_bytes", "memory_bandwidth_bytes_per_s", "sms", "clock_hz", "max_clock_hz", "power_w")
+SMOOTHEST = 16  # a larger exponent makes short times 0
 MAY_BE_ZERO = ("k_ramp", "quantum", "tile_loss", "ramp", "diagonal", "score_s", "rest", "idle", "static_w", "load")
 ATTENTION = re.compile(r"flash-[1-9] (forward|backward)")
 _TABLES = ("peak_flops", "sources", "curves")
@@ -89,8 +91,7 @@ def read_device(path: str | Path) -> Device:
         raise DeviceError(
             f"{shown(path)}: peak_flops holds fp32, tf32, fp16, bf16, fp8 or fp4, not {sorted(unknown) or 'nothing'}"
         )
-    numbers = {field: getattr(entry, field) for field in ("memory_bytes", "sms", "clock_hz", "max_clock_hz", "power_w")}
-    for field, value in (numbers | entry.peak_flops).items():
+    for field, value in ({name: getattr(entry, name) for name in ABOVE_ZERO} | entry.peak_flops).items():
         if not value > 0:
             raise DeviceError(f"{shown(path)}: {field} must be above 0, not {value}")
     try:
@@ -185,6 +186,8 @@ def _curves(path: Path, entry: _CurvesEntry) -> Curves:
         for key, value in values.items():
             if isinstance(value, float) and not (value > 0 or (value == 0 and key in MAY_BE_ZERO)):
                 raise DeviceError(f"{shown(path)}: {table}.{key} must be above 0, not {value}")
+    if not 1 <= entry.matmul.smooth <= SMOOTHEST:
+        raise DeviceError(f"{shown(path)}: matmul.smooth must be from 1 to {SMOOTHEST}, not {entry.matmul.smooth}")
     if not entry.matmul.tiles or min(min(tile) for tile in entry.matmul.tiles) < 1:
         raise DeviceError(f"{shown(path)}: matmul.tiles holds rows and columns of at least one tile")
     directions = [name for name in entry.attention if not ATTENTION.fullmatch(name)]
