@@ -35,7 +35,7 @@ the caller's mistakes so that code which knows nothing of Choreo can still catch
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 __all__ = [
     "AlgorithmError",
@@ -134,7 +134,7 @@ class FormatError(ScheduleError):
 class ContradictionError(ScheduleError):
     """Two transfers of one step that store into one place, or store and reduce into it.
 
-    Members from the number `ranks` on, where it is given, are switches.
+    `name` is what a member is called, rank 3 where it is not given.
     """
 
     def __init__(
@@ -145,11 +145,8 @@ class ContradictionError(ScheduleError):
         sources: tuple[int, int],
         both_store: bool,
         *,
-        ranks: int | None = None,
+        name: Callable[[int], str] = "rank {}".format,
     ) -> None:
-        def name(member: int) -> str:
-            return f"rank {member}" if ranks is None or member < ranks else f"switch {member - ranks}"
-
         low, high = sorted(sources)
         senders = f"twice by {name(low)}" if low == high else f"by {name(low)} and by {name(high)}"
         what = "both store into it" if both_store else "one stores into it while the other reduces into it"

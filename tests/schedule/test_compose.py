@@ -42,7 +42,7 @@ def test_arrows_that_meet_compose(pair: tuple[str, str], made: str) -> None:
         for second in list_algorithms(pair[1]):
             parts = build(pair[0], first.name, 6), build(pair[1], second.name, 6)
             if parts[0].switches != parts[1].switches:
-                with pytest.raises(UsageError, match="differ in ranks, switches or root and cannot follow"):
+                with pytest.raises(UsageError, match="differ in ranks, relays, switches or root and cannot follow"):
                     then(*parts)
                 continue
             whole = then(*parts)
@@ -55,7 +55,7 @@ def test_arrows_that_do_not_meet_are_refused() -> None:
         then(build("broadcast", "mst", 4), build("scatter", "mst", 4))
     with pytest.raises(UsageError, match="all_reduce then all_reduce"):
         then(build("all_reduce", "ring", 4), build("all_reduce", "ring", 4))
-    with pytest.raises(UsageError, match="differ in ranks, switches or root"):
+    with pytest.raises(UsageError, match="differ in ranks, relays, switches or root"):
         then(build("reduce", "mst", 4, root=1), build("broadcast", "mst", 4, root=2))
 
 

@@ -3,10 +3,10 @@
 Partition the devices into k groups. For every byte of the vector, each group but the first to know the whole sum must
 send its contribution in a message that leaves it, and receive the result in a message that enters it. These are
 2 (k - 1) messages (docs/explanation/bound.md). So 2 (k - 1) / sum of B(group) bounds the time of a unit, where B is the
-capacity out of a group, or into it. With k = 2 that is a cut. A switch that adds or multicasts belongs to a group too,
-or is a group by itself without a contribution. Where links are the same both ways and there are no switches, the best
-partition is attained. That is the theorem of Tutte and Nash-Williams (1961) on spanning trees: a piece of the vector
-goes up and down each tree.
+capacity out of a group, or into it. With k = 2 that is a cut. A switch that adds or multicasts, or a device without a
+rank, belongs to a group too, or is a group by itself without a contribution. Where links are the same both ways and
+there are no switches, the best partition is attained. That is the theorem of Tutte and Nash-Williams (1961) on spanning
+trees: a piece of the vector goes up and down each tree.
 
 The best of all partitions is found by Newton's method: for a time T a part costs T B(part) - 2, and the partition of
 least cost is found greedily, device by device, each by a minimum cut (Cunningham 1985); if it costs less than -2, its
@@ -64,6 +64,8 @@ def heaviest_partition(
     if ceiling is not None and max(start.ratio, known) >= ceiling:
         return replace(start, exact=True)
     most = MOST_WORK if counts_fit(network, 2 * len(devices)) else MOST_PLAIN_WORK
+    if len(devices) < product.topology.num_devices:
+        return replace(start, exact=len(devices) == 2)  # two parts are a cut; relays make more of them hard to search
     if product.topology.reduces.any() or len(devices) * len(network.src) > most:
         return start
     return search(network, devices, start, known)
@@ -90,8 +92,8 @@ def search(network: FlowNetwork, devices: Ints, start: Parting, known: Fraction 
 
 
 def boxes_of(network: FlowNetwork, product: Product, unsplit: tuple[int, ...], devices: Ints) -> Parting:
-    """The partition into boxes. A box without devices is a part only if it has a switch that adds."""
-    group = product.boxes(unsplit)
+    """The partition into boxes. Those without ranks, whose devices may relay, are part of one that has some."""
+    group = _with_relays(network, product.boxes(unsplit), devices, product.topology.num_devices)
     adds = np.flatnonzero(product.topology.reduces)
     alone = adds[group[adds] < 0]
     group[alone] = network.nodes + np.arange(len(alone))
@@ -103,6 +105,32 @@ def boxes_of(network: FlowNetwork, product: Product, unsplit: tuple[int, ...], d
     links = np.flatnonzero((src != dst) & (src >= 0) & part[src])
     ratio = 2 * (number - 1) / network.bandwidth(links) if number > 1 else Fraction(0)
     return Parting(ratio, group[devices], links)
+
+
+def _with_relays(network: FlowNetwork, group: Ints, devices: Ints, num_devices: int) -> Ints:
+    """The boxes, when all without ranks and the switches that mostly serve them join the box that they are nearest to.
+
+    What relays do among themselves then costs nothing, and links between them and other boxes count.
+    """
+    ranked = np.zeros(int(group.max()) + 1, np.bool_)
+    ranked[group[devices]] = True
+    free = (group >= 0) & ~ranked[group]
+    if not free[:num_devices].any():
+        return group
+    capacity = np.array(network.each_units(), np.float64)
+    while True:
+        served = np.bincount(network.dst, capacity * free[network.src], network.nodes)
+        others = np.bincount(network.src, capacity * ~free[network.dst], network.nodes)
+        joining = (group < 0) & ~free & (served > others)
+        if not joining.any():
+            break
+        free |= joining
+    near = np.zeros(len(ranked))
+    for here, there in ((network.src, network.dst), (network.dst, network.src)):
+        between = free[here] & ~free[there] & (group[there] >= 0)
+        near += np.bincount(group[there[between]], capacity[between], len(ranked))
+    home = int(np.argmax(np.where(ranked, near, -1.0)))
+    return np.where(free, home, group)
 
 
 def _cheapest(

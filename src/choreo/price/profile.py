@@ -114,7 +114,7 @@ def profile(schedule: Schedule, ports: str = "one", *, cores: int | None = None)
     max_fan_in = 0
     for rows in schedule.blocks():
         sizes = schedule.weights_of(rows) * multiple
-        block = _Block(rows, sizes, ranks, members)
+        block = _Block(rows, sizes, members - schedule.switches, members)
         sent += block.total(rows.src, sizes)
         received += block.total(rows.dst, sizes)
         max_fan_in = max(max_fan_in, block.max_fan_in())
@@ -155,7 +155,7 @@ class _Block:
     `of_switch` marks the entries of switches, None where there are none.
     """
 
-    def __init__(self, rows: Transfers, sizes: Ints, ranks: int, members: int) -> None:
+    def __init__(self, rows: Transfers, sizes: Ints, devices: int, members: int) -> None:
         self.members = members
         num_steps = int(rows.step[-1] - rows.step[0]) + 1
         at = (rows.step - rows.step[0]) * members
@@ -169,8 +169,8 @@ class _Block:
             out_port, in_port = index[: len(rows)], index[len(rows) :]
         self.reduced = self._sum(in_port[rows.reduce], sizes[rows.reduce])
         self.of_switch: Bools | None = None
-        if members > ranks:
-            self.of_switch = (np.arange(self.entries) if present is None else present) % members >= ranks
+        if members > devices:
+            self.of_switch = (np.arange(self.entries) if present is None else present) % members >= devices
             self.reduced[self.of_switch] = 0
         message = message_of(rows)
         if message.max() + 1 < len(rows):

@@ -156,7 +156,7 @@ def _choose(schedule: Schedule, exact: bool | None) -> Algebra:
         return Counting(1)
     if exact is None:
         exact = schedule.members * schedule.num_chunks * schedule.ranks <= EXACT_BYTES
-    return (Counting if exact else Fingerprint)(schedule.ranks, schedule.switches)
+    return (Counting if exact else Fingerprint)(schedule.ranks, schedule.members - schedule.ranks)
 
 
 def _slices(schedule: Schedule, algebra: Algebra) -> Iterator[tuple[int, int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -110,11 +111,13 @@ def replay(schedule: Schedule, algebra: Algebra, low: int, high: int) -> tuple[V
         for rows in [block] if free else block.each_step():
             inside = rows if whole else _clipped(rows, low, high)
             if len(inside):
-                _replay_step(inside, work, algebra, given, low, ranks=schedule.ranks)
+                _replay_step(inside, work, algebra, given, low, name=schedule.member_name)
     return work, transfers
 
 
-def _replay_step(rows: Transfers, work: Values, algebra: Algebra, given: Mask, low: int, *, ranks: int) -> None:
+def _replay_step(
+    rows: Transfers, work: Values, algebra: Algebra, given: Mask, low: int, *, name: Callable[[int], str]
+) -> None:
     units, unit = in_units(rows, work.shape[1])
     units_a_rank = work.shape[1] // unit
     places = work.reshape(work.shape[0] * units_a_rank, -1)
@@ -130,7 +133,7 @@ def _replay_step(rows: Transfers, work: Values, algebra: Algebra, given: Mask, l
     if met is None:
         _write(flat, target, values, units.reduce, algebra)
         return
-    check_step_agreement(rows, first_chunk=low, ranks=ranks)  # so what meets in a place is added there
+    check_step_agreement(rows, first_chunk=low, name=name)  # so what meets in a place is added there
     _write(flat, *_summed(target[met], values[met], units.reduce[met], algebra), algebra)
 
 

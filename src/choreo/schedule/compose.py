@@ -56,8 +56,10 @@ def then(first: Schedule, second: Schedule) -> Schedule:
             f"{first.contract.after.value}, before the second {second.contract.before.value}"
         )
     roots = {s.root for s in (first, second)} - {None}
-    if (first.ranks, first.switches) != (second.ranks, second.switches) or len(roots) > 1:
-        raise UsageError(f"{first!r} and {second!r} differ in ranks, switches or root and cannot follow one another")
+    if (first.ranks, first.relays, first.switches) != (second.ranks, second.relays, second.switches) or len(roots) > 1:
+        raise UsageError(
+            f"{first!r} and {second!r} differ in ranks, relays, switches or root and cannot follow one another"
+        )
     chunks = math.lcm(first.num_chunks, second.num_chunks)
     first, second = refined(first, chunks // first.num_chunks), refined(second, chunks // second.num_chunks)
     if not _same_weights(first, second):
@@ -75,6 +77,7 @@ def then(first: Schedule, second: Schedule) -> Schedule:
         first.switches,
         _same_axes(first, second),
         receive_in_order=first.receive_in_order or second.receive_in_order,
+        relays=first.relays,
     )
 
 
@@ -129,10 +132,11 @@ def together(*schedules: Schedule) -> Schedule:
     >>> together(build("all_reduce", "ring", 4), build("all_reduce", "ring", 4))
     <Schedule all_reduce by ring: 4 ranks, 8 chunks, 6 steps>
     """
-    kinds = {(s.collective, s.ranks, s.root, s.switches) for s in schedules}
+    kinds = {(s.collective, s.ranks, s.root, s.relays, s.switches) for s in schedules}
     if len(kinds) != 1 or any(s.weights is not None for s in schedules):
         raise UsageError(
-            f"only unweighted schedules of one collective, ranks, switches and root go together, not {schedules}"
+            "only unweighted schedules of one collective, ranks, relays, switches and root go together, not "
+            f"{schedules}"
         )
     chunks = math.lcm(*(s.num_chunks for s in schedules))
     parts = [refined(s, chunks // s.num_chunks) for s in schedules]
@@ -217,7 +221,7 @@ def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> S
     """The schedule run on `segments` equal parts of every block, each starting `stride` steps after the one before.
 
     Without a stride it is the smallest at which no rank sends, or receives, for two segments in one step; at worst
-    the segments follow one another. A switch has a port to every peer, so those of the ranks decide.
+    the segments follow one another. A switch has a port to every peer, so those of the ranks and relays decide.
 
     >>> from choreo import build
     >>> tree = build("broadcast", "mst", 4)
@@ -301,7 +305,7 @@ def _interleaved(schedule: Schedule, index: int, parts: int) -> Steps:
 
 
 def _least_stride(schedule: Schedule, segments: int) -> int:
-    """The smallest stride at which no port of a rank is used by two segments in one step."""
+    """The smallest stride at which no port of a rank or relay is used by two segments in one step."""
     if schedule.num_steps * schedule.members > MAX_PORT_STEPS:
         return schedule.num_steps
     busy = np.zeros((2, schedule.members, schedule.num_steps), np.bool_)
@@ -309,8 +313,8 @@ def _least_stride(schedule: Schedule, segments: int) -> int:
         busy[0, rows.src, rows.step] = True
         busy[1, rows.dst, rows.step] = True
     # Most ports are busy in the same steps as many others: look at each pattern once, as the bits of a number.
-    of_ranks = busy[:, : schedule.ranks].reshape(2 * schedule.ranks, -1)
-    packed = np.unique(np.packbits(of_ranks, axis=1), axis=0)
+    of_devices = busy[:, : schedule.members - schedule.switches].reshape(-1, schedule.num_steps)
+    packed = np.unique(np.packbits(of_devices, axis=1), axis=0)
     patterns = [int.from_bytes(row.tobytes(), "big") for row in packed]
 
     def collides(stride: int) -> bool:

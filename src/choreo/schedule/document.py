@@ -10,7 +10,8 @@
 
 `root` is 0, `chunks` one for each block, `count` 1, `reduce` and `from_input` false, unless given. `algorithm` names
 the schedule, `axes` are those that a hierarchical one was built along, `weights` gives the chunks' relative sizes, and
-`switches` is how many switches that reduce come after the ranks. With `receive_in_order` ranks receive in order of
+`relays` is how many devices that are no ranks come after the ranks, and `switches` how many switches that reduce come
+last. With `receive_in_order` ranks receive in order of
 steps too.
 """
 
@@ -58,6 +59,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     chunks: Annotated[int, Meta(ge=1, le=MAX_CHUNKS)] | None = None
     weights: list[Annotated[int, Meta(ge=0, le=1 << 53)]] | None = None
     algorithm: Annotated[str, Meta(max_length=MAX_NAME)] = "unnamed"
+    relays: Annotated[int, Meta(ge=0, le=MAX_RANKS)] = 0
     switches: Annotated[int, Meta(ge=0, le=MAX_RANKS)] = 0
     axes: Annotated[str, Meta(max_length=MAX_AXES)] | None = None
     receive_in_order: bool = False
@@ -87,6 +89,7 @@ def from_document(text: bytes | str) -> Schedule:
         num_chunks=document.chunks,
         weights=None if document.weights is None else np.asarray(document.weights, np.int64),
         algorithm=document.algorithm,
+        relays=document.relays,
         switches=document.switches,
         axes=document.axes,
         receive_in_order=document.receive_in_order,
@@ -135,6 +138,7 @@ def from_parts(
     num_chunks: int | None,
     weights: IntColumn | None,
     algorithm: str,
+    relays: int,
     switches: int,
     axes: str | None,
     receive_in_order: bool,
@@ -157,7 +161,7 @@ def from_parts(
             field="chunks",
         )
     try:
-        body = Steps.from_transfers(ranks + switches, chunks, num_steps, columns)
+        body = Steps.from_transfers(ranks + relays + switches, chunks, num_steps, columns)
         schedule = Schedule(
             collective,
             body,
@@ -165,6 +169,7 @@ def from_parts(
             algorithm,
             weights,
             switches=switches,
+            relays=relays,
             axes=axes,
             file_bytes=file_bytes,
             receive_in_order=receive_in_order,
@@ -172,7 +177,7 @@ def from_parts(
     except ScheduleError as error:
         raise FormatError(f"weights: {error}", field="weights") from None
     try:
-        for _ in schedule.body.blocks(switches):
+        for _ in schedule.body.blocks(schedule.who):
             pass
     except ScheduleError as error:
         raise FormatError(f"{error.field}: {error}", field=error.field) from None
@@ -185,6 +190,8 @@ def to_document(schedule: Schedule) -> bytes:
     if schedule.axes is not None:
         head["axes"] = schedule.axes
     head["ranks"] = schedule.ranks
+    if schedule.relays:
+        head["relays"] = schedule.relays
     if schedule.switches:
         head["switches"] = schedule.switches
     if schedule.receive_in_order:

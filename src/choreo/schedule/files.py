@@ -53,6 +53,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     chunks: Annotated[int, Meta(ge=1, le=MAX_CHUNKS)]
     root: Annotated[int, Meta(ge=0, le=MAX_RANKS)] | None = None
     algorithm: Annotated[str, Meta(max_length=MAX_NAME)] = "unnamed"
+    relays: Annotated[int, Meta(ge=0, le=MAX_RANKS)] = 0
     switches: Annotated[int, Meta(ge=0, le=MAX_RANKS)] = 0
     axes: Annotated[str, Meta(max_length=MAX_AXES)] | None = None
     receive_in_order: bool = False
@@ -118,6 +119,8 @@ def _to_archive(schedule: Schedule) -> bytes:
     columns = schedule.columns()
     header = {"collective": schedule.collective, "ranks": schedule.ranks, "chunks": schedule.num_chunks}
     extra: dict[str, object] = {"root": schedule.root, "algorithm": schedule.algorithm}
+    if schedule.relays:
+        extra["relays"] = schedule.relays
     if schedule.switches:
         extra["switches"] = schedule.switches
     if schedule.axes is not None:
@@ -172,6 +175,7 @@ def _from_archive(content: bytes) -> Schedule:
         num_chunks=header.chunks,
         weights=_whole("weights", arrays["weights"]) if "weights" in arrays else None,
         algorithm=header.algorithm,
+        relays=header.relays,
         switches=header.switches,
         axes=header.axes,
         receive_in_order=header.receive_in_order,

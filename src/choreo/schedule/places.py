@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -31,10 +32,10 @@ def meetings(units: Transfers) -> IntColumn | None:
     return order if (ordered[1:] == ordered[:-1]).any() else None
 
 
-def check_step_agreement(rows: Transfers, first_chunk: int = 0, ranks: int | None = None) -> None:
+def check_step_agreement(rows: Transfers, first_chunk: int = 0, name: Callable[[int], str] = "rank {}".format) -> None:
     """Refuse a store into a place that another transfer of the step writes too.
 
-    Chunks count from `first_chunk`; where `ranks` are given, members from that number on are called switches.
+    Chunks count from `first_chunk`; `name` is what a member is called where not all are ranks.
     """
     if np.bincount(rows.dst).max() == 1 or rows.reduce.all():
         return
@@ -58,11 +59,11 @@ def check_step_agreement(rows: Transfers, first_chunk: int = 0, ranks: int | Non
         first_chunk + int(rows.chunk[other]),
         (int(rows.src[one]), int(rows.src[other])),
         both_store=bool(store[first] and store[second]),
-        ranks=ranks,
+        name=name,
     )
 
 
 def check_agreement(schedule: Schedule) -> None:
     """Refuse a schedule in which two transfers of one step store into one place, or store and reduce into it."""
     for rows in schedule.steps():
-        check_step_agreement(rows, ranks=schedule.ranks)
+        check_step_agreement(rows, name=schedule.member_name)

@@ -40,8 +40,8 @@ class Schedule:
     that all are equal. A chunk of weight 0 is empty and need not be sent. `phases` names the parts of a schedule that
     was composed of one collective after another.
 
-    The last `switches` of the body's members are switches that reduce: they can hold, add and forward like a rank, but
-    the contract gives them no input and asks nothing of them. The ranks come first.
+    Members can hold, add and forward. The ranks come first. After them come `relays`, devices that are no ranks, and
+    last `switches` that reduce: the contract gives these no input and asks nothing of them.
 
     With `receive_in_order` a rank also receives in order of steps: a message starts only when those of earlier steps to
     the same port of its receiver are out. Without it what arrives at once shares the port.
@@ -64,11 +64,14 @@ class Schedule:
     axes: str | None = None
     file_bytes: int | None = None
     receive_in_order: bool = False
+    relays: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, Steps):
             raise UsageError(f"a Schedule is made of Steps, not of {type(self.body).__name__}; see Schedule.from_list")
-        object.__setattr__(self, "switches", _check_switches(self.switches, self.members))
+        for name in ("relays", "switches"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 0))
+        _check_helpers(self.relays, self.switches, self.members)
         contract = self.contract
         ranks, chunks = check_ranks(self.ranks), self.num_chunks
         object.__setattr__(self, "root", contract.check_root(self.root, ranks))
@@ -139,11 +142,11 @@ class Schedule:
     @property
     def ranks(self) -> int:
         """How many ranks take part."""
-        return self.body.ranks - self.switches
+        return self.body.ranks - self.relays - self.switches
 
     @property
     def members(self) -> int:
-        """How many send and receive: the ranks, and after them the switches that reduce."""
+        """How many send and receive: the ranks, after them the relays, and last the switches that reduce."""
         return self.body.ranks
 
     @property
@@ -187,7 +190,7 @@ class Schedule:
     def blocks(self) -> Iterator[Transfers]:
         """All transfers in order, some whole steps at a time, checked; an error names the schedule."""
         try:
-            yield from self.body.blocks(self.switches)
+            yield from self.body.blocks(self.who)
         except ScheduleError as error:
             raise ScheduleError(f"{self.collective} by {shown(self.algorithm)}: {error}", field=error.field) from None
 
@@ -217,8 +220,20 @@ class Schedule:
         return carried
 
     def member_name(self, member: int) -> str:
-        """What a member is called: rank 3, or switch 0."""
-        return f"rank {member}" if member < self.ranks else f"switch {member - self.ranks}"
+        """What a member is called: rank 3, relay 1, or switch 0."""
+        for kind, number in (("rank", self.ranks), ("relay", self.relays)):
+            if member < number:
+                return f"{kind} {member}"
+            member -= number
+        return f"switch {member}"
+
+    @property
+    def who(self) -> str:
+        """How many members of each kind there are: 4 ranks and 1 switch."""
+        kinds = [counted(self.ranks, "rank")]
+        kinds += [counted(self.relays, "relay")] if self.relays else []
+        kinds += [counted(self.switches, "switch", "switches")] if self.switches else []
+        return " and ".join([", ".join(kinds[:-1]), kinds[-1]] if len(kinds) > 1 else kinds)
 
     @property
     def label(self) -> str:
@@ -235,10 +250,12 @@ class Schedule:
         return (_restored, (self.members, self.num_chunks, self.num_steps, self.columns(), rest))
 
     def __repr__(self) -> str:
-        switches = f", {counted(self.switches, 'switch', 'switches')}" if self.switches else ""
+        who = counted(self.ranks, "rank")
+        who += f", {counted(self.relays, 'relay')}" if self.relays else ""
+        who += f", {counted(self.switches, 'switch', 'switches')}" if self.switches else ""
         root = "" if self.root is None else f", root {self.root}"
         return (
-            f"<Schedule {self.collective} by {shown(self.label)}: {counted(self.ranks, 'rank')}{switches}{root}, "
+            f"<Schedule {self.collective} by {shown(self.label)}: {who}{root}, "
             f"{counted(self.num_chunks, 'chunk')}, {counted(self.num_steps, 'step')}>"
         )
 
@@ -248,9 +265,9 @@ class Schedule:
     def _held(self, layout: Layout, low: int, high: int | None) -> BoolColumn:
         block = np.arange(low, self.num_chunks if high is None else high) // self.chunks_a_block
         held = layout.holds(np.arange(self.ranks)[:, None], block[None, :], self.ranks, self.root)
-        if not self.switches:
+        if self.members == self.ranks:
             return held
-        return np.concatenate((held, np.zeros((self.switches, len(block)), np.bool_)))
+        return np.concatenate((held, np.zeros((self.members - self.ranks, len(block)), np.bool_)))
 
     def _checked_weights(self, weights: IntColumn) -> IntColumn | None:
         """The weights in lowest terms, as a read-only copy; None if all are equal."""
@@ -279,15 +296,16 @@ def _restored(members: int, num_chunks: int, num_steps: int, rows: Transfers, re
     return Schedule(body=Steps.from_transfers(members, num_chunks, num_steps, rows), **rest)
 
 
-def _check_switches(switches: int, members: int) -> int:
-    switches = whole_number("switches", switches, 0)
-    if switches > MAX_RANKS:
-        raise UsageError(f"there can be at most {MAX_RANKS} switches, not {switches}")
-    if switches >= members:
+def _check_helpers(relays: int, switches: int, members: int) -> None:
+    for name, number in (("relays", relays), ("switches", switches)):
+        if number > MAX_RANKS:
+            raise UsageError(f"there can be at most {MAX_RANKS} {name}, not {number}")
+    if relays + switches >= members:
+        kinds = " or ".join(name for name, number in (("relays", relays), ("switches", switches)) if number)
         raise UsageError(
-            f"the last {switches} of {counted(members, 'member')} cannot be switches; at least one must be a rank"
+            f"the last {relays + switches} of {counted(members, 'member')} cannot be {kinds}; at least one must be a "
+            "rank"
         )
-    return switches
 
 
 def _chunks(collective: str, ranks: int, num_chunks: int | None) -> int:

@@ -89,16 +89,16 @@ class Steps:
 
         return Steps(ranks, num_chunks, num_steps, rows)
 
-    def blocks(self, switches: int = 0) -> Iterator[Transfers]:
+    def blocks(self, members: str | None = None) -> Iterator[Transfers]:
         """All rows in order, some whole steps at a time, each row checked to be inside the schedule's bounds.
 
-        Errors call the last `switches` ranks switches.
+        Errors say of which `members` there are how many, where these are not all ranks.
         """
         first, at_once = 0, 1
         while first < self.num_steps:
             last = min(first + at_once, self.num_steps)
             block = self.rows(first, last)
-            self._check(block, first, last, switches)
+            self._check(block, first, last, members)
             yield block
             rows_a_step = max(1, len(block) // (last - first))
             at_once = max(1, min(4 * at_once, ROWS_A_BLOCK // rows_a_step))
@@ -108,7 +108,7 @@ class Steps:
         """Every row at once."""
         return Transfers.join(list(self.blocks()))
 
-    def _check(self, rows: Transfers, first: int, last: int, switches: int) -> None:
+    def _check(self, rows: Transfers, first: int, last: int, members: str | None) -> None:
         """Refuse rows that are out of bounds, and steps with no transfer in them."""
         if len(rows) == 0 or rows.step[0] != first or rows.step[-1] != last - 1 or (np.diff(rows.step) > 1).any():
             present = set(np.unique(rows.step).tolist())
@@ -118,7 +118,7 @@ class Steps:
             column = rows[name]
             if column.min() < 0 or column.max() >= limit:
                 bad = int(np.flatnonzero((column < 0) | (column >= limit))[0])
-                there = counted(limit, "chunk") if name == "chunk" else _members(limit, switches)
+                there = counted(limit, "chunk") if name == "chunk" else members or counted(limit, "rank")
                 among = f"with {there} it must be 0{f' to {limit - 1}' * (limit > 1)}"
                 hint = "; num_chunks= cuts the vector finer" if (name, limit) == ("chunk", 1) else ""
                 raise _wrong(rows, bad, name, f"is out of range; {among}{hint}")
@@ -129,11 +129,6 @@ class Steps:
         if (rows.src == rows.dst).any():
             bad = int(np.flatnonzero(rows.src == rows.dst)[0])
             raise _wrong(rows, bad, "dst", "is the sender itself; leave that transfer out")
-
-
-def _members(ranks: int, switches: int) -> str:
-    there = counted(ranks - switches, "rank")
-    return f"{there} and {counted(switches, 'switch', 'switches')}" if switches else there
 
 
 def _wrong(rows: Transfers, bad: int, name: str, problem: str) -> ScheduleError:

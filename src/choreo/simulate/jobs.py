@@ -22,7 +22,10 @@ MOST_FOLLOWED = 1 << 18
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """One collective: its schedule, its size, the device of each rank (0, 1, 2, ... by default) and its start."""
+    """One collective: its schedule, its size, the device of each rank (0, 1, 2, ... by default) and its start.
+
+    Relays are on the devices that no rank is on, in their order, unless the placement goes on with theirs.
+    """
 
     schedule: Schedule
     size_bytes: float | str
@@ -62,7 +65,7 @@ def placed(job: Job, topology: Topology, gamma_s_per_byte: float) -> Placed:
         raise UsageError(f"only a Schedule can be simulated, not {type(schedule).__name__}")
     size_bytes = float(size_of(job.size_bytes))
     start_s = float(time_of(job.start_s, "start_s"))
-    node = _nodes(schedule.ranks, job.placement, topology)
+    node = _nodes(schedule, job.placement, topology)
     total = schedule.contract.total_bytes(size_bytes, schedule.ranks)
     with np.errstate(over="ignore"):
         gamma = gamma_s_per_byte * topology.slowdown[node]
@@ -74,8 +77,23 @@ def placed(job: Job, topology: Topology, gamma_s_per_byte: float) -> Placed:
     return Placed(schedule, size_bytes, node, start_s, total / schedule.total_weight, gamma)
 
 
-def _nodes(ranks: int, placement: Sequence[int | str] | None, topology: Topology) -> npt.NDArray[np.int64]:
-    devices = topology.num_devices
+def _nodes(schedule: Schedule, placement: Sequence[int | str] | None, topology: Topology) -> npt.NDArray[np.int64]:
+    """The devices of the ranks, and of the relays after them."""
+    given = _given(schedule, placement, topology)
+    missing = schedule.ranks + schedule.relays - len(given)
+    if not missing:
+        return given
+    free = np.setdiff1d(np.arange(topology.num_devices), given)
+    if len(free) < missing:
+        raise UsageError(
+            f"{schedule.who} do not fit on {topology.name}, which has {counted(topology.num_devices, 'device')}; place "
+            "it on the network that it was made for"
+        )
+    return np.concatenate((given, free[:missing]))
+
+
+def _given(schedule: Schedule, placement: Sequence[int | str] | None, topology: Topology) -> npt.NDArray[np.int64]:
+    ranks, devices = schedule.ranks, topology.num_devices
     if placement is None:
         if ranks > devices:
             raise UsageError(
@@ -83,16 +101,16 @@ def _nodes(ranks: int, placement: Sequence[int | str] | None, topology: Topology
             )
         return np.arange(ranks)
     given = devices_of(topology, placement)
-    if len(given) != ranks:
+    if len(given) not in (ranks, ranks + schedule.relays):
+        relays = f" and {counted(schedule.relays, 'relay')}" if schedule.relays else ""
         raise UsageError(
-            f"the placement has {counted(len(given), 'device')} for {counted(ranks, 'rank')}; give one a rank"
+            f"the placement has {counted(len(given), 'device')} for {counted(ranks, 'rank')}{relays}; give one a rank"
         )
     seen, count = np.unique(given, return_counts=True)
     if (count > 1).any():
         twice = int(seen[count > 1][0])
-        ranks_there = np.flatnonzero(given == twice)[:2].tolist()
+        first, second = map(schedule.member_name, np.flatnonzero(given == twice)[:2].tolist())
         raise UsageError(
-            f"the placement puts ranks {ranks_there[0]} and {ranks_there[1]} on device {topology.node_name(twice)}; "
-            "one rank a device"
+            f"the placement puts {first} and {second} on device {topology.node_name(twice)}; one rank a device"
         )
     return given

@@ -1,7 +1,8 @@
 """The network as a synthesizer sees it: hops from member to member that cross no other, and the links each one takes.
 
 Every hop is a message of its own, so a schedule made of hops needs no routes of its own: the simulator's route from one
-end of a hop to the other is the hop. Members are the devices, and where asked for the switches that add and multicast.
+end of a hop to the other is the hop. Members are the devices of the ranks, perhaps others that relay, and where asked
+for the switches that add and multicast.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ __all__ = ["Hops", "along_switches", "hops_of"]
 class Hops:
     """Hops as columns: their ends, latency, and bandwidth when alone.
 
-    Of the `members` the first `devices` are devices, the others switches. `load` is a matrix with a row a link and a
-    column a hop: the part of a message on the hop that crosses the link. `capacity` is the links' bandwidth. Links that
-    no hop crosses are left out. A message costs its sender `send_s` until it is sent and `send_busy_s` until the next
-    may be; likewise its receiver. `sender` and `receiver` are the numbers of those who pay.
+    Of the `members` the first `devices` are those of the ranks, then come `relays`, then switches. `load` is a matrix
+    with a row a link and a column a hop: the part of a message on the hop that crosses the link. `capacity` is the
+    links' bandwidth. Links that no hop crosses are left out. A message costs its sender `send_s` until it is sent and
+    `send_busy_s` until the next may be; likewise its receiver. `sender` and `receiver` are the numbers of those who
+    pay.
     """
 
     devices: int
+    relays: int
     members: int
     src: Ints
     dst: Ints
@@ -70,15 +73,23 @@ class Hops:
         )
 
 
-def hops_of(topology: Topology, *, through_switches: bool = False) -> Hops:
-    """All hops of a topology.
+def hops_of(
+    topology: Topology, *, through_switches: bool = False, devices: Ints | None = None, relays: Ints | None = None
+) -> Hops:
+    """All hops of a topology, or those among the `devices` of ranks and among `relays`, which are then the members.
 
     With `through_switches` the switches that add and multicast are members, and devices linked with the same of them
     have no hop of their own.
     """
     switches = np.flatnonzero(topology.reduces) if through_switches else np.zeros(0, np.int64)
-    nodes = np.concatenate((np.arange(topology.num_devices), switches))
+    ranks = np.arange(topology.num_devices) if devices is None else devices
+    others = np.zeros(0, np.int64) if relays is None else relays
+    nodes = np.concatenate((ranks, others, switches))
+    member = np.full(topology.num_nodes, -1)
+    member[nodes] = np.arange(len(nodes))
     start, end = _neighbours(topology, switches)
+    inside = (member[start] >= 0) & (member[end] >= 0)
+    start, end = start[inside], end[inside]
     routes = topology.routes(start, end)
     hop = np.repeat(np.arange(len(start)), np.diff(routes.offsets))
     ends = np.stack((topology.links.src[routes.links], topology.links.dst[routes.links]))
@@ -91,11 +102,10 @@ def hops_of(topology: Topology, *, through_switches: bool = False) -> Hops:
     there = number[hop] >= 0
     used, link = np.unique(routes.links[there], return_inverse=True)
     load = csr_matrix((routes.share[there], (link, number[hop[there]])), shape=(len(used), len(keep)))
-    member = np.full(topology.num_nodes, -1)
-    member[nodes] = np.arange(len(nodes))
     src, dst = member[start[keep]], member[end[keep]]
     return Hops(
-        topology.num_devices,
+        len(ranks),
+        len(others),
         len(nodes),
         src,
         dst,

@@ -29,7 +29,8 @@ TOTAL_WEIGHT = 1 << 26
 class Problem:
     """A collective of a size over ranks that sit on devices of a topology.
 
-    `weights` are the relative sizes of the contract's blocks, None if all are equal.
+    `weights` are the relative sizes of the contract's blocks, None if all are equal. With `relays` devices that no rank
+    is on may forward.
     """
 
     collective: str
@@ -39,6 +40,7 @@ class Problem:
     root: int | None
     effort: str
     weights: Ints | None = None
+    relays: bool = True
 
     @property
     def contract(self) -> Collective:
@@ -94,6 +96,7 @@ def read_problem(
     effort: str,
     traffic: Sequence[Sequence[float]] | Floats | None = None,
     shares: Sequence[float] | Floats | None = None,
+    relays: bool = True,
 ) -> Problem:
     """The problem that was asked for, or an error that says what is wrong with it."""
     network = get_topology(topology)  # type: ignore[arg-type]  # it says itself what it takes
@@ -111,7 +114,8 @@ def read_problem(
         if contract.blocks(len(devices)) != len(devices):
             raise UsageError(f"{collective} has no blocks, one for each rank, so it takes no shares; leave them out")
         weights = _weights("shares", shares, (len(devices),))
-    return Problem(collective, network, size, devices, contract.check_root(root, len(devices)), effort, weights)
+    root = contract.check_root(root, len(devices))
+    return Problem(collective, network, size, devices, root, effort, weights, relays)
 
 
 def _weights(name: str, given: object, shape: tuple[int, ...]) -> Ints:

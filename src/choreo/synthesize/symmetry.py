@@ -87,7 +87,7 @@ class Symmetry:
         ends = np.concatenate(src), np.concatenate(dst)
         costs = (overhead, np.maximum(overhead, gap)) * 2
         figures = latency, capacity[takes]
-        return Hops(self.devices, self.devices, *ends, *figures, load, capacity, everybody, everybody, *costs)
+        return Hops(self.devices, 0, self.devices, *ends, *figures, load, capacity, everybody, everybody, *costs)
 
 
 def translated_rows(

@@ -136,20 +136,30 @@ def synthesize(
     root: int | None = None,
     traffic: Sequence[Sequence[float]] | Floats | None = None,
     shares: Sequence[float] | Floats | None = None,
+    relays: bool = True,
     effort: str = "medium",
 ) -> Schedule:
     """The fastest schedule that can be found for a collective of a size on a topology.
 
     It is proved, and never slower than the best of the library there. `ranks` is their number, or the device of each;
     all devices by default. `traffic` says how much each rank (rows) has for each other in an all_to_all, and `shares`
-    how large each rank's block is, both in any unit. `effort` is low, medium or high: how large schedules may be that
-    are tried. With fast, only what is quick to make is.
+    how large each rank's block is, both in any unit. With `relays` devices that no rank is on may forward, add and
+    copy: they are members of the schedule, after its ranks. `effort` is low, medium or high: how large schedules may be
+    that are tried. With fast, only what is quick to make is.
 
     >>> synthesize("all_gather", "torus(4x4, 50GB/s, 500ns)", "1MiB").algorithm
     'synthesized'
     """
     return search(
-        collective, topology, size_bytes, ranks=ranks, root=root, traffic=traffic, shares=shares, effort=effort
+        collective,
+        topology,
+        size_bytes,
+        ranks=ranks,
+        root=root,
+        traffic=traffic,
+        shares=shares,
+        relays=relays,
+        effort=effort,
     ).schedule
 
 
@@ -162,6 +172,7 @@ def search(
     root: int | None = None,
     traffic: Sequence[Sequence[float]] | Floats | None = None,
     shares: Sequence[float] | Floats | None = None,
+    relays: bool = True,
     effort: str = "medium",
 ) -> Synthesis:
     """As `synthesize`, with what was reached and how.
@@ -171,7 +182,15 @@ def search(
     """
     started = time.process_time()
     problem = read_problem(
-        collective, topology, size_bytes, ranks=ranks, root=root, traffic=traffic, shares=shares, effort=effort
+        collective,
+        topology,
+        size_bytes,
+        ranks=ranks,
+        root=root,
+        traffic=traffic,
+        shares=shares,
+        relays=relays,
+        effort=effort,
     )
     enough_s = _bound_s(problem) / ENOUGH
     generators = FAST if problem.effort == "fast" else GENERATORS

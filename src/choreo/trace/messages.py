@@ -192,6 +192,8 @@ def _expand(
 
 
 def _refuse_switches(schedule: Schedule) -> None:
+    if schedule.relays:
+        raise UsageError(f"{schedule.algorithm} has relays, and a trace has only ranks; use another algorithm")
     if schedule.switches:
         raise UsageError(
             f"{schedule.algorithm} lets switches reduce, and a trace has only ranks; use another algorithm"

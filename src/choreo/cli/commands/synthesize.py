@@ -69,6 +69,9 @@ def _traffic(path: Path) -> list[list[float]]:
         help="How large each rank's block is, in any unit: 1,1,2.",
     ),
     click.option(
+        "--relays/--no-relays", default=True, help="Whether devices that no rank is on may forward (they may)."
+    ),
+    click.option(
         "--effort",
         type=click.Choice(["fast", "low", "medium", "high"]),
         default="medium",
@@ -92,6 +95,7 @@ def command(
     placement: str | None,
     traffic: Path | None,
     shares: list[float] | None,
+    relays: bool,
     effort: str,
     slow_link: tuple[str, ...],
     slow_rank: tuple[str, ...],
@@ -125,6 +129,7 @@ def command(
         root=root,
         traffic=None if traffic is None else _traffic(traffic),
         shares=shares,
+        relays=relays,
         effort=effort,
     )
     keep(found)

@@ -65,6 +65,11 @@ def foreign_name(schedule: Schedule, tool: str) -> str:
     name = NAMES.get(schedule.collective)
     if name is None:
         raise RefusedError(f"{tool} has no collective like {schedule.collective}; it has {', '.join(sorted(NAMES))}")
+    if schedule.relays:
+        raise RefusedError(
+            f"{schedule.collective} by {schedule.label} has {counted(schedule.relays, 'relay')}, which a file for "
+            f"{tool} cannot say; make one for all devices, or take an algorithm of the library"
+        )
     if schedule.switches:
         raise RefusedError(
             f"{schedule.collective} by {schedule.label} adds in {counted(schedule.switches, 'switch', 'switches')}, "

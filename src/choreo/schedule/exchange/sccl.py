@@ -95,6 +95,7 @@ def read_sccl(content: bytes) -> Schedule:
         num_chunks=chunks,
         weights=None,
         algorithm=found.name[:MAX_NAME],
+        relays=0,
         switches=0,
         axes=None,
         receive_in_order=False,

@@ -83,6 +83,7 @@ class Heading(TypedDict):
     collective: str
     algorithm: str
     ranks: int
+    relays: int
     switches: int
     root: int | None
     chunks: int
@@ -101,8 +102,8 @@ class Data(Heading):
     `chunk_shares` are sizes in units of the collective's size n. `before` and `after` give for each rank the runs
     [first, count] of chunks that the contract lets it start with and asks it to end with. A transfer of a step reads
     what its source held before the step, or with `from_input` what the rank started with; it replaces what is at its
-    destination, or with `reduce` adds to it. Senders and receivers from `ranks` on are the switches that reduce, of
-    which there are `switches`; `before` and `after` have nothing for them.
+    destination, or with `reduce` adds to it. Senders and receivers from `ranks` on are the `relays`, and after
+    them the `switches` that reduce; `before` and `after` have nothing for them.
     """
 
     chunk_shares: list[float]
@@ -146,6 +147,7 @@ def heading(schedule: Schedule) -> Heading:
         "collective": schedule.collective,
         "algorithm": schedule.algorithm,
         "ranks": schedule.ranks,
+        "relays": schedule.relays,
         "switches": schedule.switches,
         "root": schedule.root,
         "chunks": schedule.num_chunks,

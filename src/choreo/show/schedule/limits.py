@@ -27,7 +27,8 @@ def fits(schedule: Schedule, *, ranks: int, transfers: int, places: int) -> bool
 
 def _too_much(schedule: Schedule, *, ranks: int, transfers: int, places: int, steps: int | None) -> str | None:
     """What there is too much of, and how to have less."""
-    who = "ranks and switches" if schedule.switches else "ranks"
+    helpers = [name for name in ("relays", "switches") if getattr(schedule, name)]
+    who = " and ".join(["ranks", *helpers])
     if schedule.members > ranks:
         return f"{ranks} {who}, not {schedule.members}; use fewer ranks"
     if steps is not None and schedule.num_steps > steps:

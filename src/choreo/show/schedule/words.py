@@ -88,6 +88,8 @@ def printable(name: str) -> str:
 def facts(schedule: Schedule) -> str:
     """Its size, in words."""
     parts = [counted(schedule.ranks, "rank")]
+    if schedule.relays:
+        parts.append(counted(schedule.relays, "relay"))
     if schedule.switches:
         parts.append(counted(schedule.switches, "switch", "switches"))
     if schedule.root is not None:
@@ -97,12 +99,14 @@ def facts(schedule: Schedule) -> str:
 
 def describe(schedule: Schedule, rows: Transfers) -> str:
     """A step in a sentence. Fast enough for thousands of ranks."""
-    from_switch, to_switch = rows.src >= schedule.ranks, rows.dst >= schedule.ranks
-    if not (from_switch.any() or to_switch.any()):
+    starts = schedule.ranks, schedule.ranks + schedule.relays  # of the relays, of the switches
+    kind_of_src, kind_of_dst = (np.searchsorted(starts, ends, side="right") for ends in (rows.src, rows.dst))
+    rest = (kind_of_src == 0) & (kind_of_dst == 0)
+    if rest.all():
         return _between_ranks(schedule, rows)
-    kinds = (~from_switch & to_switch, from_switch & ~to_switch, from_switch & to_switch)
-    said = [_at_switches(schedule, rows.take(kind)) for kind in kinds if kind.any()]
-    rest = ~from_switch & ~to_switch
+    pairs = ((0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2))
+    kinds = ((kind_of_src == src) & (kind_of_dst == dst) for src, dst in pairs)
+    said = [_with_helpers(schedule, rows.take(kind)) for kind in kinds if kind.any()]
     return "; ".join([*said, _between_ranks(schedule, rows.take(rest))] if rest.any() else said)
 
 
@@ -128,14 +132,14 @@ def _between_ranks(schedule: Schedule, rows: Transfers) -> str:
     return f"{who} {what} to {_several(src)} others{adds.replace('which adds', 'which add')}"
 
 
-def _at_switches(schedule: Schedule, rows: Transfers) -> str:
-    """What ranks and switches send each other."""
+def _with_helpers(schedule: Schedule, rows: Transfers) -> str:
+    """What members of two kinds send each other, or relays or switches among themselves."""
     src, dst, carried = _ends(rows)
     senders, receivers = np.unique(src), np.unique(dst)
     what = _amount(schedule, carried)
     to = _all_of(schedule, receivers)
     if len(receivers) > 1 and len(src) == len(senders):
-        to = "a switch" if receivers[0] >= schedule.ranks else "a rank"
+        to = f"a {schedule.member_name(int(receivers[0])).split()[0]}"
     who, adds = _all_of(schedule, senders), _added(rows, what)
     if to.endswith("s"):
         adds = adds.replace("which adds", "which add")
@@ -143,11 +147,12 @@ def _at_switches(schedule: Schedule, rows: Transfers) -> str:
 
 
 def _all_of(schedule: Schedule, members: IntColumn) -> str:
-    """Some ranks, or some switches, in words; several end in an s."""
+    """Some ranks, relays or switches in words; several end in an s."""
     if len(members) == 1:
         return schedule.member_name(int(members[0]))
     if members[0] >= schedule.ranks:
-        return f"{len(members)} switches"
+        kind = schedule.member_name(int(members[0])).split()[0]
+        return counted(len(members), kind, "switches" if kind == "switch" else None)
     return "every rank" if len(members) == schedule.ranks else f"{len(members)} ranks"
 
 

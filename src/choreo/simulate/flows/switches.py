@@ -18,13 +18,13 @@ NAMED = 4
 
 
 def switch_nodes(schedule: Schedule, devices: Ints, topology: Topology) -> Ints:
-    """The node of each of the schedule's switches, when its ranks are on `devices`.
+    """The node of each of the schedule's switches, when its ranks and relays are on `devices`.
 
     The node must be a switch that reduces, linked both ways with the device of every rank that the schedule's switch
     exchanges messages with. Of those, the one linked with most of its peer switches placed so far is taken, and of
     equals a free one before one in use. Several of the schedule's switches may share a node.
     """
-    ranks, peers_of = schedule.ranks, _peers(schedule)
+    ranks, peers_of = schedule.members - schedule.switches, _peers(schedule)
     near = _linked(topology)
     beside: dict[int, list[int]] = {}
     for switch, there in near.items():
@@ -52,7 +52,7 @@ def switch_nodes(schedule: Schedule, devices: Ints, topology: Topology) -> Ints:
 
 def _peers(schedule: Schedule) -> list[Ints]:
     """The members that each switch exchanges messages with, in order."""
-    ranks, members = schedule.ranks, schedule.members
+    ranks, members = schedule.members - schedule.switches, schedule.members
     found = [np.zeros(0, np.int64)]
     for rows in schedule.blocks():
         for here, there in ((rows.src, rows.dst), (rows.dst, rows.src)):

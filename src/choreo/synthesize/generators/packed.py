@@ -9,14 +9,15 @@ roots.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from choreo.schedule import Schedule, backwards
-from choreo.synthesize.network import Hops, along_switches, hops_of
+from choreo.synthesize.network import Hops, along_switches
 from choreo.synthesize.packing import Tree, pack, pack_both_ways
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
+from choreo.synthesize.relays import connects, group_hops, relays_of, settled
 from choreo.synthesize.timeline import Tasks, in_time, steps_of
 from choreo.synthesize.weights import BLOCK_WEIGHT, whole_weights
 
@@ -29,6 +30,8 @@ VECTOR_CHUNKS = (1, 4, 16, 64, 128, 256, 384, 512, 1024)
 USUAL_CHUNKS = {True: 32, False: 256}
 # Beyond so many devices packing takes too long, where each may be a root and where one is.
 MOST_DEVICES, MOST_DEVICES_ONE_ROOT = 80, 320
+# So many devices that are no ranks may relay: each may be a root of trees as well.
+MOST_RELAYS = 48
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 # With so many hops of pieces a way of putting them in time is no longer tried if it comes to the same as another, or to
 # more than the best by this factor.
@@ -57,14 +60,21 @@ class _Way:
 
 def packed(problem: Problem) -> Iterator[Candidate]:
     """Trees by column generation, cut into ever more chunks as long as that helps."""
-    if problem.collective not in KINDS or not problem.in_order or problem.ranks < 2:
+    if problem.collective not in KINDS or problem.ranks < 2:
         return
     shared = problem.collective in ("all_gather", "reduce_scatter")
     one_root = problem.collective in ("broadcast", "reduce")
-    if problem.ranks > (MOST_DEVICES_ONE_ROOT if one_root else MOST_DEVICES):
+    most = MOST_DEVICES_ONE_ROOT if one_root else MOST_DEVICES
+    if problem.ranks > most:
         return
-    hops = hops_of(problem.topology, through_switches=not shared)
-    yield from _on(problem, hops)
+    relays = relays_of(problem, min(most - problem.ranks, MOST_RELAYS))
+    hops = group_hops(problem, relays, through_switches=not shared)
+    if not problem.in_order and not connects(hops):
+        return
+    for candidate in _on(problem, hops):
+        yield replace(candidate, schedule=settled(candidate.schedule, problem, relays))
+    if not problem.in_order:
+        return
     # Where switches add, an all_reduce hardly needs the devices' own hops.
     if not shared and (one_root or hops.members == hops.devices):
         chained = hops.keeping(along_switches(problem.topology, hops.src, hops.dst))
@@ -119,8 +129,9 @@ def _on(problem: Problem, hops: Hops) -> Iterator[Candidate]:
                 problem.root,
                 "packed",
                 weights,
-                switches=hops.members - hops.devices,
+                switches=hops.members - hops.devices - hops.relays,
                 receive_in_order=True,
+                relays=hops.relays,
             )
             yield Candidate("packed", backwards(schedule) if undone else schedule)
 

@@ -17,8 +17,9 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_matrix, csr_matrix, hstack, kron
 
 from choreo.schedule import Schedule, Steps, backwards
-from choreo.synthesize.network import Hops, hops_of
+from choreo.synthesize.network import Hops
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
+from choreo.synthesize.relays import connects, group_hops, relays_of, settled
 from choreo.synthesize.symmetry import Symmetry, symmetry_of, translated_rows
 from choreo.synthesize.timeline import Tasks, in_time, steps_of
 from choreo.synthesize.weights import BLOCK_WEIGHT, whole_weights
@@ -30,6 +31,8 @@ __all__ = ["routed"]
 CHUNKS = (1, 4, 16, 64, 256, 512)
 # How many variables the linear program may have.
 MOST_VARIABLES = 60_000
+# So many devices that are no ranks may relay.
+MOST_RELAYS = 256
 # A flow below this part of a block is the solver's rounding.
 LEAST_FLOW = 1e-4
 # What a hop costs beside the time of the busiest link, so that of equal ways the shortest is taken.
@@ -47,11 +50,14 @@ class _Path:
 
 def routed(problem: Problem) -> Iterator[Candidate]:
     """All_to_all by multicommodity flow; scatter and gather by the flow of their root."""
-    if problem.collective not in ("all_to_all", "scatter", "gather") or not problem.in_order or problem.ranks < 2:
+    if problem.collective not in ("all_to_all", "scatter", "gather") or problem.ranks < 2:
         return
     everywhere = problem.collective == "all_to_all"
-    symmetry = symmetry_of(problem.topology) if everywhere and problem.weights is None else None
-    hops = hops_of(problem.topology) if symmetry is None else symmetry.hops()
+    symmetry = symmetry_of(problem.topology) if everywhere and problem.weights is None and problem.in_order else None
+    relays = relays_of(problem, MOST_RELAYS)
+    hops = group_hops(problem, relays) if symmetry is None else symmetry.hops()
+    if not problem.in_order and not connects(hops):
+        return
     if problem.collective == "gather":
         hops = hops.turned()
     sources = [problem.root] if problem.root is not None else list(range(problem.ranks if symmetry is None else 1))
@@ -89,8 +95,9 @@ def routed(problem: Problem) -> Iterator[Candidate]:
         else:
             steps, sizes = _translated(symmetry, hops, tasks, start, weights)
         collective = "all_to_all" if everywhere else "scatter"
-        schedule = Schedule(collective, steps, problem.root, "routed", sizes, receive_in_order=True)
-        yield Candidate("routed", backwards(schedule) if problem.collective == "gather" else schedule)
+        schedule = Schedule(collective, steps, problem.root, "routed", sizes, receive_in_order=True, relays=hops.relays)
+        schedule = settled(backwards(schedule) if problem.collective == "gather" else schedule, problem, relays)
+        yield Candidate("routed", schedule)
 
 
 def _end(timed: tuple[Floats, float]) -> float:
@@ -99,14 +106,15 @@ def _end(timed: tuple[Floats, float]) -> float:
 
 def _flows(hops: Hops, source: Sequence[int], demand: Floats) -> Floats:
     """For each source (rows) what crosses each hop (columns), such that the busiest link is least busy."""
-    sources, devices = demand.shape
+    sources, members = len(demand), hops.members
     count = len(hops)
     ends = coo_matrix(
         (np.repeat([1.0, -1.0], count), (np.concatenate((hops.dst, hops.src)), np.tile(np.arange(count), 2))),
-        shape=(devices, count),
+        shape=(members, count),
     )
-    balance = hstack((kron(csr_matrix(np.eye(sources)), ends), csr_matrix((sources * devices, 1))))
-    wanted = demand.copy()
+    balance = hstack((kron(csr_matrix(np.eye(sources)), ends), csr_matrix((sources * members, 1))))
+    wanted = np.zeros((sources, members))
+    wanted[:, : hops.devices] = demand
     wanted[np.arange(sources), source] = -demand.sum(axis=1)
     scale = float(hops.capacity.max())
     most = hstack((csr_matrix(np.tile(hops.load.toarray(), sources)), csr_matrix(-(hops.capacity / scale)[:, None])))
@@ -123,7 +131,7 @@ def _paths(hops: Hops, source: int, row: int, demand: Floats, flow: Floats) -> I
     """Take a source's flow apart into paths, from every target back to the source; its blocks are those of a row."""
     left = flow.tolist()
     src = hops.src.tolist()
-    arriving: list[list[int]] = [[] for _ in range(hops.devices)]
+    arriving: list[list[int]] = [[] for _ in range(hops.members)]
     for hop in np.flatnonzero(flow > LEAST_FLOW * max(float(demand.max()), 1e-300)).tolist():
         arriving[int(hops.dst[hop])].append(hop)
     for target in np.flatnonzero(demand > 0).tolist():
@@ -132,7 +140,7 @@ def _paths(hops: Hops, source: int, row: int, demand: Floats, flow: Floats) -> I
         while missing > LEAST_FLOW * demand[target]:
             way: list[int] = []
             at = target
-            while at != source and len(way) <= hops.devices:
+            while at != source and len(way) <= hops.members:
                 hop = max(arriving[at], key=left.__getitem__)
                 way.append(hop)
                 at = src[hop]

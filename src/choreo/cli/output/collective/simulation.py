@@ -263,11 +263,13 @@ def _ends(simulation: Simulation, leg: Leg) -> str:
 def _member(simulation: Simulation, number: int, member: int) -> str:
     """A rank, by the name of its device where the topology gives names; or a switch that takes part."""
     job = simulation.jobs[number]
-    if member >= job.schedule.ranks:
-        return f"switch {member - job.schedule.ranks}"
+    if member >= job.schedule.members - job.schedule.switches:
+        return job.schedule.member_name(member)
     device = int(job.node[member])
     name = simulation.topology.node_name(device)
-    return str(member) if name == str(device) else shown(name)
+    if name != str(device):
+        return shown(name)
+    return str(member) if member < job.schedule.ranks else job.schedule.member_name(member)
 
 
 def _line(name: str, text: str) -> None:

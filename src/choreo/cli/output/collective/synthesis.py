@@ -34,6 +34,8 @@ def print_synthesis(found: Synthesis, output: Path | None) -> None:
     schedule = found.schedule
     cut = f"{counted(schedule.num_chunks, 'chunk')}, {counted(schedule.num_steps, 'step')}"
     echo_line(f"Proved: {cut}. Made in {format_time(found.made_in_s)}.")
+    if schedule.relays:
+        echo_line(f"{counted(schedule.relays, 'device')} that no rank is on relay.")
     if output is not None:
         echo_line(f"{shown(output)}: {schedule!r}")
 

@@ -51,6 +51,9 @@ def legend(schedule: Schedule, layout: PictureLayout, bands: list[Band]) -> tupl
         keys.append(("", "row: from which rank, column: for which rank"))
     elif schedule.num_chunks > 1:
         keys.append(("", f"cells: chunks 0 to {schedule.num_chunks - 1}"))
+    if schedule.relays:
+        disc = f'<circle cx="5.5" cy="-3.5" r="5" fill="{PAPER}" stroke="{INK}" stroke-dasharray="3 2"/>'
+        keys.append((disc, "a device that relays"))
     if schedule.switches:
         square = f'<rect x="0.5" y="-8.5" width="10" height="10" fill="{PAPER}" stroke="{INK}" stroke-width="1.2"/>'
         keys.append((square, "a switch that reduces"))

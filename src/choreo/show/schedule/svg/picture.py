@@ -1,4 +1,4 @@
-"""One still picture of a schedule: ranks side by side, right of them the switches that reduce, time running down.
+"""One still picture of a schedule: ranks side by side, right of them relays and switches, time running down.
 
 Each step is a band. Its arrows leave from the ranks above and arrive at the ranks below, where a row of small cells
 shows what each rank then holds. Long schedules go on in a further column, like the text of a newspaper.
@@ -104,17 +104,18 @@ def _column(
 
 
 def _heads(schedule: Schedule, layout: PictureLayout) -> str:
-    """A disc with its number for each rank, a square for each switch."""
+    """A disc with its number for each rank, a dashed one for each relay, a square for each switch."""
     made = []
     for lane in range(layout.lanes):
-        x, root, rank = layout.x(lane), lane == schedule.root, lane < schedule.ranks
+        x, root = layout.x(lane), lane == schedule.root
+        kind, number = schedule.member_name(lane).split()
         inside, fill = (INK, PAPER) if root else (PAPER, INK)
         form = f'circle cx="{short(x)}" cy="14" r="11"'
-        if not rank:
+        if kind == "switch":
             form = f'rect x="{short(x - 10)}" y="4" width="20" height="20"'
-        made.append(f'<{form} fill="{inside}" stroke="{INK}" stroke-width="1.2"/>')
-        number = lane if rank else lane - schedule.ranks
-        made.append(text(x, 18, str(number), size=11, fill=fill, anchor="middle", font_weight="600"))
+        dashes = ' stroke-dasharray="3 2"' if kind == "relay" else ""
+        made.append(f'<{form} fill="{inside}" stroke="{INK}" stroke-width="1.2"{dashes}/>')
+        made.append(text(x, 18, number, size=11, fill=fill, anchor="middle", font_weight="600"))
     return "".join(made)
 
 

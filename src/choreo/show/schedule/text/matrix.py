@@ -46,7 +46,7 @@ class Look:
 
 def look_of(schedule: Schedule, width: int) -> Look:
     """The widest cells that fit, best with the messages beside them."""
-    name = SWITCH_NAME if schedule.switches else RANK_NAME
+    name = SWITCH_NAME if schedule.members > schedule.ranks else RANK_NAME
     above = width - name - AROUND_NAME
     beside = above - min(36, max(16, width // 3))
     grid = grid_of(schedule, schedule.ranks, schedule.ranks)

@@ -1,11 +1,12 @@
 // Neighbouring ranks, and neighbouring chunks, that a drawing has no room to tell apart.
 
 import { element } from "../base.js";
+import { memberName } from "./timeline.js";
 
 export const MOST = 128;
 
 export class Groups {
-  // `extra` more members after the first `count`, the switches, have groups of their own.
+  // `extra` more members after the first `count`, relays and switches, have groups of their own.
   constructor(count, extra = 0) {
     const size = Math.ceil(count / MOST), more = Math.ceil(extra / 16) || 1;
     this.count = count;
@@ -31,9 +32,10 @@ export class Groups {
 }
 
 export function groupName(data, groups, group) {
-  const [noun, off] = group < groups.main ? ["rank", 0] : ["switch", data.ranks];
-  const first = groups.first[group] - off, last = groups.first[group + 1] - 1 - off;
-  return first === last ? `${noun} ${first}` : `${noun}${off ? "es" : "s"} ${first}–${last}`;
+  const [first, last] = [groups.first[group], groups.first[group + 1] - 1].map((member) => memberName(data, member).split(" "));
+  if (first[0] !== last[0]) return `${first.join(" ")} to ${last.join(" ")}`;
+  if (first[1] === last[1]) return first.join(" ");
+  return `${first[0]}${first[0] === "switch" ? "es" : "s"} ${first[1]}–${last[1]}`;
 }
 
 export function mixed(one, other, share) {

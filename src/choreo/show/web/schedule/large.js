@@ -17,9 +17,9 @@ window.addEventListener("unhandledrejection", (event) => { document.documentElem
 const data = JSON.parse(document.getElementById("schedule").textContent);
 data.words = data.said.map((at) => data.words[at]);
 const find = (name) => document.getElementById(name);
-const members = data.ranks + data.switches;
+const members = data.ranks + data.relays + data.switches;
 furnish();
-const groups = new Groups(data.ranks, data.switches);
+const groups = new Groups(data.ranks, data.relays + data.switches);
 const pairs = new Messages(data, groups, find("stage-drawing"), (rank) => choose(rank, null));
 const map = new HeatMap(data, groups, find("matrix"), choose);
 const transfers = new Transfers(data);
@@ -206,7 +206,8 @@ function legend() {
 }
 
 function hint() {
-  const last = data.switches ? `; last: ${data.switches === 1 ? "the switch" : "the switches"}` : "";
+  const kinds = [...(data.relays ? ["relays"] : []), ...(data.switches ? [data.switches === 1 ? "switch" : "switches"] : [])];
+  const last = kinds.length ? `; last: the ${kinds.join(" and ")}` : "";
   const size = groups.size(0), cell = size === 1 ? "a rank" : `${size} ranks`;
   return `each row is ${cell} that send${size === 1 ? "s" : ""}, each column ${cell} that receive${size === 1 ? "s" : ""}; stronger colour: more chunks${last}`;
 }

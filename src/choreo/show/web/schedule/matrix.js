@@ -15,7 +15,7 @@ export const INSPECTOR = 150;
 export class Matrix {
   constructor(data, holder, choose) {
     this.data = data;
-    this.members = data.ranks + data.switches;
+    this.members = data.ranks + data.relays + data.switches;
     this.holder = holder;
     this.rows = data.grid.cells.length / data.grid.columns;
     this.places = data.after.map((runs) => data.grid.cells.map((cell) => covered(runs, cell)));

@@ -60,7 +60,7 @@ export function spoken(data, rows, first, last) {
     const { src: { [row]: src }, dst: { [row]: dst } } = rows;
     for (const [found, member] of [[sends, src], [receives, dst]]) {
       if (!inside(member)) continue;
-      const key = src * (data.ranks + data.switches) + dst;
+      const key = src * (data.ranks + data.relays + data.switches) + dst;
       const message = found.get(key) || { src, dst, chunks: 0, reduce: false, spans: [] };
       message.chunks += rows.count[row];
       message.reduce = message.reduce || Boolean(rows.flags[row] & 1);

@@ -94,7 +94,7 @@ export class Replay {
   // `watch` is told of every place that changes; see HeatMap.
   constructor(data, transfers, watch) {
     Object.assign(this, { data, transfers, watch });
-    this.members = data.ranks + data.switches;
+    this.members = data.ranks + data.relays + data.switches;
     this.before = new Contract(data, data.before);
     this.after = new Contract(data, data.after);
     const places = this.members * data.chunks;

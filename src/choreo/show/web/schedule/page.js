@@ -81,7 +81,7 @@ function look() {
 }
 
 function firstChanged() {
-  for (let rank = 0; rank < data.ranks + data.switches; rank++) {
+  for (let rank = 0; rank < data.ranks + data.relays + data.switches; rank++) {
     const cell = data.grid.cells.findIndex((span) => replay.cell(rank, span).action);
     if (cell >= 0) return { rank, cell };
   }
@@ -103,7 +103,7 @@ function remember() {
 
 function choose(rank, chunk) {
   const cell = data.grid.cells.findIndex(({ first, count }) => first <= chunk && chunk < first + count);
-  if (rank >= 0 && rank < data.ranks + data.switches && cell >= 0) chosen = { rank: Math.floor(rank), cell };
+  if (rank >= 0 && rank < data.ranks + data.relays + data.switches && cell >= 0) chosen = { rank: Math.floor(rank), cell };
 }
 
 function follow() {

@@ -1,4 +1,4 @@
-// The ranks in a circle, the switches that reduce inside it, and the messages of a step on their way.
+// The ranks in a circle, relays and the switches that reduce inside it, and the messages of a step on their way.
 
 import { shape } from "../base.js";
 import { drawBundles } from "./bundles.js";
@@ -18,7 +18,7 @@ export class Stage {
     // Many ranks are dots, and only some of them have a number, outside.
     this.small = data.ranks > 32;
     this.size = data.ranks <= 8 ? 25 : data.ranks <= 16 ? 20 : this.small ? Math.min(6.5, 420 / data.ranks) : 14;
-    this.members = data.ranks + data.switches;
+    this.members = data.ranks + data.relays + data.switches;
     this.radius = this.members === 1 ? 0 : data.ranks <= 8 ? 240 : this.small ? 234 : 226;
     // The room between neighbours decides how long arrows and their heads can be.
     this.room = data.ranks === 1 ? 0 : 2 * this.radius * Math.sin(Math.PI / data.ranks) - 2 * this.size;
@@ -30,7 +30,7 @@ export class Stage {
     this.nodes = shape("g", this.small ? { class: "small" } : {}, svg);
     this.pills = shape("g", {}, svg);
     this.gauges = Array.from({ length: data.ranks }, (_, rank) => this.node(rank));
-    for (let member = data.ranks; member < this.members; member++) this.square(member);
+    for (let member = data.ranks; member < this.members; member++) this.helper(member);
     this.moving = [];
     this.drawn = [];
   }
@@ -41,17 +41,19 @@ export class Stage {
     return { x: CENTER.x + this.radius * Math.cos(turn), y: CENTER.y + this.radius * Math.sin(turn) };
   }
 
-  // One switch stands in the middle, several on a circle of their own, each near the ranks that come next to it.
+  // One helper stands in the middle, several on a circle of their own, each near the ranks that come next to it.
   inside(number) {
-    const { ranks, switches } = this.data, radius = switches === 1 ? 0 : this.radius * 0.45;
-    const turn = 2 * Math.PI * ((number + 0.5) / switches - 0.5 / ranks) - Math.PI / 2;
+    const { ranks } = this.data, helpers = this.members - ranks, radius = helpers === 1 ? 0 : this.radius * 0.45;
+    const turn = 2 * Math.PI * ((number + 0.5) / helpers - 0.5 / ranks) - Math.PI / 2;
     return { x: CENTER.x + radius * Math.cos(turn), y: CENTER.y + radius * Math.sin(turn) };
   }
 
-  square(member) {
-    const { x, y } = this.place(member), half = this.size * 0.9;
-    shape("rect", { class: "node switch", x: x - half, y: y - half, width: 2 * half, height: 2 * half }, this.nodes);
-    const number = shape("text", { class: "number", x, y: y + this.size * 0.2 }, this.nodes, member - this.data.ranks);
+  // A switch is a square, a device that relays a circle.
+  helper(member) {
+    const { x, y } = this.place(member), half = this.size * 0.9, [kind, named] = memberName(this.data, member).split(" ");
+    if (kind === "switch") shape("rect", { class: "node switch", x: x - half, y: y - half, width: 2 * half, height: 2 * half }, this.nodes);
+    else shape("circle", { class: "node relay", cx: x, cy: y, r: half, "stroke-dasharray": "4 3" }, this.nodes);
+    const number = shape("text", { class: "number", x, y: y + this.size * 0.2 }, this.nodes, named);
     number.style.fontSize = `${Math.max(8, this.size * 0.62)}px`;
     shape("title", {}, number, memberName(this.data, member));
   }
@@ -121,7 +123,7 @@ export class Stage {
   show(messages, ghost) {
     for (const layer of [this.bundles, this.ways, this.pills]) layer.replaceChildren();
     Object.assign(this, { messages, ghost, moving: [], drawn: [], own: null });
-    this.bundled = this.data.ranks > 8 && !this.data.switches && messages.length > BUNDLED * this.data.ranks;
+    this.bundled = this.data.ranks > 8 && this.members === this.data.ranks && messages.length > BUNDLED * this.data.ranks;
     this.crowded = messages.length > CROWD && !messages.every((one) => this.near(one));
     this.outer = !this.crowded && this.labelsOutside(messages);
     if (this.bundled) drawBundles(this, messages);

@@ -83,7 +83,9 @@ export function sentByEach(sent, position) {
   return same(now) && same(all) ? `each rank has sent ${amount}` : `rank ${busiest}, the busiest, has sent ${amount}`;
 }
 
-// Members beyond the ranks are switches that reduce.
+// Members beyond the ranks are devices that relay, and after them switches that reduce.
 export function memberName(data, member) {
-  return member < data.ranks ? `rank ${member}` : `switch ${member - data.ranks}`;
+  const { ranks, relays } = data;
+  if (member < ranks) return `rank ${member}`;
+  return member < ranks + relays ? `relay ${member - ranks}` : `switch ${member - ranks - relays}`;
 }

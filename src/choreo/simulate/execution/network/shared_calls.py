@@ -165,7 +165,7 @@ class _Running:
 
     def __init__(self, call: Call, start_s: float, first: int, place: Ints) -> None:
         self.call, self.start_s, self.first = call, start_s, first
-        ranks, width = call.schedule.ranks, call.schedule.ranks + call.schedule.switches
+        ranks, width = call.schedule.ranks, call.schedule.members
         self._everybody = (place[:, None] * width + np.arange(ranks)).ravel()
         self.member = self._everybody[call.members.first]  # of each node
         self._left = (int(place.max(initial=-1)) + 1) * width
