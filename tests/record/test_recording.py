@@ -40,6 +40,11 @@ COMMANDS = {
     "packets": (["simulate", "all_reduce", "-t", RING, "--size", "8KiB", "--packets"], "packets", "time_s"),
     "nccl": (["simulate", "all_reduce", "-t", "hgx-h100:1", "--size", "1MiB", "--library", "nccl"], "nccl", "time_s"),
     "bound": (["bound", "all_reduce", "-t", RING, "--size", "1MiB"], "bound", "bound_s"),
+    "synthesize by packets": (
+        ["synthesize", "all_gather", "-t", RING, "--size", "1MiB", "--packets"],
+        "packets",
+        "time_s",
+    ),
     "synthesize": (["synthesize", "all_gather", "-t", RING, "--size", "1MiB"], "simulate", "time_s"),
 }
 

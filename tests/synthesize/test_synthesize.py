@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -76,6 +77,27 @@ def test_a_library_that_was_not_simulated_to_its_end_takes_at_least_so_long() ->
     ring = choreo.simulate(choreo.build("all_gather", best["algorithm"], 144), "torus(12x12, 50GB/s, 1us)", "64MiB")
     assert best["time_s"] <= ring.time_s
     assert "or more" in run_choreo(*arguments).out
+
+
+@pytest.mark.parametrize("routing", ["ecmp", "spray"])
+def test_packets_judge_where_they_are_asked_to(routing: Literal["ecmp", "spray"]) -> None:
+    """A DGX-1 has two wires between some pairs; a hash uses one of them, and other schedules are the best."""
+    packets = choreo.Packets(routing=routing)
+    found = search("all_gather", "dgx-1", "1MiB", packets=packets)
+    by_flows = search("all_gather", "dgx-1", "1MiB").schedule
+    times_s = [choreo.simulate(one, "dgx-1", "1MiB", packets=packets).time_s for one in (found.schedule, by_flows)]
+    assert found.time_s == times_s[0] <= times_s[1]
+    best = found.library
+    assert best is not None and found.bound_s <= found.time_s <= best["time_s"]
+    assert found.to_dict()["packets"]["routing"] == routing
+
+
+def test_schedules_whose_packets_pause_each_other_for_ever_are_left_out() -> None:
+    packets, ring = choreo.Packets(buffer_bytes="16KiB"), "ring(6, 50GB/s, 500ns)"
+    with pytest.raises(choreo.DeadlockError):
+        choreo.simulate(choreo.build("all_to_all", "direct", 6), ring, "4MiB", packets=packets)
+    found = search("all_to_all", ring, "4MiB", packets=packets)
+    assert choreo.simulate(found.schedule, ring, "4MiB", packets=packets).time_s == found.time_s
 
 
 def test_ranks_may_be_devices() -> None:

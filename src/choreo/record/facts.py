@@ -117,7 +117,12 @@ def _synthesis(one: Synthesis, settings: Mapping[str, Any]) -> Iterable[Fact]:
         topology=topology_name(one.problem.topology),
     )
     terms = {"bound_s": one.bound_s, "generator": one.generator, "library": one.library}
-    yield Predicted(case, "simulate", one.time_s, terms, Constants("topology", topology_figures(one.problem.topology)))
+    figures, packets = topology_figures(one.problem.topology), one.problem.packets
+    if packets is None:
+        yield Predicted(case, "simulate", one.time_s, terms, Constants("topology", figures))
+        return
+    figures["packets"] = dataclasses.asdict(packets)
+    yield Predicted(case, "packets", one.time_s, terms, Constants("packets", figures))
 
 
 def _bound(one: Bound, settings: Mapping[str, Any]) -> Iterable[Fact]:

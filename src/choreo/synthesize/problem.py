@@ -10,6 +10,7 @@ import numpy as np
 from choreo.collectives import Collective, get_collective
 from choreo.errors import UsageError
 from choreo.schedule import Schedule
+from choreo.simulate import Packets
 from choreo.topology import Topology, devices_of, get_topology
 from choreo.topology.graph import Floats, Ints
 from choreo.units import counted, size_of
@@ -30,7 +31,7 @@ class Problem:
     """A collective of a size over ranks that sit on devices of a topology.
 
     `weights` are the relative sizes of the contract's blocks, None if all are equal. With `relays` devices that no rank
-    is on may forward.
+    is on may forward. With `packets` schedules are judged by the packets that they send, otherwise by flows.
     """
 
     collective: str
@@ -41,6 +42,7 @@ class Problem:
     effort: str
     weights: Ints | None = None
     relays: bool = True
+    packets: Packets | None = None
 
     @property
     def contract(self) -> Collective:
@@ -97,6 +99,7 @@ def read_problem(
     traffic: Sequence[Sequence[float]] | Floats | None = None,
     shares: Sequence[float] | Floats | None = None,
     relays: bool = True,
+    packets: Packets | None = None,
 ) -> Problem:
     """The problem that was asked for, or an error that says what is wrong with it."""
     network = get_topology(topology)  # type: ignore[arg-type]  # it says itself what it takes
@@ -115,7 +118,7 @@ def read_problem(
             raise UsageError(f"{collective} has no blocks, one for each rank, so it takes no shares; leave them out")
         weights = _weights("shares", shares, (len(devices),))
     root = contract.check_root(root, len(devices))
-    return Problem(collective, network, size, devices, root, effort, weights, relays)
+    return Problem(collective, network, size, devices, root, effort, weights, relays, packets)
 
 
 def _weights(name: str, given: object, shape: tuple[int, ...]) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from choreo.bound import bound
-from choreo.errors import ChoreoError, RefusedError, UsageError, shown
+from choreo.errors import ChoreoError, DeadlockError, RefusedError, UsageError, shown
 from choreo.prove import prove
 from choreo.results import Result, result
 from choreo.schedule import Schedule
+from choreo.simulate import Packets
 from choreo.simulate.flows.limited import time_within
-from choreo.simulate.jobs import Job, placed
+from choreo.simulate.jobs import Job, Placed, placed
+from choreo.simulate.packets.limited import packet_time_within
 from choreo.synthesize.generators.greedy import greedy
 from choreo.synthesize.generators.library import library
 from choreo.synthesize.generators.overlapped import overlapped
@@ -115,6 +118,11 @@ class Synthesis(Result):
         found = {"algorithm": candidate.generator, "time_s": time_s, "efficiency": self._share(time_s)}
         return found | {"at_least": True} if at_least else found
 
+    def to_dict(self) -> dict[str, Any]:
+        """The result as values that JSON knows; of packets, what they were."""
+        packets = self.problem.packets
+        return super().to_dict() | ({} if packets is None else {"packets": dataclasses.asdict(packets)})
+
     def summary(self) -> str:
         """What was made, how, and what it reaches."""
         return (
@@ -138,6 +146,7 @@ def synthesize(
     shares: Sequence[float] | Floats | None = None,
     relays: bool = True,
     effort: str = "medium",
+    packets: Packets | None = None,
 ) -> Schedule:
     """The fastest schedule that can be found for a collective of a size on a topology.
 
@@ -145,7 +154,8 @@ def synthesize(
     all devices by default. `traffic` says how much each rank (rows) has for each other in an all_to_all, and `shares`
     how large each rank's block is, both in any unit. With `relays` devices that no rank is on may forward, add and
     copy: they are members of the schedule, after its ranks. `effort` is low, medium or high: how large schedules may be
-    that are tried. With fast, only what is quick to make is.
+    that are tried. With fast, only what is quick to make is. With `packets` schedules are judged by the
+    packets that they send through switches of finite memory, rather than by flows.
 
     >>> synthesize("all_gather", "torus(4x4, 50GB/s, 500ns)", "1MiB").algorithm
     'synthesized'
@@ -160,6 +170,7 @@ def synthesize(
         shares=shares,
         relays=relays,
         effort=effort,
+        packets=packets,
     ).schedule
 
 
@@ -174,6 +185,7 @@ def search(
     shares: Sequence[float] | Floats | None = None,
     relays: bool = True,
     effort: str = "medium",
+    packets: Packets | None = None,
 ) -> Synthesis:
     """As `synthesize`, with what was reached and how.
 
@@ -191,6 +203,7 @@ def search(
         shares=shares,
         relays=relays,
         effort=effort,
+        packets=packets,
     )
     enough_s = _bound_s(problem) / ENOUGH
     generators = FAST if problem.effort == "fast" else GENERATORS
@@ -227,19 +240,27 @@ def search(
 def _timed(problem: Problem, generator: Generator, best_s: float, enough_s: float = -1.0) -> Iterator[_Timed]:
     """A generator's schedules with their simulated times, until one is fast enough.
 
-    Those that cannot run on the network are left out. The simulation of one that is later than the best is given up;
-    its time is then the least that it could be.
+    Those that cannot run on the network, or end in a deadlock of its packets, are left out. The simulation of one that
+    is later than the best is given up; its time is then the least that it could be.
     """
     for candidate in generator(problem):
         try:
             job = placed(Job(candidate.schedule, problem.size_bytes, problem.devices.tolist()), problem.topology, 0.0)
-        except RefusedError:  # it needs switches that reduce
+            time_s = _time_within(problem, candidate, job, best_s)
+        except (RefusedError, DeadlockError):  # the first where it needs switches that reduce
             continue
-        time_s = time_within(job, problem.topology, best_s) if candidate.time_s is None else candidate.time_s
-        yield _Timed(time_s, candidate, at_least=candidate.time_s is None and time_s > best_s)
+        planned = candidate.time_s is not None and problem.packets is None
+        yield _Timed(time_s, candidate, at_least=not planned and time_s > best_s)
         best_s = min(best_s, time_s)
         if time_s <= enough_s:
             break
+
+
+def _time_within(problem: Problem, candidate: Candidate, job: Placed, until_s: float) -> float:
+    """The time of a candidate by packets or by flows; what the plan says is that of flows."""
+    if problem.packets is not None:
+        return packet_time_within(job, problem.topology, problem.packets, until_s)
+    return time_within(job, problem.topology, until_s) if candidate.time_s is None else candidate.time_s
 
 
 def _bound_s(problem: Problem) -> float:

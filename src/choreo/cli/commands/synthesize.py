@@ -9,6 +9,7 @@ import click
 
 from choreo.cli.command import grouped
 from choreo.cli.options.common import json_option, needed_size, parsed, ranks_option, size_option
+from choreo.cli.options.packets import packet_options, packets_of
 from choreo.cli.options.topology import (
     need_topology,
     place,
@@ -80,6 +81,7 @@ def _traffic(path: Path) -> list[list[float]]:
     ),
 )
 @grouped("What if", *what_if_options())
+@grouped("Packets", *packet_options())
 @grouped(
     "Output",
     click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Write it: .json or .npz."),
@@ -102,6 +104,7 @@ def command(
     routing: str | None,
     output: Path | None,
     as_json: bool,
+    **of_packets: object,
 ) -> None:
     """Make a schedule of COLLECTIVE for a network, as near to the bound as it gets, and prove it.
 
@@ -111,7 +114,8 @@ def command(
     choreo synthesize all_gather -t "torus(4x4, 50GB/s, 1us)" \\
         --size 1GiB --slow-link 0-1=0.5
 
-    The schedule is never slower than the best algorithm of the library there, by simulation.
+    The schedule is never slower than the best algorithm of the library there, by simulation: of flows, or with
+    --packets of every packet.
     """
     from choreo.cli.output.collective.synthesis import print_synthesis
     from choreo.schedule import save
@@ -131,6 +135,7 @@ def command(
         shares=shares,
         relays=relays,
         effort=effort,
+        packets=packets_of(of_packets, routing),
     )
     keep(found)
     if output is not None:

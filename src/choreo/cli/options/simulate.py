@@ -58,6 +58,7 @@ class Asked:
             size,
             ranks=self.where.all_devices(),
             root=self.chosen.root,
+            packets=self.packets,
         )
 
     def run(self, schedule: Schedule, size: int) -> Simulation:

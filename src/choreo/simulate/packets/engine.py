@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from choreo.errors import UsageError
+from choreo.errors import DeadlockError, UsageError
 from choreo.simulate.flows.engine import Core as FlowsCore
 from choreo.simulate.flows.engine import Loads, Messages, Progress, costs_of
 from choreo.simulate.jobs import Placed
@@ -21,7 +22,7 @@ from choreo.simulate.packets.settings import Packets
 from choreo.topology import Topology
 from choreo.units import size_of, time_of
 
-__all__ = ["run_packets"]
+__all__ = ["NEVER", "begin", "deadlock_of", "run_packets"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -37,10 +38,20 @@ class Core(Protocol):
     """The interface of the inner loops, compiled or in Python."""
 
     def add(self, columns: Columns, /) -> None: ...
-    def run(self, until: int, /) -> bool: ...
+    def run(self, step: int, until: int, /) -> tuple[int, bool]: ...
     def found(self) -> dict[str, bytes]: ...
     def history(self, link: int, /) -> tuple[int, bytes] | None: ...
     def waiting(self) -> list[tuple[int, int]]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Begun:
+    """A simulation that has not run yet: its inner loops, its messages, their ways forth, and what they cost ranks."""
+
+    core: Core
+    feed: Feed
+    forth: Hops
+    costs: list[Floats]
 
 
 def run_packets(
@@ -55,6 +66,32 @@ def run_packets(
 ) -> tuple[Loads, Messages | None, PacketReport]:
     """Send the messages of jobs as packets. Unless they are to be kept, a long schedule is never held whole."""
     whole = keep or len(jobs) > 1 or jobs[0].schedule.switches > 0
+    begun = begin(jobs, topology, settings, flows_core=flows_core, make_core=make_core, progress=progress, whole=whole)
+    core = begun.core
+    block: Columns = {}
+    for opens, block in begun.feed.blocks:
+        core.run(opens, NEVER)
+        core.add(block)
+    _, finished = core.run(NEVER, NEVER)
+    if not finished:
+        raise deadlock_of(core, topology)
+    found = {name: np.frombuffer(column, np.int64) for name, column in core.found().items()}
+    messages = _messages(topology, begun, block, found) if whole else None
+    loads = Loads(found["bytes"].astype(np.float64), found["busy"] / PICO, _finish(jobs, found["finish"]))
+    return loads, messages, _report(core, topology, settings, found)
+
+
+def begin(
+    jobs: Sequence[Placed],
+    topology: Topology,
+    settings: Packets,
+    *,
+    flows_core: Callable[..., FlowsCore],
+    make_core: Callable[..., Core],
+    progress: Progress | None,
+    whole: bool,
+) -> Begun:
+    """Everything but the messages is given to the inner loops; `whole` makes one block of these, and keeps them."""
     feed = feed_all(jobs, topology, flows_core) if whole else feed_by_steps(jobs[0], topology, flows_core)
     if feed.most_bytes / settings.mtu + feed.count >= MOST_PACKETS:
         raise UsageError(
@@ -73,19 +110,14 @@ def run_packets(
     for name, cost in zip(("conn_send", "conn_send_busy", "conn_receive", "conn_receive_busy"), costs, strict=True):
         columns[name] = picoseconds(cost)
     core = make_core({name: np.ascontiguousarray(column) for name, column in columns.items()}, progress)
-    del columns
-    block: Columns = {}
-    for opens, block in feed.blocks:
-        core.run(opens)
-        core.add(block)
-    finished = core.run(NEVER)
+    return Begun(core, feed, forth, costs)
+
+
+def deadlock_of(core: Core, topology: Topology) -> DeadlockError:
+    """The error for a simulation in which nothing happens any more."""
     found = {name: np.frombuffer(column, np.int64) for name, column in core.found().items()}
-    if not finished:
-        paused = set(np.flatnonzero(found["held_up"]).tolist())
-        raise deadlocked(topology, paused, core.waiting(), int(found["totals"][-1]))
-    messages = _messages(topology, feed, block, forth=forth, found=found, costs=costs) if whole else None
-    loads = Loads(found["bytes"].astype(np.float64), found["busy"] / PICO, _finish(jobs, found["finish"]))
-    return loads, messages, _report(core, topology, settings, found)
+    paused = set(np.flatnonzero(found["held_up"]).tolist())
+    return deadlocked(topology, paused, core.waiting(), int(found["totals"][-1]))
 
 
 def _finish(jobs: Sequence[Placed], finish: Ints) -> tuple[Floats, ...]:
@@ -202,10 +234,9 @@ def _before(counts: Ints) -> Ints:
     return np.cumsum(counts) - counts
 
 
-def _messages(
-    topology: Topology, feed: Feed, block: Columns, *, forth: Hops, found: dict[str, Ints], costs: list[Floats]
-) -> Messages:
+def _messages(topology: Topology, begun: Begun, block: Columns, found: dict[str, Ints]) -> Messages:
     """What happened to all messages, which were one block."""
+    feed, forth, costs = begun.feed, begun.forth, begun.costs
     conn = block["conn"].astype(np.int64)
     size = block["bytes"].astype(np.float64)
     rate = np.full(len(topology.links) + 1, np.inf)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from choreo.errors import UsageError
-from choreo.units import size_of, time_of
+from choreo.units import format_bytes, size_of, time_of
 
 __all__ = ["NUMBERS", "Dcqcn", "Packets"]
 
@@ -83,6 +83,8 @@ class Packets:
 
     >>> Packets(buffer_bytes="1MiB", lossless=False).sends_again
     'go_back_n'
+    >>> print(Packets())
+    16 MiB a switch, lossless, ecmp; packets of 4 KiB
     """
 
     mtu_bytes: int | str = 4096
@@ -125,6 +127,12 @@ class Packets:
                 raise UsageError(f"{name} is from 0 to {MOST_MTU}, not {given}")
         if not 0 <= self.seed < 1 << 63:
             raise UsageError(f"a seed is from 0 to 2**63 - 1, not {self.seed}")
+
+    def __str__(self) -> str:
+        kind = "lossless" if self.lossless else f"lossy, {self.sends_again}"
+        control = "" if self.control == "none" else f", {self.control}"
+        buffer, mtu = format_bytes(self.buffer), format_bytes(self.mtu)
+        return f"{buffer} a switch, {kind}, {self.routing}{control}; packets of {mtu}"
 
     @property
     def mtu(self) -> int:

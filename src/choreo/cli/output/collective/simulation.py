@@ -145,13 +145,7 @@ def print_sweep(sizes: list[list[Simulation]], algorithms: int) -> None:
 
 def _print_packets(report: PacketReport) -> None:
     """Print what happened to the packets, and the ports that were fullest, or dropped or waited most."""
-    kind = "lossless" if report.lossless else f"lossy, {report.recovery}"
-    control = "" if report.control == "none" else f", {report.control}"
-    _line(
-        "network",
-        f"{format_bytes(report.buffer_bytes)} a switch, {kind}, {report.routing}{control}; packets of "
-        f"{format_bytes(report.mtu_bytes)}",
-    )
+    _line("network", str(report.settings))
     again = f", {report.retransmissions} of them sent again ({counted(report.timeouts, 'time-out')})"
     _line("packets", f"{report.packets}{again if report.retransmissions else ''}")
     at_port, in_switch = format_bytes(report.peak_queue_bytes), format_bytes(report.peak_buffer_bytes)

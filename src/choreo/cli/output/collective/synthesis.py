@@ -30,6 +30,8 @@ def print_synthesis(found: Synthesis, output: Path | None) -> None:
             reached = f"or more, so at most {reached}"
         _line("the library", best["time_s"], reached)
     _line("the bound", found.bound_s, "")
+    if found.problem.packets is not None:
+        echo_line(str(found.problem.packets), label=f"{'network':<12} ", indent=13)
     click.echo()
     schedule = found.schedule
     cut = f"{counted(schedule.num_chunks, 'chunk')}, {counted(schedule.num_steps, 'step')}"

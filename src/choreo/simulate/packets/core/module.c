@@ -32,6 +32,8 @@
 #include "setup.h"
 #include "adding.h"
 
+#define NEVER (1LL << 62)
+
 static int do_event(Core *core, uint32_t kind, int32_t id) {
     switch (kind) {
     case ARRIVE: return arrive(core, id);
@@ -56,20 +58,22 @@ static int tell_progress(Core *core) {
     return heard ? 0 : -1;
 }
 
-/* Run until a message of some step or of a later one has started, or nothing happens any more. Whether all messages were
- * written. */
+/* Run until a message of some step or of a later one has started, until some time, or until nothing happens any more. When
+ * the next event is due, and whether all messages were written. */
 static PyObject *core_run(Core *core, PyObject *args) {
-    long long until;
-    if (!PyArg_ParseTuple(args, "L", &until)) return NULL;
+    long long step, until;
+    if (!PyArg_ParseTuple(args, "LL", &step, &until)) return NULL;
     if (!core->links) { refuse("a simulation runs after it was made"); return NULL; }
-    while (core->heap_count && core->messages_done < core->set.messages && core->last_started < until) {
+    while (core->heap_count && core->heap[0].time <= until && core->messages_done < core->set.messages &&
+           core->last_started < step) {
         Event event = next_event(core);
         core->now = event.time;
         if (event.time > INT64_MAX / 4) { refuse("it takes longer than can be counted"); return NULL; }
         if (do_event(core, (uint32_t)(event.key >> 32), (int32_t)(uint32_t)event.key)) return NULL;
         if (!(++core->events_done & 0xFFFF) && tell_progress(core)) return NULL;
     }
-    return PyBool_FromLong(core->messages_done == core->set.messages);
+    return Py_BuildValue("LN", core->heap_count ? (long long)core->heap[0].time : NEVER,
+                         PyBool_FromLong(core->messages_done == core->set.messages));
 }
 
 /* ---- results ---- */
@@ -159,7 +163,7 @@ static void core_dealloc(Core *core) {
 
 static PyMethodDef methods[] = {
     {"add", (PyCFunction)core_add, METH_O, "Add messages."},
-    {"run", (PyCFunction)core_run, METH_VARARGS, "Run until a step has started; whether all messages were written."},
+    {"run", (PyCFunction)core_run, METH_VARARGS, "Run until a step has started, or until a time; when the next event is due, and whether all messages were written."},
     {"found", (PyCFunction)core_found, METH_NOARGS, "What happened to messages and links, as columns."},
     {"history", (PyCFunction)core_history, METH_VARARGS, "A link's queue over time."},
     {"waiting", (PyCFunction)core_waiting, METH_NOARGS, "Which queues hold packets that came by which links."},

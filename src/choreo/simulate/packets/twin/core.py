@@ -12,13 +12,17 @@ from choreo.simulate.packets.twin.messages import Messages
 __all__ = ["Core"]
 
 LONG_WORK = 1 << 16
+NEVER = 1 << 62
 
 
 class Core(Messages):
     """One simulation."""
 
-    def run(self, until: int) -> bool:
-        """Run until a message of a step has started, or nothing happens any more; whether all were written."""
+    def run(self, step: int, until: int) -> tuple[int, bool]:
+        """Run until a message of a step has started, until a time, or until nothing happens any more.
+
+        Returns when the next event is due, and whether all messages were written.
+        """
         does: list[Callable[[int], None]] = [
             self._arrive,
             self._pause,
@@ -32,13 +36,14 @@ class Core(Messages):
             self._take_in,
             self._send,
         ]
-        while self.heap and self.messages_done < self.num_messages and self.last_started < until:
-            self.now, kind, number = heapq.heappop(self.heap)
+        heap = self.heap
+        while heap and heap[0][0] <= until and self.messages_done < self.num_messages and self.last_started < step:
+            self.now, kind, number = heapq.heappop(heap)
             does[kind](number)
             self.events_done += 1
             if self.progress is not None and self.events_done % LONG_WORK == 0:
                 self.progress(self.messages_done, self.num_messages)
-        return self.messages_done == self.num_messages
+        return heap[0][0] if heap else NEVER, self.messages_done == self.num_messages
 
     def found(self) -> dict[str, bytes]:
         """What happened to messages and links, as columns."""
