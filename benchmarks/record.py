@@ -30,7 +30,7 @@ import numpy as np
 
 from choreo.record import Case, Measured, Store, sql
 from choreo.record.ask.columns import duckdb_engine
-from choreo.record.load import load, loaded_files
+from choreo.record.load import columns_writer, load, loaded_files
 
 RESULTS = Path(__file__).parent / "results" / "record.json"
 SIZES, ALGORITHMS = 24, ("ring", "swing", "direct", "halving_doubling", "mst", "bruck", "pat", "hierarchical")
@@ -51,7 +51,7 @@ def group_by(rows: int, folder: Path) -> dict[str, Any]:
     (part,) = loaded_files(folder)["measurement"]
     schema = parquet.read_schema(part)
     draw = np.random.default_rng(7)
-    with parquet.ParquetWriter(part, schema, compression="zstd") as writer:
+    with columns_writer(part, schema) as writer:
         for start in range(0, rows, 1 << 20):
             count = min(1 << 20, rows - start)
             columns = {

@@ -22,7 +22,7 @@ from choreo.record.store import store as store_module
 from choreo.record.store.connection import marks
 from choreo.record.store.place import DATABASE, check_local, store_path
 from choreo.record.store.provenance import code_hash, commit_here
-from choreo.record.store.schema import MIGRATIONS, VERSION
+from choreo.record.store.schema import MIGRATIONS, TABLES, VERSION
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -262,16 +262,68 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", range(1, VERSION + 1))
 def test_a_store_of_every_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
     """`tests/data/record/version-N.sql` is a store as version N wrote it."""
-    script = (ROOT / "tests" / "data" / "record" / f"version-{version}.sql").read_text(encoding="utf-8")
-    with sqlite3.connect(tmp_path / DATABASE) as connection:
-        connection.executescript(script)
-    connection.close()
+    made_by(version, tmp_path)
     with Store(tmp_path) as store:
         assert store.rows("pragma user_version") == [(len(MIGRATIONS),)]
         assert store.rows("select count(*) from prediction") == [(2,)]
         assert store.rows("select count(*) from measurement") == [(3,)]
         assert store.rows("select algorithm, round(ratio, 3) from compared") == [("ring", 0.5)]
         store.end(store.begin("price", []))
+
+
+@pytest.mark.parametrize("version", range(1, VERSION + 1))
+def test_a_store_of_every_version_gets_the_tables_of_a_new_one(tmp_path: Path, version: int) -> None:
+    """A script that was released is never changed: tables that it makes today are those that it made then."""
+    made_by(version, tmp_path / "old")
+    tables = "select type, name, sql from sqlite_master where name not like 'sqlite_%' order by type, name"
+    with Store(tmp_path / "old") as old, Store(tmp_path / "new") as new:
+        assert [(*one[:2], " ".join(str(one[2]).split())) for one in old.rows(tables)] == [
+            (*one[:2], " ".join(str(one[2]).split())) for one in new.rows(tables)
+        ]
+
+
+def test_a_script_more_keeps_every_row_and_one_that_fails_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_by(1, tmp_path)
+    before = content(tmp_path)
+
+    def with_scripts(*more: str) -> None:
+        monkeypatch.setattr("choreo.record.store.store.MIGRATIONS", (*MIGRATIONS, *more))
+        for module in ("store", "connection"):
+            monkeypatch.setattr(f"choreo.record.store.{module}.VERSION", VERSION + len(more))
+
+    added = "alter table run add column note text; update run set note = 'as it was'"
+    with_scripts(added, "alter table run add column other text; insert into nowhere values (1)")
+    with pytest.raises(sqlite3.OperationalError, match="nowhere"):
+        Store(tmp_path)
+    assert content(tmp_path) == before
+    with_scripts(added)
+    with Store(tmp_path) as store:
+        assert store.rows("pragma user_version") == [(VERSION + 1,)]
+        assert store.rows("select distinct note from run") == [("as it was",)]
+        store.rows("alter table run drop column note")
+    assert content(tmp_path) == before
+
+
+def made_by(version: int, folder: Path) -> None:
+    """A store as that version wrote it."""
+    script = (ROOT / "tests" / "data" / "record" / f"version-{version}.sql").read_text(encoding="utf-8")
+    folder.mkdir(exist_ok=True)
+    with sqlite3.connect(folder / DATABASE) as connection:
+        connection.executescript(script)
+    connection.close()
+
+
+def content(folder: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every table, and its columns."""
+    connection = sqlite3.connect(folder / DATABASE)
+    found = {}
+    for table in TABLES:
+        found[table] = connection.execute(f"select * from {table}").fetchall()
+        found[f"{table}, columns"] = connection.execute(f"pragma table_info({table})").fetchall()
+    connection.close()
+    return found
 
 
 def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
