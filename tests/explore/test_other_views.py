@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from choreo.explore.views.write import document
 from choreo.price import CostModel, price
 from choreo.prove import prove
 from choreo.record.record import record
+from choreo.record.store.place import COLUMNS
 from choreo.schedule.document import from_document
 from choreo.simulate import simulate
 
@@ -146,6 +148,11 @@ def test_the_store_is_asked_without_sql(tmp_path: Path, monkeypatch: pytest.Monk
     assert [row[0] for row in found["rows"]] == ["ring"]
     grouped = ask_store(Ask("result", ("count(*)",), group_by=("algorithm",), order_by=("algorithm",)))
     assert grouped["rows"] == [["ring", 1], ["swing", 1]]
+    several = ask_store(Ask("result", ("algorithm",), (Where("algorithm", "in", ("ring", "mst")),)))
+    assert several["rows"] == [["ring"]]
+    shutil.rmtree(tmp_path / COLUMNS, ignore_errors=True)
+    (tmp_path / COLUMNS).touch()  # columns cannot be made there, as in a folder that is read-only
+    assert ask_store(asked)["rows"] == found["rows"]
     assert "nothing like this" in ask_store(Ask("result", ("time_s",), (Where("ranks", ">", 99),)))["word"]
     for wrong in (
         {"columns": ["1; drop table run"]},

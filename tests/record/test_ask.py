@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,36 @@ def test_a_load_that_is_cut_short_leaves_the_last_one(store: Path, monkeypatch: 
     assert sum(1 for part in loaded_files(store)["measurement"] if part.exists()) == 1
     assert load(store).new["measurement"] == 1
     assert list((store / COLUMNS).glob("*.new")) == []
+
+
+def test_damaged_columns_are_a_sentence_and_made_anew(store: Path) -> None:
+    pytest.importorskip("duckdb")
+    load(store)
+    (part,) = loaded_files(store)["measurement"]
+    whole = part.read_bytes()
+    for damaged in (whole[:30], b"", None):
+        part.unlink(missing_ok=True)
+        if damaged is not None:
+            part.write_bytes(damaged)
+        with pytest.raises(choreo.StoreError, match=r"columns of measurement in .*columns cannot be read.*remove that"):
+            sql("select count(*) from measurement", store=store)
+        assert sql("select count(*) from measurement", store=store, oltp=True).rows == [(30,)]
+    shutil.rmtree(store / COLUMNS)
+    assert sql("select count(*) from measurement", store=store).rows == [(30,)]
+
+
+@BOTH
+def test_damaged_rows_are_a_sentence(store: Path, oltp: bool) -> None:
+    content = bytearray((store / DATABASE).read_bytes())
+    with Store(store) as kept:
+        ((size, first),) = kept.rows(
+            "select s.page_size, m.rootpage from pragma_page_size s, sqlite_master m where m.name = 'measurement'"
+        )
+    at = int(str(size)) * (int(str(first)) - 1)
+    content[at : at + 64] = b"\x55" * 64
+    (store / DATABASE).write_bytes(content)
+    with pytest.raises(choreo.StoreError, match=r"record.sqlite is damaged; move it away and start anew"):
+        sql("select count(*), max(time_s) from measurement", store=store, oltp=oltp)
 
 
 def test_who_reads_while_others_load_sees_what_was_there(store: Path) -> None:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from choreo.errors import StoreError, UsageError, shown
 from choreo.record.store import connect_read_only
-from choreo.record.store.place import COLUMNS
+from choreo.record.store.connection import explained
+from choreo.record.store.place import COLUMNS, DATABASE
 from choreo.record.store.schema import TABLES, VERSION
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def load(folder: Path) -> Loaded:
     connection = connect_read_only(folder)
     place = folder / COLUMNS
     try:
-        with _lock(place), _told(place):
+        with _lock(place), _told(place), explained(folder / DATABASE):
             listed = _read_list(place)
             before = _names(listed)
             new: dict[str, int] = {}
@@ -243,6 +244,7 @@ def _told(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)  # Arrow has a story of its own
         raise StoreError(
-            f"{shown(place)} cannot be written: {error.strerror or error}; what was loaded before is still there"
+            f"{shown(place)} cannot be written: {why}; what was loaded before is still there, and --oltp asks the rows"
         ) from error

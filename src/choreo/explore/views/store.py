@@ -7,12 +7,14 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 from msgspec import Meta
 
-from choreo.record.ask.select import AGGREGATES, OPERATORS, columns, select, select_sql
+from choreo.errors import StoreError
+from choreo.record.ask.select import AGGREGATES, OPERATORS, columns, select
 
 __all__ = ["Ask", "Asked", "ask_store", "store_columns"]
 
 MOST_ROWS = 20_000
 Name = Annotated[str, Meta(max_length=80)]
+Value = Annotated[str, Meta(max_length=200)] | float
 
 
 class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,7 +22,7 @@ class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     column: Name
     operator: Name
-    value: Annotated[str, Meta(max_length=200)] | float | None = None
+    value: Value | Annotated[tuple[Value, ...], Meta(max_length=100)] | None = None
 
 
 class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,10 +63,17 @@ def ask_store(asked: Ask) -> Asked:
     where = [(one.column, one.operator, one.value) for one in asked.where]
     chosen = asked.columns or (("count(*)",) if asked.group_by else tuple(columns(asked.view))[:8])
     given: dict[str, Any] = {"where": where, "group_by": asked.group_by, "order_by": asked.order_by}
-    text = select_sql(chosen, **given, limit=MOST_ROWS, view=asked.view)
-    answer = select(chosen, **given, limit=MOST_ROWS, view=asked.view)
+    try:
+        answer = select(chosen, **given, limit=MOST_ROWS, view=asked.view)
+    except StoreError:  # columns cannot be made in a folder that is read-only, but its rows can be asked
+        answer = select(chosen, **given, limit=MOST_ROWS, view=asked.view, oltp=True)
     word = "" if answer.rows else _empty(asked)
-    return {"sql": text, "columns": list(answer.columns), "rows": [list(row) for row in answer.rows], "word": word}
+    return {
+        "sql": answer.sql,
+        "columns": list(answer.columns),
+        "rows": [list(row) for row in answer.rows],
+        "word": word,
+    }
 
 
 def _empty(asked: Ask) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from choreo.errors import StoreError, UsageError, short
+from choreo.errors import UsageError, short
 
 __all__ = ["Answer", "Engine", "refused"]
 
@@ -32,6 +32,4 @@ def refused(text: str, error: Exception) -> Exception:
     told = " ".join(str(error).split())
     if "readonly" in told or "not authorized" in told or "read-only" in told:
         return UsageError(f"{short(text)!r} would write, and the store is only read here; write select ...")
-    if "malformed" in told or "not a database" in told:
-        return StoreError(f"the store is damaged: {told}")
     return UsageError(f"{short(text)!r} cannot be answered: {told}")

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from choreo.errors import UsageError, short
+from choreo.errors import StoreError, UsageError, short, shown
 from choreo.record.ask.answer import Answer, Engine, refused
 from choreo.record.load import load, loaded_files, need
+from choreo.record.store.place import COLUMNS
 from choreo.record.store.schema import VIEWS
 
 __all__ = ["duckdb_engine"]
@@ -27,7 +28,11 @@ def duckdb_engine(folder: Path, *, fresh: bool = True) -> Iterator[Engine]:
     connection = duckdb.connect(":memory:")
     for table, parts in files.items():
         names = ", ".join(f"'{_quoted(part)}'" for part in parts)
-        connection.execute(f"create view {table} as select * from read_parquet([{names}])")
+        try:
+            connection.execute(f"create view {table} as select * from read_parquet([{names}])")
+        except duckdb.Error as error:
+            connection.close()
+            raise _damaged(folder, table, error) from None
     for view, text in VIEWS.items():
         connection.execute(f"create view {view} as {text}")
     # A query reads these files, and no others.
@@ -44,6 +49,8 @@ def duckdb_engine(folder: Path, *, fresh: bool = True) -> Iterator[Engine]:
                 raise UsageError(f"{short(text)!r} is not one query; write select ..., the store is only read here")
             cursor = connection.execute(text, list(parameters))
             rows = cursor.fetchall()
+        except (duckdb.IOException, duckdb.InternalException, duckdb.SerializationException) as error:
+            raise _damaged(folder, "a table", error) from None
         except duckdb.Error as error:
             raise refused(text, error) from None
         return Answer(text, tuple(column[0] for column in cursor.description or ()), rows)
@@ -52,6 +59,15 @@ def duckdb_engine(folder: Path, *, fresh: bool = True) -> Iterator[Engine]:
         yield ask
     finally:
         connection.close()
+
+
+def _damaged(folder: Path, table: str, error: Exception) -> StoreError:
+    told = str(error).strip().splitlines()[0]
+    place = shown(folder / COLUMNS)
+    return StoreError(
+        f"the columns of {table} in {place} cannot be read: {told}; remove that folder and ask again, as it is made "
+        "anew from the rows, or ask those with --oltp"
+    )
 
 
 def _quoted(path: Path) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from choreo.errors import UsageError, short
 from choreo.record.ask.answer import Answer, Engine, refused
 from choreo.record.store import connect_read_only
-from choreo.record.store.place import store_path
+from choreo.record.store.connection import explained
+from choreo.record.store.place import DATABASE, store_path
 
 __all__ = ["engine", "sql"]
 
@@ -54,8 +55,9 @@ def _sqlite(folder: Path) -> Iterator[Engine]:
 
     def ask(text: str, parameters: Sequence[Any] = ()) -> Answer:
         try:
-            cursor = connection.execute(text, tuple(parameters))
-            rows = cursor.fetchall()
+            with explained(folder / DATABASE, reading=True):
+                cursor = connection.execute(text, tuple(parameters))
+                rows = cursor.fetchall()
         except (sqlite3.Error, sqlite3.Warning) as error:
             raise refused(text, error) from None
         if cursor.description is None:

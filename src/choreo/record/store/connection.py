@@ -81,13 +81,13 @@ def patiently(connection: sqlite3.Connection, statement: str) -> None:
 
 
 @contextmanager
-def explained(file: Path) -> Iterator[None]:
-    """SQLite's errors as sentences."""
+def explained(file: Path, *, reading: bool = False) -> Iterator[None]:
+    """SQLite's errors as sentences; while `reading`, that nothing may be written is the reader's mistake."""
     try:
         yield
     except sqlite3.DatabaseError as error:
         name = getattr(error, "sqlite_errorname", None) or ""
         told = next((text for start, text in TROUBLES if name.startswith(start)), None)
-        if told is None:
+        if told is None or (reading and name.startswith("SQLITE_READONLY")):
             raise
         raise StoreError(f"{shown(file)}{':' if told.startswith('the ') else ''} {told}") from error

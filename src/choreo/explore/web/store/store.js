@@ -146,8 +146,8 @@ export class StoreView {
     const names = [...new Set([...axes, ...list(asked.more)].filter((name) => name && name !== "-"))], figures = names.filter((name) => name.includes("("));
     const plain = names.filter((name) => !name.includes("("));
     const where = this.parsed(asked.where).filter(({ operator, value }) => value !== "" || /null/.test(operator)).map(({ column, operator, value }) => {
-      const text = this.known.views[asked.from][column] === "text";
-      return { column, operator, value: /null/.test(operator) ? null : !text && value !== "" && Number.isFinite(Number(value)) ? Number(value) : value };
+      const text = this.known.views[asked.from][column] === "text", read = (one) => (!text && one !== "" && Number.isFinite(Number(one)) ? Number(one) : one);
+      return { column, operator, value: /null/.test(operator) ? null : operator === "in" ? list(value).map(read) : read(value) };
     });
     const order = asked.chart === "table" || asked.x.includes("(") ? plain.slice(0, 2) : plain.includes(asked.x) ? [asked.x] : [];
     return { view: asked.from, columns: figures.length ? figures : plain, group_by: figures.length ? plain : [], where, order_by: order };
