@@ -164,6 +164,12 @@ def test_a_damaged_checkpoint_is_named_with_what_to_do(saved: Path, tmp_path: Pa
     assert refusal(tmp_path).endswith("damaged: .metadata is missing; choose another folder to start anew")
 
 
+@pytest.mark.parametrize("name", ["../shard", "/etc/passwd", "", "..", "a\0b"])
+def test_a_manifest_names_only_files_of_its_folder(saved: Path, tmp_path: Path, name: str) -> None:
+    changed(saved, tmp_path, lambda manifest: manifest["files"].update({name: [0, 0]}))
+    assert "checkpoint.json: it names a file that cannot be in its folder" in refusal(tmp_path)
+
+
 def test_a_checkpoint_of_a_newer_format_is_refused(saved: Path, tmp_path: Path) -> None:
     changed(saved, tmp_path, lambda manifest: manifest.update(format=2, more="of the future"))
     assert "was written by a newer Choreo, in format 2; this one reads format 1; upgrade" in refusal(tmp_path)

@@ -100,6 +100,7 @@ def _kernel(path: Path, number: int, row: list[str]) -> MeasuredKernel:
     try:
         kind, m, n, k, dtype, time_s, rate = row
         kernel = MeasuredKernel(kind, int(m), int(n), int(k), dtype, float(time_s), float(rate))
+        _ = kernel.batch  # a number too
     except ValueError:
         raise DeviceError(
             f"{shown(path)}: kernel {number} is not {','.join(COLUMNS)}: {','.join(row)[:80]!r}"

@@ -152,9 +152,9 @@ def _read(checkpoint: Path, older: str) -> Manifest:
                 f"{FORMAT}; upgrade Choreo, or choose another folder"
             )
         manifest = msgspec.convert(found, Manifest)
-        if all(Path(name).name == name for name in manifest.files):
+        if not any("/" in name or "\0" in name or name in ("", ".", "..") for name in manifest.files):
             return manifest
-        reason = "it names a file outside of its folder"
+        reason = "it names a file that cannot be in its folder"
     except UsageError as error:
         reason = str(error).rpartition(" cannot be read: ")[2]
     except (ValueError, KeyError, TypeError, RecursionError):
