@@ -11,6 +11,7 @@ from choreo.collectives import Collective, get_collective
 from choreo.errors import UsageError
 from choreo.schedule import Schedule
 from choreo.simulate import Packets
+from choreo.synthesize.shares import best_shares
 from choreo.topology import Topology, devices_of, get_topology
 from choreo.topology.graph import Floats, Ints
 from choreo.units import counted, size_of
@@ -97,7 +98,7 @@ def read_problem(
     root: int | None,
     effort: str,
     traffic: Sequence[Sequence[float]] | Floats | None = None,
-    shares: Sequence[float] | Floats | None = None,
+    shares: Sequence[float] | Floats | str | None = None,
     relays: bool = True,
     packets: Packets | None = None,
 ) -> Problem:
@@ -116,7 +117,13 @@ def read_problem(
     if shares is not None:
         if contract.blocks(len(devices)) != len(devices):
             raise UsageError(f"{collective} has no blocks, one for each rank, so it takes no shares; leave them out")
+        if isinstance(shares, str):
+            if shares != "auto":
+                raise UsageError(f"shares must be numbers, one for each rank, or 'auto', not {shares!r:.40}")
+            shares = best_shares(collective, network, devices)
         weights = _weights("shares", shares, (len(devices),))
+        if (weights == weights[0]).all():
+            weights = None
     root = contract.check_root(root, len(devices))
     return Problem(collective, network, size, devices, root, effort, weights, relays, packets)
 

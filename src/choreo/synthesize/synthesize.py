@@ -69,6 +69,7 @@ class Synthesis(Result):
         "bound_s",
         "efficiency",
         "library",
+        "shares",
         "made_in_s",
     )
 
@@ -110,6 +111,12 @@ class Synthesis(Result):
         return self._share(self.time_s)
 
     @property
+    def shares(self) -> list[float] | None:
+        """The part of all data that each rank's block is, None if all are equal or there are none."""
+        weights = self.problem.weights
+        return None if weights is None or self.collective == "all_to_all" else (weights / weights.sum()).tolist()
+
+    @property
     def library(self) -> dict[str, Any] | None:
         """The best algorithm of the library there."""
         if self.best_of_library is None:
@@ -143,7 +150,7 @@ def synthesize(
     ranks: int | Sequence[int | str] | None = None,
     root: int | None = None,
     traffic: Sequence[Sequence[float]] | Floats | None = None,
-    shares: Sequence[float] | Floats | None = None,
+    shares: Sequence[float] | Floats | str | None = None,
     relays: bool = True,
     effort: str = "medium",
     packets: Packets | None = None,
@@ -152,10 +159,10 @@ def synthesize(
 
     It is proved, and never slower than the best of the library there. `ranks` is their number, or the device of each;
     all devices by default. `traffic` says how much each rank (rows) has for each other in an all_to_all, and `shares`
-    how large each rank's block is, both in any unit. With `relays` devices that no rank is on may forward, add and
-    copy: they are members of the schedule, after its ranks. `effort` is low, medium or high: how large schedules may be
-    that are tried. With fast, only what is quick to make is. With `packets` schedules are judged by the
-    packets that they send through switches of finite memory, rather than by flows.
+    how large each rank's block is, both in any unit; "auto" finds the shares whose bound is least. With `relays`
+    devices that no rank is on may forward, add and copy: they are members of the schedule, after its ranks. `effort` is
+    low, medium or high: how large schedules may be that are tried. With fast, only what is quick to make is. With
+    `packets` schedules are judged by the packets that they send through switches of finite memory, not by flows.
 
     >>> synthesize("all_gather", "torus(4x4, 50GB/s, 500ns)", "1MiB").algorithm
     'synthesized'
@@ -182,7 +189,7 @@ def search(
     ranks: int | Sequence[int | str] | None = None,
     root: int | None = None,
     traffic: Sequence[Sequence[float]] | Floats | None = None,
-    shares: Sequence[float] | Floats | None = None,
+    shares: Sequence[float] | Floats | str | None = None,
     relays: bool = True,
     effort: str = "medium",
     packets: Packets | None = None,

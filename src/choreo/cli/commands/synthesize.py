@@ -34,8 +34,8 @@ def _numbers(text: str, where: str) -> list[float]:
         raise UsageError(f"{where} must be numbers with commas or blanks between them, not {text!r:.60}") from None
 
 
-def _shares(text: str) -> list[float]:
-    return _numbers(text, "--shares")
+def _shares(text: str) -> list[float] | str:
+    return text if text == "auto" else _numbers(text, "--shares")
 
 
 def _traffic(path: Path) -> list[list[float]]:
@@ -66,8 +66,8 @@ def _traffic(path: Path) -> list[list[float]]:
     click.option(
         "--shares",
         callback=parsed(_shares),
-        metavar="W,W,...",
-        help="How large each rank's block is, in any unit: 1,1,2.",
+        metavar="W,W,...|auto",
+        help="How large each rank's block is, in any unit: 1,1,2; or auto: such that the bound is least.",
     ),
     click.option(
         "--relays/--no-relays", default=True, help="Whether devices that no rank is on may forward (they may)."
@@ -96,7 +96,7 @@ def command(
     ranks: int | None,
     placement: str | None,
     traffic: Path | None,
-    shares: list[float] | None,
+    shares: list[float] | str | None,
     relays: bool,
     effort: str,
     slow_link: tuple[str, ...],

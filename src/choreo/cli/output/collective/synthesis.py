@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["print_synthesis"]
 
+# Of more ranks only so many shares are listed.
+MOST_SHARES = 16
+
 
 def print_synthesis(found: Synthesis, output: Path | None) -> None:
     """Print the times and shares of the bound, and where the schedule was written."""
@@ -36,6 +39,9 @@ def print_synthesis(found: Synthesis, output: Path | None) -> None:
     schedule = found.schedule
     cut = f"{counted(schedule.num_chunks, 'chunk')}, {counted(schedule.num_steps, 'step')}"
     echo_line(f"Proved: {cut}. Made in {format_time(found.made_in_s)}.")
+    if found.shares is not None:
+        few = ", ".join(f"{100 * share:.1f}" for share in found.shares[:MOST_SHARES])
+        echo_line(f"The ranks' blocks, in % of all data: {few}{', ...' * (found.ranks > MOST_SHARES)}.")
     if schedule.relays:
         echo_line(f"{counted(schedule.relays, 'device')} that no rank is on relay.")
     if output is not None:
