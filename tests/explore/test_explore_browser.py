@@ -210,6 +210,18 @@ def test_sliders_fields_errors_and_a_second_algorithm(browser: Browser, server: 
         assert seen["painted"] == [True] * 6
         assert seen["wrong"] == []
 
+        # Of packets the queues are shown, and what is said of them that cannot be is told at its field.
+        at(page, "#collective=all_to_all&algorithm=direct&topology=fat_tree&ranks=16&packets=64KiB")
+        wanted = moment(Fields("all_to_all", "direct", 16, topology="fat_tree", packets="64KiB"))
+        assert wanted["run"] is not None
+        shown = page.run("[...document.querySelectorAll('.strips .name')].map((one) => one.textContent)")
+        assert shown == [queue["name"] for queue in wanted["run"]["queues"]] and shown
+        page.run("location.hash = '#packets=plenty'")
+        page.until("{ return document.querySelector('.field.bad') !== null; }")
+        assert page.run("document.querySelector('.field.bad').dataset.field") == "packets"
+        at(page, "#")
+        assert page.run("document.querySelectorAll('.strips li').length") == 0
+
         # The shorter of two runs ends earlier on the clock that both share, also where ranks are drawn as a map.
         at(page, "#versus=halving_doubling&topology=torus&size=1MiB&ranks=32")
         ends = page.run("""window.explored.panes.map(({ diagram, found }) => {

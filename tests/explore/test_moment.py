@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from choreo.algorithms import build
-from choreo.explore.fields import Cut, Fields, Slow, case_of, network_text
+from choreo.explore.fields import Cut, FieldError, Fields, Slow, case_of, network_text
 from choreo.explore.views import chunks as views_chunks
 from choreo.explore.views.chunks import MOST_EVENTS, chunks, replayed
 from choreo.explore.views.moment import moment
 from choreo.price import CostModel, price
 from choreo.run.execute.constants import Band, Constants
-from choreo.simulate import simulate
+from choreo.simulate import Packets, simulate
 from choreo.topology import get_topology
 
 MIB = 1 << 20
@@ -48,6 +48,42 @@ def test_every_message_has_the_wires_it_crosses() -> None:
     for src, dst, way in zip(run["messages"]["src"], run["messages"]["dst"], found["way"], strict=True):
         crossed = [ends[wire] for wire in found["ways"][way]]
         assert {src, dst} <= {end for pair in crossed for end in pair}
+
+
+@pytest.mark.parametrize(
+    ("text", "packets", "options"),
+    [
+        ("16MiB", Packets(), "--packets --buffer 16MiB"),
+        ("64KiB lossy", Packets(buffer_bytes="64KiB", lossless=False), "--packets --buffer 64KiB --lossy"),
+        ("spray dcqcn", Packets(routing="spray", control="dcqcn"), "--packets --routing spray --control dcqcn"),
+    ],
+)
+def test_packets_are_followed_as_asked(text: str, packets: Packets, options: str) -> None:
+    fields = Fields(collective="all_to_all", algorithm="direct", ranks=8, topology="fat_tree", packets=text)
+    found, flows = moment(fields), moment(Fields(collective="all_to_all", algorithm="direct", topology="fat_tree"))
+    run = simulate(build("all_to_all", "direct", 8), found["network"], MIB, packets=packets)
+    assert found["time_us"] == run.time_s * 1e6
+    assert found["command"].endswith(options)
+    assert found["run"] is not None and flows["run"] is not None and run.packets is not None
+    assert max(queue["peak_bytes"] for queue in found["run"]["queues"]) == run.packets.peak_queue_bytes
+    assert not flows["run"]["queues"]
+    for name in ("step", "src", "dst", "bytes"):  # so that chunks and messages belong together
+        assert found["run"]["messages"][name] == flows["run"]["messages"][name]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (Fields(packets="lossy lossless"), "says twice"),
+        (Fields(packets="plenty"), "plenty"),
+        (Fields(packets="1MiB", size="1GiB", ranks=64), "smaller size"),
+        (Fields(collective="all_to_all", algorithm="direct", ranks=6, size="4MiB", packets="16KiB"), "deadlock"),
+    ],
+)
+def test_packets_that_cannot_be_followed_are_told_at_their_field(fields: Fields, says: str) -> None:
+    with pytest.raises(FieldError, match=says) as error:
+        moment(fields)
+    assert error.value.field == "packets"
 
 
 def test_a_network_is_broken_as_asked() -> None:

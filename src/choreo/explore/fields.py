@@ -21,7 +21,7 @@ from choreo.price import CostModel
 from choreo.schedule import Schedule
 from choreo.schedule.document import from_document
 from choreo.schedule.places import check_agreement
-from choreo.simulate import suggested_schedule
+from choreo.simulate import Packets, suggested_schedule
 from choreo.topology import Topology, get_topology, list_topologies
 from choreo.topology.language import KINDS
 from choreo.units import parse_bandwidth, parse_gamma, parse_size, parse_time
@@ -35,6 +35,8 @@ __all__ = [
     "case_of",
     "network_of",
     "network_text",
+    "packet_options",
+    "packets_of",
     "reading",
     "schedule_of",
     "transfers_of",
@@ -43,6 +45,16 @@ __all__ = [
 MOST_RANKS = 4096
 # A schedule that the page writes itself.
 MOST_DOCUMENT = 1 << 19
+# Packets that are followed within a second or two.
+MOST_PACKETS = 1 << 21
+# What may be said of packets beside the memory of a switch: the field of `Packets`, its value, and the option.
+PACKET_WORDS: dict[str, tuple[str, object, str]] = {
+    "lossless": ("lossless", True, "--lossless"),
+    "lossy": ("lossless", False, "--lossy"),
+    "ecmp": ("routing", "ecmp", "--routing ecmp"),
+    "spray": ("routing", "spray", "--routing spray"),
+    "dcqcn": ("control", "dcqcn", "--control dcqcn"),
+}
 FILES = (".json", ".toml", ".xml")
 KEPT = 8
 
@@ -66,7 +78,10 @@ class Slow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A schedule on a network. Without an algorithm each dimension of the network gets the one that suits it."""
+    """A schedule on a network. Without an algorithm each dimension of the network gets the one that suits it.
+
+    Without `packets` messages are flows; `1MiB lossy spray` is packets through switches of that memory.
+    """
 
     collective: Text = "all_reduce"
     algorithm: Text = "ring"
@@ -79,6 +94,7 @@ class Fields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     document: Annotated[str, Meta(max_length=MOST_DOCUMENT)] = ""
     cuts: Annotated[tuple[Cut, ...], Meta(max_length=32)] = ()
     slow: Annotated[tuple[Slow, ...], Meta(max_length=32)] = ()
+    packets: Text = ""
 
 
 class FieldError(Exception):
@@ -97,6 +113,7 @@ class Case:
     topology: Topology
     size_bytes: int
     cost_model: CostModel
+    packets: Packets | None = None
 
 
 class _Kept:
@@ -142,7 +159,54 @@ def case_of(fields: Fields) -> Case:
     if schedule.ranks > topology.num_devices:
         told = f"{schedule.ranks} ranks do not fit on {topology.name}, which has {topology.num_devices} devices"
         raise FieldError("ranks", UsageError(told))
-    return Case(schedule, topology, 0 if schedule.collective == "barrier" else size, cost_model)
+    size = 0 if schedule.collective == "barrier" else size
+    packets = reading("packets", lambda: packets_of(fields.packets))
+    if packets is not None:
+        reading("packets", lambda: _check_packets(schedule, size, packets))
+    return Case(schedule, topology, size, cost_model, packets)
+
+
+def packets_of(text: str) -> Packets | None:
+    """The network of packets that a text names: the memory of a switch, and words for what else is not as usual.
+
+    >>> print(packets_of("1MiB lossy spray"))
+    1 MiB a switch, lossy, selective_repeat, spray; packets of 4 KiB
+    """
+    given: dict[str, Any] = {}
+    for word in text.split():
+        name, value, _ = PACKET_WORDS.get(word.lower(), ("buffer_bytes", None, ""))
+        if name in given:
+            raise UsageError(f"{text.strip()!r:.60} says twice what is to happen; write 1MiB lossy spray, or less")
+        given[name] = parse_size(word) if value is None else value
+    return Packets(**given) if given else None
+
+
+def packet_options(text: str) -> list[str]:
+    """The options of the command line for the same.
+
+    >>> packet_options("1MiB lossy")
+    ['--packets', '--buffer 1MiB', '--lossy']
+    """
+    words = [
+        PACKET_WORDS[word.lower()][2] if word.lower() in PACKET_WORDS else f"--buffer {word}" for word in text.split()
+    ]
+    return ["--packets", *words] if words else []
+
+
+def _check_packets(schedule: Schedule, size_bytes: int, packets: Packets) -> None:
+    """Refuse what takes longer than a page should."""
+    sent = _sent(schedule) * schedule.contract.total_bytes(size_bytes, schedule.ranks) / packets.mtu
+    if sent > MOST_PACKETS:
+        raise UsageError(
+            f"these are {sent:.2g} packets of {packets.mtu} bytes, and the page follows {MOST_PACKETS:.2g}; take a "
+            "smaller size or fewer ranks, or use choreo simulate --packets"
+        )
+
+
+@lru_cache(maxsize=16)
+def _sent(schedule: Schedule) -> float:
+    """What all transfers carry together, as a multiple of all data."""
+    return sum(float(schedule.weights_of(rows).sum()) for rows in schedule.blocks()) / schedule.total_weight
 
 
 def network_text(fields: Fields) -> str:

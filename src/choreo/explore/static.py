@@ -18,7 +18,7 @@ from choreo.show.web.page import embedded, joined_modules, web_file
 __all__ = ["static_page"]
 
 STYLES = ("/show/base.css", "/show/simulation/network.css", "/explore.css")
-TEXTS = ("collective", "algorithm", "size", "topology", "alpha", "bandwidth", "gamma", "document")
+TEXTS = ("collective", "algorithm", "size", "topology", "alpha", "bandwidth", "gamma", "document", "packets")
 
 
 def static_page(link: str = "") -> str:

@@ -8,7 +8,15 @@ from typing import TypedDict
 import numpy as np
 
 from choreo.errors import ChoreoError
-from choreo.explore.fields import Case, Fields, case_of, network_text, reading, transfers_of
+from choreo.explore.fields import (
+    Case,
+    Fields,
+    case_of,
+    network_text,
+    packet_options,
+    reading,
+    transfers_of,
+)
 from choreo.price import CostModel, Price
 from choreo.price.price import price_of, slowest
 from choreo.price.profile import profile
@@ -16,7 +24,7 @@ from choreo.run.execute.constants import load_constants
 from choreo.schedule import Schedule
 from choreo.show.schedule.outcome import outcome_of
 from choreo.show.simulation.data import SimulationData, drawn
-from choreo.simulate import Simulation, simulate
+from choreo.simulate import Packets, Simulation, simulate
 from choreo.topology import Topology
 from choreo.topology.graph import Ints
 
@@ -126,13 +134,18 @@ def moment(fields: Fields) -> Moment:
 
 def run_of(case: Case, *, keep: bool) -> Simulation:
     """The simulation of a case; its chunks are asked for right after it."""
-    return reading("topology", lambda: _run(case.schedule, case.topology, case.size_bytes, case.cost_model, keep))
+    gamma = case.cost_model.gamma_s_per_byte
+    return reading(
+        "topology" if case.packets is None else "packets",
+        lambda: _run(case.schedule, case.topology, case.size_bytes, gamma, packets=case.packets, keep=keep),
+    )
 
 
 @lru_cache(maxsize=1)
-def _run(schedule: Schedule, topology: Topology, size_bytes: int, cost_model: CostModel, keep: bool) -> Simulation:
-    gamma = cost_model.gamma_s_per_byte
-    return simulate(schedule, topology, size_bytes, gamma_s_per_byte=gamma, keep_messages=keep)
+def _run(
+    schedule: Schedule, topology: Topology, size_bytes: int, gamma: float, *, packets: Packets | None, keep: bool
+) -> Simulation:
+    return simulate(schedule, topology, size_bytes, gamma_s_per_byte=gamma, packets=packets, keep_messages=keep)
 
 
 # Counted and proved once a schedule: a slider that moves the size changes neither.
@@ -229,4 +242,4 @@ def _command(fields: Fields) -> str:
         words += ["--gamma", fields.gamma.strip()]
     words += [f'--slow-link "{cut.here}-{cut.there}={cut.factor:g}"' for cut in fields.cuts]
     words += [f"--slow-rank {slow.rank}={slow.times:g}x" for slow in fields.slow]
-    return " ".join(words)
+    return " ".join(words + packet_options(fields.packets))

@@ -14,6 +14,15 @@ from choreo.topology.language import KINDS
 __all__ = ["Words", "WordsData", "words"]
 
 
+PACKETS = {
+    "16MiB": "packets through switches of 16 MiB, which pause senders when they are full (PFC)",
+    "1MiB": "the same with little memory",
+    "1MiB spray": "a path drawn for every packet",
+    "1MiB lossy": "a full switch drops packets, and they are sent again",
+    "1MiB dcqcn": "senders slow down when packets are marked",
+}
+
+
 class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No fields."""
 
@@ -24,6 +33,7 @@ class WordsData(TypedDict):
     collectives: dict[str, str]
     algorithms: dict[str, dict[str, str]]
     topologies: dict[str, str]
+    packets: dict[str, str]
 
 
 def words(_: Words) -> WordsData:
@@ -45,4 +55,5 @@ def words(_: Words) -> WordsData:
         "collectives": {name: contract.summary for name, contract in COLLECTIVES.items()},
         "algorithms": algorithms,
         "topologies": {**blocks, **machines, **examples},
+        "packets": PACKETS,
     }

@@ -23,6 +23,7 @@ const FIELDS = [
   { name: "algorithm", words: "algorithm", hint: "empty: what suits the network", shown: "what suits the network", named: true },
   { name: "versus", words: "against", hint: "a second algorithm, on the same clock", shown: "nothing", named: true },
   { name: "topology", words: "network", hint: "ring, torus, hgx-h100, torus(4x4x4, 45GB/s, 1us), …", wide: true },
+  { name: "packets", words: "packets", hint: "the memory of a switch; and lossy, spray, dcqcn", shown: "flows" },
   { name: "ranks", words: "ranks", stops: RANK_STOPS },
   { name: "size", words: "size", stops: SIZE_STOPS },
   { name: "alpha", words: "α", hint: "seconds a message", stops: ALPHAS },
@@ -80,11 +81,12 @@ export class Form {
       }
     }
     if (!this.words) return;
-    const { collectives, algorithms, topologies } = this.words, own = algorithms[now.collective] || {};
+    const { collectives, algorithms, topologies, packets } = this.words, own = algorithms[now.collective] || {};
     this.list("collective", collectives);
     this.list("algorithm", own);
     this.list("versus", own);
     this.list("topology", topologies);
+    this.list("packets", packets);
   }
 
   list(name, words) {

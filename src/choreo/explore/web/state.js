@@ -2,7 +2,7 @@
 
 export const DEFAULTS = {
   view: "moment", collective: "all_reduce", algorithm: "ring", versus: "", ranks: "8", size: "1MiB", topology: "ring",
-  alpha: "1us", bandwidth: "50GB/s", gamma: "0", cuts: "", slow: "", time: "", pick: "",
+  alpha: "1us", bandwidth: "50GB/s", gamma: "0", cuts: "", slow: "", packets: "", time: "", pick: "",
 };
 
 // A file that needs no server has the state that it shows.

@@ -8,13 +8,13 @@ import { Pane } from "./pane.js";
 import { Work } from "../work.js";
 import { change, cutsOf, cutsText, slowOf, slowText, state } from "../state.js";
 
-const ASKED = ["collective", "algorithm", "versus", "ranks", "size", "topology", "alpha", "bandwidth", "gamma", "cuts", "slow", "document"];
+const ASKED = ["collective", "algorithm", "versus", "ranks", "size", "topology", "alpha", "bandwidth", "gamma", "cuts", "slow", "packets", "document"];
 
 // What the server is asked for a state; `name` is the algorithm.
 export function fieldsOf(now, name) {
   const fields = {
     collective: now.collective, algorithm: name, ranks: Number(now.ranks), size: now.size, topology: now.topology,
-    alpha: now.alpha, bandwidth: now.bandwidth, gamma: now.gamma, cuts: cutsOf(now.cuts), slow: slowOf(now.slow),
+    alpha: now.alpha, bandwidth: now.bandwidth, gamma: now.gamma, cuts: cutsOf(now.cuts), slow: slowOf(now.slow), packets: now.packets,
   };
   return now.document ? { ...fields, document: now.document } : fields;
 }
@@ -27,7 +27,7 @@ function costs({ time_us: simulated, cost, calibrated }) {
 export class MomentView {
   constructor(holder) {
     this.holder = holder;
-    this.form = new Form(holder, ["collective", "algorithm", "versus", "topology", "ranks", "size", "alpha", "bandwidth", "gamma"]);
+    this.form = new Form(holder, ["collective", "algorithm", "versus", "topology", "packets", "ranks", "size", "alpha", "bandwidth", "gamma"]);
     this.changes = element("p", { class: "changes" }, holder);
     this.work = new Work(holder);
     this.clock = new Clock(holder, (time, settled) => this.tick(time, settled));

@@ -1,6 +1,7 @@
 // One schedule on one network at one moment: four linked views. What is picked in one shows in all.
 
 import { counted, element, formatBytes, formatTime } from "/show/base.js";
+import { Queues } from "/show/simulation/lists.js";
 import { Network } from "/show/simulation/network.js";
 import { Formula } from "./formula.js";
 import { ChunkMatrix } from "./matrix.js";
@@ -25,6 +26,9 @@ export class Pane {
     const time = part("part-time", "Every message, in space and time");
     this.timehead = time.querySelector("h3");
     this.timebox = element("div", { class: "box" }, time);
+    this.queuehead = element("h3", { hidden: "" }, time, "The longest queues of packets");
+    this.queuebox = element("ol", { class: "strips" }, time);
+    this.queues = null;
     const matrix = part("part-matrix", "Who holds which chunk");
     this.matrix = new ChunkMatrix(element("div", { class: "box" }, matrix), pick);
     const cost = part("part-cost", "What it costs");
@@ -42,6 +46,7 @@ export class Pane {
     const changed = ({ clientWidth, clientHeight }, drawn) => Math.abs(clientWidth - drawn.width) > 1 || Math.abs(clientHeight - drawn.height) > 1;
     const time = this.diagram && changed(this.timebox, this.diagram), matrix = this.matrix.size && changed(this.matrix.holder, this.matrix.size);
     if (time) this.diagram.fit();
+    if (time && this.queues) this.queues.fit();
     if (matrix && !this.matrix.waiting) this.matrix.fit();
     if ((time || matrix) && this.last) this.show(...this.last);
   }
@@ -63,7 +68,10 @@ export class Pane {
       this.drawTime(run);
       this.matrix.wait();
     } else {
-      this.network = this.diagram = null;
+      this.network = this.diagram = this.queues = null;
+      this.queuebox.replaceChildren();
+      this.queuehead.hidden = true;
+      this.holder.classList.remove("queued");
       this.netbox.replaceChildren();
       this.timebox.replaceChildren();
       element("p", { class: "word" }, this.netbox, `${found.undrawn} Only the time of the whole is told.`);
@@ -100,8 +108,20 @@ export class Pane {
       element("p", { class: "tip", hidden: "" }, this.timebox);
       this.diagram = new SpaceTime(run, this.timebox, (to) => this.scrub(to), this.pick);
     }
+    this.drawQueues(run);
     this.diagram.longest = this.longest;
     this.diagram.fit();
+  }
+
+  // Queues stand below the diagram, on its axis; after the end of the run there are none.
+  drawQueues({ figures, queues }) {
+    this.queuebox.replaceChildren();
+    this.queuehead.hidden = !queues.length;
+    this.holder.classList.toggle("queued", queues.length > 0);
+    const after = (count) => Array(Math.round(count * (this.longest / figures.time_us - 1))).fill(0);
+    const data = { figures: { time_us: this.longest }, queues: queues.map((port) => ({ ...port, bytes: [...port.bytes, ...after(port.bytes.length)] })) };
+    this.queues = queues.length ? new Queues(data, this.queuebox) : null;
+    if (this.queues) this.queues.fit();
   }
 
   chunks(data) {
@@ -141,6 +161,7 @@ export class Pane {
     this.network.show(time, leg ? [leg.src, leg.dst] : []);
     this.diagram.picked = means;
     this.diagram.show(time);
+    if (this.queues) this.queues.show(time);
     if (this.shown !== pick) this.point(means);
     this.shown = pick;
   }
@@ -186,6 +207,7 @@ export class Pane {
     this.matrix.fit();
     if (!this.network) return;
     this.network.fit();
+    if (this.queues) this.queues.fit();
     this.diagram.fit();
   }
 }

@@ -41,7 +41,7 @@ export class Busy {
       const name = element("span", { class: "name", title: this.words(link) }, row, link.name);
       if (link.alike) element("small", {}, name, ` +${link.alike}${link.or_more ? " or more" : ""}`);
       const strip = element("canvas", {}, row);
-      element("span", { class: "share" }, row, this.told(link));
+      element("span", { class: link.utilisation === undefined ? "share bytes" : "share" }, row, this.told(link));
       row.addEventListener("pointerenter", () => { row.classList.add("chosen"); choose(link.wires ?? []); });
       row.addEventListener("pointerleave", () => { row.classList.remove("chosen"); choose([]); });
       return { strip, link };
