@@ -5,8 +5,8 @@
 Every case runs in a process of its own and is timed inside it, after imports: user time of one core to make the
 topology and the schedule and to simulate them; memory is that process's peak. `--htsim` gives the `sim` folder of
 Broadcom/csg-htsim, after `make` there and in `sim/datacenter`: incasts over lossless RoCE are then timed beside its
-`htsim_roce`, and bursts that meet at a drop-tail queue lose packets here and there. What was found goes to
-benchmarks/results/packets.json.
+`htsim_roce`, bursts that meet at a drop-tail queue lose packets here and there, and two switches pause their senders
+and each other. What was found goes to benchmarks/results/packets.json.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ DROP_TAIL: dict[str, Any] = {
     "recovery": "selective_repeat",
     "window_bytes": "64MiB",
 }
+# Senders at the first switch and at the second, packets of each, and how many of one link a switch takes without pause.
+INCASTS = [(2, 0, 64, 16), (4, 0, 64, 16), (8, 0, 64, 16), (16, 0, 64, 32)]
+INCASTS += [(3, 1, 64, 16), (4, 4, 64, 16), (8, 2, 100, 32), (8, 8, 100, 32), (16, 4, 64, 64)]
 TREE = "fat_tree(16x8, 50GB/s, 500ns, spines=16)"
 SWITCH = "switch(128, 50GB/s, 500ns)"
 CASES = [
@@ -146,11 +149,9 @@ def drop_tail(folder: Path) -> list[dict[str, Any]]:
     found = []
     pair = build("broadcast", "linear", 2)
     with tempfile.TemporaryDirectory() as where:
-        program, source = Path(where) / "drop_tail", Path(__file__).parent / "htsim_drop_tail.cpp"
-        command = ["c++", "-O2", "-std=c++17", "-w", "-I", str(folder), str(source), "-o", str(program)]
-        subprocess.run([*command, str(folder / "libhtsim.a")], check=True)
+        program = built("htsim_drop_tail", folder, where)
         for senders, count, room in BURSTS:
-            asked = [str(program), str(senders), str(count), str(room)]
+            asked = [program, str(senders), str(count), str(room)]
             theirs, ends = (
                 subprocess.run([*asked, *more], check=True, capture_output=True, text=True).stdout.split()
                 for more in ([], ["closed"])
@@ -163,6 +164,55 @@ def drop_tail(folder: Path) -> list[dict[str, Any]]:
             print(f"{name:<40}{senders * count:>6}{report.drops:>9}{theirs[0]:>8}{f'{ends[1]} of {senders}':>24}")
             drops = {"choreo": report.drops, "htsim": int(theirs[0])}
             found.append({"senders": senders, "packets": count, "room": room, **drops})
+    return found
+
+
+def built(name: str, folder: Path, where: str) -> str:
+    """The path of a program that was made of a source beside this file and of htsim."""
+    program = Path(where) / name
+    command = ["c++", "-O2", "-std=c++17", "-w", "-I", str(folder), str(Path(__file__).parent / f"{name}.cpp")]
+    subprocess.run([*command, "-o", str(program), str(folder / "libhtsim.a")], check=True)
+    return str(program)
+
+
+def pauses(folder: Path) -> list[dict[str, Any]]:
+    """Two switches, a trunk between them, and a port that all send to: who is paused how often, here and in htsim.
+
+    There thresholds are fixed, so memory is without end here and one port may take a small part of it. A pause takes
+    the link's latency, with no frame to send.
+    """
+    from choreo import Job, Packets, build, simulate_together
+    from choreo.topology import Links, compose, graph
+
+    print(f"\n{'':<44}{'all':>19}{'the bystander':>21}{'pauses':>9}{'of the trunk':>14}")
+    print(f"{'incast over two switches':<44}{'choreo':>10}{'htsim':>9}{'choreo':>12}{'htsim':>9}")
+    found, pair = [], build("broadcast", "linear", 2)
+    with tempfile.TemporaryDirectory() as where:
+        program = built("htsim_pfc", folder, where)
+        for senders, near, count, room in INCASTS:
+            high, below, count_all = room * 4096 + 2048, 3072, senders + 1 + near  # with the bystander
+            asked = map(str, (senders, near, count, high, high - below))
+            said = subprocess.run([program, *asked], check=True, capture_output=True, text=True).stdout.split()
+            receiver, aside, first, second = range(count_all, count_all + 4)
+            src = [*range(count_all), first, second, second]
+            dst = [first] * (senders + 1) + [second] * near + [second, receiver, aside]
+            network = compose("two switches", [graph(first, Links.uniform(src, dst, 50e9, 500e-9), 2)])
+            ends = [aside if sender == senders else receiver for sender in range(count_all)]
+            jobs = [Job(pair, count * 4096, [sender, end], sender * 7e-9) for sender, end in enumerate(ends)]
+            settings = Packets(
+                buffer_bytes=1 << 40, threshold=high / (1 << 40), resume_below_bytes=below, answer_bytes=0
+            )
+            run = simulate_together(jobs, network, packets=settings)
+            assert run.packets is not None
+            ours = [run.time_s * 1e6, float(run.loads.rank_finish_s[senders].max()) * 1e6]
+            ours.append(sum(port.pauses for port in run.packets.ports if port.link < count_all))
+            ours.append(sum(port.pauses for port in run.packets.ports if port.link == count_all))
+            theirs = [float(one) for one in said]
+            name = f"{senders:>3} and {near} of {count} packets, pause at {room}"
+            times = f"{ours[0]:>10.1f}{theirs[0]:>9.1f}{ours[1]:>12.1f}{theirs[1]:>9.1f}"
+            kept = [f"{here:.0f} {there:.0f}" for here, there in zip(ours[2:], theirs[2:], strict=True)]
+            print(f"{name:<44}{times}{kept[0]:>9}{kept[1]:>14}")
+            found.append({"senders": senders, "near": near, "packets": count, "choreo": ours, "htsim": theirs})
     return found
 
 
@@ -189,7 +239,7 @@ def main() -> None:
             flush=True,
         )
         found.append({**asdict(case), **run})
-    beside = {"incasts": incasts(asked.htsim), "drop_tail": drop_tail(asked.htsim)} if asked.htsim else {}
+    beside = {one.__name__: one(asked.htsim) for one in (incasts, drop_tail, pauses)} if asked.htsim else {}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"cases": found, "htsim": beside}, indent=2) + "\n")
 
