@@ -125,6 +125,20 @@ def test_hybrid_sharding_keeps_gathers_off_the_network() -> None:
     assert all(one.zero for one, _ in found)
 
 
+SHARDS: tuple[dict[str, int], ...] = ({}, {"shard_size": 0}, {"shard_size": 8})
+
+
+def test_the_search_tries_groups_of_the_size_of_a_node() -> None:
+    job = job_of(("llama3-8b", 512, 512, 4096, "hgx-h100", "torchtitan", "bf16"))
+    space = search(job, fixed={"pp": 1, "cp": 1, "zero": 3}).space
+    assert set(zip(space["tp"].tolist(), space["shard_size"].tolist(), strict=True)) >= {(1, 0), (1, 8), (2, 4), (4, 2)}
+    fixed = {"pp": 1, "cp": 1, "tp": 1, "zero": 3}
+    both = [search(job, fixed={**fixed, **more}).plans[0][1].step_time_s for more in SHARDS]
+    assert both[0] == min(both), "open, of all replicas, of a node's"
+    apart = search(job_of(("llama3-8b", 512, 512, 4096, "hgx-h100", "nanotron", "bf16"))).space
+    assert not apart["shard_size"].any(), "nanotron has none"
+
+
 def test_a_step_with_modules_computed_again_is_too() -> None:
     job = job_of(("deepseek-v2-lite", 12, 24, 4096, "hgx-h100", "megatron-core+bf16-moments+fp8-activations", "fp8"))
     cut = {"dp": 2, "tp": 2, "pp": 3, "ep": 4, "etp": 1, "sequence_parallel": True, "zero": 1, "precision": "fp8"}

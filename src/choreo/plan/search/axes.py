@@ -1,8 +1,8 @@
 """The axes of the space of plans: ways to cut the devices, ways to run a cut, and options.
 
-A cut is dp x tp x pp x cp, ep and etp, with the shard size that is fixed. A run is a micro-batch, a schedule and its
-interleave. Options are the ZeRO stage, sequence parallelism, recomputation and overlap. Each is a table of columns; the
-space is their product.
+A cut is dp x tp x pp x cp, ep and etp, and the replicas that ZeRO shares the state out over. A run is a micro-batch, a
+schedule and its interleave. Options are the ZeRO stage, sequence parallelism, recomputation and overlap. Each is a
+table of columns; the space is their product.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def modules_code(modules: str) -> int:
     return sum(1 << MODULES.index(name) for name in modules.split(",") if name)
 
 
-def list_cuts(model: Model, gpus: int, fixed: Fixed) -> dict[str, Ints]:
-    """The ways to cut the devices."""
+def list_cuts(model: Model, gpus: int, fixed: Fixed, node_gpus: int = 0) -> dict[str, Ints]:
+    """The ways to cut the devices. Where nodes have `node_gpus`, the replicas of a node may share out the state."""
     of_gpus = divisors(gpus)
     experts = divisors(model.experts) if model.experts else [1]
 
@@ -64,8 +64,11 @@ def list_cuts(model: Model, gpus: int, fixed: Fixed) -> dict[str, Ints]:
                 if left or dp != fixed.get("dp", dp):
                     continue
                 cut_too = values("etp", widths if tp > 1 else [0])
-                shard = int(fixed.get("shard_size", 0))
-                cuts += [(dp, tp, pp, cp, ep, etp, shard) for ep in values("ep", experts) for etp in cut_too]
+                for ep in values("ep", experts):
+                    inside = node_gpus // (tp * cp)
+                    hybrid = pp == ep == 1 and 1 < inside < dp and dp % inside == 0
+                    shards = values("shard_size", [0, inside] if hybrid else [0])
+                    cuts += [(dp, tp, pp, cp, ep, etp, shard) for etp in cut_too for shard in shards]
     table = np.array(cuts, np.int64).reshape(-1, len(CUT))
     return {name: table[:, number] for number, name in enumerate(CUT)} | {"cut": np.arange(len(table))}
 

@@ -67,6 +67,7 @@ def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Fo
         fixed=fixed,
         precision=job.precision,
         software=job.software.name,
+        node_gpus=job.cluster.node_gpus,
     )
     if len(space) == 0:
         raise _nothing(job, fixed, space)
@@ -112,11 +113,11 @@ def best_of_each_cut(steps: list[tuple[Plan, Step]]) -> list[tuple[Plan, Step]]:
 
 
 def _cut_in_vain(one: tuple[Plan, Step], fastest: float, kept: list[tuple[Plan, Step]]) -> bool:
-    """Whether a plan with less context parallelism is as fast as the `fastest` of this cut."""
+    """Whether a plan with less context parallelism, or none of hybrid sharding, is as fast as the `fastest` of this."""
     plan, step = one
     return any(
         (other.tp, other.pp) == (plan.tp, plan.pp)
-        and other.cp < plan.cp
+        and (other.cp, other.shard_size > 0) < (plan.cp, plan.shard_size > 0)
         and at.fits >= step.fits
         and at.step_time_s <= (1 + ALIKE) * fastest
         for other, at in kept

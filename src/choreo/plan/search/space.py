@@ -113,8 +113,12 @@ def enumerate_plans(
     fixed: Fixed | None = None,
     precision: str = "bf16",
     software: str = "",
+    node_gpus: int = 0,
 ) -> Space:
-    """Every plan with the fixed fields; plans that the `software` does not have are left out."""
+    """Every plan with the fixed fields; plans that the `software` does not have are left out.
+
+    Hybrid sharding is tried where the software has it and the size of a node is given.
+    """
     fixed = dict(fixed or {})
     ability = ability_of(software)
     _check(gpus, fixed)
@@ -122,7 +126,8 @@ def enumerate_plans(
     listed = listed_layers(given)
     splits = (*SPLITS, given) if listed else SPLITS
     request = Request(model, gpus, global_batch, seq, ability.uneven_stages, listed=listed)
-    cuts, options = list_cuts(model, gpus, fixed), list_options(model, ability, fixed)
+    cuts = list_cuts(model, gpus, fixed, node_gpus if ability.hybrid else 0)
+    options = list_options(model, ability, fixed)
     most = range(2, min(MOST_INTERLEAVE, model.layers) + 1)
     if "split" not in fixed:
         chunks = [v for v in most if even(model.layers, v, CHUNK_EXTRAS)]
@@ -270,7 +275,11 @@ def _distinct(fixed: Fixed) -> list[Reasoned]:
             good &= (replicas > 1) | (t["overlap"] == 1)
         return good
 
-    return [(SAME, distinct_run), (SAME, distinct_options)]
+    # What is gathered layer by layer gains from staying in a node; to share out less only costs memory.
+    rules: list[Reasoned] = [(SAME, distinct_run), (SAME, distinct_options)]
+    if "shard_size" not in fixed:
+        rules.append(("hybrid sharding without ZeRO-3", lambda t: (t["shard_size"] == 0) | (t["zero"] == 3)))
+    return rules
 
 
 def _check(gpus: int, fixed: Fixed) -> None:
