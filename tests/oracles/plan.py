@@ -466,10 +466,10 @@ def _memory(
     outside = sum(works[kind].parameters for kind in names if kind not in layers)
     largest = max((works[kind].parameters for kind in layers), default=0.0)
     buffers, gathered = software.workspace_bytes, _gathered_bytes(job, plan)
-    if plan.zero == 3 and plan.pp > 1:
-        buffers += held * (gathered + _reduced_bytes(job, plan))
-    elif plan.zero == 3:
-        buffers += (outside + 2 * largest) * gathered + max(largest, outside) * (gathered + _reduced_bytes(job, plan))
+    if plan.zero == 3:
+        reduced = _reduced_bytes(job, plan)
+        buffers += held * (gathered + reduced) if plan.pp > 1 else (outside + 2 * largest) * gathered
+        buffers += max(largest, outside) * (gathered + reduced)
     if software.cast_weights:
         parameters += 2 * (outside if full else held)
     freed = software.accumulate_bytes == 0 and plan.zero < 3 and micro_batches == 1

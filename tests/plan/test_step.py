@@ -13,6 +13,7 @@ from choreo.errors import UsageError
 from choreo.nccl import predict
 from choreo.plan.data_parallel.overlap import backward_exposed, forward_exposed
 from choreo.plan.data_parallel.send_times import gathered_bytes, reduced_bytes
+from choreo.plan.layer.kernels import AttentionKind
 from choreo.plan.layer.work import layer_work
 from choreo.plan.memory.memory import model_state_bytes
 from choreo.plan.network import collective_time, get_cluster
@@ -76,6 +77,27 @@ def test_tensor_parallelism_over_the_network_is_slow() -> None:
     inside = step(plan=Plan(dp=4, tp=8, sequence_parallel=True)).exposed_comm_s["tp all_gather"]
     across = step(plan=Plan(dp=2, tp=16, sequence_parallel=True)).exposed_comm_s["tp all_gather"]
     assert across > 1.5 * inside
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8])
+def test_attention_to_other_ranks_keys_is_a_kernel_and_a_merge_each(cp: int) -> None:
+    style = get_software("megatron-core").style
+    both = [layer_work("dense", LLAMA, Plan(cp=cp), 8192, replace(style, merged_bytes=size)) for size in (6, 0)]
+    for place in (0, 2):  # forward, and the gradients of activations
+        stepwise, at_once = (work.passes[place] for work in both)
+        kernels = [one for one in stepwise.kernels if isinstance(one.kind, AttentionKind)]
+        assert sum(one.factor for one in kernels) == cp
+        scores = sum(one.factor * one.sizes[2] * one.sizes[3] / (2 if one.kind.causal else 1) for one in kernels)
+        assert scores == 8192 / cp * 8192 / 2, "each rank has half of the scores of its rows"
+        assert len(stepwise.kernels) == len(at_once.kernels) + 2
+        assert stepwise.launches > at_once.launches
+
+
+def test_context_parallelism_costs_more_than_its_share_of_attention() -> None:
+    alone, two, eight = (
+        step(plan=Plan(dp=8 // cp, cp=cp, zero=3), batch=8, seq=16384).kernels["attention"] for cp in (1, 2, 8)
+    )
+    assert alone < two < eight < 1.3 * alone, "ranks have as much to do, in smaller pieces"
 
 
 def test_attention_without_flash_keeps_the_scores() -> None:
@@ -226,7 +248,7 @@ def test_torch_s_parallel_loss_holds_more_and_a_compiled_one_less() -> None:
         name: step(plan=plan, software=name).memory["logits"] / logits
         for name in ("torchtitan", "torchtitan+compile+eager-loss", "torchtitan+compile")
     }
-    assert sizes == {"torchtitan": 16, "torchtitan+compile+eager-loss": 16, "torchtitan+compile": 4}
+    assert sizes == {"torchtitan": 18, "torchtitan+compile+eager-loss": 18, "torchtitan+compile": 4}
     # What the head gathered is kept, since it is not gathered again.
     head = layer_work("head", LLAMA, plan, 4096, get_software("torchtitan").style).input_bytes
     again = layer_work("head", LLAMA, plan, 4096, get_software("megatron-core").style).input_bytes

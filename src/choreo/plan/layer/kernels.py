@@ -150,12 +150,9 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
                 kernels += _casts(op, style)
                 launches += 2 * round(each)
         elif op.kind == "attention":
-            # Context parallelism deals early and late rows to each rank, so that all have half of the keys to see.
-            keys, causal = (op.n / 2, False) if op.causal and op.m < op.n else (op.n, op.causal)
-            fused = AttentionKind(causal, wide, phase == "dgrad", max(2, style.attention))
-            factor = FLASH_1 if style.attention == 1 else 1.0
-            kernels.append(LayerKernel(fused, (op.batch, op.heads, op.m, keys, op.k), factor))
-            launches += 1 + 2 * (phase == "dgrad")
+            pieces = list(_attention(op, wide, phase, style))
+            kernels += pieces
+            launches += sum(round(one.factor) for one in pieces) * (1 + 2 * (phase == "dgrad"))
         else:
             moved, pieces, kind = memory_kernel(op, phase, model, style, wide=plan.activation_bytes == 4)
             kernels.append(LayerKernel(_memory(kind), (moved,)))
@@ -169,6 +166,32 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
     choices = (model.experts_per_token, model.expert_nodes)
     flops = sum(op.flops for op in found)
     return LayerPass((*kernels, *others), launches + len(others), extra, flops, choices=choices)
+
+
+def _attention(op: Operator, precision: str, phase: str, style: Style) -> Iterator[LayerKernel]:
+    """Fused attention. Under context parallelism a rank attends to its own keys, and to those of the others one by one.
+
+    Each rank has early and late rows, so that all do as much. At its own keys the mask is causal; of another rank's,
+    either half of its rows see all keys or all rows see half of them. Ranks go on together, so the slower counts: half
+    of the rows. What a step makes is then put to what the steps before it made.
+    """
+    backward = phase == "dgrad"
+    slower = FLASH_1 if style.attention == 1 else 1.0
+    flash = max(2, style.attention)
+    own, masked = AttentionKind(True, precision, backward, flash), op.causal and op.m < op.n
+    if not masked or not style.merged_bytes:
+        keys, causal = (op.n / 2, False) if masked else (op.n, op.causal)
+        kind = AttentionKind(causal, precision, backward, flash)
+        yield LayerKernel(kind, (op.batch, op.heads, op.m, keys, op.k), slower)
+        return
+    steps = op.n / op.m - 1
+    yield LayerKernel(own, (op.batch, op.heads, op.m, op.m, op.k), slower)
+    yield LayerKernel(own._replace(causal=False), (op.batch, op.heads, op.m / 2, op.m, op.k), slower * steps)
+    queries = op.batch * op.heads * op.m * op.k
+    moved = queries * style.merged_bytes
+    if backward:
+        moved = (queries + 2 * op.batch * op.kv_heads * op.m * op.k) * style.merged_gradient_bytes
+    yield LayerKernel(_memory("elementwise"), (moved,), steps)
 
 
 def _shape(op: Operator, plan: Plan, style: Style) -> tuple[float, float, float, float]:

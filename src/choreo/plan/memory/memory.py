@@ -206,8 +206,8 @@ def _largest(batch: PlanBatch, field: str) -> Floats:
 def _buffers(batch: PlanBatch) -> Floats:
     """Buffers for communication.
 
-    ZeRO-3 holds the gathered embedding, head and two layers, and one layer's gradients while they are sent. With a
-    pipeline everything stays gathered, and gradients stay whole, until the last micro-batch.
+    ZeRO-3 holds the gathered embedding, head and two layers. With a pipeline everything stays gathered, and gradients
+    stay whole, until the last micro-batch. Either way one layer's gradients are there twice while they are sent.
     """
     software, zero = batch.job.software, _sharding(batch)
     found = np.full((len(batch.stages), len(batch.plans)), software.workspace_bytes)
@@ -215,11 +215,9 @@ def _buffers(batch: PlanBatch) -> Floats:
         return found
     reduced = reduced_bytes(software, batch.job.precision)
     gathered = gathered_bytes(software, batch.job.precision)
-    if batch.pp > 1:
-        needed = batch.parameters * (gathered + reduced)
-    else:
-        outside = batch.total("parameters", OUTSIDE)
-        layers = [(batch.count(kind) > 0) * batch.layer(kind, "parameters") for kind in LAYERS]
-        largest = np.max(layers, axis=0)
-        needed = (outside + 2 * largest) * gathered + np.maximum(largest, outside) * (gathered + reduced)
+    outside = batch.total("parameters", OUTSIDE)
+    layers = [(batch.count(kind) > 0) * batch.layer(kind, "parameters") for kind in LAYERS]
+    largest = np.max(layers, axis=0)
+    held = batch.parameters * (gathered + reduced) if batch.pp > 1 else (outside + 2 * largest) * gathered
+    needed = held + np.maximum(largest, outside) * (gathered + reduced)
     return found + np.where(zero == 3, needed, 0.0)

@@ -18,7 +18,7 @@ FILE = Path(__file__).parent / "software.toml"
 OPTIONS: dict[str, dict[str, object]] = {
     # A compiled loss is one kernel over logits in 16 bits; torchtitan compiles it since February 2025.
     "compile": {"fusion": "compiler", "loss_bytes": 16, "logit_bytes": 4, "parallel_logit_bytes": 4},
-    "eager-loss": {"loss_bytes": 54, "logit_bytes": 12, "parallel_logit_bytes": 16},
+    "eager-loss": {"loss_bytes": 54, "logit_bytes": 12, "parallel_logit_bytes": 18},
     # autocast keeps parameters and gradients in fp32 and casts for each use; pure keeps everything in two bytes.
     "autocast": {"parameter_bytes": 4},
     "tp-overlap": {"tp_overlap": 0.5},
@@ -43,6 +43,8 @@ class Style:
     attention: int
     fusion: str
     context: str
+    merged_bytes: float
+    merged_gradient_bytes: float
     stream_bytes: int
     cast_weights: bool
     composite: str
@@ -67,6 +69,8 @@ class Software:
     attention: int  # 0: no flash attention; 2 or 3: its generation
     fusion: str  # "none", "hand" or "compiler"
     context: str  # how context parallelism brings keys and values together
+    merged_bytes: float
+    merged_gradient_bytes: float
     stream_bytes: int  # of a number of the residual stream
     cast_weights: bool
     composite: str  # "none", "rotation" or "all"
