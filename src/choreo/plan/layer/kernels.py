@@ -150,9 +150,9 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
                 kernels += _casts(op, style)
                 launches += 2 * round(each)
         elif op.kind == "attention":
-            pieces = list(_attention(op, wide, phase, style))
-            kernels += pieces
-            launches += sum(round(one.factor) for one in pieces) * (1 + 2 * (phase == "dgrad"))
+            steps = list(_attention(op, wide, phase, style))
+            kernels += steps
+            launches += sum(round(one.factor) for one in steps) * (1 + 2 * (phase == "dgrad"))
         else:
             moved, pieces, kind = memory_kernel(op, phase, model, style, wide=plan.activation_bytes == 4)
             kernels.append(LayerKernel(_memory(kind), (moved,)))
