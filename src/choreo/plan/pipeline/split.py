@@ -137,24 +137,32 @@ def _costs(model: Model, seq: int, precision: str) -> tuple[float, ...]:
 def _balanced(costs: tuple[float, ...], stages: int) -> tuple[int, ...]:
     """The split with the least cost of the costliest stage and, of those, the least sum of squares.
 
-    best[n] is the least sum of squares for the first n layers in the stages so far.
+    best[n] is the least sum of squares for the first n layers in the stages so far. No stage costs more than the
+    costliest may, nor less than what is left when all others cost as much: few numbers of layers are to be tried.
     """
     *layers, head = costs
     sums = np.concatenate([[0.0], np.cumsum(layers)])
     most = _least_most(sums, head, stages) * (1 + 1e-9)
-    between = sums[None, :] - sums[:, None]  # of layers from a row's to a column's
-    squares = np.where((between >= 0) & (between <= most), between**2, np.inf)
-    last = between + head
-    best, came = squares[0], []
-    for stage in range(1, stages):
-        added = squares if stage < stages - 1 else np.where((between >= 0) & (last <= most), last**2, np.inf)
-        ways = best[:, None] + added
-        came.append(np.argmin(ways, axis=0))
-        best = np.min(ways, axis=0)
-    ends = [len(layers)]
+    if stages == 1:
+        return (len(layers),)
+    ends = np.arange(len(sums))
+    widest = int((np.searchsorted(sums, sums + most, "right") - 1 - ends).max())
+    left = sums[-1] + head - (stages - 1) * most
+    fewest = max(int(left / max(layers) * (1 - 1e-9)), 0)
+    begins = ends - np.arange(widest, fewest - 1, -1)[:, None]  # of the stages that end there, the longest first
+    between = sums - sums[np.maximum(begins, 0)]
+    squares = np.where((begins >= 0) & (between <= most), between**2, np.inf)
+    best, came = np.where(sums <= most, sums**2, np.inf), []
+    for _ in range(stages - 2):
+        ways = best[np.maximum(begins, 0)] + squares
+        chosen = np.argmin(ways, axis=0)
+        came.append(begins[chosen, ends])
+        best = ways[chosen, ends]
+    last = sums[-1] - sums + head
+    found = [len(layers), int(np.argmin(best + np.where(last <= most, last**2, np.inf)))]
     for where in reversed(came):
-        ends.append(int(where[ends[-1]]))
-    return tuple(end - start for start, end in itertools.pairwise([0, *reversed(ends)]))
+        found.append(int(where[found[-1]]))
+    return tuple(end - start for start, end in itertools.pairwise([0, *reversed(found)]))
 
 
 def _least_most(sums: np.ndarray[tuple[int], np.dtype[np.float64]], head: float, stages: int) -> float:
