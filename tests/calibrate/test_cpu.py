@@ -115,10 +115,13 @@ def test_every_kind_of_kernel_is_timed() -> None:
     assert all(0 < answer["time_s"] < 10 for answer in answers)
 
 
-def test_processes_time_a_kernel_and_their_end_is_noticed() -> None:
+def test_processes_time_a_kernel_and_their_end_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("torch")
+    monkeypatch.setenv("CHOREO_CONSTANTS", str(tmp_path / "yet to come.json"))
+    collective = next(probe for probe in PROBES if probe.kind == "collective")
     with CpuRanks(1) as ranks:
         assert 0 < ranks.time(PROBES[0], 1, 1e-4) < 10
+        assert 0 < ranks.time(collective, 1, 1e-4) < 10
         os.kill(ranks._started[0].pid, 9)
         with pytest.raises(DeviceError, match="ended with status -9"):
             ranks.time(PROBES[0], 1, 1e-4)

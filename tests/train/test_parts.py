@@ -29,3 +29,45 @@ def test_waiting_until_a_message_is_taken_is_bubble_but_for_the_least(monkeypatc
         ("pp send", 0.25),
         ("pp send", 1.0),
     ]
+
+
+def test_a_rank_that_is_early_for_a_collective_waits_for_stragglers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert torch is not None
+    import torch.distributed as dist
+
+    from choreo.train.rank import parts
+
+    now, took_s = [0.0], iter((0.5, 0.25, 1.0, 2.0))
+
+    def all_reduce(tensor: object, op: object = None, group: object = None) -> None:
+        now[0] += next(took_s)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    clock = parts.Clock(lambda _: "tp")
+    clock.begin()
+    with clock.listening():
+        for size in (100, 100, 100):
+            dist.all_reduce(torch.zeros(size))
+        dist.all_reduce(tensor=torch.zeros(200))  # of another size
+    now[0] += 3.0
+    spent = clock.end()
+    assert spent == {"time": 6.75, "compute": 3.0, "stragglers": 0.75, "tp all_reduce": 0.5 + 0.25 + 0.25 + 2.0}
+
+
+def test_what_ranks_wait_in_collectives_and_at_the_end_are_stragglers() -> None:
+    assert torch is not None
+    from types import SimpleNamespace
+    from typing import Any
+
+    from choreo.train.rank.loop import _summed_up
+
+    task: Any = SimpleNamespace(units=8, flops=1.0)
+    told = [
+        {"time": 1.0, "loss": 1.0, "compute": 0.5, "stragglers": 0.5, "core_wait_s": 0.25},
+        {"time": 1.5, "loss": 1.0, "compute": 1.5, "core_wait_s": 0.75},
+    ]
+    step = _summed_up(task, 0, told, 1.0)
+    assert step["parts"] == {"compute": 1.0, "stragglers": 0.25 + 0.25}
+    assert sum(step["parts"].values()) == step["time_s"] == 1.5
+    assert step["core_wait_s"] == 0.5

@@ -26,7 +26,10 @@ class Prediction:
 
 @result
 class TrainingStep(Result):
-    """One step. `parts` are seconds, averaged over the ranks, and add up to `time_s`, the slowest rank's."""
+    """One step. `parts` are seconds, averaged over the ranks, and add up to `time_s`, the slowest rank's.
+
+    `core_wait_s`: how long a rank was ready to run while other threads had the cores, on average. It is in the parts.
+    """
 
     columns: ClassVar[tuple[str, ...]] = (
         "step",
@@ -36,6 +39,7 @@ class TrainingStep(Result):
         "predicted_s",
         "mfu",
         "parts",
+        "core_wait_s",
     )
 
     step: int
@@ -45,6 +49,7 @@ class TrainingStep(Result):
     predicted_s: float | None
     mfu: float
     parts: Mapping[str, float]
+    core_wait_s: float = 0.0
 
     def summary(self) -> str:
         """Loss and time."""
@@ -109,6 +114,11 @@ class TrainingRun(Result):
         counted_steps = self.steps[1:] or self.steps
         names = dict.fromkeys(name for one in counted_steps for name in one.parts)
         return {name: sum(one.parts.get(name, 0.0) for one in counted_steps) / len(counted_steps) for name in names}
+
+    @property
+    def core_wait(self) -> float:
+        """The share of a step that ranks waited for a core, in the median step."""
+        return median(one.core_wait_s / one.time_s for one in self.steps[1:] or self.steps)
 
     def to_dict(self) -> dict[str, Any]:
         """The run, with its plan's fields and all steps."""

@@ -96,7 +96,9 @@ class CpuRanks:
 
     def __init__(self, count: int) -> None:
         command = [sys.executable, "-m", "choreo.calibrate.device.cpu_rank"]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        # A rank alone chooses nothing by constants, and the file that this names may be yet to come.
+        environment = {name: value for name, value in os.environ.items() if name != "CHOREO_CONSTANTS"}
+        environment["OMP_NUM_THREADS"] = "1"
         self._started = [
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
             for _ in range(count)

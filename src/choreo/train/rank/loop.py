@@ -18,9 +18,10 @@ from choreo.train.experiments.kinds import KINDS
 from choreo.train.parallel.data import Optimizers, finish_gradients, replicate
 from choreo.train.parallel.mesh import Mesh
 from choreo.train.rank.accelerator import Accelerator
+from choreo.train.rank.core_wait import core_wait_s
 from choreo.train.rank.fingerprint import compare_fingerprints
 from choreo.train.rank.host_pace import measure_host_pace
-from choreo.train.rank.parts import Clock
+from choreo.train.rank.parts import STRAGGLERS, Clock
 from choreo.train.rank.task import Task, make_task
 from choreo.train.rank.traffic import take_traffic, total_traffic
 from choreo.workload import Model
@@ -33,6 +34,7 @@ __all__ = ["AUTOCAST", "Report", "train_rank"]
 
 Report = Callable[[dict[str, Any]], None]
 AUTOCAST = {"bf16": torch.bfloat16}
+CORE_WAIT = "core_wait_s"  # in what a rank tells of a step
 
 
 def train_rank(config: TrainConfig, report: Report) -> None:
@@ -169,6 +171,7 @@ class Trainer:
     def step(self, number: int) -> dict[str, float]:
         """Train one step; this rank's share of the loss, and its seconds by part."""
         inputs, targets = self.task.batch(number)
+        waited_s = core_wait_s()
         self.clock.begin()
         self.optimizer.zero_grad()
         with self._autocast():
@@ -177,7 +180,7 @@ class Trainer:
             finish_gradients(self.parameters, self.mesh, by_hand=self.by_hand)
         with self.clock.part("optimizer"):
             self.optimizer.step()
-        spent = self.clock.end()
+        spent = self.clock.end() | {CORE_WAIT: core_wait_s() - waited_s}
         # The mean over tokens is the sum of the ranks' shares; tensor ranks have the same share.
         share = float(loss) / self.mesh.size("replicas") / self.mesh.size("tp")
         return {"loss": share, **spent}
@@ -242,9 +245,9 @@ def _summed_up(
     """
     times = [one["time"] for one in told]
     time_s = max(times) if together else sum(times) / len(times)
-    names = dict.fromkeys(name for one in told for name in one if name not in ("time", "loss"))
+    names = dict.fromkeys(name for one in told for name in one if name not in ("time", "loss", CORE_WAIT))
     parts = {name: sum(one.get(name, 0.0) for one in told) / len(told) for name in names}
-    parts["stragglers"] = time_s - sum(times) / len(times)
+    parts[STRAGGLERS] = parts.get(STRAGGLERS, 0.0) + time_s - sum(times) / len(times)
     return {
         "step": step,
         "loss": sum(one["loss"] for one in told),
@@ -252,6 +255,7 @@ def _summed_up(
         "time_s": time_s,
         "mfu": task.flops / time_s / peak,
         "parts": parts,
+        CORE_WAIT: sum(one[CORE_WAIT] for one in told) / len(told),
     }
 
 

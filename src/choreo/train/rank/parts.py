@@ -1,7 +1,8 @@
 """Where the time of a step goes, measured inside a rank: collectives by kind, the pipeline's bubble, the optimizer.
 
 Calls of torch.distributed are timed while a rank waits in them; what runs beside the backward pass costs only what is
-left of it when the pass is over. The rest of the step is compute.
+left of it when the pass is over. The rest of the step is compute. Of the calls of one size, the least is what
+communication takes: a rank that is in one for longer waits for another, which is late.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-__all__ = ["Clock", "Span"]
+__all__ = ["STRAGGLERS", "Clock", "Span"]
 
 # How torch spells them, and how a plan's figures do.
 COLLECTIVES = {
@@ -30,7 +31,8 @@ COLLECTIVES = {
     "all_to_all_single": "all_to_all",
     "broadcast": "broadcast",
 }
-BUBBLE, SEND = "bubble", "pp send"
+BUBBLE, SEND, STRAGGLERS = "bubble", "pp send", "stragglers"
+LAST_BUCKET = -1  # in place of its bytes: it is the same in every step
 MOST_SPANS = 2000  # of a rank and step
 SCHEDULES, BATCH = "torch.distributed.pipelining.schedules", "_batch_p2p"
 
@@ -52,7 +54,7 @@ class Clock:
         self.axis_of, self._wait = axis_of, wait
         self.spent: defaultdict[str, float] = defaultdict(float)
         self.spans: list[Span] = []
-        self._least_send_s: dict[int, float] = {}  # by the bytes of a message
+        self._least_s: dict[tuple[str, int], float] = {}  # by the kind and the bytes of a call
         self._bucket_at_s: float | None = None
         self._inside = False
 
@@ -77,7 +79,7 @@ class Clock:
     def backward_done(self) -> None:
         """The backward pass is over, and its gradients have arrived."""
         if self._bucket_at_s is not None:
-            self.count("dp all_reduce", self._bucket_at_s)
+            self.count_collective("dp all_reduce", LAST_BUCKET, self._bucket_at_s)
             self._bucket_at_s = None
 
     def count(self, kind: str, start_s: float) -> None:
@@ -89,13 +91,19 @@ class Clock:
     def count_send(self, size_bytes: int, start_s: float) -> None:
         """Count the time since then, in which a message was waited for that this rank has sent.
 
-        It has left when the neighbour has taken it. The least that a message of its size has taken in this run is what
-        sending takes; the rest is waiting for the neighbour.
+        It has left when the neighbour has taken it. What is more than the least is waiting for the neighbour.
         """
-        waited_s = time.perf_counter() - start_s
-        least_s = self._least_send_s[size_bytes] = min(waited_s, self._least_send_s.get(size_bytes, waited_s))
-        self.spent[BUBBLE] += waited_s - least_s
-        self.count(SEND, start_s + waited_s - least_s)
+        self._count_least(SEND, size_bytes, start_s, BUBBLE)
+
+    def count_collective(self, kind: str, size_bytes: int, start_s: float) -> None:
+        """Count the time since then, in which this rank was in a collective. More than the least is waiting."""
+        self._count_least(kind, size_bytes, start_s, STRAGGLERS)
+
+    def _count_least(self, kind: str, size_bytes: int, start_s: float, waiting: str) -> None:
+        took_s = time.perf_counter() - start_s
+        least_s = self._least_s[kind, size_bytes] = min(took_s, self._least_s.get((kind, size_bytes), took_s))
+        self.spent[waiting] += took_s - least_s
+        self.count(kind, start_s + took_s - least_s)
 
     @contextmanager
     def passing(self, kind: str, micro_batch: int, chunk: int = 0) -> Iterator[None]:
@@ -149,8 +157,11 @@ class Clock:
                 work = function(*arguments, **options)
             finally:
                 self._inside = False
+            if work is None:
+                self.count_collective(kind, _bytes_of(next(iter((*arguments, *options.values())))), start_s)
+                return None
             self.count(kind, start_s)
-            return None if work is None else _TimedWork(work, partial(self.count, kind))
+            return _TimedWork(work, partial(self.count, kind))
 
         return call
 
@@ -167,6 +178,11 @@ class Clock:
             ]
 
         return call
+
+
+def _bytes_of(given: Any) -> int:
+    """The bytes of a tensor or of a list of tensors."""
+    return sum(map(_bytes_of, given)) if isinstance(given, list | tuple) else int(given.nbytes)
 
 
 class _TimedWork:
