@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from choreo.schedule import Schedule, Steps, Transfers
 from choreo.simulate.execution.network.call import Asymmetry, Call, Members
 from choreo.simulate.execution.network.components import Components
 from choreo.simulate.jobs import Job
@@ -22,6 +23,8 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 # Members whose ends differ by less than this part of their time differ by rounding.
 SAME_END = 1e-9
+# A schedule with more rows makes them each time.
+MOST_HELD = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class Runs:
         self._compiled, self._packets = compiled, packets
         self.components = Components(topology)
         self._found: dict[tuple[tuple[int, float, int, int], ...], Run] = {}
+        self._held: dict[int, Schedule] = {}
         self._kept: list[Call] = []  # so that nobody else gets the id of a schedule or of members
 
     def alone(self, call: Call) -> Run:
@@ -82,7 +86,7 @@ class Runs:
         carried, busy_s, report = np.zeros(links), np.zeros(links), None
         for component in self.components.of([call for call, _ in calls]):
             jobs = [
-                Job(call.schedule, call.size_bytes, call.members.groups[row], start_s)
+                Job(self._with_rows(call.schedule), call.size_bytes, call.members.groups[row], start_s)
                 for (call, start_s), rows in zip(calls, component.rows, strict=True)
                 for row in rows.tolist()
             ]
@@ -109,6 +113,25 @@ class Runs:
         used = np.flatnonzero((carried > 0) | (busy_s > 0))
         bits = int.from_bytes(np.packbits(carried > 0, bitorder="little").tobytes(), "little")
         return Run(finishes, Carried(used, carried[used], busy_s[used]), bits, report)
+
+    def _with_rows(self, schedule: Schedule) -> Schedule:
+        """The schedule with its rows made once, unless they are many: it runs anew whenever a call joins it."""
+        key = id(schedule)
+        if key not in self._held:
+            rows, blocks = 0, []
+            for block in schedule.blocks():
+                blocks.append(block)
+                rows += len(block)
+                if rows > MOST_HELD:
+                    break
+            short = rows <= MOST_HELD
+            self._held[key] = _held(schedule, Transfers.join(blocks)) if short else schedule
+        return self._held[key]
+
+
+def _held(schedule: Schedule, rows: Transfers) -> Schedule:
+    steps = Steps.from_transfers(schedule.members, schedule.num_chunks, schedule.num_steps, rows)
+    return replace(schedule, body=steps)
 
 
 def by_node(members: Members, finish_s: Floats, start_s: float) -> Floats:
