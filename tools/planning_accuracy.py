@@ -10,10 +10,12 @@ import argparse
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from choreo.plan.how_sure.how_sure import ALIKE, FEWEST, FILE
+from choreo.plan.plan import plan
 from choreo.plan.software import get_software
 from choreo.validate.errors import grouped
 from choreo.validate.plan.choice import choices_among, over_best
@@ -40,6 +42,7 @@ def main() -> None:
         "sources": _sources(inside, left),
         "checks": _checks(checks),
         "choices": _choices(inside),
+        "published": _published(),
     }
     text = PAGE.read_text(encoding="utf-8")
     tables["kinds"] = _kinds([*left, *checks])
@@ -180,6 +183,33 @@ def _choices(rows: Sequence[PredictedRow]) -> str:
         lines.append((name, str(len(members)), str(sum(one.plans for one in members)), *cells))
     head = ("source", "groups", "plans", "chosen over best", "out of memory", "rule of thumb", "out of memory")
     return _table(head, lines)
+
+
+# Runs that were described in full: model, cluster, GPUs, batch, sequence, program, precision, and what was published.
+# Meta's own FSDP shares out gradients too; DeepSeek's kernels dispatch in eight bits under another micro-batch.
+DEEPSEEK = "megatron-core+deepep+fp8-dispatch+ep-overlap"
+PUBLISHED: tuple[tuple[str, str, int, int, int, str, str, dict[str, Any]], ...] = (
+    ("gpt3-175b", "dgx-a100", 1024, 1536, 2048, "megatron-core", "bf16", {"tp": 8, "pp": 8, "cp": 1}),
+    ("mt-nlg-530b", "dgx-a100", 2240, 1920, 2048, "megatron-core", "bf16", {"tp": 8, "pp": 35, "dp": 8}),
+    ("nemotron-4-340b", "hgx-h100", 6144, 2304, 4096, "megatron-core", "bf16", {"tp": 8, "pp": 12, "dp": 64}),
+    ("llama3-405b", "hgx-h100", 16384, 2048, 8192, "megatron-core", "bf16", {"tp": 8, "pp": 16, "dp": 128, "zero": 2}),
+    ("deepseek-v3", "hgx-h800", 2048, 15360, 4096, DEEPSEEK, "fp8", {"tp": 1, "pp": 16, "cp": 1, "ep": 64}),
+)
+
+
+def _published() -> str:
+    """Plans that experts ran, with their open fields searched, beside the best that is found."""
+    lines = []
+    for model, cluster, gpus, batch, seq, software, precision, fixed in PUBLISHED:
+        about: dict[str, Any] = {"cluster": cluster, "gpus": gpus, "global_batch": batch, "seq": seq, "best": 1}
+        about |= {"software": software, "precision": precision}
+        theirs, best = plan(model, **about, **fixed).best, plan(model, **about).best
+        told = ", ".join(f"{name} {value}" for name, value in fixed.items())
+        ratio = theirs.step.step_time_s / best.step.step_time_s
+        share = theirs.step.memory_bytes / theirs.step.device_bytes
+        lines.append((model, f"{gpus} of {cluster}", told, _percent(theirs.step.mfu), _percent(share),
+                      f"`{best.plan}`", _percent(best.step.mfu), f"{ratio:.3f}"))  # fmt: skip
+    return _table(("model", "GPUs", "published", "MFU", "of memory", "best found", "MFU", "over best"), lines)
 
 
 def _step(rows: Sequence[PredictedRow]) -> GroupError:

@@ -152,7 +152,9 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
         elif op.kind == "attention":
             steps = list(_attention(op, wide, phase, style))
             kernels += steps
-            launches += sum(round(one.factor) for one in steps) * (1 + 2 * (phase == "dgrad"))
+            # A kernel for each rank's keys, and a merge for each but the first.
+            count = 1 if len(steps) == 1 else round(2 * op.n / op.m) - 1
+            launches += count * (1 + 2 * (phase == "dgrad"))
         else:
             moved, pieces, kind = memory_kernel(op, phase, model, style, wide=plan.activation_bytes == 4)
             kernels.append(LayerKernel(_memory(kind), (moved,)))
