@@ -21,6 +21,8 @@ PACKETS = {
     "1MiB lossy": "a full switch drops packets, and they are sent again",
     "1MiB dcqcn": "senders slow down when packets are marked",
 }
+# Blocks of 4 to 16 devices, as people would type them.
+SIDES = {kind: {"torus": "4x4", "mesh": "4x4", "fat_tree": "2x4"}.get(kind, "8") for kind in KINDS}
 
 
 class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,12 +30,13 @@ class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WordsData(TypedDict):
-    """Names, each with a few words about it; algorithms by collective."""
+    """Names, each with a few words about it; algorithms by collective. A block can follow an x in a network."""
 
     collectives: dict[str, str]
     algorithms: dict[str, dict[str, str]]
     topologies: dict[str, str]
     packets: dict[str, str]
+    blocks: dict[str, str]
 
 
 def words(_: Words) -> WordsData:
@@ -56,4 +59,5 @@ def words(_: Words) -> WordsData:
         "algorithms": algorithms,
         "topologies": {**blocks, **machines, **examples},
         "packets": PACKETS,
+        "blocks": {f"{kind}({side}, 50GB/s, 1us)": "another dimension" for kind, side in SIDES.items()},
     }

@@ -20,15 +20,15 @@ function steps(...units) {
 
 const FIELDS = [
   { name: "collective", words: "collective" },
-  { name: "algorithm", words: "algorithm", hint: "empty: what suits the network", shown: "what suits the network", named: true },
-  { name: "versus", words: "against", hint: "a second algorithm, on the same clock", shown: "nothing", named: true },
+  { name: "algorithm", words: "algorithm", hint: "leave it empty for what suits the network", shown: "automatic", named: true },
+  { name: "versus", words: "against", hint: "a second algorithm, on the same clock", shown: "none", named: true },
   { name: "topology", words: "network", hint: "ring, torus, hgx-h100, torus(4x4x4, 45GB/s, 1us), …", wide: true },
   { name: "packets", words: "packets", hint: "the memory of a switch; and lossy, spray, dcqcn", shown: "flows" },
   { name: "ranks", words: "ranks", stops: RANK_STOPS },
   { name: "size", words: "size", stops: SIZE_STOPS },
-  { name: "alpha", words: "α", hint: "seconds a message", stops: ALPHAS },
-  { name: "bandwidth", words: "1/β", hint: "bytes a second", stops: BANDWIDTHS },
-  { name: "gamma", words: "γ", hint: "seconds a reduced byte, or the rate: 100GB/s" },
+  { name: "alpha", words: "α, latency", hint: "seconds a message", stops: ALPHAS },
+  { name: "bandwidth", words: "1/β, bandwidth", hint: "bytes a second", stops: BANDWIDTHS },
+  { name: "gamma", words: "γ, reduction", hint: "seconds a reduced byte, or the rate: 100GB/s" },
 ];
 
 export class Form {
@@ -50,6 +50,7 @@ export class Form {
     element("output", { class: "wrong", id: `wrong-${name}`, hidden: "" }, label);
     input.disabled = !served;
     if (slider) slider.disabled = !served;
+    if (name === "topology") input.addEventListener("input", () => this.blocks(input.value));
     input.addEventListener("change", () => change({ [name]: input.value.trim(), time: "" }));
     input.addEventListener("keydown", (event) => { if (event.key === "Enter") change({ [name]: input.value.trim(), time: "" }); });
     if (slider) {
@@ -81,12 +82,19 @@ export class Form {
       }
     }
     if (!this.words) return;
-    const { collectives, algorithms, topologies, packets } = this.words, own = algorithms[now.collective] || {};
+    const { collectives, algorithms, packets } = this.words, own = algorithms[now.collective] || {};
     this.list("collective", collectives);
     this.list("algorithm", own);
     this.list("versus", own);
-    this.list("topology", topologies);
     this.list("packets", packets);
+    if (this.inputs.topology) this.blocks(this.inputs.topology.input.value);
+  }
+
+  // What can be typed into the network's field: a name, or after an x another block.
+  blocks(text) {
+    if (!this.words) return;
+    const { topologies, blocks } = this.words, [, before] = /^(.* x\s)[^()]*$/.exec(text) || [];
+    this.list("topology", before ? Object.fromEntries(Object.entries(blocks).map(([block, about]) => [`${before}${block}`, about])) : topologies);
   }
 
   list(name, words) {

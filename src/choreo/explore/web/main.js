@@ -2,6 +2,7 @@
 
 import { element } from "/show/base.js";
 import { served } from "./ask.js";
+import { KeysDialog } from "./keys.js";
 import { MapView } from "./map.js";
 import { MomentView } from "./moment/moment.js";
 import { PlansView } from "./plans/plans.js";
@@ -24,6 +25,7 @@ const EVERY = {
 
 const VIEWS = served ? EVERY : { moment: EVERY.moment };
 const holder = document.getElementById("view"), tabs = document.getElementById("tabs");
+const keys = new KeysDialog(document.getElementById("keys"));
 let shown = "", view = null;
 
 for (const [name, [words]] of Object.entries(VIEWS)) {
@@ -39,7 +41,7 @@ function update(now, before) {
     return;
   }
   if (view && view.leave) view.leave();
-  shown = name;
+  shown = keys.view = name;
   holder.replaceChildren();
   holder.className = `view-${name}`;
   view = new VIEWS[name][1](holder);
@@ -56,11 +58,12 @@ window.addEventListener("resize", () => {
 });
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => view.fit && view.fit());
 document.addEventListener("keydown", (event) => {
-  if (event.altKey || event.ctrlKey || event.metaKey) return;
+  if (event.altKey || event.ctrlKey || event.metaKey || keys.dialog.open) return;
   if (event.target.matches("input:not([type=range]), select, textarea") || (event.target.matches("input") && event.key.startsWith("Arrow"))) return;
-  if (event.key === " " && event.target.matches("button")) return;
+  if ((event.key === " " || event.key === "Enter") && event.target.matches("button")) return;
   const number = Number(event.key);
-  if (number >= 1 && number <= Object.keys(VIEWS).length) change({ view: Object.keys(VIEWS)[number - 1] });
+  if (event.key === "?") keys.open(shown);
+  else if (number >= 1 && number <= Object.keys(VIEWS).length) change({ view: Object.keys(VIEWS)[number - 1] });
   else if (!(view.key && view.key(event))) return;
   event.preventDefault();
 });

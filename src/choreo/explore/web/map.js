@@ -10,13 +10,13 @@ import { HUES, Work, sharp } from "./work.js";
 const MAP_RANKS = [2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512];
 const MAP_SIZES = [...Array(28).keys()].map((power) => 2 ** (power + 3));
 const COARSE = { ranks: [2, 4, 6, 8, 12, 16, 24, 32, 64], sizes: MAP_SIZES.filter((_, at) => at % 3 === 0) };
-const MAP_LEFT = 52, MAP_BOTTOM = 30;
+const MAP_LEFT = 52, MAP_BOTTOM = 40;
 
 export class MapView {
   constructor(holder) {
     this.form = new Form(holder, ["collective", "topology", "alpha", "bandwidth", "gamma"]);
     const by = element("label", { class: "field" }, this.form.form);
-    element("span", {}, by, "times by");
+    element("span", {}, by, "timed by");
     this.by = element("select", { name: "by" }, by);
     for (const [value, words] of [["formula", "formula"], ["simulation", "simulation"]]) element("option", { value }, this.by, words);
     this.by.disabled = !served;
@@ -29,10 +29,10 @@ export class MapView {
     this.note = element("p", { class: "legend" }, holder);
     this.rows = new Map();
     this.winners = new Map();
-    this.at = { row: 0, column: 0 };
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; });
     this.canvas.addEventListener("click", (event) => this.open(this.placeOf(event)));
+    for (const kind of ["focus", "blur"]) this.canvas.addEventListener(kind, () => this.draw());
     this.latest = new Latest((now) => this.load(now));
     this.update(state(), {});
   }
@@ -44,7 +44,7 @@ export class MapView {
     if (asked.some((name) => now[name] !== before[name])) {
       this.work.abort();
       this.latest.ask(now);
-    }
+    } else if (now.cell !== before.cell) this.draw();
   }
 
   async load(now) {
@@ -104,10 +104,14 @@ export class MapView {
     draw.textAlign = "center";
     const every = Math.max(1, Math.ceil(56 / this.cell.width));
     this.sizes.forEach((size, column) => { if (column % every === 0) draw.fillText(formatBytes(size), MAP_LEFT + (column + 0.5) * this.cell.width, height - MAP_BOTTOM + 14); });
-    if (document.activeElement === this.canvas) {
+    draw.fillText("size of the message →", MAP_LEFT + (width - MAP_LEFT) / 2, height - 6);
+    draw.textAlign = "left";
+    draw.fillText("ranks ↑", 2, height - MAP_BOTTOM + 14);
+    const at = this.chosen(), marked = at || (document.activeElement === this.canvas ? { row: 0, column: 0 } : null);
+    if (marked) {
       draw.strokeStyle = colors.ink;
       draw.lineWidth = 2;
-      draw.strokeRect(MAP_LEFT + this.at.column * this.cell.width, height - MAP_BOTTOM - (this.at.row + 1) * this.cell.height, this.cell.width - 1, this.cell.height - 1);
+      draw.strokeRect(MAP_LEFT + marked.column * this.cell.width, height - MAP_BOTTOM - (marked.row + 1) * this.cell.height, this.cell.width - 1, this.cell.height - 1);
     }
     this.legend.replaceChildren();
     for (const [name, count] of [...names].sort(([, a], [, b]) => b - a)) {
@@ -115,7 +119,14 @@ export class MapView {
       element("i", {}, item).style.background = this.hue(name);
       item.append(`${name} (${count})`);
     }
-    this.note.textContent = "Ranks go up, bytes across; a colour is faint where the second is close. Click a cell to open it.";
+    const won = at && this.winner(at.row, at.column);
+    this.note.textContent = won ? this.words(won).replaceAll("\n", "; ") : "A colour is faint where the runner-up is close. Click a cell to open it.";
+  }
+
+  // The cell that the arrow keys chose.
+  chosen() {
+    const [row, column] = (state().cell || "").split(".").map(Number);
+    return row >= 0 && row < this.ranks.length && column >= 0 && column < this.sizes.length ? { row, column } : null;
   }
 
   // A colour for each that wins somewhere; it stays while rows come in.
@@ -148,18 +159,17 @@ export class MapView {
     const won = place && this.winner(place.row, place.column);
     if (!won) return;
     const size = formatBytes(won.size).replace(" ", "").replace(/^(\d+)B$/, "$1");
-    change({ view: "moment", algorithm: won.name, versus: won.next ? won.next[0] : "", ranks: won.ranks, size, time: "", pick: "", cuts: "", slow: "", document: "" });
+    change({ view: "moment", algorithm: won.name, versus: won.next ? won.next[0] : "", ranks: won.ranks, size, time: "", pick: "", cuts: "", slow: "", document: "", cell: "" });
   }
 
   key(event) {
     const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [1, 0], ArrowDown: [-1, 0] }[event.key];
     if (document.activeElement !== this.canvas) return false;
-    if (event.key === "Enter") this.open(this.at);
+    const { row, column } = this.chosen() || { row: 0, column: 0 };
+    if (event.key === "Enter") this.open({ row, column });
     else if (move) {
-      this.at = { row: Math.max(0, Math.min(this.ranks.length - 1, this.at.row + move[0])), column: Math.max(0, Math.min(this.sizes.length - 1, this.at.column + move[1])) };
-      this.draw();
-      const won = this.winner(this.at.row, this.at.column);
-      if (won) this.note.textContent = this.words(won).replaceAll("\n", "; ");
+      const to = [Math.max(0, Math.min(this.ranks.length - 1, row + move[0])), Math.max(0, Math.min(this.sizes.length - 1, column + move[1]))];
+      change({ cell: to.join(".") }, { step: false });
     } else return false;
     return true;
   }

@@ -14,18 +14,21 @@ export class WriteView extends MomentView {
     super(holder);
     holder.classList.add("writing");
     this.form.inputs.versus.label.hidden = true;
-    this.editor = element("section", { class: "editor", "aria-label": "the schedule" });
-    this.main.before(this.editor);
+    // Beside each other where there is room.
+    const both = element("div", { class: "beside" });
+    this.main.replaceWith(both);
+    this.editor = element("section", { class: "editor", "aria-label": "the schedule" }, both);
+    both.append(this.main);
     const bar = element("p", { class: "tools" }, this.editor);
     this.said = element("span", { class: "said" }, bar);
     this.button(bar, "Add a transfer", () => this.add());
-    this.switcher = this.button(bar, "As JSON", () => this.turn());
+    this.switcher = this.button(bar, "As JSON", () => change({ as: state().as === "json" ? "" : "json" }));
     this.button(bar, "Start again", () => change({ document: "" }));
     this.table = element("div", { class: "table" }, this.editor);
     this.text = element("textarea", { spellcheck: "false", "aria-label": "the document", hidden: "" }, this.editor);
     this.text.addEventListener("input", () => this.later(() => this.send(this.text.value)));
-    this.asText = false;
     this.own = null;
+    this.turn(state());
     this.fetch();
   }
 
@@ -44,6 +47,7 @@ export class WriteView extends MomentView {
   update(now, before) {
     super.update(now, before);
     if (!this.editor) return;
+    if (now.as !== before.as) this.turn(now);
     const named = ["collective", "algorithm", "ranks"].some((name) => now[name] !== before[name]);
     if (named && now.document) change({ document: "" }, { step: false });
     else if (named || (now.document !== before.document && now.document !== this.own)) this.fetch();
@@ -118,18 +122,17 @@ export class WriteView extends MomentView {
     change({ document: text, time: "", pick: "" }, { step: text.length < LONGEST });
   }
 
-  turn() {
-    this.asText = !this.asText;
-    this.text.hidden = !this.asText;
-    this.table.hidden = this.asText;
-    this.switcher.textContent = this.asText ? "As a table" : "As JSON";
-    if (!this.asText) this.read(this.text.value);
+  // As a table or as JSON.
+  turn({ as }) {
+    this.text.hidden = as !== "json";
+    this.table.hidden = as === "json";
+    this.switcher.textContent = as === "json" ? "As a table" : "As JSON";
+    if (as !== "json" && this.text.value) this.read(this.text.value);
   }
 
-  tell(now, found) {
-    super.tell(now, found);
+  tell(now, { proof }) {
+    super.tell(now);
     if (!this.said) return;
-    const { proof } = found[0];
     this.said.textContent = proof.known ? (proof.holds ? "✓ It does what it promises." : `✗ ${proof.story}`) : "Not proved.";
     this.said.className = proof.holds ? "said proved" : "said refuted";
     for (const row of this.table.querySelectorAll("tr[data-step]")) row.classList.toggle("broken", proof.known && !proof.holds && Number(row.dataset.step) === proof.step);

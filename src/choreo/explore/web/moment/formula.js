@@ -16,7 +16,7 @@ export class Formula {
   }
 
   // `longest` is the time that fills the width, so that two stand on one scale.
-  show({ cost, run, time_us: simulated, calibrated, calibrated_on: day, uncalibrated }, longest, now) {
+  show({ cost, run, time_us: simulated, calibrated, calibrated_on: day, uncalibrated, command }, longest, now) {
     this.holder.replaceChildren();
     const said = element("p", { class: "formula", "aria-label": "the cost formula" }, this.holder);
     const parts = [[cost.messages, "α"], [cost.sent, "n β"], [cost.reduced, "n γ"]].filter(([number]) => number);
@@ -56,6 +56,9 @@ export class Formula {
     for (const words of told) element("span", {}, facts, words);
     if (uncalibrated) element("span", {}, facts, uncalibrated);
     if (calibrated) this.constants(facts, calibrated, day);
+    if (!command) return;
+    const same = element("p", { class: "command" }, this.holder, "on the command line: ");
+    element("code", {}, same, command);
   }
 
   // A price, term by term.

@@ -8,7 +8,7 @@ const LEFT = 34, TOP = 18;
 export class ChunkMatrix {
   constructor(holder, pick) {
     this.holder = holder;
-    this.canvas = element("canvas", { tabindex: 0, role: "img", "aria-label": "who holds which chunk" }, holder);
+    this.canvas = element("canvas", { role: "img", "aria-label": "who holds which chunk" }, holder);
     this.tip = element("p", { class: "tip", hidden: "" }, holder);
     this.word = element("p", { class: "word", hidden: "" }, holder);
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
@@ -63,7 +63,7 @@ export class ChunkMatrix {
     this.canvas.height = Math.round(height * this.ratio);
     this.colors = palette();
     const { rows, columns } = this.data;
-    this.cell = { width: Math.min(64, (width - LEFT - 4) / columns), height: Math.min(34, (height - TOP - 4) / rows) };
+    this.cell = { width: Math.min(120, (width - LEFT - 4) / columns), height: Math.min(52, (height - TOP - 4) / rows) };
   }
 
   // The share of each cell at a moment, from 0 to 1.

@@ -8,6 +8,8 @@ import { Pane } from "./pane.js";
 import { Work } from "../work.js";
 import { change, cutsOf, cutsText, slowOf, slowText, state } from "../state.js";
 
+// What can be picked, by the key that does so.
+const PICKED_BY = { r: "rank", l: "wire", c: "chunk", m: "message" };
 const ASKED = ["collective", "algorithm", "versus", "ranks", "size", "topology", "alpha", "bandwidth", "gamma", "cuts", "slow", "packets", "document"];
 
 // What the server is asked for a state; `name` is the algorithm.
@@ -32,7 +34,6 @@ export class MomentView {
     this.work = new Work(holder);
     this.clock = new Clock(holder, (time, settled) => this.tick(time, settled));
     this.main = element("div", { class: "panes" }, holder);
-    this.command = element("p", { class: "command" }, holder);
     this.panes = [];
     this.latest = new Latest((now) => this.load(now));
     this.matrices = new Latest((now, panes) => this.fill(now, panes));
@@ -80,8 +81,8 @@ export class MomentView {
     const total = Math.max(...found.map(({ time_us }) => time_us)), scale = Math.max(...found.flatMap(costs));
     const opens = found[0].run ? found[0].run.opens_us : total / 2;
     this.clock.set(total, now.time === "" ? Math.min(opens, total) : Number(now.time));
-    found.forEach((one, at) => this.panes[at].set(one, total, scale, this.clock.time));
-    this.tell(now, found);
+    found.forEach((one, at) => this.panes[at].set(now.document ? { ...one, command: "" } : one, total, scale, this.clock.time));
+    this.tell(now, found[0]);
     this.show();
     this.took.push(performance.now() - began);
     document.documentElement.dataset.shown = String(this.took.length);
@@ -105,16 +106,12 @@ export class MomentView {
     document.documentElement.dataset.filled = document.documentElement.dataset.shown;
   }
 
-  tell(now, found) {
+  tell(now) {
     this.changes.replaceChildren();
     const cuts = cutsOf(now.cuts), slow = slowOf(now.slow);
     for (const cut of cuts) this.chip(`${cut.here}–${cut.there} ${cut.factor ? `at ${cut.factor}×` : "cut"}`, () => this.mend("link", { ...cut, factor: 1 }));
     for (const one of slow) this.chip(`rank ${one.rank} ${one.times}× slower`, () => this.mend("rank", { ...one, times: 1 }));
     if (now.document) this.chip("your own schedule", () => change({ document: "" }));
-    this.command.replaceChildren();
-    if (now.document) return;
-    this.command.append("the same on the command line: ");
-    for (const { command } of found) element("code", {}, this.command, command);
   }
 
   chip(words, undo) {
@@ -158,10 +155,11 @@ export class MomentView {
       change({ pick: "" }, { step: false });
       return true;
     }
-    const step = { "]": 1, "[": -1 }[event.key];
-    if (step && this.found[0] && this.found[0].run) {
-      const [kind, value] = state().pick.split(":"), most = this.found[0].ranks;
-      change({ pick: `rank:${kind === "rank" ? (Number(value) + step + most) % most : 0}` }, { step: false });
+    const step = { "]": 1, "[": -1 }[event.key], asked = PICKED_BY[event.key.toLowerCase()];
+    if ((step || asked) && this.found[0] && this.found[0].run) {
+      const [kind, value] = state().pick.split(":"), what = asked || kind || "rank", { most, every } = this.panes[0].pickable(what);
+      const next = step && what === kind ? (Number(value) + step * every + most) % most : 0;
+      if (most) change({ pick: `${what}:${next}` }, { step: false });
       return true;
     }
     return this.clock.key(event);

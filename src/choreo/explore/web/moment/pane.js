@@ -14,22 +14,28 @@ export class Pane {
     this.scrub = scrub;
     this.mend = mend;
     this.title = element("h2", { class: "what" }, this.holder);
-    const part = (name, words) => {
-      const section = element("section", { class: name, "aria-label": words }, this.holder);
-      element("h3", {}, section, words);
+    const part = (name, words, told = []) => {
+      const section = element("section", { class: name, "aria-label": words }, this.holder), head = element("div", { class: "head" }, section);
+      element("h3", {}, head, words);
+      const legend = element("p", { class: "legend" }, head);
+      for (const [kind, what] of told) {
+        const item = element("span", {}, legend);
+        element("i", { class: kind }, item);
+        item.append(what);
+      }
       return section;
     };
-    const network = part("part-network", "The network, by load");
+    const network = part("part-network", "The network", [["loads", "links, idle to full"], ["ring", "on the critical path"]]);
     this.svg = null;
     this.netbox = element("div", { class: "box" }, network);
     this.note = element("p", { class: "picked", "aria-live": "polite" }, network);
-    const time = part("part-time", "Every message, in space and time");
+    const time = part("part-time", "Every message, in space and time", [["adds", "reduced"], ["copies", "copied"], ["path", "critical path"]]);
     this.timehead = time.querySelector("h3");
     this.timebox = element("div", { class: "box" }, time);
     this.queuehead = element("h3", { hidden: "" }, time, "The longest queues of packets");
     this.queuebox = element("ol", { class: "strips" }, time);
     this.queues = null;
-    const matrix = part("part-matrix", "Who holds which chunk");
+    const matrix = part("part-matrix", "Who holds which chunk", [["some", "in part"], ["all", "complete"]]);
     this.matrix = new ChunkMatrix(element("div", { class: "box" }, matrix), pick);
     const cost = part("part-cost", "What it costs");
     this.formula = new Formula(element("div", { class: "box" }, cost));
@@ -148,6 +154,13 @@ export class Pane {
       return { message: value, list: [value], wires: way.length ? ways[way[value]] : [], cells: every ? this.matrix.cellsOf(value) : [] };
     }
     return {};
+  }
+
+  // How many there are of what can be picked, and how many of them are drawn as one.
+  pickable(kind) {
+    const { run, ranks, chunks } = this.found, { matrix } = this;
+    const most = { rank: ranks, wire: run.network.wires.length, chunk: chunks, message: run.activity ? 0 : run.messages.src.length }[kind];
+    return { most, every: kind === "chunk" && matrix.data ? matrix.data.chunks_per_column : 1 };
   }
 
   show(time_us, pick) {

@@ -12,8 +12,9 @@ export function seconds(time) {
 }
 
 export class Cloud {
-  // `open` is called with the plan that is clicked, and `words` tells of one in two lines.
-  constructor(holder, { open, words }) {
+  // `open` is called with the plan that is clicked, `moved` when what is seen or brushed has changed, and `words` tells
+  // of a plan in two lines.
+  constructor(holder, { open, moved, words }) {
     const box = element("div", { class: "cloud" }, holder);
     this.dots = element("canvas", { class: "dots" }, box);
     this.over = element("canvas", { class: "over", tabindex: 0, role: "img", "aria-label": "plans by memory and time; drag to pan, wheel to zoom, shift and drag to brush, click for one" }, box);
@@ -21,6 +22,7 @@ export class Cloud {
     this.points = new Points(this.dots);
     this.view = { ...UNIT_SQUARE };
     this.open = open;
+    this.moved = moved;
     this.words = words;
     this.data = null;
     this.brush = null;
@@ -45,8 +47,21 @@ export class Cloud {
       this.place[2 * at] = this.unit("x", memory[at]);
       this.place[2 * at + 1] = this.unit("y", time[at]);
     }
-    this.brush = null;
-    this.view = { ...UNIT_SQUARE };
+  }
+
+  // What is seen and brushed, as texts of four numbers each; empty for all and for nothing.
+  get looks() {
+    const { left, bottom, width, height } = this.view, text = (numbers) => numbers.map((number) => Number(number.toFixed(4))).join(",");
+    const look = text([left, bottom, width, height]), { brush } = this;
+    return { look: look === "0,0,1,1" ? "" : look, brush: brush ? text([brush.left, brush.bottom, brush.right, brush.top]) : "" };
+  }
+
+  set looks({ look = "", brush = "" }) {
+    const four = (text) => { const found = text.split(",").map(Number); return found.length === 4 && found.every(Number.isFinite) ? found : null; };
+    const [left, bottom, width, height] = four(look) || [0, 0, 1, 1], edges = four(brush);
+    this.view = width > 0 && height > 0 ? { left, bottom, width, height } : { ...UNIT_SQUARE };
+    this.brush = edges && { left: edges[0], bottom: edges[1], right: edges[2], top: edges[3] };
+    if (this.hue && this.hue.length === this.data.count) this.dimmed();
   }
 
   // The colours, and the number of each plan's.
@@ -81,6 +96,10 @@ export class Cloud {
     const x = (unit) => ((unit - view.left) / view.width) * width, y = (unit) => height - ((unit - view.bottom) / view.height) * height;
     draw.clearRect(0, 0, width, height);
     this.axes(draw, colors, { x, y, width, height });
+    draw.textAlign = "left";
+    labelled(draw, "↑ time of a step", 5, 12, colors);
+    draw.textAlign = "right";
+    labelled(draw, "memory of a GPU →", width - 6, height - 25, colors);
     const edge = x(this.unit("x", room));
     draw.fillStyle = colors.wrong;
     draw.globalAlpha = 0.07;
@@ -142,7 +161,7 @@ export class Cloud {
         draw.globalAlpha = 1;
         draw.textAlign = axis === "x" ? "center" : "left";
         if (axis === "x" && at > 40 && at < width - 24) labelled(draw, `${Number((tick / 1e9).toPrecision(3))} GB`, at, height - 9, colors);
-        if (axis === "y" && at > 16 && at < height - 20) labelled(draw, seconds(tick), 5, at - 7, colors);
+        if (axis === "y" && at > 30 && at < height - 20) labelled(draw, seconds(tick), 5, at - 7, colors);
       }
     }
   }
@@ -155,6 +174,15 @@ export class Cloud {
   soon() {
     cancelAnimationFrame(this.frame);
     this.frame = requestAnimationFrame(() => this.draw());
+    clearTimeout(this.rests);
+    this.rests = setTimeout(() => this.moved(this.looks), 250);
+  }
+
+  // Brush what lies between these edges; without any, nothing.
+  select(edges) {
+    this.brush = edges;
+    this.dimmed();
+    this.soon();
   }
 
   hold() {
@@ -182,9 +210,7 @@ export class Cloud {
     });
     this.over.addEventListener("pointerup", (event) => {
       if (this.data && from && from.brushing) {
-        if (!moved) this.brush = null;
-        this.dimmed();
-        this.soon();
+        this.select(moved ? this.brush : null);
       } else if (this.data && from && !moved) {
         const row = this.nearest(event);
         if (row >= 0) this.open(row);
@@ -232,7 +258,13 @@ export class Cloud {
   key(event) {
     const middle = [this.view.left + this.view.width / 2, this.view.bottom + this.view.height / 2], step = 0.08;
     const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
-    if (event.key === "+" || event.key === "=") this.zoom(1 / 1.2, middle);
+    const { left, bottom, width, height } = this.view;
+    if (event.key === "0") {
+      this.view = { ...UNIT_SQUARE };
+      this.soon();
+    } else if (event.key === "b") this.select({ left, bottom, right: left + width, top: bottom + height });
+    else if (event.key === "Escape" && this.brush) this.select(null);
+    else if (event.key === "+" || event.key === "=") this.zoom(1 / 1.2, middle);
     else if (event.key === "-") this.zoom(1.2, middle);
     else if (moves) {
       this.view = { ...this.view, left: this.view.left + moves[0] * step * this.view.width, bottom: this.view.bottom + moves[1] * step * this.view.height };

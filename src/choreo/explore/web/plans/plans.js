@@ -24,13 +24,13 @@ export class PlansView {
       element("span", {}, label, { batch: "global batch", seq: "sequence length" }[name] || name);
       this.inputs[name] = element("input", { name, placeholder: value, spellcheck: "false" }, label);
       this.inputs[name].disabled = !served;
-      this.inputs[name].addEventListener("change", () => change({ [name]: this.inputs[name].value.trim() }));
+      this.inputs[name].addEventListener("change", () => change({ [name]: this.inputs[name].value.trim(), plan: "", look: "", brush: "" }));
     }
     this.row = element("div", { class: "fields whatif" }, holder);
     element("span", { class: "lead" }, this.row, "what if");
     for (const [name, words] of Object.entries(WHAT_IF)) this.whatIf(name, words);
     const colour = element("label", { class: "field" }, this.row);
-    element("span", {}, colour, "coloured by");
+    element("span", {}, colour, "colour");
     this.colour = element("select", { name: "colour" }, colour);
     this.colour.addEventListener("change", () => change({ colour: this.colour.value }, { step: false }));
     this.wrong = element("p", { class: "wrong", hidden: "" }, holder);
@@ -38,7 +38,7 @@ export class PlansView {
     this.making = new Work(holder);
     this.title = element("p", { class: "said" }, holder);
     const row = element("div", { class: "plans" }, holder), open = (plan) => change({ plan, page: plan });
-    this.cloud = new Cloud(row, { open, words: (plan) => this.words(plan) });
+    this.cloud = new Cloud(row, { open, moved: (looks) => change(looks, { step: false }), words: (plan) => this.words(plan) });
     this.one = new OnePlan(element("aside", { class: "one", "aria-live": "polite" }, row), holder, { open, close: () => change({ page: "" }) });
     this.legend = element("p", { class: "legend" }, holder);
     this.latest = new Latest((now) => this.load(now));
@@ -60,7 +60,7 @@ export class PlansView {
     };
     slider.disabled = !served;
     slider.addEventListener("input", () => show(FACTORS[slider.value]));
-    slider.addEventListener("change", () => change({ [`if_${name}`]: FACTORS[slider.value] === "1" ? "" : FACTORS[slider.value], plan: "" }));
+    slider.addEventListener("change", () => change({ [`if_${name}`]: FACTORS[slider.value] === "1" ? "" : FACTORS[slider.value], plan: "", look: "", brush: "" }));
     this.ifs = { ...this.ifs, [name]: show };
   }
 
@@ -79,6 +79,8 @@ export class PlansView {
       this.latest.ask(now);
     } else if (this.data) {
       if (now.colour !== before.colour) this.paint();
+      const { look, brush } = this.cloud.looks;
+      if ((now.look || "") !== look || (now.brush || "") !== brush) this.cloud.looks = now;
       if (now.plan !== before.plan && now.plan) this.picked.ask(Number(now.plan));
       this.draw();
     }
@@ -113,6 +115,7 @@ export class PlansView {
     const floats = (text) => new Float32Array(bytesOf(text).buffer);
     this.times = { memory: floats(found.memory_bytes), time: floats(found.time_s) };
     this.cloud.set({ ...found, ...this.times });
+    this.cloud.looks = state();
     this.title.textContent = found.title;
     const now = state().colour || "limit";
     this.colour.replaceChildren(...["limit", ...Object.keys(found.fields)].map((name) => {
@@ -142,12 +145,14 @@ export class PlansView {
     this.cloud.paint(hues, hue);
     const words = name === "limit" ? this.data.limits : this.data.words[name], count = (number) => number.toLocaleString("en");
     this.legend.replaceChildren();
-    values.slice(0, MOST_COLOURS).forEach((value, at) => {
+    const items = [...values.slice(0, MOST_COLOURS).entries()];
+    if (name === "limit" && values[0] === 0) items.push(items.shift());  // none of these: after all of these
+    items.forEach(([at, value]) => {
       const item = element("span", {}, this.legend), more = at === MOST_COLOURS - 1 && values.length > MOST_COLOURS;
       element("i", {}, item).style.background = hues[at];
       item.append(`${words ? words[value] : `${name.replaceAll("_", " ")} ${value}`}${more ? " and more" : ""}`);
     });
-    element("span", {}, this.legend, `${count(this.data.count)} of ${count(this.data.considered)} plans can be run; no plan is below and to the left of the line. Drag to pan, scroll to zoom, shift-drag to brush, click a plan for its page.`);
+    element("span", {}, this.legend, `${count(this.data.count)} of ${count(this.data.considered)} plans can be run. No plan beats those on the line in both. Drag to pan, scroll to zoom, shift-drag to brush, click a plan for its page.`);
   }
 
   draw() {

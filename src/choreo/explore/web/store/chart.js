@@ -15,6 +15,11 @@ export function said(name, value) {
   return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)));
 }
 
+// A column as an axis is called: its values have their units beside them.
+function titled(name) {
+  return name.replace(/_(s|bytes)(\)?)$/, "$2").replaceAll("_", " ");
+}
+
 // The axis of some values: times and sizes by their logarithm, moments along the calendar, names one after another.
 class Axis {
   constructor(name, values, { zero = false, named = false } = {}) {
@@ -122,7 +127,7 @@ export class Chart {
       item.append(name || `no ${hue}`);
     });
     if (names.length > MOST_HUES) element("span", {}, this.legend, `and ${names.length - MOST_HUES} more`);
-    if (compared) element("span", {}, this.legend, "the band is ±10 %");
+    if (compared) element("span", {}, this.legend, "the line is where both are equal, the band ±10 %");
   }
 
   frame(draw, colors, x, y, width, height) {
@@ -144,9 +149,9 @@ export class Chart {
       draw.fillText(words, Math.min(place, width - 50), height - CHART_BOTTOM + 13, 150);
     }
     draw.fillStyle = colors.ink;
-    draw.fillText(x.name.replaceAll("_", " "), (CHART_LEFT + width) / 2, height - 9);
+    draw.fillText(`${titled(x.name)} →`, (CHART_LEFT + width) / 2, height - 9);
     draw.textAlign = "left";
-    draw.fillText(`↑ ${y.name.replaceAll("_", " ")}`, CHART_LEFT + 6, CHART_TOP + 4);
+    draw.fillText(`↑ ${titled(y.name)}`, CHART_LEFT + 6, CHART_TOP + 4);
   }
 
   // Ten percent around what is equal.
@@ -157,10 +162,16 @@ export class Chart {
     draw.rect(CHART_LEFT, CHART_TOP, width - CHART_LEFT - CHART_RIGHT, height - CHART_BOTTOM - CHART_TOP);
     draw.clip();
     draw.fillStyle = colors.part;
-    draw.globalAlpha = 0.3;
+    draw.globalAlpha = 0.4;
     draw.beginPath();
     for (const [along, aside] of [[0, share], [1, share], [1, -share], [0, -share]]) draw.lineTo(...at(along, aside));
     draw.fill();
+    draw.globalAlpha = 1;
+    draw.strokeStyle = colors.muted;
+    draw.lineWidth = 1;
+    draw.beginPath();
+    for (const along of [0, 1]) draw.lineTo(...at(along, 0));
+    draw.stroke();
     draw.restore();
   }
 

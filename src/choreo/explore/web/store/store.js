@@ -8,14 +8,14 @@ import { Work } from "../work.js";
 
 // Where to start from; everything in it can be changed.
 const STARTS = {
-  compared: ["predicted against measured", { from: "compared", chart: "points", x: "measured_s", y: "predicted_s", hue: "algorithm", more: "size_bytes, ranks, source, collective" }],
+  compared: ["predicted vs measured", { from: "compared", chart: "points", x: "measured_s", y: "predicted_s", hue: "algorithm", more: "size_bytes, ranks, source, collective" }],
   time: ["over time", { from: "result", chart: "points", x: "began", y: "time_s", hue: "algorithm", more: "size_bytes, kind" }],
   machine: ["by machine", { from: "result", chart: "bars", x: "machine", y: "median(time_s)", hue: "algorithm", more: "" }],
   size: ["by size", { from: "result", chart: "lines", x: "size_bytes", y: "median(time_s)", hue: "algorithm", more: "" }],
   table: ["a table", { from: "result", chart: "table", x: "", y: "", hue: "", more: "algorithm, ranks, size_bytes, median(time_s), count(*)" }],
 };
 const KEYS = ["from", "chart", "x", "y", "hue", "more", "where"];
-const OPERATORS_SAID = { "=": "is", "!=": "is not", "<": "<", "<=": "≤", ">": ">", ">=": "≥", like: "is like (% stands for anything)", in: "is one of", "is null": "is missing", "is not null": "is there" };
+const OPERATORS_SAID = { "=": "is", "!=": "is not", "<": "<", "<=": "≤", ">": ">", ">=": "≥", like: "is like (% is anything)", in: "is one of", "is null": "is missing", "is not null": "is present" };
 const CONDITION = /^(\w+)\s*(is not null|is null|<=|>=|!=|=|<|>|like|in)\s*(.*)$/i;
 const MOST_SHOWN = 200;
 
@@ -26,28 +26,30 @@ export class StoreView {
     this.form = element("form", { class: "fields" }, holder);
     this.form.addEventListener("submit", (event) => event.preventDefault());
     this.start = this.select("start", "start from", (to) => change({ start: to, ...Object.fromEntries(KEYS.map((name) => [name, ""])) }));
-    this.from = this.select("from", "rows of", (to) => this.set({ from: to, x: "", y: "", hue: "", more: "" }));
+    this.from = this.select("from", "rows", (to) => this.set({ from: to, x: "", y: "", hue: "", more: "" }));
     this.kind = this.select("chart", "chart", (to) => this.set({ chart: to }));
-    this.x = this.select("x", "across", (to) => this.set({ x: to }));
-    this.y = this.select("y", "upwards", (to) => this.set({ y: to }));
-    this.hue = this.select("hue", "coloured by", (to) => this.set({ hue: to }));
+    this.x = this.select("x", "x axis", (to) => this.set({ x: to }));
+    this.y = this.select("y", "y axis", (to) => this.set({ y: to }));
+    this.hue = this.select("hue", "colour", (to) => this.set({ hue: to }));
     this.fill(this.start, Object.entries(STARTS).map(([name, [words]]) => [name, words]));
-    this.fill(this.from, [["compared", "predictions beside measurements"], ["result", "single results"]]);
-    this.fill(this.kind, ["points", "lines", "bars", "table"].map((name) => [name, name === "table" ? "none, a table" : name]));
+    this.fill(this.from, [["compared", "predicted and measured"], ["result", "every result"]]);
+    this.fill(this.kind, ["points", "lines", "bars", "table"].map((name) => [name, name === "table" ? "table only" : name]));
     this.columns = element("p", { class: "picks" }, holder);
     this.filters = element("p", { class: "picks" }, holder);
     this.wrong = element("p", { class: "wrong", hidden: "" }, holder);
     this.work = new Work(holder);
     const sql = element("p", { class: "command" }, holder);
-    sql.append("the SQL it stands for: ");
+    sql.append("SQL: ");
     this.sql = element("code", {}, sql);
     const copy = element("button", { type: "button", class: "small", hidden: "" }, sql, "Copy");
     copy.addEventListener("click", () => this.copy(copy));
     this.copier = copy;
     const legend = element("p", { class: "legend" });
-    this.chart = new Chart(holder, legend);
-    holder.append(legend);
-    this.table = element("div", { class: "table" }, holder);
+    this.answer = element("div", { class: "answer" }, holder);
+    const drawn = element("div", { class: "drawn" }, this.answer);
+    this.chart = new Chart(drawn, legend);
+    drawn.append(legend);
+    this.table = element("div", { class: "table" }, this.answer);
     this.known = null;
     this.latest = new Latest((now) => this.load(now));
     ask("store_columns", {}).then((found) => { this.known = found; this.update(state(), {}); }, (error) => this.say(error.message));
@@ -102,7 +104,7 @@ export class StoreView {
   // The columns besides the chart's, each with a button that leaves it out.
   picks(asked, names) {
     const some = list(asked.more).filter((name) => name !== "-");
-    this.columns.replaceChildren(asked.chart === "table" ? "columns " : "further columns ");
+    this.columns.replaceChildren(asked.chart === "table" ? "columns " : "more columns ");
     for (const name of some) {
       const chip = element("button", { type: "button", class: "chip plain", title: "leave it out" }, this.columns, `${name} ×`);
       chip.addEventListener("click", () => this.set({ more: some.filter((one) => one !== name).join(", ") || "-" }));
@@ -119,7 +121,7 @@ export class StoreView {
   // The filters: a column, how it compares, and a value.
   conditions(asked, names) {
     const some = this.parsed(asked.where), tell = (rows) => this.set({ where: rows.map(({ column, operator, value }) => `${column} ${operator} ${value}`.trim()).join("; ") || "-" });
-    this.filters.replaceChildren("only where ");
+    this.filters.replaceChildren("filters ");
     some.forEach((one, at) => {
       const box = element("span", { class: "filter" }, this.filters);
       const column = element("select", { "aria-label": `column of filter ${at + 1}` }, box), operator = element("select", { "aria-label": `comparison of filter ${at + 1}` }, box);
@@ -133,7 +135,7 @@ export class StoreView {
       for (const part of [column, operator, input]) part.addEventListener("change", edit);
       element("button", { type: "button", class: "small", "aria-label": `leave out filter ${at + 1}` }, box, "×").addEventListener("click", () => tell(some.filter((_, nth) => nth !== at)));
     });
-    this.adder(this.filters, some.length ? "and where …" : "everything; add a filter …", names, (name) => tell([...some, { column: name, operator: "=", value: "" }]));
+    this.adder(this.filters, some.length ? "Add another …" : "Add a filter …", names, (name) => tell([...some, { column: name, operator: "=", value: "" }]));
   }
 
   parsed(text) {
@@ -177,9 +179,14 @@ export class StoreView {
     this.copier.hidden = !found;
     this.chart.box.hidden = !plotted;
     this.chart.legend.hidden = !plotted;
-    if (plotted) this.chart.show(found, { kind: asked.chart, x: asked.x, y: asked.y, hue: asked.hue });
+    this.answer.classList.toggle("plotted", plotted);
     this.table.replaceChildren();
-    if (!found) return;
+    if (found) this.tabulate(found);
+    // Last, as the table leaves it more or less room.
+    if (plotted) this.chart.show(found, { kind: asked.chart, x: asked.x, y: asked.y, hue: asked.hue });
+  }
+
+  tabulate(found) {
     if (found.word) element("p", { class: "word" }, this.table, found.word);
     if (!found.rows.length) return;
     const table = element("table", {}, this.table), head = element("tr", {}, element("thead", {}, table));
