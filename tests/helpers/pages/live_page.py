@@ -16,7 +16,29 @@ from tests.helpers.pages.browser import Browser
 __all__ = ["LivePage", "live_page", "serving"]
 
 PATIENCE_S = 60.0
+# The code of each named key, and what it types.
+KEYS = {
+    "Tab": (9, ""),
+    "Enter": (13, "\r"),
+    "Escape": (27, ""),
+    "ArrowLeft": (37, ""),
+    "ArrowUp": (38, ""),
+    "ArrowRight": (39, ""),
+    "ArrowDown": (40, ""),
+    " ": (32, " "),
+}
 AWAITED = {"awaitPromise": True, "returnByValue": True}
+DIFFERING = """(async () => {
+  const pixels = async (text) => {
+    const image = await createImageBitmap(await (await fetch(`data:image/png;base64,${text}`)).blob());
+    const draw = new OffscreenCanvas(image.width, image.height).getContext("2d");
+    draw.drawImage(image, 0, 0);
+    return draw.getImageData(0, 0, image.width, image.height).data;
+  };
+  const [one, other] = [await pixels("ONE"), await pixels("OTHER")];
+  if (one.length !== other.length) return Infinity;
+  return one.reduce((sum, part, at) => sum + Number(Math.abs(part - other[at]) > 64), 0);
+})()"""
 WAIT = """new Promise((done) => {
   const began = Date.now();
   const look = () => {
@@ -77,6 +99,14 @@ class LivePage:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    def press(self, *keys: str) -> None:
+        """Press keys, as a person would: named like Tab, or the letter itself."""
+        for key in keys:
+            code, text = KEYS[key] if key in KEYS else (ord(key.upper()) if key.isalnum() else 0, key)
+            given = {"key": key, "windowsVirtualKeyCode": code}
+            self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **given)
+            self.call("Input.dispatchKeyEvent", type="keyUp", **given)
+
     def until(self, condition: str) -> Any:
         """Wait until a script's value is true, and return it. The page looks, as asking it again and again is dear."""
         until_s = time.monotonic() + PATIENCE_S
@@ -105,6 +135,13 @@ class LivePage:
     def picture(self, file: Path) -> None:
         """What it looks like, as PNG."""
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+    def differing(self, one: Path, other: Path) -> int:
+        """In how many places two pictures differ, the edges of shapes apart; the tab leaves its page for that."""
+        self.open("about:blank")
+        texts = [base64.b64encode(file.read_bytes()).decode() for file in (one, other)]
+        found: int = self.run(DIFFERING.replace("ONE", texts[0]).replace("OTHER", texts[1]))
+        return found
 
     def close(self) -> None:
         """Stop the page; the next one takes the tab, and its process if both come from one server."""

@@ -45,7 +45,8 @@ KINDS = {
     ".js": "text/javascript; charset=utf-8",
 }
 CLOSED = b"""<!doctype html><meta charset="utf-8"><title>choreo explore</title>
-<p>This page is for whoever started it. Open the address that <code>choreo explore</code> printed, with its token.</p>
+<p>This page is for whoever started it. Open the address that <code>choreo explore</code> printed, with its token.
+After that, this link works here too.</p>
 """
 
 

@@ -21,7 +21,7 @@ function titled(name) {
 }
 
 // The axis of some values: times and sizes by their logarithm, moments along the calendar, names one after another.
-class Axis {
+export class Axis {
   constructor(name, values, { zero = false, named = false } = {}) {
     this.name = name;
     const numbers = values.filter((value) => typeof value === "number");
