@@ -99,7 +99,7 @@ def test_a_moment_without_a_mouse(browser: Browser, server: Server) -> None:
         assert names[:8] == [
             "One moment", "Who wins where", "Write and break", "Press run", "Plans", "Ask", "Keys", "Copy link",
         ]  # fmt: skip
-        assert names[8:12] == ["collective", "algorithm", "versus", "topology"]
+        assert names[8:13] == ["collective", "algorithm", "versus", "topology", "packets"]
         assert [kind for _, kind, _ in had].count("range") == 4
         assert all(seen for _, _, seen in had), had
 
