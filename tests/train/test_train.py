@@ -291,3 +291,14 @@ def test_the_default_batch_does_not_depend_on_the_plan_that_is_found(
         choreo.train("gpt2-124m", scale="tiny", ranks=4, steps=2)
     choreo.train("gpt2-124m", scale="tiny", plan=Plan(pp=4, precision="fp32"), steps=2)
     assert [one.global_batch for one in pretended] == [4, 4, 4, 8]
+
+
+def test_without_a_plan_an_elastic_run_has_replicas_which_survive(
+    pretended: list[TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = Plan(tp=2, precision="fp32")
+    monkeypatch.setattr(importlib.import_module("choreo.train.train"), "best_plan", lambda *_: best)
+    for elastic in (False, True):
+        choreo.train("gpt2-124m", scale="tiny", ranks=2, steps=2, elastic=elastic)
+    assert [one.plan for one in pretended] == [best, Plan(dp=2, precision="fp32")]
+    assert [one.survives for one in pretended] == [False, True]

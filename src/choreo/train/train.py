@@ -69,7 +69,8 @@ def train(
     `checkpoint` is a folder that gets a checkpoint every so many steps and at the end. A run whose folder has one goes
     on from there, under any plan and number of ranks; `steps` counts from the beginning. With `resume` there must be
     one. `on="ray"` runs the ranks on the Ray cluster at `address`, placed as `placement` says. With `elastic` the run
-    survives ranks that are killed or stopped, and up to `restarts` of them are started again.
+    survives ranks that are killed or stopped, and up to `restarts` of them are started again; without a plan they are
+    replicas then.
 
     `data_parallel` is how replicas sum their gradients, one of `KINDS`; `servers` and `staleness` are for its
     asynchronous parameter servers.
@@ -87,8 +88,9 @@ def train(
     seq = SEQ if seq is None else whole_number("seq", seq)
     if plan is None:
         global_batch = ranks if global_batch is None else whole_number("global_batch", global_batch)
-        told = on or data_parallel != ALL_REDUCE
-        plan = Plan(dp=ranks, precision="fp32") if told else best_plan(workload, ranks, global_batch, seq, device)
+        # Only replicas survive without a restart, sum gradients in a way of their own, or run unmeasured on a cluster.
+        replicas = on or data_parallel != ALL_REDUCE or elastic
+        plan = Plan(dp=ranks, precision="fp32") if replicas else best_plan(workload, ranks, global_batch, seq, device)
     servers, staleness = check_kind(
         data_parallel, plan, workload, servers=servers, staleness=staleness, device=device, backend=backend
     )
