@@ -89,6 +89,11 @@ class PlanBatch:
     def _counts(self) -> dict[str, Ints]:
         return {kind: np.array([[stage.layers.count(kind)] for stage in self.stages]) for kind in KINDS}
 
+    @cached_property
+    def _kinds(self) -> frozenset[str]:
+        """The kinds of layers that there are in any stage."""
+        return frozenset(kind for stage in self.stages for kind in stage.layers)
+
     def count(self, kind: str) -> Ints:
         """How many layers of a kind each stage has, as a column."""
         return self._counts[kind]
@@ -100,10 +105,15 @@ class PlanBatch:
         asked = self.columns["recompute_layers"]
         return np.where(asked > 0, np.minimum(asked / most, 1.0), 1.0)
 
+    @cached_property
+    def _recomputes_some(self) -> bool:
+        """Whether a plan computes some layers of a stage again, and not the others."""
+        return bool((self.recomputed < 1).any())
+
     def layer(self, kind: str, field: str) -> Floats:
         """A figure of one kind of layer, the mean of those that are computed again and the others."""
         found = self.table.get(kind, field, self.plans)
-        if (self.recomputed < 1).any():
+        if self._recomputes_some:
             plain = self.table.without().get(kind, field, self.plans)
             return np.asarray(plain + self.recomputed * (found - plain))
         return found
@@ -112,7 +122,7 @@ class PlanBatch:
         """A figure summed over the layers of each stage, of some kinds."""
         found = np.zeros((len(self.stages), len(self.plans)))
         for kind in kinds:
-            if self._counts[kind].any():
+            if kind in self._kinds:
                 found += self._counts[kind] * self.layer(kind, field)
         return found
 
