@@ -130,7 +130,7 @@ QUICK = (
     "tests/simulate/test_fluid_oracle.py",
     "tests/simulate/test_receive_in_order.py",
     "tests/sweep/test_sweep.py::test_files",
-    "tests/sweep/test_sweep.py::test_mistakes",
+    "tests/sweep/test_sweep_command.py::test_mistakes",
     "tests/sweep/test_sweep.py::test_price",
     "tests/synthesize/test_translated.py",
     "tests/test_docs.py::test_links",

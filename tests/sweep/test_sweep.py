@@ -8,7 +8,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,25 +15,17 @@ from typing import Any
 import pytest
 
 import choreo
-from choreo import build, get_topology, simulate
 from choreo.record import Store
 from choreo.record.store.place import DATABASE
-from choreo.simulate import Packets
 from choreo.sweep import local
 from choreo.sweep.axes import values_of
 from choreo.sweep.compute import MAKERS
 from choreo.sweep.tasks import Worker
-from choreo.sweep.verbs import VERBS, cases_of
+from choreo.sweep.verbs import cases_of
 from tests.helpers.cli import CHOREO, fine, mistake
 from tests.helpers.command import run_choreo
 
 NETWORKS = "hgx-h100:1,torus(2x2x2,45GB/s,1us)"
-
-
-@pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CHOREO_STORE", str(tmp_path / "store"))
-    return tmp_path / "store"
 
 
 def asked(store: Path, query: str) -> list[tuple[object, ...]]:
@@ -325,123 +316,3 @@ def test_files(tmp_path: Path, store: Path, suffix: str) -> None:
     read = {"csv": pandas.read_csv, "json": pandas.read_json, "parquet": pandas.read_parquet}[suffix](out)
     assert read["size_bytes"].tolist() == [8, 1 << 20] * 2
     assert asked(store, "select path, bytes from artifact") == [(str(out), out.stat().st_size)]
-
-
-# The command line.
-
-
-def test_a_file_names_the_axes(tmp_path: Path) -> None:
-    file = tmp_path / "axes.toml"
-    file.write_text(
-        'verb = "price"\n[axes]\ncollective = "all_reduce"\nranks = [4, 8]\nsize = "8:32"\nalgorithm = ["ring"]\n'
-    )
-    rows = fine("sweep", str(file), "--json").json
-    assert isinstance(rows, list)
-    assert [(row["ranks"], row["size_bytes"]) for row in rows] == [(4, 8), (4, 16), (4, 32), (8, 8), (8, 16), (8, 32)]
-    rows = fine("sweep", str(file), "--ranks", "2", "--json").json
-    assert isinstance(rows, list)
-    assert {row["ranks"] for row in rows} == {2}
-    file.write_text('verb = "price"\n[axes]\nrankz = 4\n')
-    assert mistake("sweep", str(file)).startswith(f"{file}: there is no axis 'rankz'; did you mean 'ranks'")
-
-
-def test_a_picture(tmp_path: Path) -> None:
-    picture = tmp_path / "time.svg"
-    fine(
-        "sweep",
-        "simulate",
-        "all_reduce",
-        "-a",
-        "ring,swing",
-        "-t",
-        NETWORKS,
-        "--size",
-        "8:1MiB:16",
-        "--plot",
-        str(picture),
-    )
-    drawn = picture.read_text()
-    assert all(word in drawn for word in ("hgx-h100:1", "torus(2x2x2, 45GB/s, 1us)", ">ring<", ">swing<", "8 B"))
-    assert drawn.count('stroke-width="1.6"') == 4 + 2  # curves, and the legend
-
-
-MISTAKES = [
-    (["simulat", "all_reduce"], "there is no verb to sweep 'simulat'; did you mean 'simulate'?"),
-    (["simulate"], "say which collective"),
-    (["plan"], "say which model"),
-    (["price", "all_reduce", "-p", "8"], "needs collective, ranks, size; give size too"),
-    (["price", "all_reduce", "-p", "8", "--size", "8", "-t", "hgx-h100"], "price has no axis topology"),
-    (["price", "all_reduce", "-p", "8", "--size", "8:4"], "size: '8:4' is not a range"),
-    (["price", "all_reduce", "-p", "8", "--size", "8:64:1"], "the factor between two sizes"),
-    (["price", "all_reduce", "-p", "8", "--size", "8,,9"], "nothing between two commas"),
-    (["price", "all_reduce", "-p", "8", "--size", "8", "-o", "out.xls"], "ends in .csv, .json, .parquet"),
-    (["price", "all_reduce", "-p", "8", "--size", "8", "--workers", "0"], "at least 1 worker, not 0"),
-    (["price", "all_reduce", "-p", "8", "--size", "8", "--address", "x"], "give --on ray too"),
-    (["price", "all_reduce", "-p", "8", "--size", "8", "-a", "rign"], "did you mean 'ring' or 'bine'?"),
-    (["bench", "all_reduce", "-p", "2", "--size", "8", "--on", "ray"], "bench measures this machine"),
-    (["bound", "all_reduce", "-t", "ring(4)", "--size", "8", "-p", "5"], "5 ranks do not fit on ring(4)"),
-    (["nowhere.toml"], "nowhere.toml cannot be read"),
-]
-
-
-@pytest.mark.parametrize(("words", "told"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
-def test_mistakes(words: list[str], told: str) -> None:
-    assert told in mistake("sweep", *words)
-
-
-def test_a_case_that_is_refused_is_said_once() -> None:
-    ran = run_choreo(
-        "sweep", "simulate", "all_reduce", "-a", "all", "-t", "ring(6,50GB/s,1us)", "--size", "8,16", "--json"
-    )
-    assert ran.code == 0
-    lines = ran.err.splitlines()
-    assert lines
-    assert all(line.startswith("left out: ") for line in lines)
-    assert len(set(lines)) == len(lines)
-
-
-def test_every_verb_takes_its_axes_on_the_command_line() -> None:
-    options = fine("sweep", "--help").out
-    for verb in VERBS.values():
-        for axis in verb.axes:
-            assert axis in ("collective", "model") or f"--{axis.replace('_', '-')}" in options
-
-
-def test_heavy_packages_stay_away() -> None:
-    program = (
-        "import sys, choreo.cli.commands.sweep, choreo.cli.commands.record, choreo.record, choreo.sweep.sweep\n"
-        "print([name for name in ('duckdb', 'ray', 'pyarrow', 'pandas', 'polars', 'torch') if name in sys.modules])"
-    )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout == "[]\n"
-
-
-def test_what_is_slow_where_ranks_are_and_packets_are_axes(store: Path) -> None:
-    ring, network = build("all_reduce", "ring", 4), get_topology("ring(4, 50GB/s, 1us)")
-    table = choreo.sweep(
-        "simulate",
-        collective="all_reduce",
-        algorithm="ring",
-        topology=network.name,
-        size="64KiB",
-        slow_link="none,0-1=0.5",
-        placement="(0..3),(0,2,1,3)",
-        store=store,
-        workers=1,
-    )
-    slow = network.with_slow_link(0, 1, 0.5).with_slow_link(1, 0, 0.5)
-    places = ([0, 1, 2, 3], [0, 2, 1, 3])
-    wanted = [simulate(ring, one, 1 << 16, placement=at).time_s for at in places for one in (network, slow)]
-    assert table["time_s"] == wanted
-    mtu: dict[str, Any] = {
-        "collective": "all_reduce",
-        "algorithm": "ring",
-        "topology": "switch(4, 50GB/s, 1us)",
-        "size": "64KiB",
-    }
-    table = choreo.sweep("simulate", **mtu, packets=True, mtu=[1024, 4096], store=store, workers=1)
-    switch = get_topology("switch(4, 50GB/s, 1us)")
-    wanted = [simulate(ring, switch, 1 << 16, packets=Packets(mtu_bytes=size)).time_s for size in (1024, 4096)]
-    assert table["time_s"] == wanted
-    with pytest.raises(choreo.UsageError, match="mtu is of packets; give packets=yes too"):
-        choreo.sweep("simulate", **mtu, mtu=1024, store=store, workers=1)

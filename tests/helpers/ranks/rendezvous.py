@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -154,3 +155,12 @@ def outcomes(processes: list[Process]) -> list[Outcome]:
     finally:
         for process in processes:
             process.end()
+
+
+def same_reason(found: list[Outcome], *parts: str) -> str:
+    """All were told the same, and it has these parts."""
+    reason = found[0].told
+    assert {outcome.told for outcome in found} == {reason}
+    for part in parts:
+        assert re.search(part, reason), (part, reason)
+    return reason
