@@ -295,26 +295,31 @@ def et_node(
     return {"id": number, "name": name, "ctrl_deps": parent, "inputs": sides, "outputs": sides, "attrs": attrs}
 
 
-def test_an_execution_trace_is_joined_with_the_profiler_by_id_and_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("caller", [4, 1], ids=["below the call", "beside the call"])
+def test_an_execution_trace_is_joined_with_the_profiler_by_id_and_name(tmp_path: Path, caller: int) -> None:
+    """What Gloo does is the collective's time, and no work of the rank, wherever a version of torch puts it."""
     gradient = [10, 11, 0, 1024, 4, "cpu"]
     made = json.dumps([{"pg_name": "0", "pg_desc": "default_pg", "ranks": [], "group_size": 4}])
     nodes = [
         et_node(2, "## process_group:init ##", inputs=[made]),
         et_node(3, "aten::mm", function=5),
         et_node(4, "c10d::allreduce_", inputs=[[gradient]], function=6),
-        et_node(5, "gloo:all_reduce", parent=4, function=7),
+        et_node(5, "gloo:all_reduce", parent=caller, function=7),
         et_node(6, "aten::relu", function=8),
         et_node(7, "aten::add_", inputs=[gradient], function=9),
     ]
     (tmp_path / "et.json").write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "nodes": nodes}))
-    names = {5: ("aten::mm", 100), 8: ("aten::relu", 20), 9: ("aten::add_", 10)}
+    names = {5: ("aten::mm", 100), 7: ("gloo:all_reduce", 50), 8: ("aten::relu", 20), 9: ("aten::add_", 10)}
     events = [
         {"ph": "X", "cat": "cpu_op", "name": name, "ts": 0, "dur": took, "args": {"Record function id": function}}
         for function, (name, took) in names.items()
     ]
     profile = tmp_path / "kineto.json"
     profile.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    graph = read_trace([tmp_path / "et.json", profile]).graph
+    trace = read_trace([tmp_path / "et.json", profile])
+    (call,) = trace_info(trace).calls
+    assert call.time_s == pytest.approx(50e-6) and call.exposed_s == pytest.approx(30e-6)  # relu hides the rest
+    graph = trace.graph
     assert graph.ranks == 4 and (graph.kind == NodeKind.COLLECTIVE).sum() == 4
     found = simulate_workload(graph, "ring(4, 1GB/s, 1us)", algorithm="ring")
     alone = simulate(build("all_reduce", "ring", 4), "ring(4, 1GB/s, 1us)", 4096).time_s

@@ -71,8 +71,10 @@ def _classes(graph: ExecutionGraph, run: WorkloadSimulation) -> list[CallClass]:
     keys, key = np.unique(np.stack((kind, graph.size_bytes[nodes], group)), axis=1, return_inverse=True)
     key = np.ravel(key)
     known = np.isfinite(graph.duration_s[nodes])
-    took = np.bincount(key, np.nan_to_num(graph.duration_s[nodes])) / graph.ranks
-    exposed = np.bincount(key, run.exposed_by_node[nodes]) / graph.ranks
+    recorded_s = np.nan_to_num(graph.duration_s[nodes])
+    took = np.bincount(key, recorded_s) / graph.ranks
+    # Ranks whose steps began at different times wait longer in the replay than they did.
+    exposed = np.bincount(key, np.minimum(run.exposed_by_node[nodes], recorded_s)) / graph.ranks
     found = []
     for at, (what, size, shape) in enumerate(keys.T.tolist()):
         mine = key == at

@@ -36,6 +36,7 @@ class RawNode:
     tag: int = 0
     priority: int = 0
     function: int = 0  # PyTorch's record-function id
+    work: tuple[int, str] | None = None  # of a collective: the record-function id and name of what did it
 
 
 @dataclass(slots=True)

@@ -300,7 +300,7 @@ def test_collectives_run_as_nccl_would_choose() -> None:
 def test_a_replay_takes_the_recorded_times() -> None:
     graph = GraphBuilder(2)
     for rank in range(2):
-        work = graph.compute(rank, "work", 1e-3)
+        work = graph.compute(rank, "work", 2e-3 - rank * 1e-3)  # rank 1 waits, and that was recorded
         graph.collective(rank, "all_reduce", "1MiB", (0, 1), duration_s=2e-3 + rank * 1e-3, after=[work])
     assert replay(graph.finish()).time_s == pytest.approx(4e-3)
 

@@ -87,11 +87,15 @@ def simulate_workload(
 
 
 def replay(graph: ExecutionGraph) -> WorkloadSimulation:
-    """Run a graph with the recorded times of its collectives: what the program did where it was traced."""
+    """Run a graph with the recorded times of its collectives: what the program did where it was traced.
+
+    A member that came early recorded its waiting too, so a collective takes what the one took that waited least.
+    """
     graph.order  # noqa: B018 - a circle is refused before anything runs
-    recorded = np.zeros(graph.num_calls)
+    recorded = np.full(graph.num_calls, np.inf)
     nodes = np.flatnonzero((graph.call >= 0) & np.isfinite(graph.duration_s))
-    np.maximum.at(recorded, graph.call[nodes], graph.duration_s[nodes])
+    np.minimum.at(recorded, graph.call[nodes], graph.duration_s[nodes])
+    recorded[np.isinf(recorded)] = 0.0
     network = get_topology(f"switch({max(graph.ranks, 2)}, 1GB/s, 0s)")
     wire = _Recorded(network, recorded.tolist())
     folded = unfolded(graph)

@@ -23,6 +23,8 @@ __all__ = ["join", "read", "recognises"]
 
 MOST_ELEMENTS = 1 << 60
 
+# What Gloo does for a collective, in a thread of its own.
+GLOO = "gloo:"
 FUNCTION = "rf_id"
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
@@ -113,8 +115,12 @@ def _nodes(calls: list[_Call], findings: Findings) -> list[RawNode]:
     writer: dict[Any, int] = {}  # of a storage: the collective that wrote it last
     outstanding: list[int] = []
     previous: list[int] = []
+    asked: RawNode | None = None  # the last collective, until it is known what did it
     for one in calls:
         number = one.id
+        if asked is not None and one.name.startswith(GLOO):
+            asked.work, asked = (one.function(), one.name), None
+            continue
         leaf = number not in parents or (number in talks and number not in described)
         if not leaf or number in inside or one.name.startswith(("[pytorch|", "##")):
             continue
@@ -127,6 +133,7 @@ def _nodes(calls: list[_Call], findings: Findings) -> list[RawNode]:
             for storage in {*read_, *written}:
                 writer[storage] = node.id
             outstanding.append(node.id)
+            asked = node
         else:
             for storage in written:
                 writer.pop(storage, None)
@@ -152,7 +159,13 @@ def join(data: bytes, profile: bytes, name: str, findings: Findings) -> list[Ran
 
 
 def _give_times(trace: RankTrace, durations: Mapping[tuple[int, str], float], findings: Findings) -> None:
-    """Give nodes the times of the profiler's trace: those with the same id and the same name."""
+    """Give nodes the times of the profiler's trace: those with the same id and the same name.
+
+    The time of a collective is that of what did it: the call itself only asks for it.
+    """
+    for node in trace.nodes:
+        if node.work is not None:
+            node.duration_s = durations.get(node.work, float("nan"))
     operators = [node for node in trace.nodes if node.kind is NodeKind.COMPUTE]
     ids = {function for function, _ in durations}
     for node in operators:
