@@ -33,11 +33,11 @@ export function change(changes, { step = true } = {}) {
   current = { ...current, ...Object.fromEntries(Object.entries(changes).map(([name, value]) => [name, String(value)])) };
   const to = address(current);
   if (to === address(before)) return;
-  if (window.location.protocol !== "about:") {
-    if (step) window.history.pushState(null, "", to);
-    else window.history.replaceState(null, "", to);
-  }
+  const kept = window.location.protocol !== "about:";
+  if (kept && step) window.history.pushState(null, "", to);
   tell(before);
+  // After the page has asked for what it needs, as the browser takes some milliseconds for it.
+  if (kept && !step) window.history.replaceState(null, "", address(current));
 }
 
 export function onChange(listener) {

@@ -13,6 +13,8 @@ const TERMS = [
 export class Formula {
   constructor(holder) {
     this.holder = holder;
+    this.wide = 0;  // of a bar's track, measured when it is first drawn, and again when there is another room for it
+    new ResizeObserver(() => { this.wide = 0; }).observe(holder);
   }
 
   // `longest` is the time that fills the width, so that two stand on one scale.
@@ -29,7 +31,7 @@ export class Formula {
     if (!parts.length) said.append("0");
     element("small", {}, said, ` = ${formatTime(cost.total_us)}`);
     const scale = longest || 1;
-    const wide = this.terms("formula", cost, scale).parentElement.clientWidth;
+    this.terms("formula", cost, scale);
     if (calibrated) this.terms("this machine", calibrated, scale);
     const sim = this.bar("simulated", simulated, scale);
     const own = run ? run.path.parts : [];
@@ -39,7 +41,7 @@ export class Formula {
       const part = element("i", { title: `${name}: ${formatTime(time_us)}` }, sim);
       part.style.width = `${(100 * time_us) / sum}%`;
       part.style.background = `var(--${colors[name]})`;
-      label(part, `${name} ${formatTime(time_us)}`, (time_us / sum) * (simulated / scale) * wide);
+      label(part, `${name} ${formatTime(time_us)}`, (time_us / sum) * (simulated / scale) * this.wide);
     }
     if (!own.length) element("i", { class: "plain" }, sim).style.width = "100%";
     const mark = element("u", { class: "mark" }, sim.parentElement);
@@ -63,16 +65,16 @@ export class Formula {
 
   // A price, term by term.
   terms(name, cost, scale) {
-    const bar = this.bar(name, cost.total_us, scale), wide = bar.parentElement.clientWidth;
+    const bar = this.bar(name, cost.total_us, scale);
+    this.wide ||= bar.parentElement.clientWidth;
     for (const [term, sign, color, words] of TERMS) {
       const time = cost[`${term}_us`];
       if (!time) continue;
       const part = element("i", { title: `${sign}: ${words}, ${formatTime(time)}` }, bar);
       part.style.width = `${(100 * time) / cost.total_us}%`;
       part.style.background = `var(--${color})`;
-      label(part, `${sign} ${formatTime(time)}`, Math.min(1, time / scale) * wide);
+      label(part, `${sign} ${formatTime(time)}`, Math.min(1, time / scale) * this.wide);
     }
-    return bar;
   }
 
   // What was measured here, and a button that puts it into the fields.

@@ -107,7 +107,8 @@ export class Pane {
   drawTime(run) {
     this.timehead.textContent = !run.activity ? "Every message, in space and time"
       : run.activity.ranks_per_line > 1 ? `What every ${run.activity.ranks_per_line} ranks send` : "What each rank sends";
-    if (this.diagram) this.diagram.renew(run);
+    const drawn = this.diagram;
+    if (drawn) drawn.renew(run);
     else {
       this.timebox.replaceChildren();
       for (const name of ["drawn", "live"]) element("canvas", { class: name }, this.timebox);
@@ -116,7 +117,9 @@ export class Pane {
     }
     this.drawQueues(run);
     this.diagram.longest = this.longest;
-    this.diagram.fit();
+    // Room that changes is noticed by itself: to measure it here would lay out the whole page.
+    if (drawn) drawn.redraw();
+    else this.diagram.fit();
   }
 
   // Queues stand below the diagram, on its axis; after the end of the run there are none.

@@ -8,16 +8,17 @@ export function paintActivity(diagram, draw) {
   const { activity, bins, figures, rows } = diagram.data, { series, added, copied, ranks_per_line: size } = activity;
   const small = document.createElement("canvas"), colors = [channels(diagram.colors.copy), channels(diagram.colors.add)];
   [small.width, small.height] = [bins, added.length];
-  const image = small.getContext("2d").createImageData(bins, added.length);
-  added.forEach((_, line) => {
-    const both = [series[copied[line]], series[added[line]]];
-    for (let at = 0; at < bins; at++) {
-      const [below, above] = both.map((values) => 0.9 * Math.sqrt(values[at] / 100)), opaque = above + below * (1 - above);
-      const to = 4 * (line * bins + at), share = opaque ? above / opaque : 0;
-      for (let part = 0; part < 3; part++) image.data[to + part] = colors[0][part] + (colors[1][part] - colors[0][part]) * share;
-      image.data[to + 3] = 255 * opaque;
+  const image = small.getContext("2d").createImageData(bins, added.length), { data } = image, [under, over] = colors;
+  const tint = Float64Array.from({ length: 101 }, (_, percent) => 0.9 * Math.sqrt(percent / 100));
+  for (let line = 0, to = 0; line < added.length; line++) {
+    const copies = series[copied[line]], adds = series[added[line]];
+    for (let at = 0; at < bins; at++, to += 4) {
+      const above = tint[adds[at]], opaque = above + tint[copies[at]] * (1 - above);
+      if (!opaque) continue;
+      for (let part = 0; part < 3; part++) data[to + part] = under[part] + ((over[part] - under[part]) * above) / opaque;
+      data[to + 3] = 255 * opaque;
     }
-  });
+  }
   small.getContext("2d").putImageData(image, 0, 0);
   const left = snap(diagram, diagram.x(0)), right = snap(diagram, diagram.x(figures.time_us)), top = edge(diagram, 0);
   draw.save();

@@ -43,6 +43,11 @@ export class Diagram {
     this.top = 8;
     this.bottom = height - 20;
     this.colors = palette();
+    this.redraw();
+  }
+
+  // The same room, with another run in it.
+  redraw() {
     this.still = this.layer((draw) => this.paint(draw));
   }
 
