@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import choreo
-from choreo.synthesize import search
+from choreo.synthesize import packing, search
 from choreo.synthesize.arborescence import cheapest_arborescence
 from choreo.synthesize.generators.packed import packed
 from choreo.synthesize.network import hops_of
-from choreo.synthesize.packing import pack
+from choreo.synthesize.packing import pack, pack_both_ways
 from choreo.synthesize.problem import read_problem
 
 SLOW = choreo.get_topology("torus(3x3, 50GB/s, 1us)").with_slow_link(0, 1, 0.5).with_slow_link(1, 0, 0.5)
@@ -106,3 +106,25 @@ def is_tree(parent: list[int], root: int) -> bool:
         if at != root:
             return False
     return True
+
+
+def test_a_known_bound_ends_the_search_for_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four servers whose first trees are the best: without the bound, more are asked for."""
+    network = choreo.get_topology("switch(4, 400GB/s, 200ns, reduces) x switch(4, 50GB/s, 350ns)")
+    hops = hops_of(network, through_switches=True)
+    calls: list[object] = []
+    divide = packing._divide
+
+    def counted(*given: object) -> object:
+        calls.append(given)
+        return divide(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(packing, "_divide", counted)
+    least_s = choreo.bound("all_reduce", network, 1.0).bandwidth_bound_s
+    times, rounds = [], []
+    for known_s in (0.0, least_s):
+        calls.clear()
+        times.append(pack_both_ways(hops, np.full(len(hops), 1e-15), known_s)[1])
+        rounds.append(len(calls))
+    assert times == pytest.approx([least_s, least_s], rel=0.01)
+    assert rounds[1] < rounds[0]

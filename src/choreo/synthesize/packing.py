@@ -29,7 +29,7 @@ Column: TypeAlias = tuple[int, Ints, Ints | None]
 TOLERANCE = 0.004
 ROUNDS = 60
 # After so many rounds that hardly helped it stops as well, and this is what hardly is; but not where the time is
-# further than this from the optimum: a link that every tree crosses takes many trees to get around.
+# further than this from what is known of the optimum: a link that every tree crosses takes many trees to get around.
 IDLE_ROUNDS, HARDLY, FAR = 4, 0.001, 0.05
 # What a hop that leads no further from the root costs besides, as a part of a hop's mean price: deep trees are slow.
 DETOUR = 0.01
@@ -138,10 +138,11 @@ class _Prices:
         return float(at.max())
 
 
-def pack(hops: Hops, demand: dict[int, float], hop_s: Floats) -> tuple[list[Tree], float]:
+def pack(hops: Hops, demand: dict[int, float], hop_s: Floats, least_s_a_byte: float = 0.0) -> tuple[list[Tree], float]:
     """Trees for the data that each root must send to all devices, and the seconds a byte of the busiest link.
 
-    `hop_s` is how long a chunk takes over each hop, for every byte of a root's data.
+    `hop_s` is how long a chunk takes over each hop, for every byte of a root's data. No trees take less than
+    `least_s_a_byte`.
     """
 
     def cheapest(price: Floats) -> Iterator[tuple[int, float, Column]]:
@@ -156,10 +157,10 @@ def pack(hops: Hops, demand: dict[int, float], hop_s: Floats) -> tuple[list[Tree
 
     trees = _Prices(hops, hop_s)
     wanted = {root: amount for root, amount in demand.items() if amount > 0}
-    return _generate(hops, wanted, cheapest, lambda column: trees.depth(column[1], column[0]))
+    return _generate(hops, wanted, cheapest, lambda column: trees.depth(column[1], column[0]), least_s_a_byte)
 
 
-def pack_both_ways(hops: Hops, hop_s: Floats) -> tuple[list[Tree], float]:
+def pack_both_ways(hops: Hops, hop_s: Floats, least_s_a_byte: float = 0.0) -> tuple[list[Tree], float]:
     """Pairs of trees, to a root and back from it, for one unit of data whose parts may choose their roots."""
 
     def cheapest(price: Floats) -> Iterator[tuple[int, float, Column]]:
@@ -181,7 +182,7 @@ def pack_both_ways(hops: Hops, hop_s: Floats) -> tuple[list[Tree], float]:
 
     roots = range(hops.members)
     away, home = _Prices(hops, hop_s), _Prices(hops.turned(), hop_s)
-    return _generate(hops, {0: 1.0}, cheapest, depth)
+    return _generate(hops, {0: 1.0}, cheapest, depth, least_s_a_byte)
 
 
 def _generate(
@@ -189,6 +190,7 @@ def _generate(
     demand: dict[int, float],
     cheapest: Callable[[Floats], Iterator[tuple[int, float, Column]]],
     depth: Callable[[Column], float],
+    least_s_a_byte: float,
 ) -> tuple[list[Tree], float]:
     """Add the trees that are cheapest at the prices of the last division, until they are no better than those known.
 
@@ -221,7 +223,8 @@ def _generate(
         total = time + float(parts @ depths) / sum(demand.values())
         idle = 0 if total < best * (1 - HARDLY) else idle + 1
         best = min(best, total)
-        if time <= bound * (1 + TOLERANCE) or (idle > IDLE_ROUNDS and time <= bound * (1 + FAR)):
+        near = time <= max(bound, least_s_a_byte) * (1 + FAR)
+        if time <= bound * (1 + TOLERANCE) or (idle > IDLE_ROUNDS and near):
             break
         # Prices swing from round to round; those between old and new find better trees.
         smooth = 0.5 * smooth / scale + 0.5 * price if len(columns) > known else price

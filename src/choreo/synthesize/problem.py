@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from choreo.bound import Bound, bound
 from choreo.collectives import Collective, get_collective
 from choreo.errors import UsageError
 from choreo.schedule import Schedule
@@ -66,6 +67,17 @@ class Problem:
         blocks = self.contract.blocks(self.ranks)
         weights = np.ones(blocks) if self.weights is None else self.weights / self.weights.sum() * blocks
         return weights * (self.contract.total_bytes(self.size_bytes, self.ranks) / blocks)
+
+    def bound(self) -> Bound:
+        """The least that it takes."""
+        return bound(
+            self.collective,
+            self.topology,
+            self.size_bytes,
+            root=self.root,
+            devices=self.devices,
+            weights=self.weights,
+        )
 
     @property
     def most_transfers(self) -> int:

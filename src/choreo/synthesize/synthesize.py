@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from choreo.bound import bound
 from choreo.errors import ChoreoError, DeadlockError, RefusedError, UsageError, shown
 from choreo.prove import prove
 from choreo.results import Result, result
@@ -104,7 +103,7 @@ class Synthesis(Result):
     @cached_property
     def bound_s(self) -> float:
         """The least time that any schedule could take."""
-        return _bound_s(self.problem)
+        return self.problem.bound().bound_s
 
     @property
     def efficiency(self) -> float:
@@ -213,7 +212,7 @@ def search(
         effort=effort,
         packets=packets,
     )
-    enough_s = _bound_s(problem) / ENOUGH
+    enough_s = problem.bound().bound_s / ENOUGH
     generators = FAST if problem.effort == "fast" else GENERATORS
     tried: list[_Timed] = []
     of_library: list[_Timed] = []
@@ -269,15 +268,3 @@ def _time_within(problem: Problem, candidate: Candidate, job: Placed, until_s: f
     if problem.packets is not None:
         return packet_time_within(job, problem.topology, problem.packets, until_s)
     return time_within(job, problem.topology, until_s) if candidate.time_s is None else candidate.time_s
-
-
-def _bound_s(problem: Problem) -> float:
-    found = bound(
-        problem.collective,
-        problem.topology,
-        problem.size_bytes,
-        root=problem.root,
-        devices=problem.devices,
-        weights=problem.weights,
-    )
-    return found.bound_s

@@ -7,6 +7,9 @@ starts are stretched by some factors, since a step that is due a little later wa
 A message over a network costs its rank much more than one inside a server. So a segment may also be cut into groups of
 blocks that follow one another: the fast links work on fine parts, and a rank sends its block over the network once a
 segment. Segments whose messages keep a rank busy for longer than the collective should take are not tried.
+
+Where no switch reduces, long messages have better schedules. Short ones still gain: a few segments of an all_reduce
+along the dimensions keep both kinds of link busy with few messages.
 """
 
 from __future__ import annotations
@@ -28,24 +31,29 @@ from choreo.topology.graph import Floats
 
 __all__ = ["overlapped"]
 
-SEGMENTS = (4, 8, 16, 24, 32, 48, 64, 128, 256)
+SEGMENTS = (1, 2, 3, 4, 6, 8, 16, 24, 32, 48, 64, 128, 256)
 GROUPS = (1, 4, 8)
 STRETCHES = (1.0, 1.25, 1.5, 2.0, 3.0)
-# How much longer than the bandwidth bound messages may keep a rank busy.
+# Where no switch reduces: how many segments and transfers a schedule may have, and how far its starts are stretched.
+FEW_SEGMENTS, FEW_TRANSFERS, FEW_STRETCHES = 8, 1 << 15, (1.0, 1.5)
+# How much longer than the bound messages may keep a rank busy.
 BUSY = 1.2
 # Of so many steps of the plan that fall into one period, no two need to be told apart.
 TICKS = 64
 
 
 def overlapped(problem: Problem) -> Iterator[Candidate]:
-    """Schedules through switches that reduce, and along the topology's other dimensions."""
-    for base, groups in product(_bases(problem), GROUPS):
+    """Schedules through switches that reduce, and along the topology's dimensions."""
+    reduces = any(block.reduces.any() for block in problem.topology.blocks)
+    most_transfers = problem.most_transfers if reduces else min(FEW_TRANSFERS, problem.most_transfers)
+    least_s = problem.bound().bound_s
+    for base, groups in product(_bases(problem), GROUPS if reduces else (1,)):
         if groups > 1 and base.num_chunks < 2 * groups:
             continue
         grouped = _in_groups(base, groups)
-        for segments in SEGMENTS:
+        for segments in SEGMENTS if reduces else SEGMENTS[: SEGMENTS.index(FEW_SEGMENTS) + 1]:
             too_fine = problem.size_bytes / (base.num_chunks * segments) < LEAST_CHUNK_BYTES
-            if too_fine or grouped.num_transfers * segments > problem.most_transfers:
+            if too_fine or grouped.num_transfers * segments > most_transfers:
                 break
             try:
                 alone = simulate(
@@ -54,13 +62,13 @@ def overlapped(problem: Problem) -> Iterator[Candidate]:
             except RefusedError:
                 break
             period = alone.bound.bandwidth_bound_s
-            if period <= 0 or _busy_s(alone.messages) > BUSY * period:
+            if period <= 0 or segments * _busy_s(alone.messages) > BUSY * least_s:
                 break
             first = np.zeros(base.num_steps)
             inside = alone.messages.step < base.num_steps
             np.maximum.at(first, alone.messages.step[inside], alone.messages.start_s[inside])
             turn = np.repeat(np.arange(groups) * period / groups, base.num_steps)
-            for stretch in STRETCHES:
+            for stretch in STRETCHES if reduces else FEW_STRETCHES:
                 starts = turn + np.tile(first, groups) * stretch
                 yield Candidate(f"overlapped {base.label}", _shifted(grouped, segments, period, starts))
 
@@ -89,13 +97,11 @@ def _in_groups(base: Schedule, groups: int) -> Schedule:
 
 
 def _bases(problem: Problem) -> Iterator[Schedule]:
-    """What is worth cutting into segments: what goes through the switches that reduce, alone or along one dimension."""
+    """What is worth cutting into segments: what goes through the switches that reduce, and along the dimensions."""
     names = {algorithm.name for algorithm in list_algorithms(problem.collective)}
     reduces = any(block.reduces.any() for block in problem.topology.blocks)
     wanted: list[tuple[str, dict[str, object]]] = []
-    if not reduces:
-        return
-    if "in_network" in names:
+    if "in_network" in names and reduces:
         wanted.append(("in_network", {}))
     if problem.collective in ("all_reduce", "reduce") and problem.in_order and len(problem.topology.blocks) > 1:
         wanted += [("hierarchical", {"axes": axes}) for axes in _axes(problem)]
@@ -104,7 +110,7 @@ def _bases(problem: Problem) -> Iterator[Schedule]:
             base = build(problem.collective, name, problem.ranks, root=problem.root, segments=None, **options)
         except ChoreoError:
             continue
-        if base.num_steps and is_short(base, problem.most_transfers // SEGMENTS[0]):
+        if base.num_steps and is_short(base, problem.most_transfers // 4):
             yield base
 
 

@@ -25,7 +25,7 @@ __all__ = ["packed"]
 
 # Into how many chunks a share, or the vector of a rooted collective, may be cut.
 SHARE_CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
-VECTOR_CHUNKS = (1, 4, 16, 64, 128, 256, 384, 512, 1024)
+VECTOR_CHUNKS = (1, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 # Into how many they mostly are, with shares and with a vector: what a deep tree costs follows from it.
 USUAL_CHUNKS = {True: 32, False: 256}
 # Beyond so many devices packing takes too long, where each may be a root and where one is.
@@ -142,17 +142,18 @@ def _trees(problem: Problem, hops: Hops, size: float) -> tuple[list[Tree], float
     usual = USUAL_CHUNKS[shared]
     costs_s = hops.latency_s + hops.send_s + hops.receive_s
     hop_s = 1 / usual / hops.bandwidth_bytes_per_s + costs_s / max(size, usual)
+    least = problem.bound().bandwidth_bound_s / size if size else 0.0
     if shared:
         shares = problem.block_bytes / problem.block_bytes.mean() if problem.size_bytes else np.ones(problem.ranks)
         demand = dict(enumerate(shares.tolist()))
     elif problem.collective == "all_reduce":
-        return pack_both_ways(hops, hop_s)
+        return pack_both_ways(hops, hop_s, least)
     else:
         assert problem.root is not None
         demand = {problem.root: 1.0}
     if problem.collective != "reduce":
-        return pack(hops, demand, hop_s)
-    trees, seconds_a_byte = pack(hops.turned(), demand, hop_s)
+        return pack(hops, demand, hop_s, least)
+    trees, seconds_a_byte = pack(hops.turned(), demand, hop_s, least)
     return [Tree(tree.root, np.full_like(tree.into, -1), tree.into, tree.part) for tree in trees], seconds_a_byte
 
 
