@@ -123,6 +123,13 @@ def test_ranks_that_do_the_same_are_simulated_once(cluster: str, fixed: dict[str
         assert (one.size_bytes, one.exposed_s) == pytest.approx((other.size_bytes, other.exposed_s), rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"plans": 1, "model": 2}', '{"x": ' + "[" * 5000 + "]" * 5000 + "}"])
+def test_what_is_no_plan_is_left_to_the_readers_of_traces(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "trace.json"
+    file.write_text(text)
+    assert read_planning(file) is None
+
+
 def test_a_plan_that_was_written_is_a_workload(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     job = ("--cluster", "hgx-h100:1", "--global-batch", "16", "--seq", "2048")

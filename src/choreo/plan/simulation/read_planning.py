@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from choreo.errors import UsageError, shown
 from choreo.plan.plan import Planning, plan
@@ -11,6 +14,7 @@ from choreo.workload import Plan
 
 __all__ = ["read_planning"]
 
+MAX_FILE_BYTES = 16 << 20  # larger files are traces
 JOB = {"model": str, "cluster": str, "gpus": int, "device": str, "software": str, "global_batch": int, "seq": int}
 
 
@@ -26,11 +30,8 @@ def read_planning(path: Path, *, device: str | None = None) -> Planning | None:
     ...     read_planning(Path(file.name)).best.plan == found.best.plan
     True
     """
-    try:
-        told = json.loads(path.read_bytes()) if path.is_file() else None
-    except (OSError, ValueError):
-        return None
-    if not (isinstance(told, dict) and isinstance(told.get("plans"), list) and "model" in told):
+    told = _document(path)
+    if told is None:
         return None
     missing = [name for name, kind in JOB.items() if not isinstance(told.get(name), kind)]
     if missing:
@@ -44,3 +45,17 @@ def read_planning(path: Path, *, device: str | None = None) -> Planning | None:
     named = {name: told[name] for name in ("cluster", "gpus", "software", "global_batch", "seq")}
     precision = fields.pop("precision")
     return plan(told["model"], **named, device=device or told["device"], precision=precision, best=1, **fields)
+
+
+def _document(path: Path) -> dict[str, Any] | None:
+    """What the file holds, if it holds plans. Of a trace only the outermost keys are looked at."""
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
+            return None
+        content = path.read_bytes()
+        if not {"model", "plans"} <= set(msgspec.json.decode(content, type=dict[str, msgspec.Raw])):
+            return None
+        told: dict[str, Any] = json.loads(content)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return told if isinstance(told["plans"], list) else None
