@@ -48,6 +48,7 @@ class Model:
         self.is_enough = cache(self.quorum.is_enough)
         self.states = self.decided = 0
         self._progressed: set[object] = set()
+        self._decides = cache(self.one_more_ballot)
         # Rank 0's host breaks ties, and proposers have their own values; all others of one size are alike.
         others = [host for host in self.hosts if host not in who and host != 0]
         groups = [[host for host in others if sizes[host] == size] for size in sorted(set(sizes))]
@@ -91,12 +92,12 @@ class Model:
                     after, agreed = acceptor.prepare(ballot.number)
                     if agreed:
                         promise = Promise(voter, after.accepted, after.value)
-                        heard = ballot._replace(promises=ballot.promises | {promise})
+                        heard = Ballot(ballot.proposer, ballot.number, ballot.promises | {promise})
                         yield self.changed(state, at, heard, voter, after)
                 elif voter not in ballot.accepted_by:
                     after, agreed = acceptor.accept(ballot.number, ballot.value)
                     if agreed:
-                        accepted = ballot._replace(accepted_by=ballot.accepted_by | {voter})
+                        accepted = Ballot(*ballot[:4], ballot.accepted_by | {voter})
                         yield self.changed(state, at, accepted, voter, after)
             if ballot.value is None and live[ballot.proposer] == ballot.number:
                 yield from self.propose(state, at, ballot)
@@ -115,12 +116,12 @@ class Model:
     def propose(self, state: State, at: int, ballot: Ballot) -> Iterator[State]:
         """A proposer has just heard enough promises; it asks for acceptance of a value."""
         values = set()
+        promised = {promise.voter: promise for promise in ballot.promises}
         for voters in self._just_enough:
-            heard = [promise for promise in ballot.promises if promise.voter in voters]
-            if len(heard) == len(voters):
+            if promised.keys() >= set(voters):
                 proposer = Proposer(bytes([ballot.proposer]), ballot.number)
-                for promise in heard:
-                    proposer = proposer.hear_promise(ballot.number, promise, self.is_enough)
+                for voter in voters:
+                    proposer = proposer.hear_promise(ballot.number, promised[voter], self.is_enough)
                 assert proposer.value is not None
                 values.add(proposer.value)
         for value in values:
@@ -138,20 +139,27 @@ class Model:
             return
         self._progressed.add(key)
         for up in self._just_enough:
-            rank, above = min(up), max((ballot.number for ballot in state.ballots), default=NEVER)
-            proposer, voters = Proposer(b"new").begin(rank, above), dict(enumerate(state.voters))
-            for voter in up:
-                voters[voter], agreed = voters[voter].prepare(proposer.ballot)
-                assert agreed, state
-                promise = Promise(voter, voters[voter].accepted, voters[voter].value)
-                proposer = proposer.hear_promise(proposer.ballot, promise, self.is_enough)
-            assert proposer.value is not None, state
-            for voter in up:
-                voters[voter], agreed = voters[voter].accept(proposer.ballot, proposer.value)
-                assert agreed, state
-                proposer = proposer.hear_acceptance(proposer.ballot, voter)
-            assert self.is_enough(proposer.acceptances), state
-            assert not chosen or chosen == {proposer.value}, (state, up)
+            value = self._decides(tuple((voter, state.voters[voter]) for voter in up))
+            assert not chosen or chosen == {value}, (state, up)
+
+    def one_more_ballot(self, up: tuple[tuple[int, Acceptor], ...]) -> bytes:
+        """What one more ballot decides if these hosts are up. No other host matters to it, so it is tried once."""
+        above = max(acceptor.promised for _, acceptor in up)
+        proposer, promised = Proposer(b"new").begin(min(up)[0], above), []
+        for voter, acceptor in up:
+            after, agreed = acceptor.prepare(proposer.ballot)
+            assert agreed, up
+            promised.append((voter, after))
+            promise = Promise(voter, after.accepted, after.value)
+            proposer = proposer.hear_promise(proposer.ballot, promise, self.is_enough)
+        value = proposer.value
+        assert value is not None, up
+        for voter, acceptor in promised:
+            _, agreed = acceptor.accept(proposer.ballot, value)
+            assert agreed, up
+            proposer = proposer.hear_acceptance(proposer.ballot, voter)
+        assert self.is_enough(proposer.acceptances), up
+        return value
 
     def canonical(self, state: State) -> State:
         """The same state, with hosts exchanged that nothing distinguishes."""
@@ -161,12 +169,13 @@ class Model:
                 state = _renamed(state, dict(zip(order, group, strict=True)))
         return state
 
-    def _sets(self) -> Iterator[frozenset[int]]:
+    def _sets(self) -> Iterator[tuple[int, ...]]:
         """The sets of hosts that may decide, and could not before the last of them answered."""
         for count in range(1, len(self.hosts) + 1):
             for one in map(frozenset, combinations(self.hosts, count)):
-                if self.is_enough(one) and not all(self.is_enough(one - {last}) for last in one):
-                    yield one
+                last = [host for host in one if not self.is_enough(one - {host})]
+                if last and self.is_enough(one):
+                    yield (*sorted(one - {last[0]}), last[0])
 
 
 def hosts_of(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

@@ -40,7 +40,7 @@ class Acceptor(NamedTuple):
         """Promise to accept nothing in lower ballots, unless a higher one was promised."""
         if ballot < self.promised:
             return self, False
-        return self._replace(promised=ballot), True
+        return Acceptor(ballot, self.accepted, self.value), True
 
     def accept(self, ballot: int, value: bytes) -> tuple[Acceptor, bool]:
         """Accept a value, unless a higher ballot was promised."""
