@@ -351,6 +351,11 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
         (b'{"workload_graph": [{"Id": %s, "NodeType": 4}]}' % (b"1" * 5000), "it is not JSON"),
         (b'{"workload_graph": [{"Id": Infinity, "NodeType": 4}]}', "at most 64 bits"),
         (WORKLOAD.replace(" 1000 ", " 1e300 ").encode(), "the most is"),
+        (
+            b'{"traceEvents": [{"ph": "X", "name": "nccl", "ts": 1, "dur": 1, "cat": "kernel", "args": '
+            b'{"Collective name": "allreduce", "In msg nelems": %s, "dtype": "Float", "Group size": 2}}]}' % (b"8" * 400),
+            "3555+... bytes; the most is",
+        ),
         (b'{"schema": "9.9", "nodes": []}', "its schema is 9.9"),
         (b"\0" * 257 + b"ustar", "unpack it with tar"),
     ):

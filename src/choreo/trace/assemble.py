@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from choreo.checks import MAX_RANKS
-from choreo.errors import TraceError, shown
+from choreo.errors import TraceError, short, shown
 from choreo.files import check_work
 from choreo.trace.raw import EVERYBODY, Findings, RankTrace, RawNode
 from choreo.units import counted
@@ -57,9 +57,10 @@ def _check_numbers(traces: Sequence[RankTrace]) -> None:
     for trace in traces:
         for node in trace.nodes:
             if node.duration_s > MOST_S or max(node.size_bytes, node.shard_bytes, node.memory_bytes) > MOST_BYTES:
+                size = short(str(node.size_bytes), 24)
                 raise TraceError(
-                    f"{shown(node.name)} takes {node.duration_s:g} s for {node.size_bytes:g} bytes; the most is "
-                    f"{MOST_S:g} s and {MOST_BYTES:g} bytes"
+                    f"{shown(node.name)} takes {node.duration_s:g} s for {size} bytes; the most is {MOST_S:g} s and "
+                    f"{MOST_BYTES:g} bytes"
                 )
 
 
