@@ -353,7 +353,8 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
         (WORKLOAD.replace(" 1000 ", " 1e300 ").encode(), "the most is"),
         (
             b'{"traceEvents": [{"ph": "X", "name": "nccl", "ts": 1, "dur": 1, "cat": "kernel", "args": '
-            b'{"Collective name": "allreduce", "In msg nelems": %s, "dtype": "Float", "Group size": 2}}]}' % (b"8" * 400),
+            b'{"Collective name": "allreduce", "In msg nelems": %s, "dtype": "Float", "Group size": 2}}]}'
+            % (b"8" * 400),
             "3555+... bytes; the most is",
         ),
         (b'{"schema": "9.9", "nodes": []}', "its schema is 9.9"),
