@@ -270,7 +270,7 @@ def _groups(calls: Sequence[_Call]) -> tuple[dict[str, tuple[int, ...]], int | N
         for text in _side(call.inputs):
             try:
                 described = msgspec.json.decode(text)
-            except (msgspec.DecodeError, TypeError):
+            except (msgspec.DecodeError, RecursionError, TypeError):
                 continue
             for one in described if isinstance(described, list) else ():
                 size = one.get("group_size", 0) if isinstance(one, dict) else None
