@@ -1,24 +1,30 @@
 """Choreo against Gloo under torch.distributed, in one run, started by torchrun: calls by size, and training steps.
 
     torchrun --nproc-per-node 2 benchmarks/torch_backend.py [--most 16M] [--rounds 7] [--quick]
+    torchrun --nproc-per-node 2 benchmarks/torch_backend.py --only steps --busy 2    beside two programs that compute
 
 Every rank has a process group of each backend, and they take turns, round after round. A round's time is its slowest
 rank's; a cell is the median of its rounds. A ratio is how many times as long Gloo takes: 1 is as fast, more is better.
+Beside the ratio of a step stand its quartiles over the rounds: on a busy machine a step may take half or twice as long
+as the one before, so that steps have four times as many rounds as calls.
 The steps are of a small GPT: DDP, FSDP2, tensor parallelism by hand, and a pipeline by 1F1B. "Shows" is the
 communication that shows: the step less the same step without any, which for DDP and FSDP2 is that in a group of one
 rank. "CPU" is what the busiest rank's processor worked for a step. What was found goes to
-benchmarks/results/torch_backend_RANKS.json.
+benchmarks/results/torch_backend_RANKS.json, with "_busy" after RANKS where --busy is given.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +44,12 @@ from choreo.units import parse_size
 RESULTS = Path(__file__).parent / "results"
 LIBRARIES = ("choreo", "gloo")
 ROUND_S = 0.02  # a round repeats what it times for about this long
+STEP_ROUNDS = 4  # of a step, for each round of a call
+# A program that computes until its parent is gone.
+BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(10000))"
 WIDTH, LAYERS, HEADS, WORDS, SEQUENCE, BATCH = 128, 4, 4, 256, 64, 8
 Run = Callable[[], object]
+Rounds = dict[str, list[tuple[float, float]]]  # by library: seconds of each round, and of the processor
 
 
 class Block(nn.Module):
@@ -170,8 +180,21 @@ def cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def race(runs: dict[str, Run], rounds: int, control: Any) -> dict[str, tuple[float, float]]:
-    """The median time of each, and of the processor's, in seconds. They take turns."""
+@contextlib.contextmanager
+def busy_cores(programs: int) -> Iterator[None]:
+    """Other programs that compute meanwhile, each in a session of its own, as those of other users are."""
+    command = [sys.executable, "-c", BUSY]
+    started = [subprocess.Popen(command, start_new_session=True) for _ in range(programs)]
+    try:
+        yield
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+
+
+def race(runs: dict[str, Run], rounds: int, control: Any) -> Rounds:
+    """The rounds of each. They take turns."""
 
     def timed(run: Run, times: int) -> tuple[float, float]:
         dist.barrier(group=control)
@@ -187,15 +210,18 @@ def race(runs: dict[str, Run], rounds: int, control: Any) -> dict[str, tuple[flo
         timed(runs[name], 2)
     fastest = {name: min(timed(runs[name], 3)[0] for _ in range(3)) for name in names}
     times = {name: max(1, min(2000, int(ROUND_S / max(fastest[name], 1e-6)))) for name in names}
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    found: Rounds = {name: [] for name in names}
     for number in range(rounds):
         for name in names if number % 2 else names[::-1]:
             found[name].append(timed(runs[name], times[name]))
-    medians = {}
-    for name, rows in found.items():
-        took, worked = zip(*rows, strict=True)
-        medians[name] = statistics.median(took), statistics.median(worked)
-    return medians
+    return found
+
+
+def quartiles(found: Rounds) -> tuple[float, float]:
+    """Between which the ratios of half of the rounds are."""
+    ratios = [gloo[0] / own[0] for gloo, own in zip(found["gloo"], found["choreo"], strict=True)]
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return low, high
 
 
 def main() -> None:
@@ -203,6 +229,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few sizes, and fewer rounds")
     parser.add_argument("--most", default="16M", help="the largest size; M is MiB")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", choices=("calls", "steps"), help="calls by size, or training steps")
+    parser.add_argument("--busy", type=int, default=0, help="other programs that compute meanwhile")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -212,16 +240,18 @@ def main() -> None:
     lengths = sizes_between(8, parse_size(arguments.most), factor=128 if arguments.quick else 8)
     cells: list[dict[str, Any]] = []
 
-    def show(name: str, bytes_: int | None, found: dict[str, tuple[float, float]]) -> None:
-        seconds = {one: took for one, (took, _) in found.items()}
+    def show(name: str, bytes_: int | None, found: Rounds) -> None:
+        seconds = {one: statistics.median(took for took, _ in rows) for one, rows in found.items()}
+        cpu = {one: statistics.median(worked for _, worked in rows) for one, rows in found.items()}
         ratio = seconds["gloo"] / seconds["choreo"]
         cell: dict[str, Any] = {"name": name, "ranks": size, "size_bytes": bytes_, "ratio": ratio}
         cell |= {f"{one}_us": seconds[one] * 1e6 for one in LIBRARIES}
-        cell |= {f"{one}_cpu_us": found[one][1] * 1e6 for one in LIBRARIES}
+        cell |= {f"{one}_cpu_us": cpu[one] * 1e6 for one in LIBRARIES}
         text = f"{name:<18}{'' if bytes_ is None else bytes_:>10}"
         text += "".join(f"{seconds[one] * 1e6:>13.1f}" for one in LIBRARIES) + f"{ratio:>8.2f}x"
         if bytes_ is None:
-            text += "   CPU" + "".join(f"{found[one][1] * 1e6:>13.1f}" for one in LIBRARIES)
+            cell["ratio_quartiles"] = low, high = quartiles(found)
+            text += f" ({low:.2f} to {high:.2f})   CPU" + "".join(f"{cpu[one] * 1e6:>13.1f}" for one in LIBRARIES)
         if "alone" in seconds:
             shows = {one: seconds[one] - seconds["alone"] for one in LIBRARIES}
             cell |= {f"{one}_shows_us": shows[one] * 1e6 for one in LIBRARIES}
@@ -232,20 +262,23 @@ def main() -> None:
 
     if rank == 0:
         print(f"{size} ranks, us{'':<8}{'bytes':>10}{'choreo':>13}{'gloo':>13}")
-    for length in lengths:
-        by_library = {name: calls(group, length) for name, group in groups.items()}
-        for call in by_library["choreo"]:
-            show(call, length, race({name: by_library[name][call] for name in LIBRARIES}, rounds, dist.group.WORLD))
-    for name, (runs, alone) in steps(groups).items():
-        show(f"step, {name}", None, race(runs if alone is None else {**runs, "alone": alone}, rounds, dist.group.WORLD))
+    with busy_cores(arguments.busy if rank == 0 else 0):
+        for length in lengths if arguments.only != "steps" else ():
+            by_library = {name: calls(group, length) for name, group in groups.items()}
+            for call in by_library["choreo"]:
+                show(call, length, race({name: by_library[name][call] for name in LIBRARIES}, rounds, dist.group.WORLD))
+        for name, (runs, alone) in steps(groups).items() if arguments.only != "calls" else ():
+            everyone = runs if alone is None else {**runs, "alone": alone}
+            show(f"step, {name}", None, race(everyone, STEP_ROUNDS * rounds, dist.group.WORLD))
     if rank == 0:
-        for kind in ("calls", "steps"):
+        for kind in ("calls", "steps") if arguments.only is None else (arguments.only,):
             ratios = [one["ratio"] for one in cells if (one["size_bytes"] is None) == (kind == "steps")]
             print(f"{kind}: Gloo takes {geometric_mean(ratios):.2f} times as long; the worst cell is {min(ratios):.2f}")
         print(f"load average before: {load:.1f}, after: {os.getloadavg()[0]:.1f}, cores: {os.cpu_count()}")
         RESULTS.mkdir(exist_ok=True)
-        document = {"load_average": load, "cores": os.cpu_count(), "cells": cells}
-        (RESULTS / f"torch_backend_{size}.json").write_text(json.dumps(document, indent=2) + "\n")
+        document = {"load_average": load, "busy": arguments.busy, "cores": os.cpu_count(), "cells": cells}
+        file = RESULTS / f"torch_backend_{size}{'_busy' if arguments.busy else ''}.json"
+        file.write_text(json.dumps(document, indent=2) + "\n")
     dist.destroy_process_group()
 
 
