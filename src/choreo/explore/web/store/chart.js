@@ -1,14 +1,19 @@
 // Points, lines or bars of an answer: two of its columns as axes, and one that colours.
 
-import { element, formatBytes, formatTime, palette } from "/show/base.js";
+import { element, formatBytes, formatTime, niceStep, palette } from "/show/base.js";
 import { HUES, sharp } from "../work.js";
 
 const CHART_LEFT = 76, CHART_BOTTOM = 40, CHART_TOP = 12, CHART_RIGHT = 16;
-const MOST_HUES = HUES.length - 1;
+
+// A moment of the store as people read it, to the minute or to the second.
+function moment(text, seconds) {
+  return String(text).slice(0, seconds ? 19 : 16).replace("T", " ");
+}
 
 // A value as people read it: by what its column is called.
 export function said(name, value) {
   if (value === null || value === undefined) return "";
+  if (name === "began") return moment(value, true);
   if (typeof value !== "number") return String(value);
   if (/_s\)?$/.test(name)) return formatTime(value * 1e6);
   if (/_bytes\)?$/.test(name)) return formatBytes(value);
@@ -55,7 +60,7 @@ export class Axis {
     }
     const made = [], span = this.high - this.low;
     if (this.moments) {
-      for (let at = 0; at <= 3; at++) made.push([at / 3, new Date(this.low + (span * at) / 3).toISOString().slice(0, 16).replace("T", " ")]);
+      for (let at = 0; at <= 3; at++) made.push([at / 3, moment(new Date(this.low + (span * at) / 3).toISOString(), span < 600_000)]);
       return made;
     }
     if (this.log && span > 1) {
@@ -63,9 +68,14 @@ export class Axis {
       for (let power = Math.ceil(this.low); power <= this.high; power += every) made.push([(power - this.low) / span, said(this.name, 10 ** power)]);
       return made;
     }
+    if (!this.log && span > 0) {
+      const step = niceStep(span / 5);
+      for (let nth = Math.ceil(this.low / step); nth * step <= this.high; nth++) made.push([(nth * step - this.low) / span, nth ? said(this.name, Number((nth * step).toPrecision(6))) : "0"]);
+      return made;
+    }
     for (let at = 0; at <= 4; at++) {
       const value = this.low + (span * (0.5 + at)) / 5;
-      made.push([(0.5 + at) / 5, said(this.name, this.log ? 10 ** value : Number(value.toPrecision(3)))]);
+      made.push([(0.5 + at) / 5, said(this.name, 10 ** value)]);
     }
     return made;
   }
@@ -98,7 +108,7 @@ export class Chart {
     const px = (value) => CHART_LEFT + x.place(value) * (width - CHART_LEFT - CHART_RIGHT), py = (value) => height - CHART_BOTTOM - y.place(value) * (height - CHART_BOTTOM - CHART_TOP);
     this.frame(draw, colors, x, y, width, height);
     if (compared) this.band(draw, colors, x, y, width, height);
-    const names = hueAt < 0 ? [""] : [...new Set(rows.map((row) => said(hue, row[hueAt])))].sort(), color = (row) => HUES[Math.min(MOST_HUES, hueAt < 0 ? 0 : names.indexOf(said(hue, row[hueAt])))];
+    const names = hueAt < 0 ? [""] : [...new Set(rows.map((row) => said(hue, row[hueAt])))].sort(), color = (row) => HUES[Math.min(HUES.length - 1, hueAt < 0 ? 0 : names.indexOf(said(hue, row[hueAt])))];
     if (bars) this.bars(draw, rows, { x, px, py, xAt, yAt, names, color, of: (row) => (hueAt < 0 ? 0 : names.indexOf(said(hue, row[hueAt]))), width });
     else {
       if (kind === "lines") {
@@ -121,12 +131,13 @@ export class Chart {
       }
       draw.globalAlpha = 1;
     }
-    (hueAt < 0 ? [] : names).slice(0, MOST_HUES).forEach((name, at) => {
+    const told = names.length > HUES.length ? HUES.length - 1 : names.length;
+    (hueAt < 0 ? [] : names).slice(0, told).forEach((name, at) => {
       const item = element("span", {}, this.legend);
       element("i", {}, item).style.background = HUES[at];
       item.append(name || `no ${hue}`);
     });
-    if (names.length > MOST_HUES) element("span", {}, this.legend, `and ${names.length - MOST_HUES} more`);
+    if (names.length > told) element("span", {}, this.legend, `and ${names.length - told} more`);
     if (compared) element("span", {}, this.legend, "the line is where both are equal, the band ±10 %");
   }
 
@@ -146,7 +157,7 @@ export class Chart {
       draw.fillStyle = colors.line;
       draw.fillRect(place, CHART_TOP, 1, height - CHART_BOTTOM - CHART_TOP);
       draw.fillStyle = colors.muted;
-      draw.fillText(words, Math.min(place, width - 50), height - CHART_BOTTOM + 13, 150);
+      draw.fillText(words, Math.min(place, width - draw.measureText(words).width / 2 - 2), height - CHART_BOTTOM + 13, 150);
     }
     draw.fillStyle = colors.ink;
     draw.fillText(`${titled(x.name)} →`, (CHART_LEFT + width) / 2, height - 9);
