@@ -119,7 +119,7 @@ def rounds_of(traffic: Floats) -> Iterator[tuple[Ints, float]]:
     The matrix is filled up so that all rows and columns have the same sum. It is then a sum of permutations.
 
     >>> [(to.tolist(), amount) for to, amount in rounds_of(np.array([[0.0, 2.0], [1.0, 0.0]]))]
-    [[[1, 0], 2.0]]
+    [([1, 0], 2.0)]
     """
     left = traffic.copy()
     most = float(max(left.sum(axis=0).max(), left.sum(axis=1).max()))
