@@ -13,6 +13,7 @@ from choreo.collectives import COLLECTIVES
 from choreo.errors import ContradictionError, UsageError
 from choreo.run.execute.compile import compile_program
 from choreo.run.execute.layout import ALREADY_STAGED, EXPOSED, RECEIVE, REDUCE, SEND, TO_SCRATCH
+from choreo.run.execute.program import Program as Compiled
 from choreo.run.execute.twin.program import Program
 from choreo.schedule import Schedule
 from tests.helpers.programs import Emulation, places, replay
@@ -49,13 +50,21 @@ def hold(schedule: Schedule, count: int, handed: str, *, same: bool, seed: int, 
     for rank, program in enumerate(ran.programs):
         assert program.sent.tolist() == ran.ready[rank].tolist()
         assert program.received.tolist() == ran.consumed[rank].tolist()
+        for peer in range(schedule.ranks):
+            ranges = (_ranges(program, peer, SEND), _ranges(ran.programs[peer], rank, RECEIVE, TO_SCRATCH))
+            assert ranges[0] == ranges[1], "a frame on a stream is received as it was sent"
+
+
+def _ranges(program: Compiled, peer: int, *kinds: int) -> list[tuple[int, int]]:
+    ops = program.ops[(program.ops["peer"] == peer) & np.isin(program.ops["kind"], kinds)]
+    return list(zip(ops["number"].tolist(), ops["length"].tolist(), strict=True))
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), GRID)
 def test_every_algorithm_gives_its_result(collective: str, algorithm: str) -> None:
     one = next(found for found in list_algorithms(collective) if found.name == algorithm)
     seed = 0
-    for ranks in (1, 2, 3, 5, 8):
+    for ranks in (1, 2, 3, 5, 6, 8):
         if not can_build(one, ranks):
             continue
         schedule = build(collective, algorithm, ranks, root=ranks - 1 if COLLECTIVES[collective].rooted else None)

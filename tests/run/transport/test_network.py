@@ -69,14 +69,15 @@ def everything(comm: Communicator, _: Pipe) -> int:
         found = comm.all_to_all(np.stack([given[rank] + other for other in range(size)]))
         assert (found == np.stack([one + rank for one in given])).all()
         comm.barrier()
-    uneven = comm.all_to_all(np.full((6, 3), rank), send_sizes=[0, 1, 2, 3], recv_sizes=[rank] * size)
+    summed = size * (size - 1) // 2
+    uneven = comm.all_to_all(np.full((summed, 3), rank), send_sizes=list(range(size)), recv_sizes=[rank] * size)
     assert (uneven[:, 0] == np.repeat(np.arange(size), rank)).all()
     strided = np.arange(20.0)[::2] + rank
     comm.all_reduce(strided)
-    assert (strided == size * np.arange(20.0)[::2] + 6).all()
+    assert (strided == size * np.arange(20.0)[::2] + summed).all()
     assert comm.broadcast_object({"from": rank}, root=3) == {"from": 3}
     work = [comm.all_reduce(np.full(100_000, float(rank)), async_op=True) for _ in range(3)]
-    assert all((one.result() == 6.0).all() for one in work)
+    assert all((one.result() == summed).all() for one in work)
     return size
 
 
@@ -193,6 +194,18 @@ def test_groups_between_hosts_that_are_dropped_leave_nothing(two_hosts: Hosts) -
 def test_every_collective_over_shared_memory_and_tcp_at_once(two_hosts: Hosts, pure: str, network: str) -> None:
     with NetworkJob(two_hosts, MIXED, everything, CHOREO_PURE_PYTHON=pure, CHOREO_NETWORK=network) as job:
         assert values(job.ended()) == [4] * 4
+
+
+@pytest.mark.parametrize(
+    "algorithms",
+    [
+        "all_reduce:ring_bidirectional, all_gather:mst, reduce:ring, reduce_scatter:halving_doubling",
+        "all_reduce:rabenseifner, all_gather:bruck, broadcast:double_binary_tree, barrier:mst",
+    ],
+)
+def test_chunks_that_a_receiver_has_in_different_places_come_in_one_message(two_hosts: Hosts, algorithms: str) -> None:
+    with NetworkJob(two_hosts, (0, 1, 2, 0, 1, 2), everything, CHOREO_ALGORITHM=algorithms) as job:
+        assert values(job.ended()) == [6] * 6
 
 
 def test_messages_between_hosts(two_hosts: Hosts) -> None:

@@ -142,7 +142,7 @@ class _Compiler:
                 self._send(one, step)
         incoming = [one for one in ranges if one.row.dst == self.rank]
         # Writes happen in order of src, so if one must wait in scratch, all of the step must.
-        if any(self._is_exposed(one.row, step) for one in incoming):
+        if any(self._is_exposed(one.row, step) for one in incoming) or self._is_split(incoming):
             taken = [(one, self._to_scratch(one, step)) for one in incoming]
             for one, scratch in taken:
                 self._from_scratch(one, scratch, step)
@@ -177,7 +177,7 @@ class _Compiler:
 
     def _send(self, one: _Range, step: int) -> None:
         row = one.row
-        for low, high, in_input in self._runs(row, lambda chunk: self._in_input(row.src, chunk, row)):
+        for low, high, in_input in self._frames(row):
             at = self.edges[low] - (self.input_at[row.src] if in_input else 0)
             staged, length = self._staged(one, low), self._length(low, high)
             flags = OWN_INPUT * in_input
@@ -196,17 +196,35 @@ class _Compiler:
         """Whether a message of the same step exposes what the row would overwrite."""
         return any(when == step for chunk in self._chunks(row) for _, when in self.readers[chunk].values())
 
+    def _frames(self, row: _Row) -> Iterator[tuple[int, int, bool]]:
+        """The runs of a row that its sender has in one array, so that each is one range to send, and in which array."""
+        return self._runs(row, lambda chunk: self._in_input(row.src, chunk, row))
+
+    def _is_split(self, incoming: list[_Range]) -> bool:
+        """Whether what a sender sends as one is added here to an array in one part, and to another in the next.
+
+        A frame on a stream is received as it was sent. The sender does not know what its parts are added to.
+        """
+        mine = self.mine.copy()
+        for row in (one.row for one in incoming):
+            if row.reduce and row.span > 1:
+                for low, high, _ in self._frames(row):
+                    if len({self._adds(row, chunk, mine) for chunk in range(low, high)}) > 1:
+                        return True
+            mine[row.chunk : row.chunk + row.span] = True
+        return False
+
     def _receive(self, one: _Range, step: int) -> None:
         """Store or reduce what comes in."""
         row = one.row
         self._guard(row)
-        for low, high, (theirs, ours, adds) in self._runs(
-            row, lambda chunk: (self._in_input(row.src, chunk, row), not self.mine[chunk], self._adds(row, chunk))
+        for low, high, (theirs, (adds, ours)) in self._runs(
+            row, lambda chunk: (self._in_input(row.src, chunk, row), self._adds(row, chunk, self.mine))
         ):
-            at, length, flags = self.edges[low], self._length(low, high), OWN_INPUT * ours | THEIR_INPUT * theirs
+            at, length = self.edges[low], self._length(low, high)
             there, staged = self._there(one, low, theirs), self._staged(one, low)
             base = self._base(low, ours) if adds else 0
-            flags |= REDUCE * adds
+            flags = OWN_INPUT * ours | THEIR_INPUT * theirs | REDUCE * adds
             self._op(RECEIVE, one, step, high, flags, at=at, base=base, there=there, staged=staged, length=length)
         self.mine[row.chunk : row.chunk + row.span] = True
 
@@ -214,7 +232,7 @@ class _Compiler:
         """Take what comes in to scratch, and return where."""
         row, scratch = one.row, self.scratch_bytes
         self.scratch_bytes += _aligned(self._room(row.chunk, row.chunk + row.span))
-        for low, high, theirs in self._runs(row, lambda chunk: self._in_input(row.src, chunk, row)):
+        for low, high, theirs in self._frames(row):
             at, length = scratch + self._room(row.chunk, low), self._length(low, high)
             there, staged = self._there(one, low, theirs), self._staged(one, low)
             flags = THEIR_INPUT * theirs
@@ -224,16 +242,20 @@ class _Compiler:
     def _from_scratch(self, one: _Range, scratch: int, step: int) -> None:
         row = one.row
         self._guard(row)
-        for low, high, (ours, adds) in self._runs(row, lambda chunk: (not self.mine[chunk], self._adds(row, chunk))):
+        for low, high, (adds, ours) in self._runs(row, lambda chunk: self._adds(row, chunk, self.mine)):
             at, length, there = self.edges[low], self._length(low, high), scratch + self._room(row.chunk, low)
             base = self._base(low, ours) if adds else 0
             flags = OWN_INPUT * ours | REDUCE * adds
             self._op(FROM_SCRATCH, one, step, high, flags, at=at, base=base, there=there, length=length)
         self.mine[row.chunk : row.chunk + row.span] = True
 
-    def _adds(self, row: _Row, chunk: int) -> bool:
-        """Whether what comes in is added to something: reducing into an empty chunk stores."""
-        return row.reduce and bool(self.mine[chunk] or self.given[chunk])
+    def _adds(self, row: _Row, chunk: int, mine: npt.NDArray[np.bool_]) -> tuple[bool, bool]:
+        """Whether what comes in is added to something, and whether to the input: into an empty chunk it is stored.
+
+        `mine` are the chunks that have been written to the work.
+        """
+        adds = row.reduce and bool(mine[chunk] or self.given[chunk])
+        return adds, adds and not mine[chunk]
 
     def _there(self, one: _Range, low: int, in_input: bool) -> int:
         """Where the sender has the data, in its input or work."""
