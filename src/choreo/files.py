@@ -29,6 +29,9 @@ __all__ = [
     "check_numbers",
     "check_work",
     "convert",
+    "exists",
+    "is_file",
+    "is_folder",
     "parse_json",
     "parse_toml",
     "raised_limit",
@@ -53,6 +56,42 @@ MAX_DOTS = 64  # of one key in TOML; Python's parser takes their square in time 
 # Possessive, so that the search takes time in proportion to the text.
 _NAME = r"""(?:(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _DOTTED = re.compile(rf"{_NAME}(?:[ \t]*+\.[ \t]*+{_NAME}){{{MAX_DOTS}}}")
+
+
+def exists(path: str | Path) -> bool:
+    """Whether there is anything of that name. A name that nothing can have is that of nothing.
+
+    >>> exists("a" * 300)
+    False
+    """
+    try:
+        return Path(path).exists()
+    except OSError:  # too long, or in a folder that nobody may look into
+        return False
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether there is a file of that name.
+
+    >>> is_file("a" * 300)
+    False
+    """
+    try:
+        return Path(path).is_file()
+    except OSError:
+        return False
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether there is a folder of that name.
+
+    >>> is_folder("a" * 300)
+    False
+    """
+    try:
+        return Path(path).is_dir()
+    except OSError:
+        return False
 
 
 def work_limit() -> int:

@@ -69,6 +69,12 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["price", "all_reduce", "-p", "4.0", *SIZE], "is not a valid integer"),
     (["show", "all_reduce", "-a", "ring", "-p", "0"], "from 1 to 4194304, not 0"),
     (["build", "all_reduce", "-a", "ring", "-p", "5000000", "-o", "x.json"], "from 1 to 4194304, not 5000000"),
+    # names that no file can have
+    (["plan", "a" * 300, "--cluster", "dgx-1", "--global-batch", "8"], "there is no model 'aaa"),
+    (["trace", "info", "a" * 300], "is no file, no folder, and no file begins with it"),
+    (["run", "-n", "2", "a" * 300], "there is no such script"),
+    (["prove", "all_gather", "--load", "a" * 300, "-p", "4"], "there is no such file to load algorithms from"),
+    (["record", "sql", "--store", "a" * 300, "select 1"], "there is no store in aaa"),
     # roots
     (["prove", *MST, "--root", "4"], "root 4 is not a rank: with 4 ranks it must be 0 to 3"),
     (["prove", *MST, "--root", "-1"], "root -1 is not a rank"),

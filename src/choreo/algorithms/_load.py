@@ -10,6 +10,7 @@ from pathlib import Path
 from choreo.algorithms._build import where
 from choreo.algorithms._registry import Algorithm, registered
 from choreo.errors import AlgorithmError, ChoreoError, UsageError, shown
+from choreo.files import is_file, is_folder
 
 __all__ = ["load_algorithms"]
 
@@ -27,10 +28,10 @@ def load_algorithms(path: str | Path) -> list[Algorithm]:
     ...     [one.name for one in load_algorithms(file)]
     ['mine']
     """
-    file = Path(path).resolve()
-    if not str(path) or not file.is_file():
-        what = "a folder, not a file" if str(path) and file.is_dir() else "no such file"
+    if not str(path) or not is_file(path):
+        what = "a folder, not a file" if str(path) and is_folder(path) else "no such file"
         raise UsageError(f"{shown(path)}: there is {what} to load algorithms from")
+    file = Path(path).resolve()
     # A module name that no import statement can meet, so that my_ring.py and numpy.py are both safe to load.
     name = f"choreo loaded from {file}"
     spec = importlib.util.spec_from_file_location(name, file)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from choreo.errors import UnknownNameError, UsageError
+from choreo.files import is_file
 from choreo.record.names import typed
 from choreo.sweep.axes import MOST_CASES, Value
 from choreo.sweep.tasks import Task
@@ -168,7 +169,7 @@ def _plan_task(given: Mapping[str, Value]) -> Task:
     files = {}
     for name in ("model", "cluster", "device"):
         text = str(given.get(name) or "")
-        if name == "model" and Path(text, "config.json").is_file():  # a folder as Hugging Face has them
+        if name == "model" and is_file(Path(text, "config.json")):  # a folder as Hugging Face has them
             text = str(Path(text, "config.json"))
             given = {**given, "model": text}
         if Path(text).suffix.lower() in (".json", ".toml", ".xml"):

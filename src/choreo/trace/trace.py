@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from choreo.errors import TraceError, UnknownNameError, UsageError, shown
-from choreo.files import read_bytes
+from choreo.files import exists, is_folder, read_bytes
 from choreo.trace.assemble import assemble
 from choreo.trace.raw import Findings, RankTrace
 from choreo.workload.execution import ExecutionGraph
@@ -175,9 +175,9 @@ def _files(paths: str | Path | Iterable[str | Path]) -> tuple[list[Path], list[P
     given = [Path(one) for one in ([paths] if isinstance(paths, str | Path) else paths)]
     found: list[Path] = []
     for path in given:
-        if path.is_dir():
+        if is_folder(path):
             found += sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
-        elif path.exists():
+        elif exists(path):
             found.append(path)
         else:
             same = sorted(one for one in path.parent.glob(f"{path.name}.*") if one.is_file()) if path.name else []

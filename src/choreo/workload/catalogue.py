@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from choreo.errors import ModelError, UnknownNameError, UsageError, shown
+from choreo.files import is_file
 from choreo.workload.graph.convolution import ConvNet
 from choreo.workload.graph.recommender import Recommender
 from choreo.workload.huggingface.config import read_config
@@ -44,7 +45,7 @@ def get_workload(text: str | Path | Workload) -> Workload:
         return text
     if not isinstance(text, str | Path):
         raise UsageError(f"a model is a name, a path or a Model, not {type(text).__name__}")
-    if isinstance(text, Path) or text.endswith(".json") or Path(text, "config.json").is_file():
+    if isinstance(text, Path) or text.endswith(".json") or is_file(Path(text, "config.json")):
         return read_config(text)
     found = _names().get(_plain(text))
     if found is None:

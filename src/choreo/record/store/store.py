@@ -20,6 +20,7 @@ from types import TracebackType
 
 from choreo import __version__
 from choreo.errors import StoreError, shown
+from choreo.files import is_file
 from choreo.record.case import Case, Constants, Measured, Predicted, canonical
 from choreo.record.store.connection import PATIENCE_S, check_version, explained, make_views, marks, patiently
 from choreo.record.store.machine import Machine, this_machine
@@ -251,7 +252,7 @@ def connect_read_only(folder: Path) -> sqlite3.Connection:
     It has the views, and attaches no other file.
     """
     file = folder / DATABASE
-    if not file.exists():
+    if not is_file(file):
         raise StoreError(f"there is no store in {shown(folder)}; record something, with --record or choreo sweep")
     with explained(file):
         try:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from choreo.errors import UsageError, shown
+from choreo.files import exists
 from choreo.run.consensus.quorum import given_quorum
 from choreo.run.launch.rank_process import RankProcess
 from choreo.run.launch.relay import Lines, Output, prefix, standard_outputs
@@ -139,7 +140,7 @@ def _check(
         raise UsageError(f"{nodes} hosts need the address of rank 0: --master HOST:PORT")
     if not (math.isfinite(grace_s) and grace_s >= 0):
         raise UsageError(f"the grace must be a number of seconds, 0 or more, not {grace_s}")
-    if not module and not Path(script_and_args[0]).exists():
+    if not module and not exists(script_and_args[0]):
         raise UsageError(f"{shown(script_and_args[0])}: there is no such script; for a module write -m")
 
 

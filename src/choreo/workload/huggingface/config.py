@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from choreo.errors import ModelError, short, shown
-from choreo.files import parse_json, read_text
+from choreo.files import is_folder, parse_json, read_text
 from choreo.workload.huggingface.families import FAMILIES
 from choreo.workload.huggingface.fields import Config, brief
 from choreo.workload.model import Model, check_size
@@ -32,7 +32,7 @@ def read_config(source: str | Path | Mapping[str, object], *, name: str = "") ->
         data, where = source, "config.json"
     else:
         path = Path(source)
-        path = path / "config.json" if path.is_dir() else path
+        path = path / "config.json" if is_folder(path) else path
         data, where = _read(path), shown(path)
         name = name or (path.parent.name if path.stem == "config" else path.stem)
     family = _family(data, where)

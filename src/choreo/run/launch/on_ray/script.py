@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from choreo.errors import UsageError, shown
+from choreo.files import is_file
 from choreo.run.launch.launch import PLAIN
 from choreo.run.launch.on_ray.actor import ERR, EXIT, OUT, Module, Script
 from choreo.run.launch.on_ray.cluster import check_ranks, connected, reserved
@@ -44,7 +45,7 @@ def launch_on_ray(
     if not script_and_args:
         raise UsageError("say what to run: a script, or -m and a module")
     name, arguments = script_and_args[0], tuple(script_and_args[1:])
-    if not module and not Path(name).is_file():
+    if not module and not is_file(name):
         raise UsageError(f"{shown(name)}: there is no such script; for a module write -m")
     sealed = network_is_sealed(network)
     program = Module(name, arguments) if module else Script(Path(name), arguments)
