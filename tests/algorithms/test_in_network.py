@@ -203,9 +203,9 @@ def test_what_is_composed_has_the_same_switches() -> None:
 
 def test_schedules_with_other_switches_do_not_go_together() -> None:
     plain, through = build("reduce_scatter", "ring", 4), build("all_gather", "in_network", 4)
-    with pytest.raises(UsageError, match="differ in ranks, switches or root and cannot follow one another"):
+    with pytest.raises(UsageError, match="differ in ranks, relays, switches or root and cannot follow one another"):
         then(plain, through)
-    with pytest.raises(UsageError, match="one collective, ranks, switches and root go together"):
+    with pytest.raises(UsageError, match="one collective, ranks, relays, switches and root go together"):
         together(through, build("all_gather", "ring", 4))
 
 

@@ -105,6 +105,16 @@ def test_what_is_kept_is_what_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path:
         load_constants()
 
 
+def test_what_is_no_file_stays_what_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setenv("CHOREO_CONSTANTS", str(pipe))
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    save_constants(default_constants())
+    assert os.read(reader, 1 << 20).startswith(b"{") and pipe.is_fifo()
+    os.close(reader)
+
+
 def test_a_user_without_a_home_folder_has_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.delenv("HOME", raising=False)

@@ -80,6 +80,7 @@ def agree_on_failure(
         found = consensus.decided(TOPIC)
         if found is not None:
             return msgspec.msgpack.decode(found, type=Failure), True
+        under_way = consensus.is_under_way(TOPIC)  # before statuses are read: whoever began has published its own
         dead = detector.dead()
         detector.report_host()
         statuses = {rank: detector.status_of(rank) for rank in range(detector.world_size) if rank not in dead}
@@ -102,7 +103,6 @@ def agree_on_failure(
         answered = late and detector.channel is not None and not (silent or unheard or dead)
         looks = answered and not all(one.heard for one in statuses.values() if one.cause)
         end_s = began_s + GRACE_IN_CALL_S if looks else end_s
-        under_way = consensus.is_under_way(TOPIC)
         if not (silent or looks) or hopeless or now_s >= end_s or under_way:
             proposal = _propose(detector, dead, statuses, silent, unheard, late=late, survive=survive)
             failed = proposal.ranks

@@ -10,7 +10,7 @@ from choreo.run.consensus.failure import UNHEARD, Failure, RankFailure
 from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.execute.calls import CallSpec
 from choreo.run.execute.dtypes import ReduceOp, dtype_name, operation_code
-from choreo.run.execute.failures import ALTERED, INTERRUPTED, LEFT, MISMATCHED, PEER_DIED, TIMED_OUT
+from choreo.run.execute.failures import ALTERED, INTERRUPTED, LEFT, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
 
 __all__ = ["describe_call", "excluded_error", "failure_error", "minority_error"]
 
@@ -95,6 +95,8 @@ def failure_error(
     elif failure.cause == TIMED_OUT:
         what = f"not done before the deadline: {culprit} was waited for"
         more = ", though every rank answers; no rank is given up"
+    elif failure.cause == PEER_GAVE_UP:
+        what, more = f"{culprit} gave up the call", ", and has not said why"
     else:
         what, more = f"{culprit} sent invalid data", ""
     then = f"shrink() goes on {'without them' if failure.ranks else 'with all ranks'}"

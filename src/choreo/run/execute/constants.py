@@ -142,12 +142,16 @@ def load_constants() -> Constants:
 
 
 def save_constants(constants: Constants) -> Path:
-    """Write the file of this user's constants, in one step."""
+    """Write the file of this user's constants, in one step; what is no file, like /dev/null, stays what it is."""
     path = constants_path()
+    content = msgspec.json.format(constants.encoded(), indent=2) + b"\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return path
         beside = path.with_name(f"{path.name}.{os.getpid()}")
-        beside.write_bytes(msgspec.json.format(constants.encoded(), indent=2) + b"\n")
+        beside.write_bytes(content)
         beside.replace(path)
     except OSError as error:
         raise UsageError(f"{shown(path)} cannot be written: {error.strerror}; set CHOREO_CONSTANTS") from None
