@@ -16,14 +16,14 @@ import contextlib
 import importlib
 import json
 import os
-import secrets
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from namespace_ranks import NamespaceRanks, delete_namespaces, ip
 
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 SIZES = (8, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
@@ -39,64 +39,22 @@ def namespaces() -> Iterator[tuple[str, str]]:
     names = (f"bench{os.getpid()}a", f"bench{os.getpid()}b")
     try:
         for name in names:
-            _ip("netns", "add", name)
-            _ip("-n", name, "link", "set", "lo", "up")
-        _ip("-n", names[0], "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", names[1])
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", names[0], "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", names[1])
         for name, address in zip(names, ADDRESSES, strict=True):
-            _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
-            _ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
         yield names
     finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+        delete_namespaces(names)
 
 
-class Contestant:
-    """The ranks of one library, which do what they are told and wait in between."""
-
-    def __init__(self, library: str, python: str, names: tuple[str, str], ranks: int, port: int) -> None:
-        self.library = library
-        common = {
-            "WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": ADDRESSES[0],
-            "MASTER_PORT": str(port),
-            "CHOREO_SECRET": secrets.token_hex(16),
-            "CHOREO_NETWORK": "plain" if library == "plain" else "sealed",
-            "GLOO_SOCKET_IFNAME": "eth0",
-            "OMP_NUM_THREADS": "1",
-        }
-        self.ranks = [
-            subprocess.Popen(
-                ["ip", "netns", "exec", names[2 * rank // ranks], python, __file__, "--worker", library],
-                env=os.environ | common | {"RANK": str(rank)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(ranks)
-        ]
-
-    def time_s(self, collective: str, size_bytes: int, iterations: int) -> float:
-        """Seconds a call, of the slowest rank."""
-        for one in self.ranks:
-            assert one.stdin is not None
-            one.stdin.write(json.dumps([collective, size_bytes, iterations]) + "\n")
-            one.stdin.flush()
-        answers = [one.stdout.readline() if one.stdout else "" for one in self.ranks]
-        if not all(answers):
-            raise SystemExit(f"a rank of {self.library} died")
-        return max(map(float, answers))
-
-    def stop(self) -> None:
-        """End the processes."""
-        for one in self.ranks:
-            if one.stdin is not None:
-                one.stdin.close()
-        for one in self.ranks:
-            try:
-                one.wait(10)
-            except subprocess.TimeoutExpired:
-                one.kill()
+def ranks_of(library: str, python: str, names: tuple[str, str], ranks: int, port: int) -> NamespaceRanks:
+    """The ranks that run one library, half of them on each machine."""
+    network = {"CHOREO_NETWORK": "plain" if library == "plain" else "sealed", "GLOO_SOCKET_IFNAME": "eth0"}
+    where = [names[2 * rank // ranks] for rank in range(ranks)]
+    return NamespaceRanks(where, [python, __file__, "--worker", library], ADDRESSES[0], port, network)
 
 
 def work(library: str) -> None:
@@ -168,20 +126,20 @@ def race(  # noqa: PLR0917 - called once
     names: tuple[str, str], ranks: int, collectives: tuple[str, ...], sizes: tuple[int, ...], rounds: int, peer: str
 ) -> list[dict[str, Any]]:
     """All cells for so many ranks, printed as they come."""
-    contestants = [
-        Contestant("sealed", sys.executable, names, ranks, 29_800 + ranks),
-        Contestant("plain", sys.executable, names, ranks, 29_850 + ranks),
-        Contestant("gloo", peer, names, ranks, 29_900 + ranks),
-    ]
+    contestants = {
+        "sealed": ranks_of("sealed", sys.executable, names, ranks, 29_800 + ranks),
+        "plain": ranks_of("plain", sys.executable, names, ranks, 29_850 + ranks),
+        "gloo": ranks_of("gloo", peer, names, ranks, 29_900 + ranks),
+    }
     found = []
     try:
         for collective in collectives:
             for size in sizes:
                 iterations = max(3, min(300, (64 << 20) // max(size, 64 << 10) // (3 if size >= LARGE else 1)))
-                times: dict[str, list[float]] = {one.library: [] for one in contestants}
+                times: dict[str, list[float]] = {name: [] for name in contestants}
                 for _ in range(rounds):
-                    for one in contestants:
-                        times[one.library].append(one.time_s(collective, size, iterations))
+                    for name, one in contestants.items():
+                        times[name].append(max(one.ask(collective, size, iterations)))
                 sealed, plain, theirs = (statistics.median(times[name]) for name in ("sealed", "plain", "gloo"))
                 row = {"collective": collective, "ranks": ranks, "size_bytes": size, "time_us": sealed * 1e6}
                 row |= {"plain_us": plain * 1e6, "gloo_us": theirs * 1e6}
@@ -193,7 +151,7 @@ def race(  # noqa: PLR0917 - called once
                     f"{collective:>15} {ranks:>2} ranks {size:>10} B {both}{'' if reached else '  short'}", flush=True
                 )
     finally:
-        for one in contestants:
+        for one in contestants.values():
             one.stop()
     return found
 
@@ -229,10 +187,6 @@ def main() -> None:
 def _size(text: str) -> int:
     units = {"K": 1 << 10, "M": 1 << 20}
     return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
 if __name__ == "__main__":

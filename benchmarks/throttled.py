@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import json
 import os
-import secrets
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from namespace_ranks import NamespaceRanks, delete_namespaces, ip
 
 import choreo
 from choreo.units import parse_size
@@ -51,75 +51,29 @@ def hosts(rates_mbit: list[int]) -> Iterator[list[str]]:
     tag = f"thr{os.getpid()}"
     hub, names = f"{tag}hub", [f"{tag}h{number}" for number in range(len(rates_mbit))]
     try:
-        _ip("netns", "add", hub)
-        _ip("-n", hub, "link", "add", "switch", "type", "bridge")
-        _ip("-n", hub, "link", "set", "switch", "up")
+        ip("netns", "add", hub)
+        ip("-n", hub, "link", "add", "switch", "type", "bridge")
+        ip("-n", hub, "link", "set", "switch", "up")
         for number, (name, rate) in enumerate(zip(names, rates_mbit, strict=True)):
-            _ip("netns", "add", name)
-            _ip("-n", name, "link", "set", "lo", "up")
-            _ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{number}", "netns", hub)
-            _ip("-n", hub, "link", "set", f"port{number}", "master", "switch", "up")
-            _ip("-n", name, "addr", "add", f"{NETWORK}{number + 1}/24", "dev", "eth0")
-            _ip("-n", name, "link", "set", "eth0", "up")
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{number}", "netns", hub)
+            ip("-n", hub, "link", "set", f"port{number}", "master", "switch", "up")
+            ip("-n", name, "addr", "add", f"{NETWORK}{number + 1}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
             for where, device in ((name, "eth0"), (hub, f"port{number}")):
                 limit = ("root", "tbf", "rate", f"{rate}mbit", "burst", "32kb", "latency", "200ms")
                 subprocess.run(["tc", "-n", where, "qdisc", "add", "dev", device, *limit], check=True)
         yield names
     finally:
-        for name in (*names, hub):
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+        delete_namespaces((*names, hub))
 
 
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)
-
-
-class Ranks:
-    """The ranks of one algorithm, which do what they are told and wait in between."""
-
-    def __init__(self, names: list[str], schedule: Path, algorithm: str | None = None, number: int = 0) -> None:
-        common = {
-            "WORLD_SIZE": str(len(names)),
-            "MASTER_ADDR": f"{NETWORK}1",
-            "MASTER_PORT": str(PORT + number),
-            "CHOREO_SECRET": secrets.token_hex(16),
-            "CHOREO_NETWORK": "plain",
-            "OMP_NUM_THREADS": "1",
-        }
-        if algorithm is not None:
-            common["CHOREO_ALGORITHM"] = f"all_reduce:{algorithm}"
-        self.ranks = [
-            subprocess.Popen(
-                ["ip", "netns", "exec", name, sys.executable, __file__, "--worker", str(schedule)],
-                env=os.environ | common | {"RANK": str(rank)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank, name in enumerate(names)
-        ]
-
-    def ask(self, *what: object) -> list[float]:
-        """What each rank answers."""
-        for one in self.ranks:
-            assert one.stdin is not None
-            one.stdin.write(json.dumps(what) + "\n")
-            one.stdin.flush()
-        answers = [one.stdout.readline() if one.stdout else "" for one in self.ranks]
-        if not all(answers):
-            raise SystemExit("a rank died")
-        return [float(answer) for answer in answers]
-
-    def stop(self) -> None:
-        """End the processes."""
-        for one in self.ranks:
-            if one.stdin is not None:
-                one.stdin.close()
-        for one in self.ranks:
-            try:
-                one.wait(10)
-            except subprocess.TimeoutExpired:
-                one.kill()
+def ranks_of(names: list[str], schedule: Path, algorithm: str | None = None, number: int = 0) -> NamespaceRanks:
+    """The ranks that run one algorithm."""
+    forced = {} if algorithm is None else {"CHOREO_ALGORITHM": f"all_reduce:{algorithm}"}
+    command = [sys.executable, __file__, "--worker", str(schedule)]
+    return NamespaceRanks(names, command, f"{NETWORK}1", PORT + number, {"CHOREO_NETWORK": "plain", **forced})
 
 
 def work(schedule: Path) -> None:
@@ -163,7 +117,7 @@ def work(schedule: Path) -> None:
         print(time.perf_counter() - began, flush=True)
 
 
-def measured_network(ranks: Ranks) -> tuple[choreo.Topology, list[float]]:
+def measured_network(ranks: NamespaceRanks) -> tuple[choreo.Topology, list[float]]:
     """A switch whose ports are as fast as the fastest pair that each rank is of."""
     count = len(ranks.ranks)
     rate = np.zeros(count)
@@ -203,7 +157,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, hosts(rates_mbit) as names:
         file = Path(folder) / "made.npz"
         choreo.save(choreo.build("all_reduce", "ring", asked.ranks), file)  # until it is made
-        ranks = Ranks(names, file)
+        ranks = ranks_of(names, file)
         try:
             network, rates = measured_network(ranks)
         finally:
@@ -227,7 +181,7 @@ def race(names: list[str], file: Path, network: choreo.Topology, size: int, roun
             predicted_s[algorithm.name] = choreo.simulate(schedule, network, size).time_s
     best = sorted(predicted_s, key=lambda name: predicted_s[name])[:OF_LIBRARY]
     predicted_s[MADE] = choreo.simulate(choreo.load(file), network, size).time_s
-    contestants = {name: Ranks(names, file, name, 1 + number) for number, name in enumerate((MADE, *best))}
+    contestants = {name: ranks_of(names, file, name, 1 + number) for number, name in enumerate((MADE, *best))}
     times: dict[str, list[float]] = {name: [] for name in contestants}
     try:
         for number in range(rounds + 1):
