@@ -1,21 +1,27 @@
-"""What every kind of call of a communicator needs: the engine, and checks of ranks and timeouts."""
+"""What all calls of a communicator need: the engine, checks of ranks and timeouts, and how a call is run."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from choreo.errors import UsageError
-from choreo.run.engine import Engine
-from choreo.run.work import LONGEST_S
+from choreo.run.engine import CallRequest, Engine
+from choreo.run.execute.arrays import Array
+from choreo.run.execute.dtypes import ReduceOp
+from choreo.run.work import LONGEST_S, Work
 from choreo.units import parse_time
 
 __all__ = ["CallBase"]
 
+Result = TypeVar("Result")
+
 
 class CallBase:
-    """A rank and its engine. `timeout_s` is for calls that are given no timeout; `progress` runs asynchronous ones."""
+    """A rank and its engine. `timeout_s` is the default timeout of a call; `progress` runs asynchronous calls."""
 
     def __init__(self, engine: Engine, timeout_s: float) -> None:
         self.rank, self.world_size = engine.rank, engine.world_size
@@ -44,3 +50,36 @@ class CallBase:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= sys.float_info.max:
             raise UsageError(f"timeout must be a finite number of seconds, more than 0, not {given!r:.60}")
         return float(min(seconds, LONGEST_S))
+
+    def _request(
+        self,
+        collective: str,
+        given: Array | None,
+        work: Array | None,
+        blocks: int | tuple[int, ...],
+        timeout: float | str | None,
+        *,
+        op: ReduceOp | None = None,
+        root: int | None = None,
+        dtype: np.dtype[Any] | None = None,
+        mine: Array | None = None,
+    ) -> CallRequest:
+        if dtype is None:
+            dtype = given.dtype if given is not None else np.dtype(np.uint8)
+        return CallRequest(collective, given, work, dtype, blocks, op, root, self._seconds(timeout), mine)
+
+    def _do(
+        self,
+        request: CallRequest,
+        finish: Callable[[Array], Result],
+        async_op: bool,
+        *,
+        cache: bool = False,
+        key: object = None,
+    ) -> Result | Work[Result]:
+        """Run a call in order. With `cache`, the next call like it, with the same `key`, skips all checks."""
+        engine = self._engine
+        prepared = engine.prepare(request)
+        if cache:
+            engine.cache(key, prepared, request)
+        return engine.in_order(lambda: finish(engine.run(prepared, request)), request.collective, async_op)

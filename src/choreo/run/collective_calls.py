@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from choreo.errors import UsageError
 from choreo.run.call_base import CallBase
-from choreo.run.engine import CallRequest
-from choreo.run.execute.arrays import Array, apart, averaged, check_out, is_row, like_given, take
+from choreo.run.execute.arrays import Array, Taken, apart, averaged, check_out, is_row, like_given, take
 from choreo.run.execute.backend import cached_method
 from choreo.run.execute.dtypes import ReduceOp
 from choreo.run.rows import check_sizes, exchange_sizes, share_rows
-from choreo.run.work import QueuedWork, Work
+from choreo.run.work import QueuedWork
 
 __all__ = ["CollectiveCalls"]
 
-Result = TypeVar("Result")
 _ndarray, _SUM, _AVG = np.ndarray, ReduceOp.SUM, ReduceOp.AVG
 _NOTHING = np.empty(0, np.uint8)
 
@@ -160,13 +158,7 @@ class CollectiveCalls(CallBase, ABC):
         given = taken.array if is_row(taken.array, work, self.rank) else apart(taken.array, work)
         request = self._request("all_gather", given, work, given.size, timeout)
 
-        def finish(_: Array) -> Any:
-            if into is None:
-                return like_given(work, taken)
-            into.put_back()
-            return out
-
-        return self._do(request, finish, async_op, cache=True)
+        return self._do(request, lambda _: _returned(work, taken, into, out), async_op, cache=True)
 
     def reduce_scatter(
         self,
@@ -208,10 +200,7 @@ class CollectiveCalls(CallBase, ABC):
 
         def finish(_: Array) -> Any:
             averaged(mine, op, self.world_size)
-            if into is None:
-                return like_given(mine, taken)
-            into.put_back()
-            return out
+            return _returned(mine, taken, into, out)
 
         return self._do(request, finish, async_op, cache=sizes is None and op is not _AVG, key=op)
 
@@ -234,15 +223,7 @@ class CollectiveCalls(CallBase, ABC):
         given = taken.array if work is None else apart(taken.array, work)
         request = self._request("gather", given, work, given.size, timeout, root=root)
 
-        def finish(found: Array) -> Any:
-            if not at_root:
-                return None
-            if into is None:
-                return like_given(found, taken)
-            into.put_back()
-            return out
-
-        return self._do(request, finish, async_op)
+        return self._do(request, lambda found: _returned(found, taken, into, out) if at_root else None, async_op)
 
     def scatter(
         self,
@@ -276,13 +257,7 @@ class CollectiveCalls(CallBase, ABC):
         given = apart(taken.array, mine) if at_root else None
         request = self._request("scatter", given, None, count, timeout, root=root, dtype=dtype, mine=mine)
 
-        def finish(_: Array) -> Any:
-            if into is None:
-                return like_given(mine, taken)
-            into.put_back()
-            return out
-
-        return self._do(request, finish, async_op)
+        return self._do(request, lambda _: _returned(mine, taken, into, out), async_op)
 
     def all_to_all(
         self,
@@ -321,10 +296,7 @@ class CollectiveCalls(CallBase, ABC):
             for count, start in zip(counts, starts, strict=True):
                 flat[at : at + count * row] = work[start : start + count * row]
                 at += count * row
-            if into is None:
-                return like_given(result, taken)
-            into.put_back()
-            return out
+            return _returned(result, taken, into, out)
 
         if send_sizes is None:
             block = rows[0] * row
@@ -368,35 +340,10 @@ class CollectiveCalls(CallBase, ABC):
     ) -> tuple[Any, tuple[int, ...]]:
         """`all_reduce` with `survive=True`."""
 
-    def _request(
-        self,
-        collective: str,
-        given: Array | None,
-        work: Array | None,
-        blocks: int | tuple[int, ...],
-        timeout: float | str | None,
-        *,
-        op: ReduceOp | None = None,
-        root: int | None = None,
-        dtype: np.dtype[Any] | None = None,
-        mine: Array | None = None,
-    ) -> CallRequest:
-        if dtype is None:
-            dtype = given.dtype if given is not None else np.dtype(np.uint8)
-        return CallRequest(collective, given, work, dtype, blocks, op, root, self._seconds(timeout), mine)
 
-    def _do(
-        self,
-        request: CallRequest,
-        finish: Callable[[Array], Result],
-        async_op: bool,
-        *,
-        cache: bool = False,
-        key: object = None,
-    ) -> Result | Work[Result]:
-        """Run a call in order. With `cache`, the next call like it, with the same `key`, skips all checks."""
-        engine = self._engine
-        prepared = engine.prepare(request)
-        if cache:
-            engine.cache(key, prepared, request)
-        return engine.in_order(lambda: finish(engine.run(prepared, request)), request.collective, async_op)
+def _returned(result: Array, taken: Taken, into: Taken | None, out: Any) -> Any:
+    """What a call returns: `out` if it was given, otherwise an array of the kind of x."""
+    if into is None:
+        return like_given(result, taken)
+    into.put_back()
+    return out
