@@ -96,7 +96,7 @@ def torchrun_rank(width: int, file: Path) -> None:
 
 
 class Job:
-    """A job under way, and what it prints."""
+    """A job in progress, and what it prints."""
 
     def __init__(self, words: list[str]) -> None:
         self._words = words

@@ -308,7 +308,7 @@ def test_two_tabs_do_not_disturb_each_other(browser: Browser, server: Server) ->
         opened(one, server, "#ranks=4")
         opened(other, server, "#ranks=16&topology=switch")
         both = ((one, 4, "ring"), (other, 16, "switch"))
-        for size in ("2KiB", "3KiB"):  # with work of both under way at once
+        for size in ("2KiB", "3KiB"):  # with work of both in progress at once
             for page, ranks, topology in both:
                 place = f"#ranks={ranks}&topology={topology}&size={size}"
                 page.run(f"document.documentElement.dataset.filled = ''; location.hash = '{place}'")

@@ -61,8 +61,8 @@ MISTAKES: list[tuple[str, Callable[[Communicator], object], str]] = [
     ("beyond numbers", lambda c: c.all_reduce(ones.copy(), timeout=10**400), "timeout must be a finite"),
     ("text beyond numbers", lambda c: c.barrier(timeout="1e400s"), "beyond all measure"),
     ("shrink beyond numbers", lambda c: c.shrink(timeout=10**400), "timeout must be a finite"),
-    ("0-d", lambda c: c.reduce_scatter(np.array(1.0)), "x has no dimension"),
-    ("rows", lambda c: c.all_to_all(np.ones(3)), "x has 3 rows, which 2 ranks do not divide"),
+    ("0-d", lambda c: c.reduce_scatter(np.array(1.0)), "x is a scalar"),
+    ("rows", lambda c: c.all_to_all(np.ones(3)), "x has 3 rows, which is not a multiple of 2 ranks"),
     ("sizes", lambda c: c.reduce_scatter(ones, sizes=[1, 2]), "sizes must be 2 numbers of rows that add up to 4"),
     ("sizes' kind", lambda c: c.reduce_scatter(ones, sizes=[1.5, 2.5]), "sizes must be"),  # type: ignore[list-item]
     ("recv_sizes alone", lambda c: c.all_to_all(ones, recv_sizes=[2, 2]), "without send_sizes"),

@@ -102,12 +102,12 @@ def aborted(comm: Communicator, what: str, told: Path) -> str:
 
 
 @pytest.mark.parametrize("what", ["a call", "queued calls", "a receive"])
-def test_abort_ends_what_is_under_way(job: Callable[[int], Job], what: str, tmp_path: Path) -> None:
+def test_abort_ends_what_is_in_progress(job: Callable[[int], Job], what: str, tmp_path: Path) -> None:
     assert job(2).run(aborted, what, tmp_path / "told") == ["", "[0]"]
 
 
 def every_kind(comm: Communicator) -> None:
-    """Cached calls and calls that need Python, all under way at once: each sees what those before it did."""
+    """Cached calls and calls that need Python, all in progress at once: each sees what those before it did."""
     p, rank = comm.world_size, comm.rank
     x, rows = np.empty(4, np.float32), np.arange(2.0 * p, dtype=np.float32)
     for value in range(6):

@@ -37,7 +37,7 @@ ABORT_S = 10.0  # how long a thread may take to leave a call that was aborted
 
 
 class _Contact(msgspec.Struct):
-    """What a rank tells the others once they are connected: a probe of its memory, and where it takes messages."""
+    """What a rank tells the others once they are connected: a probe of its memory, and where it receives messages."""
 
     probe_address: int
     probe_value: int
@@ -120,7 +120,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         connections = connect_axes(self._engine, sides, tuple(names), self._seconds(timeout))
         return Mesh(sides, tuple(names), self.rank, tuple(self._on(connection) for connection in connections))
 
-    # Memory, choice, and the end
+    # Memory, algorithms, statistics, and closing
 
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
         """An array that peers on this host read in place, without a copy.
@@ -170,7 +170,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
             return self._engine.traffic.traffic(reset=reset)
 
     def close(self) -> None:
-        """Wait for work under way, and leave. Nothing can be called afterwards; closing twice does nothing.
+        """Wait for calls in progress, and leave. Later calls raise CommunicatorClosed; closing twice does nothing.
 
         >>> import choreo
         >>> comm = choreo.init()
@@ -182,7 +182,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
             self._retire(CommunicatorClosed("this communicator is closed; make another with choreo.init()"))
 
     def abort(self) -> None:
-        """Leave at once: calls under way raise CommunicatorClosed on this rank, whichever thread they are on.
+        """Leave at once: calls in progress raise CommunicatorClosed on this rank, whichever thread they are on.
 
         The other ranks raise PeerFailure, as if this one had been interrupted.
 
@@ -296,7 +296,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         self._release()
 
     def _release(self) -> None:
-        """Let go of threads, memory and descriptors."""
+        """Release threads, memory and descriptors."""
         self._close_listener()
         self._engine.close()
         self.messages.close()
@@ -324,7 +324,7 @@ def form_communicator(
     shrink_s: float = SHRINK_S,
     codec: Codec | None = PICKLE,
 ) -> Communicator:
-    """A communicator on a new connection; ranks that are lost while they introduce themselves are left out."""
+    """A communicator on a new connection. Ranks that are lost while it is set up are left out."""
     while True:
         is_first_here = bool(connection.remote[: connection.rank].all())
         remember_addresses((peer.address for peer in connection.peers), write=is_first_here)

@@ -59,7 +59,7 @@ class _Introduction(msgspec.Struct):
     nonce: bytes
     scheduling_group: str
     quorum: str
-    ciphers: tuple[str, ...]  # that it can seal with what it sends to other hosts; none if it does not
+    ciphers: tuple[str, ...]  # that it can seal its data to other hosts with; none on a plain network
 
 
 def connect(
@@ -71,7 +71,7 @@ def connect(
     *,
     quorum: str = MAJORITY,
 ) -> Connection:
-    """Connect this rank to all others; every rank calls it. The exchanges: who they are, all have dialled, all is well.
+    """Connect this rank to all others; every rank calls it. It exchanges introductions, "dialled", and "connected".
 
     `name` is part of the segment's file name. `host` is the same text on ranks that share memory. If there may be
     several hosts, every rank gives a `network`, all with the same secret. All give the same `quorum`. A rank that
@@ -183,7 +183,7 @@ class _Connecting:
             assert self._listener is not None
             ports = [ranks[peer.rank].port for peer in self._elsewhere]
             me, key = self._peers[self._rank], self._network.secret
-            self._undo.callback(lambda: self._tcp.close())  # noqa: PLW0108 - the ones that there are by then
+            self._undo.callback(lambda: self._tcp.close())  # noqa: PLW0108 - the connections that exist by then
             self._tcp = self._listener.connect(me, self._elsewhere, ports, key, self._end_s)
 
     def accept(self) -> None:
@@ -250,9 +250,9 @@ def _check_quorums(ranks: list[_Introduction]) -> None:
 
 
 def _scheduling_group(kernel: Path = Path("/proc")) -> str:
-    """What shares the processor's time with this process as one: its autogroup, which is its session's, and cgroup.
+    """The scheduler's groups that this process shares cores in: its autogroup, which is its session's, and its cgroup.
 
-    A process whose ancestors never made a session is in no autogroup: the kernel's file is empty then.
+    A process whose ancestors never made a session is in no autogroup: then the kernel's file is empty.
     """
     found = []
     with contextlib.suppress(OSError):

@@ -66,7 +66,7 @@ class Connection:
     pidfds: list[int]  # of their processes, or -1
     network: NetworkConfig | None = None
     failure: Failure | None = None  # what all agreed on, if a call failed
-    survive: tuple[int, float] | None = None  # the `survive=True` call under way, and its deadline
+    survive: tuple[int, float] | None = None  # the `survive=True` call in progress, and its deadline
     growth: str = ""  # the topic on which the ranks decide whether a `grow` has replaced this connection
     growths: int = 0  # how many have come that far
     closed: bool = False
@@ -81,7 +81,7 @@ class Connection:
 
     @property
     def has_lost_ranks(self) -> bool:
-        """Whether a call has failed because of other ranks, also if the survivors could not agree on it."""
+        """Whether a call has failed because of other ranks, even if the survivors could not agree on it."""
         return isinstance(self.endpoint, Ended) and isinstance(self.endpoint.error, PeerFailure)
 
     def run(self, prepared: PreparedCall, input_array: object, work: object, *, timeout_s: float) -> Failed | None:
@@ -151,7 +151,7 @@ _OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def _at_exit() -> None:
-    """Close what is open. Otherwise ranks that are still in their last call would take this process for dead."""
+    """Close what is open. Otherwise ranks that are still in their last call would think that this process has died."""
     for connection in list(_OPEN):
         with contextlib.suppress(RuntimeError):  # another thread is in a call; its peers see the process end
             connection.close()

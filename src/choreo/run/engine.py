@@ -96,13 +96,13 @@ class Engine:
             self.refusal = copy.copy(error)  # the one that is raised refers to all frames that it passes through
 
     def abort(self) -> None:
-        """End the call under way, on whatever thread it is, and all that are queued."""
+        """End the call in progress, whichever thread it is on, and all that are queued."""
         self.refuse(CommunicatorClosed("this communicator was aborted; make another with choreo.init()"))
         self.aborted = True
         self.connection.endpoint.abort()
 
     def close(self) -> None:
-        """End the thread, and drop everything that was kept for further calls; there are none."""
+        """End the progress thread, and drop everything that was cached for later calls."""
         self.progress.stop()
         self.call_cache.close()
         self.traffic.forget_programs()

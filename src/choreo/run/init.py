@@ -77,8 +77,8 @@ def make_communicator(
 ) -> Communicator:
     """A communicator of ranks that can exchange blobs; every rank calls it.
 
-    `address` is where other hosts reach this rank. Ranks on several hosts need a secret; `sealed` is what they send.
-    `quorum` is as for `init`.
+    `address` is where other hosts reach this rank. Ranks on several hosts need a secret. `sealed` says whether
+    what they send is encrypted. `quorum` is as for `init`.
     """
     rule = given_quorum(quorum)
     if bootstrap.rank == 0:

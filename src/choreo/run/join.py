@@ -31,7 +31,7 @@ from choreo.run.rendezvous.messages import (
 )
 from choreo.run.rendezvous.participant import NotReadyError, dial_until_accepted
 from choreo.run.rendezvous.rendezvous import check_local
-from choreo.run.transport.addresses import spelled
+from choreo.run.transport.addresses import format_address
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.errors import FrameError
 from choreo.run.transport.frames import FrameKind, SealedFrame
@@ -79,7 +79,7 @@ def join(
             break
         except (JoinError, RendezvousError) as error:
             if deadline.passed:
-                raise JoinError(f"the job at {_spelled(job)} began to admit this process, but: {error}") from None
+                raise JoinError(f"the job at {_format_job(job)} began to admit this process, but: {error}") from None
         finally:
             connection.close()
     chooser = Chooser.from_json(admission.chooser.encode(), made.world_size)
@@ -89,7 +89,7 @@ def join(
 def _request_admission(
     job: JobAddress, deadline: Deadline, others: Sequence[tuple[str, int]] = ()
 ) -> tuple[CoordinatorConnection, Admission, JobAddress]:
-    """Ask the job for admission until it grants it; also says where."""
+    """Ask the job for admission until it grants it; also returns where it did."""
     attempts = itertools.count()
     me = f"this process (pid {os.getpid()} on {host_name()})"
     reason = ""
@@ -98,7 +98,7 @@ def _request_admission(
             connection, found = dial_until_accepted(lambda: find_admission(job, others, next(attempts)), me, deadline)
         except NotReadyError as error:
             raise JoinError(
-                f"no job admitted {me} at {_spelled(job)} within {deadline.timeout_s:.3g} s: {reason or error}; all "
+                f"no job admitted {me} at {_format_job(job)} within {deadline.timeout_s:.3g} s: {reason or error}; all "
                 "ranks of the job must call grow()"
             ) from None
         except RendezvousError as error:
@@ -144,7 +144,7 @@ class _JoinBootstrap:
         raise AssertionError("an exchange with an error in it raises")
 
     def commit(self) -> None:
-        """Hear from the rank that admits this process whether all go on with it."""
+        """Learn from the rank that admits this process whether all ranks commit."""
         self._exchange(OK)
         self._receive()
 
@@ -163,5 +163,5 @@ class _JoinBootstrap:
         return check_all_ok(parse_all(answer, self._number, self.world_size))
 
 
-def _spelled(job: JobAddress) -> str:
-    return spelled(job.address, job.port) + ("" if job.secret is not None else " without a secret")
+def _format_job(job: JobAddress) -> str:
+    return format_address(job.address, job.port) + ("" if job.secret is not None else " without a secret")

@@ -20,7 +20,7 @@ MAX_OBJECT_BYTES = 1 << 40  # on a plain network a length may be anything
 
 
 class Codec(Protocol):
-    """How objects become bytes, and bytes objects."""
+    """How objects are encoded to bytes and decoded."""
 
     def encode(self, given: Any, /) -> bytes:
         """The bytes of an object."""
@@ -32,7 +32,7 @@ class Codec(Protocol):
 
 
 class Pickle:
-    """Python's pickle: every object, but decoding runs code that its sender chose."""
+    """Python's pickle: takes every object, but decoding runs code that the sender chose."""
 
     def encode(self, given: Any, /) -> bytes:
         """Pickle an object."""
@@ -71,10 +71,10 @@ class ObjectCalls(CollectiveCalls):
     """
 
     _codec: Codec | None = PICKLE
-    _objects = 0  # calls of these methods, the same number on all ranks
+    _objects = 0  # how many of these calls were made; the same on all ranks
 
     def broadcast_object(self, given: Any = None, root: int = 0, *, timeout: float | str | None = None) -> Any:
-        """Every rank gets the root's object; the arguments of other ranks do not matter.
+        """Every rank gets the root's object; the arguments of other ranks are ignored.
 
         The object is pickled, and unpickling runs code that the root chose, unless `choreo.init` was given a codec.
 
@@ -113,7 +113,7 @@ class ObjectCalls(CollectiveCalls):
     def scatter_object(
         self, given: Sequence[Any] | None = None, root: int = 0, *, timeout: float | str | None = None
     ) -> Any:
-        """Each rank gets its object of the root's list; the arguments of other ranks do not matter.
+        """Each rank gets its object of the root's list; the arguments of other ranks are ignored.
 
         Objects are pickled, and unpickling runs code that the root chose, unless `choreo.init` was given a codec.
 

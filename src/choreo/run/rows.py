@@ -1,4 +1,4 @@
-"""How the rows of an array are shared out between ranks."""
+"""How the rows of an array are split between ranks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["check_sizes", "exchange_sizes", "share_rows"]
 def share_rows(array: Array, sizes: Sequence[int] | None, world_size: int) -> tuple[tuple[int, ...], int]:
     """How many rows of an array belong to each rank, and how many elements a row has."""
     if array.ndim == 0:
-        raise UsageError("x has no dimension; it needs one, whose rows are shared out")
+        raise UsageError("x is a scalar; it needs a first dimension, whose rows are split between the ranks")
     row = math.prod(array.shape[1:])
     if sizes is not None:
         return check_sizes(sizes, world_size, len(array)), row
     if len(array) % world_size:
-        raise UsageError(f"x has {len(array)} rows, which {world_size} ranks do not divide; give sizes")
+        raise UsageError(f"x has {len(array)} rows, which is not a multiple of {world_size} ranks; give sizes")
     return (len(array) // world_size,) * world_size, row
 
 
@@ -52,7 +52,7 @@ def exchange_sizes(
     found = engine.all_gather(mine, timeout_s, in_order=False)
     sent, wanted = found[:, 1 : size + 1], found[:, size + 1 :]
     if (found[:, 0] != found[0, 0]).any():
-        raise CollectiveMismatch(f"all_to_all: rows of {found[:, 0].tolist()} elements by rank; they must be alike")
+        raise CollectiveMismatch(f"all_to_all: rows of {found[:, 0].tolist()} elements by rank; they must be the same")
     wrong = np.argwhere((wanted >= 0) & (wanted != sent.T))
     if len(wrong):
         to, source = wrong[0].tolist()

@@ -20,7 +20,7 @@ __all__ = ["Traffic", "TrafficCounter"]
 class Traffic(Result):
     """What this rank has exchanged with one peer in the calls of one collective, or in its `send`s or `recv`s.
 
-    `calls` are those in which the two exchanged something, be it an empty message.
+    `calls` counts those in which the two exchanged something, if only an empty message.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -45,8 +45,8 @@ class Traffic(Result):
 class TrafficCounter:
     """Sums of what was exchanged.
 
-    An executor counts how often each program has run, and nothing else; what one run moves is worked out when somebody
-    asks. Calls that are no programs are added one by one, with `add`.
+    An executor only counts how often each program has run. What one run moves is worked out on demand. Messages, which
+    have no program, are added one by one with `add`.
 
     >>> counter = TrafficCounter()
     >>> counter.add("send", 1, sent_bytes=8)
@@ -78,7 +78,7 @@ class TrafficCounter:
         return found
 
     def forget_programs(self) -> None:
-        """Keep what the programs have moved, and let go of them."""
+        """Keep the sums of the programs, and drop the programs."""
         self._sum_up()
         self._programs.clear()
 

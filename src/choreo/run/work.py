@@ -30,7 +30,7 @@ def seconds_to_wait(timeout: float | str | None) -> float | None:
 
 
 class Work(Generic[Result]):
-    """A call under way. `wait` and `result` raise its error, if it fails.
+    """A call in progress. `wait` and `result` raise its error, if it fails.
 
     >>> import choreo, numpy as np
     >>> with choreo.init() as comm:
@@ -68,7 +68,7 @@ class Work(Generic[Result]):
         return self._value  # type: ignore[return-value]  # there is one once it is over
 
     def add_done_callback(self, callback: Callable[[Work[Result]], object]) -> None:
-        """Call this with the work when it is over: on the thread that ends it, or at once if it is over already."""
+        """Call this with the work when it is done: on the thread that ends it, or at once if it is done already."""
         self._callbacks.append(callback)
         if self.done():
             self._call_back()
@@ -88,7 +88,7 @@ class Work(Generic[Result]):
             callback(self)
 
     def __repr__(self) -> str:
-        state = "under way" if not self.done() else "failed" if self._error is not None else "done"
+        state = "in progress" if not self.done() else "failed" if self._error is not None else "done"
         return f"<Work {self.what}: {state}>"
 
     def __del__(self) -> None:
@@ -97,10 +97,10 @@ class Work(Generic[Result]):
 
 
 class QueuedWork(Work[Result]):
-    """A call in the progress queue. Whoever waits for it without a limit runs it, if nobody has begun to."""
+    """A call in the progress queue. A thread that waits for it without a timeout runs it, if no other has begun to."""
 
     def __init__(self, what: str, call: QueuedCall) -> None:
-        self.what = what  # nothing else of `Work`: the queue keeps the result and whom to call
+        self.what = what  # nothing else of `Work`: the queue holds the result and the callbacks
         self._call = call
         self._raised = False
 
@@ -129,7 +129,7 @@ class QueuedWork(Work[Result]):
         return self._call.value  # type: ignore[no-any-return]
 
     def add_done_callback(self, callback: Callable[[Work[Result]], object]) -> None:
-        """Call this with the work when it is over: on the thread that runs it, or at once if it is over already.
+        """Call this with the work when it is done: on the thread that runs it, or at once if it is done already.
 
         The callback may make calls itself: they run after those that were made before.
         """

@@ -72,7 +72,7 @@ class Calls(dist.ProcessGroup):
         self.comm, self.store, self.others = comm, store, others
         self._size = comm.world_size
         self._held = HeldCalls(comm)
-        self._batch: list[Work] | None = None  # what is under way between _start_coalescing and _end_coalescing
+        self._batch: list[Work] | None = None  # what is in progress between _start_coalescing and _end_coalescing
 
     def _run(
         self, name: str, inputs: list[Any], opts: Any, results: list[Any], finish: Finish, *calls: partial[Any]
@@ -87,14 +87,14 @@ class Calls(dist.ProcessGroup):
             for one in finish:
                 one()
             return DONE
-        work = self._under_way(
+        work = self._in_progress(
             name, inputs, lambda: [call(timeout=seconds, async_op=True) for call in calls], results, finish
         )
         if waits:
             work.wait()
         return work
 
-    def _under_way(
+    def _in_progress(
         self, name: str, inputs: list[Any], begin: Callable[[], list[Any]], results: list[Any], finish: Finish
     ) -> Work:
         """Begin asynchronous calls. A profile shows them as "choreo:NAME", until they are over."""

@@ -39,7 +39,7 @@ class Collectives(Calls):
             return self._other(tensor).allreduce([tensor], opts)
         if tensor.is_sparse:
             all_reduce_sparse(self.comm, tensor, reduction(opts.reduceOp, self._size))
-            return self._under_way("all_reduce", [tensor], list, [tensor], [])
+            return self._in_progress("all_reduce", [tensor], list, [tensor], [])
         finish: Finish = []
         held = opts.asyncOp and self._held.begin(2)
         try:

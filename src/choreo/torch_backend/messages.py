@@ -74,7 +74,7 @@ class Messages(Calls):
             self.unposted.post()
 
     def _message(self, name: str, tensor: Any, begin: partial[Any], finish: Finish) -> Work:
-        return self._under_way(name, [tensor], lambda: [begin()], [tensor], finish)
+        return self._in_progress(name, [tensor], lambda: [begin()], [tensor], finish)
 
 
 class DirectReceive(Work):

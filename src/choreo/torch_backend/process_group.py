@@ -107,14 +107,14 @@ class ProcessGroup(Messages, Collectives):
         return False
 
     def shutdown(self) -> None:
-        """Wait for work under way, and leave. Nothing stays behind."""
+        """Wait for work in progress, and leave. Nothing stays behind."""
         if self._pid == os.getpid():
             self.comm.close()
         for other in self.others.values():
             other.shutdown()
 
     def abort(self) -> None:
-        """Leave at once: calls under way raise an error on this rank, and on the others as if it had failed."""
+        """Leave at once: calls in progress raise an error on this rank, and on the others as if it had failed."""
         if self._pid == os.getpid():
             self.comm.abort()
         for other in self.others.values():

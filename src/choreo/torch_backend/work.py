@@ -21,7 +21,7 @@ _callbacks = threading.local()  # whether this thread runs one
 
 
 class Work(dist.Work):
-    """Calls of a communicator under way, in order; `finish` is done once when the last is over."""
+    """Calls of a communicator in progress, in order; `finish` is done once when the last is over."""
 
     def __init__(self, calls: Sequence[choreo.Work[Any]], results: list[Any], finish: Finish) -> None:
         super().__init__()

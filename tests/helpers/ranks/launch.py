@@ -51,7 +51,7 @@ def launched(*arguments: object, stdin: str | None = None, timeout_s: float = 10
 
 @contextmanager
 def launcher(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """`choreo run` with these arguments, under way; it is killed in the end, and everything it started."""
+    """`choreo run` with these arguments, in progress; it is killed in the end, and everything it started."""
     process = subprocess.Popen(
         command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -121,7 +121,7 @@ class Model:
             if promised.keys() >= set(voters):
                 proposer = Proposer(bytes([ballot.proposer]), ballot.number)
                 for voter in voters:
-                    proposer = proposer.hear_promise(ballot.number, promised[voter], self.is_enough)
+                    proposer = proposer.on_promise(ballot.number, promised[voter], self.is_enough)
                 assert proposer.value is not None
                 values.add(proposer.value)
         for value in values:
@@ -151,13 +151,13 @@ class Model:
             assert agreed, up
             promised.append((voter, after))
             promise = Promise(voter, after.accepted, after.value)
-            proposer = proposer.hear_promise(proposer.ballot, promise, self.is_enough)
+            proposer = proposer.on_promise(proposer.ballot, promise, self.is_enough)
         value = proposer.value
         assert value is not None, up
         for voter, acceptor in promised:
             _, agreed = acceptor.accept(proposer.ballot, value)
             assert agreed, up
-            proposer = proposer.hear_acceptance(proposer.ballot, voter)
+            proposer = proposer.on_acceptance(proposer.ballot, voter)
         assert self.is_enough(proposer.acceptances), up
         return value
 

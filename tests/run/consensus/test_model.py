@@ -69,9 +69,9 @@ def test_the_rule_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_proposer_takes_over_what_may_be_chosen() -> None:
     proposer = Proposer(b"mine").begin(1, above=ballot_of(2, above=0))
     both = frozenset({0, 1})
-    proposer = proposer.hear_promise(proposer.ballot, Promise(0, 5, b"theirs"), both.__le__)
+    proposer = proposer.on_promise(proposer.ballot, Promise(0, 5, b"theirs"), both.__le__)
     assert proposer.value is None
-    proposer = proposer.hear_promise(proposer.ballot, Promise(1, 0, b""), both.__le__)
+    proposer = proposer.on_promise(proposer.ballot, Promise(1, 0, b""), both.__le__)
     assert proposer.value == b"theirs"
     voter, agreed = Acceptor().prepare(7)
     assert agreed and not voter.prepare(6)[1] and not voter.accept(6, b"late")[1]

@@ -183,7 +183,7 @@ def test_more_kinds_of_calls_than_the_cache_holds(jobs: Callable[[int], Job]) ->
 
 
 def between_works(comm: Communicator) -> None:
-    """While work is under way even a cached call waits for its turn."""
+    """While work is in progress even a cached call waits for its turn."""
     x = np.ones(3, np.float32)
     for _ in range(3):
         comm.all_reduce(x)

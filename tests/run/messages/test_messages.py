@@ -359,7 +359,7 @@ def closes_while_it_waits(comm: Communicator) -> None:
     comm.barrier()
 
 
-def test_close_ends_what_is_under_way(jobs: Callable[[int], Job]) -> None:
+def test_close_ends_what_is_in_progress(jobs: Callable[[int], Job]) -> None:
     jobs(2).run(closes_while_it_waits)
 
 

@@ -91,7 +91,7 @@ def test_a_sum_that_is_changed_on_the_way(two_hosts: Hosts, pure: str) -> None:
             assert kind == "PeerFailure", (name, way, found)
             assert not named
             told = "a connection to it was cut" if name == "truncated" else "arrived altered"
-            assert told in text and "shrink() connects them anew" in text, (name, way, text)
+            assert told in text and "shrink() reconnects them" in text, (name, way, text)
 
 
 OBJECTS = {"weights": list(range(5000))}, {"heights": list(range(5000))}

@@ -199,7 +199,7 @@ def test_calls_that_keep_meeting_others_are_simulated_once(monkeypatch: pytest.M
         for _ in range(12):
             last = [graph.collective(rank, "all_reduce", "1MiB", range(4), after=last)]
     last = []
-    for _ in range(30):  # there is always a message under way
+    for _ in range(30):  # there is always a message in progress
         last = [graph.send(0, 1, "300KiB", after=last)]
         graph.recv(1, 0, "300KiB")
     made, joined = graph.finish(), list[int]()
@@ -211,7 +211,7 @@ def test_calls_that_keep_meeting_others_are_simulated_once(monkeypatch: pytest.M
 
     monkeypatch.setattr(RunningJobs, "add", counted)
     found = simulate_workload(made, RING, algorithm="ring")
-    assert 20 < len(joined) <= 42 + 12  # a message that was under way when a collective came joins with what is left
+    assert 20 < len(joined) <= 42 + 12  # a message that was in progress when a collective came joins with what is left
     twin = simulate_workload(made, RING, algorithm="ring", compiled=False)
     assert twin.times.end_s == pytest.approx(found.times.end_s, rel=1e-12)
     assert twin.link_busy_s == pytest.approx(found.link_busy_s, rel=1e-12)

@@ -26,7 +26,7 @@ print((peak_bytes() - before) // (2 * 512 * 511), found.packets.packets)
 """
 
 
-def test_memory_is_what_is_under_way() -> None:
+def test_memory_is_what_is_in_progress() -> None:
     """Half a million packets, a message each, which took 500 bytes each when all messages were held."""
     told = subprocess.run([sys.executable, "-c", MEMORY], check=True, capture_output=True, text=True).stdout
     bytes_a_message, packets = map(int, told.split())

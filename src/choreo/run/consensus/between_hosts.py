@@ -1,10 +1,9 @@
 """Consensus between hosts, by Paxos (`paxos`): the ranks of a host are one voter, whose state is in their ledger.
 
 Every request to a voter is an entry in the ledger, and the order of entries is its state. So any rank of the host may
-answer, also one that wakes late, and the voter lives for as long as one of them. A rank answers while it reads the
+answer, even one that wakes up late, and the voter lives as long as one of them does. A rank answers while it reads the
 control channel: in a consensus of its own, or while it builds a new communicator. The hosts take turns to propose, so
-that two seldom compete. Whoever learns a decision sends it to all ranks on other hosts, also to those that were given
-up.
+that two seldom compete. A rank that learns a decision sends it to all ranks on other hosts, including excluded ones.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from choreo.run.consensus.quorum import ANY, Quorum
 
 __all__ = ["SILENT_S", "HostConsensus"]
 
-SILENT_S = 5.0  # how long to wait for votes of hosts that take part; they come within milliseconds if those get a core
-CUT_OFF_S = 1.5  # by the rule "any", how long to wait for a host whose kernel acknowledges nothing
+SILENT_S = 5.0  # how long to wait for votes of hosts that take part; they vote within milliseconds if they get a core
+CUT_OFF_S = 1.5  # by the rule "any": how long to wait for a host whose kernel acknowledges nothing
 TURN_S, BALLOT_S, LONGEST_BALLOT_S = 0.03, 0.5, 4.0
 PAUSE_S = 0.001
 
@@ -80,7 +79,7 @@ class HostConsensus:
         self._ledger, self._channel, self._quorum, self._rank = ledger, channel, quorum, rank
         self._host = {one: number for number, ranks in enumerate(quorum.hosts) for one in ranks}
         self._voters: dict[str, _Voter] = {}
-        self._highest: dict[str, int] = {}  # ballots that were heard of
+        self._highest: dict[str, int] = {}  # the highest ballot seen, by topic
         channel.answer = self._answer
 
     def decided(self, topic: str) -> bytes | None:
@@ -92,7 +91,7 @@ class HostConsensus:
         return found
 
     def announce(self, topic: str, value: bytes) -> bytes:
-        """Write a decision into this host's ledger, and tell it to all ranks on other hosts."""
+        """Write a decision into this host's ledger, and send it to all ranks on other hosts."""
         found = self._ledger.decide(topic, value)
         self._channel.send(Decision(topic, found))
         return found
@@ -120,7 +119,7 @@ class HostConsensus:
             now_s = time.monotonic()
             live = live_ranks()
             if now_s - began_s >= patience_s or not self._quorum.can_go_on(live):
-                return self.decided(topic)  # whoever has left may have sent it before, and been heard just now
+                return self.decided(topic)  # a rank that has left may have sent the decision first
             enough = self._enough([one for one in live if takes_part(one)], now_s - began_s)
             if proposal is not None and now_s >= next_s:
                 proposer = proposer.begin(self._rank, self._highest.get(topic, NEVER))
@@ -129,7 +128,7 @@ class HostConsensus:
                 channel.send(Prepare(topic, proposer.ballot))
                 state = self._voter(topic).prepare(proposer.ballot)
                 mine = None if state is None else Promise(self._host[self._rank], state.accepted, state.value)
-            if mine is not None:  # again in every round: by the rule "any", fewer may be enough by now
+            if mine is not None:  # in every round: by the rule "any", fewer votes may be enough by now
                 proposer = self._promised(topic, proposer, mine, enough)
             for rank, reply in channel.take_replies(topic):
                 if isinstance(reply, Promised):
@@ -137,7 +136,7 @@ class HostConsensus:
                     if reply.ballot == proposer.ballot:
                         proposer = self._promised(topic, proposer, promise, enough)
                 elif isinstance(reply, Accepted):
-                    proposer = proposer.hear_acceptance(reply.ballot, self._host[rank])
+                    proposer = proposer.on_acceptance(reply.ballot, self._host[rank])
                 else:
                     self._highest[topic] = max(self._highest.get(topic, NEVER), reply.promised)
             if proposer.value is not None and enough(proposer.acceptances):
@@ -147,18 +146,18 @@ class HostConsensus:
     def _promised(
         self, topic: str, proposer: Proposer, promise: Promise, enough: Callable[[frozenset[int]], bool]
     ) -> Proposer:
-        """Count a promise. If it is the last that was missing, ask all voters to accept."""
-        after = proposer.hear_promise(proposer.ballot, promise, enough)
+        """Count a promise. If it completes a quorum, ask all voters to accept."""
+        after = proposer.on_promise(proposer.ballot, promise, enough)
         if proposer.value is None and after.value is not None:
             self._channel.send(Accept(topic, after.ballot, after.value))
             if self._voter(topic).accept(after.ballot, after.value):
-                after = after.hear_acceptance(after.ballot, self._host[self._rank])
+                after = after.on_acceptance(after.ballot, self._host[self._rank])
         return after
 
     def _enough(self, awaited: list[int], waited_s: float) -> Callable[[frozenset[int]], bool]:
         if self._quorum.rule != ANY:
             return self._quorum.is_enough
-        # Every side may go on, so it waits for all whom it can reach.
+        # Every side may go on, so it waits for all hosts that it can reach.
         if waited_s >= CUT_OFF_S:
             awaited = [one for one in awaited if one == self._rank or not self._channel.is_cut_off(one)]
         hosts = self._quorum.voters([self._rank] if waited_s >= SILENT_S else [self._rank, *awaited])

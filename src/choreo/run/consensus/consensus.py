@@ -1,4 +1,4 @@
-"""Consensus between the ranks of a communicator: one decision per topic, which every rank reads alike."""
+"""Consensus between the ranks of a communicator: one decision per topic, the same for every rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from choreo.run.consensus.quorum import Quorum
 
 __all__ = ["MEMBERS", "Consensus", "Outcome"]
 
-MEMBERS = "members "  # topics on which ranks stay in the next communicator, one for each attempt
+MEMBERS = "members "  # prefix of the topics "which ranks stay in the next communicator", one for each attempt
 
 
 class Outcome(msgspec.Struct, array_like=True):
@@ -35,7 +35,7 @@ class Consensus:
         """The decision on a topic, if there is one."""
         return self._ledger.decided(topic) if self._hosts is None else self._hosts.decided(topic)
 
-    def is_under_way(self, topic: str) -> bool:
+    def is_in_progress(self, topic: str) -> bool:
         """Whether there is a decision on a topic, or other ranks are waiting for this one to make it."""
         channel = self._detector.channel
         return self.decided(topic) is not None or (channel is not None and topic in channel.topics)
@@ -46,7 +46,7 @@ class Consensus:
         return self.quorum.can_go_on(rank for rank in range(self._detector.world_size) if rank not in lost)
 
     def announce(self, topic: str, value: bytes) -> None:
-        """Tell all ranks a decision that was made elsewhere."""
+        """Tell all ranks about a decision that was made elsewhere."""
         if self._hosts is None:
             self._ledger.decide(topic, value)
         else:
@@ -61,7 +61,7 @@ class Consensus:
     ) -> bytes | None:
         """Propose a value, or none; returns the decision, or None if there is no quorum for it within `patience_s`.
 
-        By the rule "any" it waits for the live ranks that take part, and there always is a decision.
+        By the rule "any" it waits for the live ranks that take part, and there is always a decision.
         """
         if self._hosts is None:
             return self._ledger.decided(topic) if proposal is None else self._ledger.decide(topic, proposal)
@@ -75,7 +75,7 @@ class Consensus:
     def decide_outcome(
         self, topic: str, proposal: Outcome, takes_part: Callable[[int], bool], patience_s: float
     ) -> Outcome | None:
-        """Decide on an outcome; None if there is no quorum for it. Only who is on a side that may go on proposes."""
+        """Decide on an outcome; None if there is no quorum. Only ranks on a side that may go on propose."""
         mine = msgspec.msgpack.encode(proposal) if self.can_go_on_without(proposal.lost) else None
         decided = self.decide(topic, mine, takes_part, patience_s)
         return None if decided is None else msgspec.msgpack.decode(decided, type=Outcome)

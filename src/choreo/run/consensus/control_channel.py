@@ -1,8 +1,8 @@
 """What ranks on different hosts tell each other about failures, over their control connections.
 
-All frames are sealed. While all is well nothing is sent there but PROGRESS frames, so anything else that arrives tells
-the executor that something is wrong. There is no thread: the executor looks when something has arrived while it waits,
-and so does a rank that takes part in a consensus.
+All frames are sealed. While all is well, only PROGRESS frames are sent, so any other frame tells the executor that
+something is wrong. There is no thread: the executor polls while it waits, and so does a rank that takes part in a
+consensus.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_MESSAGE_BYTES = 64 << 10
 CHUNK_BYTES = 64 << 10
 LONGEST_LOOK_S = 0.02
 _GOODBYE = struct.Struct("<IIQ")  # the outcome, the culprit, the call
-_TCP_INFO = struct.Struct("@2xB5xI")  # of its start: how often in vain, and the present timeout in microseconds
+_TCP_INFO = struct.Struct("@2xB5xI")  # the start of `struct tcp_info`: tcpi_retransmits, and tcpi_rto in microseconds
 _PROGRESS = struct.Struct("<BQ")  # 0: has the result of the call; 1: has returned from it
 
 
@@ -53,7 +53,7 @@ class StatusUpdate(msgspec.Struct, array_like=True, frozen=True, tag="status"):
 
 
 class HostReport(msgspec.Struct, array_like=True, frozen=True, tag="host"):
-    """What a rank sees on its host: who is dead or stopped, and the last call that each rank began, with its text."""
+    """What a rank sees on its host: the dead and stopped ranks, and the last call that each began, with its text."""
 
     dead: tuple[int, ...]
     stopped: tuple[int, ...]
@@ -132,11 +132,11 @@ class ControlConnection:
         self._send(FrameKind.BLOB, msgspec.msgpack.encode(message))
 
     def send_progress(self, which: int, call: int) -> None:
-        """Tell that this rank has reduced a call (0), or returned from it (1)."""
+        """Report that this rank has the result of a call (0), or has returned from it (1)."""
         self._send(FrameKind.PROGRESS, _PROGRESS.pack(which, call))
 
     def say_goodbye(self, outcome: int, culprit: int, call: int) -> None:
-        """Tell that this rank's executor has given up or left: why, by whose fault, and in which call."""
+        """Report that this rank's executor has given up or left: why, which rank is to blame, and in which call."""
         self._send(FrameKind.GOODBYE, _GOODBYE.pack(outcome, culprit, call))
 
     def flush(self) -> None:
@@ -167,9 +167,9 @@ class ControlConnection:
             return found
 
     def look(self) -> tuple[int, int, int, int]:
-        """Why nothing more comes from this rank (0: it may), and why it gave up, by whose fault, in which call.
+        """Why nothing more comes from this rank (0: it may), why it gave up, whom it blames, and in which call.
 
-        The executor asks this. A rank that said goodbye has done its part of all calls before.
+        The executor calls this. A rank that said goodbye has done its part of all calls before.
         """
         with self._lock:
             self._read()
@@ -186,10 +186,10 @@ class ControlConnection:
         return True
 
     def unacknowledged_s(self) -> float:
-        """For how long the other host's kernel has acknowledged nothing: as this process saw it, or its kernel.
+        """For how long the other host's kernel has acknowledged nothing: as seen by this process, or by its kernel.
 
-        Between two questions at most a little is counted: a process that gets no core may have sent something just now.
-        The kernel counts on, and knows how often it has sent the same in vain.
+        Each look adds at most LONGEST_LOOK_S: a process that got no core may have sent something only just now. The
+        kernel keeps counting meanwhile, and knows how often it has retransmitted.
         """
         now_s, before_s = time.monotonic(), self._looked_s
         self._looked_s = now_s
@@ -200,7 +200,7 @@ class ControlConnection:
         return max(self._unacknowledged_s, self._retransmitting_s())
 
     def _retransmitting_s(self) -> float:
-        """For how long the kernel has sent the same again without an answer; its timeout doubles each time."""
+        """For how long the kernel has retransmitted without an answer; its timeout doubles each time."""
         with contextlib.suppress(OSError):
             info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
             times, timeout_us = _TCP_INFO.unpack(info)
@@ -208,7 +208,7 @@ class ControlConnection:
         return 0.0
 
     def check(self) -> None:
-        """Find out whether the connection has ended, and leave what came for the executor to see."""
+        """Find out whether the connection has ended, and leave what has arrived for the executor."""
         try:
             self.lost = self.lost or not self.socket.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -257,7 +257,7 @@ class ControlChannel:
         self.statuses: dict[int, Status] = {}
         self.calls: dict[int, tuple[int, str]] = {}
         self.decisions: dict[str, bytes] = {}
-        self.topics: set[str] = set()  # with a consensus under way
+        self.topics: set[str] = set()  # with a consensus in progress
         self.answer: Callable[[int, Prepare | Accept], None] = lambda _, __: None  # for this host, to a proposer
         self._replies: dict[str, list[tuple[int, Reply]]] = {}
         self._dead: set[int] = set()
@@ -287,7 +287,7 @@ class ControlChannel:
             self.connections[rank].send(message)
 
     def take_replies(self, topic: str) -> list[tuple[int, Reply]]:
-        """What ranks have replied to this one's proposals on a topic since the last call."""
+        """The replies to this rank's proposals on a topic since the last call."""
         return self._replies.pop(topic, [])
 
     def is_cut_off(self, rank: int) -> bool:
@@ -295,7 +295,7 @@ class ControlChannel:
         return rank in self.connections and self.connections[rank].is_cut_off()
 
     def status_of(self, rank: int) -> Status:
-        """What a rank says of itself."""
+        """What a rank says about itself."""
         reduced, returned = self.connections[rank].progress
         status = self.statuses.get(rank, Status())
         if status.reduced >= reduced and status.returned >= returned:

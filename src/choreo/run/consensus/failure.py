@@ -6,8 +6,8 @@ their time, it proposes what it sees. The first proposal is the decision (`conse
 
 A silent rank has not necessarily failed. It may have returned from the call and be computing; then it learns the
 decision in its next call. It counts as failed if the deadline of the call has passed and one of these holds: some rank
-waits for it, it never began the call, or its host cannot be reached. If the network is cut in one direction, a rank is
-heard and does not hear: it counts as failed too.
+waits for it, it never began the call, or its host cannot be reached. If the network is cut in one direction, a rank can
+send but receives nothing: it counts as failed too.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.consensus.status import Status
 from choreo.run.execute.failures import ALTERED, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
 
-__all__ = ["UNHEARD", "Failure", "RankFailure", "agree_on_failure"]
+__all__ = ["CUT_ONE_WAY", "Failure", "RankFailure", "agree_on_failure"]
 
 # How long ranks have to publish their status. One that is in the call looks around 50 times a second, if it gets a
 # core; one that has not begun the call will hardly do so now.
 GRACE_S, GRACE_IN_CALL_S = 0.3, 1.5
 PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.01
 TOPIC = "failure"
-UNHEARD = 100  # beside the executor's outcomes: a rank that is heard, and does not hear
+CUT_ONE_WAY = 100  # besides the executor's outcomes: a rank that sends, but receives nothing
 
 
 class RankFailure(msgspec.Struct, array_like=True, frozen=True):
@@ -76,11 +76,11 @@ def agree_on_failure(
     survive = wait_for_all_until_s is not None
     began_s, pause_s = time.monotonic(), PAUSE_S
     while True:
-        now_s = time.monotonic()  # before this rank looks: it may get no core in between, and what it saw is then old
+        now_s = time.monotonic()  # before this rank looks: if it then gets no core, what it saw is old
         found = consensus.decided(TOPIC)
         if found is not None:
             return msgspec.msgpack.decode(found, type=Failure), True
-        under_way = consensus.is_under_way(TOPIC)  # before statuses are read: whoever began has published its own
+        in_progress = consensus.is_in_progress(TOPIC)  # before statuses are read: a rank publishes its own first
         dead = detector.dead()
         detector.report_host()
         statuses = {rank: detector.status_of(rank) for rank in range(detector.world_size) if rank not in dead}
@@ -93,24 +93,25 @@ def agree_on_failure(
         end_s = began_s + (GRACE_IN_CALL_S if in_call else GRACE_S)
         if wait_for_all_until_s is not None:
             end_s = max(wait_for_all_until_s, end_s)
-        # Who is stopped or cut off gets no time beyond the deadline of the call.
-        hopeless = late and silent and not silent - detector.hopeless(silent)
-        unheard = {rank for rank in statuses if late and detector.is_unheard(rank)} - silent
-        # If the call was late and all ranks answer, one of them may hear nothing: what was sent to it is then never
-        # acknowledged. How long that takes to show depends on the load, so each rank says when it knows better.
+        # A rank that is stopped or cut off gets no time beyond the deadline of the call.
+        unresponsive = late and silent and not silent - detector.unresponsive(silent)
+        cut_one_way = {rank for rank in statuses if late and detector.receives_nothing(rank)} - silent
+        # If the call timed out and all ranks answer, one of them may receive nothing: what is sent to it is never
+        # acknowledged. How long that takes to show depends on the load, so each rank publishes when all is
+        # acknowledged.
         if late:
-            detector.publish_heard()
-        answered = late and detector.channel is not None and not (silent or unheard or dead)
-        looks = answered and not all(one.heard for one in statuses.values() if one.cause)
+            detector.publish_acknowledged()
+        answered = late and detector.channel is not None and not (silent or cut_one_way or dead)
+        looks = answered and not all(one.acknowledged for one in statuses.values() if one.cause)
         end_s = began_s + GRACE_IN_CALL_S if looks else end_s
-        if not (silent or looks) or hopeless or now_s >= end_s or under_way:
-            proposal = _propose(detector, dead, statuses, silent, unheard, late=late, survive=survive)
+        if not (silent or looks) or unresponsive or now_s >= end_s or in_progress:
+            proposal = _propose(detector, dead, statuses, silent, cut_one_way, late=late, survive=survive)
             failed = proposal.ranks
             may_decide = consensus.can_go_on_without(failed | silent)
             # In a call with `survive=True` the network may be back in time, unless the others have ended.
-            if may_decide or under_way or not survive or not consensus.can_go_on_without(dead):
+            if may_decide or in_progress or not survive or not consensus.can_go_on_without(dead):
                 found = None
-                if may_decide or under_way:
+                if may_decide or in_progress:
                     found = consensus.decide(
                         TOPIC,
                         msgspec.msgpack.encode(proposal) if may_decide else None,
@@ -128,7 +129,7 @@ def _propose(
     dead: frozenset[int],
     statuses: dict[int, Status],
     silent: set[int],
-    unheard: set[int],
+    cut_one_way: set[int],
     *,
     late: bool,
     survive: bool,
@@ -147,7 +148,7 @@ def _propose(
             if rank in suspects or detector.is_cut_off(rank) or 0 <= detector.call_of(rank)[0] < call
         }
     lost = {rank: ALTERED if detector.is_altered(rank) else PEER_DIED for rank in dead}
-    failed = dict.fromkeys(sorted(stuck), TIMED_OUT) | dict.fromkeys(sorted(unheard), UNHEARD) | lost | gone
+    failed = dict.fromkeys(sorted(stuck), TIMED_OUT) | dict.fromkeys(sorted(cut_one_way), CUT_ONE_WAY) | lost | gone
     failed.pop(detector.rank, None)
     survivors = [one for rank, one in statuses.items() if rank not in failed]
     details = [RankFailure(rank, failed[rank], *detector.call_of(rank)) for rank in sorted(failed)[:4]]

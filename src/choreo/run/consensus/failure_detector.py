@@ -1,7 +1,7 @@
 """The failure detector: what one rank of a communicator knows of the others.
 
-It reads the segments of the ranks on its own host, and watches their processes. It hears of the ranks on other hosts
-over control connections.
+It reads the segments of the ranks on its own host, and watches their processes. Control connections tell it about the
+ranks on other hosts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from choreo.run.transport.peer_info import PeerInfo
 __all__ = ["TEXT_LENGTH", "FailureDetector"]
 
 TEXT_LENGTH = 160  # of a call's text in a status or a decision
-UNHEARD_S = 0.25  # a kernel that gets something acknowledges it within 40 ms
+UNACKNOWLEDGED_S = 0.25  # a kernel that gets something acknowledges it within 40 ms
 
 
 class FailureDetector:
@@ -68,7 +68,7 @@ class FailureDetector:
                 connection.send_progress(1, self.status.returned)
 
     def status_of(self, rank: int) -> Status:
-        """What a rank says of itself."""
+        """What a rank says about itself."""
         channel = self._channel_to(rank)
         if channel is not None:
             return channel.status_of(rank)
@@ -128,9 +128,9 @@ class FailureDetector:
         outcomes = {rank: self.gave_up(rank)[0] for rank in self._others()}
         return {rank: outcome for rank, outcome in outcomes.items() if outcome in (LEFT, INTERRUPTED)}
 
-    def hopeless(self, ranks: Iterable[int]) -> frozenset[int]:
-        """Those of these ranks that will not answer soon: their process is stopped, or their host is cut off."""
-        return frozenset(rank for rank in ranks if self._is_stopped(rank) or self.is_unheard(rank))
+    def unresponsive(self, ranks: Iterable[int]) -> frozenset[int]:
+        """The ranks among these that will not answer soon: their process is stopped, or their host is cut off."""
+        return frozenset(rank for rank in ranks if self._is_stopped(rank) or self.receives_nothing(rank))
 
     def is_cut_off(self, rank: int) -> bool:
         """Whether a rank's host does not acknowledge what was sent to it; something must have been sent a while ago."""
@@ -138,28 +138,28 @@ class FailureDetector:
         return channel is not None and channel.connections[rank].is_cut_off()
 
     def is_altered(self, rank: int) -> bool:
-        """Whether something else came over a rank's control connection than it sent."""
+        """Whether what came over a rank's control connection is not what it sent."""
         channel = self._channel_to(rank)
         return channel is not None and channel.connections[rank].altered
 
-    def is_unheard(self, rank: int) -> bool:
-        """Whether what is sent to a rank does not arrive, though the rank itself may be heard: a one-way cut."""
+    def receives_nothing(self, rank: int) -> bool:
+        """Whether what is sent to a rank does not arrive. What it sends may still arrive here: a one-way cut."""
         channel = self._channel_to(rank)
         if channel is None:
             return False
         connection, address = channel.connections[rank], self.peers[rank].address
-        if connection.unacknowledged_s() >= UNHEARD_S:
+        if connection.unacknowledged_s() >= UNACKNOWLEDGED_S:
             return True
-        # It is the host that acknowledges, so what is known of one rank holds for the others there.
+        # The host acknowledges, so what is known about one of its ranks holds for all.
         there = [one for at, one in channel.connections.items() if address and self.peers[at].address == address]
-        return connection.is_cut_off() and any(one.unacknowledged_s() >= UNHEARD_S for one in there)
+        return connection.is_cut_off() and any(one.unacknowledged_s() >= UNACKNOWLEDGED_S for one in there)
 
-    def publish_heard(self) -> None:
+    def publish_acknowledged(self) -> None:
         """Publish that all other hosts have acknowledged what this rank sent, as soon as they have."""
-        if self.channel is None or self.status.heard:
+        if self.channel is None or self.status.acknowledged:
             return
         if not any(one.is_cut_off() for one in self.channel.connections.values()):
-            self.publish(heard=True)
+            self.publish(acknowledged=True)
 
     def report_host(self) -> None:
         """Tell other hosts what this rank sees on its own, if that has changed."""

@@ -1,4 +1,4 @@
-"""The error that every survivor of a failed call raises, in words."""
+"""The text of the error that every survivor of a failed call raises."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, PeerFailure
 from choreo.run.consensus.consensus import Consensus
-from choreo.run.consensus.failure import UNHEARD, Failure, RankFailure
+from choreo.run.consensus.failure import CUT_ONE_WAY, Failure, RankFailure
 from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.execute.calls import CallSpec
 from choreo.run.execute.dtypes import ReduceOp, dtype_name, operation_code
@@ -17,7 +17,7 @@ __all__ = ["describe_call", "excluded_error", "failure_error", "minority_error"]
 MOST_BLOCKS = 8  # whose sizes are listed, where they differ
 MOST_RANKS = 16  # that are listed
 _ALTERED = "arrived altered: something between the hosts changed, dropped, repeated or moved bytes of it"
-_ANEW = "no rank is given up, shrink() connects them anew"
+_RECONNECT = "no rank is given up, shrink() reconnects them"
 _CUT = "a connection to it was cut: something between the hosts closed it"
 _OPERATIONS = {
     operation_code(op, np.dtype(np.float64 if op is ReduceOp.AVG else np.int64)): op.value for op in reversed(ReduceOp)
@@ -41,7 +41,7 @@ def describe_call(call: CallSpec) -> str:
 
 
 def excluded_error(detector: FailureDetector, consensus: Consensus, what: str) -> CommunicatorClosed:
-    """The error of a rank that the others have given up."""
+    """The error of a rank that the others have excluded."""
     went_on = consensus.went_on()
     who = f" ({', '.join(map(str, went_on))})" if 0 < len(went_on) <= MOST_RANKS else ""
     return CommunicatorClosed(
@@ -82,11 +82,7 @@ def failure_error(
     if failure.cause == ALTERED or (failure.cause == PEER_DIED and not failure.ranks):
         what = f"what {culprit} sent {_ALTERED}" if failure.cause == ALTERED else f"{culprit} lives, but {_CUT}"
         left = ", ".join(str(detector.peers[rank]) for rank in sorted(failure.ranks)[:4])
-        then = (
-            f"{left} failed; shrink() goes on without them"
-            if left
-            else "no rank is given up, shrink() connects them anew"
-        )
+        then = f"{left} failed; shrink() goes on without them" if left else _RECONNECT
         return PeerFailure(f"{where}: {what}; {then}", ranks=failure.ranks, collective=call.collective, step=step)
     if failure.ranks:
         what = "; ".join(_what_happened(detector, one) for one in failure.details)
@@ -119,9 +115,9 @@ def _what_happened(detector: FailureDetector, one: RankFailure) -> str:
         TIMED_OUT: "did not answer before the deadline",
         LEFT: "ended or closed its communicator",
         INTERRUPTED: "was interrupted",
-        UNHEARD: "answers, but does not hear this side: the network is cut in one direction",
+        CUT_ONE_WAY: "answers, but receives nothing from this side: the network is cut in one direction",
     }[one.outcome]
-    if one.outcome == UNHEARD:
+    if one.outcome == CUT_ONE_WAY:
         return f"{detector.peers[one.rank]} {what}"
     mine = detector.status.call
     when = f"in call {one.call}, {one.text}" if one.call else "before its first call"
@@ -143,4 +139,4 @@ def _mismatch(detector: FailureDetector, failure: Failure) -> str:
         both = f"{detector.peers[few.rank]} called {few.text}, but {detector.peers[many.rank]} called {many.text}"
         barriers = [one.text.startswith("barrier()") for one in failure.details]
         return f"{both} (all_reduce(survive=True) ends with a barrier)" if any(barriers) else both
-    return f"{detector.peers[failure.culprit]} made another call than the others"
+    return f"{detector.peers[failure.culprit]} made a different call from the others"

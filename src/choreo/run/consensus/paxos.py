@@ -70,8 +70,8 @@ class Proposer(NamedTuple):
         """Begin a ballot above another one."""
         return Proposer(self.own, ballot_of(rank, max(above, self.ballot)))
 
-    def hear_promise(self, ballot: int, promise: Promise, enough: Enough) -> Proposer:
-        """A voter has promised."""
+    def on_promise(self, ballot: int, promise: Promise, enough: Enough) -> Proposer:
+        """The proposer after a voter has promised."""
         if ballot != self.ballot or self.value is not None:
             return self
         promises = self.promises | {promise}
@@ -80,8 +80,8 @@ class Proposer(NamedTuple):
         highest = max(promises, key=lambda one: one.accepted)
         return self._replace(promises=promises, value=self.own if highest.accepted == NEVER else highest.value)
 
-    def hear_acceptance(self, ballot: int, voter: int) -> Proposer:
-        """A voter has accepted."""
+    def on_acceptance(self, ballot: int, voter: int) -> Proposer:
+        """The proposer after a voter has accepted."""
         if ballot != self.ballot or self.value is None:
             return self
         return self._replace(acceptances=self.acceptances | {voter})

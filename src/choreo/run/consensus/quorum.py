@@ -1,8 +1,8 @@
-"""Who may go on after a cut: a majority of the last agreed members.
+"""Who may go on after the network is cut: a majority of the last agreed members.
 
-The voters are the hosts, and a host has as many votes as it has ranks. Its ranks share a ledger, so any one that lives
-votes for all: who dies leaves its vote to its host, and needs not be outvoted. A host that is silent may be alive
-behind a cut, so its votes are missing. Of two halves, the one with rank 0 goes on.
+The voters are the hosts, and a host has as many votes as it has ranks. Its ranks share a ledger, so one live rank votes
+for all of them. A rank that dies leaves its vote to its host, so it need not be outvoted. A silent host may be alive on
+the other side of the cut, so its votes are missing. Of two halves, the one with rank 0 goes on.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Quorum(NamedTuple):
         return frozenset(number for number, here in enumerate(self.hosts) if found.intersection(here))
 
     def can_go_on(self, ranks: Iterable[int]) -> bool:
-        """Whether the hosts of these ranks may decide for all; by the rule "any" every side may."""
+        """Whether the hosts of these ranks may decide for all. By the rule "any" every side may."""
         return self.rule == ANY or self.is_enough(self.voters(ranks))
 
     def verdict(self, ranks: Iterable[int]) -> str:
@@ -63,7 +63,7 @@ class Quorum(NamedTuple):
 
 
 def given_quorum(given: str | None) -> str:
-    """The rule that is given, or else that of CHOREO_QUORUM, or else "majority".
+    """The given rule, or else that of CHOREO_QUORUM, or else "majority".
 
     >>> given_quorum("any")
     'any'

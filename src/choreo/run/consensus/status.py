@@ -41,7 +41,7 @@ TEXT_BYTES = ENTRY_BYTES - _ENTRY.size
 
 
 class Status(msgspec.Struct, array_like=True, frozen=True):
-    """What a rank says of itself. While all is well, every field has its default."""
+    """What a rank says about itself. While all is well, every field has its default."""
 
     cause: int = 0  # the executor's outcome, if the rank's call failed and it takes part in the consensus on why
     call: int = 0  # the number of that call
@@ -51,9 +51,9 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
     reduced: int = 0  # the last `survive=True` call whose result it has
     returned: int = 0  # the last such call that it has returned from
     attempt: int = -1  # which attempt to build a new communicator it is in, from 0
-    blobs: tuple[bytes, ...] = ()  # what it brings to the exchanges of that attempt
+    blobs: tuple[bytes, ...] = ()  # its blobs in the exchanges of that attempt
     number: int = 0  # of the call in `text`; with `survive=True`, `call` is the first of two
-    heard: bool = False  # all other hosts have acknowledged what it sent since its call failed
+    acknowledged: bool = False  # all other hosts have acknowledged what it sent since its call failed
 
 
 def write_status(own: mmap.mmap, number: int, status: Status) -> None:

@@ -1,4 +1,4 @@
-"""A job under way: the ranks that the launcher has started, until the last has ended."""
+"""A job in progress: the ranks that the launcher has started, until the last has ended."""
 
 from __future__ import annotations
 

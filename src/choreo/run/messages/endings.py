@@ -103,18 +103,18 @@ class MessageEndings(ABC):
             receive.fail(everyone if receive.peer == ANY_SOURCE else self._gone[receive.peer])
 
     def _fail(self, error: ChoreoError) -> None:
-        """End everything that is under way with this error, and let nothing follow."""
+        """End everything that is in progress with this error, and let nothing follow."""
         with self.lock:
             if self._refusal is not None:
                 return
             self._refusal = error
-            under_way: list[MessageWork] = list(self._matcher.waiting())
+            in_progress: list[MessageWork] = list(self._matcher.waiting())
             for channel in self._channels.values():
-                under_way += [*channel.exposed.values(), *channel.queue]
+                in_progress += [*channel.exposed.values(), *channel.queue]
                 channel.say_closed()
             if self._sockets is not None:
-                under_way += self._sockets.under_way()
-            for work in under_way:
+                in_progress += self._sockets.in_progress()
+            for work in in_progress:
                 work.end(error=error)
             self._wake()
             self._release()

@@ -52,7 +52,7 @@ class Progress(Protocol):
 
 
 class MessageWork(Work[int]):
-    """A send or a receive under way; its result is the other rank. Whoever waits for it moves messages itself."""
+    """A send or a receive in progress; its result is the other rank. Whoever waits for it moves messages itself."""
 
     def __init__(self, progress: Progress, what: str, peer: int, deadline_s: float) -> None:
         # Not that of `Work`: nothing is waited for with an event.
@@ -138,7 +138,7 @@ class MessageDone(Work[int]):
 
 
 class Send(MessageWork):
-    """A send under way."""
+    """A send in progress."""
 
     def __init__(
         self, progress: Progress, what: str, peer: int, deadline_s: float, *, data: memoryview, dtype: int, tag: int
@@ -157,7 +157,7 @@ class Send(MessageWork):
 
 
 class Receive(MessageWork):
-    """A receive under way; `finish` is called when its buffer is full."""
+    """A receive in progress; `finish` is called when its buffer is full."""
 
     def __init__(
         self,

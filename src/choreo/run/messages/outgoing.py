@@ -117,13 +117,13 @@ class Outgoing:
             queue.popleft().end(peer)
 
     def sends(self) -> Iterator[Send]:
-        """All sends under way."""
+        """All sends in progress."""
         for queue in self.queues.values():
             yield from queue
 
     @property
     def next_expiry_s(self) -> float | None:
-        """When the first handshake that is under way is given up; None if there is none."""
+        """When the first handshake that is in progress is given up; None if there is none."""
         return min((one.expires_s for one in self.connections.values() if one.handshake is not None), default=None)
 
     def expire(self, now_s: float) -> None:

@@ -266,9 +266,9 @@ class PointToPoint(MessageEndings):
             self._ended.append(work)
 
     def close(self) -> None:
-        """Close everything; what is under way fails. Closing twice does nothing."""
+        """Close everything; what is in progress fails. Closing twice does nothing."""
         with self.lock:
-            self._fail(CommunicatorClosed("the communicator was closed while this was under way"))
+            self._fail(CommunicatorClosed("the communicator was closed while this was in progress"))
             sockets, self._sockets = self._sockets, None  # they refer to this
         self._call_back()
         if sockets is not None:

@@ -118,7 +118,7 @@ class SocketMessages:
         else:
             self._close_sockets()
 
-    def under_way(self) -> list[MessageWork]:
+    def in_progress(self) -> list[MessageWork]:
         """The sends that are not done, and the receives whose messages are coming in."""
         coming = [one.message for one in self._incoming.connections.values() if one.message is not None]
         receives = [message.receive for message in coming if message.receive is not None]

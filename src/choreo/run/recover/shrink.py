@@ -22,7 +22,7 @@ __all__ = ["SHRINK_S", "shrink"]
 SHRINK_S = 30.0
 COMMIT = EXCHANGES - 1  # once this exchange has succeeded, the old connection has its successor
 PAUSE_S = 0.002
-HOPELESS_S = 0.5  # after which a rank that is stopped or cut off is not waited for
+UNRESPONSIVE_S = 0.5  # after which a rank that is stopped or cut off is not waited for
 ATTEMPTS = 100
 SHRUNK = CommunicatorClosed("this communicator was shrunk; use the one that shrink() returned")
 
@@ -60,7 +60,7 @@ class _SurvivorBootstrap:
 
         topic = self._topic(number)
         lost, missing = _wait(
-            detector, self._members, has_published, timeout_s, lambda: self._consensus.is_under_way(topic)
+            detector, self._members, has_published, timeout_s, lambda: self._consensus.is_in_progress(topic)
         )
         self._settle(number, lost, ok=not missing)
         if number == COMMIT:
@@ -152,7 +152,7 @@ def _decide_members(connection: Connection, failed: frozenset[int], attempt: int
         expected,
         lambda rank: detector.status_of(rank).attempt >= attempt,
         timeout_s,
-        lambda: consensus.is_under_way(topic),
+        lambda: consensus.is_in_progress(topic),
         can_go_on_without=lambda missing: consensus.can_go_on_without(failed | missing),
     )
     left_out = failed | lost
@@ -193,12 +193,12 @@ def _wait(
     while True:
         dead = detector.dead()
         # Checked after `dead`: what a rank published before it died counts.
-        missing = {rank for rank in missing if not is_there(rank) or detector.is_unheard(rank)}
+        missing = {rank for rank in missing if not is_there(rank) or detector.receives_nothing(rank)}
         lost = missing & (dead | detector.gone().keys())
         if missing == lost or is_decided():
             return frozenset(lost), frozenset(missing)
         waited_s = time.monotonic() - began_s
-        hopeless = waited_s >= HOPELESS_S and missing - lost <= detector.hopeless(missing - lost)
-        if waited_s >= timeout_s or (hopeless and can_go_on_without(frozenset(missing))):
+        unresponsive = waited_s >= UNRESPONSIVE_S and missing - lost <= detector.unresponsive(missing - lost)
+        if waited_s >= timeout_s or (unresponsive and can_go_on_without(frozenset(missing))):
             return frozenset(missing), frozenset(missing)
         time.sleep(PAUSE_S)

@@ -34,7 +34,7 @@ from choreo.run.rendezvous.messages import (
 from choreo.run.rendezvous.participant import CoordinatorAddress
 from choreo.run.rendezvous.rendezvous import check_local
 from choreo.run.rendezvous.server import Client, Server
-from choreo.run.transport.addresses import LOOPBACK, is_local, listen, spelled
+from choreo.run.transport.addresses import LOOPBACK, format_address, is_local, listen
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.errors import FrameError
 from choreo.run.transport.frames import FrameKind, SealedFrame
@@ -173,7 +173,7 @@ def open_admission(
     job: JobAddress, first_rank: int, wanted: int, deadline: Deadline, rank_lost: Callable[[], bool]
 ) -> Iterator[AdmissionServer]:
     """Listen for `wanted` new processes, and stop listening in the end."""
-    where = spelled(job.address, job.port)
+    where = format_address(job.address, job.port)
     port_deadline = deadline.capped(TAKEN_S)
     with ExitStack() as stack:
         while True:
@@ -227,4 +227,4 @@ def can_admit_here(job: JobAddress, deadline: Deadline) -> bool:
 
 def _published_name(job: JobAddress) -> str:
     # Not that of the rendezvous, whose ranks expect a coordinator there.
-    return f"{spelled(job.address, job.port)}\0{job.job}\0admission"
+    return f"{format_address(job.address, job.port)}\0{job.job}\0admission"

@@ -1,7 +1,8 @@
 """Where a process that joins may find a job whose MASTER_ADDR is gone: at the other hosts of its last membership.
 
-A rank remembers the addresses of its communicator. A process that is started anew is told: CHOREO_ADDRESSES lists them,
-and `choreo run --restarts` names a file in CHOREO_ADDRESSES_FILE that the ranks of its host keep up to date.
+A rank remembers the addresses of its communicator. A restarted process reads them from its environment:
+CHOREO_ADDRESSES lists them, and CHOREO_ADDRESSES_FILE, which `choreo run --restarts` sets, names a file that the ranks
+of its host keep up to date.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ def remember_addresses(addresses: Iterable[str], *, write: bool) -> None:
     _last = found
     path = os.environ.get(FILE, "")
     if path and write:
-        with suppress(OSError):  # it only helps a process that is started again
+        with suppress(OSError):  # only a restarted process needs it
             new = Path(f"{path}.{os.getpid()}")
             new.write_text(",".join(found), encoding="ascii")
             new.replace(path)
 
 
 def known_addresses(port: int) -> list[tuple[str, int]]:
-    """All addresses at which a job may admit this process, beside MASTER_ADDR; `port` is for those without one.
+    """All addresses but MASTER_ADDR at which a job may admit this process. `port` is for those without one.
 
-    >>> os.environ["CHOREO_ADDRESSES"] = "node1, node2:29501"
-    >>> known_addresses(29500)
+    >>> from unittest.mock import patch
+    >>> with patch.dict(os.environ, {"CHOREO_ADDRESSES": "node1, node2:29501"}, clear=True):
+    ...     known_addresses(29500)
     [('node1', 29500), ('node2', 29501)]
-    >>> del os.environ["CHOREO_ADDRESSES"]
     """
     texts = os.environ.get(VARIABLE, "").split(",")
     path = os.environ.get(FILE, "")

@@ -25,7 +25,7 @@ from choreo.errors import UsageError, shown
 from choreo.run.rendezvous.hosts import boot_of, host_id
 from choreo.run.rendezvous.participant import NotReadyError
 from choreo.run.rendezvous.processes import is_alive, start_time
-from choreo.run.transport.addresses import spelled
+from choreo.run.transport.addresses import format_address
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.secret import make_secret
 
@@ -48,7 +48,9 @@ class CoordinatorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     secret: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
     def __repr__(self) -> str:
-        return f"CoordinatorRecord(pid={self.pid}, started={self.started}, at={spelled(self.address, self.port)})"
+        return (
+            f"CoordinatorRecord(pid={self.pid}, started={self.started}, at={format_address(self.address, self.port)})"
+        )
 
     @property
     def valid(self) -> bool:

@@ -21,7 +21,7 @@ from choreo.run.rendezvous.messages import (
     encode,
     parse_all,
 )
-from choreo.run.transport.addresses import resolve, spelled
+from choreo.run.transport.addresses import format_address, resolve
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.errors import AbortError, FrameError, ProtocolError, WrongSecretError
 from choreo.run.transport.frames import FrameKind
@@ -45,7 +45,7 @@ class CoordinatorAddress(NamedTuple):
     patience_s: float = HANDSHAKE_S  # how long to wait for an answer there
 
     def __str__(self) -> str:
-        return spelled(self.address, self.port)
+        return format_address(self.address, self.port)
 
 
 class NotReadyError(Exception):

@@ -18,7 +18,7 @@ from choreo.run.rendezvous.hosts import host_id, host_name
 from choreo.run.rendezvous.local_file import AlreadyPublishedError, find_published, publish
 from choreo.run.rendezvous.messages import Join, Member, blob_limit_bytes
 from choreo.run.rendezvous.participant import CoordinatorAddress, Participant, register
-from choreo.run.transport.addresses import LOOPBACK, is_local, listen, spelled
+from choreo.run.transport.addresses import LOOPBACK, format_address, is_local, listen
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.errors import AbortError
 from choreo.run.transport.limits import MAX_RANKS
@@ -111,11 +111,11 @@ def rendezvous(
         return Rendezvous(0, [Member(0, me.pid, me.host, me.host_id, LOOPBACK)], None)
     if secret is None:
         check_local(address, deadline)
-        job = f"{spelled(address, port)}\0{job}"
+        job = f"{format_address(address, port)}\0{job}"
         return (
             _coordinate_locally(job, address, port, me, deadline)
             if rank == 0
-            else _register_locally(job, spelled(address, port), me, deadline)
+            else _register_locally(job, format_address(address, port), me, deadline)
         )
     secret = check_secret(secret, "this call")
     coordinator = CoordinatorAddress(address, port, secret, final=True)
@@ -149,7 +149,8 @@ def _coordinate_locally(job: str, address: str, port: int, me: Join, deadline: D
             _claim(CoordinatorAddress(other.address, other.port, other.secret.encode(), final=True), me, deadline)
             if name_deadline.passed:
                 raise RendezvousError(
-                    f"another job of yours uses {spelled(address, port)} (pid {other.pid}); choose another MASTER_PORT",
+                    f"another job of yours uses {format_address(address, port)} (pid {other.pid}); choose another "
+                    "MASTER_PORT",
                     ranks=(0,),
                 ) from None
         except OSError as error:

@@ -13,7 +13,7 @@ from choreo.errors import ChoreoError, UsageError, shown
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.shortage import start_thread
 
-__all__ = ["Target", "is_local", "is_loopback", "listen", "parse_address", "plain", "resolve", "spelled"]
+__all__ = ["Target", "format_address", "is_local", "is_loopback", "listen", "parse_address", "plain", "resolve"]
 
 LOOPBACK = "127.0.0.1"
 
@@ -100,7 +100,7 @@ def plain(address: str) -> str:
     return str(mapped or number)
 
 
-def spelled(address: str, port: int) -> str:
+def format_address(address: str, port: int) -> str:
     """`HOST:PORT`, `[::1]:PORT`."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 

@@ -257,7 +257,7 @@ class PeerListener:
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """A connection whose handshake is under way."""
+    """A connection whose handshake is in progress."""
 
     socket: socket.socket
     handshake: ServerHandshake

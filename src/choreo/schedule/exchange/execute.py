@@ -84,7 +84,7 @@ def _in_order(program: Program) -> list[int]:
     ready = [number for number in range(len(code) - 1, -1, -1) if not waits[number]]
     order: list[int] = []
     while ready:
-        number = ready.pop()  # what was just made ready, so that few messages are under way at once
+        number = ready.pop()  # what was just made ready, so that few messages are in progress at once
         order.append(number)
         for later in then[number]:
             waits[later] -= 1

@@ -142,7 +142,7 @@ class WorkloadSimulation(Result):
 
     @property
     def communication_s(self) -> float:
-        """How long an average rank had communication under way, hidden or not."""
+        """How long an average rank had communication in progress, hidden or not."""
         return float(self.by_rank["communication_s"].mean())
 
     @property

@@ -56,7 +56,7 @@ class RunningJobs:
         return next_s, np.frombuffer(members, np.int64), np.frombuffer(times, np.float64)
 
     def stop(self, now_s: float) -> tuple[Ints, Floats]:
-        """Stop all messages that are under way: the receiver of each, and the bytes that are left of it."""
+        """Stop all messages that are in progress: the receiver of each, and the bytes that are left of it."""
         members, left = self._core.stop(now_s)
         return np.frombuffer(members, np.int64), np.frombuffer(left, np.float64)
 

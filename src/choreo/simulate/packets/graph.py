@@ -1,7 +1,7 @@
 """The messages of schedules as the packet simulator takes them: some steps at a time, each with what it waits for.
 
 A long schedule is never held whole. Its steps are read once to learn how far ahead any of them can be sent: a block of
-steps is added when a step has started without which none of the block can. What is there is what is under way.
+steps is added when a step has started without which none of the block can. What is there is what is in progress.
 """
 
 from __future__ import annotations

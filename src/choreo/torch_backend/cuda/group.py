@@ -150,7 +150,7 @@ class CudaGroup:
             del work  # or the last call's tensors would live until the next
 
     def shutdown(self) -> None:
-        """Wait for the calls under way, and end."""
+        """Wait for the calls in progress, and end."""
         self._waiting.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -160,7 +160,7 @@ class CudaGroup:
         self.host.shutdown()
 
     def abort(self) -> None:
-        """End the calls under way at once, and leave."""
+        """End the calls in progress at once, and leave."""
         self.host.abort()
         self.shutdown()
 

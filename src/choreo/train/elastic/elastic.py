@@ -83,7 +83,7 @@ class Elastic:
         self.model, self.optimizer, self.zero = model, optimizer, zero
         self.copies = MAX_RANKS if zero == 0 else whole_number("copies", copies)
         self.changes: list[Change] = []
-        self.parts_s: dict[str, float] = {}  # where the time of the step under way goes
+        self.parts_s: dict[str, float] = {}  # where the time of the step in progress goes
         self._also, self._seed = tuple(also), seed
         self._parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
         if not self._parameters:

@@ -36,7 +36,7 @@ class _Way:
 
 
 class MessageFlows:
-    """The messages under way; one flow stands for those of all groups that send at once."""
+    """The messages in progress; one flow stands for those of all groups that send at once."""
 
     def __init__(self, topology: Topology, messages: Sequence[Members] = ()) -> None:
         self._topology = topology
@@ -94,7 +94,7 @@ class MessageFlows:
         return taken, links
 
     def adopt(self, calls: Sequence[tuple[Call, float]], now_s: float) -> None:
-        """Take over messages that are under way, each with the bytes that are left of it."""
+        """Take over messages that are in progress, each with the bytes that are left of it."""
         for call, left in calls:
             flow = self._flow(call, left, now_s)
             self._flows[call.number] = call, flow

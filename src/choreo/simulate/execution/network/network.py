@@ -140,7 +140,7 @@ class Network:
             self._lone = [one for one in self._lone if one.end_s > now_s]
         if self._shared is None:
             return []
-        left = self._shared.under_way.values()
+        left = self._shared.in_progress.values()
         flows = self.flows
         if left and (flows is None or not all(call.is_message for call in left)):
             self._find_shared_links()
@@ -155,7 +155,7 @@ class Network:
 
     def _find_shared_links(self) -> None:
         self._shared_links = 0
-        for call in self._shared.under_way.values() if self._shared else ():
+        for call in self._shared.in_progress.values() if self._shared else ():
             self._shared_links |= self._links_of(call)
 
     def _links_of(self, call: Call) -> int:

@@ -1,8 +1,8 @@
 """A network whose packets are followed.
 
-Packets meet in the memory of switches, too, and their answers come back by other links. So all calls that are under way
-at once are simulated together, from their first start. That does not change what happened before the newest began, so
-members that are done stay done.
+Packets meet in the memory of switches, too, and their acknowledgements come back over other links. So all calls that
+are in progress at once are simulated together, from their first start. That does not change what happened before the
+newest began, so members that are done stay done.
 """
 
 from __future__ import annotations

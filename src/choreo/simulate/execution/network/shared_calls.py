@@ -52,7 +52,7 @@ class SharedCalls:
         self._layout: list[Component] = []
         self._rows: list[Ints] = []  # by kind: the groups that stand for all
         self._places: list[Ints] = []  # and for each group, which of those stands for it
-        self.under_way: dict[int, Call] = {}
+        self.in_progress: dict[int, Call] = {}
         self._next_s: float
         self._begin_again()
 
@@ -67,7 +67,7 @@ class SharedCalls:
             self._rows = [np.concatenate([one.rows[kind] for one in self._layout]) for kind in kinds]
             self._places = [self._place(kind) for kind in kinds]
         self._joined += new
-        self.under_way |= {call.number: call for call, _ in new}
+        self.in_progress |= {call.number: call for call, _ in new}
         if all(map(np.array_equal, before, self._rows)):  # kinds that are new have no calls yet
             for call, start_s in new:
                 self._add(call, start_s)
@@ -85,12 +85,12 @@ class SharedCalls:
         return []
 
     def stop(self, now_s: float) -> tuple[list[tuple[Call, float]], list[tuple[Call, float]]]:
-        """Stop when only messages are left: those under way, with the bytes left, and those out, since when."""
+        """Stop when only messages are left: those in progress, with the bytes left, and those out, since when."""
         receivers, left = self._jobs.stop(now_s)
         left_of = dict(zip(receivers.tolist(), left.tolist(), strict=True))
         going, out = [], []
         for one in self._runs:
-            if one.call.number in self.under_way:
+            if one.call.number in self.in_progress:
                 receiver = one.first + int(one.member[1])
                 if receiver in left_of:
                     going.append((one.call, left_of[receiver]))
@@ -151,17 +151,17 @@ class SharedCalls:
             run = self._runs[number]
             mine = numbers == number
             nodes, end_s = run.note(members[mine] - run.first, times[mine])
-            if run.call.number not in self.under_way:
+            if run.call.number not in self.in_progress:
                 continue  # that was told before all began again
             if end_s is not None:
-                del self.under_way[run.call.number]
+                del self.in_progress[run.call.number]
             if nodes or end_s is not None:
                 found.append(Done(run.call, nodes, run.finish_s[run.member[nodes]].tolist(), end_s))
         return found
 
 
 class _Running:
-    """A call under way: when each member of the groups that stand for all is done."""
+    """A call in progress: when each member of the groups that stand for all is done."""
 
     def __init__(self, call: Call, start_s: float, first: int, place: Ints) -> None:
         self.call, self.start_s, self.first = call, start_s, first

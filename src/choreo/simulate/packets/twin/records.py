@@ -17,7 +17,7 @@ PARTS = 256
 
 @dataclass(slots=True, eq=False)
 class Packet:
-    """A packet under way."""
+    """A packet in progress."""
 
     conn: int
     at: int
