@@ -17,6 +17,7 @@ from choreo import build, simulate
 from choreo.errors import TraceError, UsageError
 from choreo.simulate.execution import simulate_workload
 from choreo.trace import read_trace, write_trace
+from choreo.trace.assemble import translated
 from choreo.trace.formats import protobuf as wire
 from choreo.trace.info import trace_info
 from choreo.trace.messages import as_messages_by, schedule_graph
@@ -248,6 +249,47 @@ def test_a_text_workload_is_a_step_of_all_ranks(tmp_path: Path) -> None:
     file.write_text(WORKLOAD.replace("\n2\n", "\n7\n"))
     with pytest.raises(TraceError, match="promises 7 layers and has 2"):
         read_trace(file)
+
+
+@pytest.mark.parametrize(
+    ("members", "world"),
+    [((0, 1), 8), ((1, 3), 8), ((0, 2, 4, 6), 8), ((3,), 5), ((2, 0, 1), 3), ((1, 2), 4), ((4, 5, 6), 9)],
+)
+def test_every_rank_is_in_a_group_like_that_of_the_rank_that_was_traced(members: tuple[int, ...], world: int) -> None:
+    groups, of_rank = translated(members, members[0], world)
+    for rank in range(world):
+        stride = members[1] - members[0] if len(members) > 1 else 1
+        first = rank - rank // stride % len(members) * stride
+        like = tuple(range(first, first + stride * len(members), stride))
+        assert groups[of_rank[rank]] == (members if rank in members else like)
+
+
+def test_groups_of_others_that_do_not_follow_from_one_rank_are_refused() -> None:
+    for members, origin in (((0, 1, 3), 0), ((1, 0), 0), ((0, 1, 2), 0), ((2, 3), 0)):
+        with pytest.raises(TraceError, match=r"which group rank \d is in does not follow from"):
+            translated(members, origin, 8)
+
+
+def test_whom_others_send_to_does_not_follow_from_one_rank(tmp_path: Path) -> None:
+    graph = GraphBuilder(3)
+    for rank, peer in ((0, 1), (1, 2), (2, 0)):
+        graph.send(rank, peer, 8)
+        graph.recv(peer, rank, 8)
+    first, *_ = write_trace(graph.finish(), tmp_path / "step")
+    with pytest.raises(TraceError, match="only rank 0 was traced, and it exchanges messages with rank 1"):
+        read_trace(first, ranks=3)
+
+
+def test_a_short_file_may_speak_of_many_ranks(tmp_path: Path) -> None:
+    file = tmp_path / "workload.txt"
+    file.write_text(WORKLOAD.replace("all_gpus: 4", "all_gpus: 4096"))
+    found = trace_info(read_trace(file))
+    assert found.time_s == pytest.approx(12.2e-6) and len(found.trace.graph) == 12 * 4096
+    assert sorted((one.collective, one.ranks, one.calls) for one in found.calls) == [
+        ("all_gather", 2048, 2),
+        ("all_reduce", 2, 4096),
+        ("reduce_scatter", 2048, 2),
+    ]
 
 
 def kernel(name: str, stream: int, begin: float, took: float, **told: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ and numbers of ranks have ranges: `8:1GiB` doubles from one end to the other, `8
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ __all__ = ["AXES", "MOST_CASES", "Axis", "Value", "split", "values_of"]
 
 Value = str | int | float | bool | None
 MOST_CASES = 10_000_000
+_MARK = re.compile("[(),]")
 
 
 def split(text: str) -> list[str]:
@@ -31,14 +33,13 @@ def split(text: str) -> list[str]:
     >>> split("hgx-h100:1, torus(4x4, 45GB/s)")
     ['hgx-h100:1', 'torus(4x4, 45GB/s)']
     """
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    found = [part.strip() for part in parts]
+    parts, begin, depth = [], 0, 0
+    for mark in _MARK.finditer(text):
+        depth += (mark[0] == "(") - (mark[0] == ")")
+        if mark[0] == "," and depth == 0:
+            parts.append(text[begin : mark.start()])
+            begin = mark.end()
+    found = [part.strip() for part in (*parts, text[begin:])]
     if not all(found):
         raise UsageError(f"{text!r} has nothing between two commas, or at an end; write A,B,C")
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from choreo.checks import MAX_RANKS
 from choreo.errors import TraceError, short, shown
@@ -17,9 +18,11 @@ from choreo.trace.raw import EVERYBODY, Findings, RankTrace, RawNode
 from choreo.units import counted
 from choreo.workload.execution import ExecutionGraph, GraphBuilder, NodeKind
 
-__all__ = ["assemble"]
+__all__ = ["assemble", "translated"]
 
-NODE_BYTES, MEMBER_BYTES = 320, 1  # of a node in the graph, and of a member when a group is made for another rank
+Ints = npt.NDArray[np.int64]
+
+NODE_BYTES, MEMBER_BYTES = 320, 64  # of a node in the graph, and of a rank in a group that was made for it
 MOST_S, MOST_BYTES = 1e9, 1e18  # of one node: thirty years
 
 
@@ -39,11 +42,10 @@ def assemble(
         (first, trace), *_ = by_rank.items()
         if not trace.of_all:
             findings.note(f"rank of {world} was traced; the others are taken to do the same", f"rank {first}")
-        nodes, members = max(1, len(trace.nodes)), sum(map(len, named.values()))
-        work_bytes = (NODE_BYTES * (nodes + 1) + MEMBER_BYTES * members) * world
+        nodes = max(1, len(trace.nodes))
+        work_bytes = (NODE_BYTES * (nodes + 1) + MEMBER_BYTES * len(named)) * world
         check_work(f"a trace of {nodes} nodes on {world} ranks", work_bytes, refuse=TraceError)
-        by_rank = dict.fromkeys(range(world), trace)
-        return _build(by_rank, world, named, findings, translated_from=first)
+        return _build(by_rank, world, named, findings)
     missing = sorted(set(range(world)) - set(by_rank))
     if missing:
         raise TraceError(
@@ -92,19 +94,14 @@ def _world_size(traces: Sequence[RankTrace], groups: Mapping[str, tuple[int, ...
 
 
 def _build(
-    by_rank: Mapping[int, RankTrace],
-    world: int,
-    groups: Mapping[str, tuple[int, ...]],
-    findings: Findings,
-    *,
-    translated_from: int | None = None,
+    by_rank: Mapping[int, RankTrace], world: int, groups: Mapping[str, tuple[int, ...]], findings: Findings
 ) -> ExecutionGraph:
     try:
-        return _connected(by_rank, world, groups, findings, translated_from, control=True)
+        return _connected(by_rank, world, groups, findings, control=True)
     except TraceError:
         if not any(node.control for trace in by_rank.values() for node in trace.nodes):
             raise
-    graph = _connected(by_rank, world, groups, findings, translated_from, control=False)
+    graph = _connected(by_rank, world, groups, findings, control=False)
     findings.note("circle of control dependencies: they say who called whom, and data dependencies alone are kept")
     return graph
 
@@ -114,14 +111,13 @@ def _connected(
     world: int,
     groups: Mapping[str, tuple[int, ...]],
     findings: Findings,
-    translated_from: int | None,
     *,
     control: bool,
 ) -> ExecutionGraph:
     builder = GraphBuilder(world)
     everybody = tuple(range(world))
     told = Findings()
-    for number, (rank, trace) in enumerate(by_rank.items()):
+    for rank, trace in by_rank.items():
         place = _places(trace.nodes, rank)
         first = len(builder)
         for node in trace.nodes:
@@ -134,13 +130,24 @@ def _connected(
                     f"{shown(node.name)} on {gone[0]}",
                     len(gone),
                 )
-            _add(builder, rank, node, deps, _members(node, rank, everybody, groups, translated_from))
-        if translated_from is not None and not number:
-            told, of_first = Findings(), told  # the others say the same
+            _add(builder, rank, node, deps, _members(node, rank, everybody, groups))
+    if len(by_rank) < world:
+        (origin, trace), *_ = by_rank.items()
+        _check_no_messages(origin, trace)
+        builder.repeat({group: translated(group, origin, world) for group in builder.groups})
     graph = builder.finish()
     graph.order  # noqa: B018 - a circle is refused here
-    findings.add(told if translated_from is None else of_first)
+    findings.add(told)
     return graph
+
+
+def _check_no_messages(rank: int, trace: RankTrace) -> None:
+    for node in trace.nodes:
+        if node.kind in (NodeKind.SEND, NodeKind.RECV):
+            raise TraceError(
+                f"only rank {rank} was traced, and it exchanges messages with rank {node.peer}; whom the others "
+                "talk to does not follow: give the traces of all ranks"
+            )
 
 
 def _places(nodes: Sequence[RawNode], rank: int) -> dict[int, int]:
@@ -153,11 +160,7 @@ def _places(nodes: Sequence[RawNode], rank: int) -> dict[int, int]:
 
 
 def _members(
-    node: RawNode,
-    rank: int,
-    everybody: tuple[int, ...],
-    groups: Mapping[str, tuple[int, ...]],
-    translated_from: int | None,
+    node: RawNode, rank: int, everybody: tuple[int, ...], groups: Mapping[str, tuple[int, ...]]
 ) -> tuple[int, ...]:
     if node.kind is not NodeKind.COLLECTIVE or (node.group in (EVERYBODY, "0") and node.group not in groups):
         return everybody
@@ -167,25 +170,37 @@ def _members(
             f"{shown(node.name)} at rank {rank} is a collective of group {shown(node.group)!r}, and no file says which "
             f'ranks that is (known: {known}); give a file of groups: {{"{shown(node.group)}": [0, 1]}}'
         )
-    members = groups[node.group]
-    if translated_from is None or rank in members:
-        return members
-    return _translated(members, translated_from, rank, len(everybody))
+    return groups[node.group]
 
 
-def _translated(members: tuple[int, ...], origin: int, rank: int, world: int) -> tuple[int, ...]:
-    """The group that a rank is in where another rank is in `members`: ranks at equal distances, in blocks."""
+def translated(members: tuple[int, ...], origin: int, world: int) -> tuple[list[tuple[int, ...]], Ints]:
+    """The groups that ranks are in where `origin` is in `members`, and which of them each rank is in.
+
+    Ranks in `members` are in that group. The others are in groups of the same shape: equal distances, in blocks.
+
+    >>> groups, of_rank = translated((0, 2), 0, 8)
+    >>> groups, of_rank.tolist()
+    ([(0, 2), (1, 3), (4, 6), (5, 7)], [0, 1, 0, 1, 2, 3, 2, 3])
+    """
+    ranks = np.arange(world)
+    inside = np.isin(ranks, members)
+    if inside.all():
+        return [members], np.zeros(world, np.int64)
     steps = np.diff(members)
-    if len(members) == 1:
-        return (rank,)
-    stride = int(steps[0])
-    if stride < 1 or (steps != stride).any() or origin not in members or world % (stride * len(members)):
+    stride = int(steps[0]) if len(steps) else 1
+    regular = stride >= 1 and bool((steps == stride).all()) and world % (stride * len(members)) == 0
+    if len(members) > 1 and not (regular and origin in members):
         raise TraceError(
-            f"only rank {origin} was traced, and which group rank {rank} is in does not follow from "
+            f"only rank {origin} was traced, and which group rank {int(inside.argmin())} is in does not follow from "
             f"{list(members)!r:.60}; give the traces of all ranks"
         )
-    first = rank - rank // stride % len(members) * stride
-    return tuple(range(first, first + stride * len(members), stride))
+    first, of_rank = np.unique(ranks - ranks // stride % len(members) * stride, return_inverse=True)
+    groups = [tuple(range(one, one + stride * len(members), stride)) for one in first.tolist()]
+    if members not in groups:
+        groups.append(members)
+    of_rank = np.ravel(of_rank)
+    of_rank[inside] = groups.index(members)
+    return groups, of_rank
 
 
 def _add(builder: GraphBuilder, rank: int, node: RawNode, deps: list[int], members: tuple[int, ...]) -> None:

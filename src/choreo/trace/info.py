@@ -93,9 +93,9 @@ def _shape(group: Sequence[int]) -> str:
     >>> _shape((0, 1, 2, 3)), _shape((3, 11, 19)), _shape((0, 1, 5))
     ('adjacent', 'stride 8', 'others')
     """
-    steps = set(np.diff(group).tolist())
     if len(group) == 1:
         return "alone"
-    if steps == {1}:
-        return "adjacent"
-    return f"stride {steps.pop()}" if len(steps) == 1 and min(steps) > 0 else "others"
+    stride = group[1] - group[0]
+    if stride < 1 or tuple(group) != tuple(range(group[0], group[0] + stride * len(group), stride)):
+        return "others"
+    return "adjacent" if stride == 1 else f"stride {stride}"

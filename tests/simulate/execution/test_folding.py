@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from choreo import build
-from choreo.simulate.execution import simulate_workload
+from choreo.simulate.execution import folding, replay, simulate_workload
 from choreo.simulate.execution.durations import durations_of
 from choreo.simulate.execution.folded import unfolded
 from choreo.simulate.execution.folding import Folding
@@ -72,6 +72,17 @@ def test_folded_ranks_take_what_all_of_them_take(topology: str, algorithm: str, 
     path = folded.critical_path
     assert path[-1].end_s == folded.time_s and path[0].start_s == 0
     assert sum(leg.end_s - leg.start_s for leg in path) == pytest.approx(folded.time_s)
+
+
+@pytest.mark.parametrize("odd_one", [False, True])
+def test_a_replay_of_folded_ranks_is_that_of_all_of_them(monkeypatch: pytest.MonkeyPatch, odd_one: bool) -> None:
+    graph = spmd(1, odd_one=odd_one)
+    folded = replay(graph)
+    monkeypatch.setattr(folding, "WORTH_FOLDING", 0.0)
+    plain = replay(graph)
+    for column in ("ready_s", "start_s", "end_s"):
+        assert (getattr(folded.times, column) == getattr(plain.times, column)).all(), column
+    assert (folded.exposed_by_node == plain.exposed_by_node).all()
 
 
 def test_a_rank_that_is_slower_is_told_apart_with_those_that_wait_for_it() -> None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from choreo.errors import shown
 from choreo.results import Result, result
+from choreo.simulate.execution.intervals import Covered, latest_before, sums_by_rank
 from choreo.simulate.execution.loop import Times
 from choreo.simulate.packets.report import PacketReport
 from choreo.simulate.result import BusiestLink
@@ -158,14 +159,13 @@ class WorkloadSimulation(Result):
     @cached_property
     def by_rank(self) -> dict[str, Floats]:
         """Those figures for each rank."""
-        found = {name: np.zeros(self.ranks) for name in ("compute_s", "communication_s", "exposed_s", "idle_s")}
-        for rank, nodes in self._nodes_by_rank.items():
-            works, talks = self._intervals(nodes)
-            found["compute_s"][rank] = _Covered(*works).total
-            found["communication_s"][rank] = _Covered(*talks).total
-        np.add.at(found["exposed_s"], self.graph.rank, self.exposed_by_node)
+        graph, times = self.graph, self.times
+        talks = np.flatnonzero(graph.call >= 0)
+        talking = Covered(graph.rank[talks], times.ready_s[talks], times.end_s[talks], self.ranks)
+        found: dict[str, Floats] = {"compute_s": self._computing.total_s, "communication_s": talking.total_s}
+        found["exposed_s"] = sums_by_rank(graph.rank, self.exposed_by_node, self.ranks)
         idle_s = self.time_s - found["compute_s"] - found["exposed_s"]
-        found["idle_s"][:] = np.where(idle_s > self.time_s * ROUNDING, idle_s, 0.0)
+        found["idle_s"] = np.where(idle_s > self.time_s * ROUNDING, idle_s, 0.0)
         return found if self.stands_in is None else {name: one[self.stands_in] for name, one in found.items()}
 
     @cached_property
@@ -269,50 +269,18 @@ class WorkloadSimulation(Result):
         ]
 
     @cached_property
-    def _nodes_by_rank(self) -> dict[int, npt.NDArray[np.int64]]:
-        order = np.argsort(self.graph.rank, kind="stable")
-        ranks, first = np.unique(self.graph.rank[order], return_index=True)
-        return dict(zip(ranks.tolist(), np.split(order, first[1:]), strict=True)) if len(ranks) else {}
-
-    def _intervals(self, nodes: npt.NDArray[np.int64]) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-        """Begin and end of what a rank computes, and of what it communicates."""
-        kind, times = self.graph.kind[nodes], self.times
-        works = nodes[(kind == NodeKind.COMPUTE) | (kind == NodeKind.MEMORY)]
-        talks = nodes[self.graph.call[nodes] >= 0]
-        return (times.start_s[works], times.end_s[works]), (times.ready_s[talks], times.end_s[talks])
+    def _computing(self) -> Covered:
+        works = np.flatnonzero((self.graph.kind == NodeKind.COMPUTE) | (self.graph.kind == NodeKind.MEMORY))
+        return Covered(self.graph.rank[works], self.times.start_s[works], self.times.end_s[works], self.ranks)
 
     @cached_property
     def exposed_by_node(self) -> Floats:
         """How long each communication node was what its rank waited for. Of several at once the first is."""
-        found = np.zeros(len(self.graph))
-        for nodes in self._nodes_by_rank.values():
-            works, (start, end) = self._intervals(nodes)
-            talks = nodes[self.graph.call[nodes] >= 0]
-            covered = _Covered(*works)
-            order = np.lexsort((talks, start))
-            start, end = start[order], end[order]
-            before = np.concatenate((np.zeros(min(1, len(end))), np.maximum.accumulate(end)[:-1]))
-            start = np.minimum(np.maximum(start, before), end)
-            found[talks[order]] = end - start - (covered.until(end) - covered.until(start))
+        graph, times = self.graph, self.times
+        found = np.zeros(len(graph))
+        talks = np.flatnonzero(graph.call >= 0)
+        talks = talks[np.lexsort((talks, times.ready_s[talks], graph.rank[talks]))]
+        rank, end_s = graph.rank[talks], times.end_s[talks]
+        start_s = np.minimum(np.maximum(times.ready_s[talks], latest_before(rank, end_s)), end_s)
+        found[talks] = end_s - start_s - self._computing.between(rank, start_s, end_s)
         return np.maximum(found, 0.0)
-
-
-class _Covered:
-    """The union of intervals."""
-
-    def __init__(self, start: Floats, end: Floats) -> None:
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], np.maximum.accumulate(end[order])
-        first = np.concatenate((np.ones(min(1, len(start)), bool), start[1:] > end[:-1]))
-        last = np.concatenate((first[1:], np.ones(min(1, len(start)), bool)))
-        self._edges = np.stack((start[first], end[last]), axis=1).ravel()
-        lengths = end[last] - start[first]
-        self.total = float(lengths.sum())
-        self._before = np.repeat(np.concatenate((np.zeros(1), np.cumsum(lengths))), 2)[1:-1]
-
-    def until(self, time_s: Floats) -> Floats:
-        """How much of the time up to some moments is covered."""
-        if not len(self._edges):
-            return np.zeros_like(time_s)
-        found: Floats = np.interp(time_s, self._edges, self._before)
-        return found

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from choreo.errors import TraceError, UsageError
 from choreo.hardware import Device, get_device
 from choreo.simulate.execution.durations import durations_of
-from choreo.simulate.execution.folded import unfolded
+from choreo.simulate.execution.folded import FoldedGraph, unfolded
 from choreo.simulate.execution.folding import Folding
-from choreo.simulate.execution.loop import run_graph
+from choreo.simulate.execution.loop import Times, run_graph
 from choreo.simulate.execution.network import Network
 from choreo.simulate.execution.network.call import Call
 from choreo.simulate.execution.network.network import Ends
@@ -96,12 +96,23 @@ def replay(graph: ExecutionGraph) -> WorkloadSimulation:
     nodes = np.flatnonzero((graph.call >= 0) & np.isfinite(graph.duration_s))
     np.minimum.at(recorded, graph.call[nodes], graph.duration_s[nodes])
     recorded[np.isinf(recorded)] = 0.0
+    durations = np.nan_to_num(durations_of(graph, None, known=False))
+    durations[graph.call >= 0] = recorded[graph.call[graph.call >= 0]]
     network = get_topology(f"switch({max(graph.ranks, 2)}, 1GB/s, 0s)")
-    wire = _Recorded(network, recorded.tolist())
-    folded = unfolded(graph)
-    calls = Calls(folded, np.arange(graph.ranks), Rule(network))
-    times = run_graph(folded, np.nan_to_num(durations_of(graph, None, known=False)), wire, calls.bare)
-    return WorkloadSimulation(graph, network, times, wire.link_bytes, wire.link_busy_s)
+    unused = np.zeros(len(network.links))
+    folding = Folding(graph, durations)
+    with contextlib.suppress(TraceError):  # unfolded, it says which rank waits for which
+        made = folding.fold(folding.classes())
+        if made is not None:
+            times = folding.expand(_replayed(*made, network))
+            return WorkloadSimulation(graph, network, times, unused, unused)
+    return WorkloadSimulation(graph, network, _replayed(unfolded(graph), durations, network), unused, unused)
+
+
+def _replayed(folded: FoldedGraph, duration_s: npt.NDArray[np.float64], network: Topology) -> Times:
+    recorded_s = duration_s[np.array(folded.first, np.int64)]
+    calls = Calls(folded, np.arange(folded.graph.ranks), Rule(network))
+    return run_graph(folded, duration_s, _Recorded(network, recorded_s.tolist()), calls.bare)
 
 
 class _Recorded(Network):

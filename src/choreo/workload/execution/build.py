@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from choreo.errors import TraceError, UnknownNameError
 from choreo.workload.execution.graph import COLLECTIVES, ExecutionGraph, NodeKind
@@ -118,6 +119,40 @@ class GraphBuilder:
             peer=root,
             priority=priority,
         )
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The groups of the collectives so far."""
+        return tuple(self._groups)
+
+    def repeat(self, groups: Mapping[tuple[int, ...], tuple[Sequence[tuple[int, ...]], npt.NDArray[np.int64]]]) -> None:
+        """Let every rank do what the nodes so far do at one.
+
+        `groups` has for each group the ones that take its place, and by rank which of them.
+
+        >>> graph = GraphBuilder(4)
+        >>> _ = graph.collective(0, "all_reduce", "1MiB", (0, 1))
+        >>> graph.repeat({(0, 1): ([(0, 1), (2, 3)], np.array([0, 0, 1, 1]))})
+        >>> graph.finish()
+        <ExecutionGraph of 4 ranks: 4 nodes>
+        """
+        count, ranks = len(self), self.ranks
+        before, self._groups = self.groups, {}
+        number = np.full((ranks, len(before) + 1), -1, np.int64)  # of the group at a rank; the last is that of no group
+        for at, group in enumerate(before):
+            instead, of_rank = groups[group]
+            made = [self._groups.setdefault(one, len(self._groups)) for one in instead]
+            number[:, at] = np.array(made, np.int64)[of_rank]
+        ints = np.tile(np.array(self._ints, np.int64).reshape(-1, len(_INTS)), (ranks, 1))
+        rank, called = (ints[:, _INTS.index(name)] for name in ("rank", "group"))
+        rank[:] = np.repeat(np.arange(ranks), count)
+        called[:] = number[rank, called]
+        deps, offsets = (np.array(one, np.int64) for one in (self._deps, self._offsets))
+        further = np.arange(ranks)[:, None]
+        columns = (ints, (deps + count * further).ravel(), (offsets[1:] + len(deps) * further).ravel())
+        self._ints, self._deps, ends = (array("q", one.tobytes()) for one in columns)
+        self._offsets = array("q", (0,)) + ends
+        self._floats = self._floats * ranks
 
     def finish(self, match: bool = True) -> ExecutionGraph:
         """The graph, once all nodes are there. Calls are matched between ranks, and what does not match is refused.

@@ -4,6 +4,7 @@ between two ranks with one tag."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -42,19 +43,21 @@ def _match_collectives(groups: Sequence[tuple[int, ...]], columns: Mapping[str, 
         return 0
     rank, group = columns["rank"][nodes], columns["group"][nodes]
     ranks = int(rank.max()) + 1
-    for number in np.unique(group):
-        strangers = np.setdiff1d(np.unique(rank[group == number]), groups[number])
-        if len(strangers):
-            raise TraceError(
-                f"rank {strangers[0]} calls a collective of the group {_listed(groups[number])}, which it is not in"
-            )
+    sizes = np.array([len(one) for one in groups], np.int64)
+    members = np.fromiter(chain.from_iterable(groups), np.int64, int(sizes.sum()))
+    stride = max(ranks, int(members.max(initial=0)) + 1)
+    calls = group * stride + rank
+    strangers = calls[~np.isin(calls, np.repeat(np.arange(len(sizes)), sizes) * stride + members)]
+    if len(strangers):
+        number, stranger = divmod(int(strangers.min()), stride)
+        where = _listed(groups[number])
+        raise TraceError(f"rank {stranger} calls a collective of the group {where}, which it is not in")
     nth = _ordinals(group * ranks + rank)
     _, mine = np.unique(group * (int(nth.max()) + 1) + nth, return_inverse=True)
     call[nodes] = mine
     total = int(mine.max()) + 1
     first = np.full(total, len(call), np.int64)
     np.minimum.at(first, mine, nodes)
-    sizes = np.array([len(one) for one in groups], np.int64)
     made = np.bincount(mine, minlength=total)
     wanted = sizes[columns["group"][first]]
     short = np.flatnonzero(made != wanted)
