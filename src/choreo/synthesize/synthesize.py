@@ -19,6 +19,7 @@ from choreo.simulate.flows.limited import time_within
 from choreo.simulate.jobs import Job, Placed, placed
 from choreo.simulate.packets.limited import packet_time_within
 from choreo.synthesize.generators.greedy import greedy
+from choreo.synthesize.generators.layered import layered
 from choreo.synthesize.generators.library import library
 from choreo.synthesize.generators.matched import matched
 from choreo.synthesize.generators.overlapped import overlapped
@@ -37,7 +38,7 @@ ENOUGH = 0.99
 # With more ranks the library comes last: it is slow to simulate there, and mostly far from the best.
 FEW_RANKS = 128
 # In the order in which they are asked; of equally fast schedules the first wins.
-GENERATORS: tuple[Generator, ...] = (translated, overlapped, packed, routed, matched, greedy)
+GENERATORS: tuple[Generator, ...] = (translated, overlapped, packed, routed, matched, layered, greedy)
 # Those that solve no linear programs and do not try hundreds of schedules.
 FAST: tuple[Generator, ...] = (translated, greedy)
 

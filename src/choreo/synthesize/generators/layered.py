@@ -1,0 +1,285 @@
+"""Stars inside servers and between them, for short messages: as few hops and messages as there can be.
+
+A megabyte is soon sent, and what counts is how often somebody waits for a message. Here a share goes over the network
+to its twins in the other servers, in a few pieces, and whoever gets a piece sends it to all others of its server at
+once. A broadcast first gives every GPU of the root's server a part of the vector, so that all adapters are busy. An
+all_reduce is summed up inside, exchanged between servers, and spread inside. In an all_to_all a GPU sends its twin what
+it has for a whole server, and adds its own blocks to what it passes on.
+
+How many pieces there are, and how large each is, is found by trying: a piece more costs every rank a message, and the
+first and the last have nothing to hide behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise, product
+
+import numpy as np
+
+from choreo.schedule import Schedule, backwards
+from choreo.synthesize.network import hops_of
+from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
+from choreo.synthesize.stars import Plan, Servers
+from choreo.synthesize.timeline import Tasks, steps_of
+from choreo.synthesize.weights import BLOCK_WEIGHT, whole_weights
+from choreo.topology.graph import Floats, Ints
+
+__all__ = ["layered"]
+
+# Above this size the busiest link decides, and other generators are near the bound.
+MOST_BYTES = 4 << 20
+# Into how many pieces the part of an adapter is cut.
+PIECES = (1, 2, 3, 4, 5, 6, 8, 12)
+# One more piece is not tried once plans take longer than the best by this factor.
+FAR = 1.15
+# By what factors a single piece is made larger or smaller.
+FACTORS = (1.6, 1 / 1.6, 1.2, 1 / 1.2)
+# A plan may have so many messages, and all that are tried for a problem so many.
+MOST_MESSAGES, MOST_TRIED = 1 << 17, 1 << 18
+# What is planned backwards, on the network turned around.
+UNDONE = {"reduce_scatter": "all_gather", "reduce": "broadcast"}
+KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "all_to_all")
+
+Maker = Callable[[Plan, Floats, Floats], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Timed:
+    """A plan in time: when it ends, and its tasks with their starts."""
+
+    end_s: float
+    tasks: Tasks
+    start_s: Floats
+    weights: Ints
+
+
+def layered(problem: Problem) -> Iterator[Candidate]:
+    """Short messages on servers of which each GPU reaches all others of its own, and its twins elsewhere."""
+    if problem.collective not in KINDS or not problem.in_order or problem.weights is not None or problem.ranks < 2:
+        return
+    if not 0 < problem.size_bytes <= MOST_BYTES:
+        return
+    for through in (False, True) if problem.topology.reduces.any() else (False,):
+        hops = hops_of(problem.topology, through_switches=through)
+        net = Servers.of(problem, hops.turned() if problem.collective in UNDONE else hops)
+        if net is not None and not (through and problem.collective == "all_to_all"):
+            for make, blocks in _makers(problem, net):
+                yield from _Search(problem, net, make, blocks).run()
+
+
+def _makers(problem: Problem, net: Servers) -> Iterator[tuple[Maker, int]]:
+    """What can be planned, and in how many blocks."""
+    several = net.servers > 1
+    match problem.collective:
+        case "all_gather" | "reduce_scatter" if several:
+            yield _all_gather, problem.ranks
+        case "broadcast" | "reduce":
+            assert problem.root is not None
+            yield partial(_broadcast, root=problem.root), net.gpus if several else net.gpus - 1
+        case "all_reduce":
+            if net.servers & (net.servers - 1) == 0:
+                yield partial(_all_reduce, exchanging=True), net.gpus
+            if several:
+                yield partial(_all_reduce, exchanging=False), problem.ranks
+        case "all_to_all" if several:
+            yield _all_to_all, problem.ranks**2
+
+
+class _Search:
+    """Tries numbers of pieces, then their sizes."""
+
+    def __init__(self, problem: Problem, net: Servers, make: Maker, blocks: int) -> None:
+        self.problem, self.net, self.make, self.blocks = problem, net, make, blocks
+        self.total_bytes = float(problem.contract.total_bytes(problem.size_bytes, problem.ranks))
+        self.network_s = problem.bound().bandwidth_bound_s
+        self.messages = 0
+
+    def run(self) -> Iterator[Candidate]:
+        """Schedules that are better and better by their plans."""
+        best: tuple[float, Floats] = np.inf, np.ones(1)
+        for count in PIECES:
+            parts = np.full(count, 1 / count)
+            found = self._timed(parts)
+            if found is None or found.end_s > FAR * best[0]:
+                break
+            if found.end_s < best[0]:
+                best = found.end_s, parts
+                yield self._candidate(found)
+        improved = len(best[1]) > 1
+        while improved:
+            improved = False
+            for nth, factor in product(range(len(best[1])), FACTORS):
+                parts = best[1].copy()
+                parts[nth] *= factor
+                parts /= parts.sum()
+                found = self._timed(parts) if self.messages < MOST_TRIED else None
+                if found is not None and found.end_s < best[0] * (1 - 1e-3):
+                    best, improved = (found.end_s, parts), True
+                    yield self._candidate(found)
+
+    def _timed(self, parts: Floats) -> _Timed | None:
+        """The best plan with pieces of these sizes; None if they are too small or too many."""
+        cut = self.problem.collective != "all_to_all"
+        if cut and len(parts) > 1 and self.total_bytes / self.blocks * parts.min() < LEAST_CHUNK_BYTES:
+            return None
+        weights = self._weights(parts) if cut else np.ones(self.blocks, np.int64)
+        plan = Plan(self.net, (weights * (self.total_bytes / weights.sum())).tolist())
+        self.make(plan, parts, np.cumsum(parts) * self.network_s)
+        self.messages += len(plan.hop)
+        if len(plan.hop) > MOST_MESSAGES:
+            return None
+        found = [plan.in_time(busiest_first=busiest) for busiest in (False, True)]
+        tasks, start_s, end_s = min(found, key=lambda one: one[2])
+        return _Timed(end_s, tasks, start_s, weights)
+
+    def _weights(self, parts: Floats) -> Ints:
+        """The chunks' weights: pieces of a share lie together, those of a vector one after another."""
+        pieces = whole_weights(parts, BLOCK_WEIGHT)
+        shared = self.problem.collective in ("all_gather", "reduce_scatter")
+        return np.tile(pieces, self.blocks) if shared else np.repeat(pieces, self.blocks)
+
+    def _candidate(self, found: _Timed) -> Candidate:
+        collective = self.problem.collective
+        schedule = Schedule(
+            UNDONE.get(collective, collective),
+            steps_of(found.tasks, self.net.hops, found.start_s, len(found.weights)),
+            self.problem.root,
+            "layered",
+            found.weights,
+            switches=self.net.hops.members - self.net.hops.devices,
+            receive_in_order=True,
+        )
+        return Candidate("layered", backwards(schedule) if collective in UNDONE else schedule)
+
+
+def _all_gather(plan: Plan, parts: Floats, due_s: Floats) -> None:
+    """Every share crosses to its twins, and spreads from there; inside it spreads as a whole."""
+    net, count = plan.net, len(parts)
+    ranks = net.servers * net.gpus
+    for nth in range(count):
+        come: list[dict[int, list[tuple[int, int]]]] = [{} for _ in range(net.servers)]
+        for device in range(ranks):
+            chunk = device * count + nth
+            for twin in net.twins(device):
+                arrived = plan.add((device, twin), (chunk,), (), due_s[nth])
+                come[twin // net.gpus].setdefault(twin, []).append((chunk, arrived))
+        for server, got in enumerate(come):
+            if net.switch:
+                held = {at: (tuple(c for c, _ in pairs), [m for _, m in pairs]) for at, pairs in got.items()}
+                plan.spread(server, held, due_s[nth])
+            else:
+                for at, pairs in got.items():
+                    for chunk, arrived in pairs:
+                        plan.spread(server, {at: ((chunk,), [arrived])}, due_s[nth])
+    for server in range(net.servers):
+        own = {at: (tuple(range(at * count, (at + 1) * count)), ()) for at in net.members(server)}
+        plan.spread(server, own, due_s[-1])
+
+
+def _broadcast(plan: Plan, parts: Floats, due_s: Floats, *, root: int) -> None:
+    """Every GPU of the root's server gets a part, passes it on there, and to its twins, which do the same."""
+    net = plan.net
+    others = net.others(root)
+    carriers = [*others, root] if net.servers > 1 else others
+    home = root // net.gpus
+    for nth in range(len(parts)):
+        chunks = {carrier: nth * len(carriers) + number for number, carrier in enumerate(carriers)}
+        got: dict[int, list[int]] = {root: []}
+        if net.switch:
+            first = plan.spread(home, {root: (tuple(chunks.values()), ())}, due_s[nth])
+            got |= {carrier: [message] for carrier, message in first.items()}
+        else:
+            for carrier, chunk in chunks.items():
+                # What the root itself sends over the network is spread inside by another.
+                inside = carrier if carrier != root else others[nth % len(others)]
+                given = plan.add((root, inside), (chunk,), (), due_s[nth])
+                if carrier != root:
+                    got[carrier] = [given]
+                for other in net.others(inside):
+                    if other != root:
+                        plan.add((inside, other), (chunk,), [given], due_s[nth])
+        held: list[dict[int, tuple[tuple[int, ...], list[int]]]] = [{} for _ in range(net.servers)]
+        for carrier, chunk in chunks.items():
+            for twin in net.twins(carrier):
+                arrived = plan.add((carrier, twin), (chunk,), got[carrier], due_s[nth])
+                held[twin // net.gpus][twin] = (chunk,), [arrived]
+        for server, those in enumerate(held):
+            if those:
+                plan.spread(server, those, due_s[nth])
+
+
+def _all_reduce(plan: Plan, parts: Floats, due_s: Floats, *, exchanging: bool) -> None:
+    """A GPU sums up its part inside; then servers exchange theirs, or one server sums it up for all."""
+    net = plan.net
+    a_piece = 1 if exchanging else net.servers
+    for nth in range(len(parts)):
+        chunks = [
+            tuple(range(first * a_piece, (first + 1) * a_piece))
+            for first in range(nth * net.gpus, (nth + 1) * net.gpus)
+        ]
+        summed: dict[int, list[int]] = {}
+        for server in range(net.servers):
+            wanted = dict(zip(net.members(server), chunks, strict=True))
+            summed |= plan.sum_up(server, wanted, due_s[nth])
+        ready: dict[int, list[int]] = {}
+        for gpu in range(net.gpus):
+            holders = list(range(gpu, net.servers * net.gpus, net.gpus))
+            across = _exchanged if exchanging else _by_owners
+            ready |= across(plan, holders, chunks[gpu], summed, due_s[nth])
+        for server in range(net.servers):
+            held = {at: (those, ready[at]) for at, those in zip(net.members(server), chunks, strict=True)}
+            plan.spread(server, held, due_s[nth])
+
+
+def _exchanged(
+    plan: Plan, holders: list[int], chunks: tuple[int, ...], summed: dict[int, list[int]], due_s: float
+) -> dict[int, list[int]]:
+    """Servers at a distance of 1, 2, 4, ... send each other what they have, and both add."""
+    ready = {holder: summed[holder] for holder in holders}
+    distance = 1
+    while distance < len(holders):
+        for number, here in enumerate(holders):
+            there = holders[number ^ distance]
+            if here < there:
+                # What is added to must have been sent.
+                ready[here] = ready[there] = plan.exchange((here, there), chunks, ready[here] + ready[there], due_s)
+        distance *= 2
+    return ready
+
+
+def _by_owners(
+    plan: Plan, holders: list[int], chunks: tuple[int, ...], summed: dict[int, list[int]], due_s: float
+) -> dict[int, list[int]]:
+    """Every server sums up one of the chunks, and sends the sum to the others."""
+    ready: dict[int, list[int]] = {holder: [] for holder in holders}
+    for owner, chunk in zip(holders, chunks, strict=True):
+        others = [holder for holder in holders if holder != owner]
+        whole = [plan.add((other, owner), (chunk,), summed[other], due_s, adds=True) for other in others]
+        whole += summed[owner]
+        ready[owner] += whole
+        for other in others:
+            ready[other].append(plan.add((owner, other), (chunk,), whole, due_s))
+    return ready
+
+
+def _all_to_all(plan: Plan, parts: Floats, due_s: Floats) -> None:
+    """To every twin go the blocks for its server, those for the next of it first, and from there with its own."""
+    net, ranks = plan.net, plan.net.servers * plan.net.gpus
+    edges = np.unique(np.round(np.concatenate(([0.0], np.cumsum(parts))) * net.gpus).astype(np.int64))
+    arrived: dict[tuple[int, int], list[int]] = {}
+    for device in range(ranks):
+        for low, high in pairwise(edges.tolist()):
+            for twin in net.twins(device):
+                ends = [*net.others(twin), twin][low:high]
+                blocks = tuple(device * ranks + end for end in ends)
+                message = plan.add((device, twin), blocks, (), high / net.gpus * due_s[-1])
+                for end in ends:
+                    arrived.setdefault((twin, end), []).append(message)
+    for device in range(ranks):
+        sources = [device, *net.twins(device)]
+        for turn, end in enumerate(net.others(device)):
+            blocks = tuple(source * ranks + end for source in sources)
+            plan.add((device, end), blocks, arrived.get((device, end), ()), (turn + 1) / net.gpus * due_s[-1])

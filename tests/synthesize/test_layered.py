@@ -1,0 +1,68 @@
+"""Short messages between servers: stars in a few pieces."""
+
+from __future__ import annotations
+
+import pytest
+
+import choreo
+from choreo.synthesize.generators.layered import KINDS, layered
+from choreo.synthesize.problem import Problem, read_problem
+
+COSTLY = "switch(4, 300GB/s, 200ns, overhead=100ns) x switch({servers}, 25GB/s, 350ns, overhead=1us)"
+
+
+def problem(collective: str, topology: str, size: str = "1MiB", root: int | None = None) -> Problem:
+    return read_problem(collective, topology, size, ranks=None, root=root, effort="medium")
+
+
+@pytest.mark.parametrize("collective", KINDS)
+@pytest.mark.parametrize(
+    "topology",
+    [
+        COSTLY.format(servers=2),
+        COSTLY.format(servers=3),
+        "fully_connected(5, 75GB/s, 1us, overhead=100ns)",
+        "switch(3, 450GB/s, 200ns, overhead=100ns, reduces) x switch(2, 50GB/s, 350ns, overhead=1us)",
+    ],
+)
+def test_the_best_that_is_made_proves_and_no_time_is_below_the_bound(collective: str, topology: str) -> None:
+    asked = problem(collective, topology)
+    for candidate in list(layered(asked))[-1:]:
+        choreo.prove(candidate.schedule)
+        reached = choreo.simulate(candidate.schedule, topology, "1MiB")
+        assert reached.time_s >= asked.bound().bound_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("root", [1, 6])
+def test_a_broadcast_may_start_anywhere(root: int) -> None:
+    for collective in ("broadcast", "reduce"):
+        made = list(layered(problem(collective, COSTLY.format(servers=2), root=root)))
+        assert made and all(candidate.schedule.root == root for candidate in made)
+        choreo.prove(made[-1].schedule)
+
+
+def test_a_gpu_sends_its_twin_what_it_has_for_a_whole_server() -> None:
+    """Each rank sends 3 messages inside and a few over the network, where direct sends 4 over it."""
+    made = [one.schedule for one in layered(problem("all_to_all", COSTLY.format(servers=2), "4KiB"))]
+    rows = made[0].columns()
+    messages = {(step, src, dst) for step, src, dst in zip(rows.step, rows.src, rows.dst, strict=True)}
+    assert len(messages) == 8 * (3 + 1)
+
+
+def test_pieces_are_of_unequal_size_where_that_is_faster() -> None:
+    schedules = [one.schedule for one in layered(problem("all_gather", COSTLY.format(servers=2)))]
+    weights = schedules[-1].weights
+    assert weights is not None and len(set(weights.tolist())) > 1
+
+
+@pytest.mark.parametrize(
+    ("collective", "topology", "size"),
+    [
+        ("all_gather", "ring(4, 50GB/s, 1us) x switch(2, 25GB/s, 1us)", "1MiB"),  # some are out of reach
+        ("all_gather", COSTLY.format(servers=2), "64MiB"),
+        ("scatter", COSTLY.format(servers=2), "1MiB"),
+        ("all_gather", COSTLY.format(servers=2), "0"),
+    ],
+)
+def test_what_is_not_of_its_kind_is_left_to_others(collective: str, topology: str, size: str) -> None:
+    assert list(layered(problem(collective, topology, size))) == []
