@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from choreo.topology import Topology, get_topology, list_topologies
 from choreo.topology.files import TopologyFile, read_file
@@ -128,7 +129,7 @@ def kinds(topology: Topology) -> list[list[LinksAlike]]:
         figures = np.stack((links.bandwidth_bytes_per_s, links.latency_s, links.overhead_s, links.gap_s), axis=1)
         distinct, count = figures[:1], np.array([len(figures)])
         if not (figures == figures[0]).all():
-            distinct, count = np.unique(figures, axis=0, return_counts=True)
+            distinct, count = _distinct(figures)
         rows = [
             LinksAlike(int(n) * copies, *(ends(row[[at]]) for at in range(4)))
             for n, row in zip(count, distinct, strict=True)
@@ -137,6 +138,22 @@ def kinds(topology: Topology) -> list[list[LinksAlike]]:
             rows = [LinksAlike(len(figures) * copies, *(ends(column) for column in figures.T))]
         made.append(rows[::-1])
     return made
+
+
+def _distinct(rows: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """The rows that differ, in order, and how many there are of each.
+
+    Column by column: `numpy.unique` of whole rows takes seconds for a million of them.
+
+    >>> _distinct(np.array([[1.0, 3.0], [1.0, 2.0], [1.0, 3.0]]))[1].tolist()
+    [1, 2]
+    """
+    code = np.zeros(len(rows), np.int64)
+    for column in rows.T:
+        values, place = np.unique(column, return_inverse=True)
+        _, code = np.unique(code * len(values) + np.ravel(place), return_inverse=True)
+    _, first, count = np.unique(code, return_index=True, return_counts=True)
+    return rows[first], count
 
 
 def document(network: DescribedTopology) -> dict[str, object]:

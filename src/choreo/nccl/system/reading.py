@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from choreo.nccl.system.gpus import Gpu, find_gpu, nearest_gpu
 from choreo.nccl.system.system import NcclSystem
@@ -95,6 +96,7 @@ class _Wire:
     nics: int
 
 
+@lru_cache(maxsize=64)  # the rows of a table have one system
 def read_system(
     system: str, interconnect: str, ranks: int, nodes: int, *, how: str = "", nvls: bool | None = None
 ) -> NcclSystem:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
@@ -93,26 +93,52 @@ def echo_table(
     header: bool = True,
 ) -> None:
     """Print a table that fits the terminal, and below it which columns it left out."""
+    kept = _fitting(columns, rows, width())
+    told = [None] * len(rows) if styles is None else styles
+    # What does not fit even so is broken by the terminal rather than cut.
+    if any(columns[number].wrap for number in kept):
+        _echo_wrapped_table(
+            [columns[number] for number in kept], [[row[at] for at in kept] for row in rows], told, header
+        )
+    else:
+        wide = {number: _cell_width(columns, rows, number) for number in kept}
+        if header:
+            click.secho(_laid_out(columns, [column.name for column in columns], wide), bold=True)
+        for row, style in zip(rows, told, strict=True):
+            colour = (style or "").removeprefix("bold").strip() or None
+            click.secho(_laid_out(columns, row, wide), bold="bold" in (style or ""), fg=colour)
+    _echo_left_out([column.name for number, column in enumerate(columns) if number not in kept])
+
+
+def _laid_out(columns: Sequence[Column], row: Sequence[str | Text], wide: Mapping[int, int]) -> str:
+    from rich.cells import cell_len
+
+    cells = []
+    for number, room in wide.items():
+        text = str(row[number])
+        space = " " * (room - cell_len(text))
+        cells.append(text + space if columns[number].left else space + text)
+    return (" " * GAP).join(cells).rstrip()
+
+
+def _echo_wrapped_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], styles: Sequence[str | None], header: bool
+) -> None:
+    """Print a table some of whose cells are broken into lines."""
     from rich.console import Console
     from rich.table import Table
 
-    kept = _fitting(columns, rows, width())
     table = Table(box=None, pad_edge=False, show_header=header)
-    for number in kept:
-        column = columns[number]
-        table.add_column(
-            column.name, justify="left" if column.left or column.wrap else "right", no_wrap=not column.wrap
-        )
-    for number, row in enumerate(rows):
-        table.add_row(*(row[at] for at in kept), style=None if styles is None else styles[number])
-    # What does not fit even so is broken by the terminal rather than cut.
-    wraps = any(columns[number].wrap for number in kept)
-    console = Console(highlight=False, markup=False, width=width() if wraps else _natural(columns, rows, kept))
+    for column in columns:
+        side: Literal["left", "right"] = "left" if column.left or column.wrap else "right"
+        table.add_column(column.name, justify=side, no_wrap=not column.wrap)
+    for row, style in zip(rows, styles, strict=True):
+        table.add_row(*row, style=style)
+    console = Console(highlight=False, markup=False, width=width())
     with console.capture() as printed:
         console.print(table)
     # Not by rich itself, which ends the process when nobody reads.
     click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
-    _echo_left_out([column.name for number, column in enumerate(columns) if number not in kept])
 
 
 def echo_comment(text: str) -> None:
@@ -181,10 +207,6 @@ def _dropped(columns: Sequence[Column], needed: Sequence[int], available: int) -
             break
         kept.remove(least)
     return kept
-
-
-def _natural(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], kept: Sequence[int]) -> int:
-    return sum(GAP + _cell_width(columns, rows, number) for number in kept)
 
 
 def _cell_width(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], number: int) -> int:
