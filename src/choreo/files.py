@@ -279,11 +279,11 @@ def convert(document: object, kind: type[T], path: str | Path, what: str, refuse
 
 def _explained(message: str, kind: type, what: str) -> str:
     """What msgspec found wrong, with the place as the file's author would name it: `links[1].bandwidth`."""
-    told, _, place = message.partition(" - at ")
+    problem, _, place = message.partition(" - at ")
     where = shown(place.strip("`").removeprefix("$").removeprefix(".") or what)
-    field = re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", told, re.DOTALL)
+    field = re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", problem, re.DOTALL)
     if field is None:
-        return f"{where}: {shown(told[:1].lower() + told[1:])}"
+        return f"{where}: {shown(problem[:1].lower() + problem[1:])}"
     if field[1] == "missing required":
         return f"{where} lacks the field `{field[2]}`"
     known = _fields(kind, "" if where == what else where)

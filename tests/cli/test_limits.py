@@ -41,7 +41,7 @@ LONG = "x" * 5_000_000
         (MIXTRAL | {"num_hidden_layers": 10**9}, "a model of 1000000000 layers is about 14.9 TiB of data"),
         (
             LLAMA | {"hidden_size": 2**31 - 1},
-            "hidden 2147483647 does not divide by heads 32; give head_dim, or 1 heads",
+            "hidden 2147483647 is not divisible by heads 32; give head_dim, or 1 heads",
         ),
         (LLAMA | {"hidden_size": 2**32, "vocab_size": 2**32}, "parameters, more than can be counted here"),
         (LLAMA | {"model_type": LONG}, "model_type 'xxxxxxxxxx"),

@@ -307,9 +307,14 @@ def test_one_plan_is_evaluated_where_every_field_is_fixed() -> None:
 
 
 WRONG = [
-    ({"tp": 3}, 24, 24, "heads 32 of llama3-8b do not divide by tp 3; tp 2 or 4 would"),
-    ({"pp": 5, "split": "even"}, 40, 40, "layers 32 of llama3-8b do not divide by pp 5; pp 4 or 8 would"),
-    ({"dp": 8, "micro_batch": 3}, 8, 16, "global batch 16 does not divide by dp 8 × micro-batch 3 = 24; micro-batch 2"),
+    ({"tp": 3}, 24, 24, "heads 32 of llama3-8b are not divisible by tp 3; use tp 2 or 4"),
+    ({"pp": 5, "split": "even"}, 40, 40, "layers 32 of llama3-8b are not divisible by pp 5; use pp 4 or 8"),
+    (
+        {"dp": 8, "micro_batch": 3},
+        8,
+        16,
+        "global batch 16 is not divisible by dp 8 × micro-batch 3 = 24; use micro-batch 2",
+    ),
     ({"ep": 2}, 8, 16, "ep 2 shares out experts, and llama3-8b has none; ep 1"),
     ({"pp": 1, "interleave": 4}, 8, 16, "interleave 4 needs a pipeline, and pp is 1"),
 ]

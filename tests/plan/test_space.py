@@ -181,7 +181,7 @@ def test_embedding_and_head_take_the_place_of_layers(layers: int, stages: tuple[
 
 def test_plan_and_evaluate_refuse_the_same_with_the_same_words() -> None:
     model, job = get_model("llama3-70b"), {"cluster": "hgx-h100", "global_batch": 56, "seq": 4096}
-    sentence = "layers 80 of llama3-70b do not divide by pp 7; pp 5 or 8 would"
+    sentence = "layers 80 of llama3-70b are not divisible by pp 7; use pp 5 or 8"
     seven = Plan(dp=1, tp=8, pp=7)
     with pytest.raises(PlanError, match=sentence):
         seven.check(model, 56, 56, 4096)
@@ -215,7 +215,7 @@ def test_interleaving_that_was_asked_for_comes_with_a_pipeline() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"dp": 8, "zero": 3, "shard_size": 3}, "dp 8 does not divide by shard_size 3; shard_size 2 or 4 would"),
+        ({"dp": 8, "zero": 3, "shard_size": 3}, "dp 8 is not divisible by shard_size 3; use shard_size 2 or 4"),
         ({"dp": 8, "zero": 0, "shard_size": 4}, "shard_size 4 goes with ZeRO, and zero is 0"),
         ({"dp": 8, "zero": 3, "shard_size": -1}, "shard_size must be a whole number, 0 for all replicas, not -1"),
         ({"dp": 8, "ep": 8, "zero": 3, "shard_size": 4}, "shard_size 4 beside ep 8 is not planned"),

@@ -172,7 +172,7 @@ def test_damaged_rows_are_a_sentence(store: Path, oltp: bool) -> None:
     at = int(str(size)) * (int(str(first)) - 1)
     content[at : at + 64] = b"\x55" * 64
     (store / DATABASE).write_bytes(content)
-    with pytest.raises(choreo.StoreError, match=r"record.sqlite is damaged; move it away and start anew"):
+    with pytest.raises(choreo.StoreError, match=r"record.sqlite is damaged; move it away and start a new one"):
         sql("select count(*), max(time_s) from measurement", store=store, oltp=oltp)
 
 

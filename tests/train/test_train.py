@@ -148,10 +148,10 @@ def test_what_is_left_of_the_ranks_are_replicas() -> None:
 
 WRONG = [
     ({"ranks": 3, "plan": Plan(dp=2, precision="fp32")}, "dp 2 × tp 1 × pp 1 × cp 1 is 2 devices, not 3; dp 3 would"),
-    ({"plan": Plan(tp=3, precision="fp32")}, "heads 4 of gpt2-124m (tiny) do not divide by tp 3; tp 2 or 4 would"),
-    ({"plan": Plan(dp=2, precision="fp32"), "global_batch": 3}, "global batch 3 does not divide by dp 2"),
+    ({"plan": Plan(tp=3, precision="fp32")}, "heads 4 of gpt2-124m (tiny) are not divisible by tp 3; use tp 2 or 4"),
+    ({"plan": Plan(dp=2, precision="fp32"), "global_batch": 3}, "global batch 3 is not divisible by dp 2"),
     ({"plan": Plan(precision="fp8")}, "choreo train computes in fp32 or bf16, not fp8"),
-    ({"plan": Plan(cp=4, precision="fp32"), "seq": 12}, "seq 12 does not divide by 2 × cp 4"),
+    ({"plan": Plan(cp=4, precision="fp32"), "seq": 12}, "seq 12 is not divisible by 2 × cp 4"),
     (
         {"plan": Plan(dp=2, pp=2, zero=3, schedule="zero-bubble", precision="fp32")},
         "torch computes wrong gradients for zero-bubble with zero 3 (fully_shard); schedule 1f1b, or zero 0 or 1",

@@ -162,7 +162,7 @@ def test_dp_may_count_the_ranks_that_share_a_sequence(tmp_path: Path) -> None:
 
 
 def test_heads_that_tp_does_not_divide_are_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"heads \d+ of .* do not divide by tp 7; tp \d+ would"):
+    with pytest.raises(UsageError, match=r"heads \d+ of .* are not divisible by tp 7; use tp \d+"):
         read_case(read_one(tmp_path, gpus="56", tp="7", dp="8"))
 
 

@@ -231,7 +231,7 @@ def llama(**changes: object) -> dict[str, object]:
         ({"model_type": 4}, "config.json: model_type must be text, not 4"),
         (
             {"num_key_value_heads": 5},
-            "config.json: llama: heads 32 do not divide by kv_heads 5; 4 key-value heads would",
+            "config.json: llama: heads 32 are not divisible by kv_heads 5; use 4 key-value heads",
         ),
         ({"num_hidden_layers": 0}, "config.json: llama: layers must be a whole number of at least 1, not 0"),
     ],
@@ -273,7 +273,7 @@ def test_from_numbers() -> None:
     usual = Model("gpt", layers=2, hidden=768, heads=12)
     assert (usual.kv_heads, usual.head_dim, usual.ffn) == (12, 64, 3072)
     assert Model("gated", layers=2, hidden=4096, heads=32, gated=True).ffn == 11008
-    with pytest.raises(ModelError, match="hidden 4096 does not divide by heads 24; give head_dim, or 16 heads"):
+    with pytest.raises(ModelError, match="hidden 4096 is not divisible by heads 24; give head_dim, or 16 heads"):
         Model("odd", layers=2, hidden=4096, heads=24)
     with pytest.raises(ModelError, match="experts_per_token 9 of 8 experts; it must be 1 to 8"):
         replace(get_model("mixtral-8x7b"), experts_per_token=9)

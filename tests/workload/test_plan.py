@@ -38,20 +38,20 @@ def test_a_plan_that_can_be_run() -> None:
         (
             replace(GOOD, pp=6),
             GPT,
-            "dp 8 × tp 8 × pp 6 × cp 1 is 384 devices, not 512, and no dp makes it so, for tp × pp × cp = 48 does not "
+            "dp 8 × tp 8 × pp 6 × cp 1 is 384 devices, not 512, and no dp makes up for it: tp × pp × cp = 48 does not "
             "divide 512; pp 4 or 8 would",
         ),
         (
             Plan(dp=1, tp=3, pp=5, cp=1),
             GPT,
-            "dp 1 × tp 3 × pp 5 × cp 1 is 15 devices, not 512, and no dp makes it so, for tp × pp × cp = 15 does not "
+            "dp 1 × tp 3 × pp 5 × cp 1 is 15 devices, not 512, and no dp makes up for it: tp × pp × cp = 15 does not "
             "divide 512; tp, pp and cp 1 would",
         ),
-        (Plan(dp=8, tp=64), GPT, "heads 96 of gpt3-175b do not divide by tp 64; tp 48 or 96 would"),
+        (Plan(dp=8, tp=64), GPT, "heads 96 of gpt3-175b are not divisible by tp 64; use tp 48 or 96"),
         (
             Plan(dp=16, tp=32),
             replace(LLAMA, kv_heads=64, heads=64, ffn=28673 - 17),
-            "ffn 28656 of llama3-70b do not divide by tp 32; tp 16 would",
+            "ffn 28656 of llama3-70b are not divisible by tp 32; use tp 16",
         ),
         (
             Plan(dp=64, tp=8),
@@ -72,28 +72,28 @@ def test_a_plan_that_can_be_run() -> None:
         (
             replace(GOOD, interleave=5),
             GPT,
-            "layers 96 of gpt3-175b do not divide by pp 8 × interleave 5 = 40; interleave 4 or 6 would",
+            "layers 96 of gpt3-175b are not divisible by pp 8 × interleave 5 = 40; use interleave 4 or 6",
         ),
         (
             replace(GOOD, pp=64, dp=1, interleave=2),
             GPT,
-            "layers 96 of gpt3-175b do not divide by pp 64; pp 48 would",
+            "layers 96 of gpt3-175b are not divisible by pp 64; use pp 48",
         ),
         (
             replace(GOOD, micro_batch=3),
             GPT,
-            "global batch 256 does not divide by dp 8 × micro-batch 3 = 24; micro-batch 2 or 4 would",
+            "global batch 256 is not divisible by dp 8 × micro-batch 3 = 24; use micro-batch 2 or 4",
         ),
         (
             Plan(dp=512, micro_batch=1),
             GPT,
-            "global batch 256 does not divide by dp 512 × micro-batch 1 = 512; a global batch of 512 would",
+            "global batch 256 is not divisible by dp 512 × micro-batch 1 = 512; use a global batch of 512",
         ),
         (replace(GOOD, ep=2), GPT, "ep 2 shares out experts, and gpt3-175b has none; ep 1"),
         (
             Plan(dp=64, tp=8, ep=16),
             MIXTRAL,
-            "experts 8 of mixtral-8x7b do not divide by ep 16; ep 8 would",
+            "experts 8 of mixtral-8x7b are not divisible by ep 16; use ep 8",
         ),
         (
             Plan(dp=4, tp=8, pp=16, ep=8),
@@ -121,18 +121,18 @@ def test_a_plan_that_can_be_run() -> None:
         (
             Plan(dp=64, tp=8, etp=5, sequence_parallel=True),
             MIXTRAL,
-            "expert_ffn 14336 of mixtral-8x7b does not divide by etp 5; etp 4 or 7 would",
+            "expert_ffn 14336 of mixtral-8x7b is not divisible by etp 5; use etp 4 or 7",
         ),
         (replace(GOOD, etp=1), GPT, "etp 1 cuts experts, and gpt3-175b has none; etp 0"),
         (
             Plan(dp=2, tp=1, cp=256),
             GPT,
-            "seq 2000 does not divide by cp 256 = 256; a seq of 2048 would",
+            "seq 2000 is not divisible by cp 256 = 256; use a seq of 2048",
         ),
         (
             Plan(dp=16, tp=32, sequence_parallel=True),
             GPT,
-            "seq 2000 does not divide by cp 1 × tp 32 (sequence parallel) = 32; a seq of 1984 would",
+            "seq 2000 is not divisible by cp 1 × tp 32 (sequence parallel) = 32; use a seq of 1984",
         ),
     ],
 )

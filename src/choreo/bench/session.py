@@ -47,8 +47,8 @@ class Contestant:
     def timelines(self, calls: int, warmup: int, timeout_s: float) -> list[list[Message]]:
         """Of some calls, by rank, when each message was handed over or taken in; only our own ranks can tell."""
         request: Message = {"do": "timeline", "name": self.label, "library": self.library}
-        told = self.processes.ask(request | {"calls": calls, "warmup": warmup}, timeout_s)
-        return [[one["calls"][nth] for one in told] for nth in range(calls)]
+        reports = self.processes.ask(request | {"calls": calls, "warmup": warmup}, timeout_s)
+        return [[one["calls"][nth] for one in reports] for nth in range(calls)]
 
     def check(self, timeout_s: float) -> int:
         """The number of wrong elements over all ranks."""

@@ -30,26 +30,26 @@ __all__ = ["has_fabric", "least_cut", "telling_cuts"]
 def least_cut(block: Block) -> Fraction:
     """The least capacity out of any set that splits the ports, in GB/s; 0 if the search would take too long."""
     network = FlowNetwork.of_block(block)
-    told = telling_cuts(block)
-    if told is None:
+    cuts = telling_cuts(block)
+    if cuts is None:
         return _searched(network, block.size)
-    return min(network.bandwidth(network.leaving(inside)) for inside in told)
+    return min(network.bandwidth(network.leaving(inside)) for inside in cuts)
 
 
 def telling_cuts(block: Block) -> list[Bools] | None:
     """The sets of nodes that limit what a block of this kind can carry; None if they must be searched for."""
-    size, told = block.size, [_first(block, 1)]
+    size, cuts = block.size, [_first(block, 1)]
     if block.kind == "fat_tree":
-        return [*told, *_groups(block)]
+        return [*cuts, *_groups(block)]
     bandwidth = block.links.bandwidth_bytes_per_s[: 2 * size if block.kind == "switch" else None]
     if block.kind not in ("ring", "line", "fully_connected", "switch") or (bandwidth != bandwidth[0]).any():
         return None
     if block.kind in ("ring", "line"):
-        told.append(_first(block, size // 2))
+        cuts.append(_first(block, size // 2))
     elif has_fabric(block):
-        told.append(_first(block, size - 1))
-        told[-1][size] = True
-    return told
+        cuts.append(_first(block, size - 1))
+        cuts[-1][size] = True
+    return cuts
 
 
 def has_fabric(block: Block) -> bool:

@@ -53,8 +53,8 @@ def traffic_cuts(network: FlowNetwork, product: Product, demand: Demand) -> Iter
     for unsplit in product.unsplit()[:MOST_FAMILIES]:
         yield from _around_groups(network, demand, product.boxes(unsplit), product.topology.num_devices)
     for at, one in enumerate(product.dimensions):
-        for told in telling_cuts(one.block) or ():
-            inside = product.lifted(at, told)
+        for cut in telling_cuts(one.block) or ():
+            inside = product.lifted(at, cut)
             yield from (_around(network, demand, side) for side in (inside, ~inside))
 
 
@@ -101,9 +101,9 @@ def _of_block(block: Block) -> Traffic:
         fabric = np.arange(len(network.src)) == len(network.src) - 1
         pairs = block.size * (block.size - 1)
         return Traffic(pairs / network.bandwidth(np.flatnonzero(fabric)), prices=fabric.astype(np.int64), exact=True)
-    told = telling_cuts(block)
-    if told is not None:
-        return replace(max((_around(network, everybody, inside) for inside in told), key=_ratio), exact=True)
+    cuts = telling_cuts(block)
+    if cuts is not None:
+        return replace(max((_around(network, everybody, inside) for inside in cuts), key=_ratio), exact=True)
     alone = np.where(np.arange(block.nodes) < block.size, np.arange(block.nodes), -1)
     best = max(_around_groups(network, everybody, alone, block.size), key=_ratio)
     return solve(network, everybody, best) if can_solve(network, everybody) else best

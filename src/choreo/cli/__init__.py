@@ -108,10 +108,10 @@ def _run(arguments: list[str]) -> int:
         _drop_output()  # nobody reads it any more, so there is nobody to tell
         return 0
     except (Exception, KeyboardInterrupt) as error:
-        told = _sentence(error)
-        if told is None:
+        known = _sentence(error)
+        if known is None:
             raise
-        message, code = told
+        message, code = known
         with suppress(OSError):
             click.echo(f"choreo: {' '.join(message.split())}", err=True)
         if isinstance(error, OSError):

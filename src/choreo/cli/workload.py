@@ -62,9 +62,9 @@ def simulate_files(
             progress=progress,
             **options,
         )
-    told = {name: value for name, value in options.items() if value is not None and name != "packets"}
+    given = {name: value for name, value in options.items() if value is not None and name != "packets"}
     placed = {} if where.devices is None else {"placement": where.devices}
-    keep(run, name=files[0].name, options=told | placed | ({"gamma": gamma} if gamma else {}))
+    keep(run, name=files[0].name, options=given | placed | ({"gamma": gamma} if gamma else {}))
     if as_json:
         echo_json(run.to_dict(details=True) | {"findings": list(found.findings.lines())})
     else:
@@ -90,8 +90,8 @@ def _simulate_plan(
         run = simulate_plan(
             planning, topology=where.topology, progress=progress, **{name: options[name] for name in names}
         ).run
-    told = {name: value for name, value in options.items() if value is not None and name != "packets"}
-    keep(run, name=file.name, options=told)
+    given = {name: value for name, value in options.items() if value is not None and name != "packets"}
+    keep(run, name=file.name, options=given)
     if as_json:
         echo_json(run.to_dict(details=True) | {"findings": []})
     else:

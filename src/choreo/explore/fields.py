@@ -157,8 +157,8 @@ def case_of(fields: Fields) -> Case:
     topology = network_of(fields)
     schedule = reading("document" if fields.document else "algorithm", lambda: schedule_of(fields, topology))
     if schedule.ranks > topology.num_devices:
-        told = f"{schedule.ranks} ranks do not fit on {topology.name}, which has {topology.num_devices} devices"
-        raise FieldError("ranks", UsageError(told))
+        message = f"{schedule.ranks} ranks do not fit on {topology.name}, which has {topology.num_devices} devices"
+        raise FieldError("ranks", UsageError(message))
     size = 0 if schedule.collective == "barrier" else size
     packets = reading("packets", lambda: packets_of(fields.packets))
     if packets is not None:

@@ -108,16 +108,16 @@ def _nearest(entries: list[Device], wanted: str) -> Device:
 
 def _honoured(device: Device, wanted: str) -> Device:
     """The device with the capacity and power in the text, where they differ from the entry's."""
-    told = []
+    suffixes = []
     capacity, power = CAPACITY.search(wanted), POWER.search(wanted)
     if capacity and abs(int(capacity[1]) - _capacity(device)) > 0.1 * _capacity(device):
         scaled = int(device.memory_bytes * int(capacity[1]) / _capacity(device))
-        told.append(f"{capacity[1]}G")
+        suffixes.append(f"{capacity[1]}G")
         device = replace(device, memory_bytes=scaled, sources=(*device.sources, Source("memory_bytes", "as asked for")))
     if power and float(power[1]) != device.power_w:
-        told.append(f"{power[1]}W")
+        suffixes.append(f"{power[1]}W")
         device = replace(device, power_w=float(power[1]), sources=(*device.sources, Source("power_w", "as asked for")))
-    return replace(device, name="-".join([device.name, *told])) if told else device
+    return replace(device, name="-".join([device.name, *suffixes])) if suffixes else device
 
 
 def _unknown(text: str) -> DeviceError:

@@ -68,16 +68,16 @@ def can_be_traced(schedule: Schedule, chunk: int) -> bool:
 def explain_absent(schedule: Schedule, absent: AbsentError) -> ProofError:
     """The story of a transfer that sends absent data."""
     step, src, dst, chunk = absent.step, absent.src, absent.dst, absent.chunk
-    told = f"step {step}: {schedule.member_name(src)} sends chunk {chunk} to {schedule.member_name(dst)}"
+    sends = f"step {step}: {schedule.member_name(src)} sends chunk {chunk} to {schedule.member_name(dst)}"
     if absent.from_input:
-        story = f"{told} from its input, but {schedule.collective} gives it no input there"
+        story = f"{sends} from its input, but {schedule.collective} gives it no input there"
     else:
         later = [s for s, _, d, _, _ in _transfers_of(schedule, chunk) if d == src and s >= step]
         if later and later[0] == step:
             arrives = "it arrives only in that same step"
         else:
             arrives = f"it arrives only in step {later[0]}" if later else "it never gets there"
-        story = f"{told} before it has it: {arrives}"
+        story = f"{sends} before it has it: {arrives}"
     return ProofError(story, kind="absent", step=step, rank=src, chunk=chunk)
 
 

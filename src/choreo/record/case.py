@@ -1,7 +1,7 @@
-"""What is kept of a result: the case it is about, what was predicted of it, and every sample that was measured.
+"""What is kept of a result: its case, what was predicted for it, and every sample that was measured.
 
-A case says what happens where, and nothing of how the number was found. So predictions of several kinds and
-measurements of one thing meet in one row.
+A case says what happens where, and not how the number was found. So different predictions and measurements of the same
+thing share one case.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the result of a verb says, as rows of the store: the case, and what was predicted or measured of it."""
+"""The result of a verb as rows of the store: the case, and what was predicted or measured for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HERE = "this-machine"  # the topology of what was measured between processes of 
 
 
 def facts_of(result: object, **settings: object) -> list[Fact]:
-    """The rows that a result stands for. `settings` are what it was made with and does not say itself.
+    """The rows of a result. `settings` are the parameters it was made with that it does not hold itself.
 
     >>> import choreo
     >>> cost = choreo.price(choreo.build("all_reduce", "ring", 4), 1000, model := choreo.CostModel("5us", "50GB/s"))
@@ -39,7 +39,7 @@ def facts_of(result: object, **settings: object) -> list[Fact]:
     """
     if isinstance(result, list | tuple):
         return [fact for one in result for fact in facts_of(one, **settings)]
-    # By name: a class that is not there was never used, and its folder need not be imported.
+    # By name: a class that is not imported was never used, and need not be imported now.
     read = READERS.get(type(result).__name__)
     if read is None:
         known = ", ".join(READERS)
@@ -280,5 +280,5 @@ def whole(size_bytes: float) -> int:
 
 
 def _rest(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a case that a result does not say itself."""
+    """The columns of a case that a result does not hold itself."""
     return {name: settings[name] for name in ("root", "options") if settings.get(name) is not None}

@@ -1,9 +1,9 @@
 """From rows to columns: extract what is new in the store, transform it, load it into Parquet.
 
-Tables that only grow are loaded from their high-water mark, the last number that is there already; `run`, whose end is
-written later, and `machine` are small and are loaded whole. A file is written beside its place and then renamed, and so
-is the list of files (`files.json`), last: whoever reads sees the store before this load, or after it. Files that are
-no longer listed stay a while, for those who read the list before.
+Tables that only grow are loaded from their high-water mark, the last id that was loaded. `run`, whose end is written
+later, and `machine` are small and are loaded whole. Every file is written under a temporary name and then renamed; the
+list of files (`files.json`) is last. So a reader sees the columns before this load, or after it. Files that are no
+longer listed stay for a while, for readers that hold the old list.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def load(folder: Path) -> Loaded:
     connection = connect_read_only(folder)
     place = folder / COLUMNS
     try:
-        with _lock(place), _told(place), explained(folder / DATABASE):
+        with _lock(place), _explained(place), explained(folder / DATABASE):
             listed = _read_list(place)
             before = _names(listed)
             new: dict[str, int] = {}
@@ -74,10 +74,10 @@ def loaded_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def columns_writer(file: Path, schema: pyarrow.Schema) -> ParquetWriter:
-    """What writes a table of columns to a file.
+    """A Parquet writer for a table of columns.
 
-    Times hardly repeat, so they are kept as they are, which is read in two thirds of the time. Numbers of rows follow
-    one another, so their differences are kept. All else repeats: a dictionary and compression make it small.
+    Times hardly repeat, so they are stored plain, which reads in two thirds of the time. Ids are consecutive, so their
+    differences are stored. Everything else repeats: a dictionary and compression make it small.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -94,13 +94,13 @@ def columns_writer(file: Path, schema: pyarrow.Schema) -> ParquetWriter:
 
 
 def need(package: str) -> None:
-    """Say what to install where a package is missing."""
+    """Import a package, or say what to install if it is missing."""
     import importlib.util
 
     if importlib.util.find_spec(package) is None:
         raise UsageError(
             f"columns need the package {package}; pip install 'choreo[record]', or ask the rows with --oltp, "
-            "which needs no further package"
+            "which needs no other package"
         )
 
 
@@ -184,7 +184,7 @@ def _read_list(place: Path) -> dict[str, list[dict[str, Any]]]:
         raise StoreError(
             f"{shown(place)} was loaded by a newer Choreo; upgrade, or give another folder with --store DIR"
         )
-    # Columns of older tables are made anew.
+    # Columns of older tables are rebuilt.
     return tables if version == VERSION else {}
 
 
@@ -204,7 +204,7 @@ def _rename(temporary: Path, file: Path) -> None:
 
 
 def _name(table: str) -> str:
-    """A name that no file had, as somebody may still read those."""
+    """A name that no file has had: readers may still have old files open."""
     return f"{table}-{time.time_ns()}-{os.getpid()}.parquet"
 
 
@@ -213,9 +213,9 @@ def _names(listed: dict[str, list[dict[str, Any]]]) -> set[str]:
 
 
 def _remove_others(place: Path, listed: set[str], before: set[str]) -> None:
-    """Remove what a load that was cut short left, and files that were replaced a while ago.
+    """Remove what an interrupted load left behind, and files that were replaced a while ago.
 
-    Those that were `listed` only `before` this load are marked with the time: somebody may be about to read them.
+    Files that were only `listed` `before` this load are marked with the time: a reader may be about to open them.
     """
     for file in place.glob("*.parquet*"):
         if file.name in listed:
@@ -240,7 +240,7 @@ def _lock(place: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _told(place: Path) -> Iterator[None]:
+def _explained(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Names of schedules and networks by which equal ones are recognised: a hash where a name alone does not tell."""
+"""Names that identify schedules and networks: with a hash, where the name alone is ambiguous."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _schedule_digest(schedule: Schedule) -> str:
 
 
 def topology_name(topology: str | Topology) -> str:
-    """A network as it is typed, with a hash behind it where that text alone does not give it: a file, a slow link.
+    """A network as it is typed, followed by a hash where the text alone does not define it: a file, a slow link.
 
     >>> import choreo
     >>> topology_name("torus(4x4,45GB/s,1us)"), topology_name(choreo.get_topology(" ring( 8 )"))
@@ -84,7 +84,7 @@ def topology_name(topology: str | Topology) -> str:
 
 
 def typed(text: str) -> str:
-    """A network's text with spaces where people put them.
+    """A network's text with the spaces that people write.
 
     >>> typed("ring( 4,200GB/s )x switch(8)")
     'ring(4, 200GB/s) x switch(8)'

@@ -12,10 +12,10 @@ __all__ = ["record"]
 
 
 def record(result: object, *, store: str | Path | None = None, **settings: object) -> int:
-    """Keep the result of a verb, or a list of results, and return how many predictions and measurements that were.
+    """Store the result of a verb, or a list of results; returns how many predictions and measurements were stored.
 
     `store` is a folder: that of CHOREO_STORE, or one in the platform's data folder, by default. `settings` are what a
-    result does not say itself: the `cost_model` and `ports` of a price.
+    result does not hold itself: the `cost_model` and `ports` of a price.
 
     >>> import choreo, tempfile
     >>> found = choreo.simulate(choreo.build("all_reduce", "ring", 4), "ring(4, 50GB/s, 1us)", "1MiB")

@@ -1,4 +1,4 @@
-"""What a store holds: how many rows of each table, its last runs, and runs without an end."""
+"""What a store holds: the number of rows of each table, its last runs, and how many runs have no end."""
 
 from __future__ import annotations
 

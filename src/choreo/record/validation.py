@@ -1,4 +1,4 @@
-"""Predictions held against what the store has measured, of clusters and of this machine."""
+"""Predictions compared with the measurements in the store, on clusters and on this machine."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ValidatedCase(Result):
 
 @result
 class ValidatedGroup(Result):
-    """Mean absolute relative errors of one thing on one machine; None where there are no such cases."""
+    """Mean absolute relative errors of one group of cases on one machine; None if there are none of that size."""
 
     columns: ClassVar[tuple[str, ...]] = ("group", "cases", "mape_below_1MiB", "mape_from_1MiB")
 
@@ -102,7 +102,7 @@ class StoreValidation(Result):
 
 
 def validate_store(store: str | Path | None = None, *, argv: Sequence[str] = ()) -> StoreValidation:
-    """Predict what was measured of NCCL, with this code, and hold all predictions of the store to its measurements."""
+    """Predict with this code what was measured with NCCL, and compare all stored predictions with measurements."""
     folder = store_path(store)
     with engine(folder, oltp=True) as ask:
         measured = ask(MEASURED, []).rows
@@ -119,7 +119,7 @@ def validate_store(store: str | Path | None = None, *, argv: Sequence[str] = ())
 
 
 def _predict(folder: Path, measured: Sequence[tuple[Any, ...]], argv: Sequence[str]) -> list[str]:
-    """Predict what was measured of NCCL, keep it, and say what could not be."""
+    """Predict what was measured with NCCL, store it, and return what could not be predicted."""
     from choreo.simulate import simulate_nccl
     from choreo.topology import get_topology
 

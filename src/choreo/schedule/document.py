@@ -72,8 +72,8 @@ def from_document(text: bytes | str) -> Schedule:
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at ")
         field = path.strip("`").removeprefix("$").removeprefix(".") or "the document"
-        told = shown(problem[0].lower() + problem[1:])
-        raise FormatError(f"{field}: {told}{_hint(problem, field)}", field=field) from None
+        reason = shown(problem[0].lower() + problem[1:])
+        raise FormatError(f"{field}: {reason}{_hint(problem, field)}", field=field) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"the document is not JSON: {_place_of(text, error)}", field="the document") from None
     if len(text) <= WRITTEN_BY_HAND:

@@ -198,8 +198,10 @@ def _shape_of(archive: zipfile.ZipFile, name: str) -> tuple[np.dtype[np.generic]
     dtype, length = np.dtype(match[1].decode()), int(match[2])
     start = 10 + int.from_bytes(beginning[8:10], "little")
     if length > MAX_ROWS or entry.file_size != start + length * dtype.itemsize:
-        told = f"it says {length} values of {dtype.itemsize} bytes, at most {MAX_ROWS}, but has {entry.file_size} bytes"
-        raise FormatError(f"{name}: {told}", field=name)
+        problem = (
+            f"it says {length} values of {dtype.itemsize} bytes, at most {MAX_ROWS}, but has {entry.file_size} bytes"
+        )
+        raise FormatError(f"{name}: {problem}", field=name)
     return dtype, length, start
 
 

@@ -1,4 +1,4 @@
-"""A verb over many cases at once: a graph of tasks on all cores, or on a Ray cluster; every case is kept."""
+"""A verb over many cases: a graph of tasks on all cores, or on a Ray cluster. Every case is stored."""
 
 from choreo.sweep.sweep import sweep
 from choreo.sweep.table import Table

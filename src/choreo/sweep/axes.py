@@ -95,7 +95,7 @@ def _yes(text: str) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Something that a sweep varies: how its values are read, what stands for them in --help, and what they are."""
+    """Something that a sweep varies: how its values are read, their metavar in --help, and their description."""
 
     read: Callable[[str], list[Value]]
     metavar: str
@@ -165,7 +165,7 @@ AXES = {
 
 
 def values_of(name: str, given: object) -> list[Value]:
-    """The values of an axis: from text as one types it, a number, or several of them.
+    """The values of an axis, given as text, as a number, or as a list of either.
 
     >>> values_of("size", "8:64")
     [8, 16, 32, 64]

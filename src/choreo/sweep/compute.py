@@ -1,4 +1,4 @@
-"""What makes the value of each kind of task: networks, schedules and the like, and the row and the facts of a case."""
+"""How each kind of task is computed: networks and schedules that cases share, and the row and facts of a case."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _make_schedule(
 def _make_placed(
     topology: Topology, /, *, collective: str, ranks: int | None = None, algorithm: str | None = None, **options: Any
 ) -> Schedule:
-    """The schedule asked for, along the network's dimensions where it wants axes, or the one that suits the network."""
+    """The given schedule, along the network's dimensions if it needs axes, or else the one that suits the network."""
     from choreo.algorithms import axes_of
     from choreo.simulate import suggested_schedule
 
@@ -157,7 +157,7 @@ def _packets(asked: bool, given: Mapping[str, Any], routing: str | None) -> Pack
 
     if not asked:
         if routing in PACKET_ROUTING:
-            raise UsageError(f"routing {routing} is of packets; give packets=yes too, or use spread or hashed")
+            raise UsageError(f"routing {routing} is for packets; give packets=yes too, or use spread or hashed")
         return None
     ways = {None: "ecmp", "hashed": "ecmp", "spread": "spray"}
     options = {PACKET_OPTIONS[name] or name: value for name, value in given.items()}
@@ -253,7 +253,7 @@ def _bench(
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a row; those of a part are named after both. Lists have no place in a table."""
+    """The figures of a row. Nested ones get joined names. Lists are left out."""
     found: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):

@@ -103,7 +103,7 @@ class _Column:
 
 
 class InterchangeFrame:
-    """What `__dataframe__` gives; libraries read it, people need not."""
+    """What `__dataframe__` returns, for libraries to read."""
 
     version = 0
 

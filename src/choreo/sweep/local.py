@@ -32,7 +32,7 @@ def available_cores() -> int:
 
 
 def run_here(verb: str, cases: list[tuple[int, Task]], workers: int) -> Generator[list[Done], None, None]:
-    """Compute cases and yield what is done, as soon as it is; the order depends on who is first."""
+    """Compute cases, and yield each as soon as it is done, in no fixed order."""
     queue = Queue(cases)
     yield from _alone(queue, until=time.monotonic() + ALONE_S if workers > 1 else None)
     tries: dict[int, int] = {}
@@ -54,7 +54,7 @@ def _alone(queue: Queue, until: float | None = None, unless: object = None) -> G
 
 @dataclass(slots=True)
 class _Peer:
-    """A worker: its socket, and the cases it was given, of which it computes the first."""
+    """A worker: its socket, and the cases it was given. It is computing the first of them."""
 
     connection: socket.socket
     given: dict[int, Task] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class _Peer:
 
 
 class _Pool:
-    """Worker processes. They ignore Ctrl-C, which is this process's to answer, and end with it."""
+    """Worker processes. They ignore Ctrl-C, which this process handles, and they end when it does."""
 
     def __init__(self, verb: str, count: int) -> None:
         pairs = [socket.socketpair() for _ in range(count)]
@@ -131,7 +131,7 @@ class _Pool:
         return True if found is None else found
 
     def _lost(self, peer: _Peer, queue: Queue, tries: dict[int, int]) -> list[Done]:
-        """Hand out again what a dead worker was given; the case it was at only once."""
+        """Hand out a dead worker's cases again; the one it was computing only a limited number of times."""
         self._drop(peer)
         found = []
         for place, (number, case) in enumerate(peer.given.items()):

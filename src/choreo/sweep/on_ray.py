@@ -40,7 +40,7 @@ def compute(cases: list[Numbered], files: dict[str, bytes]) -> list[Done]:
 
 
 def run_on_ray(cases: list[Numbered], address: str | None) -> Generator[list[Done], None, None]:
-    """Compute cases on a Ray cluster, and yield what is done: the one at `address`, the one here, or a new one."""
+    """Compute cases on a Ray cluster (at `address`, running here, or new), and yield each when it is done."""
     files = _files(cases)
     mine = not load_ray().is_initialized()
     with connected(address) as ray:
@@ -94,8 +94,8 @@ def _has_this_code(ray: Any) -> bool:
     try:
         there = ray.get(ray.remote(code).options(num_cpus=1, max_retries=2).remote(), timeout=PROBE_S)
     except ray.exceptions.GetTimeoutError:
-        told = f"no core of the Ray cluster was free in {PROBE_S:.0f} s; try later, or compute here"
-        raise UsageError(told) from None
+        message = f"no core of the Ray cluster was free in {PROBE_S:.0f} s; try later, or compute here"
+        raise UsageError(message) from None
     except ray.exceptions.RayError:  # it cannot import choreo
         return False
     return bool(there == code_hash())

@@ -14,7 +14,7 @@ Numbered = tuple[int, Task]
 
 
 class Queue:
-    """Cases that wait, in groups by the last task that they need.
+    """Waiting cases, grouped by the last task that they need.
 
     >>> ring, mesh = (Task("schedule", (("algorithm", name),)) for name in ("ring", "mesh"))
     >>> needs = enumerate([ring, mesh, ring, mesh])
@@ -34,16 +34,16 @@ class Queue:
         return self._waiting
 
     def put(self, number: int, case: Task) -> None:
-        """Let a case wait."""
+        """Queue a case."""
         self._groups.setdefault(case.needs[-1:], deque()).append((number, case))
         self._waiting += 1
 
     def take(self, worker: Hashable, most: int, share: int = 1) -> list[Numbered]:
-        """Up to `most` cases for a worker, of one group; at the end so few that `share` workers have some."""
+        """Up to `most` cases of one group for a worker; near the end fewer, so that `share` workers all get some."""
         if self._at.get(worker) not in self._groups:
             others = {at for one, at in self._at.items() if one != worker}
             free = [group for group in self._groups if group not in others]
-            # A group that nobody is at, in their order; else a part of the longest.
+            # The first group that no worker is at; otherwise a part of the longest.
             self._at[worker] = (
                 free[0] if free else max(self._groups, key=lambda one: len(self._groups[one]), default=None)
             )

@@ -37,11 +37,11 @@ def sweep(
     progress: Progress | None = None,
     **axes: object,
 ) -> Table:
-    """Call a verb with every combination of values, on all cores, and return the table of what it found.
+    """Call a verb with every combination of values, on all cores, and return the results as a table.
 
     The verbs are price, simulate, bound, nccl, plan and bench. An axis is a text as on the command line, a number, or a
     list of them. Every case is kept in the `store` when it is done, and is not computed again: a sweep that was
-    interrupted goes on where it was. `again` computes all cases anew. `on="ray"` uses a Ray cluster.
+    interrupted resumes where it was. `again` recomputes all cases. `on="ray"` uses a Ray cluster.
 
     >>> import choreo, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -72,7 +72,7 @@ def sweep_cases(
 ) -> Table:
     """Compute the cases that the store does not have, and keep them.
 
-    `finish` gets the table, and says which files it wrote, before the run is closed.
+    `finish` gets the table before the run is closed, and returns the files that it wrote.
     """
     found = get_verb(verb)
     if workers is not None and workers < 1:
@@ -124,9 +124,9 @@ def _computed(
 
 
 def _kept_rows(kept: Store, whole: str, names: Sequence[str], *, measured: bool) -> dict[int, Mapping[str, Any]]:
-    """The rows that are there already, by the number of the case.
+    """The rows that are stored already, by the number of the case.
 
-    A prediction is as good as new. Measurements are taken again, unless this very sweep was cut short.
+    Predictions are reused. Measurements are taken again, unless this very sweep was interrupted.
     """
     if measured:
         last = kept.rows("select id, status, machine from run where sweep = ? order by id desc limit 1", [whole])

@@ -1,4 +1,4 @@
-"""The table of a sweep: columns of one length, and the way into every dataframe there is."""
+"""The table of a sweep: columns of one length, which convert to any dataframe."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A sweep as a graph of tasks: what cases share is a task of its own, done once a worker.
+"""A sweep as a graph of tasks: what cases share is a separate task, which each worker computes once.
 
-A case of `simulate` needs a schedule, and that needs a network; sizes differ only in the case itself. `Worker.value`
-computes a task after those it needs, and keeps what other cases may need too.
+A case of `simulate` needs a schedule, which needs a network; only the case itself depends on the size. `Worker.value`
+computes a task after those it needs, and keeps values that other cases may need too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Task:
 
     @property
     def hash(self) -> str:
-        """The name of the task: the hash of its canonical parameters. What is None was not asked for."""
+        """The name of the task: the hash of its canonical parameters. Parameters that are None are left out."""
         return digest({"kind": self.kind, **{name: value for name, value in self.parameters if value is not None}})
 
 
@@ -70,7 +70,7 @@ class Worker:
         return self._kept[task]
 
     def done(self, number: int, case: Task) -> Done:
-        """The row of a case; a case that is refused has a row that says why."""
+        """The row of a case. The row of a refused case says why."""
         try:
             row, facts = self._make(case)
         except ChoreoError as error:
@@ -78,7 +78,7 @@ class Worker:
         return Done(number, row, tuple(facts))
 
     def close(self) -> None:
-        """Let go of what was kept."""
+        """Drop the values that were kept."""
         while self._kept:
             _close(self._kept.popitem()[1])
 

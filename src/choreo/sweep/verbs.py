@@ -73,7 +73,7 @@ def cases_of(name: str, axes: Mapping[str, Sequence[Value]]) -> list[Task]:
 
 
 def _named(given: dict[str, Value]) -> Iterator[dict[str, Value]]:
-    """A case for each algorithm of the collective where all are asked for."""
+    """One case for each algorithm of the collective, if all are asked for."""
     from choreo.algorithms import list_algorithms
 
     if given.get("algorithm") != "all":
@@ -108,7 +108,7 @@ def _file_hash(file: str) -> str:
 
 
 def _source(given: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
-    """The file of an algorithm that is not the library's, and its hash: other code is another case."""
+    """The file of an algorithm from outside the library, and its hash: different code is a different case."""
     found = _source_file(str(given["collective"]), str(given.get("algorithm")))
     return () if found is None else (("load", found), ("content", _file_hash(found)))
 
@@ -141,7 +141,7 @@ def _simulate_task(given: Mapping[str, Value]) -> Task:
     mine = (*placed.parameters, *_prefixed(network), *_chosen(given, "size", "gamma", "store_and_forward"))
     options = [name for name in PACKETS[1:] if given.get(name) is not None]
     if options and given.get("packets") is None:
-        raise UsageError(f"{options[0]} is of packets; give packets=yes too, or leave it out")
+        raise UsageError(f"{options[0]} is for packets; give packets=yes too, or leave it out")
     packets = ("packets", *options) if given.get("packets") else ()
     return Task("simulate", (*mine, *_chosen(given, *CHANGES, *packets)), (network, placed))
 

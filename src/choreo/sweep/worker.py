@@ -16,7 +16,7 @@ from choreo.sweep.wire import receive, send
 
 __all__ = ["main", "work"]
 
-# What a case may need; imported before the workers part.
+# What a case may need; imported before the workers are forked.
 MODULES = {
     "price": ("choreo.algorithms", "choreo.price", "choreo.prove"),
     "simulate": ("choreo.algorithms", "choreo.prove", "choreo.simulate", "choreo.bound"),

@@ -77,11 +77,11 @@ def _ranks(traces: Sequence[RankTrace]) -> dict[int, RankTrace]:
 
 
 def _world_size(traces: Sequence[RankTrace], groups: Mapping[str, tuple[int, ...]], given: int | None) -> int:
-    told = {trace.world_size for trace in traces if trace.world_size}
-    if given is None and len(told) > 1:
-        raise TraceError(f"the files disagree on the number of ranks: {sorted(told)}")
+    world_sizes = {trace.world_size for trace in traces if trace.world_size}
+    if given is None and len(world_sizes) > 1:
+        raise TraceError(f"the files disagree on the number of ranks: {sorted(world_sizes)}")
     most = max((max(members) + 1 for members in groups.values() if members), default=1)
-    most = max([most, len(traces), *((trace.rank or 0) + 1 for trace in traces), *told])
+    most = max([most, len(traces), *((trace.rank or 0) + 1 for trace in traces), *world_sizes])
     for trace in traces:
         for node in trace.nodes:
             if node.kind in (NodeKind.SEND, NodeKind.RECV) and node.peer >= most:
@@ -116,7 +116,7 @@ def _connected(
 ) -> ExecutionGraph:
     builder = GraphBuilder(world)
     everybody = tuple(range(world))
-    told = Findings()
+    found = Findings()
     for rank, trace in by_rank.items():
         place = _places(trace.nodes, rank)
         first = len(builder)
@@ -125,7 +125,7 @@ def _connected(
             deps = [first + place[one] for one in waits if one in place]
             gone = [one for one in (*node.deps, *node.control) if one not in place]
             if gone:
-                told.note(
+                found.note(
                     "dependency on a node that is not in the trace, dropped",
                     f"{shown(node.name)} on {gone[0]}",
                     len(gone),
@@ -137,7 +137,7 @@ def _connected(
         builder.repeat({group: translated(group, origin, world) for group in builder.groups})
     graph = builder.finish()
     graph.order  # noqa: B018 - a circle is refused here
-    findings.add(told)
+    findings.add(found)
     return graph
 
 

@@ -69,8 +69,8 @@ def _check_replicas(config: TrainConfig, ranks: int) -> None:
     each = plan.dp * plan.micro_batch
     if batch % each:
         raise PlanError(
-            f"global batch {batch} does not divide by dp {plan.dp} × micro-batch {plan.micro_batch} = {each}; a global "
-            f"batch of {max(1, round(batch / each)) * each} would"
+            f"global batch {batch} is not divisible by dp {plan.dp} × micro-batch {plan.micro_batch} = {each}; use a "
+            f"global batch of {max(1, round(batch / each)) * each}"
         )
     if config.data not in ("", SYNTHETIC):
         raise UsageError(f"{config.model.name} does not read text; leave out --data, its samples are synthetic")

@@ -116,7 +116,7 @@ class Model:
         if not self.head_dim:
             if self.hidden % self.heads:
                 raise ModelError(
-                    f"{self.name}: hidden {self.hidden} does not divide by heads {self.heads}; give head_dim, or "
+                    f"{self.name}: hidden {self.hidden} is not divisible by heads {self.heads}; give head_dim, or "
                     f"{_divisor(self.hidden, self.heads)} heads"
                 )
             object.__setattr__(self, "head_dim", self.hidden // self.heads)
@@ -124,8 +124,8 @@ class Model:
             object.__setattr__(self, "ffn", 256 * math.ceil(self.hidden / 96) if self.gated else 4 * self.hidden)
         if self.heads % self.kv_heads:
             raise ModelError(
-                f"{self.name}: heads {self.heads} do not divide by kv_heads {self.kv_heads}; "
-                f"{_divisor(self.heads, self.kv_heads)} key-value heads would"
+                f"{self.name}: heads {self.heads} are not divisible by kv_heads {self.kv_heads}; use "
+                f"{_divisor(self.heads, self.kv_heads)} key-value heads"
             )
         self._check_names()
         if self.dense_layers > self.layers:

@@ -65,18 +65,18 @@ class Plan:
     shard_size: int = 0  # data-parallel ranks that ZeRO shares the state out over (HSDP, MiCS); 0: all
 
     def __post_init__(self) -> None:
-        for name, (least, told) in WHOLE_NUMBERS.items():
+        for name, (least, bound) in WHOLE_NUMBERS.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise PlanError(f"{name} must be a whole number{told}, not {short(repr(value))}")
+                raise PlanError(f"{name} must be a whole number{bound}, not {short(repr(value))}")
             if value > MOST:
                 raise PlanError(f"{name} must be at most {MOST}, not {short(str(value))}")
         for name in ("sequence_parallel", "overlap"):
             if not isinstance(getattr(self, name), bool):
                 raise PlanError(f"{name} must be true or false, not {short(repr(getattr(self, name)))}")
         if self.recompute_layers and self.recompute != "full":
-            told = f"recompute_layers {self.recompute_layers} goes with recompute full"
-            raise PlanError(f"{told}, not {self.recompute}; leave it 0")
+            problem = f"recompute_layers {self.recompute_layers} goes with recompute full"
+            raise PlanError(f"{problem}, not {self.recompute}; leave it 0")
         self._check_modules()
         if isinstance(self.zero, bool) or self.zero not in (0, 1, 2, 3):
             raise PlanError(f"zero must be 0, 1, 2 or 3, not {short(repr(self.zero))}")
@@ -99,8 +99,8 @@ class Plan:
         for name in sorted(names - set(MODULES)):
             raise PlanError(f"recompute_modules must be of {', '.join(MODULES)}, not {short(repr(name))}")
         if names and self.recompute != "selective":
-            told = self.recompute_modules
-            raise PlanError(f"recompute_modules {told} goes with recompute selective, not {self.recompute}")
+            modules = self.recompute_modules
+            raise PlanError(f"recompute_modules {modules} goes with recompute selective, not {self.recompute}")
         object.__setattr__(self, "recompute_modules", ",".join(name for name in MODULES if name in names))
 
     @property
@@ -187,7 +187,7 @@ class Plan:
         >>> from choreo.workload import get_model
         >>> Plan(pp=7).check(get_model("llama3-70b"), gpus=7, global_batch=8, seq=4096)
         Traceback (most recent call last):
-        choreo.errors.PlanError: layers 80 of llama3-70b do not divide by pp 7; pp 5 or 8 would
+        choreo.errors.PlanError: layers 80 of llama3-70b are not divisible by pp 7; use pp 5 or 8
         """
         from choreo.workload.legal import Request, check_plan
 

@@ -56,7 +56,8 @@ def _residuals() -> list[str]:
     for name, matches in PARTS.items():
         at = [number for number, one in enumerate(kernels) if matches(one)]
         some = [kernels[number] for number in at]
-        lines.append(f"{name:22}{_told(errors(device, some))}  {_told(errors(device, some, left_out[at]), short=True)}")
+        burst = errors(device, some, left_out[at])
+        lines.append(f"{name:22}{_format_errors(errors(device, some))}  {_format_errors(burst, short=True)}")
     lines += ["", "h200_kernels.csv      kernels  median  90th    bias   as a burst: median  90th"]
     lines += _published(device)
     return lines
@@ -77,11 +78,11 @@ def _published(device: Device) -> list[str]:
         steady, burst = (
             errors(one, some, predict(one, some) + CALL_S) for one in (device, replace(device, duty=BURST))
         )
-        lines.append(f"{name:22}{_told(steady)}  {_told(burst, short=True)}")
+        lines.append(f"{name:22}{_format_errors(steady)}  {_format_errors(burst, short=True)}")
     return lines
 
 
-def _told(found: FitErrors, short: bool = False) -> str:
+def _format_errors(found: FitErrors, short: bool = False) -> str:
     values = f"{100 * found.median:5.1f} % {100 * found.ninetieth:4.0f} %"
     return f"{values:>24}" if short else f"{found.kernels:7d} {values} {100 * found.bias:+5.1f} %"
 

@@ -182,7 +182,7 @@ def _driver(properties: Any) -> tuple[float | None, float | None]:
     asked = [command, "--query-gpu=power.limit,clocks.max.sm", "--format=csv,noheader,nounits"]
     asked.append(f"--id=GPU-{properties.uuid}" if hasattr(properties, "uuid") else "--id=0")
     try:
-        told = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout.split(",")
-        return float(told[0]), float(told[1]) * 1e6
+        figures = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout.split(",")
+        return float(figures[0]), float(figures[1]) * 1e6
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None, None

@@ -87,8 +87,8 @@ PROBES = (
 
 def request(probe: CpuProbe, window_s: float) -> str:
     """The line that asks a process for the time of a kernel, which it repeats for `window_s`."""
-    told = {name: getattr(probe, name) for name in ("kind", "m", "n", "k", "dtype", "head_dim")}
-    return json.dumps(told | {"window_s": window_s}) + "\n"
+    fields = {name: getattr(probe, name) for name in ("kind", "m", "n", "k", "dtype", "head_dim")}
+    return json.dumps(fields | {"window_s": window_s}) + "\n"
 
 
 class CpuRanks:

@@ -78,7 +78,7 @@ def _store() -> Path | None:
     return found
 
 
-oltp_option = click.option("--oltp", is_flag=True, help="Ask the rows in SQLite, which needs no further package.")
+oltp_option = click.option("--oltp", is_flag=True, help="Query the rows in SQLite, which needs no other package.")
 
 
 @_command("load", "Put what is new into columns.")
@@ -96,8 +96,8 @@ def load_command(*, as_json: bool) -> None:
     if as_json:
         echo_json({"new": found.new, "rows": found.rows})
         return
-    told = ", ".join(f"{count} {table}" for table, count in found.new.items() if count) or "nothing"
-    click.echo(f"loaded {told} into {shown(folder / COLUMNS)}; there are {counted(sum(found.rows.values()), 'row')}")
+    new = ", ".join(f"{count} {table}" for table, count in found.new.items() if count) or "nothing"
+    click.echo(f"loaded {new} into {shown(folder / COLUMNS)}; there are {counted(sum(found.rows.values()), 'row')}")
 
 
 @_command("sql", "Answer a query, which only reads.")
@@ -129,7 +129,7 @@ def sql_command(*, query: str, oltp: bool, as_json: bool) -> None:
 @click.option("--case", metavar="HASH", help="Of constants: the case, or how its hash begins.")
 @click.option("--prediction", type=int, metavar="N", help="Of constants: the prediction by its number.")
 @click.option("--model", metavar="NAME", help="Of pareto: plans of this model only.")
-@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="At most so many (20).")
+@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="At most this many (20).")
 @click.option("--sql", "show_sql", is_flag=True, help="Print the query instead of its answer.")
 @oltp_option
 @json_option

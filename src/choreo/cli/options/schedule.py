@@ -203,8 +203,8 @@ def checked(schedule: Schedule) -> Schedule:
 def left_out(candidate: ScheduleOptions, error: Exception) -> None:
     """Say on stderr which algorithm is not in the table, and why."""
     name = f"{candidate.collective} by {candidate.algorithms[0]}"
-    told = str(error) if name in str(error) else f"{name}: {error}"
-    echo_note(f"left out: {' '.join(told.split())}")
+    reason = str(error) if name in str(error) else f"{name}: {error}"
+    echo_note(f"left out: {' '.join(reason.split())}")
 
 
 def _value(text: str) -> int | float | bool | str:

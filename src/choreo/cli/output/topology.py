@@ -91,12 +91,12 @@ def _rate(gap: Ends) -> str:
 
 def _facts(topology: Topology) -> list[str]:
     device = f" ({shown(topology.device)})" if topology.device else ""
-    told = [f"{counted(topology.num_devices, 'device')}{device}"]
+    counts = [f"{counted(topology.num_devices, 'device')}{device}"]
     if topology.num_switches:
-        told.append(counted(topology.num_switches, "switch", "switches"))
-    told.append(f"{counted(len(topology.links), 'link')} of one direction each")
+        counts.append(counted(topology.num_switches, "switch", "switches"))
+    counts.append(f"{counted(len(topology.links), 'link')} of one direction each")
     far, reducing = diameter(topology), int(topology.reduces.sum())
-    lines = [", ".join(told)]
+    lines = [", ".join(counts)]
     if far:
         lines.append(f"at most {counted(far, 'link')} from any device to any other")
     if reducing:
@@ -107,14 +107,14 @@ def _facts(topology: Topology) -> list[str]:
 def _links_in_words(machine: TopologyFile) -> str:
     """A machine's dimensions in a few words, with what joins several of them."""
     one, many = get_topology(machine.name), _two_of(machine)
-    told = []
+    parts = []
     pairs = zip_longest(one.blocks, many.blocks)
     for (kind, figures, inside), alike in groupby(pairs, lambda pair: (*_figures(pair[1]), _joins_devices(pair[0]))):
         sizes = [str(block.size) for block, _ in alike if block is not None]
         name = {"ring": "torus", "line": "mesh"}.get(kind, kind) if len(sizes) > 1 else kind
         what = f"{name} of {' x '.join(sizes)}" if inside else f"between several a {name}"
-        told.append(f"{what} at {figures}")
-    return "; ".join(told)
+        parts.append(f"{what} at {figures}")
+    return "; ".join(parts)
 
 
 def _joins_devices(block: Block | None) -> bool:

@@ -98,9 +98,9 @@ def _print_packets(run: WorkloadSimulation) -> None:
     echo_line(f"{sent}, {kind}", label=f"{'packets':23}")
     longest, fullest = format_bytes(found["peak_queue_bytes"]), format_bytes(found["peak_buffer_bytes"])
     echo_line(f"at most {longest} at a port, {fullest} in a switch", label=f"{'queues':23}")
-    told = {"pause": found["pauses"], "mark": found["marks"], "drop": found["drops"]}
-    told["retransmission"] = found["retransmissions"]
-    echo_line(", ".join(counted(count, name) for name, count in told.items()), label=f"{'congestion':23}")
+    counts = {"pause": found["pauses"], "mark": found["marks"], "drop": found["drops"]}
+    counts["retransmission"] = found["retransmissions"]
+    echo_line(", ".join(counted(count, name) for name, count in counts.items()), label=f"{'congestion':23}")
 
 
 def _print_communication(run: WorkloadSimulation) -> None:

@@ -76,8 +76,8 @@ def print_run(run: TrainingRun) -> None:
     for name, seconds in sorted(mean.items(), key=lambda part: -part[1]):
         if seconds >= 0.0005 * total or name in run.predicted_parts:
             predicted = run.predicted_parts.get(name)
-            told = "-" if predicted is None else format_time(predicted)
-            rows.append([name, format_time(seconds), f"{100 * seconds / total:.1f} %", told])
+            forecast = "-" if predicted is None else format_time(predicted)
+            rows.append([name, format_time(seconds), f"{100 * seconds / total:.1f} %", forecast])
     click.echo()
     echo_line(run.summary())
     echo_table((Column("part", left=True), Column("measured"), Column("share"), Column("predicted")), rows)

@@ -88,11 +88,11 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
 
     def keep_page(self, answer: bytes) -> bytes:
         """Keep the page of an answer, and answer with its address instead; an error stays as it is."""
-        told = json.loads(answer)
-        if "done" not in told:
+        reply = json.loads(answer)
+        if "done" not in reply:
             return answer
         name = f"/page/{secrets.token_urlsafe(12)}"
-        self.pages[name] = told["done"]["html"].encode()
+        self.pages[name] = reply["done"]["html"].encode()
         while len(self.pages) > MOST_PAGES:
             self.pages.popitem(last=False)
         return json.dumps({"done": {"address": name}}).encode()

@@ -80,8 +80,8 @@ def chunks(fields: Fields) -> ChunkData:
     case = case_of(fields)
     schedule = case.schedule
     if transfers_of(schedule, MOST_DRAWN) > MOST_DRAWN:
-        told = f"{schedule.label} over {schedule.ranks} ranks has too many transfers to follow; use fewer ranks"
-        raise FieldError("ranks", UsageError(told))
+        message = f"{schedule.label} over {schedule.ranks} ranks has too many transfers to follow; use fewer ranks"
+        raise FieldError("ranks", UsageError(message))
     run = run_of(case, keep=True)
     cells = schedule.members * schedule.num_chunks
     every = 1 if cells <= MOST_CELLS else min(schedule.num_chunks, -(-cells // FOLLOWED))

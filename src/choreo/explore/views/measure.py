@@ -170,20 +170,20 @@ def timeline(asked: Timeline) -> TimelineData:
     }
 
 
-def _joined(told: list[dict[str, Any]], reduces: dict[tuple[int, int, int], bool]) -> MessageColumns:
+def _joined(reports: list[dict[str, Any]], reduces: dict[tuple[int, int, int], bool]) -> MessageColumns:
     """What senders and receivers say of the same messages, from the moment when the first rank began its call."""
-    begin = min(float(one["began_s"]) for one in told)
+    begin = min(float(one["began_s"]) for one in reports)
     sent: dict[tuple[int, int, int], float] = {}
     made: MessageColumns = {
         "src": [], "dst": [], "step": [], "bytes": [], "reduce": [], "start_us": [], "arrived_us": []
     }  # fmt: skip
-    for rank, one in enumerate(told):
+    for rank, one in enumerate(reports):
         for received, peer, number, done in zip(
             one["received"], one["peer"], one["number"], one["done_s"], strict=True
         ):
             if not received:
                 sent[rank, peer, number] = done
-    for rank, one in enumerate(told):
+    for rank, one in enumerate(reports):
         columns = (one[name] for name in ("received", "peer", "number", "step", "bytes", "done_s"))
         for received, peer, number, step, size, done in zip(*columns, strict=True):
             if not received or (peer, rank, number) not in sent:
@@ -202,12 +202,12 @@ def _joined(told: list[dict[str, Any]], reduces: dict[tuple[int, int, int], bool
 def _bounded(ranks: int, texts: Sequence[str]) -> list[int]:
     """The sizes, where a page may run them."""
     if ranks > MOST_RANKS:
-        told = f"the page runs at most {MOST_RANKS} processes here, not {ranks}; use fewer, or choreo bench"
-        raise FieldError("ranks", UsageError(told))
+        message = f"the page runs at most {MOST_RANKS} processes here, not {ranks}; use fewer, or choreo bench"
+        raise FieldError("ranks", UsageError(message))
     sizes = [reading("size", lambda text=text: parse_size(text)) for text in texts]  # type: ignore[misc]
     if max(sizes) > MOST_BYTES:
-        told = f"the page runs at most {MOST_BYTES >> 20} MiB a rank; use a smaller size, or choreo bench"
-        raise FieldError("size", UsageError(told))
+        message = f"the page runs at most {MOST_BYTES >> 20} MiB a rank; use a smaller size, or choreo bench"
+        raise FieldError("size", UsageError(message))
     return sizes
 
 

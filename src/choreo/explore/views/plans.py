@@ -88,8 +88,8 @@ def _planning(asked: Plans) -> Planning:
     if asked.model not in models:
         raise FieldError("model", UnknownNameError("model", asked.model, models))
     if asked.cluster.lower().endswith(FILES) or "/" in asked.cluster or "\\" in asked.cluster:
-        told = f"the page takes names of machines and blocks, not files like {asked.cluster!r}; use choreo plan"
-        raise FieldError("cluster", UsageError(told))
+        message = f"the page takes names of machines and blocks, not files like {asked.cluster!r}; use choreo plan"
+        raise FieldError("cluster", UsageError(message))
     if key not in _kept:
         _kept[key] = _planned(key, best=5)
         while len(_kept) > 2:
@@ -120,8 +120,8 @@ def plans(asked: Plans) -> PlansData:
     planning = reading("model", lambda: _planning(asked))
     found = planning.found
     if found is None:
-        told = f"{planning.model} has one plan, data parallelism; plans are searched for transformers"
-        raise FieldError("model", UsageError(told))
+        message = f"{planning.model} has one plan, data parallelism; plans are searched for transformers"
+        raise FieldError("model", UsageError(message))
     space, guess = found.space, found.estimate
     return {
         "title": planning.summary(),

@@ -29,6 +29,6 @@ def document(fields: Fields) -> Written:
     schedule = case_of(fields).schedule
     if transfers_of(schedule, MOST_EDITED) > MOST_EDITED:
         what = f"{schedule.label} over {schedule.ranks} ranks"
-        told = f"{what} has more than {MOST_EDITED} transfers; edit one of fewer ranks"
-        raise FieldError("ranks", UsageError(told))
+        message = f"{what} has more than {MOST_EDITED} transfers; edit one of fewer ranks"
+        raise FieldError("ranks", UsageError(message))
     return {"text": to_document(schedule).decode()}

@@ -71,7 +71,7 @@ def evaluate_graph(
     """A data-parallel step of `global_batch` samples on `gpus` devices."""
     if global_batch % gpus:
         near = max(1, round(global_batch / gpus)) * gpus
-        raise PlanError(f"global batch {global_batch} does not divide by {gpus} GPUs; a global batch of {near} would")
+        raise PlanError(f"global batch {global_batch} is not divisible by {gpus} GPUs; use a global batch of {near}")
     plan = Plan(dp=gpus, micro_batch=global_batch // gpus, precision=precision)
     plain = convnet_graph(net, plan) if isinstance(net, ConvNet) else recommender_graph(net, plan)
     forward = fuse(plain)

@@ -52,7 +52,7 @@ def _plan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if model.experts and model.bias and plan.expert_tp > 1:
         yield "biases of experts that tensor parallelism cuts"
     if plan.cp > 1 and job.seq % (2 * plan.cp):
-        yield f"sequences of {job.seq} that do not divide by 2 cp = {2 * plan.cp}"
+        yield f"sequences of {job.seq} that are not divisible by 2 cp = {2 * plan.cp}"
     if job.software.moment_bytes == 4 and plan.zero == 0:
         yield "moments in bf16 without a distributed optimizer"
     if job.software.optimizer_offload and plan.zero == 0:

@@ -1,1 +1,1 @@
-"""Questions to the store, which only read: a query, columns and filters without SQL, and questions with names."""
+"""Questions to the store, which only read: an SQL query, columns and filters without SQL, and named questions."""

@@ -1,4 +1,4 @@
-"""What a query gives, and what is said of one that cannot be answered."""
+"""The answer to a query, and the error for one that cannot be answered."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Answer:
 
 def refused(text: str, error: Exception) -> Exception:
     """What went wrong with a query, in a sentence."""
-    told = " ".join(str(error).split())
-    if "readonly" in told or "not authorized" in told or "read-only" in told:
+    reason = " ".join(str(error).split())
+    if "readonly" in reason or "not authorized" in reason or "read-only" in reason:
         return UsageError(f"{short(text)!r} would write, and the store is only read here; write select ...")
-    return UsageError(f"{short(text)!r} cannot be answered: {told}")
+    return UsageError(f"{short(text)!r} cannot be answered: {reason}")

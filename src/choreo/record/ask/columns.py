@@ -1,4 +1,4 @@
-"""DuckDB on the columns of a store: views over Parquet, in a database of its own in memory."""
+"""DuckDB on the columns of a store: views over Parquet, in an in-memory database."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def duckdb_engine(folder: Path, *, fresh: bool = True) -> Iterator[Engine]:
 
 
 def _damaged(folder: Path, table: str, error: Exception) -> StoreError:
-    told = str(error).strip().splitlines()[0]
+    reason = str(error).strip().splitlines()[0]
     place = shown(folder / COLUMNS)
     return StoreError(
-        f"the columns of {table} in {place} cannot be read: {told}; remove that folder and ask again, as it is made "
+        f"the columns of {table} in {place} cannot be read: {reason}; remove that folder and ask again, as it is made "
         "anew from the rows, or ask those with --oltp"
     )
 

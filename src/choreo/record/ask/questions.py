@@ -1,4 +1,4 @@
-"""Questions with names: each a query that SQLite and DuckDB answer alike, and sometimes a step in Python after it."""
+"""Named questions: each is a query that both SQLite and DuckDB answer, and sometimes a step in Python after it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, what it may be told, the query, and what is made of its rows."""
+    """The question, its parameters, the query, and what is made of its rows."""
 
     summary: str
     sql: str
@@ -53,14 +53,14 @@ def ask(name: str, *, store: str | Path | None = None, oltp: bool = False, **val
     missing = [one for one in question.needs if values.get(one) is None]
     if missing:
         raise UsageError(f"the question {name!r} needs {' and '.join(missing)}: --{missing[0]} VALUE")
-    told = {one: value for one, value in values.items() if value is not None}
+    chosen = {one: value for one, value in values.items() if value is not None}
     with engine(store, oltp=oltp) as answer:
-        return _answered(question, answer, told)
+        return _answered(question, answer, chosen)
 
 
-def _answered(question: Question, answer: Engine, told: Values) -> Answer:
-    found = answer(question.sql, question.parameters(told))
-    return found if question.finish is None else question.finish(found, told)
+def _answered(question: Question, answer: Engine, chosen: Values) -> Answer:
+    found = answer(question.sql, question.parameters(chosen))
+    return found if question.finish is None else question.finish(found, chosen)
 
 
 def _limited(values: Values) -> list[Any]:
@@ -94,7 +94,7 @@ def _slower_parameters(values: Values) -> list[Any]:
 
 
 def _slower(found: Answer, values: Values) -> Answer:
-    """Samples at the commit against those of the newest commit after it, case by case, by a rank test."""
+    """Compare samples at the commit with those of the newest commit after it, case by case, by a rank test."""
     most_p, least = float(values.get("p", 0.01)), int(values.get("rows", 20))
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in found.to_dicts():
@@ -216,6 +216,9 @@ QUESTIONS = {
         ("case", "prediction", "rows"),
     ),
     "pareto": Question(
-        "Which plans are such that none is both faster and smaller?", PARETO, _pareto_parameters, ("model", "rows")
+        "Which plans are Pareto-optimal: no other is both faster and smaller?",
+        PARETO,
+        _pareto_parameters,
+        ("model", "rows"),
     ),
 }

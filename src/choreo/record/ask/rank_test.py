@@ -13,9 +13,9 @@ MOST_EXACT = 20  # samples of a side
 
 
 def larger_p(after: Sequence[float], before: Sequence[float]) -> float:
-    """The probability that `after` would be as much larger than `before` by chance, were both of one distribution.
+    """The p-value: how likely `after` is this much larger than `before` if both have the same distribution.
 
-    Exact for few samples without ties; else by the normal distribution, with corrections for ties and continuity.
+    Exact for few samples without ties; otherwise by the normal distribution, with corrections for ties and continuity.
 
     >>> round(larger_p([5, 6, 7, 8, 9], [0, 1, 2, 3, 4]), 4)
     0.004

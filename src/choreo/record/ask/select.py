@@ -22,7 +22,7 @@ MOST_ROWS = 1_000_000
 Filter = tuple[str, str, Any] | tuple[str, str]
 
 _AGGREGATE = re.compile(r"(\w+)\((\*|\w+)\)")
-# The columns of each view: those of the case, those of its own, and those of where and when.
+# The columns of each view: those of the case, its own, and those that say where and when.
 _CASE = {
     **dict.fromkeys(("collective", "algorithm"), "text"),
     **dict.fromkeys(("ranks", "size_bytes"), "number"),

@@ -18,10 +18,10 @@ __all__ = ["engine", "sql"]
 
 
 def sql(text: str, parameters: Sequence[Any] = (), *, store: str | Path | None = None, oltp: bool = False) -> Answer:
-    """Answer one query. It may read the tables, and the views `result` and `compared`, and write nothing.
+    """Answer one query. It may read the tables and the views `result` and `compared`, and cannot write.
 
-    DuckDB reads the columns, to which what is new in the store is added first. `oltp` asks SQLite instead, which needs
-    no further package.
+    DuckDB reads the columns, after new rows of the store are added to them. `oltp` asks SQLite instead, which needs no
+    other package.
 
     >>> import choreo, tempfile
     >>> from choreo.record import sql
@@ -37,7 +37,7 @@ def sql(text: str, parameters: Sequence[Any] = (), *, store: str | Path | None =
 
 @contextmanager
 def engine(store: str | Path | None = None, *, oltp: bool = False) -> Iterator[Engine]:
-    """What answers queries, for several of them."""
+    """An engine that answers several queries."""
     folder = store_path(store)
     if oltp:
         with _sqlite(folder) as found:

@@ -1,4 +1,4 @@
-"""Other programs' measurements: the formats that are read, and how they are kept beside predictions."""
+"""Other programs' measurements: the formats that can be read, and how they are stored beside predictions."""
 
 from choreo.record.importing.importing import Imported, import_nccl_tests
 

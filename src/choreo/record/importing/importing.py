@@ -1,4 +1,4 @@
-"""`choreo record import`: measurements of real clusters beside the predictions of them."""
+"""`choreo record import`: measurements of real clusters, stored beside predictions for them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _facts(
 
 
 def _devices(test: NcclTest, devices: int) -> list[int]:
-    """The devices that ranks were on: equally many on each host, the first of it."""
+    """The devices that ranks were on: the same number on each host, its first ones."""
     ranks, hosts = test.ranks or 0, len(test.hosts)
     if hosts < 2 or ranks % hosts or devices % hosts:
         return list(range(ranks))

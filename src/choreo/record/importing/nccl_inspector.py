@@ -1,7 +1,7 @@
 """Measurements of NCCL's Inspector plugin: a line of JSON for each collective that a rank ran in a real job.
 
-A communicator's collective of one size is a row. A sample is one call: the longest of the ranks that the file has. The
-Inspector counts one rank's part of an all_gather and a reduce_scatter.
+A row is one collective of one size in one communicator. A sample is one call: the longest time of the ranks in the
+file. Of an all_gather or a reduce_scatter, the Inspector counts one rank's part.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _one(record: Any, path: str | Path) -> tuple[str, int, int, float] | None:
         collective = read_collective(name)
     except UnknownNameError:
         return None
-    if collective == "sendrecv":  # a message of one rank, whose peer is not told
+    if collective == "sendrecv":  # a message of one rank; the file does not name the peer
         return None
     return collective, size * ranks if collective in SHARDED else size, call, time_us * 1e-6
 

@@ -1,7 +1,7 @@
-"""Measurements of nccl-tests, from what it prints and from the JSON file of its -J: every sample that is there.
+"""Measurements of nccl-tests, from its output or from the JSON file of its -J option: every sample that it has.
 
-A text may hold several tests one after another, with the prefixes of mpirun or srun. Where -I was given, the JSON has
-the time of every iteration; else a row is one sample, the mean that nccl-tests prints.
+A text may hold several tests one after another, with the prefixes of mpirun or srun. With -I, the JSON has the time of
+every iteration. Otherwise a row is one sample: the mean that nccl-tests prints.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def _from_json(text: str, path: str | Path) -> NcclTest:
     try:
         return _test_of(document)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        told = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{shown(path)} is not what nccl-tests writes with -J: {told[:120]}") from None
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{shown(path)} is not what nccl-tests writes with -J: {reason[:120]}") from None
 
 
 def _test_of(document: dict[str, Any]) -> NcclTest:
@@ -193,7 +193,7 @@ def _root(text: str | None) -> int | None:
 
 
 def _checked(row: TimedRow) -> TimedRow:
-    """Refuse numbers that nobody measured."""
+    """Refuse times that cannot have been measured."""
     if not (0 <= row.size_bytes < 1 << 63 and all(0 < time_s < MOST_S for time_s in row.times_s)):
         raise ValueError(f"a row of {row.size_bytes} bytes takes {row.times_s[0]:g} s")
     return row

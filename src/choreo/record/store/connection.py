@@ -19,7 +19,7 @@ PATIENCE_S = 60.0  # for other writers
 # (what SQLite says, the sentence)
 TROUBLES = (
     ("SQLITE_FULL", "the disk is full; free some space and try again, what was kept so far is safe"),
-    ("SQLITE_CORRUPT", "is damaged; move it away and start anew, `sqlite3 FILE .recover` saves what can be read"),
+    ("SQLITE_CORRUPT", "is damaged; move it away and start a new one; `sqlite3 FILE .recover` saves what can be read"),
     ("SQLITE_NOTADB", "is damaged, or not a store; move it away, or give another folder with --store DIR"),
     ("SQLITE_READONLY", "cannot be written: the folder or file is read-only; give another one with --store DIR"),
     ("SQLITE_CANTOPEN", "cannot be opened: the folder or file may not be read or written; give --store DIR"),
@@ -43,14 +43,14 @@ class _Median:
 
 
 def make_views(connection: sqlite3.Connection) -> None:
-    """The views and `median`, for this connection: they are no part of the file."""
+    """Create the views and `median` for this connection: they are not stored in the file."""
     connection.create_aggregate("median", 1, _Median)
     for name, text in VIEWS.items():
         connection.execute(f"create temp view if not exists {name} as {text}")
 
 
 def marks(connection: sqlite3.Connection) -> tuple[int, int]:
-    """The program that a file is of, and the version of its tables."""
+    """The program that a file belongs to, and the version of its tables."""
     application, version = (
         int(connection.execute(f"pragma {name}").fetchone()[0]) for name in ("application_id", "user_version")
     )
@@ -67,7 +67,7 @@ def check_version(file: Path, version: int) -> None:
 
 
 def patiently(connection: sqlite3.Connection, statement: str) -> None:
-    """Run what SQLite does not wait for by itself while others write."""
+    """Run a statement that SQLite's busy timeout does not cover, again until it succeeds."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -82,12 +82,12 @@ def patiently(connection: sqlite3.Connection, statement: str) -> None:
 
 @contextmanager
 def explained(file: Path, *, reading: bool = False) -> Iterator[None]:
-    """SQLite's errors as sentences; while `reading`, that nothing may be written is the reader's mistake."""
+    """SQLite's errors as sentences. While `reading`, an attempt to write is the query's mistake."""
     try:
         yield
     except sqlite3.DatabaseError as error:
         name = getattr(error, "sqlite_errorname", None) or ""
-        told = next((text for start, text in TROUBLES if name.startswith(start)), None)
-        if told is None or (reading and name.startswith("SQLITE_READONLY")):
+        sentence = next((text for start, text in TROUBLES if name.startswith(start)), None)
+        if sentence is None or (reading and name.startswith("SQLITE_READONLY")):
             raise
-        raise StoreError(f"{shown(file)}{':' if told.startswith('the ') else ''} {told}") from error
+        raise StoreError(f"{shown(file)}{':' if sentence.startswith('the ') else ''} {sentence}") from error

@@ -1,4 +1,4 @@
-"""What this machine is: the fingerprint by which measurements are told apart."""
+"""What this machine is: a fingerprint that distinguishes the measurements of different machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What made a number: the commit of the folder one works in, and the code of Choreo itself."""
+"""Where a number comes from: the commit of the working folder, and the code of Choreo itself."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def commit_here(folder: Path | None = None) -> tuple[str | None, bool | None]:
 
 @cache
 def code_hash() -> str:
-    """A hash of Choreo's files: a prediction of other code is another prediction, whatever the version says."""
+    """A hash of Choreo's files. Different code makes a different prediction, whatever the version says."""
     package = Path(choreo.__file__).parent
     parts = hashlib.sha256()
     for file in _code(package):

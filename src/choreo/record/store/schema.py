@@ -1,7 +1,7 @@
 """The tables of the store, version by version, and two views that join them.
 
-A store says its version in SQLite's `user_version`. Opening an older one runs the scripts that it lacks, in one
-transaction. A script that was released is never changed; a change is a script more.
+The version of a store is in SQLite's `user_version`. Opening an older store runs the scripts that it lacks, in one
+transaction. A released script is never changed; a change is a new script.
 """
 
 from __future__ import annotations

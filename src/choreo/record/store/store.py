@@ -1,8 +1,8 @@
 """The store of results while work runs: SQLite in WAL mode, one short transaction at a time.
 
-Every transaction begins with BEGIN IMMEDIATE: one that begins as a reader and becomes a writer loses to whoever wrote
-in between. A run is opened before its work and closed after it, so a crash shows as a run without an end. What was
-committed stays when the process is killed.
+Every transaction begins with BEGIN IMMEDIATE: one that begins as a reader and becomes a writer fails if another process
+wrote in between. A run is opened before its work and closed after it, so a crash shows as a run without an end. What
+was committed survives when the process is killed.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Store:
         check_local(self.folder)
         self._cases: dict[str, int] = {}
         self._constants: dict[str, int] = {}
-        with self._told():
+        with self._explained():
             self._connection = sqlite3.connect(self.file, timeout=PATIENCE_S, isolation_level=None)
         try:
-            with self._told():
+            with self._explained():
                 self._prepare()
         except BaseException:
             self._connection.close()
@@ -75,7 +75,7 @@ class Store:
         host: str | None = None,
         sweep: str | None = None,
     ) -> int:
-        """Open a run and return its number; `machine` and `host` are where it measures, if that is not here."""
+        """Open a run and return its id. `machine` and `host` say where it measures, if not here."""
         where = this_machine() if machine is None else machine
         commit, dirty = commit_here()
         columns = (
@@ -116,7 +116,7 @@ class Store:
         facts: Iterable[Predicted | Measured],
         tasks: Iterable[tuple[str, Mapping[str, object]]] = (),
     ) -> None:
-        """Keep what was found, all of it or nothing. A prediction that is there already, of the same code, stays.
+        """Store results, all of them or none. An existing prediction by the same code stays.
 
         `tasks` are those of a sweep that are done: the hash of each, and its row.
         """
@@ -161,11 +161,11 @@ class Store:
 
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
         """The answer of the store to a query."""
-        with self._told():
+        with self._explained():
             return self._connection.execute(sql, tuple(parameters)).fetchall()
 
     def close(self) -> None:
-        """Close the file; another process goes on."""
+        """Close the file. Other processes can still use it."""
         self._connection.close()
 
     def __enter__(self) -> Store:
@@ -223,7 +223,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._told():
+        with self._explained():
             if self._connection.in_transaction:  # Ctrl-C between two lines left it open
                 self._roll_back()
             try:
@@ -241,13 +241,13 @@ class Store:
             self._connection.execute("rollback")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _explained(self) -> Iterator[None]:
         with explained(self.file):
             yield
 
 
 def connect_read_only(folder: Path) -> sqlite3.Connection:
-    """A connection to the store of a folder that cannot write; also where the folder is read-only.
+    """A read-only connection to the store of a folder, which may itself be read-only.
 
     It has the views, and attaches no other file.
     """

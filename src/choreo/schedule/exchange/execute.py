@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from choreo.errors import ProofError
-from choreo.schedule.exchange.program import Instruction, Program, told_at
+from choreo.schedule.exchange.program import Instruction, Program, proof_error_at
 from choreo.schedule.exchange.races import check_races
 
 __all__ = ["OWN", "Crossing", "Execution", "Value", "execute"]
@@ -119,10 +119,10 @@ def _deadlock(program: Program, stuck: set[int]) -> ProofError:
             here = max(n for n in range(here) if code[n].home == code[here].home)
     circle = path[seen[here] :]
     ends = [*circle[1:], circle[0]]
-    told = [f"{code[number]} {how} {code[after]}" for (number, how), (after, _) in zip(circle, ends, strict=True)]
-    if len(told) > NAMED:
-        told = [*told[: NAMED - 1], f"{len(told) - NAMED} more", told[-1]]
-    return told_at(code[circle[0][0]], "deadlock", f"deadlock: {'; '.join(told)}")
+    waits = [f"{code[number]} {how} {code[after]}" for (number, how), (after, _) in zip(circle, ends, strict=True)]
+    if len(waits) > NAMED:
+        waits = [*waits[: NAMED - 1], f"{len(waits) - NAMED} more", waits[-1]]
+    return proof_error_at(code[circle[0][0]], "deadlock", f"deadlock: {'; '.join(waits)}")
 
 
 def _values(program: Program, order: list[int]) -> Execution:
@@ -155,8 +155,8 @@ def _arrived(run: Execution, program: Program, number: int, place: int, rank: in
     """The value at a place, as the GPU that reads it has it."""
     value, where = run.held[place], program.places[place]
     if value is None:
-        told = f"{program.instructions[number]} reads {where} of gpu {where.rank}, where nothing has been written"
-        return Value(rank, -1, 0, 0, frozenset(), number, told, "absent")
+        problem = f"{program.instructions[number]} reads {where} of gpu {where.rank}, where nothing has been written"
+        return Value(rank, -1, 0, 0, frozenset(), number, problem, "absent")
     return value if where.rank == rank else _cross(run, value, number, place, rank)
 
 
@@ -207,15 +207,15 @@ def _wrong(program: Program, run: Execution, place: int, wanted: int) -> ProofEr
     if value.bad:
         contributor = _first(value.twice) if value.twice else None
         at = program.instructions[value.made]
-        return told_at(at, value.kind, f"{value.bad}; {end}", chunk, contributor)
+        return proof_error_at(at, value.kind, f"{value.bad}; {end}", chunk, contributor)
     at = program.instructions[run.writers[place]]
     if value.chunk != chunk:
-        return told_at(at, "misplaced", f"{at} leaves {_meant(program, value.chunk)} there; {end}", chunk)
+        return proof_error_at(at, "misplaced", f"{at} leaves {_meant(program, value.chunk)} there; {end}", chunk)
     missing = wanted & ~value.once
     assert missing, "a value that is neither bad nor misplaced lacks something"
     rank = _first(missing)
     story = f"{at} leaves chunk {chunk} without the contribution of rank {rank}; {end}"
-    return told_at(at, "missing", story, chunk, rank)
+    return proof_error_at(at, "missing", story, chunk, rank)
 
 
 def _meant(program: Program, chunk: int) -> str:

@@ -13,7 +13,16 @@ from typing import NamedTuple
 from choreo.collectives import Collective, Layout, get_collective
 from choreo.errors import FormatError, ProofError, shown
 
-__all__ = ["BUFFERS", "COLLECTIVE_NAMES", "Buffers", "Instruction", "Place", "Program", "collective_of", "told_at"]
+__all__ = [
+    "BUFFERS",
+    "COLLECTIVE_NAMES",
+    "Buffers",
+    "Instruction",
+    "Place",
+    "Program",
+    "collective_of",
+    "proof_error_at",
+]
 
 # What other tools call the collectives.
 COLLECTIVE_NAMES = {
@@ -174,7 +183,9 @@ def collective_of(name: str, field_name: str) -> str:
     return found
 
 
-def told_at(at: Instruction, kind: str, story: str, chunk: int = 0, contributor: int | None = None) -> ProofError:
+def proof_error_at(
+    at: Instruction, kind: str, story: str, chunk: int = 0, contributor: int | None = None
+) -> ProofError:
     """The error at an instruction."""
     error = ProofError(story, kind=kind, step=at.step, rank=at.rank, chunk=chunk, contributor=contributor)
     error.thread_block = at.block

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import ProofError
-from choreo.schedule.exchange.program import Instruction, Program, told_at
+from choreo.schedule.exchange.program import Instruction, Program, proof_error_at
 
 __all__ = ["check_races"]
 
@@ -83,7 +83,7 @@ class _Places:
         one, other = (self.program.instructions[use.instruction] for use in (first, second))
         where = self.program.places[place]
         story = f"race: {one} {did} {where} of gpu {where.rank} and {other} {does} it, and nothing says which is first"
-        return told_at(other, "race", story, self.program.due.get(place, self.program.given.get(place, 0)))
+        return proof_error_at(other, "race", story, self.program.due.get(place, self.program.given.get(place, 0)))
 
 
 def _fed(program: Program) -> dict[int, frozenset[int]]:

@@ -100,13 +100,13 @@ class _Recovery:
             before = parts
 
     def _two_values(self, here: Chunk, before: Parts, parts: Parts) -> FormatError:
-        def told(value: Parts) -> str:
+        def describe(value: Parts) -> str:
             arrived = [self.run.crossings[x].src for x in sorted(value - JUST_OWN)]
             return " + ".join([*(["its own"] if OWN in value else []), *(f"that of gpu {src}" for src in arrived[:4])])
 
         return FormatError(
-            f"gpu {here[0]} keeps two values of chunk {here[1]} at once ({told(before)}; {told(parts)}); a schedule "
-            "has one place for them beside the input",
+            f"gpu {here[0]} keeps two values of chunk {here[1]} at once ({describe(before)}; {describe(parts)}); a "
+            "schedule has one place for them beside the input",
             field=f"gpu {here[0]}",
         )
 
@@ -149,10 +149,10 @@ class _Recovery:
         """The steps that the file claims for its messages, where it does."""
         steps = [-1] * count
         for x, number in message.items():
-            told = self.program.instructions[self.run.crossings[x].instruction].round
-            if told is None:
+            step = self.program.instructions[self.run.crossings[x].instruction].round
+            if step is None:
                 return None
-            steps[number] = told
+            steps[number] = step
         return steps
 
     def _order_blocks(self, message: dict[int, int], order: Order) -> None:

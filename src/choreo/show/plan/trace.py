@@ -28,9 +28,9 @@ def plan_trace(plan: PlanData, about: str) -> Trace:
     slices: list[list[Slice]] = [[] for _ in range(line["stages"])]
     columns = (line[name] for name in ("kind", "stage", "micro_batch", "chunk", "start_s", "end_s"))
     for kind, stage, batch, chunk, start, end in zip(*columns, strict=True):
-        told: dict[str, object] = {"micro_batch": batch, "chunk": chunk, "stage": stage}
+        arguments: dict[str, object] = {"micro_batch": batch, "chunk": chunk, "stage": stage}
         name = f"{NAMES[kind]} {batch}" + (f".{chunk}" if line["chunks"] > 1 else "")
-        slices[stage].append(Slice(_ns(start), _ns(end), name, NAMES[kind], told))
+        slices[stage].append(Slice(_ns(start), _ns(end), name, NAMES[kind], arguments))
     for stage, found in enumerate(slices):
         found += [Slice(_ns(part["start_s"]), _ns(part["end_s"]), part["name"], "after", {}) for part in line["tail"]]
         stages.add(f"stage {stage}", found)

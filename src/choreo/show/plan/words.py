@@ -28,11 +28,11 @@ def title(planning: Planning, *, varied: str = "", global_batch: str = "") -> st
     batch = "" if varied == "global-batch" else f"global batch {global_batch or planning.global_batch}"
     if planning.job is not None and varied != "seq":
         batch = f"{batch or 'sequences'} of {planning.seq} tokens"
-    told = [batch] if batch else []
-    told += [planning.precision] if varied != "precision" else []
-    told += [planning.software.name] if varied != "software" else []
+    settings = [batch] if batch else []
+    settings += [planning.precision] if varied != "precision" else []
+    settings += [planning.software.name] if varied != "software" else []
     network = "" if varied == "cluster" else f"; network: {planning.cluster.network.name}"
-    return f"{model} on {gpus}{device}{where}: {', '.join(told)}{network}"
+    return f"{model} on {gpus}{device}{where}: {', '.join(settings)}{network}"
 
 
 def plan_words(plan: Plan) -> str:
@@ -60,9 +60,9 @@ def plan_words(plan: Plan) -> str:
 def limits(planning: Planning, planned: Planned, most: int = 3) -> str:
     """What takes the step's time, the largest part first, with its share."""
     total = planned.step.step_time_s
-    told = sorted(shares(planning, planned).items(), key=lambda part: -part[1])
+    largest = sorted(shares(planning, planned).items(), key=lambda part: -part[1])
     return ", ".join(
-        f"{name} {100 * seconds / total:.0f} %" for name, seconds in told[:most] if seconds / total >= 0.005
+        f"{name} {100 * seconds / total:.0f} %" for name, seconds in largest[:most] if seconds / total >= 0.005
     )
 
 
@@ -81,9 +81,9 @@ def shares(planning: Planning, planned: Planned) -> dict[str, float]:
     sent_parts = ("communication", "data parallel")
     found = {words.get(name, name): seconds for name, seconds in step.parts.items() if name not in sent_parts}
     sent = step.parts.get("communication", 0.0) + step.parts.get("data parallel", 0.0)
-    told = sum(seconds for name, seconds in step.exposed_comm_s.items() if name != "pp send")
+    total = sum(seconds for name, seconds in step.exposed_comm_s.items() if name != "pp send")
     for name, seconds in step.exposed_comm_s.items():
-        if name != "pp send" and told > 0:
+        if name != "pp send" and total > 0:
             axes = name.split(" ")[0]
-            found[f"{name} on {link_of(planning.cluster, planned.plan, axes)}"] = seconds * sent / told
+            found[f"{name} on {link_of(planning.cluster, planned.plan, axes)}"] = seconds * sent / total
     return found

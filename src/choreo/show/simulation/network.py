@@ -96,15 +96,15 @@ def network_of(simulation: Simulation, series: Series, row_of_node: dict[int, in
     must = must_show(topology, slow_links(topology), simulation.utilisation)
     still = _still(topology, tuple(must))
     boxed = [links for links in still.inside if len(links)]
-    told = iter(_words(simulation, [*still.links, *boxed]))
+    captions = iter(_words(simulation, [*still.links, *boxed]))
     data: NetworkData = {
         **still.data,
         "wires": [
-            {**wire, "series": series.of(links), "words": next(told)}
+            {**wire, "series": series.of(links), "words": next(captions)}
             for wire, links in zip(still.data["wires"], still.links, strict=True)
         ],
         "switches": [
-            {**switch, "series": series.of(links), "words": next(told) if len(links) else ""}
+            {**switch, "series": series.of(links), "words": next(captions) if len(links) else ""}
             for switch, links in zip(still.data["switches"], still.inside, strict=True)
         ],
         "devices": [

@@ -79,14 +79,14 @@ def path_of(simulation: Simulation, first_row: Ints) -> PathData:
     to_blame = sorted({leg.link for leg, shared in zip(legs, sharing, strict=True) if shared})
     names = dict(zip(to_blame, link_names(simulation, np.array(to_blame, np.int64)), strict=True))
     made: list[LegData] = []
-    first, told = first_row.tolist(), legs[: MOST_LEGS + 1]  # one more, as a way may end where the next begins
+    first, listed = first_row.tolist(), legs[: MOST_LEGS + 1]  # one more, as a way may end where the next begins
 
     def us(times_s: list[float]) -> list[float]:
         return rounded(np.array(times_s) * 1e6, simulation.time_s * 1e6)
 
-    asked = us([leg.start_s - leg.send_s for leg in told])
-    start, out = us([leg.start_s for leg in told]), us([leg.out_s for leg in told])
-    arrived, done = us([leg.arrived_s for leg in told]), us([leg.written_s for leg in told])
+    asked = us([leg.start_s - leg.send_s for leg in listed])
+    start, out = us([leg.start_s for leg in listed]), us([leg.out_s for leg in listed])
+    arrived, done = us([leg.arrived_s for leg in listed]), us([leg.written_s for leg in listed])
     for at, (leg, (sent, written), shared) in enumerate(zip(legs[:MOST_LEGS], goes, sharing, strict=False)):
         src, dst = first[leg.job] + leg.src, first[leg.job] + leg.dst
         begin = (start if leg.waited_for == "port" else asked)[at]

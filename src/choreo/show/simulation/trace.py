@@ -104,7 +104,7 @@ class _Maker:
     def arguments(self, message: int, cause: int, kinds: tuple[str, ...]) -> dict[str, object]:
         """What is known about a message; `kinds` are those of the causes of a wait."""
         messages = self.simulation.messages
-        told: dict[str, object] = {
+        arguments: dict[str, object] = {
             "step": int(messages.step[message]),
             "from": int(messages.src[message]),
             "to": int(messages.dst[message]),
@@ -114,8 +114,8 @@ class _Maker:
             "waited_for": self.waited(cause, kinds),
         }
         if message in self.critical:
-            told["critical"] = True
-        return told
+            arguments["critical"] = True
+        return arguments
 
     def waited(self, cause: int, kinds: tuple[str, ...]) -> str:
         """What a message waited for last, and which message that was."""
@@ -150,11 +150,11 @@ def _rank_tracks(simulation: Simulation, maker: _Maker, tracks: Tracks) -> tuple
     by_rank: dict[tuple[int, int], tuple[list[Slice], list[Slice]]] = defaultdict(lambda: ([], []))
     for message, (job, src, dst, start_cause, write_cause, start, out, arrived, written) in enumerate(columns):
         size, doing = maker.size(message), "reduce" if adds[message] else "receive"
-        told = maker.arguments(message, start_cause, BEFORE_START)
-        sends[message] = Slice(start, out, f"send to {dst}, {size}", "send", told)
+        arguments = maker.arguments(message, start_cause, BEFORE_START)
+        sends[message] = Slice(start, out, f"send to {dst}, {size}", "send", arguments)
         by_rank[job, src][0].append(sends[message])
-        told = maker.arguments(message, write_cause, ("writer", "reader"))
-        receives[message] = Slice(arrived, written, f"{doing} from {src}, {size}", doing, told)
+        arguments = maker.arguments(message, write_cause, ("writer", "reader"))
+        receives[message] = Slice(arrived, written, f"{doing} from {src}, {size}", doing, arguments)
         by_rank[job, dst][1].append(receives[message])
     for (job, rank), (sent, received) in sorted(by_rank.items()):
         name = maker.names[job][rank]
@@ -171,9 +171,11 @@ def _link_tracks(simulation: Simulation, maker: _Maker, tracks: Tracks, crossing
     rows = (crossings.message, crossings.link, crossings.bytes, begin_ns, end_ns)
     for message, link, crossed, begin, end in zip(*(column.tolist() for column in rows), strict=True):
         src, dst, step = (int(column[message]) for column in (messages.src, messages.dst, messages.step))
-        told = maker.arguments(message, int(messages.start_cause[message]), BEFORE_START)
-        told["bytes_here"] = crossed
-        by_link[link].append(Slice(begin, end, f"step {step}: {src} -> {dst}, {format_bytes(crossed)}", "link", told))
+        arguments = maker.arguments(message, int(messages.start_cause[message]), BEFORE_START)
+        arguments["bytes_here"] = crossed
+        by_link[link].append(
+            Slice(begin, end, f"step {step}: {src} -> {dst}, {format_bytes(crossed)}", "link", arguments)
+        )
     numbers = np.array(sorted(by_link), np.int64)
     for link, name in zip(numbers.tolist(), link_names(simulation, numbers, "->"), strict=True):
         tracks.add(name, by_link[link])

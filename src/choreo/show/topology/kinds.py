@@ -49,9 +49,9 @@ def kinds_of(topology: Topology, stages: list[Stage]) -> list[LinkKind]:
             for at, (bandwidth, latency, overhead) in enumerate(figures):
                 color = COLORS[(used + (at if block.kind == "graph" else 0)) % len(COLORS)]
                 bundle = f"{stage.inner} × " if stage.inner > 1 else ""
-                told = [f"{bundle}{bandwidth_words(*bandwidth)}", latency_words(*latency)]
-                told += [f"{latency_words(*overhead)} a message" if overhead[1] else "", printable(medium)]
-                words = f"{_joins(block, stage, dim)}: {', '.join(word for word in told if word)}"
+                parts = [f"{bundle}{bandwidth_words(*bandwidth)}", latency_words(*latency)]
+                parts += [f"{latency_words(*overhead)} a message" if overhead[1] else "", printable(medium)]
+                words = f"{_joins(block, stage, dim)}: {', '.join(word for word in parts if word)}"
                 kinds.append(LinkKind(dim, bandwidth, latency, overhead, color, words))
     return kinds
 

@@ -49,7 +49,7 @@ class Painter:
             if self.chosen[both].any():
                 halos.append(self.halo(wire, width))
             if self.load is not None or self.slow[both].any() or not (len(wire.forward) and len(wire.backward)):
-                alone.append(self.told(wire, width))
+                alone.append(self.labelled(wire, width))
                 continue
             color, bundle = self.color(wire), max(len(wire.forward), len(wire.backward)) > 1
             ways = self.beside(wire, width, back=False, split=False)
@@ -91,7 +91,7 @@ class Painter:
         wide = width_of(bandwidth, min(figures, default=1.0), max(figures, default=1.0))
         return round(max(1.0, wide * (0.8 if self.crowded else 1.0)), 1)
 
-    def told(self, wire: PlacedWire, width: float) -> str:
+    def labelled(self, wire: PlacedWire, width: float) -> str:
         """A wire that is described; its directions are drawn one by one where they differ."""
         ways = [(links, back) for links, back in ((wire.forward, False), (wire.backward, True)) if len(links)]
         bundle = self.load is None and max(len(wire.forward), len(wire.backward)) > 1

@@ -172,12 +172,12 @@ class _Placer:
 
     def leave_out(self, level: int, made: Template, middle: Point) -> None:
         """Ellipses; each stage says once how many there are in all."""
-        told = {dots.words for at, dots in self.placed.dots if at == level}
+        shown = {dots.words for at, dots in self.placed.dots if at == level}
         for dots in made.dots:
             at = (dots.at[0] + middle[0], dots.at[1] + middle[1])
-            words = "" if dots.words in told else dots.words
+            words = "" if dots.words in shown else dots.words
             self.placed.dots.append((level, replace(dots, at=at, words=words)))
-            told.add(dots.words)
+            shown.add(dots.words)
 
     def tile(self, level: int, number: int, middle: Point) -> None:
         """A group in its box, open or closed, or a device."""

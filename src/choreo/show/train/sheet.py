@@ -13,7 +13,7 @@ def training_sheet(run: TrainingRun) -> Sheet:
     """The run, its parts measured beside predicted, and every step."""
     predicted, parts = run.predicted_parts, run.parts
     total = sum(parts.values())
-    told = tuple(
+    rows = tuple(
         (name, format_time(seconds), f"{100 * seconds / total:.1f} %", _time(predicted.get(name)))
         for name, seconds in sorted(parts.items(), key=lambda part: -part[1])
     )
@@ -40,7 +40,7 @@ def training_sheet(run: TrainingRun) -> Sheet:
         run.summary(),
         tuple(facts),
         (
-            SheetTable("where the time went", ("part", "measured", "share", "predicted"), told, (1, 2, 3)),
+            SheetTable("where the time went", ("part", "measured", "share", "predicted"), rows, (1, 2, 3)),
             SheetTable("steps", ("step", "loss", "tokens/s", "MFU", "time", "predicted"), steps, (0, 1, 2, 3, 4, 5)),
         ),
     )

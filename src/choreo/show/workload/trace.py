@@ -33,12 +33,12 @@ def write_workload_trace(run: WorkloadSimulation, path: str | os.PathLike[str]) 
         rows: dict[str, list[Slice]] = {}
         for node in np.flatnonzero(graph.rank == rank).tolist():
             start_s = times.ready_s[node] if graph.call[node] >= 0 else times.start_s[node]
-            kind, told = NodeKind(graph.kind[node]), dict[str, object]()
+            kind, arguments = NodeKind(graph.kind[node]), dict[str, object]()
             if graph.call[node] >= 0:
-                told["bytes"] = float(graph.size_bytes[node])
-                told["waited_us"] = max(0.0, float(times.start_s[node] - times.ready_s[node])) * 1e6
+                arguments["bytes"] = float(graph.size_bytes[node])
+                arguments["waited_us"] = max(0.0, float(times.start_s[node] - times.ready_s[node])) * 1e6
             one = Slice(
-                _ns(float(start_s)), _ns(float(times.end_s[node])), graph.name_of(node), kind.name.lower(), told
+                _ns(float(start_s)), _ns(float(times.end_s[node])), graph.name_of(node), kind.name.lower(), arguments
             )
             rows.setdefault(_row(run, node, kind), []).append(one)
         for name, slices in sorted(rows.items()):

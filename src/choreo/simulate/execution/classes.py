@@ -42,6 +42,6 @@ def classes_of(labels: npt.NDArray[Any]) -> Ints:
 
 def apart(stands_in: Ints, ranks: Ints, labels: Ints) -> Ints:
     """Classes in which these ranks are kept apart where their labels differ."""
-    told = np.full(len(stands_in), -1, np.int64)
-    told[ranks] = labels
-    return classes_of(hashed(stands_in, told))
+    of_rank = np.full(len(stands_in), -1, np.int64)
+    of_rank[ranks] = labels
+    return classes_of(hashed(stands_in, of_rank))

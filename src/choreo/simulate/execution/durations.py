@@ -29,9 +29,9 @@ def durations_of(
     found = graph.duration_s.copy()
     works = graph.kind <= NodeKind.MEMORY
     if device is not None:
-        told = works & ((graph.flops > 0) | (graph.memory_bytes > 0))
+        has_work = works & ((graph.flops > 0) | (graph.memory_bytes > 0))
         timed = _curve if kernels == "curve" else _roofline
-        found[told] = timed(device, graph.flops[told], graph.memory_bytes[told])
+        found[has_work] = timed(device, graph.flops[has_work], graph.memory_bytes[has_work])
     unknown = np.flatnonzero(works & ~np.isfinite(found))
     if len(unknown) and known:
         first = graph.described(int(unknown[0]))

@@ -73,7 +73,7 @@ class Runner:
             try:
                 return made[0], *self.run(*made)
             except Asymmetry as found:
-                stands_in = workload.classes(apart(stands_in, *self._told_apart(found)))
+                stands_in = workload.classes(apart(stands_in, *self._distinguish(found)))
         return None
 
     def run(self, folded: FoldedGraph, duration_s: Floats) -> tuple[Times, Network | PacketNetwork]:
@@ -95,7 +95,7 @@ class Runner:
         )
         return times, network
 
-    def _told_apart(self, found: Asymmetry) -> tuple[Ints, Ints]:
+    def _distinguish(self, found: Asymmetry) -> tuple[Ints, Ints]:
         """The ranks that differ, and a label for each."""
         rank_of = np.full(self.topology.num_devices, -1, np.int64)
         rank_of[self.devices] = np.arange(len(self.devices))

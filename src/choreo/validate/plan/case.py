@@ -154,9 +154,9 @@ def _software(row: MeasuredRow, option: str) -> str:
     if name == "torchtitan" and row.compiled:
         option += "+compile" + ("+eager-loss" if _of_2024(row) else "")
     if name == "torchtitan":
-        told = f"{row.precision or ''} {row.notes}"
-        option += "+rowwise" if re.search(r"row-?wise", told, re.IGNORECASE) else ""
-        option += "+async-tp" if re.search(r"async[- ]?tp|async\w* tensor", told, re.IGNORECASE) else ""
+        text = f"{row.precision or ''} {row.notes}"
+        option += "+rowwise" if re.search(r"row-?wise", text, re.IGNORECASE) else ""
+        option += "+async-tp" if re.search(r"async[- ]?tp|async\w* tensor", text, re.IGNORECASE) else ""
     return name + option
 
 
@@ -179,8 +179,8 @@ def _dispatches_by_rank(row: MeasuredRow) -> bool:
 
 def _network(gpu: str) -> str:
     """What the gpu column says of the network, as in "A100-SXM (80G; 8/node, 4x200G IB)"."""
-    told = [part.strip() for part in re.split(r"[(),;]", gpu) if NETWORK.search(part)]
-    return ", ".join(told)
+    networks = [part.strip() for part in re.split(r"[(),;]", gpu) if NETWORK.search(part)]
+    return ", ".join(networks)
 
 
 def _schedule(row: MeasuredRow, interleave: int) -> str:
@@ -245,7 +245,7 @@ def _axes(row: MeasuredRow, model: Model) -> list[Axes]:
     """Every (tp, pp, cp, dp, ep) that agrees with the row and multiplies to its GPUs."""
     if row.tp and model.heads % row.tp:
         near = min(_divisors(model.heads, model.heads), key=lambda tp: abs(tp - (row.tp or 1)))
-        raise UsageError(f"heads {model.heads} of {row.model} do not divide by tp {row.tp}; tp {near} would")
+        raise UsageError(f"heads {model.heads} of {row.model} are not divisible by tp {row.tp}; use tp {near}")
     if row.tp and row.pp and row.dp:
         return [_given_axes(row, row.tp, row.pp, row.dp, model)]
     ability = ability_of(program_name(row.software))

@@ -63,8 +63,8 @@ class Sharding:
         return tuple(axis for axis, state in self.states if state == PARTIAL)
 
     def __str__(self) -> str:
-        told = [f"sum over {axis}" if state == PARTIAL else f"{state}/{axis}" for axis, state in self.states]
-        return ", ".join(told) or "whole"
+        parts = [f"sum over {axis}" if state == PARTIAL else f"{state}/{axis}" for axis, state in self.states]
+        return ", ".join(parts) or "whole"
 
 
 WHOLE = Sharding()

@@ -54,15 +54,15 @@ def _nearest(value: int, legal: Sequence[int]) -> str:
 
 def _tell_devices(request: Request, plan: Plan) -> str:
     gpus, inner = request.gpus, plan.tp * plan.pp * plan.cp
-    told = f"dp {plan.dp} × tp {plan.tp} × pp {plan.pp} × cp {plan.cp} is {counted(plan.gpus, 'device')}, not {gpus}"
+    problem = f"dp {plan.dp} × tp {plan.tp} × pp {plan.pp} × cp {plan.cp} is {counted(plan.gpus, 'device')}, not {gpus}"
     if gpus % inner == 0:
-        return f"{told}; dp {gpus // inner} would"
-    told += f", and no dp makes it so, for tp × pp × cp = {inner} does not divide {gpus}"
+        return f"{problem}; dp {gpus // inner} would"
+    problem += f", and no dp makes up for it: tp × pp × cp = {inner} does not divide {gpus}"
     for name in ("pp", "tp", "cp"):
         rest = inner // int(getattr(plan, name))
         if gpus % rest == 0:
-            return f"{told}; {name} {_nearest(int(getattr(plan, name)), divisors(gpus // rest))} would"
-    return f"{told}; tp, pp and cp 1 would"
+            return f"{problem}; {name} {_nearest(int(getattr(plan, name)), divisors(gpus // rest))} would"
+    return f"{problem}; tp, pp and cp 1 would"
 
 
 def _tell_tensors(request: Request, plan: Plan) -> str:
@@ -70,7 +70,7 @@ def _tell_tensors(request: Request, plan: Plan) -> str:
     near = _near(request, plan, "tp", divisors(model.heads))
     for count, what in ((model.heads, "heads"), (model.ffn, "ffn"), (model.expert_ffn, "expert_ffn")):
         if count % tp:
-            return f"{what} {count} of {model.name} do not divide by tp {tp}; tp {near} would"
+            return f"{what} {count} of {model.name} are not divisible by tp {tp}; use tp {near}"
     return f"kv_heads {model.kv_heads} of {model.name} and tp {tp} do not divide each other; tp {near} would"
 
 
@@ -83,21 +83,21 @@ def _tell_stages(request: Request, plan: Plan) -> str:
         return _tell_listed(request, plan)
     stages = range(1, model.layers + 1)
     near = _near(request, plan, "pp", stages, "interleave") or _near(request, plan, "pp", stages)
-    return f"layers {model.layers} of {model.name} do not divide by pp {pp}; pp {near} would"
+    return f"layers {model.layers} of {model.name} are not divisible by pp {pp}; use pp {near}"
 
 
 def _tell_listed(request: Request, plan: Plan) -> str:
     layers, listed = request.model.layers, request.listed
-    told = f"the split {plan.split} gives {sum(listed)} layers to {counted(len(listed), 'stage')}"
+    problem = f"the split {plan.split} gives {sum(listed)} layers to {counted(len(listed), 'stage')}"
     stages = plan.pp * plan.interleave
-    return f"{told}, and {request.model.name} has {layers} in {stages} (pp {plan.pp} × interleave {plan.interleave})"
+    return f"{problem}, and {request.model.name} has {layers} in {stages} (pp {plan.pp} × interleave {plan.interleave})"
 
 
 def _tell_chunks(request: Request, plan: Plan) -> str:
     model, pp, interleave = request.model, plan.pp, plan.interleave
     chunks = f"pp {pp} × interleave {interleave} = {pp * interleave}"
     near = _near(request, plan, "interleave", range(1, model.layers // pp + 1))
-    return f"layers {model.layers} of {model.name} do not divide by {chunks}; interleave {near} would"
+    return f"layers {model.layers} of {model.name} are not divisible by {chunks}; use interleave {near}"
 
 
 def _tell_rounds(request: Request, plan: Plan) -> str:
@@ -109,10 +109,10 @@ def _tell_rounds(request: Request, plan: Plan) -> str:
 
 def _tell_batch(request: Request, plan: Plan) -> str:
     batch, each = request.global_batch, plan.dp * plan.micro_batch
-    told = f"global batch {batch} does not divide by dp {plan.dp} × micro-batch {plan.micro_batch} = {each}"
+    problem = f"global batch {batch} is not divisible by dp {plan.dp} × micro-batch {plan.micro_batch} = {each}"
     if batch % plan.dp == 0:
-        return f"{told}; micro-batch {_near(request, plan, 'micro_batch', divisors(batch // plan.dp))} would"
-    return f"{told}; a global batch of {max(1, round(batch / each)) * each} would"
+        return f"{problem}; use micro-batch {_near(request, plan, 'micro_batch', divisors(batch // plan.dp))}"
+    return f"{problem}; use a global batch of {max(1, round(batch / each)) * each}"
 
 
 def _tell_experts(request: Request, plan: Plan) -> str:
@@ -121,7 +121,7 @@ def _tell_experts(request: Request, plan: Plan) -> str:
         return f"ep {ep} shares out experts, and {model.name} has none; ep 1"
     near = _near(request, plan, "ep", divisors(model.experts))
     if model.experts % ep:
-        return f"experts {model.experts} of {model.name} do not divide by ep {ep}; ep {near} would"
+        return f"experts {model.experts} of {model.name} are not divisible by ep {ep}; use ep {near}"
     if plan.etp in (0, plan.tp):
         ranks = f"dp {plan.dp} × cp {plan.cp} = {plan.dp * plan.cp}"
         folded = "" if plan.tp == 1 else "; with etp 1 tensor-parallel ranks share them out too"
@@ -136,7 +136,7 @@ def _tell_width(request: Request, plan: Plan) -> str:
         return f"etp {etp} cuts experts, and {model.name} has none; etp 0"
     if model.expert_ffn % etp:
         near = _near(request, plan, "etp", divisors(model.expert_ffn))
-        return f"expert_ffn {model.expert_ffn} of {model.name} does not divide by etp {etp}; etp {near} would"
+        return f"expert_ffn {model.expert_ffn} of {model.name} is not divisible by etp {etp}; use etp {near}"
     return (
         f"etp {etp} beside tp {plan.tp} needs sequence parallelism, for else tensor-parallel ranks have the same "
         f"tokens; sequence_parallel, or etp {plan.tp}"
@@ -150,15 +150,15 @@ def _width(t: Numbers) -> Any:
 
 def _tell_shards(request: Request, plan: Plan) -> str:
     near = _near(request, plan, "shard_size", divisors(plan.dp))
-    return f"dp {plan.dp} does not divide by shard_size {plan.shard_size}; shard_size {near} would"
+    return f"dp {plan.dp} is not divisible by shard_size {plan.shard_size}; use shard_size {near}"
 
 
 def _tell_sequence(request: Request, plan: Plan) -> str:
-    ways, told = plan.cp, f"cp {plan.cp}"
+    ways, factors = plan.cp, f"cp {plan.cp}"
     if request.seq % ways == 0:
-        ways, told = plan.cp * plan.tp, f"cp {plan.cp} × tp {plan.tp} (sequence parallel)"
+        ways, factors = plan.cp * plan.tp, f"cp {plan.cp} × tp {plan.tp} (sequence parallel)"
     near = max(1, round(request.seq / ways)) * ways
-    return f"seq {request.seq} does not divide by {told} = {ways}; a seq of {near} would"
+    return f"seq {request.seq} is not divisible by {factors} = {ways}; use a seq of {near}"
 
 
 RULES = (

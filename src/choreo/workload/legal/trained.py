@@ -72,8 +72,8 @@ TRAINED = (
         "cp",
         lambda r, t: (t["cp"] == 1) | (r.seq % (2 * t["cp"]) == 0),
         lambda r, plan: (
-            f"seq {r.seq} does not divide by 2 × cp {plan.cp}, the chunks of context parallelism; a seq of "
-            f"{max(1, round(r.seq / (2 * plan.cp))) * 2 * plan.cp} would"
+            f"seq {r.seq} is not divisible by 2 × cp {plan.cp}, the chunks of context parallelism; use a seq "
+            f"of {max(1, round(r.seq / (2 * plan.cp))) * 2 * plan.cp}"
         ),
     ),
     _rule(

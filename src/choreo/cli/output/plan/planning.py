@@ -56,10 +56,10 @@ def _print_best(planning: Planning) -> None:
     _line("time", limits(planning, best, 4))
     if by_kind := kernels(step):
         total = step.step_time_s
-        told = sorted(by_kind.items(), key=lambda kind: -kind[1])
+        parts = sorted(by_kind.items(), key=lambda kind: -kind[1])
         _line(
             "kernels",
-            ", ".join(f"{name} {100 * seconds / total:.0f} %" for name, seconds in told if seconds >= 0.005 * total),
+            ", ".join(f"{name} {100 * seconds / total:.0f} %" for name, seconds in parts if seconds >= 0.005 * total),
         )
     _line("memory", _memory(step.memory, step.memory_bytes, step.device_bytes))
     if not step.fits:
@@ -73,9 +73,9 @@ def _print_run(run: TrainingRun) -> None:
     _line("run", f"{format_count(run.tokens)} tokens in {days}, {run.gpu_hours:,.0f} GPU-hours{cost}")
     if run.failure_s is None or run.checkpoint_interval_s is None or run.checkpoint_s is None:
         return
-    told = f"goodput {100 * run.goodput:.1f} %: a failure every {_long(run.failure_s)}"
+    failures = f"goodput {100 * run.goodput:.1f} %: a failure every {_long(run.failure_s)}"
     best = f"best with a checkpoint every {_long(run.checkpoint_interval_s)}, of {_long(run.checkpoint_s)} each"
-    _line("", f"{told}, {best}")
+    _line("", f"{failures}, {best}")
 
 
 def _long(seconds: float) -> str:
@@ -95,12 +95,12 @@ def _sure(step: Step) -> str:
 
 
 def _memory(parts: Mapping[str, float], total: float, room: float) -> str:
-    told = ", ".join(
+    listed = ", ".join(
         f"{name} {format_bytes(size, binary=False)}"
         for name, size in sorted(parts.items(), key=lambda part: -part[1])
         if size >= 0.01 * total
     )
-    return f"{format_bytes(total, binary=False)} of {format_bytes(room, binary=False)}: {told}"
+    return f"{format_bytes(total, binary=False)} of {format_bytes(room, binary=False)}: {listed}"
 
 
 def _line(name: str, words: str) -> None:

@@ -36,8 +36,10 @@ def print_simulated(planning: Planning, packets: Packets | None, as_json: bool) 
     }
     names = ", ".join(f"{format_time(seconds)} {name}" for name, seconds in estimated.items())
     echo_line(f"{format_time(found.estimated_s)} ({names})", label=f"{'estimated':23}")
-    told = f"{format_time(run.compute_s)} compute, {format_time(run.exposed_s)} exposed, {format_time(run.idle_s)} idle"
-    echo_line(f"{format_time(run.time_s)} ({told})", label=f"{'simulated':23}")
+    simulated = (
+        f"{format_time(run.compute_s)} compute, {format_time(run.exposed_s)} exposed, {format_time(run.idle_s)} idle"
+    )
+    echo_line(f"{format_time(run.time_s)} ({simulated})", label=f"{'simulated':23}")
     echo_line(f"{found.ratio:.3f}", label=f"{'simulated / estimated':23}")
     click.echo()
     print_workload(run)

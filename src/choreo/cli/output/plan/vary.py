@@ -33,10 +33,10 @@ def print_varied(options: dict[str, object], as_json: bool) -> None:
         echo_json({"vary": name, "runs": found})
         return
     first = runs[0][1]
-    told = title(first, varied=name, global_batch=str(options["global_batch"])).replace(
+    heading = title(first, varied=name, global_batch=str(options["global_batch"])).replace(
         first.device.name, first.device.name.split(",")[0]
     )
-    echo_line(f"{told}; {name} varied")
+    echo_line(f"{heading}; {name} varied")
     for warning in dict.fromkeys(warning for _, run in runs for warning in run.best.step.warnings):
         echo_note(f"note: {warning}")
     click.echo()

@@ -44,9 +44,9 @@ class Column(NamedTuple):
 
 def width(piped: int = 80) -> int:
     """Columns of the terminal: those of the COLUMNS variable, those of stdout, or `piped` where it is no terminal."""
-    told = os.environ.get("COLUMNS", "")
-    if told.isdecimal() and int(told) > 0:
-        return max(20, int(told))
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return max(20, int(columns))
     try:
         found = os.get_terminal_size(sys.stdout.fileno()).columns
     except (OSError, ValueError):
@@ -172,11 +172,11 @@ class NcclTable:
 
     def row(self, cells: Sequence[str], first: str = " ") -> None:
         """Print one row."""
-        told = [
+        padded = [
             cells[at].ljust(self.widths[at]) if self.columns[at].left else cells[at].rjust(self.widths[at])
             for at in self.kept
         ]
-        click.echo(f"{first}{''.join(' ' * GAP + cell for cell in told)}".rstrip())
+        click.echo(f"{first}{''.join(' ' * GAP + cell for cell in padded)}".rstrip())
 
     def end(self) -> None:
         """Say which columns there was no room for."""
@@ -186,8 +186,8 @@ class NcclTable:
 
 def _echo_left_out(names: Sequence[str], before: str = "") -> None:
     if names:
-        told = f"not shown for lack of room: {', '.join(dict.fromkeys(names))}"
-        for line in [*textwrap.wrap(told, width() - len(before)), f"({width()} columns; --json has everything)"]:
+        hidden = f"not shown for lack of room: {', '.join(dict.fromkeys(names))}"
+        for line in [*textwrap.wrap(hidden, width() - len(before)), f"({width()} columns; --json has everything)"]:
             click.secho(f"{before}{line}", dim=True)
 
 

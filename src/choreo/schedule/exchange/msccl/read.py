@@ -46,15 +46,15 @@ def read_msccl(content: bytes, room: int | None = None) -> Schedule:
 
 def _first_right(algorithm: Algorithm, in_place: bool, room: int | None, file_bytes: int) -> Schedule:
     """The schedule for the first root that the program is right for; otherwise the first story."""
-    told: ProofError | None = None
+    first_error: ProofError | None = None
     for root in _roots(algorithm):
         try:
             program = _program(algorithm, in_place, root, room)
             return recover(program, execute(program), file_bytes)
         except ProofError as error:
-            told = told or error
-    assert told is not None
-    raise told
+            first_error = first_error or error
+    assert first_error is not None
+    raise first_error
 
 
 def _refused(message: str) -> FormatError:
@@ -148,19 +148,19 @@ def _slots(program: Program, steps: list[Step], room: int | None) -> _Slots:
         line, other = sends.get(connection, []), receives.get(connection, [])
         for index in range(max(len(line), len(other))):
             if index >= len(other):
-                told = f"{steps[line[index]]} sends to gpu {dst} on channel {channel}, where nobody receives it"
-                raise _unmatched(told, "unreceived", steps[line[index]])
+                story = f"{steps[line[index]]} sends to gpu {dst} on channel {channel}, where nobody receives it"
+                raise _unmatched(story, "unreceived", steps[line[index]])
             if index >= len(line):
-                told = (
+                story = (
                     f"{steps[other[index]]} waits for a message from gpu {src} on channel {channel} that nobody sends"
                 )
-                raise _unmatched(told, "unsent", steps[other[index]])
+                raise _unmatched(story, "unsent", steps[other[index]])
             sender, receiver = steps[line[index]], steps[other[index]]
             if sender.count != receiver.count:
-                told = (
+                story = (
                     f"{sender} sends {sender.count} chunks, but {receiver}, which receives them, takes {receiver.count}"
                 )
-                raise _unmatched(told, "mismatch", receiver)
+                raise _unmatched(story, "mismatch", receiver)
             first = len(program.places)
             program.places.extend(Place(dst, "m", first + inside) for inside in range(sender.count))
             slots.sent[line[index]] = list(range(first, first + sender.count))
@@ -226,10 +226,10 @@ def _dependencies(program: Program, algorithm: Algorithm, numbers: dict[tuple[in
                 raised = (s for s in blocks[other].steps if s.number >= wanted and s.has_dependent and s.type != "nop")
                 waited = next(raised, None)
                 if waited is None:
-                    told = (
+                    story = (
                         f"{step} waits for step {wanted} of thread block {other}, but no step from there on says that "
                         "anything depends on it (hasdep)"
                     )
-                    raise _unmatched(told, "deadlock", step)
+                    raise _unmatched(story, "deadlock", step)
                 waits, _ = numbers[rank, block.number, step.number]
                 program.instructions[waits].after.append(numbers[rank, other, waited.number][1])

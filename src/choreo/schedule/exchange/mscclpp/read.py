@@ -19,7 +19,7 @@ from choreo.errors import FormatError, ProofError, shown
 from choreo.files import check_work
 from choreo.schedule.exchange.execute import execute
 from choreo.schedule.exchange.mscclpp.file import Block, Buffer, Gpu, Op, Plan, parse
-from choreo.schedule.exchange.program import Buffers, Instruction, Place, Program, collective_of, told_at
+from choreo.schedule.exchange.program import Buffers, Instruction, Place, Program, collective_of, proof_error_at
 from choreo.schedule.exchange.recover import coarsened, recover
 from choreo.schedule.schedule import MAX_NAME, Schedule
 
@@ -95,8 +95,8 @@ class _At:
     one: Instruction
     turn: int | None
 
-    def wrong(self, told: str) -> FormatError:
-        return FormatError(f"{self.one}: {told}", field=str(self.one))
+    def wrong(self, problem: str) -> FormatError:
+        return FormatError(f"{self.one}: {problem}", field=str(self.one))
 
 
 class _Reading:
@@ -275,7 +275,7 @@ class _Reading:
             for index, wait in enumerate(wire.waits):
                 if index >= len(wire.signals):
                     story = f"{code[wait]} waits on a {kind} channel for a signal of gpu {src} that never comes"
-                    raise told_at(code[wait], "unsent", story)
+                    raise proof_error_at(code[wait], "unsent", story)
                 signal = wire.signals[index]
                 if code[wait].name == "rlxwait" or code[signal].name == "rlxsignal":
                     self.made.order.append((signal, wait))
@@ -291,7 +291,7 @@ class _Reading:
             self._one_block(held.waits, f"acquire semaphore {number}")
             for index, wait in enumerate(held.waits):
                 if index - ready >= len(held.signals):
-                    raise told_at(code[wait], "deadlock", f"{code[wait]} waits for semaphore {number} for ever")
+                    raise proof_error_at(code[wait], "deadlock", f"{code[wait]} waits for semaphore {number} for ever")
                 if index >= ready:
                     code[wait].after.append(held.signals[index - ready])
         for met in self.barriers.values():
@@ -307,10 +307,10 @@ class _Reading:
             chunk = f"scratch chunk {where.offset // self.pieces} of gpu {where.rank}"
             if not writers:
                 story = f"{code[number]} waits for a packet in {chunk} that never comes"
-                raise told_at(code[number], "unsent", story)
+                raise proof_error_at(code[number], "unsent", story)
             if len(writers) > 1:
                 story = f"race: {code[writers[0]]} and {code[writers[1]]} both write the packet in {chunk}"
-                raise told_at(code[writers[1]], "race", story)
+                raise proof_error_at(code[writers[1]], "race", story)
             if writers[0] not in code[number].fed_by:
                 code[number].fed_by.append(writers[0])
 

@@ -44,7 +44,7 @@ class MessageFlows:
         self._wires = SharedLinks(topology.links.bandwidth_bytes_per_s.tolist())
         self._ways: dict[Members, _Way] = {}
         self._flows: dict[int, tuple[Call, Flow]] = {}
-        self._told: dict[int, float] = {}  # the end of each flow, as it was told last
+        self._announced: dict[int, float] = {}  # the end of each flow, as last announced
         costs = topology.links.overhead_s, topology.links.gap_s
         self.possible = not any(cost.any() for cost in costs)  # what a message costs its ranks is not in flows
 
@@ -59,7 +59,7 @@ class MessageFlows:
             found = self._flows.pop(number, None)
             if found is not None:
                 self._wires.remove(found[1])
-                del self._told[number]
+                del self._announced[number]
         for call in calls:
             way = self._way(call)
             if call.size_bytes > 0 and way.links:
@@ -83,7 +83,7 @@ class MessageFlows:
                 break
             for number in met:
                 call, flow = self._flows.pop(number)
-                self._told.pop(number, None)  # one that was adopted in this moment is not told of yet
+                self._announced.pop(number, None)  # one that was adopted in this moment is not announced yet
                 left = max(0.0, flow.remaining - flow.rate * (now_s - flow.since))
                 flow.finish = now_s
                 self._wires.remove(flow)
@@ -117,8 +117,8 @@ class MessageFlows:
     def _changed(self) -> list[tuple[Call, Floats]]:
         found = []
         for number, (call, flow) in self._flows.items():
-            if self._told.get(number) != flow.finish:
-                self._told[number] = flow.finish
+            if self._announced.get(number) != flow.finish:
+                self._announced[number] = flow.finish
                 found.append((call, np.array([flow.finish, flow.finish + self._way(call).latency_s])))
         return found
 

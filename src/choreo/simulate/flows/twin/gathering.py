@@ -36,7 +36,7 @@ class Gathering:
         self.progress = progress
         self.route_of: dict[int, Route] = {}
         self.all_messages: list[Message] = []
-        self.told: list[int] = []  # the number of each message as it was told
+        self.number_of: list[int] = []  # the number under which each message was given
         self.engines: list[Engine] = []
         self.senders: list[Engine] = []
         self.shared = SharedLinks(bandwidth.tolist())
@@ -195,15 +195,15 @@ class Gathering:
         self.gather(*columns)
         # By sender, and of each sender's the one to the next rank after it first, around the end.
         every = sorted(self.all_messages[before:], key=lambda one: (one.step, one.src, one.dst < one.src, one.dst))
-        self.told += [0] * len(every)
+        self.number_of += [0] * len(every)
         for number, one in enumerate(every, before):
-            self.told[one.number] = number
+            self.number_of[one.number] = number
         kinds = {"bytes": np.float64, "reduce_s": np.float64, "start": np.float64}
         names = (*kinds, "step", "src", "dst", "engine", "reduces")
         found = {name: np.array([getattr(one, name) for one in every], kinds.get(name, np.int32)) for name in names}
         found["route"] = np.array([one.route.number for one in every], np.int32)
         send, write, overwrite = (
-            _lists([sorted(self.told[other] for other in one.waits[kind]) for one in every]) for kind in range(3)
+            _lists([sorted(self.number_of[other] for other in one.waits[kind]) for one in every]) for kind in range(3)
         )
         return {name: column.tobytes() for name, column in found.items()}, send, write, overwrite
 
