@@ -217,7 +217,7 @@ def parse_toml(text: str, path: str | Path, refuse: Refuse) -> dict[str, Any]:
     import tomllib
 
     if _DOTTED.search(text):
-        raise refuse(f"{shown(path)} has a key of more than {MAX_DOTS} names joined by dots; no key here has so many")
+        raise refuse(f"{shown(path)} has a key of more than {MAX_DOTS} names joined by dots; no key here has that many")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:

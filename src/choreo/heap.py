@@ -1,6 +1,6 @@
 """The heap of a process that computes for long: what was freed stays, for the tensor that comes next.
 
-glibc maps a block of 32 MiB or more anew each time, and gives the end of the heap back to the kernel. A step then pays
+glibc maps a block of 32 MiB or more again each time, and gives the end of the heap back to the kernel. A step then pays
 for every page again: 13 % of the time of a small GPT whose logits were that large.
 """
 

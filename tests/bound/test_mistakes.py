@@ -70,7 +70,7 @@ def test_junk() -> None:
     with pytest.raises(UsageError, match="'1 megabyte' is not a size"):
         bound("all_gather", topology, "1 megabyte")
     for devices in ([], [[0, 1]], [[0], [0, 1]], [0.5], "01", [True, False], 3):
-        with pytest.raises(UsageError, match="a placement is a list of devices, numbers or names, one a rank, not"):
+        with pytest.raises(UsageError, match="a placement is a list of devices, numbers or names, one per rank, not"):
             bound("all_gather", topology, 1, devices=devices)  # type: ignore[arg-type]
     for outside in ([0, 8], [-1]):
         with pytest.raises(UsageError, match=r"rank \d cannot be on device -?\d: ring\(8\) has devices 0 to 7"):

@@ -233,7 +233,7 @@ def test_predicted_against_measured() -> None:
         (("all_reduce", "-t", "no.json", "--size", "8"), "no.json cannot be read"),
         (("all_reduce", *RING, "--size", "8", "-a", "rign"), "did you mean 'ring'"),
         (("all_reduce", *RING, "--size", "8", "--ranks", "9"), "9 ranks do not fit"),
-        (("all_reduce", *RING, "--size", "8", "--placement", "0,0"), "one rank a device"),
+        (("all_reduce", *RING, "--size", "8", "--placement", "0,0"), "one rank per device"),
         (("all_reduce", *RING, "--size", "8", "--placement", "0,9"), "has no device '9', its devices are 0 to 7"),
         (("all_reduce", *RING, "--size", "8", "--placement", "x"), "write 0,2,4..7, names, reversed or random:7"),
         (("all_reduce", *RING, "--size", "8", "--slow-link", "0-9=1"), "has no node '9'"),

@@ -35,9 +35,9 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "no size": (lambda: at(size="1 megabyte"), "^'1 megabyte' is not a size"),
     "a time without a unit": (lambda: at(start="5"), "^'5' is not a time: 5 what. write 5us or 5s"),
     "no device": (lambda: at(placement=["0", "1", "2", "z"]), "has no node 'z'; devices are 0 to 3"),
-    "too few places": (lambda: at(placement=[0, 1, 2]), "3 devices for 4 ranks; give one a rank$"),
-    "too many places": (lambda: at(placement=[0, 1, 2, 3, 3]), "5 devices for 4 ranks; give one a rank$"),
-    "twice": (lambda: at(placement=[0, 1, 2, 1]), "rank 1 and rank 3 on device 1; one rank a device$"),
+    "too few places": (lambda: at(placement=[0, 1, 2]), "3 devices for 4 ranks; give one per rank$"),
+    "too many places": (lambda: at(placement=[0, 1, 2, 3, 3]), "5 devices for 4 ranks; give one per rank$"),
+    "twice": (lambda: at(placement=[0, 1, 2, 1]), "rank 1 and rank 3 on device 1; one rank per device$"),
     "outside": (lambda: at(placement=[0, 1, 2, 4]), "rank 3 cannot be on device 4: .* devices 0 to 3$"),
     "negative": (lambda: at(placement=[0, 1, 2, -1]), "rank 3 cannot be on device -1"),
     "no whole numbers": (

@@ -320,7 +320,7 @@ def test_ranks_are_placed_by_the_names_of_devices(tmp_path: Path) -> None:
     assert square.device_of("d") == 3
     with pytest.raises(UsageError, match="square has no node 'z'; devices are a, b, c, d"):
         simulate(RING, square, 1e6, placement=["a", "b", "c", "z"])
-    with pytest.raises(UsageError, match="rank 0 and rank 2 on device b; one rank a device"):
+    with pytest.raises(UsageError, match="rank 0 and rank 2 on device b; one rank per device"):
         simulate(RING, square, 1e6, placement=["b", "a", "b", "d"])
 
 

@@ -75,7 +75,7 @@ class _Mesh:
         return self.ranks + sum(self.ranks // size * switches for size, switches in before)
 
     def groups(self, axis: int, active: npt.NDArray[np.bool_]) -> Ints:
-        """The groups along an axis whose ranks are all active, one a row, the group's switches after its ranks."""
+        """The groups along an axis whose ranks are all active, one per row, the group's switches after its ranks."""
         groups, each = mesh_groups(self.sizes, axis), self.switches_a_group[axis]
         switches = self.first_switch(axis) + np.arange(len(groups) * each).reshape(len(groups), each)
         return np.concatenate((groups, switches), axis=1)[active[groups].all(axis=1)]

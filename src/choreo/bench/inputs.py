@@ -74,7 +74,7 @@ class Case:
 
 
 def shares(collective: str) -> bool:
-    """Whether the collective's size is the total of equal shares, one a rank."""
+    """Whether the collective's size is the total of equal shares, one per rank."""
     return collective in SHARED_OUT
 
 

@@ -120,7 +120,7 @@ class Bound(Result):
 
     @property
     def fraction(self) -> Fraction:
-        """The fraction in `unit`: by links where all are alike, else per GB/s."""
+        """The fraction in `unit`: by links where all are equal, otherwise per GB/s."""
         return self.fraction_in_links if self.links_alike else self.fraction_per_GBps
 
     @property

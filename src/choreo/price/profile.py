@@ -13,8 +13,8 @@ A switch that reduces always has a port to every peer, and adds as fast as bytes
 counts, and it has no gamma.
 
 Where ranks share memory (`ports="read"`) sending is free: a rank reads its messages itself, from one peer after
-another. It waits once a step, until everything has arrived, so M is 1 for any number of messages. In the end it copies
-its own part of the input to its result, unless the collective works in place.
+another. It waits once per step, until everything has arrived, so M is 1 for any number of messages. In the end it
+copies its own part of the input to its result, unless the collective works in place.
 
 Where they share cores as well (`cores`, fewer than the ranks) a step takes at least as long as the cores need for what
 all ranks have to do in it: a candidate more, whose terms are the sums of all ranks' over the number of cores.

@@ -30,7 +30,7 @@ __all__ = ["Proof", "prove"]
 EXACT_BYTES = 1 << 22
 # What the places of one slice of chunks may take.
 SLICE_BYTES, ROW_BYTES = 1 << 28, 64
-# A chunk that is sent takes so many times the work of one that is only held.
+# How many times the work of a chunk that is only held one that is sent takes.
 MOVED = 4
 HELD_BYTES = 16  # beside its value: whether a place has one, should have one, and has the right one
 # Of the places that end up wrong, this many chunks are traced to find the first step that goes wrong.

@@ -53,7 +53,7 @@ class Algebra(Protocol):
 class Counting:
     """How often each contribution is in a place: 0, 1, or 2 for more than once. Exact.
 
-    With width 1 all contributions count alike, which is exact where each chunk has only one.
+    With width 1 contributions are not distinguished, which is exact where each chunk has only one.
     """
 
     name = "exact"

@@ -172,7 +172,7 @@ class CollectiveCalls(CallBase, ABC):
     ) -> Any:
         """Reduce the arrays of all ranks; each rank gets its rows of the result.
 
-        Every rank gets equally many rows, unless `sizes` says how many each gets.
+        Every rank gets the same number of rows, unless `sizes` gives the number for each.
 
         >>> import choreo, numpy as np
         >>> with choreo.init() as comm:
@@ -271,8 +271,8 @@ class CollectiveCalls(CallBase, ABC):
     ) -> Any:
         """Block d of x goes to rank d; block s of the result comes from rank s. A block is a number of rows.
 
-        All blocks have equally many rows, unless `send_sizes` says how many rows go to each rank; then every rank must
-        give it. `recv_sizes`, if given, is checked against what the others send.
+        All blocks have the same number of rows, unless `send_sizes` says how many rows go to each rank. Then every rank
+        must give it. `recv_sizes`, if given, is checked against what the others send.
 
         >>> import choreo, numpy as np
         >>> with choreo.init() as comm:

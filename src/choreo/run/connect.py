@@ -264,7 +264,7 @@ def _scheduling_group(kernel: Path = Path("/proc")) -> str:
 
 
 def _communicator_network(network: NetworkConfig | None, ranks: list[_Introduction]) -> NetworkConfig:
-    """The network with this communicator's own key, which every rank derives alike."""
+    """The network with this communicator's own key. Every rank derives the same one."""
     unreachable = [rank for rank, one in enumerate(ranks) if not one.port]
     if network is None or unreachable:
         raise RendezvousError(

@@ -264,5 +264,5 @@ class Engine:
 
 
 def debug_wanted() -> bool:
-    """Whether CHOREO_DEBUG asks for a line a call."""
+    """Whether CHOREO_DEBUG asks for a line per call."""
     return os.environ.get("CHOREO_DEBUG", "") not in ("", "0")

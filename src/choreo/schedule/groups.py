@@ -70,7 +70,7 @@ def on_ranks(steps: Steps | Schedule, members: Sequence[int], *, ranks: int) -> 
 
 
 def mesh_groups(shape: Sequence[int], axis: int) -> IntColumn:
-    """The groups of ranks along one axis of a mesh, one a row; the first axis varies fastest in rank order.
+    """The groups of ranks along one axis of a mesh, one per row; the first axis varies fastest in rank order.
 
     >>> mesh_groups((2, 3), axis=0).tolist()
     [[0, 1], [2, 3], [4, 5]]

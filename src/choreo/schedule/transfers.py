@@ -177,7 +177,7 @@ def _beside(parts: Sequence[npt.NDArray[Scalar]]) -> npt.NDArray[Scalar]:
 
 
 def _broadcast(step: IntColumn, one: Move) -> tuple[list[IntColumn], list[BoolColumn]]:
-    """The step numbers and the values of a move as tables of one shape: a row a step, a column a transfer."""
+    """The step numbers and the values of a move as tables of one shape: a row per step, a column per transfer."""
     numbers = [step, *(_whole_numbers(name, getattr(one, name)) for name in ("src", "dst", "chunk", "count"))]
     flags = [np.asarray(one.reduce, np.bool_), np.asarray(one.from_input, np.bool_)]
     try:

@@ -1,8 +1,8 @@
 """Strokes of an SVG: the palette, and text, lines and cells as strings.
 
 Everything is said in attributes, with no style sheet, ids or markers, so that several pictures can stand in one
-notebook and every program that reads SVG draws them alike. Grey is what was there, orange what a step adds, blue what
-it copies: a triple that people with any kind of colour blindness tell apart.
+notebook and every program that reads SVG draws them the same. Grey is what was there, orange what a step adds, blue
+what it copies: a triple that people with any kind of colour blindness tell apart.
 """
 
 from __future__ import annotations

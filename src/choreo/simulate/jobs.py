@@ -104,13 +104,13 @@ def _given(schedule: Schedule, placement: Sequence[int | str] | None, topology: 
     if len(given) not in (ranks, ranks + schedule.relays):
         relays = f" and {counted(schedule.relays, 'relay')}" if schedule.relays else ""
         raise UsageError(
-            f"the placement has {counted(len(given), 'device')} for {counted(ranks, 'rank')}{relays}; give one a rank"
+            f"the placement has {counted(len(given), 'device')} for {counted(ranks, 'rank')}{relays}; give one per rank"
         )
     seen, count = np.unique(given, return_counts=True)
     if (count > 1).any():
         twice = int(seen[count > 1][0])
         first, second = map(schedule.member_name, np.flatnonzero(given == twice)[:2].tolist())
         raise UsageError(
-            f"the placement puts {first} and {second} on device {topology.node_name(twice)}; one rank a device"
+            f"the placement puts {first} and {second} on device {topology.node_name(twice)}; one rank per device"
         )
     return given

@@ -25,7 +25,7 @@ def devices_of(topology: Topology, placement: Sequence[int | str] | Ints) -> Int
     except ValueError:  # lists of different lengths
         given = np.zeros(())
     if given.ndim != 1 or not len(given) or given.dtype.kind not in "iuU":
-        raise UsageError(f"a placement is a list of devices, numbers or names, one a rank, not {placement!r:.60}")
+        raise UsageError(f"a placement is a list of devices, numbers or names, one per rank, not {placement!r:.60}")
     if given.dtype.kind == "U":
         return np.array([topology.device_of(str(name)) for name in given], np.int64)
     outside = np.flatnonzero((given < 0) | (given >= topology.num_devices))

@@ -63,7 +63,7 @@ def read_trace(
     ranks: int | None = None,
     groups: Mapping[str, Sequence[int]] | str | Path | None = None,
 ) -> Trace:
-    """The trace in a file, in several (one a rank), in a folder, or in files that begin with a prefix.
+    """The trace in a file, in several (one per rank), in a folder, or in files that begin with a prefix.
 
     `groups` says which ranks each named group is, or is a JSON file that does. If the trace of one rank alone is given,
     the other ranks are taken to do the same; `ranks` then says how many there are.
@@ -147,7 +147,7 @@ def _pairs(found: Sequence[tuple[str, Path, bytes]], findings: Findings) -> list
 
 
 def write_trace(graph: ExecutionGraph, path: str | Path, format: str = "chakra") -> list[Path]:  # noqa: A002
-    """Write a graph in a format: "chakra" (a file a rank) or "goal"; returns the files.
+    """Write a graph in a format: "chakra" (a file per rank) or "goal"; returns the files.
 
     >>> import tempfile
     >>> from choreo import build

@@ -85,7 +85,7 @@ class Model:
     router_bias: bool = False
     shared_gate: bool = False  # a gate of one number a token on the shared experts (Qwen2-MoE)
     latent: Latent | None = None
-    window: int = 0  # a query sees only so many keys, itself included; 0: all before it
+    window: int = 0  # a query sees only this many keys, itself included; 0: all before it
     full_every: int = 0  # each n-th layer has no window; 0: all have, where there is one
     chunked: bool = False  # windows do not slide: a query sees the keys of its own chunk (Llama 4)
     mtp_layers: int = 0  # layers after the last that predict a further token each (DeepSeek-V3); not in `parameters`
@@ -101,7 +101,7 @@ class Model:
     qk_l2_norm: bool = False  # a norm of queries and keys without parameters (Llama 4)
     router_score: str = "softmax"  # or "sigmoid"
     router_scale: float = 0.0  # the routed experts' sum is multiplied by it; 0: it is not
-    router_groups: int = 0  # a token's experts are in `router_groups_per_token` of so many groups; 0: no groups
+    router_groups: int = 0  # a token's experts are in `router_groups_per_token` of this many groups; 0: no groups
     router_groups_per_token: int = 0
 
     def __post_init__(self) -> None:

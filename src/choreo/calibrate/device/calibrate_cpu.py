@@ -138,7 +138,7 @@ class CpuCalibration(Result):
 
 
 def calibrate_cpu(*, rounds: int = 3, progress: Callable[[str], None] | None = None) -> CpuCalibration:
-    """Measure the processor with one rank, with one a core, and with two a core: about a minute on an idle machine.
+    """Measure the processor with one rank, with one per core, and with two per core: about a minute on an idle machine.
 
     Nothing is kept until `save()` is called on the result, which refuses a bad fit.
     """

@@ -51,7 +51,7 @@ FIXING: tuple[Option, ...] = (
     click.option("--schedule", metavar="S", help=f"Pipeline schedule: {', '.join(SCHEDULES)}."),
     click.option("--split", metavar="S", help="Layers by pipeline stage: even, balanced, or listed, as in 7,8*14,7."),
     click.option("--recompute", metavar="R", help="Recomputation: none, selective or full."),
-    click.option("--recompute-layers", type=int, metavar="N", help="With full recomputation: of N layers a stage."),
+    click.option("--recompute-layers", type=int, metavar="N", help="With full recomputation: of N layers per stage."),
     click.option(
         "--recompute-modules",
         metavar="M,M",

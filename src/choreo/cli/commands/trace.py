@@ -32,7 +32,7 @@ output_option = click.option(
     "--output", "-o", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where to write."
 )
 format_option = click.option(
-    "--format", "format_", type=click.Choice(FORMATS), default="chakra", help="chakra (a file a rank), or goal."
+    "--format", "format_", type=click.Choice(FORMATS), default="chakra", help="chakra (a file per rank), or goal."
 )
 algorithm_option = click.option(
     "--algorithm",
@@ -54,7 +54,7 @@ def command() -> None:
     choreo trace export all_reduce -a ring --ranks 8 --size 1MiB -o ring
     choreo simulate --workload traces/ --topology hgx-h100:2
 
-    FILES are one file a rank, a folder, or what their names begin with. The format is found by content: PyTorch's
+    FILES are one file per rank, a folder, or what their names begin with. The format is found by content: PyTorch's
     profiler and execution traces, Chakra (.et and JSON), the text workloads of ASTRA-sim and SimAI. All take --json.
     """
 
@@ -79,7 +79,7 @@ def info(files: tuple[Path, ...], ranks: int | None, groups: Path | None, as_jso
 @grouped("Reading", ranks_option, groups_option)
 @grouped("Output", output_option, json_option)
 def import_(files: tuple[Path, ...], ranks: int | None, groups: Path | None, output: Path, as_json: bool) -> None:
-    """Read a trace, mend what can be mended, and write it as Chakra: a file a rank."""
+    """Read a trace, mend what can be mended, and write it as Chakra: a file per rank."""
     trace = read(files, ranks, groups)
     _write(trace.graph, output, "chakra", as_json, trace)
 

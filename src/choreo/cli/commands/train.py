@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     click.option("--scale", default="1", metavar="X", help="Make the model small: tiny, or a factor like 0.1."),
     click.option("--steps", type=int, default=10, show_default=True, metavar="N", help="How many steps to train."),
     click.option(
-        "--global-batch", type=int, metavar="B", help="Sequences per step (one a rank, or what a plan needs)."
+        "--global-batch", type=int, metavar="B", help="Sequences per step (one per rank, or what a plan needs)."
     ),
     click.option("--seq", type=int, metavar="S", help="Tokens per sequence (64)."),
     click.option("--precision", metavar="P", help="fp32 (default) or bf16."),

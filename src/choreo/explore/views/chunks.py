@@ -40,8 +40,8 @@ class ChunkData(TypedDict):
     `whole` is what a complete cell holds; `wanted` has for each row the cells that the contract asks for, as 0 or 1.
     Events are columns: at `time_us` the `cell` (row * columns + column) holds `value`, brought by `message` of the
     run. Where `frames` is not empty there are no events: each frame is base64 of one byte a cell, from 0 (nothing) to
-    255 (complete), at equal parts of the time, the first at the start and the last at the end. Of so many chunks as
-    `follows_one_of` says, one is followed.
+    255 (complete), at equal parts of the time, the first at the start and the last at the end. One in every
+    `follows_one_of` chunks is followed.
     """
 
     rows: int
@@ -113,7 +113,7 @@ def chunks(fields: Fields) -> ChunkData:
 
 
 def _of_some(held: Callable[[int, int], Bools], chunks: int, every: int) -> Bools:
-    """Who holds the chunks that are followed: the first of every so many."""
+    """Who holds the chunks that are followed: one in `every`."""
     if every == 1:
         return held(0, chunks)
     return np.concatenate([held(chunk, chunk + 1) for chunk in range(0, chunks, every)], axis=1)
@@ -123,7 +123,7 @@ def _of_some(held: Callable[[int, int], Bools], chunks: int, every: int) -> Bool
 def replayed(schedule: Schedule, every: int) -> _Events:
     """Replay the steps; a transfer brings what its source held before the step, or what it started with.
 
-    Chunks do not meet, so some of them can be followed without the others: the first of `every` so many.
+    Chunks do not meet, so some of them can be followed without the others: one in `every`.
     """
     given_to = _of_some(schedule.held_before, schedule.num_chunks, every)
     width = given_to.shape[1]
@@ -205,7 +205,7 @@ class _Groups:
 
 @lru_cache(maxsize=2)
 def _grouped(schedule: Schedule, every: int) -> _Groups:
-    """Found once a schedule: a slider that moves the size changes only when things are written."""
+    """Found once per schedule: a slider that moves the size changes only when things are written."""
     events = replayed(schedule, every)
     wanted = _of_some(schedule.held_after, schedule.num_chunks, every)[: schedule.ranks]
     ranks, width = wanted.shape

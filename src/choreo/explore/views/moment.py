@@ -73,7 +73,7 @@ class Moment(TypedDict):
     `run` is the simulation as its own page has it. Of the messages in it, `ways` are the wires that each route
     crosses and `way` is the route of each, where each is drawn. `ends` are the names of the nodes that each wire joins.
     Where there are too many messages, `run` is missing and `undrawn` says why. `calibrated` is the price with the
-    constants that were measured on this machine for so many bytes and ranks, at `calibrated_on`; without any, it is
+    constants that were measured on this machine for that many bytes and ranks, at `calibrated_on`; without any, it is
     missing, and `uncalibrated` says why where they cannot be read.
     """
 
@@ -148,7 +148,7 @@ def _run(
     return simulate(schedule, topology, size_bytes, gamma_s_per_byte=gamma, packets=packets, keep_messages=keep)
 
 
-# Counted and proved once a schedule: a slider that moves the size changes neither.
+# Counted and proved once per schedule: a slider that moves the size changes neither.
 _profile = lru_cache(maxsize=16)(profile)
 
 

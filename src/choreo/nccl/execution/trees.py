@@ -48,7 +48,7 @@ def tree(call: Call) -> Execution:
 
 
 def pat(call: Call) -> Execution:
-    """Parallel aggregated trees, one GPU a node: log2(n) rounds, and every share still crosses every NIC once."""
+    """Parallel aggregated trees, one GPU per node: log2(n) rounds, and every share still crosses every NIC once."""
     system = call.system
     channels = channels_of(system)
     rounds = math.ceil(math.log2(system.ranks))

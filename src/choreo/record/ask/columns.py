@@ -65,8 +65,8 @@ def _damaged(folder: Path, table: str, error: Exception) -> StoreError:
     reason = str(error).strip().splitlines()[0]
     place = shown(folder / COLUMNS)
     return StoreError(
-        f"the columns of {table} in {place} cannot be read: {reason}; remove that folder and ask again, as it is made "
-        "anew from the rows, or ask those with --oltp"
+        f"the columns of {table} in {place} cannot be read: {reason}; remove that folder and ask again, which rebuilds "
+        "it from the rows, or query those with --oltp"
     )
 
 

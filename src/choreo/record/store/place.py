@@ -1,4 +1,4 @@
-"""Where the store is: one folder a project or user."""
+"""Where the store is: one folder per project or user."""
 
 from __future__ import annotations
 

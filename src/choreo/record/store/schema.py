@@ -70,7 +70,7 @@ create table artifact (
 MIGRATIONS = (FIRST,)
 VERSION = len(MIGRATIONS)
 
-# Those with a number only grow, so they are loaded from where the last load ended; the others are loaded anew.
+# Tables with an id only grow, so they are loaded from where the last load ended; the others are loaded whole.
 TABLES = ("machine", "run", "constants", "case_", "prediction", "measurement", "task", "artifact")
 
 CASE = (

@@ -47,7 +47,7 @@ class Output:
         return self._waiting_bytes >= FULL_BYTES
 
     def put(self, lines: bytes) -> None:
-        """Write whole lines, after those before them."""
+        """Queue whole lines to be written in order."""
         if lines and self.failure is None:
             with self._lock:
                 self._waiting_bytes += len(lines)

@@ -161,7 +161,7 @@ class RunningJob:
             self._decide(_exit_code(self._failed[0]), "")
 
     def _stop_latecomers(self) -> None:
-        """When a job has ended well, do not wait long for ranks that were started again and did not get in."""
+        """When a job has succeeded, do not wait long for restarted ranks that were not admitted."""
         running = [rank for rank in self._ranks if rank.code is None]
         if not running or not set(running) <= set(self._restarted) or not any(rank.code == 0 for rank in self._ranks):
             self._over_at_s = None

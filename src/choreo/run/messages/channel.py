@@ -242,7 +242,7 @@ class Channel:
             return False
         try:
             taken = self.fetch(entry[4], into, len(into))
-        except ConnectionError as error:  # its sender is gone, and who looks for the dead says so
+        except ConnectionError as error:  # its sender is gone; `_look_for_dead` reports that
             raise ValueError(error) from None
         self._reader.advance()
         return True if taken else None  # None: it was withdrawn
@@ -299,7 +299,7 @@ class Channel:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much of the peer's is kept that no more is read."""
+        """Whether so many of the peer's messages are kept that no more are read."""
         return self._matcher.kept_bytes[self.peer] > KEPT_BYTES
 
     # The end
@@ -337,5 +337,5 @@ class MessageBeside(Message):
         return self._channel.fetch(self._number, into, self.length)
 
     def discard(self) -> None:
-        """Nobody will take it."""
+        """Drop it: no receive will take it."""
         self._channel.fetch(self._number, None, 0)

@@ -22,7 +22,7 @@ __all__ = ["Incoming", "IncomingConnection"]
 
 # A message that no receive waits for is stored in chunks as it arrives: a length alone allocates nothing.
 CHUNK_BYTES = 1 << 20
-# What is kept of one rank's messages that nobody asked for, before no further one of them is read.
+# How much is kept of one rank's messages that no receive waits for, before no more of them are read.
 KEPT_BYTES = 64 << 20
 QUEUED = 512  # connections that may wait to be accepted before that of a rank that has gone since
 
@@ -63,7 +63,7 @@ class Incoming:
         return int(self.listener.getsockname()[1])
 
     def is_full(self, peer: int) -> bool:
-        """Whether no further message of a rank is read, because too much is kept."""
+        """Whether no more messages of a rank are read, because too much is kept."""
         return peer >= 0 and self._matcher.kept_bytes[peer] > KEPT_BYTES
 
     @property

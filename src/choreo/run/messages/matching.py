@@ -39,23 +39,23 @@ class Progress(Protocol):
     """What moves messages on while somebody asks for them."""
 
     def wait(self, work: MessageWork, timeout: float | None) -> None:
-        """Move messages until this work is over, or for so many seconds."""
+        """Move messages until this work is done, or for this many seconds."""
 
     def poll(self, work: MessageWork) -> None:
         """Move messages as far as they go now."""
 
     def attend(self, work: MessageWork) -> None:
-        """Somebody is to be called when this work is over, and may wait for nothing."""
+        """A callback waits for this work, and perhaps no thread does."""
 
     def ended(self, work: MessageWork) -> None:
-        """This work is over: count it, and call those who asked for it once the messages are as they should be."""
+        """This work is done: count it, and run its callbacks once the state of the messages is consistent."""
 
 
 class MessageWork(Work[int]):
-    """A send or a receive in progress; its result is the other rank. Whoever waits for it moves messages itself."""
+    """A send or a receive in progress; its result is the other rank. Waiting for it moves messages."""
 
     def __init__(self, progress: Progress, what: str, peer: int, deadline_s: float) -> None:
-        # Not that of `Work`: nothing is waited for with an event.
+        # `Work.__init__` is not called: it makes an event, which is not used here.
         self.what, self.peer, self.deadline_s = what, peer, deadline_s
         self.over = False
         self._progress: Progress | None = progress  # until it is over
@@ -102,11 +102,11 @@ class MessageWork(Work[int]):
 
     @property
     def has_callbacks(self) -> bool:
-        """Whether somebody is to be called."""
+        """Whether there are callbacks to run."""
         return bool(self._callbacks)
 
     def call_back(self) -> None:
-        """Call those who asked for it."""
+        """Run the callbacks."""
         self._call_back()
 
     def fail(self, reason: str) -> None:
@@ -121,7 +121,7 @@ class MessageDone(Work[int]):
     """A send or a receive that was over at once."""
 
     def __init__(self, what: str, peer: int) -> None:
-        # Not that of `Work`: nothing is waited for, and nobody is called later.
+        # `Work.__init__` is not called: there is nothing to wait for and no later callback.
         self.what, self._value, self._error = what, peer, None
 
     def done(self) -> bool:
@@ -214,7 +214,7 @@ class Message:
         return True
 
     def discard(self) -> None:
-        """Nobody will take it."""
+        """Drop it: no receive will take it."""
 
 
 class Matcher:
@@ -255,7 +255,7 @@ class Matcher:
         return found
 
     def is_next(self, source: int, tag: int) -> bool:
-        """Whether the next message with this source and tag is for whoever asks now: none is kept, and none awaited."""
+        """Whether a receive posted now gets the next message with this source and tag: none is kept or awaited."""
         waiting, kept = self._waiting, self._kept
         if waiting and ((source, tag) in waiting or (ANY_SOURCE, tag) in waiting):
             return False
@@ -267,7 +267,7 @@ class Matcher:
         return waiting is not None and waiting[0] is receive and (ANY_SOURCE, receive.tag) not in self._waiting
 
     def arrive(self, source: int, message: Message) -> None:
-        """A message is there, all of it."""
+        """A message has arrived completely."""
         receive = self.find(source, message.tag)
         if receive is not None:
             if not self._deliver(source, message, receive):

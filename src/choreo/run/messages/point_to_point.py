@@ -1,6 +1,6 @@
 """Sends and receives the messages of one rank, with tags.
 
-Ranks of one host exchange messages through shared memory. No thread does that: whoever waits for a message moves all
+Ranks of one host exchange messages through shared memory, without a thread: a rank that waits for a message moves all
 messages that it can, and then sleeps until a peer rings its bell. Only where `isend` finds no room does a thread help,
 until there is nothing left to send. Ranks of other hosts are reached through sockets, which a thread reads and writes.
 """
@@ -40,7 +40,7 @@ SLEEP_S = 0.01  # the longest sleep at once
 # more if its receiver has not even looked: on a busy machine it may just not have had its turn.
 PATIENCE_S, PATIENCE_S_PER_BYTE, UNSEEN_PATIENCE_S = 0.002, 1e-9, 0.05
 AGAIN = "make another communicator"
-ROUNDS = 64  # of taking one message from each peer, before whoever waits looks at its own
+ROUNDS = 64  # how often one message is taken from each peer before a waiting rank looks at its own work
 
 
 class PointToPoint(MessageEndings):
@@ -186,7 +186,7 @@ class PointToPoint(MessageEndings):
         return taken
 
     def receive_soon(self, into: memoryview, dtype: int, peer: int, tag: int, wait_s: float) -> bool:
-        """The same; but if nothing has come, wait for it once, for so many seconds at most."""
+        """The same, but if nothing has arrived, wait for it once, for at most this many seconds."""
         words = self._words
         bells = words.bells()
         taken = self.receive_now(into, dtype, peer, tag)
@@ -200,9 +200,9 @@ class PointToPoint(MessageEndings):
         return self._words.bells()
 
     def sleep(self, bells: int, wait_s: float) -> None:
-        """Wait until something happens after this count, or for so many seconds, but not for long."""
+        """Wait until something happens after this count, or for this many seconds, but not for long."""
         with self.lock:
-            self._waiters += 1  # whoever moves a message wakes us
+            self._waiters += 1  # the thread that moves a message wakes us
             words = self._words
         try:
             words.wait(bells, min(wait_s, SLEEP_S))
@@ -211,7 +211,7 @@ class PointToPoint(MessageEndings):
                 self._waiters -= 1
 
     def wait(self, work: MessageWork, timeout: float | None) -> None:
-        """Move messages until this work is over, or for so many seconds."""
+        """Move messages until this work is done, or for this many seconds."""
         began_s = time.monotonic()
         end_s = math.inf if timeout is None else began_s + timeout
         with self.lock:
@@ -275,7 +275,7 @@ class PointToPoint(MessageEndings):
             sockets.close()
 
     def drop(self) -> None:
-        """Let go of what a fork inherited; the parent's messages stay as they are."""
+        """Release what a fork inherited; the parent's messages stay as they are."""
         self.lock = threading.RLock()  # a thread of the parent may have held it
         self._refusal = CommunicatorClosed("this communicator belongs to the process that this one is a fork of")
         self._release()

@@ -26,7 +26,7 @@ class SendBuffers:
         self.shortage = ""  # why there was no memory the last time
 
     def take(self, length: int) -> Array | None:
-        """A buffer for so many bytes; None if too much is in use, or the system has no more."""
+        """A buffer for this many bytes; None if too much is in use, or the system has no more."""
         room = _rounded(length)
         if self.used_bytes and self.used_bytes + room > MOST_BYTES:
             return None

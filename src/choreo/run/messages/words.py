@@ -1,7 +1,7 @@
 """Words of shared memory by which the ranks of one host tell each other of messages, and copies of what they send.
 
-Each rank has a channel for each peer in its own segment: some words, and a ring. The peer maps them read-only. Whoever
-tells a peer something rings the peer's bell: it counts up a word, and wakes the peer if that sleeps. `core/words.c`
+Each rank has a channel for each peer in its own segment: some words, and a ring. The peer maps them read-only. A rank
+that tells a peer something rings the peer's bell: it increments a word, and wakes the peer if it sleeps. `core/words.c`
 does the same as `Words` and the functions here, without the GIL and with futexes.
 """
 

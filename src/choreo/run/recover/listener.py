@@ -36,7 +36,7 @@ class AdmissionListener:
 def is_admitting_rank(job: JobAddress, connection: Connection) -> bool:
     """Whether this rank admits processes: the lowest on the job's host, or rank 0 if no rank is there.
 
-    Only `grow` is certain who is there, and closes a listener too many.
+    Only `grow` knows for certain which ranks are there; it closes a listener that is not needed.
     """
     rank, deadline = connection.rank, Deadline.after(OPEN_S)
     if not connection.remote[:rank].all():
@@ -50,7 +50,7 @@ def is_admitting_rank(job: JobAddress, connection: Connection) -> bool:
 
 
 def listen(job: JobAddress, world_size: int) -> AdmissionListener | None:
-    """Listen, unless somebody else does there now."""
+    """Listen, unless another process listens there now."""
     deadline = Deadline.after(OPEN_S)
     with ExitStack() as stack:
         try:

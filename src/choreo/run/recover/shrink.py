@@ -187,7 +187,7 @@ def _wait(
     *,
     can_go_on_without: Callable[[frozenset[int]], bool] = lambda _: True,
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Wait for these ranks. Returns those that are lost (dead, gone, or late), and all that are missing."""
+    """Wait for these ranks. Returns the lost ones (dead, gone, or late), and all that are missing."""
     began_s = time.monotonic()
     missing = set(ranks) - {detector.rank}
     while True:

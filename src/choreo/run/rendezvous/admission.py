@@ -1,8 +1,8 @@
 """How a running job admits new processes: for a while one rank accepts those that hold the job's secret.
 
 It listens where rank 0 of the job listened during the rendezvous, or at the same port of its own host if no rank is on
-that host any more. Without a secret it publishes its address in a file
-that only this user can read. Handshake and frames are those of a rendezvous.
+that host any more. Without a secret it publishes its address in a file that only this user can read. Handshake and
+frames are those of a rendezvous.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class AdmissionServer:
         return len(self._joiners)
 
     def expect(self, wanted: int, rank_lost: Callable[[], bool]) -> None:
-        """Admit so many of those that wait and come; the rest are told to try again."""
+        """Admit this many of the processes that wait or come; the others are told to try again."""
         self._wanted, self._rank_lost = wanted, rank_lost
         for client in self._joiners[wanted:]:
             self._server.send(client, FrameKind.ABORT, encode(Abort(ENOUGH, [])))

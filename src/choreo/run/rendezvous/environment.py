@@ -115,7 +115,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
 def given_or_environment(
     rank: int | None, world_size: int | None, address: str | None, secret: str | bytes | None
 ) -> Environment:
-    """What the caller gives; the environment says the rest."""
+    """What the caller gives, and the rest from the environment."""
     if (rank is None) != (world_size is None):
         raise UsageError(f"rank is {rank} and world_size is {world_size}; give both, or neither")
     found = _set(None)
@@ -155,7 +155,7 @@ def job_address(address: str | None, secret: str | bytes | None) -> JobAddress:
 
 
 def network_is_sealed(given: str | None = None) -> bool:
-    """Whether data between hosts is sealed, as the caller says, or else CHOREO_NETWORK; it is if neither says.
+    """Whether data between hosts is sealed: as given, or as CHOREO_NETWORK says, or else yes.
 
     >>> network_is_sealed("plain")
     False

@@ -78,7 +78,7 @@ class FrameReader:
         self._broken: FrameError | None = None
 
     def frame_bytes(self, payload_bytes: int) -> int:
-        """How long a frame is on the wire, with a payload of so many bytes, at least one."""
+        """How long a frame with a payload of this many bytes (at least one) is on the wire."""
         return _HEADER.size + payload_bytes + (SEAL_BYTES if self._cipher is None else 2 * TAG_BYTES)
 
     def feed(self, data: bytes) -> list[SealedFrame]:
@@ -128,7 +128,7 @@ class FrameReader:
         return SealedFrame(kind, payload)
 
     def _open(self, length: int) -> bytes | None:
-        """What is in the next record, which has so many bytes; None if it has not all come."""
+        """What is in the next record, which has this many bytes; None if not all of it has arrived."""
         end = length + TAG_BYTES
         if len(self._buffer) < end:
             return None

@@ -49,7 +49,7 @@ def no_room(length: int, folder: Path) -> str:
 
 
 def check_room(descriptor: int, count: int) -> None:
-    """An OSError unless this process may open so many more files; it has this one open."""
+    """Raise OSError unless this process may open this many more files; it has this one open."""
     with contextlib.ExitStack() as opened:
         for _ in range(count):
             opened.callback(os.close, os.dup(descriptor))

@@ -49,7 +49,7 @@ def plan_words(plan: Plan) -> str:
         if plan.split != "even":
             words.append("layers balanced" if plan.split == "balanced" else f"layers {plan.split}")
     if plan.recompute != "none":
-        some = f" of {plan.recompute_layers} layers a stage" if plan.recompute_layers else ""
+        some = f" of {plan.recompute_layers} layers per stage" if plan.recompute_layers else ""
         some += f" of {plan.recompute_modules.replace(',', ', ')}" if plan.recompute_modules else ""
         words.append(f"{plan.recompute} recomputation{some}")
     if not plan.overlap:

@@ -136,7 +136,7 @@ def _switch(dim: int, block: Block, shown: tuple[int, ...], room: Room) -> Templ
     )
     pairs = pairs_of(block, (*shown, *range(block.size, block.nodes)))
     for port in shown:
-        # The way up and the way down are one line, also where they end at the two halves of an oversubscribed switch.
+        # The way up and the way down are one line, even where they end at the two halves of an oversubscribed switch.
         up, down = (
             tuple(link for pair in pairs if pair.a == port for link in (pair.backward if back else pair.forward))
             for back in (False, True)

@@ -111,7 +111,7 @@ def short_name(topology: Topology, node: int) -> str:
 
 
 def group_name(topology: Topology, number: int, devices: int) -> str:
-    """What a group is called: by its number where all groups are alike, by its devices where groups are in groups."""
+    """What a group is called: its number where all groups are equal, its devices where groups are nested."""
     if len(stages_of(topology)) == 2:
         return f"group {number}"
     return f"{number * devices}–{(number + 1) * devices - 1}"

@@ -55,7 +55,7 @@ def _curve(device: Device, flops: Floats, memory_bytes: Floats) -> Floats:
 
 
 def product_shape(flops: Floats, memory_bytes: Floats) -> tuple[Floats, Floats]:
-    """m and n = k of the product of an m x k by a k x n matrix with so many FLOPs and bytes, in 16 bits.
+    """m and n = k of the product of an m x k by a k x n matrix with this many FLOPs and bytes, in 16 bits.
 
     A product with fewer bytes than a cube's, as attention is, is taken as a cube.
 

@@ -52,7 +52,7 @@ def simulate_workload(
     the lowest price ("cheapest"), the shortest simulation ("fastest") or NCCL's choice ("nccl"). A group runs `at_once`
     collectives at a time, in `order` "fifo" or "lifo". A message leaves when it is sent. Computation takes its recorded
     time, or that of a `device` where the work is known: by its "roofline", or by the "curve" of what its kernels reach.
-    On a device that the topology has made slower it takes so many times longer.
+    On a device that the topology makes slower it takes that many times longer.
     With `packets` every packet is followed. Ranks that do the same at the same time are simulated once, unless `fold`
     is false: the result is the same.
 

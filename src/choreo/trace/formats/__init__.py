@@ -1,1 +1,1 @@
-"""One module a format."""
+"""One module per format."""

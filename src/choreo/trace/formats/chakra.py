@@ -1,4 +1,4 @@
-"""Chakra execution traces: one file a rank, `PREFIX.RANK.et`, of protocol buffers (mlcommons/chakra, et_def.proto).
+"""Chakra execution traces: one file per rank, `PREFIX.RANK.et`, of protocol buffers (mlcommons/chakra, et_def.proto).
 
 Chakra counts the shard of an all_gather, and the whole vector of all other collectives. Whole microseconds would lose
 what short kernels take, so an attribute of ours carries seconds.
@@ -24,7 +24,7 @@ __all__ = ["COMM_TYPES", "KINDS", "RANK_IN_NAME", "node_from", "read", "recognis
 
 RANK_IN_NAME = re.compile(r"(?:^|\.)(\d+)\.(?:et|json)(?:\.gz)?$")
 VERSION = b"1.0.0"
-TEXT_BYTES = 64  # a trace has a byte that no text has among its first so many
+TEXT_BYTES = 64  # among this many first bytes, a trace has one that no text has
 NO_SPACE = dict.fromkeys(map(ord, "\t\r\n"))
 # By Chakra's number of a collective; a reduce_scatter_block is a reduce_scatter.
 COMM_TYPES = (

@@ -1,4 +1,4 @@
-"""One step of a torch program, profiled: the execution trace and the profiler's trace, a pair of files a rank."""
+"""One step of a torch program, profiled: the execution trace and the profiler's trace, a pair of files per rank."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class NodeKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=False, eq=False)
 class ExecutionGraph:
-    """Nodes as columns, one row a node; those of one rank are in the order in which the program issued them.
+    """Nodes as columns, one row per node; those of one rank are in the order in which the program issued them.
 
     `duration_s` is what a node took where it was recorded, NaN where nobody knows. `size_bytes` is that of nccl-tests:
     the whole vector of an all_reduce, all_gather or reduce_scatter, what one rank sends in an all_to_all. `peer` is the

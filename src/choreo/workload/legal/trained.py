@@ -95,6 +95,6 @@ TRAINED = (
         "gpipe with several chunks a stage",
         "interleave",
         lambda r, t: (t["schedule"] != SCHEDULES.index("gpipe")) | (t["interleave"] == 1),
-        lambda r, plan: f"gpipe runs one chunk of layers a stage, not interleave {plan.interleave}; interleave 1",
+        lambda r, plan: f"gpipe runs one chunk of layers per stage, not interleave {plan.interleave}; interleave 1",
     ),
 )

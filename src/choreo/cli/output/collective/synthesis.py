@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["print_synthesis"]
 
-# Of more ranks only so many shares are listed.
+# At most this many shares are listed.
 MOST_SHARES = 16
 
 

@@ -17,7 +17,7 @@ HEIGHT = 14
 def plot(sizes: Sequence[float], times: Mapping[str, Sequence[float]], winners: Sequence[str]) -> list[str]:
     """Lines of a plot of each algorithm's time at each size; where curves meet, the winner's mark is on top.
 
-    `winners[i]` is the cheapest algorithm at sizes[i]. There is one column a size.
+    `winners[i]` is the cheapest algorithm at sizes[i]. There is one column per size.
     """
     # The plot is about who wins, so it reaches only a little above the winners' curves.
     best = [times[name][column] for column, name in enumerate(winners)]

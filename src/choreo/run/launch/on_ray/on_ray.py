@@ -90,7 +90,7 @@ def _death(one: ActorRank) -> PeerFailure:
 def _cause(
     job: ActorJob, running: dict[Any, ActorRank], told: PeerFailure, actor_died: type[Exception]
 ) -> BaseException:
-    """What the other ranks were told of is a consequence; if the cause arrives soon, it is the better error."""
+    """The error to raise. A PeerFailure is a consequence; if its cause arrives soon, that is the better error."""
     deadline_s = time.monotonic() + LAST_WORDS_S
     while running and (left_s := deadline_s - time.monotonic()) > 0:
         done, _ = job.ray.wait(list(running), num_returns=1, timeout=left_s)

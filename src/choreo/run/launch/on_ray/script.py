@@ -116,7 +116,7 @@ LOST = 255
 
 
 def _next(job: ActorJob, stream: Any) -> tuple[str, Any]:
-    """What a rank says next. A rank that is lost says nothing any more."""
+    """What a rank prints next; nothing from a rank that is lost."""
     try:
         what, value = job.ray.get(next(stream))
     except StopIteration:

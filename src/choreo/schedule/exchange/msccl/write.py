@@ -85,7 +85,7 @@ def _check_size(schedule: Schedule) -> None:
         if rows > MAX_ROWS:
             raise RefusedError(
                 f"{_called(schedule)} is not written for MSCCL: it has more than {MAX_ROWS} transfers, and a file of "
-                "so many steps would be larger than 50 MB"
+                "this many steps would be larger than 50 MB"
             )
 
 

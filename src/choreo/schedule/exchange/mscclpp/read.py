@@ -109,7 +109,7 @@ class _Reading:
         made.root = made.contract.check_root(root if made.contract.rooted else None, len(plan.gpus))
         blocks = made.contract.blocks(made.ranks)
         if not chunks or chunks % (blocks * pieces):
-            raise FormatError(f"gpus[0]: {collective} of so many chunks has no equal blocks", field="gpus[0]")
+            raise FormatError(f"gpus[0]: {collective} of this many chunks has no equal blocks", field="gpus[0]")
         self.made, self.buffers = made, Buffers(made, plan.inplace)
         self.wires: dict[tuple[int, int, str, int], _Wire] = defaultdict(_Wire)
         self.semaphores: dict[tuple[int, int], _Wire] = defaultdict(_Wire)

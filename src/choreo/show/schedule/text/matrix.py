@@ -1,4 +1,4 @@
-"""What every rank and switch holds after a step, in characters: numbers where they fit, else bars.
+"""What every rank and switch holds after a step, in characters: numbers where they fit, otherwise bars.
 
 The messages of the step stand beside the matrix, or above it where the matrix needs the width. Everything can be read
 without colour: what the step changed has a mark, and so has what ends up wrong.
@@ -169,7 +169,7 @@ def _glyph(look: Look, amount: str, state: State, action: Action, wrong: bool) -
 
 
 def _amount(look: Look, cells: Cells, rank: int, index: int) -> str:
-    """How much is there: a number where all chunks of the cell have as much and it fits, else a bar."""
+    """How much is there: a number if all chunks of the cell have the same amount and it fits, otherwise a bar."""
     state = State(int(cells.state[rank, index]))
     if state is not State.PARTIAL:
         return {State.EMPTY: EMPTY, State.COMPLETE: COMPLETE}.get(state, DOUBLED)

@@ -16,7 +16,7 @@ from choreo.show.terminal import WRONG_STYLE, Line, printed, wrapped_line
 
 __all__ = ["to_text"]
 
-# A schedule beyond these gets one line a step instead of a matrix.
+# A schedule beyond these gets one line per step instead of a matrix.
 MATRICES = {"ranks": 32, "transfers": 20_000, "places": 1 << 16}
 # Where the matrices of all steps would take more lines than this, only the first and the last are printed.
 MATRIX_LINES = 700

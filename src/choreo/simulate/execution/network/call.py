@@ -52,5 +52,5 @@ class Asymmetry(Exception):  # noqa: N818 - caught by whoever folds: not an erro
     """Devices whose ranks are of one class and differ, and a label for each."""
 
     def __init__(self, devices: Ints, labels: Ints) -> None:
-        super().__init__("ranks that were taken to be alike differ")
+        super().__init__("ranks that were folded into one differ")
         self.devices, self.labels = devices, labels

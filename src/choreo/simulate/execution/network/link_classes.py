@@ -1,7 +1,7 @@
 """Links that carry the same of every message of a folded graph, so that one of them stands for all.
 
 Flows and links are told apart by what they meet, until nothing changes. If then all flows of each call look the same,
-they share their links alike, and so have the same rate: max-min shares are unique.
+they share their links in the same way, and so have the same rate: max-min shares are unique.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages on links that only messages use: each is a flow, and rates are shared anew when one begins or ends.
+"""Messages on links that only messages use: each is a flow, and rates are recomputed when one begins or ends.
 
 A flow has no history but the bytes that are left. So it can be handed over in the middle, to be simulated together with
 a collective that comes to its links.

@@ -115,7 +115,7 @@ class Runs:
         return Run(finishes, Carried(used, carried[used], busy_s[used]), bits, report)
 
     def _with_rows(self, schedule: Schedule) -> Schedule:
-        """The schedule with its rows made once, unless they are many: it runs anew whenever a call joins it."""
+        """The schedule with its rows made once, unless there are many: it runs again whenever a call joins it."""
         key = id(schedule)
         if key not in self._held:
             rows, blocks = 0, []

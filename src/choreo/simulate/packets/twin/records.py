@@ -68,7 +68,7 @@ class Link:
     shift: int = 16
 
     def sending_ps(self, size: int) -> int:
-        """How long this port sends so many bytes."""
+        """How long this port takes to send this many bytes."""
         return int(size * self.ps_per_byte + 0.5)
 
     def note_queue(self, now: int) -> None:
