@@ -20,10 +20,11 @@ from choreo.plan.layer.timing import clock_gain
 from choreo.plan.layer.work import PASSES, LayerWork, layer_work
 from choreo.plan.memory.offload import host_link_bytes_per_s
 from choreo.plan.network import collective_time
-from choreo.plan.pipeline import orders, simulate_pipeline
+from choreo.plan.pipeline import simulate_pipeline
 from choreo.workload import Plan, stage_layers
+from tests.oracles.plan_memory import gathered_bytes, held_parameters, reduced_bytes, stage_memory
 
-__all__ = ["OracleStep", "backward_exposed", "forward_exposed", "most_in_flight", "oracle_step"]
+__all__ = ["OracleStep", "backward_exposed", "forward_exposed", "oracle_step"]
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def oracle_step(job: TrainingJob, plan: Plan) -> OracleStep:
     return OracleStep(
         step_time_s=lone * (1 + software.jitter * math.sqrt(2 * math.log(nodes))),
         exposed_s=exposed,
-        stage_memory=[_memory(job, plan, index, stage, works) for index, stage in enumerate(stages)],
+        stage_memory=[stage_memory(job, plan, index, stage, works) for index, stage in enumerate(stages)],
     )
 
 
@@ -288,7 +289,7 @@ def _units(stage: list[list[str]], works: Mapping[str, LayerWork], times: Mappin
 
 def _sent(job: TrainingJob, plan: Plan, unit: _Unit, kind: str, *, bucketed: bool) -> float:
     """Seconds to send a unit over the replicas; experts have fewer."""
-    width = _gathered_bytes(job, plan) if kind == "all_gather" else _reduced_bytes(job, plan)
+    width = gathered_bytes(job, plan) if kind == "all_gather" else reduced_bytes(job, plan)
     seconds = 0.0
     for parameters, (ranks, stride) in (
         (unit.parameters - unit.expert_parameters, plan.group(("cp", "dp"))),
@@ -315,17 +316,6 @@ def _collective(job: TrainingJob, plan: Plan, kind: str, size: float, ranks: int
         share = size / inside
         seconds += float(collective_time(job.cluster, "all_reduce", share, ranks // inside, stride * inside))
     return seconds
-
-
-def _gathered_bytes(job: TrainingJob, plan: Plan) -> int:
-    return job.software.gathered_fp8_bytes if plan.precision in ("fp8", "fp4") else 2
-
-
-def _reduced_bytes(job: TrainingJob, plan: Plan) -> int:
-    software = job.software
-    narrow = software.accumulate_bytes == 2 or software.pure or plan.precision == "fp16"
-    widens = software.gradient_bytes == 2 and not narrow
-    return 4 if widens else software.gradient_bytes
 
 
 def _added(job: TrainingJob, plan: Plan, units: list[_Unit], often: bool) -> _Added:
@@ -382,17 +372,8 @@ def _message_s(job: TrainingJob, plan: Plan) -> float:
     return seconds
 
 
-def _held(job: TrainingJob, plan: Plan, stage: list[list[str]], works: Mapping[str, LayerWork]) -> tuple[float, float]:
-    """Parameters of a stage, and of these the experts'."""
-    names = [kind for chunk in stage for kind in chunk]
-    held = sum(works[kind].parameters for kind in names)
-    if plan.pp > 1 and (("head" in names and job.model.tied_embeddings) or "further token" in names):
-        held += job.model.vocab * job.model.hidden / plan.tp
-    return held, sum(works[kind].expert_parameters for kind in names)
-
-
 def _optimizer_s(job: TrainingJob, plan: Plan, stage: list[list[str]], works: Mapping[str, LayerWork]) -> float:
-    held, experts = _held(job, plan, stage, works)
+    held, experts = held_parameters(job, plan, stage, works)
     replicas = (plan.shard_size or plan.dp) * plan.cp
     owned = (held - experts) / (replicas if plan.zero else 1) + experts / (plan.axis_size("edp") if plan.zero else 1)
     if job.software.optimizer_offload:
@@ -403,96 +384,3 @@ def _optimizer_s(job: TrainingJob, plan: Plan, stage: list[list[str]], works: Ma
     moved = owned * (12 + 2 * job.software.moment_bytes + 4 + (2 if job.software.parameter_bytes == 2 else 0))
     moved += 4 * held / (replicas if plan.zero >= 2 else 1)
     return float(job.device.memory_time(moved, "optimizer"))
-
-
-def most_in_flight(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
-    """The most passes that a stage has begun and not gone back through, by counting along its order."""
-    kept = most = 0
-    for kind, _, _ in orders(schedule, stages, micro_batches, chunks)[stage]:
-        kept += 1 if kind == "F" else -1
-        most = max(most, kept)
-    return most
-
-
-def _state_bytes(job: TrainingJob, plan: Plan, parameters: float, replicas: int) -> tuple[float, float, float]:
-    software = job.software
-    if software.pure:
-        held, kept, state = 2, 2, 4
-    elif software.parameter_bytes == 4:
-        held, kept, state = 4, 4, software.moment_bytes
-    else:
-        held, kept, state = 2, software.accumulate_bytes or 2, 4 + software.moment_bytes
-        if plan.precision == "fp16" and software.gradient_bytes == 2:
-            kept = 2
-    state = 0 if software.optimizer_offload else state
-    return (
-        parameters * held / (replicas if plan.zero >= 3 else 1),
-        parameters * kept / (replicas if plan.zero >= 2 else 1),
-        parameters * state / (replicas if plan.zero >= 1 else 1),
-    )
-
-
-def _memory(
-    job: TrainingJob, plan: Plan, index: int, stage: list[list[str]], works: Mapping[str, LayerWork]
-) -> dict[str, float]:
-    """Bytes by part at one rank of a stage."""
-    model, software = job.model, job.software
-    micro_batches, chunks = plan.micro_batches(job.global_batch), len(stage)
-    names = [kind for chunk in stage for kind in chunk]
-    layers = [kind for kind in names if kind.startswith(("dense", "experts"))]
-    held, experts = _held(job, plan, stage, works)
-    if plan.pp > 1 and plan.zero == 2 and software.accumulate_bytes == 0 and software.reduces == "micro-batch":
-        plan = replace(plan, zero=3)
-    dense = _state_bytes(job, plan, held - experts, (plan.shard_size or plan.dp) * plan.cp)
-    shared = _state_bytes(job, plan, experts, plan.axis_size("edp"))
-    parameters, gradients, optimizer = (one + other for one, other in zip(dense, shared, strict=True))
-    schedule = "gpipe" if plan.schedule == "gpipe" else "1f1b"
-    passes = most_in_flight(schedule, index, plan.pp, micro_batches, chunks)
-    stays = 1 - software.activation_offload
-    kept = sum(
-        works[kind].saved_bytes * (stays if kind.startswith(("dense", "experts")) else 1)
-        for kind in names
-        if "head" not in kind
-    )
-    activations, logits = passes * kept / chunks, 0.0
-    if heads := sum("head" in kind for kind in names):
-        activations += heads * works["head"].input_bytes
-        each = software.parallel_logit_bytes if plan.tp > 1 and software.parallel_logit_bytes else software.logit_bytes
-        logits = heads * plan.micro_batch * job.seq / plan.cp * model.vocab / plan.tp * each
-    full = plan.recompute == "full"
-    at_work = [works[kind] for kind in layers or ["embedding"]]
-    working = max(max(work.widths_bytes, default=0.0) for work in at_work)
-    working += max(work.working_bytes for work in at_work) if full else 0.0
-    outside = sum(works[kind].parameters for kind in names if kind not in layers)
-    largest = max((works[kind].parameters for kind in layers), default=0.0)
-    buffers, gathered = software.workspace_bytes, _gathered_bytes(job, plan)
-    if plan.zero == 3:
-        reduced = _reduced_bytes(job, plan)
-        buffers += held * (gathered + reduced) if plan.pp > 1 else (outside + 2 * largest) * gathered
-        buffers += max(largest, outside) * (gathered + reduced)
-    if software.cast_weights:
-        parameters += 2 * (outside if full else held)
-    freed = software.accumulate_bytes == 0 and plan.zero < 3 and micro_batches == 1
-    at_loss = activations + max(logits, working) + (0.0 if freed else gradients)
-    at_end = activations / max(1, len(layers)) + working
-    if at_end + gradients > at_loss:
-        activations, logits = at_end, 0.0
-    else:
-        gradients = 0.0 if freed else gradients
-        if working > logits:
-            activations, logits = activations + working, 0.0
-    ahead = min(1.0, max(0.0, (micro_batches - 2) / 6))
-    if plan.pp > 1:
-        ahead = 0.0 if software.p2p_host_s else max(0, min(micro_batches, plan.pp - index) - 2)
-    stream = plan.micro_batch * job.seq / plan.cp * job.model.hidden * 2 if plan.tp > 1 else 0.0
-    waiting = software.stream_kept * stream * len(layers) * ahead
-    return {
-        "parameters": parameters,
-        "gradients": gradients,
-        "optimizer": optimizer,
-        "activations": activations,
-        "logits": logits,
-        "buffers": buffers,
-        "fragmentation": software.fragmentation * (activations + logits + buffers) + waiting,
-        "context": software.context_bytes + software.network_context_bytes * (plan.gpus > job.cluster.node_gpus),
-    }

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from choreo.plan.pipeline import SCHEDULES, in_flight, orders, simulate_pipeline
-from tests.oracles.plan import most_in_flight
+from tests.oracles.plan_memory import most_in_flight
 
 
 def equal(stages: int, chunks: int, cost: float) -> list[list[float]]:

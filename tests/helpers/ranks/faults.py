@@ -35,6 +35,12 @@ class Ended:
     ranks: tuple[int, ...] = ()
 
 
+def values(found: list[Ended]) -> list[Any]:
+    """What the ranks returned; what one raised fails the test."""
+    assert not [one for one in found if one.error], "\n".join(one.text for one in found)
+    return [one.value for one in found]
+
+
 class Ranks:
     """Processes with a pipe each to the test, which ends them with it."""
 

@@ -19,7 +19,7 @@ from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
 from choreo.run.consensus import control_channel
 from tests.helpers.network.hosts import Hosts, NetworkJob, hosts, why_no_hosts
-from tests.helpers.ranks.faults import Ended, Pipe
+from tests.helpers.ranks.faults import Pipe, values
 
 pytestmark = pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
 MIXED, THREE = (0, 0, 1, 1), (0, 1, 2)
@@ -78,11 +78,6 @@ def hear_until(job: NetworkJob, word: str) -> None:
     for rank in range(len(job.talks)):
         while job.hear(rank) != word:
             pass
-
-
-def values(found: list[Ended]) -> list[Any]:
-    assert not [one for one in found if one.error], "\n".join(one.text for one in found)
-    return [one.value for one in found]
 
 
 def cases(where: tuple[int, ...], slow: int) -> tuple[float, ...]:

@@ -18,8 +18,8 @@ from choreo.run.communicator import Communicator
 from choreo.run.transport.frames import FrameKind
 from tests.helpers.network.hosts import PORT, Hosts, NetworkJob, hosts, why_no_hosts
 from tests.helpers.network.man_in_the_middle import CHANGES, DOWN, UP, Plan, Relay
-from tests.helpers.ranks.faults import Pipe
-from tests.run.transport.test_network import go, values
+from tests.helpers.ranks.faults import Pipe, values
+from tests.run.transport.test_lost_hosts import go
 
 pytestmark = pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
 COUNT, TIMEOUT_S = 300_000, 20.0
